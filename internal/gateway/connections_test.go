@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestClientsBeyondTheLimitWait: each of them is served, though more connections are kept alive than may be open.
+// Every client is served, although clients keep more connections alive than may be open.
 func TestClientsBeyondTheLimitWait(t *testing.T) {
 	const limit, clients, requests = 4, 20, 10
 	var here, most atomic.Int64
@@ -58,8 +58,8 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 	}
 }
 
-// limited serves handler behind a limit of connections, in virtual time, and returns how to send a text and get the
-// whole answer. An empty text leaves the connection silent.
+// limited serves handler behind a limit of connections, in virtual time. send sends a text on a new connection and
+// returns the whole answer; an empty text leaves the connection silent.
 func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFunc) (send func(text string) (answer string)) {
 	network := memnet.New()
 	inner, err := network.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
@@ -99,8 +99,7 @@ const (
 	noPlace   = "HTTP/1.1 503 "
 )
 
-// TestProbesAreAnsweredBeforeClientsThatWait: all places are taken by clients in service, clients in order
-// and silent connections.
+// Clients in service, waiting clients and silent connections take all places.
 func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -146,7 +145,7 @@ func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	})
 }
 
-// TestNobodyIsRefusedWherePlacesComeFree: however many clients wait, as long as the order moves.
+// However many clients wait, none is refused while places become free.
 func TestNobodyIsRefusedWherePlacesComeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, most atomic.Int64
@@ -170,8 +169,7 @@ func TestNobodyIsRefusedWherePlacesComeFree(t *testing.T) {
 	})
 }
 
-// TestAConnectionWithARequestIsNotClosedForAWaitingClient: a request of HTTP/1.1 and a stream of HTTP/2 take longer
-// than a connection may be quiet.
+// A request over HTTP/1.1 and a stream over HTTP/2 take longer than a connection may be idle.
 func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
 	const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	// GET /a with HPACK's static table: :method GET, :scheme http, :path literal, :authority literal.
@@ -202,8 +200,7 @@ func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
 	}
 }
 
-// TestStreamsOfOneHTTP2ConnectionAreLimitedAsClientsAre: one connection carries many requests, and each takes
-// descriptors for its worker.
+// One HTTP/2 connection carries many requests, and each takes descriptors for its worker.
 func TestStreamsOfOneHTTP2ConnectionAreLimitedAsClientsAre(t *testing.T) {
 	const limit = 4
 	var here, most atomic.Int64

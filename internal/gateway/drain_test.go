@@ -13,7 +13,7 @@ import (
 	"context"
 )
 
-// held is a worker whose streams begin at once and end when release is closed.
+// held is a worker whose streams begin at once, and end when release is closed.
 func held(t *testing.T) (url string, begun, release chan struct{}) {
 	begun, release = make(chan struct{}, 16), make(chan struct{})
 	url = worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -69,8 +69,7 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	f.idle(t)
 }
 
-// TestAStreamThatDrainCutsEndsWithAnErrorEvent: a client that ignores how the connection ended must see that the
-// answer is not whole.
+// A client that ignores how the connection ended must still see that the answer is not whole.
 func TestAStreamThatDrainCutsEndsWithAnErrorEvent(t *testing.T) {
 	url, begun, release := held(t)
 	defer close(release)
@@ -139,7 +138,7 @@ func TestReadinessTurnsBeforeTheListenerCloses(t *testing.T) {
 	}
 }
 
-// TestAClientThatEndsItsSideGetsNoEmptyAnswer: it counts as gone, and may still listen. What it gets must not look like an answer.
+// A client that ends its side counts as gone and may still listen. What it gets must not look like an answer.
 func TestAClientThatEndsItsSideGetsNoEmptyAnswer(t *testing.T) {
 	for name, busy := range map[string]bool{"at a worker": false, "in the queue": true} {
 		g := newGate()

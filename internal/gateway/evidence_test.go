@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// TestEvidenceIsOfThePresentWorkers: the answers of a worker that left, or of a process that ended, do not count.
+// The answers of a worker that left, or of a process that ended, do not count.
 func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	var e evidence
 	a, b, c := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}, &fleet.Worker{ID: 2}
@@ -42,8 +42,7 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	}
 }
 
-// TestWhatOneWorkerWasBlamedForDoesNotExcuseAnother: a worker gave useless answers, and is well again. Another one gives
-// useless answers now.
+// One worker gave useless answers and is well again. Now another one gives useless answers.
 func TestWhatOneWorkerWasBlamedForDoesNotExcuseAnother(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
@@ -62,7 +61,7 @@ func TestWhatOneWorkerWasBlamedForDoesNotExcuseAnother(t *testing.T) {
 	}
 }
 
-// TestRefusalsDoNotExcuseAnswersOfAnotherKind: all workers refused requests, then one sends pages of HTML.
+// All workers refused requests. Now one sends HTML pages.
 func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
@@ -87,7 +86,7 @@ func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 	}
 }
 
-// TestTheOldestScopeIsForgotten: the memory is bounded, and a new model name costs one old one.
+// The memory is bounded: a new model name replaces the oldest one.
 func TestTheOldestScopeIsForgotten(t *testing.T) {
 	var e evidence
 	w := &fleet.Worker{}

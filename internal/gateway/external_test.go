@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// TestAPolicysSourceIsAskedBeforeItDecides: with the prompt's tokens, once for a request, and only for its policy.
+// The source is asked with the prompt's tokens, once for a request, and only for its policy.
 func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tokenize" || r.URL.Path == "/v1/chat/completions/render" {

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fixture is a gateway in front of workers that the test made.
+// fixture is a gateway in front of a test's workers.
 type fixture struct {
 	*gateway.Gateway
 	url    string
@@ -39,7 +39,7 @@ type fixture struct {
 	scoped chan string
 }
 
-// settings are what a test changes.
+// settings are what a test may change.
 type settings struct {
 	gateway gateway.Config
 	body    proxy.BodyConfig
@@ -124,7 +124,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	return f
 }
 
-// worker is an engine that does what the test says. It answers until the test ends.
+// worker starts an engine with the given handler, until the test ends. It returns the URL.
 func worker(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(answer)
@@ -132,7 +132,7 @@ func worker(t *testing.T, answer http.HandlerFunc) string {
 	return s.URL
 }
 
-// dead is the URL of a worker that refuses connections.
+// dead returns the URL of a worker that refuses connections.
 func dead(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -174,7 +174,7 @@ func takes(r *http.Request, d time.Duration) {
 
 const chat = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 
-// chatStreamed asks for the answer as a stream.
+// chatStreamed is chat with a streamed answer.
 const chatStreamed = `{"stream":true,"model":"m","messages":[{"role":"user","content":"hi"}]}`
 
 // post asks the chat endpoint and reads the whole answer.
@@ -204,14 +204,14 @@ func (f *fixture) try(ctx context.Context, body string, headers ...string) (*htt
 	return resp, string(text), err
 }
 
-// last waits until n requests have been booked, which is after their last byte, and returns the newest record.
+// last waits until n requests are recorded, which is after their last byte, and returns the newest record.
 func (f *fixture) last(t *testing.T, n int) telemetry.Record {
 	t.Helper()
 	wait(t, "the requests are booked", func() bool { return len(f.Telemetry.Last(0)) >= n })
 	return f.Telemetry.Last(1)[0]
 }
 
-// idle waits until no holder has anything reserved.
+// idle waits until no holder has a reservation.
 func (f *fixture) idle(t *testing.T) {
 	t.Helper()
 	wait(t, "no reservation is left", func() bool {
@@ -234,7 +234,7 @@ func wait(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// metrics is what a scrape gives.
+// metrics returns the result of a scrape.
 func (f *fixture) metrics(t *testing.T) string {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -155,7 +155,7 @@ func TestAnyPolicyObeysANamedWorker(t *testing.T) {
 	}
 }
 
-// The document names each header that is read or set, and no other.
+// The document names each header that the gateway reads or sets, and no other.
 func TestTheDocumentNamesTheHeaders(t *testing.T) {
 	page, err := os.ReadFile("../../docs/api.md")
 	if err != nil {
@@ -203,7 +203,7 @@ func TestStreamsThatAskForNoUsageAreCountedApart(t *testing.T) {
 	}
 }
 
-// fortyZeros makes the same ids of every prompt.
+// fortyZeros makes forty ids 0 of every prompt.
 type fortyZeros struct{}
 
 func (fortyZeros) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
@@ -376,7 +376,7 @@ func TestRequestTimeout(t *testing.T) {
 	f.idle(t)
 }
 
-// late is a client to whom the last byte is written when the request's time is just over.
+// late is a client that takes so long for the last byte that the request's time is over.
 type late struct {
 	*httptest.ResponseRecorder
 	after time.Duration

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/internal/gateway"
 )
 
-// frozen is a worker that takes requests and sends nothing until release is closed or the request ends.
+// frozen is a worker that accepts requests and sends nothing until release is closed or the request ends.
 func frozen(t *testing.T, asked *atomic.Int64, release chan struct{}) string {
 	return worker(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -68,8 +68,7 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 	f.idle(t)
 }
 
-// TestRescuesStayWithinTheirBudget: a router that mistakes a slow fleet for a frozen one must not send every request
-// twice.
+// A router that takes a slow fleet for a frozen one must not send every request twice.
 func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})
@@ -120,8 +119,7 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	clients.Wait()
 }
 
-// TestAStreamThatBeganStaysAtAFrozenWorker: a stream that has begun cannot be repeated elsewhere, and continues when
-// the worker does.
+// A stream that has begun cannot be repeated elsewhere. It continues when the worker does.
 func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	url, begun, release := held(t)
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, streaming))
@@ -144,7 +142,7 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	f.idle(t)
 }
 
-// TestAFrozenWorkerIsAskedWhereNobodyElseIs: a slow answer is better than none.
+// Without another worker a slow answer is better than none.
 func TestAFrozenWorkerIsAskedWhereNobodyElseIs(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})

@@ -11,15 +11,15 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// discard is a client that takes everything and keeps nothing.
+// discard is a client that throws the answer away.
 type discard struct{ header http.Header }
 
 func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 func (*discard) WriteHeader(int)               {}
 
-// BenchmarkServe is one request through the gateway's own code, the worker on loopback answering at once: what is between
-// two runs beside the loopback's noise is the gateway's. ids are given, so that matching is part of it.
+// BenchmarkServe measures one request through the gateway; the worker on loopback answers at once. The ids are given,
+// so matching is included.
 func BenchmarkServe(b *testing.B) {
 	for _, c := range []struct {
 		name   string
@@ -84,7 +84,7 @@ func benchmarked(b *testing.B, change func(*settings)) *fixture {
 	return serve(b, change, "http://"+l.Addr().String())
 }
 
-// answerAll answers every request on c, as it reads its last byte: a closing brace.
+// answerAll answers every request on c. A closing brace is a request's last byte.
 func answerAll(c net.Conn, answer string) {
 	defer func() { _ = c.Close() }()
 	buf := make([]byte, 64<<10)

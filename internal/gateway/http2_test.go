@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// clear2 is a client that speaks HTTP/2 in clear text and nothing else.
+// clear2 returns a client that speaks only HTTP/2 in clear text.
 func clear2() *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// TestAWorkerThatLeavesStillAnswers: a reload or a probe takes the last worker of a model away while it answers.
+// A reload or a probe removes the last worker of a model while it answers.
 func TestAWorkerThatLeavesStillAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc

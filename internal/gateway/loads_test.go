@@ -24,8 +24,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// askedEngines is a gateway in front of engines whose files cannot be read: they are asked for token ids. It runs in
-// virtual time, over a network in memory.
+// askedEngines is a gateway in front of engines that are asked for token ids, because the models' files cannot be
+// read. It runs in virtual time over a network in memory.
 type askedEngines struct {
 	*gateway.Gateway
 	t     *testing.T
@@ -35,7 +35,7 @@ type askedEngines struct {
 	asked map[string]int // guarded by mu; questions for ids by the engine's address
 }
 
-// askEngines starts n engines that answer questions for ids after a time, inside a bubble.
+// askEngines starts n engines that answer a question for ids after answersAfter. Call it in a bubble.
 func askEngines(t *testing.T, n int, answersAfter, perToken time.Duration) *askedEngines {
 	t.Helper()
 	return askEnginesAs(t, gateway.DefaultConfig(), n, answersAfter, perToken)
@@ -97,7 +97,7 @@ func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken 
 	return x
 }
 
-// complete sends a prompt, text in quotes or ids in brackets, and returns how long it waited for its ids.
+// complete sends a prompt, a text in quotes or ids in brackets. It returns how long the request waited for its ids.
 func (x *askedEngines) complete(prompt string) (waited time.Duration) {
 	x.t.Helper()
 	w := httptest.NewRecorder()
@@ -108,7 +108,7 @@ func (x *askedEngines) complete(prompt string) (waited time.Duration) {
 	return time.Duration(x.Telemetry.Last(1)[0].TokensMS * float64(time.Millisecond))
 }
 
-// TestTheLeastBusyEngineIsAskedForTokens: the gateway tells the token source what each engine has to do.
+// The gateway tells the token source the load of each engine.
 func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := askEngines(t, 2, 3*time.Millisecond, time.Millisecond)
@@ -126,8 +126,7 @@ func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 	})
 }
 
-// TestARequestWaitsForIdsAsLongAsAMatchIsWorth: the gateway tells the token source what a token takes to compute, and
-// whether prompts are cached.
+// The gateway tells the token source how long a token takes to compute, and whether prompts were cached.
 func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = 4 * 10_000                                         // bytes of some 10,000 tokens

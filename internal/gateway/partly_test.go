@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// oneIn is a worker that gives the useless answer to one request in n at random, and serves the others, all at once.
+// oneIn gives the useless answer to one request in n, at random, and serves the others at once.
 func oneIn(n int, answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -29,13 +29,13 @@ func oneIn(n int, answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// breaks is a worker that closes the connection in place of an answer.
+// breaks closes the connection instead of answering.
 func breaks(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	panic(http.ErrAbortHandler)
 }
 
-// breaksOff is a worker that closes the connection behind the first event of its stream.
+// breaksOff closes the connection after the first event of a stream.
 func breaksOff(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -44,7 +44,7 @@ func breaksOff(w http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// load sends requests from 16 clients at once and returns how many failed. headers returns those of request i.
+// load sends requests from 16 clients at once, and returns how many failed. headers returns the headers of request i.
 func (f *fixture) load(requests int64, body string, headers func(i int64) []string) (failures int64) {
 	var next, failed atomic.Int64
 	var clients sync.WaitGroup
@@ -66,8 +66,8 @@ func (f *fixture) load(requests int64, body string, headers func(i int64) []stri
 	return failed.Load()
 }
 
-// TestAWorkerThatIsUselessNowAndThenFailsNobody: one of three workers answers sooner than the others, and some of its
-// answers are useless. A request is served by another worker as long as nothing was passed on.
+// One of three workers answers sooner than the others, and some of its answers are useless. As long as nothing was
+// passed on, another worker serves such a request.
 func TestAWorkerThatIsUselessNowAndThenFailsNobody(t *testing.T) {
 	requests, shares := int64(*manyRequests), []int{1, 3, 10}
 	if testing.Short() {
@@ -93,8 +93,7 @@ func TestAWorkerThatIsUselessNowAndThenFailsNobody(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatLosesStreamsIsLeftOut: a stream that has begun cannot be served by another worker, so few must begin
-// where they are lost.
+// Another worker cannot serve a stream that has begun. So few streams must begin at a worker that loses them.
 func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 	requests, shares := max(int64(*manyRequests), 2000), []int{1, 3, 4, 10}
 	if testing.Short() {
@@ -117,8 +116,8 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestRequestsThatBreakConnectionsOpenNoBreaker: one request in five makes any worker close the connection, before its
-// answer or behind its first event. The other requests go on.
+// One request in five makes any worker close the connection, before its answer or after its first event. The other
+// requests are served.
 func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 	for name, deadly := range map[string]http.HandlerFunc{"before the answer": breaks, "behind the first event": breaksOff} {
 		t.Run(name, func(t *testing.T) {
@@ -171,8 +170,8 @@ func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatTurnsUselessAmongBadRequestsIsFound: more than half of the requests are bad, and all workers refuse
-// them alike. One worker begins to refuse the good ones, too, and answers sooner than the others.
+// More than half of the requests are bad, and all workers refuse them. One worker begins to refuse good requests, too,
+// and answers sooner than the others.
 func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	requests := max(int64(*manyRequests), 2000)
 	if testing.Short() {
@@ -223,7 +222,7 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	}
 }
 
-// TestSecondOpinionsStayWithinTheirBudget: bad requests in ever new scopes, in which nothing is known of any worker.
+// Bad requests come in ever new scopes, in which nothing is known of any worker.
 func TestSecondOpinionsStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	answer := func(w http.ResponseWriter, r *http.Request) {
@@ -249,8 +248,7 @@ func TestSecondOpinionsStayWithinTheirBudget(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll: a worker is useless for more model names than are remembered one
-// by one, and draws no requests for any of them.
+// A worker is useless for more model names than are remembered. It gets no requests for any of them.
 func TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll(t *testing.T) {
 	requests := max(int64(*manyRequests), 1000)
 	const models = 1200
@@ -291,7 +289,7 @@ func TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll(t *testing.T) {
 	}
 }
 
-// TestTheLastWorkerIsAskedThoughItsAnswersWereUseless: the other worker is gone, and the useless one is well again.
+// The other worker left, and the useless one is well again.
 func TestTheLastWorkerIsAskedThoughItsAnswersWereUseless(t *testing.T) {
 	var recovered atomic.Bool
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -314,7 +312,7 @@ func TestTheLastWorkerIsAskedThoughItsAnswersWereUseless(t *testing.T) {
 	}
 }
 
-// TestA429IsTheTenantsThatGotIt: a worker has a limit for one key.
+// A worker limits one API key.
 func TestA429IsTheTenantsThatGotIt(t *testing.T) {
 	var asked atomic.Int64
 	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -338,8 +336,8 @@ func TestA429IsTheTenantsThatGotIt(t *testing.T) {
 	}
 }
 
-// TestARequestThatNamesItsWorkerIsNoEvidence: a client breaks streams on a rank that only one worker has, and serves
-// itself well there. Neither says anything of that worker.
+// A client breaks streams on a rank that only one worker has, and gets good answers there with other requests. Neither
+// is evidence about the worker.
 func TestARequestThatNamesItsWorkerIsNoEvidence(t *testing.T) {
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Deadly") != "" {
@@ -359,8 +357,8 @@ func TestARequestThatNamesItsWorkerIsNoEvidence(t *testing.T) {
 	}
 }
 
-// TestWorkersThatLimitManyTenantsAreNotAllAsked: three of five workers answer 429 to every key, and each request has a key
-// of its own. The attempts do not all go to them.
+// Three of five workers answer 429 to every key, and each request has its own key. A request is not tried at all
+// three.
 func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 	limits := answering(429, "application/json", `{"error":{"message":"slow down"}}`, "Retry-After", "30")
 	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, limits), worker(t, limits), worker(t, limits), worker(t, well), worker(t, well))
@@ -372,8 +370,7 @@ func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 	}
 }
 
-// TestWorkersThatRefuseOneTenantFailItNot: three of four workers refuse one tenant of eight, sooner than the fourth
-// answers.
+// Three of four workers refuse one of eight tenants, sooner than the fourth worker answers.
 func TestWorkersThatRefuseOneTenantFailItNot(t *testing.T) {
 	refuses := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer key-0" {

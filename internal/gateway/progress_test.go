@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// An answer that grows is seen to grow, so that it is neither taken for lost nor for idle.
+// The fleet sees an answer grow, so it takes the request neither for lost nor for idle.
 func TestTheFleetHearsHowFarAnAnswerIs(t *testing.T) {
 	next := make(chan struct{})
 	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -42,8 +42,8 @@ func TestTheFleetHearsHowFarAnAnswerIs(t *testing.T) {
 	}
 }
 
-// An answer in one piece tells its length at its end, which is enough to learn what passes take; of several answers at once it
-// is not.
+// An answer in one piece has its length at its end, from which the time of a pass is learned. Several answers at once
+// do not show it.
 func TestAnswersInOnePieceTeachTheFleet(t *testing.T) {
 	for body, teaches := range map[string]bool{
 		`{"model":"m","messages":[{"role":"user","content":"hi"}]}`:       true,

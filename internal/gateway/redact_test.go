@@ -31,8 +31,7 @@ func TestAWorkersErrorDoesNotShowTheClientsKey(t *testing.T) {
 	}
 }
 
-// TestAWorkersErrorShowsNothingOfTheClientsHead: a header of any name, or the query, in any place of an answer, as it
-// is, cut or escaped.
+// Any header or the query may stand anywhere in a worker's answer: whole, cut or escaped.
 func TestAWorkersErrorShowsNothingOfTheClientsHead(t *testing.T) {
 	const secret = `zebraquartz0"violinmaker/9&harbourlight`
 	quoted, _ := json.Marshal(secret)

@@ -74,7 +74,7 @@ func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
 	}
 }
 
-// TestErrorsNameTheRequest: who asks about an error can say which request it was.
+// An error names the request, so that a client can ask about it.
 func TestErrorsNameTheRequest(t *testing.T) {
 	answering := func(status int) string {
 		return worker(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
@@ -102,7 +102,7 @@ func TestErrorsNameTheRequest(t *testing.T) {
 	}
 }
 
-// TestAModelThatMayYetComeIsNotSaidToBeUnknown: clients give up at 404, and try again at 503.
+// Clients give up after 404, and retry after 503.
 func TestAModelThatMayYetComeIsNotSaidToBeUnknown(t *testing.T) {
 	f := serve(t, nil)
 	refused := func(status int, says string) {
@@ -219,7 +219,7 @@ func TestNoWorkerIsSaidWithAWayOut(t *testing.T) {
 	checkShape(t, resp, text)
 }
 
-// breaking panics while it is told to.
+// breaking is a policy that panics while now is true.
 type breaking struct{ now *atomic.Bool }
 
 func (b breaking) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
@@ -247,7 +247,7 @@ func TestPanicEndsOneRequest(t *testing.T) {
 	f.idle(t)
 }
 
-// A model name of 60 MB must not be kept, quoted and escaped in full: that took 496 MB.
+// A model name of 60 MB must not be kept, quoted and escaped whole: that took 496 MB.
 func TestAnAnswerRepeatsLittleOfWhatTheClientSent(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	long := strings.Repeat("x", 16<<20)

@@ -2,8 +2,8 @@ package gateway
 
 import "testing"
 
-// TestARescueLooksOnlyAtRequestsThatWait: a frozen worker may hold thousands of streams, which stay there. The search
-// for another worker, which walks the pool, is not made for them: these exchanges have no fleet to search.
+// A frozen worker may hold thousands of streams, which stay there. The search for another worker walks the pool, and
+// is not made for streams: these exchanges have no fleet.
 func TestARescueLooksOnlyAtRequestsThatWait(t *testing.T) {
 	g := &Gateway{rescues: newBudget()}
 	for range 3 {

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// completion is a request with its token ids given: n of them, all equal to first.
+// completion returns a request with n token ids, all equal to first.
 func completion(first, n int) string {
 	return `{"model":"m","prompt":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprint(first, ","), n), ",") + `]}`
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// TestPoliciesOnTextGetTheText: a conversation finds the worker that was sent its beginning, with no tokens asked for.
+// A conversation finds the worker that was sent its beginning; no tokens are asked for.
 func TestPoliciesOnTextGetTheText(t *testing.T) {
 	for _, policy := range []string{"cache_aware", "prefix_cache_affinity"} {
 		t.Run(policy, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// TestOnlyWorkersThatGiveTokensAreAsked: in a mixed fleet one worker's missing endpoint must not leave prompts unmatched.
+// In a mixed fleet, one worker without the endpoint must not leave prompts without a match.
 func TestOnlyWorkersThatGiveTokensAreAsked(t *testing.T) {
 	var asked, without atomic.Int64
 	gives := worker(t, func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// hesitant is a policy that decides when the test lets it.
+// hesitant is a policy whose decisions end when the test lets them.
 type hesitant struct {
 	asked  chan struct{} // one for each decision that began
 	answer chan struct{} // one for each decision that may end
@@ -24,7 +24,8 @@ func (hesitant) Routed(*policy.Query, *policy.Candidate) {}
 func (hesitant) Finished(*policy.Finished)               {}
 func (hesitant) Forget(fleet.Holder)                     {}
 
-// duringATurn has a worker with one request, and three waiters, of which the first has its turn and is deciding.
+// duringATurn returns a gateway with one worker and three waiters. The worker had one request, and the first waiter
+// has its turn and is deciding.
 func duringATurn(t *testing.T) (g *gate, f *fixture, h hesitant, waiters []*asking) {
 	t.Helper()
 	g, h = newGate(), hesitant{make(chan struct{}, 100), make(chan struct{}, 100)}

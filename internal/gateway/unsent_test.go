@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestAPromptThatNobodyGotIsExpectedNowhere: requests for a worker that refuses connections leave nothing behind, and those
-// that were sent do.
+// A prompt that could not be sent is expected in no cache; one that was sent is.
 func TestAPromptThatNobodyGotIsExpectedNowhere(t *testing.T) {
 	failing := worker(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	for name, c := range map[string]struct {

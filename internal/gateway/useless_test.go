@@ -20,7 +20,7 @@ import (
 
 var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic and TestManyUselessWorkersFailNobody; docs/reliability.md tells of 20000")
 
-// answering is a worker that answers at once with a given status, content type and body.
+// answering answers at once with a given status, content type and body.
 func answering(status int, kind, body string, headers ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -33,7 +33,7 @@ func answering(status int, kind, body string, headers ...string) http.HandlerFun
 	}
 }
 
-// uselessAnswers are useless answers that a worker may give at once.
+// uselessAnswers are the useless answers that a worker may give at once.
 func uselessAnswers() map[string]http.HandlerFunc {
 	refusal := func(status int, headers ...string) http.HandlerFunc {
 		return answering(status, "application/json", fmt.Sprintf(`{"error":{"message":"no %d"}}`, status), headers...)
@@ -62,7 +62,7 @@ func uselessAnswers() map[string]http.HandlerFunc {
 	}
 }
 
-// well is a worker that takes its time and then answers.
+// well answers after 5 ms.
 func well(w http.ResponseWriter, r *http.Request) {
 	takes(r, 5*time.Millisecond)
 	if r.Header.Get("X-Streams") != "" {
@@ -72,8 +72,8 @@ func well(w http.ResponseWriter, r *http.Request) {
 	plain(w, r)
 }
 
-// TestAUselessWorkerAttractsNoTraffic: a worker gives useless answers sooner than all others, so that by load it is
-// always the best. No request may fail that another worker could have served.
+// A worker gives useless answers sooner than the others answer, so by its load it always looks best. No request may
+// fail that another worker could serve.
 func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 	requests, policies := int64(*manyRequests), []string{"marginal", "least_load", "round_robin"}
 	if testing.Short() {
@@ -118,8 +118,8 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 	}
 }
 
-// TestManyUselessWorkersFailNobody: several workers are useless alike and answer sooner than the others. Only the first
-// requests may fail, which find three useless workers while nothing is known of any.
+// Several workers give the same useless answers, sooner than the others answer. Only the first requests may fail,
+// which meet three useless workers before anything is known.
 func TestManyUselessWorkersFailNobody(t *testing.T) {
 	requests, fleets := int64(*manyRequests), [][2]int{{2, 1}, {2, 2}, {3, 1}, {3, 2}}
 	if testing.Short() {
@@ -166,7 +166,7 @@ func TestManyUselessWorkersFailNobody(t *testing.T) {
 	}
 }
 
-// TestTwoEqualAnswersDoNotEndTheSearch: two workers give the same useless answer, and the third was not asked yet.
+// Two workers give the same useless answer, and the third was not asked yet.
 func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
 	for name, answer := range uselessAnswers() {
 		ill := []string{worker(t, answer), worker(t, answer)}
@@ -179,8 +179,7 @@ func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
 	}
 }
 
-// TestWhatAllWorkersRefuseIsTheClientsFault: the client gets the answer, no breaker opens, and once the fault is
-// known no further worker is asked.
+// The client gets the answer, no breaker opens, and after that no further worker is asked.
 func TestWhatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -221,7 +220,7 @@ func TestWhatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	}
 }
 
-// TestBadRequestsDoNotDoubleTheLoad: second opinions are a tenth of the traffic, however rare the bad requests are.
+// Second opinions are at most a tenth of the traffic.
 func TestBadRequestsDoNotDoubleTheLoad(t *testing.T) {
 	var asked atomic.Int64
 	answer := func(w http.ResponseWriter, r *http.Request) {
@@ -254,8 +253,7 @@ func TestBadRequestsDoNotDoubleTheLoad(t *testing.T) {
 	}
 }
 
-// TestAClientCannotPoisonAWorker: a client knows requests that one worker refuses and others serve, such as a prompt
-// that is too long there.
+// A client knows requests that one worker refuses and others serve, such as a prompt that is too long there.
 func TestAClientCannotPoisonAWorker(t *testing.T) {
 	short := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Long") != "" {
@@ -279,8 +277,8 @@ func TestAClientCannotPoisonAWorker(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatIsUselessForOneEndpointServesTheOther also holds for a worker that is useless for one model: both
-// are scopes.
+// A worker that is useless for one endpoint serves the other. The same code handles a worker that is useless for one
+// model: both are scopes.
 func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
 	var chats, others atomic.Int64
 	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -311,8 +309,7 @@ func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatIsLeftOutForItsAnswersIsSeen: one WARN names worker, model, endpoint and kind of answer; one INFO says
-// that it is over.
+// One WARN names worker, model, endpoint and kind of answer. One INFO says that it is over.
 func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	var well atomic.Bool
 	ill := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -355,7 +352,7 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	}
 }
 
-// TestAFailedAttemptIsToldByReasonAndStatus: `failed` has the words of warmpath_retries_total, and none for clients.
+// The record's failed attempts have the reasons of warmpath_retries_total; attempts that clients ended have none.
 func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
 	for want, answer := range map[string]http.HandlerFunc{
 		"refused: answered 401":       answering(401, "application/json", `{"error":{"message":"no"}}`),
@@ -375,7 +372,7 @@ func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
 	}
 }
 
-// TestAUselessAnswerOfTheOnlyWorkerIsToldAsSuch: nothing came of an answer, so the client is not told of a part of it.
+// No part of a useless answer reaches the client, so the error does not speak of a part.
 func TestAUselessAnswerOfTheOnlyWorkerIsToldAsSuch(t *testing.T) {
 	f := serve(t, nil, worker(t, answering(200, "text/html", "<html></html>")))
 	resp, text := f.post(t, chat)
@@ -410,7 +407,7 @@ func TestTheSmallestRetryAfterIsTold(t *testing.T) {
 	}
 }
 
-// TestAFleetThatNamesItsModelOtherwiseIsBelieved: all workers answer with another model name than the request's.
+// All workers answer with another model name than the request's.
 func TestAFleetThatNamesItsModelOtherwiseIsBelieved(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		for _, streamed := range []bool{false, true} {

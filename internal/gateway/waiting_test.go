@@ -22,7 +22,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// gate is a worker that answers when the test lets it, and remembers whom it answered.
+// gate is a worker that answers when the test lets it, and records the requests.
 type gate struct {
 	open chan struct{} // one for each answer
 	mu   sync.Mutex
@@ -66,7 +66,7 @@ func (g *gate) seen() []string {
 	return slices.Clone(g.came)
 }
 
-// queued is a gateway in front of g, which gets one request at a time.
+// queued returns a gateway in front of g, with one request at a time at g.
 func queued(t *testing.T, g *gate, change func(*queue.Config)) *fixture {
 	t.Helper()
 	return serve(t, func(s *settings) {
@@ -78,7 +78,7 @@ func queued(t *testing.T, g *gate, change func(*queue.Config)) *fixture {
 	}, worker(t, g.ServeHTTP))
 }
 
-// asking is a request on its way.
+// asking is a request under way.
 type asking struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -87,7 +87,7 @@ type asking struct {
 	err    error
 }
 
-// ask sends a request by user, with more fields and headers, and does not wait for the answer.
+// ask sends a request of user, with further fields and headers. It does not wait for the answer.
 func (f *fixture) ask(t *testing.T, user, fields string, headers ...string) *asking {
 	ctx, cancel := context.WithCancel(t.Context())
 	a := &asking{cancel: cancel, done: make(chan struct{})}
@@ -127,7 +127,8 @@ func (a *asking) status() int {
 	return a.resp.StatusCode
 }
 
-// occupied is a gateway with a queue in front of a worker that has a request of user, and takes no other before g opens.
+// occupied returns a gateway with a queue in front of one worker. The worker has a request of user, and takes no other
+// before g opens.
 func occupied(t *testing.T, user string, change func(*queue.Config)) (g *gate, f *fixture, first *asking) {
 	t.Helper()
 	g = newGate()
@@ -306,7 +307,7 @@ func TestALightTenantIsServedBesideAHeavyOne(t *testing.T) {
 	}
 }
 
-// A worker may tell any length of its answer: its tenant pays for none that it cannot have.
+// A worker may report any length of its answer. The tenant pays only for a possible length.
 func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
 	g := newGate()
 	g.lies = "a"
@@ -316,7 +317,7 @@ func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
 	}
 }
 
-// Engines tell a stream's usage only where the client asks for it.
+// Engines report a stream's usage only if the client asks for it.
 func TestATenantPaysForAStreamWithoutUsage(t *testing.T) {
 	g := newGate()
 	g.long = "a"
@@ -326,8 +327,8 @@ func TestATenantPaysForAStreamWithoutUsage(t *testing.T) {
 	}
 }
 
-// served has tenant a ask once, and then wait as third among four requests of tenant b. It returns as which of them a was
-// served, from 0 on.
+// served lets tenant a send one request, and then another one as the third of five waiting requests; the other four
+// are tenant b's. It returns the position in which a's was served, from 0 on.
 func (f *fixture) served(t *testing.T, g *gate, fields string) int {
 	t.Helper()
 	ask := func(tenant string) *asking { return f.ask(t, tenant, fields, "Authorization", "Bearer "+tenant) }
@@ -348,7 +349,7 @@ func (f *fixture) served(t *testing.T, g *gate, fields string) int {
 	return slices.Index(g.seen()[1:], "a")
 }
 
-// Engines' reports keep requests back too, where this router has no limit of its own.
+// Engines' reports hold requests back, too, without a limit in this router.
 func TestRequestsWaitWhileEnginesSayThatTheyAreFull(t *testing.T) {
 	g := newGate()
 	f := serve(t, func(s *settings) {
@@ -388,7 +389,7 @@ func TestThoseWhoWaitAreToldWhenNobodyCanServeThem(t *testing.T) {
 	g.open <- struct{}{}
 }
 
-// fragile is a policy that breaks when it is told to.
+// fragile is a policy that panics while breaks is true.
 type fragile struct{ breaks *atomic.Bool }
 
 func (f fragile) Choose(*policy.Query, []policy.Candidate) policy.Pick {
@@ -428,7 +429,7 @@ func TestAPanicEndsOneOfThoseWhoWaitAndNothingElse(t *testing.T) {
 	}
 }
 
-// One that can only be served elsewhere than the others does not hold them up.
+// A request that only a busy rank can serve does not hold up requests for other ranks.
 func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 	g := newGate()
 	f := serve(t, func(s *settings) {
@@ -450,8 +451,8 @@ func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 	f.idle(t)
 }
 
-// Many clients, of which some leave and some lose patience, at two workers that take three each: all are answered or gone,
-// no worker ever has more than it may, and nothing is left behind.
+// Many clients send requests to two workers that take three each. Some clients leave and some lose patience. All are
+// answered or gone, no worker gets more than three, and nothing is left behind.
 func TestNothingIsLostInTheQueue(t *testing.T) {
 	for _, order := range []string{queue.FCFS, queue.Fair, queue.Shortest} {
 		var mu sync.Mutex
