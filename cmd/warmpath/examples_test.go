@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestTheFilesThatPagesShowWork: an example that is copied from a page is accepted.
+// An example that is copied from a page is accepted.
 func TestTheFilesThatPagesShowWork(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestCommandsThatAreNamedExist: who reads of a command or a flag, in a help text or in a page, can type it.
+// Every command and flag in a help text or on a page exists.
 func TestCommandsThatAreNamedExist(t *testing.T) {
 	texts := map[string]string{}
 	var collect func(c *cobra.Command)
@@ -54,7 +54,7 @@ func TestCommandsThatAreNamedExist(t *testing.T) {
 	}
 }
 
-// checkNamed looks up the command that a text names, with its subcommand and its flags.
+// checkNamed checks the command in a text, with its subcommand and flags.
 func checkNamed(t *testing.T, where, text string) {
 	t.Helper()
 	text, _, _ = strings.Cut(text, " # ")

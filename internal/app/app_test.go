@@ -104,7 +104,7 @@ func settings(engines ...*mockengine.Server) *config.Config {
 	return &cfg
 }
 
-// exact waits until n holders are trusted exactly.
+// exact waits until n holders have exact trust.
 func (r *router) exact(n int) {
 	r.t.Helper()
 	r.wait(fmt.Sprintf("%d holders are exact", n), func() bool {

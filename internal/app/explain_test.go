@@ -10,8 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 )
 
-// TestExplainKnowsWhatTheOtherPartsKnow: where a model's ids come from is the finder's business, and which name a
-// mistyped one may be meant for the configuration's.
+// The finder knows where a model's ids come from; the configuration knows which name a mistyped one may mean.
 func TestExplainKnowsWhatTheOtherPartsKnow(t *testing.T) {
 	r := start(t, nil, engine(t, nil))
 	r.exact(1)

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// TestPoliciesWithASource: the policies that the file describes, and a built-in one in use.
+// Both policies of the file and a built-in one in use have a source.
 func TestPoliciesWithASource(t *testing.T) {
 	described := config.Policy{Name: "warm", Type: "lmcache_aware", Parameters: &peers.LMCacheAware{ControllerURL: "http://c:9000"}}
 	other := config.Policy{Name: "mine", Type: "cache_aware", Parameters: &peers.CacheAware{}}
@@ -35,7 +35,7 @@ func TestPoliciesWithASource(t *testing.T) {
 	}
 }
 
-// TestAPolicyGetsItsSourceWhenItIsUsed: its parameters stay the same, so that only the source makes it another policy.
+// The policy's parameters stay the same; only the source is new.
 func TestAPolicyGetsItsSourceWhenItIsUsed(t *testing.T) {
 	cfg := config.Default()
 	a, err := New(&cfg, Options{Log: slog.New(slog.DiscardHandler)})

@@ -20,7 +20,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// modelFolder writes a model of a few words. Chats begin with the word that opens.
+// modelFolder writes a model of a few words. Chats begin with the word opens.
 func modelFolder(t *testing.T, opens string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func modelFolder(t *testing.T, opens string) string {
 	return dir
 }
 
-// anEngine says that it loaded its model from reported, makes ids of the model in folder, and wants key.
+// anEngine reports that it loaded its model from reported, makes ids of the model in folder, and requires key.
 func anEngine(t *testing.T, reported, folder, key string) (url string, asked *atomic.Int64) {
 	t.Helper()
 	m, err := inprocess.OpenOne(folder)

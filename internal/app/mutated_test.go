@@ -20,7 +20,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// recordedBatches are the messages of real engines' streams, decoded.
+// recordedBatches returns the decoded messages of real engines' streams.
 func recordedBatches(t *testing.T) []kvevent.Batch {
 	t.Helper()
 	var all []kvevent.Batch
@@ -51,7 +51,7 @@ func recordedBatches(t *testing.T) []kvevent.Batch {
 	return all
 }
 
-// mutator makes messages that no honest engine sends, from recorded messages of engines.
+// mutator makes messages that no correct engine sends from recorded messages.
 type mutator struct {
 	random  *rand.Rand
 	batches []kvevent.Batch
@@ -134,7 +134,7 @@ func (m *mutator) next() []byte {
 	return payload
 }
 
-// promise is how long a completion and /admin/workers may take. It is a second, or on a slow machine 20 times the
+// promise returns how long a completion and /admin/workers may take: a second, or on a slow machine 20 times the
 // duration without load, and at least 10 s under the race detector.
 func promise(calm time.Duration) time.Duration {
 	limit := max(time.Second, 20*calm)

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestThePaceOfAWorkerIsLoggedWhenItBeginsAndCeasesToCount: b's prompts take three times as long as a's, which is one
-// line; that holds, which is none; b is another process then, which is one more.
+// b's prompts take three times as long as a's: one line. It stays so: no line. Then another process serves at b: one
+// more line.
 func TestThePaceOfAWorkerIsLoggedWhenItBeginsAndCeasesToCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log testenv.Buffer

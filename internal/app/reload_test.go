@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// reloading is a router whose file is what the test says next.
+// reloading is a router whose file changes when the test calls reload.
 func reloading(t *testing.T) (r *router, log *lines, reload func(change func(*config.Config)) []string) {
 	t.Helper()
 	e := engine(t, nil)

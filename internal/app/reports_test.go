@@ -17,7 +17,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// What somebody else sends to an engine is seen, shown and weighed.
+// Requests that other clients send to an engine are seen, shown and weighed.
 func TestLoadThatOthersPutOnAnEngineIsSeen(t *testing.T) {
 	for _, kind := range []mockengine.Kind{mockengine.VLLM, mockengine.SGLang} {
 		e := engine(t, func(c *mockengine.Config) { c.Kind, c.Speed = kind, 0.02 })
@@ -82,7 +82,7 @@ func (r *router) adminText(path string) string {
 	return string(text)
 }
 
-// TestALongAnswerIsNotLost: one that comes in one piece gives no sign of life for as long as a request may take.
+// An answer in one piece gives no sign of life before its end, for as long as a request may take.
 func TestALongAnswerIsNotLost(t *testing.T) {
 	cfg := config.Default()
 	a, err := app.New(&cfg, app.Options{Log: slog.New(slog.DiscardHandler)})

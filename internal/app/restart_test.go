@@ -16,8 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// A worker without events that restarts has an empty cache: nothing is expected there, though the same process was
-// never seen away.
+// A restarted worker without events has an empty cache. Nothing is expected there, although no check saw it away.
 func TestNothingIsExpectedOfAWorkerWithoutEventsThatRestarted(t *testing.T) {
 	engines := []*mockengine.Server{engine(t, nil), engine(t, nil)}
 	cfg := settings(engines...)

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// completion is a request for an answer to 640 token ids that no other text has, and some more.
+// completion returns a request with 640 token ids of its own text, and more further ones.
 func completion(text, more int) string {
 	ids := make([]string, 640+more)
 	for i := range ids {
@@ -22,8 +22,8 @@ func completion(text, more int) string {
 	return `{"model":"mock","max_tokens":1,"prompt":[` + strings.Join(ids, ",") + `]}`
 }
 
-// TestWhatIsAtRiskIsSeen: a prompt that waits at an engine whose cache is full will evict the end of the oldest prompt
-// there. Explain, the decision's record and the metrics tell how much of that prompt is at risk.
+// A prompt that waits at an engine with a full cache will evict the end of the oldest prompt there. Explain, the
+// decision's record and the metrics show how much of that prompt is at risk.
 func TestWhatIsAtRiskIsSeen(t *testing.T) {
 	e := engine(t, func(c *mockengine.Config) { c.Blocks = 101 }) // 100 that are used
 	r := start(t, nil, e)

@@ -40,13 +40,13 @@ func aHub(t *testing.T, folder string) (url string, asked *atomic.Int64) {
 
 const revision = "0123456789abcdef0123456789abcdef01234567"
 
-// snapshot is where a Hugging Face cache has org/words.
+// snapshot returns the folder of org/words in a Hugging Face cache.
 func snapshot(cache string) string {
 	return filepath.Join(cache, "models--org--words", "snapshots", revision)
 }
 
-// TestSettingsSayWhereModelsFilesAreLookedFor: in the Hugging Face cache of this machine, on the hub where that is
-// allowed, and nowhere when tokens.discover is off.
+// Files are looked for in this machine's Hugging Face cache, on the hub if that is allowed, and nowhere if
+// tokens.discover is off.
 func TestSettingsSayWhereModelsFilesAreLookedFor(t *testing.T) {
 	folder := modelFolder(t, "plain")
 	full := t.TempDir()

@@ -19,8 +19,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// lockIndexes takes the locks of all indexes, as an operation that never ends does, until the returned function is
-// called.
+// lockIndexes takes the locks of all indexes until unlock is called, like an operation that never ends.
 func lockIndexes(r *warmpath.Router) (unlock func()) {
 	field := reflect.ValueOf(r).Elem().FieldByName("indexes")
 	all := reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).MethodByName("Load").Call(nil)[0].Elem()
@@ -54,7 +53,7 @@ func (r *router) look(url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// stall makes a router whose index is locked for ever: events wait, and requests do not.
+// stall returns a router whose index is locked for ever: events wait, requests do not.
 func stall(t *testing.T, log io.Writer) (r *router, unlock func()) {
 	e := engine(t, nil)
 	cfg := settings(e)

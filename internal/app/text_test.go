@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// mute is the URL of an engine that publishes no events and has no endpoint for token ids.
+// mute returns the URL of an engine that publishes no events and has no endpoint for token ids.
 func mute(t *testing.T) string {
 	t.Helper()
 	e := engine(t, func(c *mockengine.Config) { c.Events, c.Replay, c.HideEventSources = "", "", true })

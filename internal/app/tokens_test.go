@@ -37,7 +37,7 @@ func (l *lines) String() string {
 }
 
 // wrongTokenizer writes a model folder whose tokenizer gives the engine's ids for "yes", and other ids for "bad": the
-// words "bad" and "odd" have changed places.
+// ids of "bad" and "odd" are exchanged.
 func wrongTokenizer(t *testing.T, e *mockengine.Server) string {
 	t.Helper()
 	ids := func(word string) (begin, id uint32) {
@@ -95,7 +95,7 @@ func (r *router) get(path string) string {
 	return string(text)
 }
 
-// complete sends a completion and returns where its tokens came from.
+// complete sends a completion and returns the source of its tokens.
 func (r *router) complete(prompt string) string {
 	r.t.Helper()
 	before := len(r.Telemetry().Last(0))

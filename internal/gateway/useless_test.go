@@ -352,7 +352,8 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	}
 }
 
-// The record's failed attempts have the reasons of warmpath_retries_total; attempts that clients ended have none.
+// A record's failed attempts begin with the reasons of warmpath_retries_total, and do not have the client's advice to
+// try again.
 func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
 	for want, answer := range map[string]http.HandlerFunc{
 		"refused: answered 401":       answering(401, "application/json", `{"error":{"message":"no"}}`),
@@ -372,7 +373,7 @@ func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
 	}
 }
 
-// No part of a useless answer reaches the client, so the error does not speak of a part.
+// The client's error says that the answer was useless; the record's error has only the cause.
 func TestAUselessAnswerOfTheOnlyWorkerIsToldAsSuch(t *testing.T) {
 	f := serve(t, nil, worker(t, answering(200, "text/html", "<html></html>")))
 	resp, text := f.post(t, chat)

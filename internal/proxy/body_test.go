@@ -18,7 +18,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// bodyServer answers with the body that it read, and tells the length of the buffer's room.
+// bodyServer runs echoBodies until the test ends.
 func bodyServer(t *testing.T, cfg BodyConfig) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(echoBodies(cfg))
@@ -26,7 +26,7 @@ func bodyServer(t *testing.T, cfg BodyConfig) *httptest.Server {
 	return s
 }
 
-// echoBodies answers with the body that was sent.
+// echoBodies answers with the request's body, and with the size of the body's buffer in X-Room.
 func echoBodies(cfg BodyConfig) http.HandlerFunc {
 	bodies := NewBodies(cfg)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -139,7 +139,7 @@ func TestAnUntruthfulLengthTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// A body that never stalls and never ends is cut all the same, and says why.
+// A body that never stalls and never ends is cut, too, and the error says why.
 func TestABodyThatTricklesIsCut(t *testing.T) {
 	for _, stall := range []time.Duration{0, time.Minute} {
 		s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: stall, Timeout: 60 * time.Millisecond})

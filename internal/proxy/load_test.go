@@ -19,8 +19,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// fastWorker answers at once with a stream that depends on the request's body, flushed event by event, and checks that the
-// body arrived as it was sent.
+// fastWorker checks that the request's body arrived whole, and answers at once with a stream that depends on it,
+// flushed event by event.
 func fastWorker(t testing.TB) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -220,7 +220,8 @@ func (s *sink) WriteHeader(int)             {}
 func (s *sink) Flush()                      {}
 func (s *sink) Write(b []byte) (int, error) { s.n += len(b); return len(b), nil }
 
-// BenchmarkForward measures our side of an exchange with a worker that answers from memory: 64 events in 64 writes.
+// BenchmarkForward measures the proxy's side of an exchange. The worker answers from memory: 64 events in 64 writes or
+// in one.
 func BenchmarkForward(b *testing.B) {
 	var pieces []string
 	pieces = append(pieces, chunkedHead+chunks(token))

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// exhausted is a network whose first dials fail for a reason of this machine, as many as fails says.
+// exhausted is a network of which the first fails dials fail for a reason of this machine.
 type exhausted struct {
 	network.Network
 	no    syscall.Errno

@@ -25,14 +25,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rawWorker is a worker that answers with bytes: it accepts connections, reads a request and hands both to serve.
+// rawWorker is a worker that answers with raw bytes: it accepts connections, reads requests, and hands each to serve.
 type rawWorker struct {
 	url      string
 	accepted atomic.Int64
 	requests atomic.Int64
 }
 
-// newRawWorker starts a worker. serve is called for each request of a connection, and returns whether to read another one.
+// newRawWorker starts a worker. serve is called for each request of a connection, and returns whether to read another
+// one.
 func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []byte) bool) *rawWorker {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -120,7 +121,7 @@ func attempt(worker string, w http.ResponseWriter) *Attempt {
 	return &Attempt{Worker: worker, Path: "/v1/chat/completions", Header: http.Header{}, Body: []byte(`{"x":1}`), Writer: w}
 }
 
-// gateway is a server that forwards each request by fn's attempt and ends as a handler should.
+// gateway is a server that forwards each request by the attempt that change completes, and ends as a handler should.
 func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, results chan Result) {
 	t.Helper()
 	results = make(chan Result, 1024)
@@ -153,7 +154,7 @@ func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, result
 	return s.URL, results
 }
 
-// post sends a request through a gateway and returns the answer, its body, and the error that reading it ended with.
+// post sends a request through a gateway. It returns the answer, its body, and the error with which reading ended.
 func post(t testing.TB, url, body string) (*http.Response, string, error) {
 	t.Helper()
 	tr := &http.Transport{}
@@ -178,7 +179,7 @@ const (
 	chunkedHead = sseHead + "transfer-encoding: chunked\r\n\r\n"
 )
 
-// chunks frames each piece as a chunk, without the last one.
+// chunks frames each piece as a chunk; the last chunk is missing.
 func chunks(pieces ...string) string {
 	var b strings.Builder
 	for _, p := range pieces {
@@ -226,7 +227,7 @@ func TestAnswerPassesUnchangedHoweverItIsSplit(t *testing.T) {
 	}
 }
 
-// TestDecodingBytePerByte splits at every byte for certain: the pieces come from memory.
+// The pieces come from memory, so the split is at every byte.
 func TestDecodingBytePerByte(t *testing.T) {
 	body := strings.Repeat("0123456789abcdef", 20)
 	raw := chunks(body[:1], body[1:17], body[17:]) + "000;x=\"y\"\r\nA: b\r\nC:\r\n\r\n"
@@ -394,7 +395,7 @@ func TestTheEnginesRefusalsPassByteForByte(t *testing.T) {
 
 const jsonHead = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
-// TestAUselessAnswerIsHeldBack: the request can be retried elsewhere as long as no byte of the answer has passed.
+// A request can be retried elsewhere as long as no byte of the answer has passed.
 func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	const good = `{"model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}`
 	length := func(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body) }
@@ -460,7 +461,7 @@ func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	}
 }
 
-// TestAnEndlessAnswerIsJudgedByItsBeginning: the worker goes on for ever, so that the answer never comes whole.
+// The worker sends for ever, so the answer is never whole.
 func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 	for name, c := range map[string]struct {
 		head  string
@@ -495,7 +496,7 @@ func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 			t.Errorf("%s: %d %v %s", name, rec.Code, rec.Header(), rec.Body)
 		}
 	}
-	// HTML is known by its first byte: nobody waits for 256 KiB of it.
+	// HTML shows at its first byte: the proxy does not wait for 256 KiB of it.
 	w := newRawWorker(t, func(conn net.Conn, _ *http.Request, _ []byte) bool {
 		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>")
 		conn.Read(make([]byte, 1)) // returns when the proxy closes
@@ -506,8 +507,7 @@ func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 	}
 }
 
-// TestAStreamThatNobodyAskedForIsHeldBack: a client that asked for JSON cannot read a stream, and the stream may
-// never end.
+// A client that asked for JSON cannot read a stream, and the stream may never end.
 func TestAStreamThatNobodyAskedForIsHeldBack(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()
@@ -518,7 +518,7 @@ func TestAStreamThatNobodyAskedForIsHeldBack(t *testing.T) {
 	}
 }
 
-// TestCommentsBeforeAStreamPass: comments keep clients from timing out while a long prompt is computed.
+// Comments keep clients from timing out while a long prompt is computed.
 func TestCommentsBeforeAStreamPass(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(": ping\n\n", token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()
@@ -569,7 +569,7 @@ func TestAFreshConnectionIsNotTriedTwice(t *testing.T) {
 	}
 }
 
-// leave sends a request, reads n bytes of the answer and goes.
+// leave sends a request, reads n bytes of the answer and closes the connection.
 func leave(t *testing.T, url string, n int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -602,7 +602,7 @@ func TestAClientThatLeavesCancelsAtOnce(t *testing.T) {
 	}
 }
 
-// Many clients close at [DONE]; the end of the framing may come after it.
+// Many clients close at [DONE]. The end of the framing may come later.
 func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
 	whole := chunks(token, finish, usage, done)
 	for name, events := range map[string]string{"served": whole, "before its end": chunks(token, finish)} {
@@ -626,7 +626,7 @@ func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
 	}
 }
 
-// Some workers keep the connection open behind [DONE], without the end of the framing.
+// Some workers keep the connection open after [DONE], without the end of the framing.
 func TestAStreamThatFallsSilentBehindDoneIsWhole(t *testing.T) {
 	events := token + finish + usage + done
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
@@ -686,8 +686,7 @@ func TestSilentWorkersTimeOut(t *testing.T) {
 	f("in mid-stream", chunkedHead+chunks(token), StreamTimeout, false)
 }
 
-// TestManyClientsThatLeave: whatever moment a client leaves at, nothing stays behind (TestMain looks for goroutines) and the
-// worker's connections are closed.
+// Whenever a client leaves, no goroutine stays behind (TestMain checks that) and the worker's connection is closed.
 func TestManyClientsThatLeave(t *testing.T) {
 	var open atomic.Int64
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {

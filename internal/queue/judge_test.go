@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// outcome is what one tenant got of a simulated overload.
+// outcome is the result of a simulated overload for one tenant.
 type outcome struct {
 	served, refused, timedOut int
 	waits                     []float64 // seconds, of those served
@@ -33,10 +33,9 @@ func (e ends) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
 func (e *ends) Push(x any)        { *e = append(*e, x.(int64)) }
 func (e *ends) Pop() any          { last := (*e)[len(*e)-1]; *e = (*e)[:len(*e)-1]; return last }
 
-// overload is ten minutes of 16 slots, each of which computes 2,000 tokens a second and then answers for two seconds.
-// Tenant heavy asks for 1.5 times of what they can do in prompts of 500 to 16,000 tokens, tenant light for a
-// twentieth of that in prompts of
-// 500. Priority 0 is light's, 1 heavy's.
+// overload simulates ten minutes of 16 slots. A slot computes 2,000 tokens a second, and then answers for two seconds.
+// Tenant heavy asks for 1.5 times the capacity in prompts of 500 to 16,000 tokens, tenant light for a twentieth of
+// that in prompts of 500. Light's requests have priority 0, heavy's 1.
 func overload(order string, seed uint64) map[string]*outcome {
 	r := rand.New(rand.NewPCG(seed, 7))
 	q := New(config(order))
@@ -49,7 +48,7 @@ func overload(order string, seed uint64) map[string]*outcome {
 	draw := func(tenant string) int64 { return int64(r.ExpFloat64() * mean[tenant] * float64(second)) }
 	waiting := map[*Item]bool{}
 	for {
-		// What comes next: a request, or a slot that is free.
+		// The next event is a request or a free slot.
 		tenant := "heavy"
 		if next["light"] < next["heavy"] {
 			tenant = "light"
@@ -102,7 +101,7 @@ func overload(order string, seed uint64) map[string]*outcome {
 	}
 }
 
-// Each order is better than first come, first served at what it is for. The figures are in docs/operate.md; -v prints
+// Each order is better than first come, first served for its purpose. The figures are in docs/operate.md; -v prints
 // them.
 func TestOrdersDoWhatTheyAreFor(t *testing.T) {
 	const seeds = 5

@@ -17,14 +17,14 @@ func config(order string) Config {
 	return c
 }
 
-// aged is config with a second of waiting worth 2,000 tokens, and a step of priority 10 s.
+// aged is config with other ageing: a second of waiting is worth 2,000 tokens, a step of priority 10 s.
 func aged(order string) Config {
 	c := config(order)
 	c.AgeingTokens, c.AgeingPriority = 2000, 10*time.Second
 	return c
 }
 
-// push adds items that must find room.
+// push adds items; none may be refused.
 func push(t *testing.T, q *Queue, now int64, items ...*Item) {
 	t.Helper()
 	for _, it := range items {
@@ -34,7 +34,7 @@ func push(t *testing.T, q *Queue, now int64, items ...*Item) {
 	}
 }
 
-// drain serves all, each at now, and returns what name says of each.
+// drain serves all items at now, and returns name of each.
 func drain(q *Queue, now int64, name func(*Item) string) []string {
 	var order []string
 	for it := q.Pop(); it != nil; it = q.Pop() {
@@ -176,7 +176,7 @@ func TestTenantsShareByTokensNotByRequests(t *testing.T) {
 	}
 }
 
-// A tenant that always has exactly one request waiting must not look new each time.
+// A tenant that always has exactly one waiting request must not look new each time.
 func TestATenantWithOneRequestAtATimeDoesNotStarveOthers(t *testing.T) {
 	cfg := config(Fair)
 	cfg.Quantum = 1000
@@ -321,7 +321,7 @@ func TestARequestMayLeaveDuringItsTurn(t *testing.T) {
 	}
 }
 
-// A request that has its turn counts: it may be returned.
+// A request that has its turn still takes its place: it may be returned.
 func TestATurnMakesNoRoom(t *testing.T) {
 	c := config(FCFS)
 	c.MaxRequests = 1
@@ -335,7 +335,7 @@ func TestATurnMakesNoRoom(t *testing.T) {
 	push(t, q, 0, &Item{})
 }
 
-// Random use against a list that knows nothing of order: nothing is lost, nothing comes twice, and the counts hold.
+// Random calls are compared with a set without order: no request is lost or returned twice, and the counts are right.
 func TestNothingIsLost(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -457,8 +457,8 @@ func BenchmarkPushPop(b *testing.B) {
 	}
 }
 
-// TestAnotherOrderCountsForThoseThatWait: from any order to any other they are served as if they had come under it,
-// and none is lost or counted twice.
+// After a change from any order to any other, waiting requests are served as if they had come under the new order.
+// None is lost or counted twice.
 func TestAnotherOrderCountsForThoseThatWait(t *testing.T) {
 	items := func() []*Item {
 		return []*Item{

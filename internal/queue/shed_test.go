@@ -90,7 +90,7 @@ func TestAnEmptiedLimitIsNotFilledBySheddingMore(t *testing.T) {
 	}
 }
 
-// The numbers: five clients that each ask again when they were answered, beside 2,000 of another tenant.
+// Five clients, each of which asks again when it was answered, compete with 2,000 clients of another tenant.
 func TestNoRequestOfALightTenantIsRefusedForAHeavyOne(t *testing.T) {
 	q := New(config(Fair))
 	type client struct {
