@@ -7,13 +7,13 @@ import (
 )
 
 // MaxAhead is the longest look-ahead, in tokens. EAGLE drafters look one token ahead, chained MTP modules one for each
-// speculative token; no engine speculates half as far.
+// speculative token. No engine speculates more than half as far.
 const MaxAhead = 64
 
-// Ahead returns the root of a chain whose blocks are hashed with a look-ahead of len(first) tokens: block i of such an
-// engine names the prompt's tokens up to the end of the block and the next len(first) after it. first are the prompt's
-// first tokens, at most [MaxAhead]. The chain's blocks are those of the tokens after first, from position 0 on: its
-// i-th key then covers exactly what the engine's hash covers (docs/design/0019). Without first it returns root.
+// Ahead returns the root of a chain for an engine whose hashes have a look-ahead of len(first) tokens: the hash of a
+// block covers all tokens up to the end of the block and the next len(first) tokens. first are the prompt's first
+// tokens, at most [MaxAhead]. The chain then consists of the tokens after first, from position 0 on, so that its i-th
+// key covers the same tokens as the engine's i-th hash (docs/design/0019). If first is empty, Ahead returns root.
 func (h *Hasher) Ahead(root Key, first []Token) Key {
 	if len(first) == 0 {
 		return root

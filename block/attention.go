@@ -1,15 +1,15 @@
 package block
 
-// Attention is the kind of a cache group: the layers of a model that keep and drop their blocks together. What a
-// cached block proves depends on it (vLLM: KVCacheSpec kinds; facts in docs/design/0001).
+// Attention is the kind of a cache group: the layers of a model that keep and drop their blocks together. It decides
+// which cached blocks make a prefix usable (vLLM: KVCacheSpec kinds; see docs/design/0001).
 type Attention uint8
 
 // The kinds of cache group that engines announce.
 const (
-	AttentionFull          Attention = iota // full, MLA and sink attention, and engines that name no kind: a block proves itself
-	AttentionSlidingWindow                  // usable at length L when the window before L is present
-	AttentionStateSpace                     // Mamba: usable at length L when a checkpoint at L is present
-	AttentionOther                          // chunked local, encoder, cross, unknown: proves nothing
+	AttentionFull          Attention = iota // full, MLA, sink, and engines that name no kind: each block counts
+	AttentionSlidingWindow                  // a prefix of length L is usable if the window before L is cached
+	AttentionStateSpace                     // Mamba: a prefix of length L is usable if a checkpoint at L is cached
+	AttentionOther                          // chunked local, encoder, cross, unknown: no block counts
 )
 
 var attentionNames = [...]string{"full", "sliding_window", "state_space", "other"}

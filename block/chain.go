@@ -2,23 +2,24 @@ package block
 
 import "slices"
 
-// A key is its parent's key plus a term that depends on the block's tokens and on where the block is, and on nothing else.
-// So the hashes of all blocks, and their terms, are independent of each other and fill the processor's multipliers; what has
-// to be done in order is one addition a block. docs/design/0006 says why different prefixes still have different keys.
+// A key is its parent's key plus a term, which depends only on the block's tokens and its position. So the terms of all
+// blocks are independent of each other, and the processor computes several at the same time. Only one addition for each
+// block must be done in order. docs/design/0006 says why different prefixes still have different keys.
 
 const (
 	golden  = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: the places of blocks are its multiples
 	spreads = 0x9fb21c651e98df25 // XXH3's PRIME_MX2, an odd number of 32 one bits
 )
 
-// place is what a block's position counts as. The first block has one too.
+// place is the number for a block's position in its term. It is not 0 for the first block.
 func (h *Hasher) place(start int) uint64 { return (uint64(start/h.size) + 1) * golden }
 
 // term is what a block adds to its parent's key.
 func term(local, place uint64) Key { return Key(mix(local^place, spreads)) }
 
-// Locals appends to dst the hash of each full block by itself, XXH3-64 of its tokens (little-endian 32-bit numbers), and returns
-// it: what [Hasher.Chain] makes keys of. A tail that fills no block has none. It panics for FNV1a, which has no such step.
+// Locals appends the local hash of each full block to dst and returns it: XXH3-64 of its tokens as little-endian 32-bit
+// numbers. [Hasher.Chain] makes keys from them. A tail that fills no block has no hash. It panics for FNV1a, which has
+// no such step.
 func (h *Hasher) Locals(dst []uint64, tokens []Token) []uint64 {
 	h.mustChain()
 	n := len(tokens) / h.size
@@ -38,8 +39,8 @@ func (h *Hasher) Locals(dst []uint64, tokens []Token) []uint64 {
 	return dst[:len(dst)+n]
 }
 
-// Chain appends the keys of blocks whose own hashes are known ([Hasher.Locals]) to dst and returns it. parent and start are as in
-// [Hasher.Append]: start is in tokens. Multimodal features are folded by Append only. Chain panics for FNV1a.
+// Chain appends the keys of blocks to dst and returns it. locals are the blocks' local hashes ([Hasher.Locals]). parent
+// and start, in tokens, are as in [Hasher.Append]. Only Append folds multimodal features. Chain panics for FNV1a.
 func (h *Hasher) Chain(dst []Key, parent Key, start int, locals []uint64) []Key {
 	h.mustChain()
 	dst = slices.Grow(dst, len(locals))
@@ -48,13 +49,13 @@ func (h *Hasher) Chain(dst []Key, parent Key, start int, locals []uint64) []Key 
 	return dst[:len(dst)+len(locals)]
 }
 
-// The constants of the chain as variables: the compiler keeps them in registers, and would load constants of 64 bits anew for
-// each block.
+// The constants of the chain are variables here, since the compiler keeps variables in registers, but would load
+// constants of 64 bits again for each block.
 var chainFactor, chainStep uint64 = spreads, golden
 
-// chain sets keys to those of as many blocks. Sixteen at a time take half of one at a time (BenchmarkHash): how many
-// instructions a block takes decides here, not the multiplication. That is also why the slices are not cut as the loop goes
-// on: with eight at a time it took a third more.
+// chain sets keys to the keys of the blocks with these local hashes. Sixteen blocks in one step take half the time of
+// single ones (BenchmarkHash), and two thirds of that of eight: the number of instructions counts here, not the
+// multiplication. For the same reason the loop uses an index and does not cut the slices.
 func chain(keys []Key, locals []uint64, parent Key, at uint64) {
 	factor, step := chainFactor, chainStep
 	keys = keys[:len(locals)]

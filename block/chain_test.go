@@ -231,7 +231,8 @@ func TestThueMorseWordsDiffer(t *testing.T) {
 	}
 }
 
-// Among n keys cut to b bits, n²/2^(b+1) pairs are expected to be equal. Any 28 neighbouring bits must do as well as chance.
+// Among n keys cut to b bits, n²/2^(b+1) pairs are expected to be equal. Any 28 neighbouring bits must do as well as
+// chance.
 func TestKeysCollideAsOftenAsChance(t *testing.T) {
 	h := newHasher(t, XXH3, 16)
 	r := rand.New(rand.NewPCG(7, 7))
@@ -248,7 +249,7 @@ func TestKeysCollideAsOftenAsChance(t *testing.T) {
 		}
 		slices.Sort(keys)
 		keys = slices.Compact(keys)
-		want := float64(len(keys)) * float64(len(keys)) / (1 << 29) // 128; fewer of few words, of which prompts share the first blocks
+		want := float64(len(keys)) * float64(len(keys)) / (1 << 29) // 128, or fewer
 		cut := make([]uint32, len(keys))
 		for shift := 0; shift <= 36; shift += 6 {
 			for i, k := range keys {

@@ -13,11 +13,11 @@ import (
 // EngineAlgorithm names how an engine, or another router, chains the hashes of its blocks.
 type EngineAlgorithm uint8
 
-// The chains we reproduce. The facts about each are in the vectors and in the source named.
+// The chains that this package reproduces, each checked by vectors from the named source.
 const (
 	VLLMSHA256       EngineAlgorithm = iota // vLLM --prefix-caching-hash-algo=sha256, its default: SHA-256 of a pickle
 	VLLMSHA256CBOR                          // sha256_cbor: SHA-256 of canonical CBOR; LMCache's chunks too
-	VLLMSHA256CBOR64                        // sha256_cbor_64bit of vLLM 0.10.0 and 0.10.1: the last 8 bytes, chained as integers
+	VLLMSHA256CBOR64                        // sha256_cbor_64bit of vLLM 0.10.0 and 0.10.1: the last 8 bytes as integers
 	VLLMXXH128                              // xxhash: XXH3-128 of a pickle
 	VLLMXXH128CBOR                          // xxhash_cbor: XXH3-128 of canonical CBOR
 	SGLangSHA256                            // SGLang since 0.5.6: SHA-256 of the parent's digest and the page's tokens
@@ -46,21 +46,22 @@ func ParseEngineAlgorithm(name string) (EngineAlgorithm, error) {
 	return 0, fmt.Errorf("parse engine hash algorithm: %q is none of %q", name, engineAlgorithmNames)
 }
 
-// DefaultSeed is what vLLM since 2026-08 (#51875) hashes to root its SHA-256 chains when PYTHONHASHSEED is not set.
-// Before, and with its xxhash algorithms, the root is random then, and no one can reproduce the chain.
+// DefaultSeed is the text whose hash is the root of vLLM's SHA-256 chains if PYTHONHASHSEED is not set, since August
+// 2026 (#51875). In older versions, and with the xxhash algorithms, the root is then random, and the chain cannot be
+// reproduced.
 const DefaultSeed = "vllm-none-hash"
 
-// EngineChain says how an engine hashes.
+// EngineChain are the settings of an engine's hash chain.
 type EngineChain struct {
 	Algorithm EngineAlgorithm
 	Size      int    // tokens per block; pairs of tokens with Bigram
 	Seed      string // vLLM, llm-d: PYTHONHASHSEED as text, any text; SGLang has none
 	Bigram    bool   // SGLang with EAGLE: a page is Size pairs (token, next token)
-	Tail      bool   // LMCache with save_unfull_chunk: the tail that fills no block is hashed too
+	Tail      bool   // LMCache with save_unfull_chunk: a last, shorter block is hashed, too
 }
 
-// Digest is an engine's hash of a block, 8 to 32 bytes. The zero Digest is none: SGLang's unsalted root. Digests compare
-// with ==.
+// Digest is an engine's hash of a block, 8 to 32 bytes. The zero Digest is no hash: SGLang's root without a salt.
+// Digests can be compared with ==.
 type Digest struct {
 	bytes  [32]byte
 	length uint8
@@ -94,15 +95,15 @@ func (d Digest) last64() uint64 {
 	return binary.BigEndian.Uint64(d.bytes[d.length-8:])
 }
 
-// EngineHasher chains an engine's block hashes bit for bit. Warmpath's own index does not need it: it hashes the tokens
-// that events carry. It serves publishers that send hashes without tokens, and [IdentifyEngine]. It is immutable; any
-// number of goroutines may use it.
+// EngineHasher computes an engine's block hashes, equal in every bit. Warmpath's own index does not need it, since it
+// hashes the tokens in events. It is for publishers that send hashes without tokens, and for [IdentifyEngine]. It is
+// immutable; any number of goroutines may use it.
 type EngineHasher struct {
 	chain EngineChain
 	none  Digest
 }
 
-// maxPickledBlock keeps a pickle below 64 KiB, where CPython begins to cut it into frames.
+// maxPickledBlock keeps a pickle below 64 KiB, from which on CPython writes several frames.
 const maxPickledBlock = 8192
 
 // NewEngineHasher returns a hasher for the chain.
@@ -136,11 +137,11 @@ func NewEngineHasher(c EngineChain) (*EngineHasher, error) {
 
 func (c EngineChain) pickled() bool { return c.Algorithm == VLLMSHA256 || c.Algorithm == VLLMXXH128 }
 
-// Chain returns what the hasher was made for.
+// Chain returns the settings of the hasher.
 func (h *EngineHasher) Chain() EngineChain { return h.chain }
 
-// Root returns the parent of a chain's first block. SGLang folds the salt into it and llm-d the model's name; vLLM uses
-// neither: its salt is an extra key of the first block.
+// Root returns the parent of a chain's first block. SGLang folds the salt into it, and llm-d the model's name. vLLM
+// folds neither: its salt is an extra key of the first block.
 func (h *EngineHasher) Root(model, salt string) Digest {
 	switch h.chain.Algorithm {
 	case SGLangSHA256:
@@ -160,8 +161,8 @@ func (h *EngineHasher) Root(model, salt string) Digest {
 	}
 }
 
-// Normal returns the normal form of a digest, the number that events of the engine carry or are reduced to: vLLM's is
-// the last 8 bytes, SGLang's the first 8, big-endian.
+// Normal returns the normal form of a digest: the 64-bit number to which the hashes in events are reduced. It is the
+// last 8 bytes of vLLM's digests and the first 8 of SGLang's, big-endian.
 func (h *EngineHasher) Normal(d Digest) uint64 {
 	if h.chain.Algorithm == SGLangSHA256 {
 		return binary.BigEndian.Uint64(d.bytes[:8])
@@ -170,8 +171,8 @@ func (h *EngineHasher) Normal(d Digest) uint64 {
 }
 
 // Append appends the digests of the full blocks of tokens to dst and returns it. extra[i] are the extra keys of block
-// i, as vLLM folds them and its events list them; blocks beyond extra have none. SGLang takes none, and with Bigram
-// one token more than the last page's pairs begin with.
+// i, as vLLM's events list them; blocks beyond extra have none. SGLang has no extra keys. With Bigram it needs one more
+// token after the last page.
 func (h *EngineHasher) Append(dst []Digest, parent Digest, tokens []Token, extra [][]ExtraKey) []Digest {
 	pages := tokens
 	if h.chain.Bigram && len(tokens) > 0 {
@@ -244,8 +245,8 @@ func (h *EngineHasher) sum(b []byte) Digest {
 	}
 }
 
-// appendSGLangPage writes what SGLang hashes: the parent's digest, absent at an unsalted root, and each token, or each
-// pair of neighbours, as little-endian 32-bit numbers.
+// appendSGLangPage writes the input of SGLang's hash: the parent's digest, which is absent for a root without a salt,
+// and each token, or each pair of neighbouring tokens, as little-endian 32-bit numbers.
 func appendSGLangPage(b []byte, parent Digest, tokens []Token, bigram bool) []byte {
 	b = append(b, parent.Bytes()...)
 	if !bigram {
@@ -261,8 +262,8 @@ func appendSGLangPage(b []byte, parent Digest, tokens []Token, bigram bool) []by
 	return b
 }
 
-// Coarse appends the digests of blocks that are n fine blocks long: a coarse block has the digest of its last fine
-// one. (Until 2026-06 vLLM joined the fine digests instead; the normal form is the same.)
+// Coarse appends the digests of blocks that are n fine blocks long. A coarse block has the digest of its last fine
+// block. (vLLM before June 2026 concatenated the fine digests instead; the normal form is the same.)
 func Coarse(dst, fine []Digest, n int) []Digest {
 	for i := n - 1; n > 0 && i < len(fine); i += n {
 		dst = append(dst, fine[i])
@@ -270,7 +271,7 @@ func Coarse(dst, fine []Digest, n int) []Digest {
 	return dst
 }
 
-// EngineSample is what an event shows of a chain: blocks that follow the chain's root, and their hashes in normal form.
+// EngineSample is a part of a chain from an event: blocks from the chain's root on, and their hashes in normal form.
 type EngineSample struct {
 	Size   int // tokens per block
 	Tokens []Token
@@ -279,9 +280,9 @@ type EngineSample struct {
 	Extra  [][]ExtraKey // as the event lists them, block by block
 }
 
-// IdentifyEngine finds the vLLM or SGLang chain that reproduces every hash of the sample, trying each algorithm with
-// [DefaultSeed] and with each of seeds. It reports false when none does: the engine's root is random, or it hashes
-// what its events do not show (vLLM 0.32 the path of a LoRA adapter), or the sample holds no block.
+// IdentifyEngine finds the vLLM or SGLang chain that reproduces every hash of the sample. It tries each algorithm with
+// [DefaultSeed] and with each of seeds. It returns false if none does: the engine's root is random, its hashes cover
+// data that its events do not contain (in vLLM 0.32 the path of a LoRA adapter), or the sample has no block.
 func IdentifyEngine(s EngineSample, seeds ...string) (EngineChain, bool) {
 	if len(s.Hashes) == 0 || s.Size < 1 || len(s.Tokens)/s.Size < len(s.Hashes) {
 		return EngineChain{}, false
@@ -291,7 +292,7 @@ func IdentifyEngine(s EngineSample, seeds ...string) (EngineChain, bool) {
 			chain := EngineChain{Algorithm: a, Size: s.Size}
 			switch {
 			case a == SGLangSHA256 && i >= 0:
-				continue // it has no seed: once is enough
+				continue // it has no seed, and was tried
 			case a == SGLangSHA256:
 			case i < 0:
 				chain.Seed = DefaultSeed

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// ExtraKey is one of the things besides tokens that vLLM folds into a block's hash: a LoRA adapter, a multimodal item, a
-// salt, the hash of prompt embeddings. Make one with [TextKey], [NumberKey], [BytesKey], [PlacedKey] or [TupleKey].
+// ExtraKey is data besides tokens that vLLM folds into a block's hash: a LoRA adapter, a multimodal item, a salt, or
+// the hash of prompt embeddings. [TextKey], [NumberKey], [BytesKey], [PlacedKey] and [TupleKey] make one.
 type ExtraKey struct {
 	atoms []atom
 	tuple bool
@@ -26,10 +26,10 @@ const (
 	atomBytes
 )
 
-// TextKey is a bare string: a LoRA name, a salt, before 2026-03 a multimodal identifier.
+// TextKey is a string alone: a LoRA name, a salt, and before March 2026 a multimodal identifier.
 func TextKey(s string) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomText, text: s}}} }
 
-// NumberKey is a bare number: the LoRA id of vLLM before 0.11.1.
+// NumberKey is a number alone: the LoRA id of vLLM before 0.11.1.
 func NumberKey(n int64) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomNumber, number: n}}} }
 
 // BytesKey is a byte string: the hash of prompt embeddings.
@@ -37,7 +37,8 @@ func BytesKey(b []byte) ExtraKey {
 	return ExtraKey{atoms: []atom{{kind: atomBytes, text: string(b)}}}
 }
 
-// PlacedKey is a multimodal identifier with the offset of its first token from the block's: negative in the blocks after.
+// PlacedKey is a multimodal identifier with the offset of its first token in the block; negative if it is in an earlier
+// block.
 func PlacedKey(id string, offset int) ExtraKey {
 	return ExtraKey{tuple: true, atoms: []atom{{kind: atomText, text: id}, {kind: atomNumber, number: int64(offset)}}}
 }
@@ -51,7 +52,7 @@ func TupleKey(parts ...string) ExtraKey {
 	return k
 }
 
-// text is the key's identifier, all that llm-d folds of it.
+// text is the key's identifier. llm-d folds only this.
 func (k ExtraKey) text() string {
 	if len(k.atoms) == 0 {
 		return ""
@@ -132,7 +133,7 @@ func (a atom) cbor(b []byte) []byte {
 	}
 }
 
-// cborLLMDExtra writes extra keys as llm-d does: null for none, else an array of maps {"Hash": identifier}.
+// cborLLMDExtra writes extra keys as llm-d does: null for none, otherwise an array of maps {"Hash": identifier}.
 func cborLLMDExtra(b []byte, extra []ExtraKey) []byte {
 	if len(extra) == 0 {
 		return append(b, cborNull)
@@ -144,9 +145,9 @@ func cborLLMDExtra(b []byte, extra []ExtraKey) []byte {
 	return b
 }
 
-// Pickle protocol 5, as CPython's C pickler writes a tuple (bytes, tuple of ints, tuple or None) or a string. An object
-// that occurs twice is written twice: CPython would refer back to the first, but only equal multimodal identifiers
-// within one block could be one object.
+// Pickle protocol 5, as CPython's C pickler writes a tuple (bytes, tuple of ints, tuple or None) or a string. CPython
+// writes a reference if an object occurs a second time. This code writes it again: only equal multimodal identifiers
+// within one block could be the same object.
 
 const (
 	pickleMemoize    = 0x94

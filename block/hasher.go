@@ -13,12 +13,11 @@ import (
 // Token is a token id as the engine's vocabulary numbers it.
 type Token = uint32
 
-// Key names a full block of tokens together with everything before it: two blocks have the same key when their
-// tokens, all tokens before them and the scope their chains are rooted in are the same (and otherwise with
-// probability 2^-64).
+// Key is the hash of a full block of tokens and of everything before it. Two blocks have the same key if their tokens,
+// all tokens before them and the scopes of their chains are equal; otherwise with probability 2^-64.
 type Key uint64
 
-// Scope is what a chain of blocks is rooted in: requests that differ in any of it never share a cached block.
+// Scope is the root of a chain of blocks: requests whose scopes differ in any field never share a cached block.
 type Scope struct {
 	Model string // base model name as the fleet knows it
 	LoRA  string // adapter name; "" is the base model
@@ -26,7 +25,7 @@ type Scope struct {
 	Extra string // SGLang's extra_key; "" is none
 }
 
-// Feature is a multimodal item in a prompt: engines fold its identifier into the blocks that its placeholder covers.
+// Feature is a multimodal item in a prompt. Engines fold its identifier into the blocks that its placeholder covers.
 type Feature struct {
 	ID     string // the engine's identifier, mostly a content hash
 	Offset int    // absolute position of the placeholder's first token
@@ -88,8 +87,8 @@ func (h *Hasher) Size() int { return h.size }
 // Algorithm returns how keys are chained.
 func (h *Hasher) Algorithm() Algorithm { return h.algorithm }
 
-// Root returns the parent of a chain's first block. Each part of the scope is folded with its length, so that no two
-// scopes spell the same root. FNV1a roots the empty scope at 0, as the formula it is kept for does.
+// Root returns the parent of a chain's first block. Each part of the scope is folded with its length, so that different
+// scopes have different roots. With FNV1a the root of the empty scope is 0, as in the published formula.
 func (h *Hasher) Root(s Scope) Key {
 	if h.algorithm == FNV1a && s == (Scope{}) {
 		return 0
@@ -102,7 +101,7 @@ func (h *Hasher) Root(s Scope) Key {
 	return Key(xxh3.HashSeed(b[:], rootSeed))
 }
 
-// Seeds keep roots, features and blocks apart: none can pass for another. Blocks use seed 0.
+// Different seeds keep the hashes of roots, features and blocks apart. Blocks use seed 0.
 const (
 	rootSeed    = 0x7761726d726f6f74 // "warmroot"
 	featureSeed = 0x7761726d66656174 // "warmfeat"
@@ -113,13 +112,13 @@ const (
 // tokens[0] in the prompt, a multiple of Size: it is part of the keys. A tail that fills no block has no key.
 //
 // A feature is folded only into the block in which its placeholder starts, with its offset within that block; later
-// blocks inherit it through the chain. So it does not matter how the same tokens were cut on the way. The order of
-// features does not matter, and one that is listed twice counts once. Append allocates only to grow dst.
+// blocks inherit it through the chain. So tokens that arrive in other pieces have the same keys. The order of features
+// does not matter, and a feature that is listed twice counts once. Append allocates only to grow dst.
 func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, features []Feature) []Key {
-	// Features that come in order, as they mostly do, are looked at once: a prompt may have tens of thousands.
+	// A prompt may have tens of thousands of features. If they are sorted, as they usually are, each is read only once.
 	sorted := slices.IsSortedFunc(features, func(a, b Feature) int { return cmp.Compare(a.Offset, b.Offset) })
 	for {
-		// The blocks before the next one with a feature in it are plain.
+		// The blocks before the next block with a feature are hashed without features.
 		next := noFeature
 		if !sorted {
 			next = nextFeature(features, start)
@@ -247,7 +246,7 @@ const (
 	fnvPrime = 0x100000001b3
 )
 
-// fnv1aBlock takes whole tokens, not bytes, as the formula does.
+// fnv1aBlock hashes whole tokens, not their bytes, as the published formula does.
 func fnv1aBlock(parent Key, tokens []Token) Key {
 	h := uint64(fnvBasis) ^ uint64(parent)*fnvPrime
 	for _, t := range tokens {

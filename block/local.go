@@ -7,7 +7,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// littleEndian: tokens lie in memory as they are hashed, and need not be copied.
+// littleEndian reports whether the machine is little-endian. Then tokens in memory are hashed without a copy.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
 // local is XXH3-64 of a block's tokens.
@@ -18,15 +18,15 @@ func local(tokens []Token) uint64 {
 	return localPortable(tokens)
 }
 
-// bytesOf is tokens as they lie in memory.
+// bytesOf returns the memory of tokens.
 func bytesOf(tokens []Token) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 }
 
-// bufferTokens is how many tokens are hashed from one buffer on the stack.
+// bufferTokens is the size of the buffer on the stack, in tokens.
 const bufferTokens = 256
 
-// localPortable is local where tokens lie the other way round.
+// localPortable is local for big-endian machines.
 func localPortable(tokens []Token) uint64 {
 	var b [4 * bufferTokens]byte
 	if len(tokens) <= bufferTokens {

@@ -1,7 +1,7 @@
 package block
 
-// Prefix names the first tokens of a prompt, for whoever remembers something about them. The zero value names nothing.
+// Prefix identifies the first tokens of a prompt, as a key for data about them. The zero value identifies none.
 type Prefix struct {
-	Tokens int       // how many they are
-	Mark   [2]uint64 // equal marks mean equal tokens; never both 0 when Tokens is not
+	Tokens int       // their number
+	Mark   [2]uint64 // equal marks mean equal tokens; not both numbers are 0 unless Tokens is 0
 }

@@ -2,9 +2,10 @@ package block
 
 import "math/bits"
 
-// Blocks of 16 or 32 tokens, the sizes that engines use most, are hashed without a call or a buffer: the tokens are read
-// straight into the 64-bit words that XXH3-64 works on for inputs of 64 and 128 bytes. That takes two thirds of the library's
-// time (BenchmarkHash). TestLocalsAreXXH3OfTheTokens holds them to XXH3.
+// Most engines use blocks of 16 or 32 tokens. Such blocks are hashed without a call of the library and without a
+// buffer: the code reads the tokens directly into the 64-bit words of XXH3-64 for inputs of 64 and 128 bytes. That
+// takes two thirds of the library's time (BenchmarkHash). TestLocalsAreXXH3OfTheTokens compares the results with the
+// library's.
 
 // The sum starts as the input's length in bytes times XXH3's PRIME64_1 (11400714785074694791), modulo 2^64.
 const (
@@ -12,7 +13,7 @@ const (
 	length128 = 128 * 11400714785074694791 & (1<<64 - 1)
 )
 
-// The words of XXH3's default secret that inputs of up to 240 bytes are keyed with, by their offset in it.
+// The words of XXH3's default secret for inputs of up to 240 bytes, by their offset in it.
 const (
 	secret0   = 0xbe4ba423396cfeb8
 	secret8   = 0x1cad21f72c81017c

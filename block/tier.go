@@ -4,12 +4,12 @@ package block
 // mean their accelerator's memory.
 type Tier uint8
 
-// The tiers, in the order in which an engine looks a prefix up.
+// The tiers, in the order in which an engine searches them.
 const (
 	TierGPU    Tier = iota // accelerator memory
 	TierCPU                // host memory
 	TierDisk               // local disk
-	TierRemote             // shared or remote storage, and every medium we do not know
+	TierRemote             // shared or remote storage, and every unknown medium
 
 	NumTiers = 4
 )

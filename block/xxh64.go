@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// fnv64a is the byte-wise FNV-1a that llm-d uses; our own option takes whole tokens.
+// fnv64a is FNV-1a of bytes, for llm-d's keys. The algorithm FNV1a hashes whole tokens.
 func fnv64a(b []byte) uint64 {
 	h := uint64(fnvBasis)
 	for _, c := range b {
@@ -28,7 +28,7 @@ const (
 	xxPrime5 uint64 = 2870177450012600261
 )
 
-// xxh64 is XXH64 with seed 0. The library we use has XXH3 only.
+// xxh64 is XXH64 with seed 0. The imported library has only XXH3.
 func xxh64(b []byte) uint64 {
 	n := uint64(len(b))
 	h := xxPrime5

@@ -12,19 +12,20 @@ import (
 type Workers struct {
 	Workers []Worker `json:"workers"`
 	Index   []Index  `json:"index"` // one for each base model
-	Kinds   []Kind   `json:"kinds"` // workers that share what their passes take
+	Kinds   []Kind   `json:"kinds"` // workers that share one timing
 	Tokens  *Tokens  `json:"tokens,omitempty"`
 	// StaleSeconds is the age of the figures of index and event streams; absent while they are current.
 	StaleSeconds float64 `json:"stale_seconds,omitempty"`
-	// Stalled names the work that makes no progress; absent when there is none.
+	// Stalled names the work that makes no progress; absent if there is none.
 	Stalled string `json:"stalled,omitempty"`
 }
 
-// Tokens says where token ids come from, and how those made in process compare with the engines', since the process started.
+// Tokens says where token ids come from, and how often the ids made in process differed from the engines' since the
+// process started.
 type Tokens struct {
 	Checked  uint64 `json:"checked"`  // prompts compared
 	Differed uint64 `json:"differed"` // of them, not equal
-	// Distrusted are the base models whose ids are the engines' now, until twenty prompts in a row are equal again.
+	// Distrusted are the base models whose ids come from the engines now, until twenty prompts in a row are equal again.
 	Distrusted []string `json:"distrusted"`
 	// Models are where the ids of each base model come from.
 	Models []TokenModel `json:"models"`
@@ -36,7 +37,7 @@ type TokenModel struct {
 	Engine  string `json:"engine"`            // vllm, sglang: how they are asked
 	Source  string `json:"source"`            // given, files, engine, search
 	Folder  string `json:"folder,omitempty"`  // of the files that ids are made from
-	Prompts int    `json:"prompts,omitempty"` // that were compared with an engine before files that were found were used
+	Prompts int    `json:"prompts,omitempty"` // compared with an engine before found files were used
 	Why     string `json:"why,omitempty"`     // why the engine is asked
 	Advice  string `json:"advice,omitempty"`  // what to do about it
 }
@@ -108,22 +109,23 @@ type Useless struct {
 
 // IndexHolder is the statistics of a holder in the index of its model.
 type IndexHolder struct {
-	IndexBlocks  int64 `json:"index_blocks"`            // blocks that the index knows there
-	IndexEvicted int64 `json:"index_evicted,omitempty"` // its blocks that were dropped for want of room since it was last forgotten
-	IndexRefused int64 `json:"index_refused,omitempty"` // its announcements and blocks that were refused since it was last forgotten
+	IndexBlocks int64 `json:"index_blocks"` // blocks that the index has of it
+	// IndexEvicted and IndexRefused count since the index last forgot the holder: blocks that were evicted from the
+	// index, and announcements and blocks that the index refused.
+	IndexEvicted int64 `json:"index_evicted,omitempty"`
+	IndexRefused int64 `json:"index_refused,omitempty"`
 }
 
-// Load is the work on a holder that is not over: what this router put there, and what others did as far as the engine
-// tells.
+// Load is the unfinished work of a holder: requests of this router, and load of others as far as the engine reports it.
 type Load struct {
 	Requests      int64   `json:"requests"`
 	Waiting       int64   `json:"waiting"`        // of those, without a first token
 	PrefillTokens int64   `json:"prefill_tokens"` // uncached prompt tokens whose first token has not come
-	PendingTokens int64   `json:"pending_tokens"` // of those, what is still to be computed, as the timing says
-	BacklogMS     float64 `json:"backlog_ms"`     // until they are, as the timing says
+	PendingTokens int64   `json:"pending_tokens"` // of those, the ones not computed yet, by the timing
+	BacklogMS     float64 `json:"backlog_ms"`     // until they are computed, by the timing
 	ContextBlocks int64   `json:"context_blocks"` // distinct engine blocks of the prompts being served
 	ContextTokens int64   `json:"context_tokens"` // prompt tokens of each of them
-	OutputTokens  int64   `json:"output_tokens"`  // of the answers under way
+	OutputTokens  int64   `json:"output_tokens"`  // of unfinished answers
 	Processed     uint64  `json:"processed"`      // requests that this router ever sent
 	Others        *Others `json:"others,omitempty"`
 	Report        *Report `json:"report,omitempty"`
@@ -137,12 +139,12 @@ type Others struct {
 	ContextBlocks int64 `json:"context_blocks"`
 }
 
-// Report is what the engine last said of itself; absent when it said nothing.
+// Report is the last load report of the engine; absent if there is none.
 type Report struct {
 	Time         time.Time `json:"time"`
 	Running      int64     `json:"running"`
 	Waiting      int64     `json:"waiting"`
-	QueuedTokens int64     `json:"queued_tokens"` // uncached prompt tokens of its queue; 0 when it does not tell
+	QueuedTokens int64     `json:"queued_tokens"` // uncached prompt tokens of its queue; 0 if it does not report them
 	KVUsed       float64   `json:"kv_used"`       // share of the KV cache that running requests hold
 }
 
@@ -164,7 +166,7 @@ type Decisions struct {
 
 // Queue is the answer of /admin/queue.
 type Queue struct {
-	Order string      `json:"order"` // off: nobody waits
+	Order string      `json:"order"` // off: requests do not wait
 	Lines []QueueLine `json:"lines"` // one for each base model that requests have waited for
 }
 
@@ -173,7 +175,7 @@ type QueueLine struct {
 	Model    string        `json:"model"`
 	Requests int           `json:"requests"`
 	Bytes    int64         `json:"bytes"`
-	OldestMS float64       `json:"oldest_ms"` // since the one that waits longest came
+	OldestMS float64       `json:"oldest_ms"` // how long the oldest request has waited
 	Tenants  []QueueTenant `json:"tenants"`   // at most 100; orders without tenants have one, ""
 }
 
@@ -181,13 +183,13 @@ type QueueLine struct {
 type QueueTenant struct {
 	Tenant   string `json:"tenant"`
 	Requests int    `json:"requests"`
-	Deficit  int64  `json:"deficit_tokens"` // order fair: what it may have served before the others' turn; negative is a debt
+	Deficit  int64  `json:"deficit_tokens"` // order fair: tokens that it may have served before the others' turn; see GLOSSARY
 }
 
 // Reloaded is the answer of /admin/reload.
 type Reloaded struct {
 	Status string `json:"status"` // ok
-	// Changes say what is different now, one line each; empty when nothing is. Settings that need a restart are named.
+	// Changes are one line for each difference, also for settings that need a restart. Empty if there is none.
 	Changes []string `json:"changes"`
 }
 

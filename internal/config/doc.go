@@ -4,6 +4,6 @@
 //
 //	cfg, err := config.Load("warmpath.yaml", func(c *config.Config) { c.Listen = flag })
 //
-// config.sample.yaml is generated from the defaults and the comments of the fields. A test fails when it is out of date;
-// go test ./internal/config -update writes it again.
+// config.sample.yaml is generated from the defaults and the comments of the fields. A test fails when it is out of
+// date; go test ./internal/config -update writes it again.
 package config

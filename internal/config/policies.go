@@ -150,7 +150,8 @@ func (c *Config) validatePolicies(found *problems) {
 			return
 		}
 		if k, is := warmpath.PolicyKinds().Find(name); is && !slices.Contains(names, name) {
-			if err := k.Defaults().Validate(); err != nil { // otherwise its parameters in routing are wrong, which is reported there
+			// If the defaults are valid, the parameters in routing are wrong, which is reported there.
+			if err := k.Defaults().Validate(); err != nil {
 				found.add(path, fmt.Errorf("%s needs parameters (docs/policies/%s.md): %w", name, name, err))
 			}
 			return

@@ -71,7 +71,8 @@ func ReadDocument(path string, into any) error {
 // mistake notes a problem in the value that is being read.
 func (r *reader) mistake(at *token.Position, problem string) {
 	r.broken[unit(r.path)] = true
-	again := func(m mistake) bool { return m.at == at && m.err.Error() == problem } // an anchor is read for each of its aliases
+	// An anchor is read again for each of its aliases.
+	again := func(m mistake) bool { return m.at == at && m.err.Error() == problem }
 	if !slices.ContainsFunc(r.mistakes, again) {
 		r.mistakes = append(r.mistakes, mistake{at, errors.New(problem)})
 	}

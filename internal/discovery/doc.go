@@ -1,6 +1,6 @@
-// Package discovery finds out what workers are and whether they answer. It asks each worker over HTTP for its engine and
-// version, models and adapters, block size, cache capacity, data-parallel ranks and the endpoints of its KV events. It
-// puts the answers into the fleet, so that `--worker URL` is all that a router needs.
+// Package discovery finds out what workers are and whether they answer. It asks each worker over HTTP for its engine
+// and version, models and adapters, block size, cache capacity, data-parallel ranks and the endpoints of its KV events.
+// It puts the answers into the fleet, so that `--worker URL` is all that a router needs.
 //
 // It does not know what events mean or how requests are routed: it only sets [fleet.Facts], health and load.
 //

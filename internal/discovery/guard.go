@@ -11,12 +11,13 @@ import (
 )
 
 // Detection of frozen workers. A frozen worker and one that computes a long prompt are both silent on their
-// connections. But a running server answers a request at once that needs no engine. So the guard sends such a request to
-// a worker that was silent for the time quiet. If no answer comes within the worker's patience, the worker becomes a
+// connections. But a running server answers a request at once that needs no engine. So the guard sends such a request
+// to a worker that was silent for the time quiet. If no answer comes within the worker's patience, the worker becomes a
 // suspect. With a worker that answered quickly before, this takes at most a second, one tick included.
 const (
 	guardTick = 100 * time.Millisecond
-	quiet     = 300 * time.Millisecond // several steps of a busy engine: a worker that streams sends more often, and is never asked
+	// quiet is several steps of a busy engine: a worker that streams sends more often, and is never asked.
+	quiet = 300 * time.Millisecond
 	// again is the pause between two questions to the same worker. Two questions a second cost an engine nothing
 	// measurable.
 	again = 500 * time.Millisecond
@@ -131,8 +132,8 @@ func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	}
 }
 
-// heardWithin reports whether the last byte of a worker came less than d ago. silent is its time; 0 if the worker has no
-// requests, and so sends no bytes.
+// heardWithin reports whether the last byte of a worker came less than d ago. silent is its time; 0 if the worker has
+// no requests, and so sends no bytes.
 func heardWithin(silent int64, d time.Duration, now time.Time) bool {
 	return silent != 0 && time.Duration(now.UnixNano()-silent) < d
 }

@@ -191,8 +191,8 @@ func TestARestartedWorkerIsNoSuspectForWhatWasBefore(t *testing.T) {
 	})
 }
 
-// TestReportsShowHowSlowAnAPIServerIs: only vLLM's, as SGLang's reports wait for its scheduler. A suspect's do not count,
-// as they waited until it was no longer frozen.
+// TestReportsShowHowSlowAnAPIServerIs: only vLLM's, as SGLang's reports wait for its scheduler. A suspect's do not
+// count, as they waited until it was no longer frozen.
 func TestReportsShowHowSlowAnAPIServerIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &still{}

@@ -32,7 +32,8 @@ func (r *Report) note(format string, args ...any) {
 }
 
 // Probe asks a worker for its facts. It changes nothing there; the heaviest question tokenizes one word. The error says
-// why the worker cannot be used: it does not answer, refuses the key, or serves no model. Notes say what else is unknown.
+// why the worker cannot be used: it does not answer, refuses the key, or serves no model. Notes say what else is
+// unknown.
 func Probe(ctx context.Context, client *http.Client, t Target) (*Report, error) {
 	t, err := t.normalize()
 	if err != nil {

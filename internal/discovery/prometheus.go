@@ -43,8 +43,8 @@ type sample struct {
 	value  float64
 }
 
-// parseSample parses the rest of a line after the metric's name: possible labels, and a value. It ignores timestamps and
-// exemplars. ok is false if there is no number, or a number that is NaN, infinite or negative.
+// parseSample parses the rest of a line after the metric's name: possible labels, and a value. It ignores timestamps
+// and exemplars. ok is false if there is no number, or a number that is NaN, infinite or negative.
 func parseSample(rest string) (s sample, ok bool) {
 	if labels, braced := strings.CutPrefix(rest, "{"); braced {
 		s.labels, rest = parseLabels(labels)
@@ -58,8 +58,8 @@ func parseSample(rest string) (s sample, ok bool) {
 	return s, true
 }
 
-// parseLabels parses name="value",… up to the closing brace, and returns the rest after it. Values may escape backslash,
-// quote and newline.
+// parseLabels parses name="value",… up to the closing brace, and returns the rest after it. Values may escape
+// backslash, quote and newline.
 func parseLabels(s string) (labels map[string]string, rest string) {
 	labels = map[string]string{}
 	for {

@@ -222,8 +222,8 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndRoutedToAllTheSame(t *testing.T)
 	})
 }
 
-// TestAnotherProcessIsAskedAtOnce: an engine that reported no load is replaced. The long interval after its failures does
-// not hold for the new process.
+// TestAnotherProcessIsAskedAtOnce: an engine that reported no load is replaced. The long interval after its failures
+// does not hold for the new process.
 func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := engineFleet("http://w:1", fleet.EngineSGLang, 1)
@@ -328,8 +328,8 @@ func TestWorkersThatComeAndGoAreFollowed(t *testing.T) {
 	})
 }
 
-// TestAWorkerIsAskedAsItIsNow: a worker is in the fleet before its first probe reports its ranks, and a reload may change
-// its key.
+// TestAWorkerIsAskedAsItIsNow: a worker is in the fleet before its first probe reports its ranks, and a reload may
+// change its key.
 func TestAWorkerIsAskedAsItIsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})

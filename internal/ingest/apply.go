@@ -113,9 +113,9 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	return s.router.Store(s.holder, s.model, x)
 }
 
-// aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream. An
-// engine uses one look-ahead for all. Blocks with another one could follow blocks whose keys cover other tokens: of such
-// an event only the hashes are used. s.mu is held.
+// aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream.
+// An engine uses one look-ahead for all. Blocks with another one could follow blocks whose keys cover other tokens: of
+// such an event only the hashes are used. s.mu is held.
 func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	if !e.Aligned() {
 		return true // only its hashes are used anyway
@@ -134,8 +134,8 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	return n == s.ahead
 }
 
-// keys returns the keys that requests to the holder may carry and that matter for the event. Blocks below the accelerator
-// are joined by their hashes, except those with hashes of their own.
+// keys returns the keys that requests to the holder may carry and that matter for the event. Blocks below the
+// accelerator are joined by their hashes, except those with hashes of their own.
 func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 	if e.Tier != block.TierGPU && !s.announcesNoRemovals(e) {
 		return kvevent.KeyRoot
@@ -146,11 +146,12 @@ func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 // claimable reports whether a stored event may be passed to the index. s.mu is held.
 //
 // vLLM's hashes cover every key that separates requests. If an event does not contain such a key, its hashes are still
-// right; only a chain that begins with it must not be rooted. SGLang's hashes cover the tokens and, in new versions, the
-// salt. Its cache separates requests by extra_key, but their blocks have the same hash and are stored and removed under
-// it. So nothing in an event shows which request's copy it is. As soon as requests carry such a key, stored events are
-// not believed any more, and removals still are: the index keeps only blocks that certainly were there, and loses them
-// over time. In SGLang's dynamo format the hashes cover extra_key, and the values that requests carried are tried.
+// right; only a chain that begins with it must not be rooted. SGLang's hashes cover the tokens and, in new versions,
+// the salt. Its cache separates requests by extra_key, but their blocks have the same hash and are stored and removed
+// under it. So nothing in an event shows which request's copy it is. As soon as requests carry such a key, stored
+// events are not believed any more, and removals still are: the index keeps only blocks that certainly were there, and
+// loses them over time. In SGLang's dynamo format the hashes cover extra_key, and the values that requests carried are
+// tried.
 func (s *stream) claimable(e *kvevent.Event) bool {
 	used := kvevent.Keys(s.used.Load())
 	s.rootExtra, s.rootKnown = "", false
@@ -233,8 +234,8 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 // smallestBlock is the smallest default size of the router's own blocks (warmpath.Options.BlockSize).
 const smallestBlock = 16
 
-// learnBlockSize corrects the block size of the probe. Matches are rounded down to the engine's blocks. So the largest of
-// several sizes in one stream counts.
+// learnBlockSize corrects the block size of the probe. Matches are rounded down to the engine's blocks. So the largest
+// of several sizes in one stream counts.
 func (s *stream) learnBlockSize(tokens int) {
 	if tokens <= s.blockSize {
 		return
@@ -267,8 +268,8 @@ func (s *stream) learnBlockSize(tokens int) {
 	}
 }
 
-// identify finds the algorithm and the seed of the engine's own hashes. It is information for the operator, who may want
-// two engines or another router to use the same. The router does not depend on it.
+// identify finds the algorithm and the seed of the engine's own hashes. It is information for the operator, who may
+// want two engines or another router to use the same. The router does not depend on it.
 func (s *stream) identify(e *kvevent.Event) {
 	const enough = 2 // blocks
 	n := min(len(e.Hashes), enough)

@@ -12,8 +12,8 @@ import (
 )
 
 // removals says what a removal of a block by vLLM means. Its cache may have several copies of a block, and it announces
-// each. Up to 0.33 it sends a removal for each copy. Open changes would send one removal for the last copy (vllm#55092),
-// or report how many copies remain (#48933). docs/design/0031 says how the router distinguishes them.
+// each. Up to 0.33 it sends a removal for each copy. Open changes would send one removal for the last copy
+// (vllm#55092), or report how many copies remain (#48933). docs/design/0031 says how the router distinguishes them.
 type removals uint8
 
 const (
@@ -84,8 +84,8 @@ func (s *stream) lastRemoved() {
 	s.removals = lastCopy
 }
 
-// judgeCopies compares the last figures of the index with the two possible meanings of removals. It changes the stream's
-// meaning if the figures contradict it, and reports whether it did. s.mu is held.
+// judgeCopies compares the last figures of the index with the two possible meanings of removals. It changes the
+// stream's meaning if the figures contradict it, and reports whether it did. s.mu is held.
 func (s *stream) judgeCopies() (changed bool) {
 	st := &s.indexSaid
 	switch s.removals {

@@ -101,7 +101,8 @@ func (p *pool) touch(h kvevent.Hash) {
 }
 
 // Two prompts that begin alike and are computed in one step leave two copies of their beginning. Whatever a removal
-// means, nothing is claimed for good that is gone; and where it is known what it means, nothing that is there is missed.
+// means, nothing is claimed for good that is gone; and where it is known what it means, nothing that is there is
+// missed.
 func TestWhatARemovalMeansIsSeenFromTheStream(t *testing.T) {
 	for _, c := range []struct {
 		version, manner string

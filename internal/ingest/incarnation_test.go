@@ -92,7 +92,7 @@ func TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted(t *testing.T) {
 				m.reconcile(t.Context(), f.Snapshot())
 				after := knows(t, r, tokens, text, now)
 				again := after[home].Terms == fresh[home].Terms || name == "marginal" // which learns how long answers are, too
-				again = again || after[home].Terms == policy.Candidate{}.Terms        // it has just returned: nothing is sent there yet
+				again = again || after[home].Terms == policy.Candidate{}.Terms        // nothing is sent there yet
 				if after[home].Predicted != 0 || !again {
 					t.Errorf("%d tokens are still expected, terms %v, before the first request %v", after[home].Predicted, after[home].Terms, fresh[home].Terms)
 				}

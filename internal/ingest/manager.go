@@ -302,9 +302,9 @@ func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 	return s
 }
 
-// turnOf returns the mutex that a worker's streams take to change the index, so that only one of them waits for the index
-// at a time. The index serves its writers, decisions included, in order: otherwise each decision could wait for 256
-// events of a worker with 256 ranks.
+// turnOf returns the mutex that a worker's streams take to change the index, so that only one of them waits for the
+// index at a time. The index serves its writers, decisions included, in order: otherwise each decision could wait for
+// 256 events of a worker with 256 ranks.
 func (m *Manager) turnOf(id fleet.WorkerID) *sync.Mutex {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -75,7 +75,7 @@ type state struct {
 	unnamed     bool   // groups have numbers but no kinds
 	groups      uint64 // bit i: group i was seen
 	tiers       uint8  // bit t: something was stored on tier t
-	offloads    bool   // something was stored below the accelerator since the engine started, even if it was forgotten here
+	offloads    bool   // something was stored below the accelerator since the engine started
 	namespaced  bool   // hashes depend on extra_key, see namespace
 	unplaced    bool   // prompts with an unknown extra_key were stored
 	rootExtra   string // extra_key of the prompt whose first block the present event has, if rootKnown
@@ -250,8 +250,8 @@ func (s *stream) Message(seq uint64, payload []byte) {
 // keptHashes bounds the buffer for joined removals that a stream keeps between messages: 512 KiB.
 const keptHashes = 1 << 16
 
-// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream ends:
-// it applies no more events, since the holder is forgotten with it. s.mu is held.
+// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream
+// ends: it applies no more events, since the holder is forgotten with it. s.mu is held.
 func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	for i := 0; i < len(b.Events); i++ {
 		s.turn.Lock()

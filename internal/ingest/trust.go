@@ -167,8 +167,8 @@ func (s *stream) look(now time.Time) {
 	s.assess(now)
 }
 
-// quiet notes that a holder got requests and sent no events. answered is the number of requests that ended since its last
-// event, or since the stream began. s.mu is held.
+// quiet notes that a holder got requests and sent no events. answered is the number of requests that ended since its
+// last event, or since the stream began. s.mu is held.
 func (s *stream) quiet(now time.Time, answered int64) {
 	if !s.everUp {
 		return // the message that it cannot be reached says more

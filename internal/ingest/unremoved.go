@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// unremoved are the blocks of a tier that announces no removals: LMCache's and Mooncake's connectors announce the blocks
-// that they store in host memory, but no removals (LMCache's v1/cache_engine.py; with its server, LMCache #5076). Such a
-// block counts as cached for UnremovedTTL after it was stored last.
+// unremoved are the blocks of a tier that announces no removals: LMCache's and Mooncake's connectors announce the
+// blocks that they store in host memory, but no removals (LMCache's v1/cache_engine.py; with its server, LMCache
+// #5076). Such a block counts as cached for UnremovedTTL after it was stored last.
 type unremoved struct {
 	queue  []storedAt // the oldest first
 	latest map[kvevent.Hash]time.Time
@@ -30,9 +30,9 @@ const mostUnremoved = 1 << 16
 
 // announcesNoRemovals reports whether a stored event is of a tier that may announce no removals. s.mu is held.
 //
-// The connectors in the engine's process write "cpu"; vLLM's own tier writes "CPU", and so does LMCache's connector with
-// a server. The latter's events name no cache group, while vLLM's own do. Versions that read the server's events announce
-// removals, which the first removal shows.
+// The connectors in the engine's process write "cpu"; vLLM's own tier writes "CPU", and so does LMCache's connector
+// with a server. The latter's events name no cache group, while vLLM's own do. Versions that read the server's events
+// announce removals, which the first removal shows.
 func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
 	if e.Medium == "cpu" {
 		return true

@@ -69,9 +69,9 @@ func (s *vectorStep) request(q *warmpath.Request) {
 	}
 }
 
-// TestEnginesOwnCachesHitWhatMatches plays what vLLM 0.33's cache manager and SGLang 0.5.23's radix tree did: prompts that
-// part near the ends of blocks, with salts, adapters, extra keys and images, evictions, and two prompts in one step,
-// without and with a look-ahead.
+// TestEnginesOwnCachesHitWhatMatches plays what vLLM 0.33's cache manager and SGLang 0.5.23's radix tree did: prompts
+// that part near the ends of blocks, with salts, adapters, extra keys and images, evictions, and two prompts in one
+// step, without and with a look-ahead.
 func TestEnginesOwnCachesHitWhatMatches(t *testing.T) {
 	for engine, name := range map[fleet.Engine]string{fleet.EngineVLLM: "vllm-0.33.0.json.gz", fleet.EngineSGLang: "sglang-0.5.23.json.gz"} {
 		v := readVectors(t, name)

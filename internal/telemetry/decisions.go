@@ -38,8 +38,8 @@ type Record struct {
 	TokensMissing string `json:"tokens_missing,omitempty"`
 	// PromptTokens is the number of ids that were routed on, 0 when the request was routed by load.
 	PromptTokens int `json:"prompt_tokens"`
-	// MatchTokens are covered by confirmed blocks. PredictedTokens are taken to be cached when the request is scheduled: they
-	// count speculative blocks too, and leave out AtRiskTokens, which are taken to be evicted before.
+	// MatchTokens are covered by confirmed blocks. PredictedTokens are taken to be cached when the request is scheduled:
+	// they count speculative blocks too, and leave out AtRiskTokens, which are taken to be evicted before.
 	MatchTokens     int `json:"match_tokens"`
 	PredictedTokens int `json:"predicted_tokens"`
 	AtRiskTokens    int `json:"at_risk_tokens,omitempty"`

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxCommand bounds a command frame: the largest that make sense are a READY with its metadata and a SUBSCRIBE.
+	// maxCommand bounds a command frame. The largest valid ones are a READY with its metadata and a SUBSCRIBE.
 	maxCommand = 8 << 10
 	// maxIdentity is RFC 23's bound.
 	maxIdentity = 255
@@ -17,7 +17,7 @@ const (
 	maxPingContext = 16
 )
 
-// splitCommand cuts a command's body into its name and its data.
+// splitCommand splits a command's body into its name and its data.
 func splitCommand(body []byte) (name, data []byte, err error) {
 	if len(body) == 0 || len(body) < 1+int(body[0]) || body[0] == 0 {
 		return nil, nil, errors.New("malformed command")
@@ -48,7 +48,7 @@ func appendProperty(dst []byte, name, value string) []byte {
 	return append(dst, value...)
 }
 
-// metadata is what a peer's READY says of interest.
+// metadata are the properties of a peer's READY that are used.
 type metadata struct {
 	socketType string
 	identity   string
@@ -82,7 +82,7 @@ func parseMetadata(data []byte) (metadata, error) {
 	return m, nil
 }
 
-// parsePing reads a PING's data: how long the sender may be silent before it wants to be given up (0: no limit), and the
+// parsePing reads a PING's data: the silence after which its sender wants to be disconnected (0: no limit), and the
 // context to send back.
 func parsePing(data []byte) (ttl time.Duration, context []byte, err error) {
 	if len(data) < 2 || len(data) > 2+maxPingContext {

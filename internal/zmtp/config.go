@@ -19,7 +19,7 @@ const (
 	ROUTER
 )
 
-// typeTable holds each type's name on the wire and the types it may talk to (RFC 28, RFC 29).
+// typeTable has each type's name on the wire and the types of its peers (RFC 28, RFC 29).
 var typeTable = [...]struct {
 	name  string
 	peers []string
@@ -38,14 +38,15 @@ func (t Type) String() string {
 	return typeTable[t].name
 }
 
-// Config describes a socket. The callbacks of one peer are called one at a time, in the order OnConnect, OnMessage…,
-// OnDisconnect; those of different peers may run concurrently. A callback may block: that peer is then not read.
+// Config are the settings of a socket. The callbacks of one peer are called one at a time, in the order OnConnect,
+// OnMessage…, OnDisconnect. Callbacks of different peers may run concurrently. A callback may block: then that peer is
+// not read.
 type Config struct {
-	// Bind waits for peers at the endpoint; false dials it, again and again until Run's context ends.
+	// Bind listens at the endpoint; false dials it, again and again until Run's context ends.
 	Bind bool
-	// Topics are the prefixes a SUB socket subscribes to; one empty string means every message, none means no message.
+	// Topics are the prefixes that a SUB socket subscribes to. An empty string means every message, no topic no message.
 	Topics []string
-	// Identity is announced to ROUTER peers, which otherwise invent one. At most 255 bytes, not beginning with a zero byte.
+	// Identity is sent to ROUTER peers; without it they make one up. At most 255 bytes, the first one not zero.
 	Identity string
 
 	// Network is the network on which the endpoint is bound or dialled; nil means the machine's.
@@ -53,39 +54,39 @@ type Config struct {
 
 	// OnMessage receives each message. parts and its bytes are valid only during the call.
 	OnMessage func(p *Peer, parts [][]byte)
-	// OnConnect is called when a handshake is done (and the subscriptions are sent).
+	// OnConnect is called after a handshake, when the subscriptions are sent.
 	OnConnect func(p *Peer)
 	// OnDisconnect is called once after each OnConnect, with the reason.
 	OnDisconnect func(p *Peer, err error)
-	// OnFailure is called when a peer could not be reached or the handshake with it did not succeed.
+	// OnFailure is called when a peer could not be reached or a handshake failed.
 	OnFailure func(err error)
 
-	// HandshakeTimeout bounds connecting and, again, the handshake. 0 means 5 s.
+	// HandshakeTimeout bounds the connecting and the handshake, each by itself. 0 means 5 s.
 	HandshakeTimeout time.Duration
 	// HeartbeatInterval is the silence after which a PING is sent; 0 sends none. A PING is always answered.
 	HeartbeatInterval time.Duration
-	// HeartbeatTimeout is how long a peer may stay silent after a PING before it is dropped. 0 means 2 × HeartbeatInterval.
+	// HeartbeatTimeout is the silence after a PING after which the peer is disconnected. 0 means 2 × HeartbeatInterval.
 	HeartbeatTimeout time.Duration
-	// WriteTimeout drops a peer that takes nothing of what is written to it for so long. 0 means 30 s.
+	// WriteTimeout is the time after which a peer is disconnected that accepts no written byte. 0 means 30 s.
 	WriteTimeout time.Duration
-	// BackoffMin and BackoffMax are the first and the longest pause between attempts, doubled in between and spread by
+	// BackoffMin and BackoffMax are the first and the longest pause between attempts. The pause doubles, and varies by
 	// ±50 %. 0 means 100 ms (libzmq's reconnect interval) and 2 s.
 	BackoffMin time.Duration
 	BackoffMax time.Duration
 
-	// MaxFrame, MaxMessage (bytes) and MaxParts bound what is read; a peer that exceeds them is dropped. Memory grows with
-	// the bytes that arrive, never with a length that is only announced. 0 means 64 MiB for SUB and DEALER, 64 KiB for PUB and
-	// ROUTER (which read subscriptions and requests), and 64 parts. MaxMessage 0 means MaxFrame.
+	// MaxFrame, MaxMessage (bytes) and MaxParts bound what is read; a peer that exceeds them is dropped. Memory grows
+	// with the bytes that arrive, never with a length that is only announced. 0 means 64 MiB for SUB and DEALER, 64 KiB
+	// for PUB and ROUTER (which read subscriptions and requests), and 64 parts. MaxMessage 0 means MaxFrame.
 	MaxFrame   int
 	MaxMessage int
 	MaxParts   int
 	// MaxPeers bounds the connections of a bound socket; further ones are closed at once. 0 means 4096.
 	MaxPeers int
-	// MaxSubscriptions bounds the prefixes one peer of a PUB socket may hold. 0 means 1024.
+	// MaxSubscriptions bounds the prefixes of one peer of a PUB socket. 0 means 1024.
 	MaxSubscriptions int
 
-	// SendQueue and SendQueueBytes bound what waits to be written to one peer. 0 means 1000 messages (libzmq's default) and
-	// 64 MiB. A message larger than the bound is still sent when nothing else waits.
+	// SendQueue and SendQueueBytes bound the messages that wait to be written to one peer. 0 means 1000 messages (libzmq's
+	// default) and 64 MiB. A larger message is still sent if no other message waits.
 	SendQueue      int
 	SendQueueBytes int
 }

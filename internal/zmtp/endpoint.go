@@ -18,11 +18,11 @@ import (
 type Endpoint struct {
 	Path string // of ipc; "@name" is an abstract socket
 	Host string // of tcp: a name, an address without brackets, or "*" for every interface
-	Port int    // of tcp; 0 is any free one
+	Port int    // of tcp; 0 is any free port
 }
 
 // ParseEndpoint reads tcp://host:port, tcp://[v6]:port, tcp://*:port and ipc://path (ipc://@name for an abstract
-// socket). The port is after the last colon, as in libzmq, so a bare tcp://:::5557 is understood; "*" means port 0.
+// socket). The port is after the last colon, as in libzmq, so that tcp://:::5557 is valid, too. "*" means port 0.
 func ParseEndpoint(text string) (Endpoint, error) {
 	if path, ok := strings.CutPrefix(text, "ipc://"); ok {
 		if path == "" || path == "@" || path == "*" {
@@ -68,14 +68,14 @@ func HostName(s string) bool {
 	return s != ""
 }
 
-// Wildcard reports whether the endpoint stands for every address of its machine: it can be bound, not dialled.
+// Wildcard reports whether the endpoint means every address of its machine. It can be bound, but not dialled.
 func (e Endpoint) Wildcard() bool {
 	ip, err := netip.ParseAddr(e.Host)
 	return e.Host == "*" || err == nil && ip.IsUnspecified()
 }
 
-// Canonical returns the endpoint in one form for all spellings that reach the same socket: names in lower case,
-// addresses in their short form, localhost as 127.0.0.1, clean paths.
+// Canonical returns the same endpoint for all spellings of the same socket: names in lower case, addresses in their
+// short form, localhost as 127.0.0.1, clean paths.
 func (e Endpoint) Canonical() Endpoint {
 	if e.Path != "" {
 		if e.Path[0] != '@' {
@@ -107,14 +107,14 @@ func (e Endpoint) String() string {
 	return "tcp://" + net.JoinHostPort(e.Host, strconv.Itoa(e.Port))
 }
 
-// endpoint is an address in the terms of package net.
+// endpoint is an address for package net.
 type endpoint struct {
 	text    string // as given
 	network string // "tcp" or "unix"
 	address string
 }
 
-// parseEndpoint reads an endpoint to bind or, unless bind is true, to dial, which must name a single host and port.
+// parseEndpoint parses an endpoint to bind or, if bind is false, to dial. The latter needs a single host and a port.
 func parseEndpoint(text string, bind bool) (endpoint, error) {
 	e, err := ParseEndpoint(text)
 	if err != nil {
@@ -132,7 +132,7 @@ func parseEndpoint(text string, bind bool) (endpoint, error) {
 	return endpoint{text, "tcp", net.JoinHostPort(e.Host, strconv.Itoa(e.Port))}, nil
 }
 
-// listen opens the endpoint. A socket file that nobody listens on any more, left by a process that was killed, is replaced.
+// listen opens the endpoint. It replaces the socket file of a process that was killed.
 func (e endpoint) listen(n network.Network) (net.Listener, error) {
 	l, err := n.Listen(e.network, e.address)
 	if err != nil && e.network == "unix" && e.removeStale() {
@@ -144,7 +144,7 @@ func (e endpoint) listen(n network.Network) (net.Listener, error) {
 	return l, nil
 }
 
-// removeStale removes the endpoint's socket file when nobody answers there.
+// removeStale removes the endpoint's socket file if no process listens there.
 func (e endpoint) removeStale() bool {
 	info, err := os.Lstat(e.address)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
@@ -155,7 +155,7 @@ func (e endpoint) removeStale() bool {
 		conn.Close()
 		return false
 	}
-	// Only a refusal proves that nobody listens; a full backlog or a missing permission does not.
+	// Only a refused connection proves it. A full backlog or a missing permission does not.
 	return errors.Is(err, errRefused) && os.Remove(e.address) == nil
 }
 

@@ -4,5 +4,5 @@ package zmtp
 
 import "errors"
 
-// errRefused matches nothing: elsewhere a stale socket file is left for the user to remove.
+// errRefused matches no error: on these systems the user removes a stale socket file.
 var errRefused = errors.New("connection refused")

@@ -17,8 +17,9 @@ const (
 // maxHeader is the flag byte and a 64-bit length.
 const maxHeader = 9
 
-// shrinkAfter is how many messages in a row must fit into a quarter of a grown buffer before it is given back: often
-// enough not to hold a rare giant's memory, seldom enough not to allocate where big messages are usual.
+// shrinkAfter is how many messages in a row must fit into a quarter of a grown buffer until it is freed. With fewer,
+// large messages that come often would allocate each time; with more, one rare large message would hold its memory for
+// long.
 const shrinkAfter = 1024
 
 // limits bound one message.
@@ -26,12 +27,12 @@ type limits struct {
 	frame, message, parts int
 }
 
-// reader cuts a byte stream into messages. They stay where they were read, so a message costs no copy and no allocation
-// once the buffer has grown to the size of the largest.
+// reader splits a byte stream into messages. A message stays in the read buffer, so that it costs no copy, and no
+// allocation after the buffer has grown to the size of the largest one.
 type reader struct {
 	src    io.Reader
 	limits limits
-	// onCommand is called for each command frame, also for one between the frames of a message, where libzmq may put a PING.
+	// onCommand is called for each command frame, even between the frames of a message: libzmq may send a PING there.
 	onCommand func(body []byte) error
 
 	buf  []byte // buf[head:tail] is read and not yet consumed
@@ -44,7 +45,7 @@ type reader struct {
 	small int // messages in a row that fit into a quarter of the buffer
 }
 
-// span is a frame's place relative to the message's first byte, so that it survives a move of the buffer.
+// span is a frame's place relative to the message's first byte, so that it stays valid when the buffer moves.
 type span struct{ from, to int }
 
 func newReader(src io.Reader, size int, l limits) *reader {
@@ -92,7 +93,7 @@ func (r *reader) next() ([][]byte, error) {
 
 // frame reads the frame that starts at offset at, and returns its flags and the place of its body.
 func (r *reader) frame(at int) (flags byte, from, to int, err error) {
-	// Commands in the middle of a message are kept until it ends; so many of them is an attack.
+	// Commands in the middle of a message are kept until the message ends. Too many of them are an attack.
 	if at > r.limits.message+(r.limits.parts+1)*maxHeader+maxCommand {
 		return 0, 0, 0, errors.New("too many commands inside a message")
 	}
@@ -123,7 +124,8 @@ func (r *reader) frame(at int) (flags byte, from, to int, err error) {
 	return flags, from, to, r.need(to, false)
 }
 
-// need reads until n bytes from head on are there. The end of the stream is io.EOF only where a message may begin.
+// need reads until the buffer has n bytes from head on. The end of the stream is io.EOF only at the boundary of
+// messages.
 func (r *reader) need(n int, boundary bool) error {
 	for r.tail-r.head < n {
 		if r.tail == len(r.buf) || r.head+n > len(r.buf) {
@@ -144,8 +146,8 @@ func (r *reader) need(n int, boundary bool) error {
 	return nil
 }
 
-// makeRoom moves what is unread to the front, and grows a full buffer; never beyond twice what has arrived, so that an
-// announced length costs the peer as much as us.
+// makeRoom moves unread bytes to the front, and grows a full buffer, but never beyond twice the bytes that have
+// arrived: so a peer cannot make it allocate by announcing a length.
 func (r *reader) makeRoom(n int) {
 	have := r.tail - r.head
 	buf := r.buf
@@ -173,7 +175,7 @@ func (r *reader) consume(n int) {
 	}
 }
 
-// messageSize returns how many bytes the message takes on the wire.
+// messageSize returns the size of the message on the wire, in bytes.
 func messageSize(parts [][]byte) int {
 	n := 0
 	for _, p := range parts {

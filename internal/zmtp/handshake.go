@@ -19,13 +19,13 @@ var greeting = func() (g [greetingSize]byte) {
 	return g
 }()
 
-// ErrNotZMTP says that what answers does not speak ZMTP 3, or not with the NULL mechanism.
+// ErrNotZMTP means that the peer does not speak ZMTP 3 with the NULL mechanism.
 var ErrNotZMTP = errors.New("peer does not speak ZMTP 3 with the NULL mechanism")
 
-// shakeHands exchanges greetings and READY commands over rw and returns the peer's minor version and metadata. r must read
-// from rw. The caller bounds the time.
+// shakeHands exchanges greetings and READY commands over rw and returns the peer's minor version and metadata. r must
+// read from rw. The caller bounds the time.
 func shakeHands(rw io.ReadWriter, r *reader, self Type, identity string) (minor byte, m metadata, err error) {
-	// The whole greeting at once: only peers that also speak ZMTP 1 or 2 need it in steps.
+	// The whole greeting is sent at once: only peers that also speak ZMTP 1 or 2 need it in steps.
 	if _, err := rw.Write(greeting[:]); err != nil {
 		return 0, m, fmt.Errorf("send greeting: %w", err)
 	}
@@ -44,14 +44,14 @@ func shakeHands(rw io.ReadWriter, r *reader, self Type, identity string) (minor 
 	}
 	if !slices.Contains(typeTable[self].peers, m.socketType) {
 		reason := fmt.Sprintf("a %v socket cannot talk to a %.16s socket", self, m.socketType)
-		// Best effort: the peer learns why, or it does not.
+		// The reason is for the peer; an error of this write does not matter.
 		_, _ = rw.Write(appendCommand(nil, "ERROR", append([]byte{byte(len(reason))}, reason...)))
 		return 0, m, errors.New(reason)
 	}
 	return minor, m, nil
 }
 
-// readGreeting checks the parts as they come, so that a peer that speaks something else is told apart at once.
+// readGreeting checks each part as it arrives, so that another protocol is recognized at once.
 func readGreeting(src io.Reader) (minor byte, err error) {
 	var g [greetingSize]byte
 	if _, err := io.ReadFull(src, g[:1]); err != nil {

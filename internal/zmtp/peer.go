@@ -20,11 +20,11 @@ var (
 var errSilent = errors.New("peer is silent: no answer to a heartbeat")
 
 const (
-	// writeBatch is how much is gathered for one write: enough that a system call's price does not count.
+	// writeBatch is the size of one write, in bytes: large enough that the cost of the system call does not matter.
 	writeBatch = 64 << 10
 	// copyBelow is the size up to which a message is copied into the batch; larger ones are written as they are.
 	copyBelow = 16 << 10
-	// maxControl bounds the answers to PINGs that wait to be written; a peer that asks without reading is dropped.
+	// maxControl bounds the waiting answers to PINGs, in bytes. A peer that sends PINGs and does not read is disconnected.
 	maxControl = 16 << 10
 )
 
@@ -36,16 +36,16 @@ type Peer struct {
 	name     string
 	identity string
 	minor    byte          // 0: ZMTP 3.0, without heartbeats and with subscriptions as messages
-	ttl      time.Duration // what the peer's PINGs ask for; 0: nothing. Used by the reading goroutine only.
+	ttl      time.Duration // of the peer's PINGs; 0: none. Used by the reading goroutine only.
 
 	mu      sync.Mutex // guards the fields below
-	wake    sync.Cond  // something to write, or closed
-	room    sync.Cond  // room in the queue, or closed
+	wake    sync.Cond  // there is something to write, or the peer was closed
+	room    sync.Cond  // the queue has room, or the peer was closed
 	control []byte     // encoded commands, written before the messages
 	queue   queue
 	subs    subscriptions
 	closed  bool
-	err     error // why it was closed, when the writer found out
+	err     error // why it was closed
 }
 
 func newPeer(s *Socket, conn net.Conn) *Peer {
@@ -64,22 +64,22 @@ func newPeer(s *Socket, conn net.Conn) *Peer {
 	return p
 }
 
-// Name returns the peer's network address, for people to read.
+// Name returns the peer's network address, for messages.
 func (p *Peer) Name() string { return p.name }
 
-// Identity returns what a ROUTER socket knows the peer by: its own identity or one made up. It is empty on other sockets.
+// Identity returns the peer's identity on a ROUTER socket, its own or a made-up one. It is empty on other sockets.
 func (p *Peer) Identity() string { return p.identity }
 
 // Drop closes the connection; OnDisconnect follows with err. A dialling socket then dials again.
 func (p *Peer) Drop(err error) { p.close(err) }
 
-// Send queues a message without waiting. It returns ErrQueueFull when too much waits already, ErrClosed after the
-// connection's end. The parts are copied.
+// Send queues a copy of the message without waiting. It returns ErrQueueFull if the queue is full, and ErrClosed after
+// the connection's end.
 func (p *Peer) Send(parts ...[]byte) error {
 	return p.enqueue(encode(parts), false)
 }
 
-// SendWait is Send that waits for room in the queue. It ends with the connection at the latest.
+// SendWait does the same as Send, and waits for room in the queue, at most until the connection ends.
 func (p *Peer) SendWait(parts ...[]byte) error {
 	return p.enqueue(encode(parts), true)
 }
@@ -106,7 +106,7 @@ func (p *Peer) enqueue(message []byte, wait bool) error {
 	return nil
 }
 
-// publish queues an encoded message if the peer subscribed to its topic, and tells whether it had to be dropped.
+// publish queues an encoded message if the peer subscribed to its topic. dropped means that the queue was full.
 func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,12 +161,12 @@ func (p *Peer) handshake() error {
 			return fmt.Errorf("subscribe: %w", err)
 		}
 	}
-	// From here on reads go through fill, which knows heartbeats.
+	// From here on the reader uses fill, which also sends heartbeats.
 	p.reader.src = fill{p}
 	return p.conn.SetDeadline(time.Time{})
 }
 
-// subscribe encodes the subscriptions in the form that the peer's version knows (RFC 23 against RFC 37).
+// subscribe encodes the subscriptions in the form of the peer's version (RFC 23 or RFC 37).
 func (p *Peer) subscribe(topics []string) (wire []byte) {
 	for _, topic := range topics {
 		if p.minor == 0 {
@@ -198,7 +198,7 @@ func (p *Peer) receive() error {
 	}
 }
 
-// command handles a command frame. Unknown ones are ignored, as RFC 37 wants of future versions.
+// command handles a command frame. It ignores unknown ones, as RFC 37 requires for future versions.
 func (p *Peer) command(body []byte) error {
 	name, data, err := splitCommand(body)
 	if err != nil {
@@ -220,7 +220,8 @@ func (p *Peer) command(body []byte) error {
 	return nil
 }
 
-// legacySubscription reads ZMTP 3.0's form: a message whose first byte is 1 (subscribe) or 0 (cancel). Others are ignored.
+// legacySubscription reads the form of ZMTP 3.0: a message with the first byte 1 (subscribe) or 0 (cancel). It ignores
+// other messages.
 func (p *Peer) legacySubscription(parts [][]byte) error {
 	if len(parts) != 1 || len(parts[0]) == 0 || parts[0][0] > 1 {
 		return nil
@@ -241,7 +242,7 @@ func (p *Peer) changeSubscription(add bool, prefix []byte) error {
 	return nil
 }
 
-// send writes what is queued until the connection ends.
+// send writes queued messages until the connection ends.
 func (p *Peer) send() {
 	var batch, large []byte
 	for {
@@ -256,7 +257,8 @@ func (p *Peer) send() {
 	}
 }
 
-// gather waits for something to write: commands, then messages. A large one ends the batch and is not copied.
+// gather waits for something to write, and collects it in a batch: commands, then messages. A large message ends the
+// batch and is not copied.
 func (p *Peer) gather(batch []byte) (_, large []byte, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -281,7 +283,7 @@ func (p *Peer) gather(batch []byte) (_, large []byte, ok bool) {
 
 func (p *Peer) write(batch, large []byte) error {
 	for _, b := range [2][]byte{batch, large} {
-		// A large message is written in pieces, so that the timeout means "takes nothing", not "is slow".
+		// A large message is written in pieces, so that the timeout ends a peer that accepts no byte, but not a slow one.
 		for len(b) > 0 {
 			if err := p.conn.SetWriteDeadline(time.Now().Add(p.socket.cfg.WriteTimeout)); err != nil {
 				return err
@@ -296,8 +298,8 @@ func (p *Peer) write(batch, large []byte) error {
 	return nil
 }
 
-// fill reads from a peer's connection and keeps its heartbeat: silence brings a PING, and more silence the end. Time that
-// a callback takes does not count, since the clock starts with the read.
+// fill reads from a peer's connection. After silence it sends a PING, and after more silence it ends the connection.
+// The time of callbacks does not count, since the clock starts with the read.
 type fill struct{ p *Peer }
 
 func (f fill) Read(buf []byte) (int, error) {

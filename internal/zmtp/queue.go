@@ -1,6 +1,6 @@
 package zmtp
 
-// queue is a ring of encoded messages. It grows as needed; its user bounds it.
+// queue is a ring of encoded messages. It grows as needed; its caller bounds it.
 type queue struct {
 	ring  [][]byte
 	head  int
@@ -10,7 +10,7 @@ type queue struct {
 
 func (q *queue) len() int { return q.count }
 
-// full tells whether a message of size bytes would exceed the bounds. One message always fits.
+// full reports whether a message of size bytes would exceed the bounds. An empty queue is never full.
 func (q *queue) full(size, maxMessages, maxBytes int) bool {
 	return q.count > 0 && (q.count >= maxMessages || q.bytes+size > maxBytes)
 }

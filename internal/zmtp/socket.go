@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Socket is one endpoint, dialled or bound, with the peers behind it. Its methods may be called concurrently.
+// Socket is one endpoint, dialled or bound, with its peers. Its methods may be called concurrently.
 type Socket struct {
 	typ      Type
 	cfg      Config
@@ -34,12 +34,12 @@ type Socket struct {
 	next     uint32  // DEALER: round robin; ROUTER: made-up identities
 }
 
-// Stats counts what a socket did since it was made.
+// Stats are the counters of a socket.
 type Stats struct {
 	Peers    int
 	Received uint64 // messages
 	Sent     uint64 // messages queued, once for each peer
-	Dropped  uint64 // messages not queued because a peer is too slow, once for each peer
+	Dropped  uint64 // messages not queued because a queue was full, once for each peer
 }
 
 // New returns a socket for an endpoint tcp://host:port or ipc://path. It opens nothing.
@@ -65,7 +65,7 @@ func (s *Socket) Stats() Stats {
 	return Stats{len(s.snapshot()), s.received.Load(), s.sent.Load(), s.dropped.Load()}
 }
 
-// Endpoint returns the endpoint; that of a bound socket has its real port once it listens.
+// Endpoint returns the endpoint. A bound socket's has its real port after Listen.
 func (s *Socket) Endpoint() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s *Socket) Endpoint() string {
 	return s.endpoint.text
 }
 
-// Listen opens a bound socket's endpoint, so that Endpoint tells its port and a bad address is found out before Run, which
-// must follow, or Close. Run calls Listen when it was not called, and closes the endpoint.
+// Listen opens the endpoint of a bound socket, so that a bad address is found before Run, and Endpoint has the real
+// port. Run or Close must follow. Run calls Listen itself if that was not called, and closes the endpoint.
 func (s *Socket) Listen() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Socket) Listen() error {
 	return err
 }
 
-// Close undoes Listen for a socket that is not to be run after all.
+// Close closes the endpoint after Listen, if Run is not called.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +100,8 @@ func (s *Socket) Close() error {
 	return l.Close()
 }
 
-// Run serves the socket until ctx ends, which is no error; a dialling socket tries for ever. It returns an error when the
-// endpoint cannot be bound. When it returns, no connection and no goroutine of the socket is left, and no callback runs.
+// Run serves the socket until ctx ends; that is no error. A dialling socket tries for ever. An endpoint that cannot be
+// bound is an error. When Run returns, all connections and goroutines of the socket have ended, and no callback runs.
 func (s *Socket) Run(ctx context.Context) error {
 	s.mu.Lock()
 	running := s.running
@@ -123,11 +123,11 @@ func (s *Socket) connect(ctx context.Context) {
 		start := time.Now()
 		conn, err := s.dial(ctx)
 		if err == nil {
-			_ = s.serve(ctx, conn) // OnDisconnect has told why it ended
+			_ = s.serve(ctx, conn) // OnDisconnect has reported the reason
 		} else {
 			s.failed(ctx, fmt.Errorf("connect to %s: %w", s.endpoint.text, err))
 		}
-		// A connection that held for a while was a good one; one that breaks right away is as bad as none.
+		// A connection that breaks right away counts as a failed try.
 		if time.Since(start) > s.cfg.BackoffMax+s.cfg.HandshakeTimeout {
 			tries = 0
 		}
@@ -135,8 +135,8 @@ func (s *Socket) connect(ctx context.Context) {
 	}
 }
 
-// backoff returns the pause after the given number of tries: doubled each time up to most, then spread by ±50 % so that
-// those who lost the same peer do not come back all at once.
+// backoff returns the pause after the given number of tries. It doubles each time up to most, and varies by ±50 %, so
+// that sockets that lost the same peer do not all come back at once.
 func backoff(least, most time.Duration, tries int) time.Duration {
 	d := most
 	if tries < 32 && least < most>>tries {
@@ -177,7 +177,7 @@ func (s *Socket) accept(ctx context.Context) error {
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("accept on %s: %w", s.endpoint.text, err)
 			}
-			// Out of file descriptors, mostly: wait for better times.
+			// The process probably has no file descriptor left: wait until others are closed.
 			s.failed(ctx, fmt.Errorf("accept on %s: %w", s.endpoint.text, err))
 			pause(ctx, backoff(s.cfg.BackoffMin, s.cfg.BackoffMax, tries))
 			tries++
@@ -191,7 +191,7 @@ func (s *Socket) accept(ctx context.Context) error {
 		}
 		wg.Go(func() {
 			defer s.release()
-			_ = s.serve(ctx, conn) // told to the callbacks
+			_ = s.serve(ctx, conn) // the callbacks report the error
 		})
 	}
 }
@@ -247,15 +247,15 @@ func (s *Socket) serve(ctx context.Context, conn net.Conn) error {
 	return err
 }
 
-// failed reports a failure, but not one that the end of ctx brought about.
+// failed reports a failure, unless the end of ctx caused it.
 func (s *Socket) failed(ctx context.Context, err error) {
 	if s.cfg.OnFailure != nil && ctx.Err() == nil {
 		s.cfg.OnFailure(err)
 	}
 }
 
-// add makes p known to senders. A ROUTER hands an identity over to whoever comes last: the one before is most likely a
-// connection whose end was not noticed.
+// add adds p to the peers. If a ROUTER already has a peer of that identity, the new one gets it: the old one is
+// probably a connection whose end was not noticed.
 func (s *Socket) add(p *Peer) {
 	s.mu.Lock()
 	var before *Peer
@@ -287,14 +287,14 @@ func (s *Socket) snapshot() []*Peer {
 	return s.peers
 }
 
-// DropPeers closes all connections, as a fault of the network would. Dialling sockets then dial again.
+// DropPeers closes all connections, as a network fault does. Dialling sockets then dial again.
 func (s *Socket) DropPeers() {
 	for _, p := range s.snapshot() {
 		p.Drop(errors.New("dropped on purpose"))
 	}
 }
 
-// find returns the last peer of that identity, or nil.
+// find returns the last peer with that identity, or nil.
 func find(peers []*Peer, identity string) *Peer {
 	for _, p := range slices.Backward(peers) {
 		if p.identity == identity {
@@ -304,8 +304,8 @@ func find(peers []*Peer, identity string) *Peer {
 	return nil
 }
 
-// Publish sends a message to the peers of a PUB socket that subscribed to its first part, and returns how many get it. It
-// never waits: a peer whose queue is full misses it.
+// Publish sends a message to the peers of a PUB socket that subscribed to its first part, and returns their number. It
+// never waits: it drops the message for peers whose queue is full.
 func (s *Socket) Publish(parts ...[]byte) int {
 	if len(parts) == 0 {
 		return 0
@@ -345,7 +345,7 @@ func (s *Socket) Send(parts ...[]byte) error {
 	return err
 }
 
-// SendTo sends a message to the peer of that identity, as ROUTER sockets do. parts do not hold the identity.
+// SendTo sends a message to the peer with that identity, as ROUTER sockets do. parts do not contain the identity.
 func (s *Socket) SendTo(identity string, parts ...[]byte) error {
 	p := find(s.snapshot(), identity)
 	if p == nil {

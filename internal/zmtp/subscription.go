@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// subscriptions is the filter of one peer of a PUB socket. A prefix subscribed twice must be cancelled twice (RFC 29).
+// subscriptions are the subscribed prefixes of one peer of a PUB socket. A prefix that was subscribed twice must be
+// cancelled twice (RFC 29).
 type subscriptions struct {
 	counts   map[string]int
 	prefixes [][]byte // the keys of counts
@@ -29,7 +30,7 @@ func (s *subscriptions) add(prefix []byte) error {
 	return nil
 }
 
-// cancel takes back one subscription; one that is not there is ignored.
+// cancel cancels one subscription. It ignores a prefix that was not subscribed.
 func (s *subscriptions) cancel(prefix []byte) {
 	n := s.counts[string(prefix)]
 	if n > 1 {
@@ -51,7 +52,7 @@ func (s *subscriptions) cancel(prefix []byte) {
 	}
 }
 
-// matches tells whether a message whose first frame is topic is wanted.
+// matches reports whether a message with this topic as its first frame is subscribed.
 func (s *subscriptions) matches(topic []byte) bool {
 	for _, p := range s.prefixes {
 		if bytes.HasPrefix(topic, p) {

@@ -21,8 +21,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// bufferedConn is one end of a net.Pipe with a few writes' worth of buffer, as a real connection has: both sides greet first.
-// Unlike a real one it works in synctest.
+// bufferedConn is one end of a net.Pipe with a few writes' worth of buffer, as a real connection has: both sides greet
+// first. Unlike a real one it works in synctest.
 type bufferedConn struct {
 	net.Conn
 	out    chan []byte
@@ -96,8 +96,8 @@ func peerBytes(minor byte, socketType string) []byte {
 	return appendCommand(g[:], "READY", appendProperty(nil, "socket-TYPE", socketType))
 }
 
-// TestRecordedPublishersAreUnderstood plays the server's side of each transcript to our socket and compares both what we
-// make of it and what we send.
+// TestRecordedPublishersAreUnderstood plays the server's side of each transcript to our socket and compares both what
+// we make of it and what we send.
 func TestRecordedPublishersAreUnderstood(t *testing.T) {
 	for _, tr := range readTranscripts(t) {
 		t.Run(tr.ID, func(t *testing.T) {
@@ -199,7 +199,8 @@ func newTestSocket(t testing.TB, typ Type, cfg Config) *Socket {
 	return s
 }
 
-// playTo serves one connection whose other side sends wire and, once it has read want bytes, closes; it returns what it read.
+// playTo serves one connection whose other side sends wire and, once it has read want bytes, closes; it returns what it
+// read.
 func playTo(t testing.TB, typ Type, cfg Config, wire []byte, want int) []byte {
 	t.Helper()
 	ours, theirs := pipe()

@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for something that should happen at once. A machine with much else to do may take its time.
+// patience is how long a test waits for something that should happen at once. A machine with much else to do may take
+// its time.
 const patience = time.Minute
 
 // probe collects what a socket's callbacks say.
@@ -328,7 +329,8 @@ func TestASubscriptionCountsAndIsCancelled(t *testing.T) {
 	}
 }
 
-// transcript is one entry of the vectors' zmtp_transcripts: raw bytes recorded between libzmq and an engine's publisher.
+// transcript is one entry of the vectors' zmtp_transcripts: raw bytes recorded between libzmq and an engine's
+// publisher.
 type transcript struct {
 	ID     string `json:"id"`
 	Chunks []struct {

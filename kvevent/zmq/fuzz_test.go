@@ -31,7 +31,7 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 2, 0, 1, 0}, true, uint8(3))
 	f.Add([]byte{0, 0, 1, 9, 2, 3, 1, 1, 4, 0, 3, 0, 0, 0, 1, 2, 2, 2, 5, 0}, true, uint8(3))
 	f.Add([]byte{0, 0, 1, 9, 1, 20, 1, 5}, false, uint8(0))
-	f.Add([]byte{0, 0, 1, 0, 1, 1, 3, 0, 0, 0, 1, 2, 2, 1, 37, 0, 5, 0, 6, 0}, true, uint8(40)) // back again, and a message before its replay
+	f.Add([]byte{0, 0, 1, 0, 1, 1, 3, 0, 0, 0, 1, 2, 2, 1, 37, 0, 5, 0, 6, 0}, true, uint8(40)) // a message before its replay
 	f.Fuzz(func(t *testing.T, ops []byte, replay bool, third uint8) {
 		d := newDiary(t)
 		endpoint := ""

@@ -41,8 +41,8 @@ type Faults struct {
 	ReplayPause   time.Duration // pause before each message of a replay
 }
 
-// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: it numbers messages from 0, keeps the last
-// ones for replay, and drops messages for slow subscribers. Its methods may be called concurrently.
+// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: it numbers messages from 0, keeps the
+// last ones for replay, and drops messages for slow subscribers. Its methods may be called concurrently.
 type Publisher struct {
 	cfg PublisherConfig
 
@@ -79,8 +79,8 @@ func NewPublisher(cfg PublisherConfig) *Publisher {
 	return &Publisher{cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, 0))}
 }
 
-// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run. Run must follow, since it closes
-// them; it calls Listen itself if that was not called.
+// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run. Run must follow, since it
+// closes them; it calls Listen itself if that was not called.
 func (p *Publisher) Listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,8 +134,8 @@ func (p *Publisher) ReplayEndpoint() string {
 	return p.router.Endpoint()
 }
 
-// Run serves subscribers until ctx ends; that is no error. An endpoint that cannot be bound is an error. It may be called
-// once. When it returns, messages that still wait for a subscriber are dropped.
+// Run serves subscribers until ctx ends; that is no error. An endpoint that cannot be bound is an error. It may be
+// called once. When it returns, messages that still wait for a subscriber are dropped.
 func (p *Publisher) Run(ctx context.Context) error {
 	if err := p.Listen(); err != nil {
 		return err

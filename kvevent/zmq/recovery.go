@@ -133,9 +133,9 @@ func (s *stream) begin(a *attempt) bool {
 	return true
 }
 
-// ask sends the request over a connection of its own, so that a late answer to an earlier request cannot be mistaken for
-// this one's, and passes the messages to replayed. It returns why the replay ended; nil after its end marker, or if no
-// more messages are needed.
+// ask sends the request over a connection of its own, so that a late answer to an earlier request cannot be mistaken
+// for this one's, and passes the messages to replayed. It returns why the replay ended; nil after its end marker, or if
+// no more messages are needed.
 func (s *stream) ask(ctx context.Context, a *attempt) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -3,8 +3,8 @@ package zmq
 import "github.com/zeebo/xxh3"
 
 // seenSize is the number of last messages whose hashes are remembered, 16 bytes each. Within them a duplicate can be
-// distinguished from a message of a restarted stream. A live message can come after its replay by the messages in flight,
-// some hundreds at most.
+// distinguished from a message of a restarted stream. A live message can come after its replay by the messages in
+// flight, some hundreds at most.
 const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.
@@ -55,8 +55,8 @@ func (s *seen) disconnect() {
 	}
 }
 
-// compare compares the message with the one seen under that number. Payloads contain a time stamp, so that two runs of an
-// engine never have equal messages by chance.
+// compare compares the message with the one seen under that number. Payloads contain a time stamp, so that two runs of
+// an engine never have equal messages by chance.
 func (s *seen) compare(seq uint64, payload []byte) likeness {
 	e := &s.entries[seq%seenSize]
 	if e.seq != seq+1 {

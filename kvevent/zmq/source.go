@@ -18,9 +18,9 @@ type Source struct {
 	Topic string
 }
 
-// Handler receives one stream. Its methods are called one at a time, in order, and never after Run has returned. They may
-// block; this slows the stream down. If it lasts, the engine drops messages, and the stream sees a gap. They must not
-// wait for Run to return.
+// Handler receives one stream. Its methods are called one at a time, in order, and never after Run has returned. They
+// may block; this slows the stream down. If it lasts, the engine drops messages, and the stream sees a gap. They must
+// not wait for Run to return.
 type Handler interface {
 	// Message is the next message of the stream. Sequence numbers have no gap except those that Restarted and Lost
 	// report. payload is valid only during the call.

@@ -37,8 +37,8 @@ type stream struct {
 	announced  bool               // Complete was called for the present state
 	gaveUp     bool               // history was lost because the replay failed, although the engine may still have it
 	relearned  uint64             // the epoch in which that history was requested once more
-	strikes    int                // contradictions between replay and live stream on this connection since they last agreed
-	agreed     bool               // replay and live stream had the same message on this connection, and no contradiction since
+	strikes    int                // contradictions between replay and live stream since they last agreed
+	agreed     bool               // replay and live stream had the same message, and no contradiction since
 	behind     bool               // as last reported to the handler
 	recovering time.Time          // when the present recovery began, or the stream became behind
 	unnumbered bool               // messages of this connection carry no sequence numbers
@@ -197,7 +197,7 @@ func (s *stream) receive(parts [][]byte) {
 func (s *stream) count(payload []byte) {
 	if !s.unnumbered {
 		s.unnumbered = true
-		s.distrust, s.wanted, s.verified = true, false, true // the numbers of a replay's messages cannot be compared with counted ones
+		s.distrust, s.wanted, s.verified = true, false, true // a replay's numbers mean nothing here
 		s.whole, s.announced, s.overflow = false, false, false
 		s.stopReplay()
 		s.pending.forget()

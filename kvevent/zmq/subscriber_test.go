@@ -458,8 +458,8 @@ func replayed(s *stream, run string, n uint64) {
 	}
 }
 
-// A few live messages show that a replay is another engine's, in any order of replay and live messages, and with any time
-// between them. Until then the history does not count as complete.
+// A few live messages show that a replay is another engine's, in any order of replay and live messages, and with any
+// time between them. Until then the history does not count as complete.
 func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 	for name, before := range map[string]uint64{"replay first": 0, "live first": 10} {
 		t.Run(name, func(t *testing.T) {
