@@ -25,8 +25,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// Parts are what the admin listener shows; all are required but Connections, Notes, TokenModels, Stalled, Meant and
-// Reload.
+// Parts are the components that the admin listener shows. All are required except Connections, Notes, TokenModels,
+// Stalled, Meant and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -34,29 +34,29 @@ type Parts struct {
 	Sources   telemetry.Sources
 	Bodies    *proxy.Bodies
 	Log       *slog.Logger
-	// Connections bounds the connections of the admin listener; the zero value is no limit.
+	// Connections bounds the connections of the admin listener. The zero value is no limit.
 	Connections gateway.ConnectionLimit
 	// Streams returns the statistics of each event stream, by its holder.
 	Streams func() map[fleet.Holder]*ingest.Stats
 	// IndexHolders returns the index's statistics of each holder.
 	IndexHolders func() map[fleet.Holder]IndexHolder
-	// Notes returns what discovery could not learn of workers or had to assume, by URL; nil knows nothing.
+	// Notes returns, by URL, what discovery could not learn of workers or had to assume; nil: there are no notes.
 	Notes func() map[string][]string
-	// TokenModels returns where the token ids of each model come from; nil knows nothing.
+	// TokenModels returns the source of the token ids of each model; nil: it is unknown.
 	TokenModels func() []TokenModel
-	// Stalled returns the reason of a stall, "" when there is none; nil: stalls are not watched.
+	// Stalled returns the reason of a stall, "" if there is none; nil: stalls are not watched.
 	Stalled func() string
-	// Meant returns what to add to an error about a name that is unknown: which known one it may be meant for, or
-	// nothing; nil never adds anything.
+	// Meant returns a hint for an error about an unknown name: the known name that may be meant, or "". nil: there are no
+	// hints.
 	Meant func(unknown string, known []string) string
-	// Reload reads the configuration file again and returns what changed. On an error nothing has changed.
+	// Reload reads the configuration file again and returns the changes. After an error nothing has changed.
 	Reload func(context.Context) ([]string, error)
 }
 
-// Admin answers what operators ask. It is an http.Handler, safe for concurrent use.
+// Admin answers the questions of operators. It is an http.Handler, safe for concurrent use.
 type Admin struct {
 	Parts
-	key     [sha256.Size]byte // of the key: comparing digests of fixed length tells nothing by its time
+	key     [sha256.Size]byte // of the key: the time of a comparison of digests says nothing about the key
 	guarded bool
 	routes  http.Handler
 }
@@ -84,12 +84,12 @@ func New(cfg Config, parts Parts) *Admin {
 		mux.HandleFunc(r.path, wrongMethod(r.method))
 	}
 	mux.HandleFunc("/", unknown)
-	// A page in the operator's browser must not be able to post here: loopback is no protection against that.
+	// A web page in the operator's browser can send requests to loopback addresses, too. It must not be able to post here.
 	a.routes = http.NewCrossOriginProtection().Handler(mux)
 	return a
 }
 
-// Serve answers on l until ctx ends; then it waits at most 2 s for requests in flight.
+// Serve answers on l until ctx ends. Then it waits at most 2 s for running requests.
 func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           a,
@@ -125,20 +125,20 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.routes.ServeHTTP(w, r)
 }
 
-// refuse answers an operator for whom there is no place.
+// refuse answers a request on a connection beyond the limit.
 func refuse(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Retry-After", "1")
 	problem(w, http.StatusServiceUnavailable, api.NoPlace())
 }
 
-// allowed compares in constant time.
+// allowed reports whether r has the key. It compares in constant time.
 func (a *Admin) allowed(r *http.Request) bool {
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	digest := sha256.Sum256([]byte(given))
 	return subtle.ConstantTimeCompare(digest[:], a.key[:]) == 1 && ok
 }
 
-// wrongMethod answers those who ask a path in another way than by its method.
+// wrongMethod answers requests with another method than the path's.
 func wrongMethod(method string) http.HandlerFunc {
 	allowed := method
 	if method == http.MethodGet {
@@ -242,7 +242,7 @@ func (a *Admin) decisions(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, Decisions{a.Telemetry.Last(n)})
 }
 
-// queue shows who waits. Of a queue with very many tenants it shows those that wait with the most.
+// queue shows the waiting requests. Of a queue with more than maxTenants tenants it shows those with the most requests.
 func (a *Admin) queue(w http.ResponseWriter, _ *http.Request) {
 	order, lines := a.Gateway.Queue()
 	out := Queue{Order: order, Lines: []QueueLine{}}
@@ -261,7 +261,7 @@ func (a *Admin) queue(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, out)
 }
 
-// maxTenants bounds the tenants that are shown of a queue.
+// maxTenants bounds the shown tenants of a queue.
 const maxTenants = 100
 
 func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
@@ -305,10 +305,10 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, out)
 }
 
-// maxPolicies bounds how many policies are asked about one request.
+// maxPolicies bounds the policies that are asked about one request.
 const maxPolicies = 16
 
-// policies reads ?policy=A,B; nothing is the one in force.
+// policies parses ?policy=A,B. Without a name it is the policy that decides for the request.
 func (a *Admin) policies(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
@@ -330,7 +330,7 @@ func (a *Admin) policies(list string) ([]string, error) {
 	return names, nil
 }
 
-// dialectOf takes the dialect from ?path=, else from the body: what has a prompt is a completion.
+// dialectOf takes the dialect from ?path=, otherwise from the body: a body with a prompt is a completion.
 func dialectOf(r *http.Request, body []byte) (api.Dialect, error) {
 	switch path := r.URL.Query().Get("path"); path {
 	case "":
@@ -375,7 +375,7 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
 }
 
-// problem answers with err.
+// problem answers with an error.
 func problem(w http.ResponseWriter, status int, err error) {
 	text := err.Error()
 	var told *api.Error

@@ -157,7 +157,7 @@ func TestWorkersShowTheirLabels(t *testing.T) {
 	}
 }
 
-func TestAMistypedPolicyIsToldWhichOneMayBeMeant(t *testing.T) {
+func TestAMistypedPolicyGetsAHint(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
 	a.Meant = func(unknown string, known []string) string {
 		if unknown != "margnal" || !slices.Contains(known, "marginal") {
@@ -262,8 +262,8 @@ func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 	}
 }
 
-// TestAWrongMethodIsToldTheRightOne: a GET of /admin/explain is not answered as if the path were wrong.
-func TestAWrongMethodIsToldTheRightOne(t *testing.T) {
+// TestAWrongMethodIsAnsweredWithTheRightOne: a GET of /admin/explain is not answered as if the path were wrong.
+func TestAWrongMethodIsAnsweredWithTheRightOne(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
 	for _, c := range []struct {
 		method, path string

@@ -7,26 +7,25 @@ import (
 	"net/netip"
 )
 
-// Config says where the admin listener is and who may use it.
+// Config are the settings of the admin listener.
 type Config struct {
-	// Listen is host:port; "" opens no admin listener. Loopback by default: it shows prompts' sizes and workers'
-	// addresses.
+	// Listen is the address, host:port; "" opens no admin listener. Loopback by default, since the listener shows the
+	// sizes of prompts and the addresses of workers.
 	Listen string `yaml:"listen"`
-	// Key must be given as a bearer token for /admin/. Required when Listen is not loopback. Prefer KeyFile or the
-	// environment variable WARMPATH_ADMIN_KEY to a key in a file that others read.
+	// Key is the bearer token that requests to /admin/ must have. It is required if Listen is not a loopback address. If
+	// others can read this file, use KeyFile or the environment variable WARMPATH_ADMIN_KEY instead.
 	Key string `yaml:"key"`
-	// KeyFile holds the key; space around it is left out.
+	// KeyFile is a file with the key. White space around the key is removed.
 	KeyFile string `yaml:"key_file"`
 }
 
-// DefaultConfig listens on loopback, port 9090 as Prometheus users expect, without a key.
+// DefaultConfig listens on loopback without a key, at port 9090, which Prometheus users expect.
 func DefaultConfig() Config { return Config{Listen: "127.0.0.1:9090"} }
 
-// minKey bounds a key's length from below: shorter ones can be guessed over a network.
+// minKey is the minimum length of a key. A shorter one can be guessed over a network.
 const minKey = 8
 
-// Validate returns all problems of c, each beginning with the name of its field. It is called when the key has been
-// read.
+// Validate returns all problems of c. Each begins with the name of its field. It is called after the key was read.
 func (c Config) Validate() error {
 	var problems []error
 	if c.Listen != "" {
@@ -43,7 +42,7 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Loopback reports whether address (host:port) can be reached from this machine only.
+// Loopback reports whether address (host:port) can be reached only from this machine.
 func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 
 // Explanations is the answer of /admin/explain when several policies are asked.
 type Explanations struct {
-	Policies []*Explanation `json:"policies"` // in the order they were asked for, all about the same moment
-	Agree    bool           `json:"agree"`    // all choose the same holder
+	Policies []*Explanation `json:"policies"` // in the requested order, all for the same moment
+	Agree    bool           `json:"agree"`    // all chose the same holder
 }
 
 // Explanation is the answer of /admin/explain.
@@ -27,11 +27,11 @@ type Explanation struct {
 	Branch          string  `json:"branch"`
 	Reason          string  `json:"reason"`
 	Summary         string  `json:"summary"`          // the decision in one line
-	Worker          string  `json:"worker,omitempty"` // absent when none can be chosen; error says why
+	Worker          string  `json:"worker,omitempty"` // absent if none could be chosen; error says why
 	Rank            int     `json:"rank"`
 	Trust           string  `json:"trust"`
 	TokenSource     string  `json:"token_source"`
-	TokensMissing   string  `json:"tokens_missing,omitempty"` // why there are no ids, when token_source is text
+	TokensMissing   string  `json:"tokens_missing,omitempty"` // why there are no ids, if token_source is text
 	TokenOrigin     string  `json:"token_origin"`             // the same in words, and where the model's ids come from
 	TokenWaitMS     float64 `json:"token_wait_ms"`
 	PromptTokens    int     `json:"prompt_tokens"`
@@ -39,20 +39,20 @@ type Explanation struct {
 	BlockSize       int     `json:"block_size"`
 	MatchTokens     int     `json:"match_tokens"`
 	PredictedTokens int     `json:"predicted_tokens"`
-	AtRiskTokens    int     `json:"at_risk_tokens,omitempty"` // matched, but taken to be evicted before the request is scheduled
+	AtRiskTokens    int     `json:"at_risk_tokens,omitempty"` // matched, and expected to be evicted before scheduling
 	Error           string  `json:"error,omitempty"`
-	// Best is the candidate with the longest predicted match when it was not chosen, and why not; absent when it was,
-	// or none has any.
+	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if it was
+	// chosen, or if there is no match.
 	Best *Best `json:"best_match,omitempty"`
-	// Terms name what scores are made of, in order. SessionSource is the header or field that named the session.
+	// Terms are the names of the scores' terms, in order. SessionSource is the header or field that named the session.
 	Terms         []string    `json:"terms"`
 	SessionSource string      `json:"session_source,omitempty"`
 	Tenant        string      `json:"tenant,omitempty"`
-	Queued        bool        `json:"queued"`     // it would wait for a worker first, as all are saturated
-	Candidates    []Candidate `json:"candidates"` // those that no filter left out come first
+	Queued        bool        `json:"queued"`     // it would wait for a worker, since all are saturated
+	Candidates    []Candidate `json:"candidates"` // the ones that no filter left out come first
 }
 
-// Best is a holder that has more of a prompt than the one that was chosen.
+// Best is a holder with a longer match than the chosen one's.
 type Best struct {
 	Worker          string `json:"worker"`
 	Rank            int    `json:"rank"`
@@ -68,21 +68,21 @@ type Candidate struct {
 	Why             string         `json:"why"`              // why it was chosen, was not, or was left out
 	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
 	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
-	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries, less those at risk
+	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries, without those at risk
 	AtRiskTokens    int            `json:"at_risk_tokens,omitempty"`
-	FullTokens      int            `json:"full_tokens"`     // what full attention alone would claim
-	UncachedTokens  int            `json:"uncached_tokens"` // the engine would compute
+	FullTokens      int            `json:"full_tokens"`     // the match if only groups with full attention counted
+	UncachedTokens  int            `json:"uncached_tokens"` // that the engine would compute
 	Trust           string         `json:"trust"`
 	TrustReason     string         `json:"trust_reason"`
 	Load            Load           `json:"load"`
-	Pace            fleet.Pace     `json:"pace"` // how much longer its passes take than its kind's
+	Pace            fleet.Pace     `json:"pace"` // how much longer its passes take than those of its kind
 	Score           float64        `json:"score"`
-	// Terms are what the score is made of, by name; absent for one that was left out.
+	// Terms are the terms of the score, by name; absent if a filter left it out.
 	Terms   map[string]float64 `json:"terms,omitempty"`
 	LeftOut string             `json:"left_out,omitempty"` // the filter's reason
 }
 
-// explanation turns a decision into its answer. models say where token ids come from.
+// explanation returns the answer for a decision. models are the sources of token ids.
 func explanation(e *gateway.Explanation, s *fleet.Snapshot, models []TokenModel) *Explanation {
 	r := &e.Record
 	out := &Explanation{
@@ -116,17 +116,17 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, models []TokenModel)
 	return out
 }
 
-// limited says how long a holder that answered 429 gets none of the tenant's requests.
+// limited says for how long a holder that answered 429 gets no requests of the tenant.
 func limited(s *fleet.Snapshot, e *gateway.Explanation, h fleet.Holder) string {
 	now := time.Now().UnixNano()
 	until := s.LimitedUntil(h, e.Tenant, now)
 	if until == 0 {
-		return policy.ReasonLimited // over by now
+		return policy.ReasonLimited // the pause is over
 	}
 	return fmt.Sprintf("answered 429: gets no requests for another %d s", (until-now+int64(time.Second)-1)/int64(time.Second))
 }
 
-// bestOf returns the candidate with the longest match if another was chosen.
+// bestOf returns the candidate with the longest match; nil if it was chosen.
 func bestOf(r *warmpath.Record) *Best {
 	best := -1
 	for i := range r.Candidates {
@@ -141,7 +141,7 @@ func bestOf(r *warmpath.Record) *Best {
 	return &Best{c.Worker.URL, c.Rank, c.Kept(), r.Why(best)}
 }
 
-// termsOf names what the score of c is made of.
+// termsOf returns the terms of the score of c by name.
 func termsOf(r *warmpath.Record, c *policy.Candidate) map[string]float64 {
 	terms := map[string]float64{}
 	for i, name := range r.Terms {

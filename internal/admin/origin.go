@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// origins say where a prompt's ids come from.
+// origins are texts for the source of a prompt's ids.
 var origins = map[tokens.Outcome]string{
 	tokens.Given:     "the ids are in the body",
 	tokens.InProcess: "the ids are made in the router",
@@ -20,7 +20,7 @@ var origins = map[tokens.Outcome]string{
 	tokens.Service:   "the tokenizer service made the ids",
 }
 
-// missing says why a prompt has no ids.
+// missing are texts for the reason why a prompt has no ids.
 var missing = map[tokens.Outcome]string{
 	tokens.Batch:       "the body has several prompts",
 	tokens.Off:         "nobody is asked (tokens.budget is 0)",
@@ -33,7 +33,7 @@ var missing = map[tokens.Outcome]string{
 	tokens.Failed:      "every worker that was asked failed",
 }
 
-// originOf says where the ids of an explained prompt come from, or why there are none, and where those of its model do.
+// originOf returns the source of the ids of an explained prompt, or why there are none, and the source for its model.
 func originOf(e *gateway.Explanation, models []TokenModel) string {
 	said := origins[e.TokenSource]
 	switch {
@@ -44,7 +44,7 @@ func originOf(e *gateway.Explanation, models []TokenModel) string {
 		said = "there are no ids: " + missing[e.TokenSource]
 	}
 	switch e.TokenSource {
-	case tokens.Given, tokens.Service, tokens.Batch, tokens.Off: // it does not matter what the model's files are
+	case tokens.Given, tokens.Service, tokens.Batch, tokens.Off: // the model's files do not matter
 		return said
 	}
 	var all []string
@@ -59,7 +59,7 @@ func originOf(e *gateway.Explanation, models []TokenModel) string {
 	return said + ". " + strings.Join(all, ". ")
 }
 
-// describe says in words where the ids of m come from, and what to do about it.
+// describe returns a text about the source of the ids of m, and what to do about it.
 func (m *TokenModel) describe() string {
 	said := ""
 	switch m.Source {

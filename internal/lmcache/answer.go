@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// instance is one LMCache engine: one or more workers, a rank of the model each, that cache the same chunks.
+// instance is one LMCache engine. Its workers, one for each rank of the model, cache the same chunks.
 type instance struct {
 	id, ip string
-	keys   int64 // chunks, of the rank that has the most
+	keys   int64 // chunks of the rank with the most
 }
 
-// cached is how much of a prompt an instance has.
+// cached is the part of a prompt that an instance has.
 type cached struct {
 	instance string
 	tokens   int

@@ -23,17 +23,18 @@ import (
 )
 
 const (
-	// maxLookup is how long a request waits for a lookup at most, as in the source: prefill of some 5,000 tokens.
+	// maxLookup is the longest wait of a request for a lookup, the same as in the router from which lmcache_aware comes.
+	// In this time an engine computes some 5,000 tokens.
 	maxLookup = 200 * time.Millisecond
-	// rest is for how long no lookup is tried after one that failed: a controller that hangs costs a request in a few.
+	// rest is the time without lookups after a failed one, so that a controller that hangs delays few requests.
 	rest = time.Second
-	// keptPolls is how many polls may fail before what the last good one said is forgotten.
+	// keptPolls is how many polls may fail before the last good answer is forgotten.
 	keptPolls = 3
-	// maxAnswer bounds an answer in bytes: a row of a worker is some 200.
+	// maxAnswer bounds an answer in bytes. The row of a worker has some 200.
 	maxAnswer = 8 << 20
 )
 
-// Client asks one controller. Its methods may be called from any goroutine; Run once.
+// Client asks one controller. Run is called once; the other methods may be called from any goroutine.
 type Client struct {
 	config peers.LMCacheAware
 	fleet  *fleet.Fleet
@@ -47,16 +48,16 @@ type Client struct {
 	looking answers
 }
 
-// answers says whether the last call of a kind was answered, so that only changes are logged.
+// answers remembers whether the last call of a kind was answered, so that only changes are logged.
 type answers struct{ silent atomic.Bool }
 
-// poll is what the controller said of its workers.
+// poll is an answer of the controller about its workers.
 type poll struct {
 	at        time.Time
 	instances []instance
 }
 
-// view is a poll as workers of a fleet.
+// view is a poll by workers of the fleet.
 type view struct {
 	poll       *poll
 	generation uint64                    // of the fleet
@@ -70,8 +71,8 @@ func NewClient(n network.Network) *http.Client {
 		IdleConnTimeout: 4 * time.Second, DisableCompression: true}}
 }
 
-// New returns a client for the controller that c names; c is valid. It starts nothing. A nil client is one with its own
-// connections, which are closed when Run ends.
+// New returns a client for the controller of c, which must be valid. It starts nothing. If client is nil, it gets its
+// own connections, which are closed when Run ends.
 func New(c peers.LMCacheAware, f *fleet.Fleet, client *http.Client, log *slog.Logger) *Client {
 	if client == nil {
 		client = NewClient(nil)
@@ -87,7 +88,7 @@ func (c *Client) interval() time.Duration {
 	return time.Duration(c.config.PollIntervalSecs) * time.Second
 }
 
-// Run polls until ctx ends, which is no error.
+// Run polls until ctx ends; that is no error.
 func (c *Client) Run(ctx context.Context) error {
 	defer c.client.CloseIdleConnections()
 	for {
@@ -102,7 +103,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// report logs that the controller stopped answering what it is asked for, or answers again.
+// report logs that the controller stopped answering questions of a kind, or answers again.
 func (c *Client) report(a *answers, what string, err error) {
 	switch was := a.silent.Swap(err != nil); {
 	case err != nil && !was:
@@ -127,9 +128,9 @@ func (c *Client) poll(ctx context.Context) error {
 	return nil
 }
 
-// Cached returns what the controller knows of workers in the fleet, by ascending worker: how much they have cached, as last
-// polled, and where the policy looks prompts up, how much of this one. Nothing where it does not answer in time. The result
-// must not be changed.
+// Cached returns the facts of the controller about workers in the fleet, by ascending worker: the number of cached chunks
+// of the last poll, and, if the policy looks prompts up, the cached tokens of this prompt. If the controller does not
+// answer in time, the latter are missing. The caller must not change the result.
 func (c *Client) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
 	v := c.view()
 	if c.config.LookupMode != peers.LookupPrefix || len(prompt) == 0 {
@@ -141,7 +142,7 @@ func (c *Client) Cached(ctx context.Context, prompt []block.Token) []policy.Cach
 	}
 	found, err := c.lookup(ctx, prompt)
 	if err != nil {
-		if ctx.Err() == nil { // not because the client went away
+		if ctx.Err() == nil { // otherwise the client went away
 			c.resting.Store(now.Add(rest).UnixNano())
 			c.report(&c.looking, "a prompt", err)
 		}
@@ -192,7 +193,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]b
 		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
 	case resp.StatusCode != http.StatusOK:
 		if key := c.config.ControllerAPIKey; key != "" {
-			answer = bytes.ReplaceAll(answer, []byte(key), []byte("[redacted]")) // it may repeat what it was sent
+			answer = bytes.ReplaceAll(answer, []byte(key), []byte("[redacted]")) // the answer may repeat the key
 		}
 		return nil, fmt.Errorf("%s answered %d: %.200q", path, resp.StatusCode, answer)
 	case len(answer) > maxAnswer:
@@ -201,7 +202,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]b
 	return answer, nil
 }
 
-// view returns the last poll as workers of the fleet as it is now.
+// view returns the last poll by workers of the present fleet.
 func (c *Client) view() *view {
 	p, snap := c.polled.Load(), c.fleet.Snapshot()
 	if p != nil && time.Since(p.at) > keptPolls*c.interval()+c.timeout() {
@@ -215,7 +216,8 @@ func (c *Client) view() *view {
 	return v
 }
 
-// place finds the workers of instances: by the configured map, else the one worker at the address they registered from.
+// place finds the worker of each instance: by the configured map, otherwise the only worker at the address from which
+// the instance registered.
 func (c *Client) place(p *poll, snap *fleet.Snapshot) *view {
 	v := &view{poll: p, generation: snap.Generation(), byInstance: map[string]fleet.WorkerID{}}
 	byURL, byHost := map[string]fleet.WorkerID{}, map[string]fleet.WorkerID{}
@@ -223,7 +225,7 @@ func (c *Client) place(p *poll, snap *fleet.Snapshot) *view {
 		byURL[w.URL] = w.ID
 		host := hostOf(w.URL)
 		if _, twice := byHost[host]; twice {
-			byHost[host] = fleet.NoWorker // nobody can tell which
+			byHost[host] = fleet.NoWorker // it may be any of several workers
 			continue
 		}
 		byHost[host] = w.ID
@@ -250,7 +252,7 @@ func (c *Client) place(p *poll, snap *fleet.Snapshot) *view {
 	return v
 }
 
-// note adds what is known of a worker; of several instances or ranks the most.
+// note adds facts about a worker. Of several instances or ranks the largest numbers count.
 func (v *view) note(e policy.Cached) {
 	at, ok := slices.BinarySearchFunc(v.external, e.Worker, func(e policy.Cached, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
 	if !ok {
@@ -261,7 +263,7 @@ func (v *view) note(e policy.Cached) {
 	old.Tokens, old.Keys = max(old.Tokens, e.Tokens), max(old.Keys, e.Keys)
 }
 
-// with returns what is known with what a lookup found.
+// with returns the facts of v and the result of a lookup.
 func (v *view) with(found []cached) []policy.Cached {
 	merged := view{external: slices.Clone(v.external)}
 	for _, f := range found {
@@ -272,7 +274,7 @@ func (v *view) with(found []cached) []policy.Cached {
 	return merged.external
 }
 
-// trimBase brings a worker's URL into the form that the fleet knows it by.
+// trimBase returns a worker's URL in the form that the fleet uses.
 func trimBase(url string) string {
 	return strings.TrimSuffix(strings.TrimRight(url, "/"), "/v1")
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/warmpath/warmpath/internal/ingest"
 )
 
-// Sources are asked at each scrape for what others know now. A nil function shows nothing. They are called
-// concurrently.
+// Sources return the present state of other components. They are called at each scrape, concurrently. A nil function
+// means that there is nothing to show.
 type Sources struct {
 	Workers func() []Worker
 	Index   func() []Index
 	Tokens  func() TokenStats
 	Queue   func() []Line
-	// Stalls describes each kind of work that can stall. Stale returns the age of the figures of the index and of the
-	// events that the other functions return: more than 0 while current figures are not available.
+	// Stalls returns each kind of work that can stall. Stale returns the age of the figures of the index and of events
+	// that the other functions return. It is more than 0 while current figures are not available.
 	Stalls func() []Stall
 	Stale  func() time.Duration
 }
 
-// Line is what waits for the workers of one base model.
+// Line are the requests that wait for the workers of one base model.
 type Line struct {
 	Model    string
 	Requests int
@@ -32,8 +32,8 @@ type Line struct {
 // Worker is a worker as metrics show it.
 type Worker struct {
 	URL string
-	Up  bool // healthy and ready: requests may go there
-	// Reports and ReportsFailed count the answers to how busy it is, and the questions without one.
+	Up  bool // healthy and ready: it may get requests
+	// Reports and ReportsFailed count the questions about its load with and without an answer.
 	Reports, ReportsFailed uint64
 	Holders                []Holder
 }
@@ -43,36 +43,36 @@ type Holder struct {
 	Rank          int
 	Trust         string  // exact, degraded, approximate, none
 	Requests      int64   // reserved now
-	PrefillTokens int64   // uncached prompt tokens dispatched whose first token has not come
+	PrefillTokens int64   // uncached prompt tokens of requests without a first token
 	ContextBlocks int64   // blocks of the contexts being served
 	Blocks        int64   // blocks the index holds for it
-	Evicted       int64   // of its blocks, what the index dropped for want of room since it was last forgotten
-	Refused       int64   // of its announcements and blocks, what the index refused since it was last forgotten
+	Evicted       int64   // its blocks that the index evicted since it was last forgotten
+	Refused       int64   // its announcements and blocks that the index refused since it was last forgotten
 	Suspect       bool    // its worker seems to be frozen
-	Share         float64 // of the requests that it would get, what it gets: below 1 while it starts slowly
-	Useless       bool    // it gets no requests for a model and endpoint, as its answers there were useless
-	Limited       bool    // a pause after a 429 holds, if only for one tenant
-	Leaked        uint64  // requests that were lost without giving back their load
+	Share         float64 // the share of its normal requests that it gets: below 1 during slow start
+	Useless       bool    // it gets no requests for a model and endpoint, since its answers there were useless
+	Limited       bool    // it is paused after a 429, at least for one tenant
+	Leaked        uint64  // requests that were lost without a release of their load
 	Timing        Timing
 	Report        *Report
 	Stream        *ingest.Stats // nil if the holder has no event source
 }
 
-// Timing is what a holder's passes take, as learned.
+// Timing is the learned duration of a holder's passes.
 type Timing struct {
 	Parts []TimingPart
-	Pace  float64 // the holder's own factor in them: 1 unless it is believed
-	// Measured is the estimate that Pace comes of, with its 95 % confidence interval; 0: there is no evidence.
+	Pace  float64 // the holder's own factor; 1 unless a different one is believed
+	// Measured is the estimate for Pace with its 95 % confidence interval; 0 if there is no evidence.
 	Measured, Low, High float64
 }
 
-// TimingPart is a coefficient: seconds for a pass, or for each of something in it.
+// TimingPart is a coefficient: seconds for a pass, or for each item in it, such as a token.
 type TimingPart struct {
 	Name    string // base, sequence, context, token, attention
 	Seconds float64
 }
 
-// Report is what a holder's engine last said of itself.
+// Report is the last load report of a holder's engine.
 type Report struct {
 	Age              time.Duration
 	Running, Waiting int64
@@ -88,23 +88,23 @@ type Index struct {
 	Evictions                  uint64
 }
 
-// TokenStats is the state of the token cache and of the asking of engines.
+// TokenStats is the state of the token cache, and the counts of questions to engines.
 type TokenStats struct {
 	CacheBytes, CacheEntries int64
-	Asked, Hedged, Opened    uint64 // calls made to engines, second calls beside a slow first, breakers opened
-	Waited, Late             uint64 // questions that waited for their turn, answers that came when nobody waited any more
-	Checked, Differed        uint64 // prompts whose ids made in process were compared with an engine's, and were not equal
+	Asked, Hedged, Opened    uint64 // calls to engines, second calls because the first was slow, breakers that opened
+	Waited, Late             uint64 // questions that waited for their turn, answers that came after their request went on
+	Checked, Differed        uint64 // prompts whose ids made in process were compared with an engine's, and those that differed
 	// Distrusted are the models whose ids made in process are not used now.
 	Distrusted []string
-	// Answers that were compared with the beginning that was known of them, and that were not as it said; models whose
-	// beginnings are not used now.
+	// BeginningsChecked counts answers that were compared with a known beginning, BeginningsDiffered those that differed.
+	// BeginningsOff are the models whose beginnings are not used now.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string
-	// Models are how many models' ids come from where; nil is not known.
+	// Models is the number of models by the source of their ids; nil if it is unknown.
 	Models map[string]int
 }
 
-// trusts are all values of the trust label, so that a scrape shows the ones that do not hold as 0.
+// trusts are all values of the label trust. A scrape shows those that do not hold as 0.
 var trusts = []string{"exact", "degraded", "approximate", "none"}
 
 // collector turns Sources into metrics.
@@ -209,7 +209,7 @@ func newCollector(src Sources) *collector {
 	}
 }
 
-// Describe sends nothing: the collector is unchecked, as its series come and go with workers.
+// Describe sends nothing. So the registry does not check the collector, whose series come and go with workers.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect asks every source once.

@@ -7,21 +7,22 @@ import (
 	"log/slog"
 )
 
-// Config says what is remembered and what is logged.
+// Config are the settings for remembered decisions and for the log.
 type Config struct {
-	// Decisions is how many of the last decisions /admin/decisions can show. 1024 are the last seconds of a busy router
-	// and cost less than 1 MB; 0 keeps none. Upper bound 1,000,000.
+	// Decisions is how many of the last decisions /admin/decisions can show, at most 1,000,000. 1024 are the last seconds
+	// of a busy router and cost less than 1 MB. 0 keeps none.
 	Decisions int `yaml:"decisions"`
-	// LogLevel is debug, info, warn or error; debug writes one line per request.
+	// LogLevel is debug, info, warn or error. With debug there is a line for each request.
 	LogLevel string `yaml:"log_level"`
 	// LogFormat is text (for people) or json (for collectors).
 	LogFormat string `yaml:"log_format"`
 }
 
-// maxDecisions bounds the ring: a record takes about 700 bytes, so a million is 700 MB and surely a mistake beyond.
+// maxDecisions bounds the ring. A record takes about 700 bytes, so that a million take 700 MB; a larger number is a
+// mistake.
 const maxDecisions = 1_000_000
 
-// DefaultConfig keeps the last 1024 decisions and logs what an operator should see, as text.
+// DefaultConfig keeps the last 1024 decisions, and logs from level info on as text.
 func DefaultConfig() Config {
 	return Config{Decisions: 1024, LogLevel: "info", LogFormat: "text"}
 }
@@ -41,7 +42,7 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// NewLogger returns the logger that c asks for, writing to w. It fails on a level or format that Validate refuses.
+// NewLogger returns a logger for c that writes to w. It returns an error for a level or format that Validate refuses.
 func NewLogger(c Config, w io.Writer) (*slog.Logger, error) {
 	level, err := logLevel(c.LogLevel)
 	if err != nil {

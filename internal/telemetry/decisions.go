@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Record is one finished request as /admin/decisions shows it: what was known when the worker was chosen, and what came
-// of it. Its JSON names are stable. Token counts that nobody reported are absent, never 0.
+// Record is one finished request as /admin/decisions shows it: the facts at the time of the decision, and the result.
+// Its JSON names are stable. Token counts that were not reported are absent, never 0.
 type Record struct {
 	// ID counts the requests of this process from 1.
 	ID uint64 `json:"id"`
@@ -14,87 +14,87 @@ type Record struct {
 	Time time.Time `json:"time"`
 	// RequestID is the client's X-Request-Id, if it sent one.
 	RequestID string `json:"request_id,omitempty"`
-	// Dialect is openai_chat or openai_completions; Model is the name that the client asked for.
+	// Dialect is openai_chat or openai_completions; Model is the name in the request.
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`
 	Stream  bool   `json:"stream"`
-	// SessionSource is the header or body field that named the request's session; the key itself is not kept. Tenant
-	// is who asked, as far as is known.
+	// SessionSource is the header or body field that named the request's session; the session's key is not kept. Tenant
+	// is the request's tenant, if it is known.
 	SessionSource string `json:"session_source,omitempty"`
 	Tenant        string `json:"tenant,omitempty"`
-	// Policy and Branch say who decided and by which rule, Reason says it in words.
+	// Policy decided, by the rule Branch. Reason explains it in words.
 	Policy string `json:"policy,omitempty"`
 	Branch string `json:"branch,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	// Worker is the URL of the worker that served the request (the last one tried), Rank its data-parallel rank.
 	Worker string `json:"worker,omitempty"`
 	Rank   int    `json:"rank"`
-	// Trust is how far that holder's entries could be believed when the decision was made.
+	// Trust is the holder's trust at the time of the decision.
 	Trust string `json:"trust,omitempty"`
-	// TokenSource is where the prompt's token ids came from, or why there were none (see
-	// warmpath_token_requests_total).
+	// TokenSource is the source of the prompt's token ids, or why there were none (see warmpath_token_requests_total).
 	TokenSource string `json:"token_source"`
-	// TokensMissing is why there were no ids when TokenSource is text; absent when there are ids.
+	// TokensMissing is why there were no ids, if TokenSource is text; absent if there are ids.
 	TokensMissing string `json:"tokens_missing,omitempty"`
-	// PromptTokens is the number of ids that were routed on, 0 when the request was routed by load.
+	// PromptTokens is the number of ids used for routing; 0 if the request was routed by load.
 	PromptTokens int `json:"prompt_tokens"`
-	// MatchTokens are covered by confirmed blocks. PredictedTokens are taken to be cached when the request is scheduled:
-	// they count speculative blocks too, and leave out AtRiskTokens, which are taken to be evicted before.
+	// MatchTokens are covered by confirmed blocks. PredictedTokens are expected to be cached when the request is
+	// scheduled: speculative blocks count, too, and AtRiskTokens, which are expected to be evicted before, do not.
 	MatchTokens     int `json:"match_tokens"`
 	PredictedTokens int `json:"predicted_tokens"`
 	AtRiskTokens    int `json:"at_risk_tokens,omitempty"`
-	// ReportedTokens is the engine's own count of cached prompt tokens; Difference is what was matched, less what was at
-	// risk, minus reported.
+	// ReportedTokens is the engine's own count of cached prompt tokens. Difference is the matched tokens that were not at
+	// risk, minus ReportedTokens.
 	ReportedTokens *int `json:"reported_tokens,omitempty"`
 	Difference     *int `json:"difference,omitempty"`
-	// UsageUnasked: the answer is a stream and the client did not ask for the usage (stream_options.include_usage);
-	// most engines then report none.
+	// UsageUnasked means that the answer is a stream and the client did not ask for the usage
+	// (stream_options.include_usage). Then most engines report none.
 	UsageUnasked bool `json:"-"`
-	// OutputTokens is what the engine says it generated.
+	// OutputTokens is the number of generated tokens that the engine reported.
 	OutputTokens *int `json:"output_tokens,omitempty"`
-	// Shadow is what the shadow policy would have decided; absent where it was not asked.
+	// Shadow is the decision of the shadow policy; absent if it was not asked.
 	Shadow *Shadow `json:"shadow,omitempty"`
-	// Attempts counts the workers tried; Failed names those that gave up before the first byte, with their errors.
+	// Attempts is the number of workers tried. Failed are the workers that failed before the first byte, with their
+	// errors.
 	Attempts int      `json:"attempts"`
 	Failed   []string `json:"failed,omitempty"`
-	// Status is what the client got. 499 stands for a client that went away first.
+	// Status is the status that the client got. 499 means that the client went away before.
 	Status int `json:"status"`
-	// Finish says how it ended: success (a finish_reason was seen), rejected, client_gone, refused, reset,
-	// header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without one, whatever its
-	// status), bad_attempt.
+	// Finish says how the request ended: success (the answer had a finish_reason), rejected, client_gone, refused, reset,
+	// header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without a finish_reason),
+	// bad_attempt.
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
-	// Milliseconds since Time: until the tokens were there, until the decision, until the first token, until the end.
+	// Milliseconds from Time to the token ids, the decision, the first token, and the end.
 	TokensMS     float64 `json:"tokens_ms"`
 	RouteMS      float64 `json:"route_ms"`
-	QueueMS      float64 `json:"queue_ms,omitempty"` // what it waited until a worker could take it
+	QueueMS      float64 `json:"queue_ms,omitempty"` // the wait until a worker could take it
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
 }
 
-// Claimed returns the tokens that the engine was expected to have cached, by what it had confirmed.
+// Claimed returns the confirmed tokens that were expected to be cached.
 func (r *Record) Claimed() int { return max(min(r.MatchTokens, r.PredictedTokens), 0) }
 
-// Shadow is another policy's opinion on one request, before it was routed.
+// Shadow is the decision of another policy for a request. It had no effect.
 type Shadow struct {
 	Policy          string `json:"policy"`
 	Agrees          bool   `json:"agrees"` // the same holder
 	Branch          string `json:"branch,omitempty"`
-	Worker          string `json:"worker,omitempty"` // absent when it would have had none; error says why
+	Worker          string `json:"worker,omitempty"` // absent if it chose none; error says why
 	Rank            int    `json:"rank"`
 	MatchTokens     int    `json:"match_tokens"`
 	PredictedTokens int    `json:"predicted_tokens"`
-	// Difference is its predicted tokens minus those of the decision: above 0 it would have found more in the cache.
+	// Difference is its predicted tokens minus those of the decision. A positive number means more tokens in the cache.
 	Difference int     `json:"difference"`
 	Error      string  `json:"error,omitempty"`
-	MS         float64 `json:"ms"` // that asking took
+	MS         float64 `json:"ms"` // that its decision took
 }
 
 // ring keeps the last records. It is safe for concurrent use.
 type ring struct {
 	mu   sync.Mutex
-	recs []Record // guarded by mu; a circle of fixed length
-	next int      // guarded by mu; where the next one goes
+	recs []Record // guarded by mu; a ring of fixed length
+	next int      // guarded by mu; the place of the next record
 	full bool     // guarded by mu
 }
 

@@ -1,7 +1,6 @@
-// Package telemetry is where Warmpath counts and remembers what it did: a Prometheus registry whose names begin with
-// warmpath_, a bounded ring of the last decisions, and the logger. It knows no other component: whoever has something
-// to show hands in a plain value (a Record per request) or a function that is called at scrape time (Sources).
-// Prometheus is imported here and nowhere else.
+// Package telemetry has Warmpath's metrics, the last decisions and the logger: a Prometheus registry with names that
+// begin with warmpath_, a bounded ring of decisions, and a slog.Logger. Other components give it plain values (a Record
+// for each request) or functions that are called at each scrape (Sources). No other package imports Prometheus.
 //
 //	t := telemetry.New(telemetry.DefaultConfig())
 //	t.Finished(&record)             // once per request

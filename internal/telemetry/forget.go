@@ -8,11 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// keepGone is how long the series of a worker that left are shown: several scrapes at any usual interval, so that its
-// last requests are counted, and short enough that workers that come and go under new names do not pile up.
+// keepGone is how long the series of a worker that left are kept. It is longer than several scrapes at any usual
+// interval, so that the last requests are counted. With a longer time, many workers that come and go would have too
+// many series.
 const keepGone = 15 * time.Minute
 
-// forgetGone drops the series of workers that have not been among present for keepGone. It is called at each scrape.
+// forgetGone removes the series of workers that left at least keepGone ago. It is called at each scrape.
 func (t *Telemetry) forgetGone(present []Worker, now time.Time) {
 	t.goneMu.Lock()
 	defer t.goneMu.Unlock()
@@ -32,7 +33,8 @@ func (t *Telemetry) forgetGone(present []Worker, now time.Time) {
 	})
 }
 
-// forget drops all series of a worker. A request that ends meanwhile may leave one behind, until it is gone again.
+// forget removes all series of a worker. A request that ends at the same time may create one again; the next call after
+// keepGone removes it.
 func (t *Telemetry) forget(worker string) {
 	t.workers.Delete(worker)
 	t.perWorker.Range(func(key, _ any) bool {
@@ -49,7 +51,7 @@ func (t *Telemetry) forget(worker string) {
 	}
 }
 
-// forgetting drops the series of workers that left before each answer of next.
+// forgetting removes the series of workers that left before it calls next.
 func (t *Telemetry) forgetting(src Sources, next http.Handler) http.Handler {
 	if src.Workers == nil {
 		return next

@@ -10,19 +10,18 @@ import (
 // microseconds; 2 s is longer than any pause of a loaded machine, and shorter than the patience of clients.
 const StallAfter = 2 * time.Second
 
-// Progress records work under way, so that work that does not end can be seen, whichever lock it holds: no method
-// takes a lock. The zero value is ready; the methods may be called from any goroutine.
+// Progress records running work, so that work that does not end is seen. No method takes a lock, so that it works
+// whatever lock that work holds. The zero value is ready; the methods may be called from any goroutine.
 type Progress struct {
-	// began is the time at which the work in each slot began, in Unix nanoseconds; 0 is a free slot. A machine
-	// computes fewer than 256 decisions at a time. Work that finds no free slot is not recorded: then 256 other
-	// pieces of work are under way.
+	// began is the time when the work in each slot began, in Unix nanoseconds; 0 is a free slot. A machine computes fewer
+	// than 256 decisions at a time. If no slot is free, work is not recorded.
 	began [256]atomic.Int64
 }
 
 // noSlot is the slot of work that is not recorded.
 const noSlot = -1
 
-// Begin records work that begins at now, in Unix nanoseconds, and returns the slot for End.
+// Begin records work that begins at now, in Unix nanoseconds. It returns the slot for End.
 func (p *Progress) Begin(now int64) (slot int) {
 	first := rand.IntN(len(p.began))
 	for i := range p.began {
@@ -34,14 +33,14 @@ func (p *Progress) Begin(now int64) (slot int) {
 	return noSlot
 }
 
-// End frees the slot: its work has ended.
+// End records that the work in the slot has ended.
 func (p *Progress) End(slot int) {
 	if slot != noSlot {
 		p.began[slot].Store(0)
 	}
 }
 
-// Oldest returns the age of the oldest work under way at now; 0 when there is none.
+// Oldest returns the age of the oldest running work; 0 if there is none.
 func (p *Progress) Oldest(now time.Time) time.Duration {
 	oldest := now.UnixNano()
 	for i := range p.began {
@@ -55,8 +54,8 @@ func (p *Progress) Oldest(now time.Time) time.Duration {
 // Stall is the age of the oldest work of one kind.
 type Stall struct {
 	What string        // decisions, events
-	For  time.Duration // 0: nothing is under way
-	Who  string        // whose events, for people; "" is not known
+	For  time.Duration // 0: no work is running
+	Who  string        // the holder, for messages; "" is unknown
 }
 
 // Stalled reports whether the work makes no progress.

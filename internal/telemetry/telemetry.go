@@ -14,7 +14,7 @@ import (
 
 // Telemetry counts requests and remembers decisions. It is safe for concurrent use and starts no goroutine.
 type Telemetry struct {
-	// Deciding records the decisions under way: the choice of a worker, and the speculative entry of the prompt.
+	// Deciding records running decisions: the choice of a worker, and the speculative entry of the prompt.
 	Deciding Progress
 
 	registry *prometheus.Registry
@@ -41,24 +41,24 @@ type Telemetry struct {
 	shadowDiff *prometheus.HistogramVec
 	shadowCost *prometheus.HistogramVec
 
-	perWorker sync.Map // workerKey → *workerSeries: saves six label look-ups a request
-	workers   sync.Map // URL → struct{}: those that series name
+	perWorker sync.Map // workerKey → *workerSeries: saves six look-ups of labels for each request
+	workers   sync.Map // URL → struct{}: workers that have series
 
 	goneMu sync.Mutex
-	gone   map[string]time.Time // guarded by goneMu; workers that left, since when
+	gone   map[string]time.Time // guarded by goneMu; when workers left
 }
 
-// workerKey names the series that one (worker, policy) pair writes.
+// workerKey is the key of the series of one worker and policy.
 type workerKey struct{ worker, policy string }
 
-// workerSeries are the series that every finished request of a (worker, policy) touches.
+// workerSeries are the series that every finished request of a worker and policy changes.
 type workerSeries struct {
 	firstToken, total, difference                                  prometheus.Observer
 	prompt, matched, predicted, atRisk, reported, uncached         prometheus.Counter
 	equal, over, under, unreported, unasked, approximate, unrouted prometheus.Counter
 }
 
-// New returns a Telemetry with its own registry; nothing is registered globally.
+// New returns a Telemetry with a registry of its own. It registers nothing globally.
 func New(cfg Config) *Telemetry {
 	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions), gone: map[string]time.Time{}}
 	t.makeRequestMetrics()
@@ -74,10 +74,11 @@ func New(cfg Config) *Telemetry {
 	return t
 }
 
-// latencyBuckets run from a warm small model (1 ms) to a cold long prompt in a queue (2 min).
+// latencyBuckets range from a small model with a cached prompt (1 ms) to a long prompt that is not cached and waits (2
+// min).
 var latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 
-// differenceBuckets show, with tokens being whole numbers, exactly 0 as the bucket (-1, 0].
+// differenceBuckets have (-1, 0] as the bucket of exactly 0, since tokens are whole numbers.
 var differenceBuckets = []float64{-16384, -4096, -1024, -256, -64, -16, -1, 0, 16, 64, 256, 1024, 4096, 16384}
 
 func (t *Telemetry) makeRequestMetrics() {
@@ -123,7 +124,7 @@ func (t *Telemetry) makeDecisionMetrics() {
 		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}}, []string{"policy"})
 }
 
-// Shadowed counts an opinion of the shadow policy.
+// Shadowed counts a decision of the shadow policy.
 func (t *Telemetry) Shadowed(s *Shadow) {
 	result := "other"
 	switch {
@@ -141,7 +142,7 @@ func (t *Telemetry) Shadowed(s *Shadow) {
 // Decided counts a decision.
 func (t *Telemetry) Decided(policy, branch string) { t.branches.WithLabelValues(policy, branch).Inc() }
 
-// Queued counts a request that had to wait for a worker, and how that ended.
+// Queued counts a request that waited for a worker, by the outcome.
 func (t *Telemetry) Queued(outcome string, wait time.Duration) {
 	t.queued.WithLabelValues(outcome).Observe(wait.Seconds())
 }
@@ -163,13 +164,13 @@ func (t *Telemetry) makeTokenMetrics() {
 		[]string{"outcome", "worker"})
 }
 
-// Started counts a request in and returns its number.
+// Started counts a request that began, and returns its number.
 func (t *Telemetry) Started() uint64 {
 	t.inFlight.Inc()
 	return t.ids.Add(1)
 }
 
-// Ended counts a request out, refused or finished.
+// Ended counts a request that ended, refused or finished.
 func (t *Telemetry) Ended() { t.inFlight.Dec() }
 
 // Finished counts a request that was routed, and remembers it. rec is copied.
@@ -191,7 +192,7 @@ func (t *Telemetry) Finished(rec *Record) {
 	}
 }
 
-// compare books what was predicted against what the engine reported.
+// compare counts the difference between the predicted cached tokens and those that the engine reported.
 func (s *workerSeries) compare(rec *Record) {
 	if rec.ReportedTokens == nil {
 		if rec.UsageUnasked && rec.OutputTokens == nil {
@@ -242,23 +243,23 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 	return s.(*workerSeries)
 }
 
-// Refused counts a request that no worker was asked for, by the code of its error, or another reason: headers, …
+// Refused counts a request that was sent to no worker, by the code of its error or another reason such as headers.
 func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
 
-// Retried counts an attempt on worker that is retried elsewhere, by reason.
+// Retried counts an attempt on worker that is retried elsewhere, by the reason.
 func (t *Telemetry) Retried(worker, reason string) {
 	t.workers.Store(worker, struct{}{})
 	t.retries.WithLabelValues(worker, reason).Inc()
 }
 
-// Tokens counts where a prompt's token ids came from, why there were none (missing, else ""), and how long the
-// request waited.
+// Tokens counts the source of a prompt's token ids (outcome), the reason if there were none (missing, otherwise ""),
+// and the time that the request waited.
 func (t *Telemetry) Tokens(outcome, missing string, wait time.Duration) {
 	t.tokenAsked.WithLabelValues(outcome, missing).Inc()
 	t.tokenWait.Observe(wait.Seconds())
 }
 
-// Panicked counts a handler's panic.
+// Panicked counts a panic of a handler.
 func (t *Telemetry) Panicked() { t.panics.Inc() }
 
 // Reloaded counts a reload of the configuration.
@@ -270,10 +271,10 @@ func (t *Telemetry) Reloaded(err error) {
 	t.reloads.WithLabelValues("ok").Inc()
 }
 
-// Last returns up to n of the last decisions, the newest first; n ≤ 0 means all that are kept.
+// Last returns up to n of the last decisions, the newest first; all of them if n ≤ 0.
 func (t *Telemetry) Last(n int) []Record { return t.ring.last(n) }
 
-// Handler serves the registry in Prometheus' text format; src is read at each scrape.
+// Handler serves the registry in Prometheus' text format. It reads src at each scrape.
 func (t *Telemetry) Handler(src Sources) http.Handler {
 	scrape := prometheus.NewRegistry()
 	scrape.MustRegister(newCollector(src))
