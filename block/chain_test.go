@@ -53,7 +53,7 @@ func TestKeysAreSumsOfTermsOfBlocksAndPlaces(t *testing.T) {
 	}
 }
 
-// Keys are shared by routers that share an index: a change of these is a change for them.
+// Routers that share an index share keys: a change of these keys is a change for them.
 func TestKeysStayWhatTheyAre(t *testing.T) {
 	tokens := make([]Token, 256)
 	for i := range tokens {
@@ -165,7 +165,7 @@ func TestEveryBitOfEveryTokenPlaceAndParentCounts(t *testing.T) {
 	}
 }
 
-// What a sum could confuse: the same blocks in another order, repeated, or taken from another place.
+// Sums of terms could be equal for the same blocks in another order, repeated, or at another place. Keys must differ.
 func TestOrdersAndRepetitionsOfFewBlocksDiffer(t *testing.T) {
 	h := newHasher(t, XXH3, 16)
 	for _, alphabet := range [][]Token{{0, 1}, {0, 1 << 31}, {5, 7, 9}, {1, 2, 3, 4}} {
@@ -272,14 +272,14 @@ func someRandom(r *rand.Rand, n int) []Token {
 	return tokens
 }
 
-// counted is a prompt that differs from all others in one number only.
+// counted is a prompt that differs from all others in one number.
 func counted(i, n int) []Token {
 	tokens := make([]Token, n)
 	tokens[0] = Token(i)
 	return tokens
 }
 
-// fewWords is a prompt of blocks of which there are four.
+// fewWords is a prompt whose blocks have only four different contents.
 func fewWords(r *rand.Rand, n int) []Token {
 	tokens := make([]Token, n)
 	for i := range tokens {

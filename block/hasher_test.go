@@ -93,7 +93,8 @@ func TestEventAndRequestSideFoldFeaturesAlike(t *testing.T) {
 	root := h.Root(Scope{Model: "m"})
 	tokens := someTokens(96)
 	request := h.Append(nil, root, 0, tokens, []Feature{{"img", 5}, {"clip", 40}})
-	// An event of blocks 2 to 5 tells of the image that began before it, out of order, and once per block.
+	// An event with blocks 2 to 5 lists the features out of order, one of them from an earlier block, and once for each
+	// block.
 	event := h.Append(nil, request[1], 32, tokens[32:], []Feature{{"clip", 40}, {"img", 5}, {"clip", 40}, {"img", 5}})
 	if diff := cmp.Diff(request[2:], event); diff != "" {
 		t.Errorf("keys (-request +event):\n%s", diff)

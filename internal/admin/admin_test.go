@@ -27,7 +27,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// always gives the same ids for every prompt.
+// always returns the same ids for every prompt.
 type always []block.Token
 
 func (a always) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
@@ -47,8 +47,8 @@ var prompt = func() []block.Token {
 	return ids
 }()
 
-// newAdmin returns an admin handler over two workers, the first of which holds 48 tokens of prompt on the GPU and 16
-// more on the CPU tier.
+// newAdmin returns an admin handler over two workers. The first one has 48 tokens of prompt on the GPU and 16 more on
+// the CPU tier.
 func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]string, error)) (*admin.Admin, *fleet.Fleet) {
 	t.Helper()
 	f := fleet.New(fleet.Config{})

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// TestAnExplanationSaysWhereIDsComeFrom: whatever the answer is called, the words say whether there are ids, why not,
-// where the model's come from, and what to do about it.
+// TestAnExplanationSaysWhereIDsComeFrom: for each outcome the text says whether there are ids, why not, the source of
+// the model's ids, and what to do about it.
 func TestAnExplanationSaysWhereIDsComeFrom(t *testing.T) {
 	asked := TokenModel{Model: "m", Engine: "vllm", Source: "engine", Why: `"/models/m" cannot be read here`, Advice: "name it"}
 	for name, c := range map[string]struct {
@@ -41,7 +41,7 @@ func TestAnExplanationSaysWhereIDsComeFrom(t *testing.T) {
 	}
 }
 
-// TestEachOutcomeHasWords: none ends with a colon and nothing after it.
+// TestEachOutcomeHasWords: no text ends after a colon.
 func TestEachOutcomeHasWords(t *testing.T) {
 	for _, o := range []tokens.Outcome{tokens.Given, tokens.InProcess, tokens.Cached, tokens.Shared, tokens.Beginning, tokens.Render,
 		tokens.Tokenize, tokens.Service} {

@@ -23,7 +23,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Config is everything that `warmpath serve` can be told. Start from Default.
+// Config are all settings of `warmpath serve`. Start from Default.
 type Config struct {
 	// Listen is the address for clients, host:port: the model API, /health and /readiness. By default the router listens
 	// on all addresses, since a gateway is there to be reached.

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// still is a network of workers that answer at once, or, where frozen, when they thaw.
+// still is a network of workers that answer at once. A frozen worker answers when it is no longer frozen.
 type still struct {
 	frozen atomic.Pointer[string] // host
 	asked  atomic.Int64           // for a sign of life
@@ -54,7 +54,7 @@ func answer(r *http.Request, body string) *http.Response {
 
 func (n *still) freeze(host string) { n.frozen.Store(&host) }
 
-// guarding runs a reporter on workers a and b, with a request under way at each, and calls test.
+// guarding runs a reporter for workers a and b, each with a running request, and calls test.
 func guarding(t *testing.T, test func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &still{}

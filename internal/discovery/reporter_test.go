@@ -22,7 +22,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// What engines answer, cut to what matters: vLLM 0.32.0 with two ranks, vLLM before 0.9.2, SGLang 0.5.23 with
+// The relevant parts of engines' answers: vLLM 0.32.0 with two ranks, vLLM before 0.9.2, SGLang 0.5.23 with
 // --enable-metrics and tensor parallelism of two.
 const (
 	vllmMetricsText = `# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -128,7 +128,7 @@ func engineFleet(url string, engine fleet.Engine, ranks int) (*fleet.Fleet, []fl
 	return f, f.Snapshot().Workers()[0].Holders
 }
 
-// answering is an http.RoundTripper that asks nobody.
+// answering is an http.RoundTripper that answers by itself.
 type answering func(*http.Request) (int, string)
 
 func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -178,7 +178,7 @@ func TestTheFleetHearsEachRank(t *testing.T) {
 	})
 }
 
-func TestAnEngineThatDoesNotAnswerIsAskedLessAndRoutedToAllTheSame(t *testing.T) {
+func TestAnEngineThatDoesNotAnswerIsAskedLessAndStillGetsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, holders := engineFleet("http://w:1", fleet.EngineSGLang, 1)
 		var asked atomic.Int64
@@ -261,7 +261,7 @@ func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 	})
 }
 
-func TestASuspectIsNotSaidToBeRoutedTo(t *testing.T) {
+func TestTheLogDoesNotSayThatASuspectIsRoutedTo(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	id := f.Put("http://w:1", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}})
 	var lines bytes.Buffer
@@ -417,7 +417,7 @@ func FuzzMetrics(f *testing.F) {
 	})
 }
 
-// BenchmarkMetrics reads a busy engine's /metrics: thousands of lines, of which six matter.
+// BenchmarkMetrics reads a busy engine's /metrics: thousands of lines, and six are used.
 func BenchmarkMetrics(b *testing.B) {
 	var text strings.Builder
 	for i := range 3000 {

@@ -228,7 +228,7 @@ func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 		w := watchingOne(t)
 		defer w.stop()
 		testenv.Pass(time.Second)
-		w.fleet.SetBlockSize(w.worker(t, "http://a").ID, 64) // as the events told
+		w.fleet.SetBlockSize(w.worker(t, "http://a").ID, 64) // as the events reported
 		w.set("a", vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"law"`)))
 		testenv.Pass(70 * time.Second)
 		got := w.worker(t, "http://a")
@@ -236,7 +236,7 @@ func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 			t.Errorf("models %v", got.Facts.Models)
 		}
 		if got.Facts.BlockSize != 64 {
-			t.Errorf("block size %d: what the events told is lost", got.Facts.BlockSize)
+			t.Errorf("block size %d: what the events reported is lost", got.Facts.BlockSize)
 		}
 		generation := w.fleet.Snapshot().Generation()
 		testenv.Pass(3 * time.Minute)
@@ -317,7 +317,7 @@ func TestWorkersAreReplacedAtRunTime(t *testing.T) {
 
 func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
 	older := vllm032().with("GET /kv_event_sources", "404")
-	told := Target{URL: "http://h:2", Events: "tcp://*:5557"}
+	reported := Target{URL: "http://h:2", Events: "tcp://*:5557"}
 	for _, test := range []struct {
 		name string
 		// first is there from the beginning, second comes later
@@ -325,10 +325,10 @@ func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
 		want          [2]int // event sources of each in the end
 	}{
 		{"both guessed", Target{URL: "http://h:1"}, Target{URL: "http://h:2"}, [2]int{0, 0}},
-		{"told after guessed", Target{URL: "http://h:1"}, told, [2]int{0, 1}},
-		{"guessed after told", told, Target{URL: "http://h:1"}, [2]int{1, 0}},
-		{"both told", Target{URL: "http://h:1", Events: "tcp://*:5557"}, told, [2]int{1, 0}},
-		{"apart", Target{URL: "http://h:1", Events: "tcp://*:5556"}, told, [2]int{1, 1}},
+		{"reported after guessed", Target{URL: "http://h:1"}, reported, [2]int{0, 1}},
+		{"guessed after reported", reported, Target{URL: "http://h:1"}, [2]int{1, 0}},
+		{"both reported", Target{URL: "http://h:1", Events: "tcp://*:5557"}, reported, [2]int{1, 0}},
+		{"apart", Target{URL: "http://h:1", Events: "tcp://*:5556"}, reported, [2]int{1, 1}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

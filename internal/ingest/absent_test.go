@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: what was guessed of it goes, too; it may come back with an empty
-// cache.
+// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: guesses about its cache are forgotten, too, since it may come back
+// with an empty cache.
 func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	r := newRig(t, Config{})
 	reconcile := func() { r.manager.reconcile(t.Context(), r.fleet.Snapshot()) }
@@ -48,8 +48,8 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	}
 }
 
-// TestATrustEndsWithItsStream: a stream tells until it is stopped, which is after the fleet forgot its worker. Should
-// the worker come back without events, nobody else says how far it is to be believed.
+// TestATrustEndsWithItsStream: a stream may set the trust of a worker after the fleet forgot the worker. If the worker
+// comes back without events, that trust must not hold.
 func TestATrustEndsWithItsStream(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -64,7 +64,7 @@ func TestATrustEndsWithItsStream(t *testing.T) {
 	r.trust(s.holder, fleet.TrustApproximate, "no events")
 }
 
-// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: when it left and came back between two looks, its stream goes on.
+// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: if it left and came back between two checks, its stream goes on.
 func TestAWorkerThatIsBackAtOnceIsTrustedAsBefore(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

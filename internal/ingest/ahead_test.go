@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// aheadEngine is a model of an engine that hashes a block with the ahead tokens after it: it caches what it computes,
-// block by block, and drops any block at any time.
+// aheadEngine is a model of an engine whose block hashes also cover the next ahead tokens. It caches computed blocks,
+// and drops any block at any time.
 type aheadEngine struct {
 	size, ahead int
 	cached      map[kvevent.Hash]bool
@@ -30,12 +30,12 @@ func (m *aheadEngine) hashOf(tokens []block.Token, end int) kvevent.Hash {
 	return h.Sum64()
 }
 
-// blocks is how many blocks of a prompt the engine can hash.
+// blocks returns the number of blocks of a prompt that the engine can hash.
 func (m *aheadEngine) blocks(tokens []block.Token) int {
 	return max((len(tokens)-m.ahead)/m.size, 0)
 }
 
-// hit is how many tokens of a prompt the engine would take from its cache.
+// hit returns the number of a prompt's tokens that the engine would take from its cache.
 func (m *aheadEngine) hit(tokens []block.Token) int {
 	n := 0
 	for n < m.blocks(tokens) && m.cached[m.hashOf(tokens, (n+1)*m.size)] {
@@ -47,7 +47,7 @@ func (m *aheadEngine) hit(tokens []block.Token) int {
 	return n * m.size
 }
 
-// compute caches a prompt and returns the engine's announcements of what is new.
+// compute caches a prompt and returns the engine's announcements of new blocks.
 func (m *aheadEngine) compute(tokens []block.Token) (events []kvevent.Event) {
 	for from, n := 0, m.blocks(tokens); from < n; from++ {
 		to := from
@@ -62,7 +62,7 @@ func (m *aheadEngine) compute(tokens []block.Token) (events []kvevent.Event) {
 	return events
 }
 
-// stored announces the blocks of a prompt from one up to another.
+// stored announces a range of a prompt's blocks.
 func (m *aheadEngine) stored(tokens []block.Token, from, to int) kvevent.Event {
 	e := kvevent.Event{Kind: kvevent.Stored, Group: -1, Medium: "GPU", BlockSize: m.size, Tokens: tokens[from*m.size : to*m.size]}
 	for i := from; i < to; i++ {
@@ -83,7 +83,7 @@ func (m *aheadEngine) drop(h kvevent.Hash) kvevent.Event {
 	return kvevent.Event{Kind: kvevent.Removed, Group: -1, Medium: "GPU", Hashes: []kvevent.Hash{h}}
 }
 
-// drawn makes prompts that part at any token, also just before and after a block's end.
+// drawn makes prompts that differ from any token on, also from the last or first token of a block.
 func drawn(rng *rand.Rand, before [][]block.Token, size int) []block.Token {
 	var tokens []block.Token
 	if len(before) > 0 && rng.IntN(5) > 0 {
@@ -181,7 +181,7 @@ func TestTheLastBlockIsNotClaimedByItsOwnTokensAlone(t *testing.T) {
 	}
 }
 
-// Two engines, or two versions of one, serve one model beside each other: each prompt is matched against both kinds.
+// Two engines, or two versions of one, serve the same model: each prompt is matched with both kinds of hashes.
 func TestEnginesWithAndWithoutALookAheadAreMatchedBesideEachOther(t *testing.T) {
 	r := newRig(t, Config{})
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))

@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// pool is a model of vLLM's cache: blocks of one size, several of which may have one content, dropped one by one when
-// others need their room, the ones that were used least recently first.
+// pool is a model of vLLM's cache: blocks of one size, and several may have the same content. It evicts the least
+// recently used block, one at a time, when it needs room.
 type pool struct {
 	size, blocks int
 	manner       string // of its removals: "each", "last" (vllm#55092) or "counted" (#48933)
@@ -34,7 +34,7 @@ func hashOf(tokens []block.Token, end int) kvevent.Hash {
 	return (&aheadEngine{}).hashOf(tokens, end)
 }
 
-// run computes prompts in one step: none of them finds what the others store. It returns the payload of the step.
+// run computes prompts in one step: none of them finds the blocks of the others. It returns the payload of the step.
 func (p *pool) run(prompts ...[]block.Token) []byte {
 	var removed [][2]int // index in hashes, copies left
 	var gone []kvevent.Hash
@@ -100,9 +100,8 @@ func (p *pool) touch(h kvevent.Hash) {
 	}
 }
 
-// Two prompts that begin alike and are computed in one step leave two copies of their beginning. Whatever a removal
-// means, nothing is claimed for good that is gone; and where it is known what it means, nothing that is there is
-// missed.
+// Two prompts with the same beginning that are computed in one step leave two copies of it. Whatever a removal means,
+// no removed block is claimed for ever. If its meaning is known, no cached block is missed.
 func TestWhatARemovalMeansIsSeenFromTheStream(t *testing.T) {
 	for _, c := range []struct {
 		version, manner string
@@ -117,7 +116,7 @@ func TestWhatARemovalMeansIsSeenFromTheStream(t *testing.T) {
 		{"0.34.0", "each", true, false, 0},
 		{"", "each", true, false, 0},
 		{"0.33.0", "last", true, false, 40},    // not what that version does: seen by the room of the cache
-		{"0.33.0", "counted", true, false, 40}, // told by the first removal
+		{"0.33.0", "counted", true, false, 40}, // shown by the first removal
 	} {
 		t.Run(fmt.Sprint(c.version, c.manner, c.room), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -224,8 +223,8 @@ func TestVersionsAreKnownToRemoveEachCopyUpTo033(t *testing.T) {
 	}
 }
 
-// The copies of vLLM's KVCR tier are stored and removed beside the engine's own; those of an owner that is not known
-// are nobody's.
+// The copies of vLLM's KVCR tier are stored and removed independently of the engine's own. Copies of an unknown owner
+// count for no holder.
 func TestTheOwnerOfACopyDecidesWhoIsCredited(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

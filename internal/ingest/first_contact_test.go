@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// TestWhatWasLearnedFromRequestsEndsAtTheFirstContact: before the stream is up a dispatched prompt is believed for two
-// minutes; once events tell what the engine has, it is not.
+// TestWhatWasLearnedFromRequestsEndsAtTheFirstContact: before the stream is up, a dispatched prompt counts as cached
+// for two minutes. This ends when events report the engine's blocks.
 func TestWhatWasLearnedFromRequestsEndsAtTheFirstContact(t *testing.T) {
 	r := newRig(t, Config{})
 	var err error

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// A completion never sees an exact holder with a block that its engine has removed: not while the removal waits for
-// messages that a replay brings one by one, and not after the replay was given up.
+// An exact holder never has a block in the index that its engine removed: neither while the removal waits for messages
+// of a slow replay, nor after the replay was given up.
 func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := memnet.New()
@@ -58,12 +58,12 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 		p.SetFaults(zmq.Faults{})
 		testenv.Pass(time.Minute)
 		if trust, match := view(); trust != fleet.TrustExact || match != 0 {
-			t.Errorf("the replay is honest again: trust %v, match %d", trust, match)
+			t.Errorf("the replay works again: trust %v, match %d", trust, match)
 		}
 	})
 }
 
-// The ranks of one worker divide what it may make the router keep back.
+// The ranks of one worker share the bound on messages that the router keeps back for it.
 func TestRanksDivideWhatAWorkerMayMakeTheRouterKeep(t *testing.T) {
 	c := Config{}
 	whole := c.wire(1)

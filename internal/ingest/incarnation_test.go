@@ -36,7 +36,7 @@ func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *
 	return f, r, m
 }
 
-// knows returns the match that the router expects on each worker for a prompt, from the policy's candidates.
+// knows returns the expected match of a prompt on each worker, from the policy's candidates.
 func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, now time.Time) map[fleet.Holder]policy.Candidate {
 	t.Helper()
 	d, err := r.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Now: now.UnixNano()})
@@ -51,8 +51,7 @@ func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, 
 	return all
 }
 
-// TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted: a worker without events has an empty cache when its process
-// is another one.
+// TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted: a new process of a worker without events has an empty cache.
 func TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted(t *testing.T) {
 	for _, name := range guessing {
 		for how, restart := range map[string]func(*fleet.Fleet, fleet.WorkerID){

@@ -48,8 +48,8 @@ func TestALookAtStreamsDoesNotWaitForALargeMessage(t *testing.T) {
 	})
 }
 
-// A message that is made to be large in memory takes no more of it than the decoder's bound, whatever it holds, and
-// what could not be used of it shows.
+// A message that is made to be large in memory takes at most the memory of the decoder's bound, and its unusable parts
+// are counted.
 func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
 	header := func(n int) []byte {
 		return append([]byte{0x93, 0xca, 0, 0, 0, 0, 0xdd}, binary.BigEndian.AppendUint32(nil, uint32(n))...)
@@ -94,7 +94,7 @@ func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
 	}
 }
 
-// The application of events stalls when nothing of it makes progress, not when one of several streams waits.
+// The application of events counts as stalled if no stream makes progress, but not if one of several streams waits.
 func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{})

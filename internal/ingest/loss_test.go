@@ -107,8 +107,8 @@ func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
 
-// TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater: the tier may have blocks from before the reset. Nothing told
-// of the tier before, as the worker was new here and its history is missing.
+// TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater: the tier may have blocks from before the reset. The router
+// did not know of the tier, since the worker was new to it and its history is missing.
 func TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -125,8 +125,8 @@ func TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
 
-// TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact: a reset of the accelerator's cache overtakes the announcement
-// of the copies below it, which have no tokens.
+// TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact: a reset of the accelerator's cache comes before the
+// announcement of the offloaded copies, which has no tokens.
 func TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

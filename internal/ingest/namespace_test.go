@@ -59,7 +59,7 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 	r.trust(s.holder, fleet.TrustDegraded, "an extra_key that this router has not sent")
 }
 
-// In the default format the hash says nothing of extra_key: nothing new is believed once requests carry one.
+// In the default format the hash does not cover extra_key: stored events are not believed after a request carried one.
 func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineSGLang, 16))

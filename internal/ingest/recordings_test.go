@@ -42,7 +42,7 @@ func recording(t *testing.T, name string) map[string][]recorded {
 	return bySource
 }
 
-// naive is what a holder has, by the engine's own hashes: the slow way that nobody can get wrong.
+// naive is a slow and simple model of a holder's blocks, by the engine's own hashes.
 type naive struct {
 	paths  map[uint64]path
 	copies [block.NumTiers]map[uint64]int
@@ -91,7 +91,7 @@ func (n *naive) apply(e *kvevent.Event) {
 	}
 }
 
-// has returns how many leading blocks of p some tier has.
+// has returns the number of leading blocks of p that are on any tier.
 func (n *naive) has(p path) int {
 	for i, h := range p.hashes {
 		found := false
@@ -110,7 +110,7 @@ func TestRecordedStreamsOfRealEnginesAreFollowed(t *testing.T) {
 		name   string
 		engine fleet.Engine
 		trust  fleet.Trust
-		// atMost: what the blocks alone say is too much, or is split over tiers in a way an engine does not read
+		// atMost: the real match may be smaller than that of the blocks alone, or than one that is split over tiers
 		atMost bool
 	}{
 		{name: "base_and_eviction", trust: fleet.TrustExact},

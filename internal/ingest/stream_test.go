@@ -88,7 +88,7 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			}
 			r.trust(s.holder, fleet.TrustExact, "")
 
-			// The first request with an extra_key goes out. Its blocks look like the plain ones, hashes and all.
+			// The first request with an extra_key is sent. Its blocks have the same hashes as those without.
 			r.manager.Scoped(s.holder, "", "tenant")
 			s.Message(1, wire(t, version, batch(stored(1, 0, 64, 16), stored(1, 64, 64, 16), stored(2, 0, 64, 16))))
 			if got := r.match(prompt(1, 200)); got != 64 {
@@ -101,7 +101,7 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			if st := s.snapshot(); st.Unapplied != 3 {
 				t.Errorf("%d events not applied, want 3", st.Unapplied)
 			}
-			// Whichever copy goes: the index must not keep the plain one.
+			// The removal may be of either copy: the index must not keep the one without extra_key.
 			s.Message(2, wire(t, version, batch(removed(1, 0, 4))))
 			if got := r.match(prompt(1, 200)); got != 0 {
 				t.Errorf("match after the removal %d", got)
@@ -269,7 +269,7 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 		t.Errorf("%d messages of another rank are counted, want 1", st.Misdirected)
 	}
 
-	// The one rank of a worker may have any number.
+	// The only rank of a worker may have any number.
 	r = newRig(t, Config{})
 	s = r.stream(facts(fleet.EngineVLLM, 16))
 	s.Message(0, wire(t, "vllm-0.32.0", b))
@@ -277,7 +277,7 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 		t.Errorf("match %d, want 64", got)
 	}
 
-	// It may not have two.
+	// It may not have two numbers.
 	b.Rank = 2
 	s.Message(1, wire(t, "vllm-0.32.0", b))
 	if got := r.match(prompt(1, 200)); got != 0 {
@@ -577,8 +577,7 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// What is wrong with an engine's stream ends with the engine: another one may have other groups and tiers. It starts
-// slowly, too.
+// Problems of a stream end with its engine: another engine may have other groups and tiers. It also has a slow start.
 func TestARestartEndsWhatWasWrongWithTheEngineBefore(t *testing.T) {
 	full, window, host := stored(1, 0, 480, 32), stored(1, 0, 480, 32), stored(2, 0, 64, 32)
 	full.Group, full.Spec = 1, "full_attention"

@@ -6,9 +6,9 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// TestBlocksCountOnTheirBestTierWhereTheEngineLoadsThemSo: two blocks in the middle of a prompt lie in host memory.
-// TensorRT-LLM copies them back and goes on with the accelerator's; vLLM reads the accelerator's first blocks, then the
-// host's.
+// TestBlocksCountOnTheirBestTierWhereTheEngineLoadsThemSo: two blocks in the middle of a prompt are in host memory.
+// TensorRT-LLM copies them back and then uses the next ones of the accelerator. vLLM reads the accelerator's leading
+// blocks, then only the host's.
 func TestBlocksCountOnTheirBestTierWhereTheEngineLoadsThemSo(t *testing.T) {
 	for engine, want := range map[fleet.Engine]int{fleet.EngineTRTLLM: 160, fleet.EngineVLLM: 80, fleet.EngineSGLang: 80} {
 		t.Run(engine.String(), func(t *testing.T) {

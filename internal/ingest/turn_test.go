@@ -8,7 +8,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// One stream of a worker waits for the index at a time: decisions wait there, too, and would wait for all of its ranks.
+// Only one stream of a worker waits for the index at a time: otherwise decisions, which wait there, too, would wait for
+// all of its ranks.
 func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 	r := newRig(t, Config{})
 	ranked := facts(fleet.EngineVLLM, 16)

@@ -66,7 +66,7 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 	})
 }
 
-// What LMCache stores has no place for adapters and salts: where requests carry one its blocks may be theirs.
+// LMCache's events do not contain adapters and salts: if requests carry one, its blocks may belong to them.
 func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -78,7 +78,7 @@ func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T)
 	r.trust(s.holder, fleet.TrustDegraded, "not believed")
 }
 
-// LMCache with a server writes its medium as vLLM's own tier does, names no cache group, and removes in newer versions.
+// LMCache with a server writes the same medium as vLLM's own tier, and no cache group. New versions announce removals.
 func TestATierIsSeenToAnnounceRemovals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{UnremovedTTL: time.Minute})

@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// vectors are what an engine's own cache code did, made by the script of the same name in testdata.
+// vectors are results of an engine's own cache code, made by the script of the same name in testdata.
 type vectors struct {
 	Version string `json:"version"`
 	Runs    []struct {
@@ -31,7 +31,7 @@ type vectors struct {
 	Loads []json.RawMessage `json:"loads"`
 }
 
-// vectorStep is a prompt: what of it the engine found, and the message that it sent then.
+// vectorStep is a prompt, with the engine's hit for it and the message that the engine then sent.
 type vectorStep struct {
 	Tokens  []block.Token `json:"tokens"`
 	Salt    string        `json:"salt"`
@@ -69,9 +69,9 @@ func (s *vectorStep) request(q *warmpath.Request) {
 	}
 }
 
-// TestEnginesOwnCachesHitWhatMatches plays what vLLM 0.33's cache manager and SGLang 0.5.23's radix tree did: prompts
-// that part near the ends of blocks, with salts, adapters, extra keys and images, evictions, and two prompts in one
-// step, without and with a look-ahead.
+// TestEnginesOwnCachesHitWhatMatches plays the results of vLLM 0.33's cache manager and SGLang 0.5.23's radix tree:
+// prompts that differ near the ends of blocks, with salts, adapters, extra keys and images, evictions, and two prompts
+// in one step, with and without a look-ahead.
 func TestEnginesOwnCachesHitWhatMatches(t *testing.T) {
 	for engine, name := range map[fleet.Engine]string{fleet.EngineVLLM: "vllm-0.33.0.json.gz", fleet.EngineSGLang: "sglang-0.5.23.json.gz"} {
 		v := readVectors(t, name)

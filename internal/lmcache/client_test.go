@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// controller answers in memory. Its times are the bubble's.
+// controller answers in memory, in the time of a synctest bubble.
 type controller struct {
 	mu      sync.Mutex
 	workers string        // answer of /controller/workers; "" refuses the connection
@@ -58,7 +58,7 @@ func (c *controller) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(answer)), Header: http.Header{}}, nil
 }
 
-// requests returns what was asked since the last call.
+// requests returns the requests since the last call.
 func (c *controller) requests() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ const threeWorkers = `{"workers":[
 	{"instance_id":"two","worker_id":1,"ip":"10.0.0.9","port":5002,"key_count":31},
 	{"instance_id":"far","worker_id":0,"ip":"10.9.9.9","port":5001,"key_count":7}],"total_count":4}`
 
-// scene runs test with a client of the controller and a fleet of three workers, of which two share a host.
+// scene runs test with a client of the controller and a fleet of three workers. Two of them share a host.
 func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.T, ctl *controller, c *Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
@@ -122,7 +122,7 @@ func expect(t *testing.T, got []policy.Cached, want ...policy.Cached) {
 
 func TestOccupancyIsPolledAndPlaced(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
-		// "one" by its address, "two" by the map; "far" is nobody's.
+		// "one" is found by its address, "two" by the map; "far" belongs to no worker.
 		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		if diff := cmp.Diff([]string{"GET /controller/workers"}, ctl.requests()); diff != "" {
 			t.Error(diff)
@@ -178,7 +178,7 @@ func TestALookupTellsWhoHasHowMuch(t *testing.T) {
 		if diff := cmp.Diff([]string{`POST /lookup Bearer secret {"tokens":[1,128000,3]}`}, ctl.requests()); diff != "" {
 			t.Error(diff)
 		}
-		// What a lookup found is not kept for the next request; no tokens, no lookup.
+		// The result of a lookup is not kept for the next request. A request without tokens causes no lookup.
 		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		if asked := ctl.requests(); len(asked) != 0 {
 			t.Errorf("asked %v", asked)
@@ -196,7 +196,7 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 		if took := time.Since(began); took != maxLookup {
 			t.Errorf("took %v", took)
 		}
-		// None is tried for a second, so that a controller that hangs does not cost every request its 200 ms.
+		// There is no lookup for a second, so that a controller that hangs does not delay every request by 200 ms.
 		ctl.set(func() { ctl.takes = 0 })
 		expect(t, c.Cached(t.Context(), []block.Token{1}), occupancy...)
 		if asked := ctl.requests(); len(asked) != 1 {
@@ -207,8 +207,8 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 	})
 }
 
-// TestTheLogTellsChangesOnly: lookups that fail beside polls that work are one line, not one a second.
-func TestTheLogTellsChangesOnly(t *testing.T) {
+// TestTheLogShowsOnlyChanges: lookups that fail while polls work cause one line, not one for each.
+func TestTheLogShowsOnlyChanges(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
 		var log strings.Builder
 		c.log = slog.New(slog.NewTextHandler(&log, nil))

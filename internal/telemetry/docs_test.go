@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/ingest"
 )
 
-// TestDocsNameMetricsThatExist: what the pages for users tell to watch is there to be watched.
+// TestDocsNameMetricsThatExist: each metric in the pages for users exists.
 func TestDocsNameMetricsThatExist(t *testing.T) {
 	known := names()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -68,7 +68,7 @@ func TestEveryMetricBeginsWithTheProject(t *testing.T) {
 	}
 }
 
-// names are the metrics that there can be, with their labels.
+// names returns all metrics with their labels.
 func names() map[string]string {
 	all := map[string]string{}
 	name := regexp.MustCompile(`fqName: "([^"]+)".* variableLabels: \{([^}]*)\}`)

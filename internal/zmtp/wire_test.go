@@ -96,8 +96,8 @@ func peerBytes(minor byte, socketType string) []byte {
 	return appendCommand(g[:], "READY", appendProperty(nil, "socket-TYPE", socketType))
 }
 
-// TestRecordedPublishersAreUnderstood plays the server's side of each transcript to our socket and compares both what
-// we make of it and what we send.
+// TestRecordedPublishersAreUnderstood plays the server's side of each transcript to our socket. It compares the
+// messages that the socket receives, and the bytes that it sends.
 func TestRecordedPublishersAreUnderstood(t *testing.T) {
 	for _, tr := range readTranscripts(t) {
 		t.Run(tr.ID, func(t *testing.T) {
@@ -199,8 +199,8 @@ func newTestSocket(t testing.TB, typ Type, cfg Config) *Socket {
 	return s
 }
 
-// playTo serves one connection whose other side sends wire and, once it has read want bytes, closes; it returns what it
-// read.
+// playTo serves one connection. Its other side sends wire, and closes after it has read want bytes. playTo returns the
+// bytes that it read.
 func playTo(t testing.TB, typ Type, cfg Config, wire []byte, want int) []byte {
 	t.Helper()
 	ours, theirs := pipe()
@@ -401,8 +401,8 @@ func TestAPeerThatFreezesIsDropped(t *testing.T) {
 	})
 }
 
-// What a 3.0 peer makes of a PING is not defined, so it gets none, and it knows subscriptions as messages only.
-func TestAnOlderPeerIsSpokenToInItsOwnWay(t *testing.T) {
+// ZMTP 3.0 does not define PING, so that a 3.0 peer gets none. It reads subscriptions only as messages.
+func TestAnOlderPeerGetsTheFormOfItsVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := pipe()
 		go func() {
@@ -579,7 +579,7 @@ func TestRunReturnsWhileAPeerNeverGreetsOrNeverReads(t *testing.T) {
 	receive(t, o.disconnected, "end of the blocked callback")
 }
 
-// waitFull tells when the queue of the socket's only peer is full.
+// waitFull returns a channel that gets a value when the queue of the socket's only peer is full.
 func waitFull(s *Socket) <-chan bool {
 	full := make(chan bool, 1)
 	go func() {

@@ -18,11 +18,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for something that should happen at once. A machine with much else to do may take
-// its time.
+// patience is how long a test waits for something that should happen at once. It is long, since a busy machine may be
+// slow.
 const patience = time.Minute
 
-// probe collects what a socket's callbacks say.
+// probe collects the calls of a socket's callbacks.
 type probe struct {
 	messages     chan []string
 	connected    chan *Peer

@@ -71,7 +71,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// waiter is a counter that tells when the history is whole.
+// waiter is a counter that also reports when the history is whole.
 type waiter struct {
 	counter
 	done chan struct{}

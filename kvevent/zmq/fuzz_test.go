@@ -25,8 +25,8 @@ func FuzzFrames(f *testing.F) {
 }
 
 // FuzzStream drives a stream with arbitrary live and replayed messages of two engine runs, connections and
-// disconnections. The diary checks that what is handed over has no gap that was not told; here, that bounds hold and
-// nothing stays behind. After all that, a third run at the same endpoints is learned whole.
+// disconnections. The diary checks that every gap in the messages is reported. This test checks that bounds hold, and
+// that a third run at the same endpoints is then learned whole.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 2, 0, 1, 0}, true, uint8(3))
 	f.Add([]byte{0, 0, 1, 9, 2, 3, 1, 1, 4, 0, 3, 0, 0, 0, 1, 2, 2, 2, 5, 0}, true, uint8(3))

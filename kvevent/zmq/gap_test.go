@@ -24,39 +24,39 @@ func followed(t *testing.T, cfg Config, n int) (*engine, *Subscriber, *diary) {
 	return e, s, d
 }
 
-// told is what a diary has at one moment.
-type told struct {
+// reported is the content of a diary at one moment.
+type reported struct {
 	behind, connected bool
 	complete          int
 	next              uint64
 	lost, restarts    int
 }
 
-// told waits until nothing moves, and returns what is there then.
-func (d *diary) told() told {
+// reported waits until all goroutines are idle, and returns the content of the diary.
+func (d *diary) reported() reported {
 	synctest.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return told{d.behind, d.connected, d.complete, d.next, len(d.lost), len(d.restarts)}
+	return reported{d.behind, d.connected, d.complete, d.next, len(d.lost), len(d.restarts)}
 }
 
-// A replay that sends a message now and then must not keep the stream waiting for ever: later messages are kept back
-// meanwhile, and blocks that they remove count as cached.
+// A replay that sends a message now and then must not delay the stream for ever, since later messages are kept back,
+// and blocks that they remove count as cached.
 func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig
 		e, s, d := followed(t, cfg, 10)
-		if got := d.told(); got.behind || got.complete == 0 || got.next != 10 {
+		if got := d.reported(); got.behind || got.complete == 0 || got.next != 10 {
 			t.Fatalf("after ten messages: %+v", got)
 		}
 		e.SetFaults(Faults{ReplayPause: 400 * time.Millisecond})
 		e.DropNext(1000)
 		e.publish(1001)
-		if got := d.told(); !got.behind || got.next == 1011 {
+		if got := d.reported(); !got.behind || got.next == 1011 {
 			t.Fatalf("a gap is seen: %+v", got)
 		}
-		for began := time.Now(); d.told().next < 1011; {
-			if got := d.told(); !got.behind || got.complete > 1 {
+		for began := time.Now(); d.reported().next < 1011; {
+			if got := d.reported(); !got.behind || got.complete > 1 {
 				t.Fatalf("not behind, though messages up to 1010 are missing: %+v", got)
 			}
 			if took := time.Since(began); took > cfg.RecoveryTime+cfg.ReplayTimeout {
@@ -64,16 +64,16 @@ func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 			}
 			testenv.Pass(100 * time.Millisecond)
 		}
-		if got := d.told(); got.lost != 1 || got.behind || got.complete > 1 || s.Stats().Lost < 800 {
+		if got := d.reported(); got.lost != 1 || got.behind || got.complete > 1 || s.Stats().Lost < 800 {
 			t.Errorf("given up: %+v", got)
 		}
 
 		// When the replay works again, the whole history is learned.
 		e.SetFaults(Faults{})
 		testenv.Pass(time.Minute)
-		complete := d.told().complete
+		complete := d.reported().complete
 		e.publish(1)
-		if got := d.told(); got.behind || got.restarts != 1 || got.next != 1012 || complete != 2 {
+		if got := d.reported(); got.behind || got.restarts != 1 || got.next != 1012 || complete != 2 {
 			t.Errorf("the replay works again: %+v", got)
 		}
 		d.expectPayloads("a", 0, 1012)
@@ -89,17 +89,17 @@ func TestAReconnectIsBehindWhileItsReplayIsSlow(t *testing.T) {
 		e.publish(500)
 		for range 50 {
 			testenv.Pass(time.Second)
-			if got := d.told(); got.connected && (!got.behind || got.complete > 1) {
+			if got := d.reported(); got.connected && (!got.behind || got.complete > 1) {
 				t.Fatalf("not behind, though messages up to 509 are missing: %+v", got)
 			}
 		}
-		if got := d.told(); got.next < 100 {
+		if got := d.reported(); got.next < 100 {
 			t.Errorf("the replay brought nothing: %+v", got)
 		}
 	})
 }
 
-// What is kept while messages are missing is bounded; messages over the bound are replayed later.
+// The messages that are kept while others are missing are bounded. Messages beyond the bound are replayed later.
 func TestMessagesKeptBackAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig
@@ -119,7 +119,7 @@ func TestMessagesKeptBackAreBounded(t *testing.T) {
 		}
 		testenv.Pass(time.Minute)
 		e.publish(1)
-		if got := d.told(); got.behind || got.next != 211 {
+		if got := d.reported(); got.behind || got.next != 211 {
 			t.Errorf("afterwards: %+v", got)
 		}
 		d.expectPayloads("a", 0, 211)

@@ -113,7 +113,7 @@ func TestAFrozenRealEngineIsNoticedAndFollowedAgain(t *testing.T) {
 
 func TestARealEngineConnectsToOurListener(t *testing.T) {
 	replay := nobody(t)
-	g := &guests{t: t, replay: replay, diaries: make(map[Origin]*diary)}
+	g := &accepted{t: t, replay: replay, diaries: make(map[Origin]*diary)}
 	l := NewListener("ipc://"+filepath.Join(t.TempDir(), "s"), quick, g.accept)
 	if err := l.Listen(); err != nil {
 		t.Fatal(err)

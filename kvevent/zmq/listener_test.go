@@ -34,15 +34,15 @@ func TestTopicsOfEngines(t *testing.T) {
 	}
 }
 
-// guests collects the streams a Listener opens.
-type guests struct {
+// accepted collects the streams that a Listener opens.
+type accepted struct {
 	t       *testing.T
 	replay  string
 	mu      sync.Mutex
 	diaries map[Origin]*diary
 }
 
-func (g *guests) accept(o Origin) (Handler, string) {
+func (g *accepted) accept(o Origin) (Handler, string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if o.Model == "unwanted" {
@@ -53,8 +53,8 @@ func (g *guests) accept(o Origin) (Handler, string) {
 	return d, g.replay
 }
 
-// find waits for the n-th stream of that address and model.
-func (g *guests) find(address, model string, n int) []*diary {
+// find waits for the n-th stream with that address and model.
+func (g *accepted) find(address, model string, n int) []*diary {
 	g.t.Helper()
 	var found []*diary
 	eventually(g.t, fmt.Sprintf("%d streams of %s %s", n, address, model), func() bool {
@@ -71,9 +71,9 @@ func (g *guests) find(address, model string, n int) []*diary {
 	return found
 }
 
-func startListener(t *testing.T, replay string) (*Listener, *guests, func()) {
+func startListener(t *testing.T, replay string) (*Listener, *accepted, func()) {
 	t.Helper()
-	g := &guests{t: t, replay: replay, diaries: make(map[Origin]*diary)}
+	g := &accepted{t: t, replay: replay, diaries: make(map[Origin]*diary)}
 	l := NewListener("tcp://127.0.0.1:0", quick, g.accept)
 	if err := l.Listen(); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestAListenersStreamsAreReplayed(t *testing.T) {
 	if err := e.Listen(); err != nil {
 		t.Fatal(err)
 	}
-	g := &guests{t: t, replay: e.ReplayEndpoint(), diaries: make(map[Origin]*diary)}
+	g := &accepted{t: t, replay: e.ReplayEndpoint(), diaries: make(map[Origin]*diary)}
 	l := NewListener(e.Endpoint(), quick, g.accept)
 	stop := runUntilStopped(t, l.Run)
 	p := &engine{e, "a", runUntilStopped(t, e.Run)}
@@ -141,7 +141,7 @@ func TestAListenersStreamsAreReplayed(t *testing.T) {
 	}
 }
 
-func TestAListenerRefusesWhatItDoesNotWant(t *testing.T) {
+func TestAListenerRefusesStreams(t *testing.T) {
 	l, g, _ := startListener(t, "")
 	for _, topic := range []string{"kv@a:1@unwanted", "kv@nonsense"} {
 		e := startEngine(t, "a", PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})

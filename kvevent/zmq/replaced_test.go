@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A replaced engine's connection lives on while its last messages are under way, and the replay endpoint already
-// answers for the new engine. Whatever the two sides bring meanwhile, the next connection has the new engine's whole
-// history and nothing of the old one's.
+// An engine was replaced. Its last messages still arrive on the old connection, while the replay endpoint already
+// answers for the new engine. Whatever both bring in this time, after the next connection the history is the new
+// engine's whole history and nothing of the old one's.
 func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testing.T) {
 	type script func(s *stream, live func(run string, from, to uint64))
 	for name, interleaving := range map[string]script{
@@ -83,8 +83,8 @@ func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testin
 	}
 }
 
-// Behind a forwarder the connection outlives the engine: what the replay told of the new engine before its first live
-// message says nothing about the live stream.
+// Behind a forwarder the connection outlives the engine: a replay from the new engine before its first live message
+// says nothing about the live stream.
 func TestAnEngineReplacedBehindAForwarderIsLearnedWholeByItsFirstMessage(t *testing.T) {
 	for n := uint64(1); n < 9; n++ {
 		for first := range n {
@@ -107,8 +107,8 @@ func TestAnEngineReplacedBehindAForwarderIsLearnedWholeByItsFirstMessage(t *test
 	}
 }
 
-// However replacements, drops, replays and late messages mix: once the connection leads to the engine that the replay
-// endpoint answers for, its whole history is there, and nothing of an older engine's.
+// With any order of replacements, drops, replays and late messages: when connection and replay endpoint lead to the
+// same engine, its whole history is known, and nothing of an older engine's.
 func TestAnyMixOfReplacedEnginesEndsWithTheLastOnesWholeHistory(t *testing.T) {
 	for seed := range uint64(2000) {
 		dice := rand.New(rand.NewPCG(seed, 1))

@@ -163,7 +163,7 @@ func TestAGapThatTheEngineNoLongerHasIsLost(t *testing.T) {
 }
 
 func TestARestartWhileConnectedIsSeen(t *testing.T) {
-	// An engine behind a forwarder restarts without a disconnect: its numbers simply begin anew.
+	// An engine behind a forwarder restarts without a disconnect: its numbers begin again.
 	pub := script(t, zmtp.PUB, nil)
 	d := newDiary(t)
 	subscribe(t, Source{Endpoint: pub.Endpoint()}, quick, d)
@@ -184,7 +184,7 @@ func TestARestartWhileConnectedIsSeen(t *testing.T) {
 	d.expect(2, [2]uint64{0, 2})
 }
 
-// publishUntilSeen publishes message 0 of a run until somebody has subscribed.
+// publishUntilSeen publishes message 0 of a run until a subscriber gets it.
 func publishUntilSeen(t testing.TB, pub *zmtp.Socket, d *diary, run string) {
 	t.Helper()
 	eventually(t, "somebody subscribes", func() bool { return pub.Publish(wire("t", 0, payload(run, 0))...) > 0 })
@@ -202,7 +202,7 @@ func TestAnEngineThatRestartedWhileWeWereAwayIsSeen(t *testing.T) {
 			again := first.again()
 			first.stop()
 			d.await("the disconnect", func() bool { return !d.connected })
-			// The new engine has published before anybody could reconnect.
+			// The new engine has published before the reconnect.
 			p := NewPublisher(again)
 			second := &engine{p, "b", nil}
 			second.publish(count)
@@ -238,8 +238,8 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 	}
 }
 
-// A message that is due and comes before the replay has shown that the engine is the same is handed over as soon as it
-// has, and is not kept beside what the replay brings.
+// The expected message may come before the replay has shown that the engine is the same. Then it is handed over right
+// after this is shown, once.
 func TestAMessageBeforeItsReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
 	for _, reviewed := range []uint64{0, 1} { // messages of before that the replay still has when it is cut short
 		d := newDiary(t)
@@ -305,7 +305,7 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	d := newDiary(t)
 	subscribe(t, e.source(), quick, d)
 	e.untilHeard(t)
-	// It published until somebody listened, so some first messages may be gone.
+	// It published until there was a subscriber, so that some first messages may be gone.
 	d.awaitSeen(1)
 	e.publish(10)
 	d.awaitSeen(e.Stats().Published)
@@ -332,8 +332,8 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	d.expectPayloads("a", e.Stats().Published-1, e.Stats().Published)
 }
 
-// cut cuts the connection of the engine's subscriber. Either side may hear of a connection first: where the engine does
-// not know of it yet there is nothing to cut, so it is tried until the subscriber notices.
+// cut cuts the connection of the engine's subscriber. If the engine does not know of the connection yet, there is
+// nothing to cut; so cut tries again until the subscriber notices.
 func (e *engine) cut(d *diary) {
 	d.t.Helper()
 	d.mu.Lock()
@@ -438,7 +438,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	}
 }
 
-// replayed hands complete replays to the stream until the stream asks for no more or has to give up, as catchUp does.
+// replayed passes complete replays to the stream until it requests no more or gives up, as catchUp does.
 func replayed(s *stream, run string, n uint64) {
 	var a attempt
 	for range s.cfg.ReplayTries {
@@ -492,8 +492,8 @@ func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 	}
 }
 
-// Messages of a replay that ends before the live stream are not believed, even when the replay answers again after it
-// was given up.
+// Messages of a replay that ends before the live stream are not used, even if the replay answers again after it was
+// given up.
 func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	d := newDiary(t)
 	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -513,7 +513,7 @@ func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	d.expectPayloads("a", 5001, 5002)
 }
 
-// An engine behind a forwarder restarts without a disconnect, as often as it likes: its replay agrees with its live
+// An engine behind a forwarder may restart often without a disconnect: each time its replay agrees with its live
 // stream.
 func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 	d := newDiary(t)
@@ -758,8 +758,8 @@ func unhex(t testing.TB, frames []string) (parts [][]byte) {
 	return parts
 }
 
-// A replay that proved to be another engine's says nothing about the history: it is whole where the live stream began
-// at message 0.
+// A replay that is another engine's says nothing about the history. The history is whole if the live stream began at
+// message 0.
 func TestAnEngineThatRestartsAfterItsReplayWasDistrustedIsComplete(t *testing.T) {
 	d := newDiary(t)
 	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)

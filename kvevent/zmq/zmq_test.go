@@ -17,17 +17,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for something that should happen soon. It costs nothing where it does, and a
-// machine with much else to do may take its time.
+// patience is how long a test waits for something that should happen soon. It is long, since a busy machine may be
+// slow.
 const patience = time.Minute
 
-// quick are settings for tests on loopback: they dial again at once, and give a replay all the time there is.
+// quick are settings for tests on loopback: they dial again at once, and give a replay much time.
 var quick = Config{
 	ReplayTimeout: 10 * time.Second, ReplayTime: patience, Verify: -1,
 	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
 }
 
-// diary is a Handler that checks the promises every stream makes and writes down what is told.
+// diary is a Handler that checks the contract of Handler, and records all calls.
 type diary struct {
 	t testing.TB
 
@@ -155,7 +155,7 @@ func (d *diary) awaitComplete(times int) {
 	d.await(fmt.Sprintf("Complete %d times", times), func() bool { return d.complete >= times })
 }
 
-// expect compares what was told.
+// expect compares the recorded calls.
 func (d *diary) expect(restarts int, lost ...[2]uint64) {
 	d.t.Helper()
 	d.mu.Lock()
@@ -210,7 +210,7 @@ func (e *engine) publish(n int) {
 	}
 }
 
-// runUntilStopped starts run and returns what ends it, at the latest at the test's end.
+// runUntilStopped starts run, and returns a function that ends it. It ends with the test at the latest.
 func runUntilStopped(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -240,7 +240,7 @@ func subscribe(t testing.TB, src Source, cfg Config, d *diary) (*Subscriber, fun
 	return s, runUntilStopped(t, s.Run)
 }
 
-// source returns where the engine publishes.
+// source returns the engine's endpoints.
 func (e *engine) source() Source { return Source{Endpoint: e.Endpoint(), Replay: e.ReplayEndpoint()} }
 
 // withReplay is a publisher's configuration on free loopback ports.
@@ -265,7 +265,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// untilHeard publishes messages until one reaches somebody: a connection is not yet a subscription.
+// untilHeard publishes messages until a subscriber gets one: a connection is not yet a subscription.
 func (e *engine) untilHeard(t testing.TB) {
 	t.Helper()
 	eventually(t, "somebody subscribes", func() bool {
@@ -275,7 +275,7 @@ func (e *engine) untilHeard(t testing.TB) {
 	})
 }
 
-// untilSubscribed is untilHeard, and waits until the subscriber has all of it.
+// untilSubscribed does the same as untilHeard, and waits until the subscriber has all messages.
 func (e *engine) untilSubscribed(t testing.TB, d *diary) {
 	t.Helper()
 	e.untilHeard(t)
@@ -287,7 +287,7 @@ func wire(topic string, seq uint64, payload string) [][]byte {
 	return [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, seq), []byte(payload)}
 }
 
-// script is a ROUTER or PUB played by hand.
+// script is a ROUTER or PUB that a test controls.
 func script(t testing.TB, typ zmtp.Type, onMessage func(*zmtp.Peer, [][]byte)) *zmtp.Socket {
 	t.Helper()
 	s, err := zmtp.New(typ, "tcp://127.0.0.1:0", zmtp.Config{Bind: true, OnMessage: onMessage})
@@ -301,7 +301,7 @@ func script(t testing.TB, typ zmtp.Type, onMessage func(*zmtp.Peer, [][]byte)) *
 	return s
 }
 
-// nobody returns an endpoint where nobody listens.
+// nobody returns an endpoint without a listener.
 func nobody(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
