@@ -34,7 +34,7 @@ END {
   printf "%s", lines
   for (i = 1; i <= commands; i++) {
     command = order[i]
-    printf "skipped: %d tests need %s: %s\n", count[command], needs[command], command
+    printf "skipped: %d %s %s: %s\n", count[command], count[command] == 1 ? "test needs" : "tests need", needs[command], command
   }
   exit failed
 }

@@ -35,7 +35,7 @@ func TestMakeTestNamesWhatWasSkipped(t *testing.T) {
 		"=== RUN   TestB\n    b_test.go:3: wrong\n--- FAIL: TestB (0.00s)\nFAIL\nFAIL\tm/b\t0.2s\n" +
 		"?   \tm/c\t[no test files]\nok  \tm/d\t(cached)\n" +
 		"# m/e\ne.go:1:1: syntax error\nFAIL\tm/e [build failed]\nFAIL\n" +
-		"skipped: 2 tests need /c/models: make golden\nskipped: 1 tests need python: 3: make interop\n"
+		"skipped: 2 tests need /c/models: make golden\nskipped: 1 test needs python: 3: make interop\n"
 	cmd := exec.Command("awk", "-f", "../skipped.awk")
 	cmd.Stdin = strings.NewReader(output)
 	got, err := cmd.Output()
