@@ -17,19 +17,23 @@ func TestALookAheadIsReadInBothForms(t *testing.T) {
 	plain := decodeOne(t, aheadWith(nil))
 	second := plain.Tokens[2]
 	fromMap := decodeOne(t, aheadWith(list(list(int(second)), list(77))))
-	fromArray := decodeOne(t, list(tagStored, list(5, 6), nil, list(1, 2, 3, 4), 2, nil, "GPU", nil, list(nil, nil), 0, "full_attention", nil, nil, nil, "session", list(list(3, 4), list(8, 9))))
+	fromArray := decodeOne(t, list(tagStored, list(5, 6), nil, list(1, 2, 3, 4), 2, nil, "GPU", nil, list(nil, nil), 0,
+		"full_attention", nil, nil, nil, "session", list(list(3, 4), list(8, 9))))
 	first, tokens := fromMap.Shifted()
-	if !slices.Equal(first, plain.Tokens[:1]) || !slices.Equal(tokens, append(slices.Clone(plain.Tokens[1:]), 77)) || !fromMap.Aligned() {
+	if !slices.Equal(first, plain.Tokens[:1]) || !slices.Equal(tokens, append(slices.Clone(plain.Tokens[1:]), 77)) ||
+		!fromMap.Aligned() {
 		t.Errorf("map: %v, %v of %+v", first, tokens, fromMap)
 	}
-	if first, tokens = fromArray.Shifted(); !slices.Equal(first, []block.Token{1, 2}) || !slices.Equal(tokens, []block.Token{3, 4, 8, 9}) {
+	if first, tokens = fromArray.Shifted(); !slices.Equal(first, []block.Token{1, 2}) ||
+		!slices.Equal(tokens, []block.Token{3, 4, 8, 9}) {
 		t.Errorf("array: %v, %v of %+v", first, tokens, fromArray)
 	}
 	if first, tokens = plain.Shifted(); first != nil || !slices.Equal(tokens, plain.Tokens) {
 		t.Errorf("without: %v, %v", first, tokens)
 	}
 	byHand := Event{Tokens: []block.Token{1, 2}, Ahead: []block.Token{3}}
-	if first, tokens = byHand.Shifted(); !slices.Equal(first, []block.Token{1}) || !slices.Equal(tokens, []block.Token{2, 3}) {
+	if first, tokens = byHand.Shifted(); !slices.Equal(first, []block.Token{1}) ||
+		!slices.Equal(tokens, []block.Token{2, 3}) {
 		t.Errorf("by hand: %v, %v", first, tokens)
 	}
 }
@@ -51,7 +55,8 @@ func TestAnInvalidLookAheadSkipsTheEventWithAReason(t *testing.T) {
 		"no list":            {aheadWith("x"), "is no array"},
 		"a list that is one": {aheadWith(list(1, 2)), "a look-ahead is no array"},
 		"empty lists":        {aheadWith(list(list(), list())), "is empty"},
-		"uneven lists":       {aheadWith(list(list(int(decodeOne(t, aheadWith(nil)).Tokens[2])), list(1, 2))), "differ in length"},
+		"uneven lists": {aheadWith(list(list(int(decodeOne(t, aheadWith(nil)).Tokens[2])), list(1, 2))),
+			"differ in length"},
 		"another next token": {aheadWith(list(list(999), list(2))), "contradicts token_ids"},
 		"an owner of 1 MB":   {storedWith(nil, nil, "ownership", strings.Repeat("x", 1<<20)), "ownership is no string"},
 	} {
@@ -72,7 +77,8 @@ func TestAnInvalidLookAheadSkipsTheEventWithAReason(t *testing.T) {
 }
 
 func TestOnlyBlocksWithoutRemainingCopiesAreGone(t *testing.T) {
-	e := decodeOne(t, object{"type", tagRemoved, "block_hashes", list(5, 6, 7), "medium", "GPU", "remaining_copy_counts", list(0, 2, 0)})
+	e := decodeOne(t, object{"type", tagRemoved, "block_hashes", list(5, 6, 7), "medium", "GPU", "remaining_copy_counts",
+		list(0, 2, 0)})
 	if diff := cmp.Diff([]Hash{5, 7}, e.Hashes); diff != "" || !e.LastCopies {
 		t.Errorf("last copies: %v (-want +got):\n%s", e.LastCopies, diff)
 	}

@@ -181,7 +181,8 @@ func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 	first := &b.Events[i]
 	for ; i+n < len(b.Events); n++ {
 		e := &b.Events[i+n]
-		if e.Kind != Removed || e.Tier != first.Tier || e.Group != first.Group || e.Owner != first.Owner || e.LastCopies != first.LastCopies {
+		if e.Kind != Removed || e.Tier != first.Tier || e.Group != first.Group || e.Owner != first.Owner ||
+			e.LastCopies != first.LastCopies {
 			break
 		}
 		dst = append(dst, e.Hashes...)

@@ -32,7 +32,8 @@ func checkBounds(t *testing.T, b *Batch, size int, err error) {
 		}
 	}
 	if hashes > size || tokens > size || len(b.Events) > 4*size || len(b.SkippedTags) > maxTags {
-		t.Errorf("%d bytes became %d events, %d hashes, %d tokens, %d tags", size, len(b.Events), hashes, tokens, len(b.SkippedTags))
+		t.Errorf("%d bytes became %d events, %d hashes, %d tokens, %d tags", size, len(b.Events), hashes, tokens,
+			len(b.SkippedTags))
 	}
 	for _, tag := range b.SkippedTags {
 		if len(tag.Tag) > maxTag || strings.ContainsFunc(tag.Tag, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -47,10 +48,15 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(pack(list(1.5, list(storedWith(nil, "a", "extra_keys", list(list("a", list("img", 1), "s"), nil))), 0)))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(list(1, 2)), 1, nil, "GPU", object{"cache_salt", "s"})))))
-	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a")))))                                                             // an adapter, and no place for a salt
-	f.Add(pack(list(1.5, list(storedWith(nil, nil, "cache_salt", "s", "block_size", 9)))))                                                                  // a salt, and no block that is known to be the first
-	f.Add(pack(list(1.5, list(storedWith(nil, nil, "lookahead_token_ids", list(list(12, 13, 5), list(5, 6, 7)), "ownership", "kvcr", "session_id", "s"))))) // block_size 2
-	f.Add(pack(list(1.5, list(object{"type", tagRemoved, "block_hashes", list(5, 6), "medium", "CPU", "ownership", "x", "remaining_copy_counts", list(1, 0)}))))
+	// an adapter, and no place for a salt
+	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a")))))
+	// a salt, and no block that is known to be the first
+	f.Add(pack(list(1.5, list(storedWith(nil, nil, "cache_salt", "s", "block_size", 9)))))
+	// block_size 2
+	f.Add(pack(list(1.5, list(storedWith(nil, nil, "lookahead_token_ids", list(list(12, 13, 5), list(5, 6, 7)),
+		"ownership", "kvcr", "session_id", "s")))))
+	f.Add(pack(list(1.5, list(object{"type", tagRemoved, "block_hashes", list(5, 6), "medium", "CPU", "ownership", "x",
+		"remaining_copy_counts", list(1, 0)}))))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		// A new Decoder and Batch for each run: the result must depend on this payload only.
 		var d Decoder
@@ -184,7 +190,8 @@ func TestTimeIsInProportionToThePayload(t *testing.T) {
 			// Each block names an item of its own, and the items are in another order than the blocks.
 			hashes[i], tokens[i], keys[i] = i, 1, list(list("image", n-2*i))
 		}
-		return pack(list(1.5, list(storedWith(nil, nil, "block_hashes", hashes, "token_ids", tokens, "block_size", 1, "extra_keys", keys)), 0))
+		return pack(list(1.5, list(storedWith(nil, nil, "block_hashes", hashes, "token_ids", tokens, "block_size", 1,
+			"extra_keys", keys)), 0))
 	}
 	repeated := func(key string, value any) func(n int) []byte {
 		return func(n int) []byte {
@@ -196,14 +203,17 @@ func TestTimeIsInProportionToThePayload(t *testing.T) {
 		}
 	}
 	shapes := map[string]func(n int) []byte{
-		"images":             images,
-		"nested":             func(n int) []byte { return append(pack(1.5), bytes.Repeat([]byte{0x91}, 4*n)...) },
-		"repeated hashes":    repeated("block_hashes", list(1, 2)),
-		"repeated tokens":    repeated("token_ids", list(1, 2)),
-		"repeated metadata":  repeated("metadata", object{"cache_salt", "s"}),
-		"repeated keys":      repeated("extra_keys", list(nil, list("a", list("b", 1)))),
-		"unusable events":    func(n int) []byte { return pack(list(1.5, slices.Repeat(list(list("x", list(1))), n))) },
-		"events of one name": func(n int) []byte { return pack(list(1.5, slices.Repeat(list(list(tagRemoved, list(1), "cpu")), n))) },
+		"images":            images,
+		"nested":            func(n int) []byte { return append(pack(1.5), bytes.Repeat([]byte{0x91}, 4*n)...) },
+		"repeated hashes":   repeated("block_hashes", list(1, 2)),
+		"repeated tokens":   repeated("token_ids", list(1, 2)),
+		"repeated metadata": repeated("metadata", object{"cache_salt", "s"}),
+		"repeated keys":     repeated("extra_keys", list(nil, list("a", list("b", 1)))),
+		"unusable events":   func(n int) []byte { return pack(list(1.5, slices.Repeat(list(list("x", list(1))), n))) },
+		"events of one name": func(n int) []byte {
+			return pack(list(1.5,
+				slices.Repeat(list(list(tagRemoved, list(1), "cpu")), n)))
+		},
 		"names": func(n int) []byte {
 			var events []any
 			for i := range n {

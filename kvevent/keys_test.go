@@ -82,37 +82,55 @@ func TestExtraKeysAreClassified(t *testing.T) {
 		want  judged
 	}{
 		{"nothing", storedWith(nil, nil, "extra_keys", list(nil, nil)), judged{}},
-		{"the string of a prompt's first block is its salt", storedWith(nil, nil, "extra_keys", list(list("s"), nil)), judged{Salt: "s"}},
-		{"the adapter's name comes first", storedWith(nil, "a", "extra_keys", list(list("a", "s"), list("a"))), judged{LoRA: "a", Salt: "s"}},
-		{"a salt that equals the adapter's name", storedWith(nil, "a", "extra_keys", list(list("a", "a"), list("a"))), judged{LoRA: "a", Salt: "a"}},
-		{"an image is named once, where it begins", storedWith(nil, nil, "extra_keys", list(list(list("img", 1)), list(list("img", -1), list("pic", 0)))),
+		{"the string of a prompt's first block is its salt", storedWith(nil, nil, "extra_keys", list(list("s"), nil)),
+			judged{Salt: "s"}},
+		{"the adapter's name comes first", storedWith(nil, "a", "extra_keys", list(list("a", "s"), list("a"))),
+			judged{LoRA: "a", Salt: "s"}},
+		{"a salt that equals the adapter's name", storedWith(nil, "a", "extra_keys", list(list("a", "a"), list("a"))),
+			judged{LoRA: "a", Salt: "a"}},
+		{"an image is named once, where it begins",
+			storedWith(nil, nil, "extra_keys", list(list(list("img", 1)), list(list("img", -1), list("pic", 0)))),
 			judged{Features: []block.Feature{at("img", 1), at("pic", 2)}}},
-		{"an image from before the event begins before it", storedWith(7, nil, "extra_keys", list(list(list("img", -5)), list(list("img", -7)))),
+		{"an image from before the event begins before it",
+			storedWith(7, nil, "extra_keys", list(list(list("img", -5)), list(list("img", -7)))),
 			judged{Features: []block.Feature{at("img", -5)}}},
-		{"the same image twice is two items", storedWith(nil, nil, "extra_keys", list(list(list("img", 0), list("img", 1)), nil)),
+		{"the same image twice is two items", storedWith(nil, nil, "extra_keys",
+			list(list(list("img", 0), list("img", 1)), nil)),
 			judged{Features: []block.Feature{at("img", 0), at("img", 1)}}},
 		{"images and a salt", storedWith(nil, nil, "extra_keys", list(list(list("img", 1), "s"), nil)),
 			judged{Salt: "s", Features: []block.Feature{at("img", 1)}}},
-		{"a string of a later block cannot be placed", storedWith(nil, nil, "extra_keys", list(nil, list("img"))), judged{Unread: KeyFeature}},
-		{"a string after a parent cannot be placed", storedWith(7, nil, "extra_keys", list(list("img"), nil)), judged{Unread: KeyFeature}},
-		{"of two strings only the last can be the salt", storedWith(nil, nil, "extra_keys", list(list("img", "s"), nil)), judged{Salt: "s", Unread: KeyFeature}},
-		{"prompt embeddings", storedWith(nil, nil, "extra_keys", list(list(digest), list(digest))), judged{Unread: KeyEmbeds}},
+		{"a string of a later block cannot be placed", storedWith(nil, nil, "extra_keys", list(nil, list("img"))),
+			judged{Unread: KeyFeature}},
+		{"a string after a parent cannot be placed", storedWith(7, nil, "extra_keys", list(list("img"), nil)),
+			judged{Unread: KeyFeature}},
+		{"of two strings only the last can be the salt", storedWith(nil, nil, "extra_keys", list(list("img", "s"), nil)),
+			judged{Salt: "s", Unread: KeyFeature}},
+		{"prompt embeddings", storedWith(nil, nil, "extra_keys", list(list(digest), list(digest))),
+			judged{Unread: KeyEmbeds}},
 		{"tagged keys, which vLLM hashes but does not publish", storedWith(nil, nil, "extra_keys",
-			list(list(list("lora", "a", "/path"), list("cache_salt", "s")), list(list("lora", "a", "/path")))), judged{LoRA: "a", Salt: "s"}},
+			list(list(list("lora", "a", "/path"), list("cache_salt", "s")), list(list("lora", "a", "/path")))),
+			judged{LoRA: "a", Salt: "s"}},
 		{"an empty salt", storedWith(nil, nil, "extra_keys", list(list(""), nil)), judged{Unread: KeyOther}},
-		{"a key of an unknown shape", storedWith(nil, nil, "extra_keys", list(list(list("x", 1, 2)), list(object{"k", 1}))), judged{Unread: KeyOther}},
+		{"a key of an unknown shape", storedWith(nil, nil, "extra_keys", list(list(list("x", 1, 2)), list(object{"k", 1}))),
+			judged{Unread: KeyOther}},
 		{"a number", storedWith(nil, nil, "extra_keys", list(list(5), nil)), judged{Unread: KeyOther}},
-		{"an offset out of all bounds", storedWith(nil, nil, "extra_keys", list(list(list("img", int64(1<<40))), nil)), judged{Unread: KeyFeature}},
+		{"an offset out of all bounds", storedWith(nil, nil, "extra_keys", list(list(list("img", int64(1<<40))), nil)),
+			judged{Unread: KeyFeature}},
 		{"not a list", storedWith(nil, nil, "extra_keys", "s"), judged{Unread: KeyOther}},
-		{"fewer entries than hashes", storedWith(nil, nil, "extra_keys", list(list(list("img", 1)))), judged{Unread: KeyFeature}},
-		{"an adapter with a number and no name", object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2), "block_size", 2, "lora_id", 7},
+		{"fewer entries than hashes", storedWith(nil, nil, "extra_keys", list(list(list("img", 1)))),
+			judged{Unread: KeyFeature}},
+		{"an adapter with a number and no name", object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2),
+			"block_size", 2, "lora_id", 7},
 			judged{Unread: KeyLoRA}},
-		{"an adapter with a text for a number", object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2), "block_size", 2, "lora_id", "uid"},
+		{"an adapter with a text for a number", object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2),
+			"block_size", 2, "lora_id", "uid"},
 			judged{Unread: KeyLoRA}},
-		{"vLLM 0.17: a bare string may be a salt or an image", array017(nil, list(list("x"), nil)), judged{Unread: KeySalt | KeyFeature}},
+		{"vLLM 0.17: a bare string may be a salt or an image", array017(nil, list(list("x"), nil)),
+			judged{Unread: KeySalt | KeyFeature}},
 		{"vLLM 0.19: an offset beside it says it is the salt", array017(nil, list(list(list("img", 1), "x"), nil)),
 			judged{Salt: "x", Features: []block.Feature{at("img", 1)}}},
-		{"Dynamo's items cannot be placed", storedWith(nil, nil, "block_mm_infos", list(object{"mm_objects", list()}, nil)), judged{Unread: KeyFeature}},
+		{"Dynamo's items cannot be placed", storedWith(nil, nil, "block_mm_infos", list(object{"mm_objects", list()}, nil)),
+			judged{Unread: KeyFeature}},
 		{"Dynamo without items", storedWith(nil, nil, "block_mm_infos", list(nil, nil)), judged{}},
 		{"SGLang's salt", storedWith(nil, nil, "cache_salt", "s"), judged{Salt: "s"}},
 	}
@@ -143,12 +161,15 @@ func TestEventsReportTheKeysThatTheirFormatHides(t *testing.T) {
 	}{
 		{"vLLM 0.9 or SGLang before 0.5.9", list(tagStored, list(1), nil, tokens, 2, nil), all},
 		{"vLLM 0.10 or SGLang 0.5.9", list(tagStored, list(1), nil, tokens, 2, nil, "GPU"), all},
-		{"SGLang 0.5.18, salted", list(tagStored, list(1), nil, tokens, 2, nil, "GPU", object{"cache_salt", "s"}), KeyLoRA | KeyExtra},
+		{"SGLang 0.5.18, salted", list(tagStored, list(1), nil, tokens, 2, nil, "GPU", object{"cache_salt", "s"}),
+			KeyLoRA | KeyExtra},
 		{"vLLM 0.14", list(tagStored, list(1), nil, tokens, 2, nil, "GPU", nil), KeySalt | KeyFeature},
 		{"vLLM 0.17", list(tagStored, list(1), nil, tokens, 2, nil, "GPU", nil, list(nil)), 0},
-		{"vLLM 0.17, offload tier", list(tagStored, list(1), nil, tokens, 2, nil, "CPU", nil, nil), KeyLoRA | KeySalt | KeyFeature},
+		{"vLLM 0.17, offload tier", list(tagStored, list(1), nil, tokens, 2, nil, "CPU", nil, nil),
+			KeyLoRA | KeySalt | KeyFeature},
 		{"vLLM's map", storedWith(nil, nil, "extra_keys", list(nil, nil)), 0},
-		{"vLLM's map, offload tier", object{"type", tagStored, "block_hashes", list(1), "parent_block_hash", nil, "token_ids", tokens,
+		{"vLLM's map, offload tier", object{"type", tagStored, "block_hashes", list(1), "parent_block_hash", nil,
+			"token_ids", tokens,
 			"block_size", 2, "lora_id", nil, "medium", "CPU", "lora_name", nil}, KeyLoRA | KeySalt | KeyFeature},
 		{"TensorRT-LLM's stream", storedWith(nil, nil), KeySalt | KeyFeature},
 		{"SGLang's map", object{"type", tagStored, "block_hashes", list(1), "parent_block_hash", nil, "token_ids", tokens,
@@ -164,7 +185,8 @@ func TestEventsReportTheKeysThatTheirFormatHides(t *testing.T) {
 
 func TestAnEventIsIndexableOnlyIfNoOtherRequestCanMatchIt(t *testing.T) {
 	offloaded := func(parent any) Event {
-		return decodeOne(t, object{"type", tagStored, "block_hashes", list(1), "parent_block_hash", parent, "token_ids", list(1, 2),
+		return decodeOne(t, object{"type", tagStored, "block_hashes", list(1), "parent_block_hash", parent, "token_ids",
+			list(1, 2),
 			"block_size", 2, "lora_id", nil, "medium", "CPU", "lora_name", nil})
 	}
 	root, child := offloaded(nil), offloaded(9)
@@ -177,7 +199,8 @@ func TestAnEventIsIndexableOnlyIfNoOtherRequestCanMatchIt(t *testing.T) {
 	if !child.Indexable(KeyRoot) {
 		t.Error("a block with a parent inherits what keeps it apart")
 	}
-	window := decodeOne(t, object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2, 3, 4), "block_size", 2})
+	window := decodeOne(t, object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2, 3, 4), "block_size",
+		2})
 	if window.Indexable(0) {
 		t.Error("one hash for two blocks of tokens")
 	}
@@ -198,7 +221,8 @@ func TestTiersAndGroupsAreNamedAsEnginesDo(t *testing.T) {
 	}{
 		{"", "", block.TierGPU}, {"GPU", "", block.TierGPU}, {"gpu", "LOCAL", block.TierGPU},
 		{"CPU", "", block.TierCPU}, {"cpu", "", block.TierCPU}, {"CPU_PINNED", "", block.TierCPU},
-		{"DISK", "", block.TierDisk}, {"STORAGE", "LOCAL", block.TierDisk}, {"STORAGE", "", block.TierDisk}, {"FS", "", block.TierDisk},
+		{"DISK", "", block.TierDisk}, {"STORAGE", "LOCAL", block.TierDisk}, {"STORAGE", "", block.TierDisk},
+		{"FS", "", block.TierDisk},
 		{"STORAGE", "REMOTE", block.TierRemote}, {"OBJ", "", block.TierRemote}, {"EXTERNAL", "", block.TierRemote},
 		{"SHARED_STORAGE", "", block.TierRemote}, {"CXL", "", block.TierRemote},
 	}
@@ -241,7 +265,8 @@ func TestUnusableEventsAreSkippedAndCounted(t *testing.T) {
 		{"an absurd size", list(tagStored, list(1), nil, list(1), int64(1<<31), nil), tagStored, false},
 		{"an empty digest", list(tagStored, list([]byte{}), nil, list(1), 1, nil), tagStored, false},
 		{"a token of 33 bits", list(tagStored, list(1), nil, list(int64(1<<32)), 1, nil), tagStored, false},
-		{"a window that a 32-bit int does not hold", storedWith(nil, nil, "kv_cache_spec_sliding_window", int64(1<<31)), tagStored, false},
+		{"a window that a 32-bit int does not hold", storedWith(nil, nil, "kv_cache_spec_sliding_window", int64(1<<31)),
+			tagStored, false},
 		{"pairs that do not chain", list(tagStored, list(1), nil, list(list(1, 2), list(3, 4)), 2, nil), tagStored, false},
 		{"a pair of three", list(tagStored, list(1), nil, list(list(1, 2, 3)), 1, nil), tagStored, false},
 		{"a parent that is none", list(tagStored, list(1), "p", list(1), 1, nil), tagStored, false},
@@ -296,7 +321,8 @@ func TestInvalidBatchesAreRejectedWithThePosition(t *testing.T) {
 		{pack(list("LoadStat", 0, 0)), "decode events: the batch's time is no number (byte 1 of 12, after 0 events)"},
 		{pack(list(1, list(), -1)), "decode events: the batch's data-parallel rank is none (byte 3 of 4, after 0 events)"},
 		{pack(list(1, list()), 7), "decode events: bytes after the batch (byte 3 of 4, after 0 events)"},
-		{pack(list(1, list(list(tagCleared))))[:10], "decode events: a length beyond the end of the payload (byte 5 of 10, after 1 events)"},
+		{pack(list(1, list(list(tagCleared))))[:10],
+			"decode events: a length beyond the end of the payload (byte 5 of 10, after 1 events)"},
 		{pack(object{"ts", 1}), "decode events: the batch has no events (byte 5 of 5, after 0 events)"},
 		{pack(object{5, 1}), "decode events: a key of the batch is no string (byte 1 of 3, after 0 events)"},
 	}
@@ -326,7 +352,8 @@ func TestLMCacheChunksComeThroughVLLMsPublisher(t *testing.T) {
 	for i := range tokens {
 		tokens[i] = 1000 + i
 	}
-	e := decodeOne(t, object{"type", tagStored, "block_hashes", list(digest), "parent_block_hash", nil, "token_ids", tokens,
+	e := decodeOne(t, object{"type", tagStored, "block_hashes", list(digest), "parent_block_hash", nil, "token_ids",
+		tokens,
 		"block_size", 36, "lora_id", nil, "medium", "cpu", "lora_name", nil})
 	if !e.Aligned() || e.Tier != block.TierCPU || e.Hashes[0] != 9 || e.BlockSize != 36 {
 		t.Errorf("decoded %+v", e)

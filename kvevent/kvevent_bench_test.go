@@ -19,7 +19,8 @@ func benchPayload(t testing.TB, wire string, events, blocks int) []byte {
 	const size = 16
 	b := Batch{Time: 1761955200.125, HasRank: true}
 	for range events {
-		e := Event{Group: 0, BlockSize: size, Medium: "GPU", Spec: "full_attention", HasParent: true, Parent: 0x9e3779b97f4a7c15}
+		e := Event{Group: 0, BlockSize: size, Medium: "GPU", Spec: "full_attention", HasParent: true,
+			Parent: 0x9e3779b97f4a7c15}
 		for i := range blocks {
 			e.Hashes = append(e.Hashes, 0x9e3779b97f4a7c15*uint64(i+1))
 		}
@@ -32,7 +33,8 @@ func benchPayload(t testing.TB, wire string, events, blocks int) []byte {
 }
 
 func TestDecodingAllocatesNothingInSteadyState(t *testing.T) {
-	for _, wire := range []string{"vllm-0.9.0", "vllm-0.23", "vllm-0.32", "vllm-0.32+bytes", "sglang-0.5.18", "sglang-0.5.23"} {
+	for _, wire := range []string{"vllm-0.9.0", "vllm-0.23", "vllm-0.32", "vllm-0.32+bytes", "sglang-0.5.18",
+		"sglang-0.5.23"} {
 		payloads := [][]byte{benchPayload(t, wire, 1, 32), benchPayload(t, wire, 32, 1)}
 		var d Decoder
 		var b Batch
@@ -52,7 +54,8 @@ func TestDecodingAllocatesNothingInSteadyState(t *testing.T) {
 
 func TestDecodingSaltsImagesAndUnknownEventsAllocatesNothingInSteadyState(t *testing.T) {
 	payload := pack(list(1.5, list(
-		storedWith(nil, "adapter", "extra_keys", list(list("adapter", list("img", 1), "tenant"), list("adapter", list("img", -1)))),
+		storedWith(nil, "adapter", "extra_keys", list(list("adapter", list("img", 1), "tenant"),
+			list("adapter", list("img", -1)))),
 		list("BlockMoved", list(1)), list(tagRemoved, list(1), "cpu"),
 	), 0))
 	var d Decoder
@@ -98,7 +101,8 @@ func BenchmarkDecodeTRTLLM(b *testing.B) {
 			fmt.Fprintf(&tokens, ",%d", (32*i+j)*7919%128_000)
 		}
 		blocks = append(blocks, fmt.Sprintf("%d:%s", uint64(i+1)*0x9e3779b97f4a7c15, tokens.String()[1:]))
-		text += fmt.Sprintf(`{"event_id":%d,"data":{"type":"removed","block_hashes":[%d]},"window_size":4096},`, i, uint64(i+1)*0x9e3779b97f4a7c15)
+		text += fmt.Sprintf(`{"event_id":%d,"data":{"type":"removed","block_hashes":[%d]},"window_size":4096},`, i,
+			uint64(i+1)*0x9e3779b97f4a7c15)
 	}
 	text += polledStored(32, "null", 4096, 0, blocks...) + "]"
 	payload := []byte(text)

@@ -45,7 +45,8 @@ func DecodeLoadStat(payload []byte) (l LoadStat, err error) {
 		return l, fmt.Errorf("decode LoadStat: %d fields, at least %d are needed", n, leastLoad)
 	}
 	l.Rank = -1
-	fields := [...]*int64{&l.Running, &l.Waiting, &l.UsedTokens, &l.CacheTokens, &l.Rank, &l.UncachedTokens, &l.QueuedTokens,
+	fields := [...]*int64{&l.Running, &l.Waiting, &l.UsedTokens, &l.CacheTokens, &l.Rank, &l.UncachedTokens,
+		&l.QueuedTokens,
 		&l.MaxRunning, &l.PrefillTokens, &l.PrefillMicros}
 	for i := range n {
 		switch {

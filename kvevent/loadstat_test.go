@@ -9,11 +9,13 @@ import (
 func TestALoadStatIsReadInBothLengths(t *testing.T) {
 	short := pack(list(tagLoadStat, 3, 2, 1000, 65536))
 	l, err := DecodeLoadStat(short)
-	if want := (LoadStat{Running: 3, Waiting: 2, UsedTokens: 1000, CacheTokens: 65536, Rank: -1}); err != nil || l != want {
+	if want := (LoadStat{Running: 3, Waiting: 2, UsedTokens: 1000, CacheTokens: 65536, Rank: -1}); err != nil ||
+		l != want {
 		t.Errorf("%+v, error %v, want %+v", l, err, want)
 	}
 	long := pack(list(tagLoadStat, 3, 2, 1000, 65536, 1, 700, 1900, 2048, 17000, 900000))
-	want := LoadStat{Running: 3, Waiting: 2, UsedTokens: 1000, CacheTokens: 65536, Rank: 1, Long: true, UncachedTokens: 700, QueuedTokens: 1900,
+	want := LoadStat{Running: 3, Waiting: 2, UsedTokens: 1000, CacheTokens: 65536, Rank: 1, Long: true,
+		UncachedTokens: 700, QueuedTokens: 1900,
 		MaxRunning: 2048, PrefillTokens: 17000, PrefillMicros: 900000}
 	if l, err = DecodeLoadStat(long); err != nil || l != want {
 		t.Errorf("%+v, error %v, want %+v", l, err, want)
@@ -32,11 +34,12 @@ func TestAnInvalidLoadStatIsRefusedWithAReason(t *testing.T) {
 		payload []byte
 		want    string
 	}{
-		"three fields":     {pack(list(tagLoadStat, 1, 2, 3)), "3 fields"},
-		"a negative":       {pack(list(tagLoadStat, 1, -2, 3, 4)), "field 2 is no count"},
-		"a text":           {pack(list(tagLoadStat, 1, 2, "x", 4)), "field 3 is no count"},
-		"a list":           {pack(list(tagLoadStat, list(1), 2, 3, 4)), "field 1 is no count"},
-		"too large":        {append(pack(list(tagLoadStat, 1, 2, 3))[:1:1], "\xa8LoadStat\x01\x02\xcf\xff\xff\xff\xff\xff\xff\xff\xff"...), "fields"},
+		"three fields": {pack(list(tagLoadStat, 1, 2, 3)), "3 fields"},
+		"a negative":   {pack(list(tagLoadStat, 1, -2, 3, 4)), "field 2 is no count"},
+		"a text":       {pack(list(tagLoadStat, 1, 2, "x", 4)), "field 3 is no count"},
+		"a list":       {pack(list(tagLoadStat, list(1), 2, 3, 4)), "field 1 is no count"},
+		"too large": {append(pack(list(tagLoadStat, 1, 2, 3))[:1:1],
+			"\xa8LoadStat\x01\x02\xcf\xff\xff\xff\xff\xff\xff\xff\xff"...), "fields"},
 		"cut":              {pack(list(tagLoadStat, 1, 2, 3, 4, 5, "abc"))[:18], "no count"},
 		"a rank too large": {pack(list(tagLoadStat, 1, 2, 3, 4, maxRank+1)), "rank 65536 is beyond 65535"},
 		"bytes behind it":  {append(pack(list(tagLoadStat, 1, 2, 3, 4)), 1), "bytes after"},
@@ -45,7 +48,8 @@ func TestAnInvalidLoadStatIsRefusedWithAReason(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", what, err, c.want)
 		}
 	}
-	for _, payload := range [][]byte{nil, {0x90}, pack(list("Other", 1)), pack(list(1.5, list(), 0)), {0xdd, 0xff, 0xff, 0xff, 0xff}} {
+	for _, payload := range [][]byte{nil, {0x90}, pack(list("Other", 1)), pack(list(1.5, list(), 0)),
+		{0xdd, 0xff, 0xff, 0xff, 0xff}} {
 		if _, err := DecodeLoadStat(payload); !errors.Is(err, ErrNoLoadStat) {
 			t.Errorf("% x: %v", payload, err)
 		}

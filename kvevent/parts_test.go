@@ -27,7 +27,8 @@ func TestALongMessageComesInPartsOfTheSameEvents(t *testing.T) {
 	for i := range 3*fullEvents + 7 {
 		e := Event{Kind: Removed, Group: -1, Medium: "GPU", Hashes: []Hash{Hash(i)}}
 		if i%3 == 0 {
-			e = Event{Kind: Stored, Group: -1, Medium: "GPU", BlockSize: 1, Hashes: []Hash{Hash(i), Hash(i + 1)}, Tokens: []uint32{1, uint32(i)}}
+			e = Event{Kind: Stored, Group: -1, Medium: "GPU", BlockSize: 1, Hashes: []Hash{Hash(i), Hash(i + 1)},
+				Tokens: []uint32{1, uint32(i)}}
 		}
 		events = append(events, e)
 	}
@@ -71,7 +72,8 @@ func TestALongMessageThatIsBrokenIsRejectedWhole(t *testing.T) {
 	payload := long(3*fullEvents, pack(list(tagRemoved, list(1))))
 	var d Decoder
 	var b Batch
-	for _, broken := range [][]byte{payload[:len(payload)-3], append(bytes.Clone(payload[:len(payload)-1]), 0xc1), append(bytes.Clone(payload), 0)} {
+	for _, broken := range [][]byte{payload[:len(payload)-3], append(bytes.Clone(payload[:len(payload)-1]), 0xc1),
+		append(bytes.Clone(payload), 0)} {
 		if err := d.Decode(broken, &b); err == nil || b.More || len(b.Events) > 0 || d.Next(&b) {
 			t.Errorf("accepted: %v, %d events", err, len(b.Events))
 		}

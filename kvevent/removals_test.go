@@ -28,7 +28,8 @@ func TestRemovalsJoinsConsecutiveEventsOfOneTierAndGroup(t *testing.T) {
 		got = append(got, answer{n, hashes})
 	}
 	want := []answer{
-		{2, []kvevent.Hash{1, 2, 3}}, {1, []kvevent.Hash{3}}, {1, []kvevent.Hash{4}}, {0, nil}, {1, []kvevent.Hash{6}}, {1, []kvevent.Hash{7}},
+		{2, []kvevent.Hash{1, 2, 3}}, {1, []kvevent.Hash{3}}, {1, []kvevent.Hash{4}}, {0, nil}, {1, []kvevent.Hash{6}},
+		{1, []kvevent.Hash{7}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

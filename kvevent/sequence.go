@@ -10,7 +10,8 @@ const (
 	InOrder   Step = iota // the next message: apply it
 	Duplicate             // already applied: a replay overlaps the live stream; drop it
 	Gap                   // messages from Expected up to this one are missing: replay, or Jump and forget
-	Behind                // the live stream went back: the engine restarted; forget the holder, Reset, pass the message again
+	// the live stream went back: the engine restarted; forget the holder, Reset, pass the message again
+	Behind
 )
 
 var stepNames = [...]string{"in order", "duplicate", "gap", "behind"}

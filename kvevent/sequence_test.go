@@ -22,17 +22,22 @@ func TestSequenceDistinguishesGapsDuplicatesAndRestarts(t *testing.T) {
 		{"a gap stays until it is filled or given up", []call{
 			{"next", 0, InOrder}, {"next", 3, Gap}, {"next", 4, Gap}, {"replayed", 1, InOrder}, {"replayed", 2, InOrder},
 			{"replayed", 3, InOrder}, {"next", 3, Duplicate}, {"next", 4, InOrder}}, 5},
-		{"given up, the stream goes on", []call{{"next", 7, Gap}, {"jump", 7, 0}, {"next", 7, InOrder}, {"next", 8, InOrder}}, 9},
+		{"given up, the stream goes on", []call{{"next", 7, Gap}, {"jump", 7, 0}, {"next", 7, InOrder},
+			{"next", 8, InOrder}}, 9},
 		{"a replay that begins earlier brings duplicates", []call{
-			{"next", 0, InOrder}, {"next", 1, InOrder}, {"replayed", 0, Duplicate}, {"replayed", 1, Duplicate}, {"replayed", 2, InOrder}}, 3},
+			{"next", 0, InOrder}, {"next", 1, InOrder}, {"replayed", 0, Duplicate}, {"replayed", 1, Duplicate},
+			{"replayed", 2, InOrder}}, 3},
 		{"a replay that begins above what was asked is a gap", []call{{"replayed", 5, Gap}}, 0},
 		{"live messages that a replay has brought are duplicates", []call{
 			{"replayed", 0, InOrder}, {"replayed", 1, InOrder}, {"replayed", 2, InOrder},
 			{"next", 1, Duplicate}, {"next", 2, Duplicate}, {"next", 3, InOrder}}, 4},
-		{"a live number that goes back is a restart", []call{{"next", 0, InOrder}, {"next", 1, InOrder}, {"next", 0, Behind}}, 2},
-		{"the same live number again is a restart", []call{{"next", 0, InOrder}, {"next", 0, Behind}, {"reset", 0, 0}, {"next", 0, InOrder}}, 1},
+		{"a live number that goes back is a restart",
+			[]call{{"next", 0, InOrder}, {"next", 1, InOrder}, {"next", 0, Behind}}, 2},
+		{"the same live number again is a restart",
+			[]call{{"next", 0, InOrder}, {"next", 0, Behind}, {"reset", 0, 0}, {"next", 0, InOrder}}, 1},
 		{"a restart seen late is a gap once reset", []call{
-			{"next", 0, InOrder}, {"next", 1, InOrder}, {"next", 2, InOrder}, {"next", 1, Behind}, {"reset", 0, 0}, {"next", 1, Gap}}, 0},
+			{"next", 0, InOrder}, {"next", 1, InOrder}, {"next", 2, InOrder}, {"next", 1, Behind}, {"reset", 0, 0},
+			{"next", 1, Gap}}, 0},
 		{"on a new connection everything known is a restart", []call{
 			{"replayed", 0, InOrder}, {"replayed", 1, InOrder}, {"reconnected", 0, 0}, {"next", 1, Behind}}, 2},
 		{"on a new connection the stream goes on", []call{

@@ -112,7 +112,8 @@ func TestPolledEventsThatAreNotUsableAreSkipped(t *testing.T) {
 		{`[{"event_id":0,"data":{"type":"mo\u0001ved"}}]`, `mo?u0001ved`, false},
 		{`[{"event_id":0,"data":{"type":"stored","parent_hash":null}}]`, "stored", false},
 		{`[{"event_id":0,"data":{"type":"stored","parent_hash":"x","blocks":[]}}]`, "stored", false},
-		{`[{"event_id":0,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":1.5,"tokens":[]}]}}]`, "stored", false},
+		{`[{"event_id":0,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":1.5,"tokens":[]}]}}]`, "stored",
+			false},
 		{`[{"event_id":0,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":1,"tokens":[{"token_id":-1}]}]}}]`, "stored", false},
 		{`[{"event_id":0,"data":{"type":"removed","block_hashes":["a"]}}]`, "removed", true},
 		{`[{"event_id":0,"data":{"type":"updated","block_hash":1,"cache_level":{"new_value":1}}}]`, "updated", true},
@@ -132,7 +133,8 @@ func TestPolledEventsThatAreNotUsableAreSkipped(t *testing.T) {
 
 func TestPolledTextThatIsNoJSONIsRejected(t *testing.T) {
 	deep := "[" + strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1) + "]"
-	for _, s := range []string{"", "{}", "[", "[1,]", "[1 2]", `[{"a" 1}]`, `[{"a":1]`, `["a`, `["\`, "[]x", "[nul]", deep, "[{\"a\":\x01}]", "[\"\x01\"]", "7"} {
+	for _, s := range []string{"", "{}", "[", "[1,]", "[1 2]", `[{"a" 1}]`, `[{"a":1]`, `["a`, `["\`, "[]x", "[nul]",
+		deep, "[{\"a\":\x01}]", "[\"\x01\"]", "7"} {
 		var b Batch
 		if err := DecodeTRTLLM([]byte(s), &b); err == nil {
 			t.Errorf("%.40q was accepted", s)

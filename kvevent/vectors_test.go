@@ -114,8 +114,9 @@ type plain struct {
 
 func plainOf(e *Event) plain {
 	p := plain{
-		Kind: e.Kind, Hashes: e.Hashes, Tokens: e.Tokens, Ahead: slices.Clone(e.Ahead), BlockSize: e.BlockSize, Medium: e.Medium,
-		LoRA: e.LoRA, Group: e.Group, Spec: e.Spec, Window: e.Window, Locality: e.Locality,
+		Kind: e.Kind, Hashes: e.Hashes, Tokens: e.Tokens, Ahead: slices.Clone(e.Ahead), BlockSize: e.BlockSize,
+		Medium: e.Medium,
+		LoRA:   e.LoRA, Group: e.Group, Spec: e.Spec, Window: e.Window, Locality: e.Locality,
 	}
 	if e.HasParent {
 		p.Parent = &e.Parent

@@ -67,8 +67,11 @@ var formats = []*format{
 	{family: "vllm", version: "0.22.0", batch: 3, stored: 11, removed: 3, offsets: true, hash: hashUnsigned},
 	{family: "vllm", version: "0.24.0", batch: 3, keys: keysVLLM, offsets: true, hash: hashUnsigned},
 	{family: "vllm", version: "0.27.0", batch: 3, keys: keysVLLM, place: true, offsets: true, hash: hashUnsigned},
-	{family: "vllm", version: "0.32.0", batch: 3, keys: keysVLLM, place: true, owner: true, offsets: true, hash: hashUnsigned},
-	{family: "vllm", version: "0.33.0", batch: 3, keys: keysVLLM, place: true, owner: true, ahead: true, offsets: true, hash: hashUnsigned}, // the newest recorded
+	{family: "vllm", version: "0.32.0", batch: 3, keys: keysVLLM, place: true, owner: true, offsets: true,
+		hash: hashUnsigned},
+	// the newest recorded
+	{family: "vllm", version: "0.33.0", batch: 3, keys: keysVLLM, place: true, owner: true, ahead: true, offsets: true,
+		hash: hashUnsigned},
 	{family: "sglang", version: "0.4.6", batch: 2, stored: 5, removed: 1, hash: hashSigned},
 	{family: "sglang", version: "0.4.7", batch: 3, stored: 5, removed: 1, hash: hashSigned},
 	{family: "sglang", version: "0.5.9", batch: 3, stored: 6, removed: 2, hash: hashSigned},

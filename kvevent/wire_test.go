@@ -15,7 +15,8 @@ func TestWiresAreFoundByVersion(t *testing.T) {
 	cases := map[string]string{
 		"": "", "vllm": "vllm-0.33.0", "sglang": "sglang-0.5.23", "trtllm": "trtllm-1.3.0", "vllm-0.9.0": "vllm-0.9.0",
 		"vllm-0.10": "vllm-0.9.1", "vllm-0.10.1": "vllm-0.9.1", "vllm-0.10.2": "vllm-0.10.2", "vllm-0.18.1": "vllm-0.17.0",
-		"vllm-0.26": "vllm-0.24.0", "vllm-0.32.1": "vllm-0.32.0", "vllm-1.0": "vllm-0.33.0", "vllm-0.32+bytes": "vllm-0.32.0+bytes",
+		"vllm-0.26": "vllm-0.24.0", "vllm-0.32.1": "vllm-0.32.0", "vllm-1.0": "vllm-0.33.0",
+		"vllm-0.32+bytes":   "vllm-0.32.0+bytes",
 		"vllm-0.9.0+signed": "vllm-0.9.0+signed", "sglang-0.5.17": "sglang-0.5.9", "sglang-0.4.6.5": "sglang-0.4.6",
 		"vllm-0.8.5": "", "dynamo": "", "vllm-x": "", "vllm-": "", "vllm-0.9+hex": "", "sglang-0.4.5": "", "vllm--1": "",
 	}
@@ -108,7 +109,8 @@ func drawStored(t *rapid.T, e *Event, f *format) {
 		}
 	}
 	if f.stored > 9 || mapped && f.keys == keysVLLM {
-		e.Spec = rapid.SampledFrom([]string{"", "full_attention", "sliding_window", "mamba", "cross_attention"}).Draw(t, "spec")
+		e.Spec = rapid.SampledFrom([]string{"", "full_attention", "sliding_window", "mamba", "cross_attention"}).Draw(t,
+			"spec")
 		e.Window = rapid.SampledFrom([]int{0, 128, 4096}).Draw(t, "width")
 	}
 	e.HasAttention, e.Attention = e.Spec != "", attentionOf(e.Spec)
@@ -129,7 +131,8 @@ func drawKeys(t *rapid.T, e *Event, f *format) {
 		offsets := rapid.SliceOfNDistinct(rapid.IntRange(0, len(e.Tokens)-1), 0, 4, rapid.ID[int]).Draw(t, "items")
 		slices.Sort(offsets)
 		for _, at := range offsets {
-			e.Features = append(e.Features, block.Feature{ID: rapid.SampledFrom([]string{"img", "pic"}).Draw(t, "item"), Offset: at})
+			e.Features = append(e.Features, block.Feature{ID: rapid.SampledFrom([]string{"img", "pic"}).Draw(t, "item"),
+				Offset: at})
 		}
 	}
 	var r reading

@@ -5,17 +5,17 @@ var openAIChat = dialect{
 	name: "openai_chat",
 	path: "/v1/chat/completions",
 	reads: openAICommon | fields(FieldMessages, FieldInputIDs, FieldTools, FieldToolChoice, FieldMaxCompletionTokens,
-		FieldAddGenerationPrompt, FieldContinueFinalMessage, FieldAddSpecialTokens, FieldChatTemplate, FieldChatTemplateKwargs,
-		FieldMMProcessorKwargs, FieldDocuments, FieldReasoningEffort),
+		FieldAddGenerationPrompt, FieldContinueFinalMessage, FieldAddSpecialTokens, FieldChatTemplate,
+		FieldChatTemplateKwargs, FieldMMProcessorKwargs, FieldDocuments, FieldReasoningEffort),
 	appendError:      appendOpenAIError,
 	appendErrorEvent: appendOpenAIErrorEvent,
 	watch:            watchOpenAI,
 }
 
 // openAICommon are the fields that both OpenAI dialects read.
-var openAICommon = fields(FieldModel, FieldStream, FieldStreamOptions, FieldMaxTokens, FieldN, FieldCacheSalt, FieldExtraKey,
-	FieldRID, FieldRequestID, FieldUser, FieldSessionID, FieldPromptCacheKey, FieldSessionParams, FieldUserID, FieldPriority,
-	FieldRoutedDPRank, FieldDataParallelRank, FieldKVTransferParams)
+var openAICommon = fields(FieldModel, FieldStream, FieldStreamOptions, FieldMaxTokens, FieldN, FieldCacheSalt,
+	FieldExtraKey, FieldRID, FieldRequestID, FieldUser, FieldSessionID, FieldPromptCacheKey, FieldSessionParams,
+	FieldUserID, FieldPriority, FieldRoutedDPRank, FieldDataParallelRank, FieldKVTransferParams)
 
 // appendOpenAIError appends {"error":{"message","type","param","code"}}.
 func appendOpenAIError(dst []byte, e *Error) []byte {

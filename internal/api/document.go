@@ -285,7 +285,8 @@ func (d *document) beginString(at int) {
 // keep remembers the beginning of a string if it is needed: a key, or a short value with a meaning.
 func (d *document) keep(b []byte) {
 	d.length += len(b)
-	if !d.isKey && d.means != isFinish && d.means != isObject && d.means != isMessage && d.means != isModel || d.keptLen > len(d.kept) {
+	if !d.isKey && d.means != isFinish && d.means != isObject && d.means != isMessage && d.means != isModel ||
+		d.keptLen > len(d.kept) {
 		return
 	}
 	if d.means == isMessage && !d.isKey {

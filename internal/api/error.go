@@ -43,13 +43,15 @@ const (
 
 // Invalid returns the error of a request that cannot be read (400). param may be empty.
 func Invalid(param, message string) *Error {
-	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Param: param, Message: message}
+	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Param: param,
+		Message: message}
 }
 
 // TooLarge returns the error of a body of more than limit bytes (413).
 func TooLarge(limit int64) *Error {
 	return &Error{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
-		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes; send less, or have the operator raise body.max_bytes"}
+		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) +
+			" bytes; send less, or have the operator raise body.max_bytes"}
 }
 
 // BodyTimeout returns the error of a body that stopped arriving, after a time without a byte (408).
@@ -61,7 +63,8 @@ func BodyTimeout(after time.Duration) *Error {
 // BodySlow returns the error of a body that did not arrive completely within a time (408).
 func BodySlow(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
-		Message: "the request body did not arrive within " + after.String() + "; send it faster, or raise the gateway's body timeout"}
+		Message: "the request body did not arrive within " + after.String() +
+			"; send it faster, or raise the gateway's body timeout"}
 }
 
 // UnknownModel returns the error of a model that no worker serves (404).
@@ -77,7 +80,8 @@ func NoModelYet(model string, waiting, workers int) *Error {
 	e.Message = "no workers are configured"
 	if workers > 0 {
 		e.Message = "the model " + Quoted(model) + " is served by no worker that has answered so far, and " +
-			strconv.Itoa(waiting) + " of " + strconv.Itoa(workers) + " have not; try again in a moment, or have the operator look up why in /admin/workers"
+			strconv.Itoa(waiting) + " of " + strconv.Itoa(workers) +
+			" have not; try again in a moment, or have the operator look up why in /admin/workers"
 	}
 	return e
 }
@@ -85,7 +89,8 @@ func NoModelYet(model string, waiting, workers int) *Error {
 // UnknownPath returns the error of an unknown path (404).
 func UnknownPath(method, path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
-		Message: "there is no " + Bounded(method) + " " + Bounded(path) + " here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}
+		Message: "there is no " + Bounded(method) + " " + Bounded(path) +
+			" here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}
 }
 
 // MethodNotAllowed returns the error of a request with the wrong method (405).
@@ -132,8 +137,10 @@ func QueueTimeout(waited, retry time.Duration) *Error {
 
 // NoPlace returns the error of a request on a connection beyond the limit of connections (503).
 func NoPlace() *Error {
-	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "too_many_connections", RetryAfter: 2 * time.Second,
-		Message: "the router has no place for another connection; try again in a moment, or have the operator raise its limit of file descriptors"}
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "too_many_connections",
+		RetryAfter: 2 * time.Second,
+		Message: "the router has no place for another connection; try again in a moment, or have the operator raise its " +
+			"limit of file descriptors"}
 }
 
 // Draining returns the error of a request that waits for a worker when the process shuts down (503).
@@ -146,15 +153,17 @@ func Draining() *Error {
 // ends with it as an error event.
 func Cut() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,
-		Message: "the gateway stops before the answer was complete; what came so far is not the whole answer, send the request again"}
+		Message: "the gateway stops before the answer was complete; what came so far is not the whole answer, send the " +
+			"request again"}
 }
 
 func seconds(d time.Duration) string { return strconv.Itoa(int((d+time.Second-1)/time.Second)) + " s" }
 
 // Exhausted returns the error of a request when this machine cannot open another connection to a worker (503).
 func Exhausted(cause error) *Error {
-	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "no_connection", RetryAfter: time.Second,
-		Message: "the gateway has no free connection now; try again in a moment", Cause: cause}
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "no_connection",
+		RetryAfter: time.Second,
+		Message:    "the gateway has no free connection now; try again in a moment", Cause: cause}
 }
 
 // WorkerUnreachable returns the error of a worker that did not answer (502).
@@ -173,7 +182,8 @@ func WorkerTimeout(cause error) *Error {
 // begun ends with it as an error event.
 func WorkerBroke(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
-		Message: "the worker failed before the answer was complete; what came so far is not the whole answer, send the request again", Cause: cause}
+		Message: "the worker failed before the answer was complete; what came so far is not the whole answer, send the " +
+			"request again", Cause: cause}
 }
 
 // WorkerUseless returns the error of a useless answer of which no byte was passed on (502).
@@ -186,7 +196,8 @@ func WorkerUseless(cause error) *Error {
 // is the worker's.
 func LongRefusal(status int) *Error {
 	return &Error{Status: status, Type: typeServer, Code: "worker_refused",
-		Message: "the worker refused the request with status " + strconv.Itoa(status) + "; its text is left out because it is too long"}
+		Message: "the worker refused the request with status " + strconv.Itoa(status) +
+			"; its text is left out because it is too long"}
 }
 
 // CauseOf returns the cause of err, without the message for the client: for the log and for /admin/decisions.

@@ -22,7 +22,8 @@ func TestErrorsHaveTheDialectsShape(t *testing.T) {
 		if err := json.Unmarshal(d.AppendError(nil, e), &v); err != nil {
 			t.Fatalf("%v: %v", d, err)
 		}
-		if want := "a \"b\" \\ \n\x00\x7f é \ufffd"; v.Error.Message != want || v.Error.Type != e.Type || v.Error.Code != nil || *v.Error.Param != "model" {
+		if want := "a \"b\" \\ \n\x00\x7f é \ufffd"; v.Error.Message != want || v.Error.Type != e.Type ||
+			v.Error.Code != nil || *v.Error.Param != "model" {
 			t.Errorf("%v: %+v", d, v.Error)
 		}
 		event := string(d.AppendErrorEvent(nil, e))
@@ -39,8 +40,10 @@ func TestErrorsHaveTheDialectsShape(t *testing.T) {
 
 func TestWriteErrorGivesStatusAndHeader(t *testing.T) {
 	rec := httptest.NewRecorder()
-	WriteError(rec, OpenAIChat, fmt.Errorf("route: %w", &Error{Status: 503, Type: "x", Message: "m", RetryAfter: 1500 * time.Millisecond}))
-	if rec.Code != 503 || rec.Header().Get("Retry-After") != "2" || rec.Header().Get("Content-Type") != "application/json" {
+	WriteError(rec, OpenAIChat, fmt.Errorf("route: %w",
+		&Error{Status: 503, Type: "x", Message: "m", RetryAfter: 1500 * time.Millisecond}))
+	if rec.Code != 503 || rec.Header().Get("Retry-After") != "2" ||
+		rec.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("status %d, header %v", rec.Code, rec.Header())
 	}
 	rec = httptest.NewRecorder()

@@ -103,7 +103,8 @@ func (r *Request) finish() {
 		f Field
 		s *string
 	}{{FieldModel, &r.Model}, {FieldCacheSalt, &r.CacheSalt}, {FieldExtraKey, &r.ExtraKey}, {FieldUser, &r.User},
-		{FieldSessionID, &r.SessionID}, {FieldPromptCacheKey, &r.PromptCacheKey}, {FieldUserID, &r.userID}, {FieldSessionParams, &r.sessionParams}} {
+		{FieldSessionID, &r.SessionID}, {FieldPromptCacheKey, &r.PromptCacheKey}, {FieldUserID, &r.userID},
+		{FieldSessionParams, &r.sessionParams}} {
 		if r.spans[t.f].end == 0 {
 			*t.s = ""
 		}
@@ -319,7 +320,8 @@ func (r *Request) readString(s *jsonscan.Scanner, f Field, t *string) {
 func (r *Request) readLong(s *jsonscan.Scanner, f Field, t *string, raw []byte) {
 	switch *t = ""; f {
 	case FieldModel:
-		s.Stop(Invalid(f.String(), "the model's name has "+strconv.Itoa(len(raw))+" bytes, more than "+strconv.Itoa(maxStringBytes)))
+		s.Stop(Invalid(f.String(), "the model's name has "+strconv.Itoa(len(raw))+" bytes, more than "+
+			strconv.Itoa(maxStringBytes)))
 	case FieldCacheSalt, FieldExtraKey:
 		r.MixedScopes = true
 	case FieldRID, FieldRequestID:

@@ -70,7 +70,8 @@ func TestReadGivesWhatRoutingNeeds(t *testing.T) {
 	f(OpenAIChat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true},
 		"cache_salt":"s","extra_key":"x","rid":"r","user":"u","session_id":"sess","priority":-2,"n":3,"max_tokens":5,"max_completion_tokens":7,
 		"tools":[{"type":"function"}],"routed_dp_rank":1}`,
-		seen{Model: "m", Salt: "s", Extra: "x", ID: "r", Session: map[string]string{"session_id": "sess"}, User: "u", Stream: true, Usage: true, Tools: true,
+		seen{Model: "m", Salt: "s", Extra: "x", ID: "r", Session: map[string]string{"session_id": "sess"}, User: "u",
+			Stream: true, Usage: true, Tools: true,
 			Form: PromptMessages, Prompts: 1, Max: 7, N: 3, Priority: -2, Rank: 1})
 	f(OpenAIChat, `{"user_id":"u","session_params":{"offset":{},"id":"i","session_id":"s","x":[1]}}`,
 		seen{Session: map[string]string{"user_id": "u", "session_params": "s"}, N: 1, Rank: -1})
@@ -86,9 +87,11 @@ func TestReadGivesWhatRoutingNeeds(t *testing.T) {
 		seen{N: 1, Rank: -1})
 	f(OpenAIChat, `{"max_completion_tokens":7,"max_tokens":5}`, seen{Max: 7, N: 1, Rank: -1})
 	f(OpenAIChat, `{"max_completion_tokens":null,"max_tokens":6.4e1}`, seen{Max: 64, N: 1, Rank: -1})
-	f(OpenAIChat, `{"\u006dodel":"a\n\u00e9\ud83d\ude00\/","Model":"no","MODEL":"no"}`, seen{Model: "a\né😀/", N: 1, Rank: -1})
+	f(OpenAIChat, `{"\u006dodel":"a\n\u00e9\ud83d\ude00\/","Model":"no","MODEL":"no"}`,
+		seen{Model: "a\né😀/", N: 1, Rank: -1})
 	f(OpenAIChat, `{"prompt":5,"input_ids":[1, 2,4294967295],"data_parallel_rank":3,"routed_dp_rank":3,"prompt_cache_key":"k"}`,
-		seen{Session: map[string]string{"prompt_cache_key": "k"}, Form: PromptIDs, Prompts: 1, Lists: [][]uint32{{1, 2, 4294967295}}, N: 1, Rank: 3})
+		seen{Session: map[string]string{"prompt_cache_key": "k"}, Form: PromptIDs, Prompts: 1,
+			Lists: [][]uint32{{1, 2, 4294967295}}, N: 1, Rank: 3})
 	f(OpenAIChat, `{"messages":[{"content":[{"type":"text","text":"x"},{"type":"image_url"}]}],"tools":[ ]}`,
 		seen{Form: PromptMessages, Prompts: 1, Multimodal: true, N: 1, Rank: -1})
 	f(OpenAIChat, `{"messages":[{"content":[{"text":"x","type":"text"},"y"]},{"content":null,"tool_calls":[{"type":"function"}]}]}`,
@@ -98,10 +101,12 @@ func TestReadGivesWhatRoutingNeeds(t *testing.T) {
 	f(OpenAICompletions, `{"prompt":"text","messages":7}`, seen{Form: PromptText, Prompts: 1, N: 1, Rank: -1})
 	f(OpenAICompletions, `{"prompt":["a","b"]}`, seen{Form: PromptTexts, Prompts: 2, N: 1, Rank: -1})
 	f(OpenAICompletions, `{"prompt":[]}`, seen{N: 1, Rank: -1})
-	f(OpenAICompletions, `{"prompt":[0,17]}`, seen{Form: PromptIDs, Prompts: 1, Lists: [][]uint32{{0, 17}}, N: 1, Rank: -1})
+	f(OpenAICompletions, `{"prompt":[0,17]}`, seen{Form: PromptIDs, Prompts: 1, Lists: [][]uint32{{0, 17}}, N: 1,
+		Rank: -1})
 	f(OpenAICompletions, `{"prompt":[ [1,2] , [], [3]]}`,
 		seen{Form: PromptIDLists, Prompts: 3, Lists: [][]uint32{{1, 2}, {}, {3}}, N: 1, Rank: -1})
-	f(OpenAICompletions, `{"prompt":"","prompt_embeds":"AAAA"}`, seen{Form: PromptText, Prompts: 1, Multimodal: true, N: 1, Rank: -1})
+	f(OpenAICompletions, `{"prompt":"","prompt_embeds":"AAAA"}`,
+		seen{Form: PromptText, Prompts: 1, Multimodal: true, N: 1, Rank: -1})
 }
 
 func TestReadRefusesWhatAnEngineCouldReadOtherwise(t *testing.T) {
@@ -177,7 +182,8 @@ func TestRawReturnsTheValuesBytes(t *testing.T) {
 	if err := Read(OpenAIChat, body, &r); err != nil {
 		t.Fatal(err)
 	}
-	for f, want := range map[Field]string{FieldModel: `"m"`, FieldMessages: `[ {"role":"user"} ]`, FieldTools: "null", FieldN: ""} {
+	for f, want := range map[Field]string{FieldModel: `"m"`, FieldMessages: `[ {"role":"user"} ]`, FieldTools: "null",
+		FieldN: ""} {
 		if got := string(r.Raw(f)); got != want {
 			t.Errorf("Raw(%v) = %q, want %q", f, got, want)
 		}
@@ -214,7 +220,8 @@ func TestReadAllocatesNothingInSteadyState(t *testing.T) {
 
 func chatBody(size int) []byte {
 	text, _ := json.Marshal(strings.Repeat("The quick \"brown\" fox jumps over the lazy dog.\n", size/48))
-	return []byte(`{"messages":[{"role":"system","content":` + string(text) + `}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":64,"model":"mock"}`)
+	return []byte(`{"messages":[{"role":"system","content":` + string(text) +
+		`}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":64,"model":"mock"}`)
 }
 
 // FuzzRead compares Read with encoding/json: it must accept every body that Read accepts, with the same values.

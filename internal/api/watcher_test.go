@@ -54,37 +54,57 @@ var responses = []struct {
 }{
 	{"a whole stream", roleEvent + tokenEvent + tokenEvent + finishEvent + usageEvent + doneEvent, EventStream,
 		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
-	{"CR LF lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r\n"), EventStream,
+	{"CR LF lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r\n"),
+		EventStream,
 		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
-	{"CR lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r"), EventStream,
+	{"CR lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r"),
+		EventStream,
 		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
 	{"comments, other fields, no space behind the colon, data over two lines",
-		": ping\n\nevent: x\nid: 4\ndata:{\"choices\":[{\"index\":0,\ndata:\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\n", EventStream,
+		": ping\n\nevent: x\nid: 4\n" +
+			"data:{\"choices\":[{\"index\":0,\ndata:\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\n", EventStream,
 		reported{Token: true, Finished: true, Complete: true}},
 	{"the role alone is no token", roleEvent, EventStream, reported{}},
-	{"[DONE] without a finish_reason is no success", roleEvent + tokenEvent + doneEvent, EventStream, reported{Token: true, Done: true}},
-	{"[DONE] without line end", finishEvent + "data: [DONE]", EventStream, reported{Finished: true, Done: true, Complete: true}},
+	{"[DONE] without a finish_reason is no success", roleEvent + tokenEvent + doneEvent, EventStream,
+		reported{Token: true, Done: true}},
+	{"[DONE] without line end", finishEvent + "data: [DONE]", EventStream,
+		reported{Finished: true, Done: true, Complete: true}},
 	{"not quite [DONE]", "data: [DONE] \n\ndata: [DON\n\ndata: x[DONE]\n\n[DONE]\n\n", EventStream, reported{}},
 	{"a dead vLLM engine", roleEvent + tokenEvent + deadEvent + doneEvent, EventStream,
-		reported{Token: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
-	{"an error of the old shape", `data: {"object":"error","message":"boom","code":400}` + "\n\n" + doneEvent, EventStream, reported{Failed: true, Text: "boom"}},
+		reported{Token: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root " +
+			"cause."}},
+	{"an error of the old shape", `data: {"object":"error","message":"boom","code":400}` + "\n\n" + doneEvent,
+		EventStream, reported{Failed: true, Text: "boom"}},
 	{"an error after the end", finishEvent + deadEvent, EventStream,
-		reported{Finished: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the root cause."}},
+		reported{Finished: true, Failed: true, Text: "EngineCore encountered an issue. See stack trace (above) for the " +
+			"root cause."}},
 	{"content that looks like structure", `data: {"choices":[{"index":0,"delta":{"content":"\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":5},\"error\":{}"},"finish_reason":null}]}` + "\n\n", EventStream,
 		reported{Token: true}},
 	{"keys that lie elsewhere", `data: {"x":{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1},"error":{"message":"no"}},"choices":[{"delta":{"role":"a"},"logprobs":{"content":[{"token":"a","finish_reason":"b"}]},"finish_reason":null}]}` + "\n\n", EventStream, reported{}},
-	{"reasoning is a token", `data: {"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}` + "\n\n", EventStream, reported{Token: true}},
-	{"a tool call is a token", `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}` + "\n\n", EventStream, reported{Token: true}},
-	{"an empty tool list is none", `data: {"choices":[{"index":0,"delta":{"tool_calls":[],"content":null}}]}` + "\n\n", EventStream, reported{}},
-	{"ids are tokens", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":[ 5]}]}` + "\n\n", EventStream, reported{Token: true}},
-	{"null ids are none", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":null}]}` + "\n\n", EventStream, reported{}},
-	{"two choices, one unfinished", `data: {"choices":[{"index":1,"delta":{"content":"x"},"finish_reason":null}]}` + "\n\n" + finishEvent, EventStream, reported{Token: true}},
-	{"two choices, both finished", tokenEvent + `data: {"choices":[{"finish_reason":"length","index":1}]}` + "\n\n" + finishEvent, EventStream,
+	{"reasoning is a token", `data: {"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}` + "\n\n", EventStream,
+		reported{Token: true}},
+	{"a tool call is a token", `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}` + "\n\n",
+		EventStream, reported{Token: true}},
+	{"an empty tool list is none", `data: {"choices":[{"index":0,"delta":{"tool_calls":[],"content":null}}]}` + "\n\n",
+		EventStream, reported{}},
+	{"ids are tokens", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":[ 5]}]}` + "\n\n", EventStream,
+		reported{Token: true}},
+	{"null ids are none", `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":null}]}` + "\n\n", EventStream,
+		reported{}},
+	{"two choices, one unfinished", `data: {"choices":[{"index":1,"delta":{"content":"x"},"finish_reason":null}]}` +
+		"\n\n" + finishEvent, EventStream, reported{Token: true}},
+	{"two choices, both finished", tokenEvent + `data: {"choices":[{"finish_reason":"length","index":1}]}` + "\n\n" +
+		finishEvent, EventStream,
 		reported{Token: true, Finished: true, Complete: true}},
-	{"choice 200 of many, not all finished", strings.ReplaceAll(finishEvent, `"index":0`, `"index":200`) + finishEvent, EventStream, reported{}},
-	{"usage in every event: the last counts", strings.ReplaceAll(usageEvent, "11", "9") + usageEvent, EventStream, reported{Usage: usage}},
-	{"no details", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, "null"), EventStream, reported{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
-	{"details without cached tokens", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, `{"audio_tokens":8,"cached_tokens":null}`), EventStream, reported{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
+	{"choice 200 of many, not all finished", strings.ReplaceAll(finishEvent, `"index":0`, `"index":200`) + finishEvent,
+		EventStream, reported{}},
+	{"usage in every event: the last counts", strings.ReplaceAll(usageEvent, "11", "9") + usageEvent, EventStream,
+		reported{Usage: usage}},
+	{"no details", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`, "null"), EventStream,
+		reported{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
+	{"details without cached tokens", strings.ReplaceAll(usageEvent, `{"cached_tokens":8}`,
+		`{"audio_tokens":8,"cached_tokens":null}`), EventStream,
+		reported{Usage: Usage{Prompt: 11, Completion: 2, Seen: true}}},
 	{"aborted by the engine", strings.ReplaceAll(finishEvent, "stop", "abort"), EventStream, reported{Finished: true}},
 	{"a chat answer", `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi","tool_calls":[]},"finish_reason":"stop"}],"usage":{"prompt_tokens": 11 ,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}}` + "\n", JSON,
 		reported{Token: true, Finished: true, Complete: true, Usage: usage}},
@@ -93,12 +113,16 @@ var responses = []struct {
 	{"a cut answer", `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":11`, JSON,
 		reported{Token: true, Finished: true, Usage: Usage{Prompt: 11, Seen: true}}},
 	{"an error answer", `{"error":{"message":"no \"way\"","type":"x"}}`, JSON, reported{Failed: true, Text: `no \"way\"`}},
-	{"no error", `{"error":null,"choices":[{"text":"","finish_reason":"stop"}]}`, JSON, reported{Finished: true, Complete: true}},
+	{"no error", `{"error":null,"choices":[{"text":"","finish_reason":"stop"}]}`, JSON,
+		reported{Finished: true, Complete: true}},
 	{"a choice without a message", `{"choices":[{"index":0,"finish_reason":"stop"}]}`, JSON, reported{Finished: true}},
-	{"a choice whose message is null", `{"choices":[{"index":0,"message":null,"finish_reason":"stop"}]}`, JSON, reported{Finished: true}},
-	{"a choice whose text is null", `{"choices":[{"index":0,"text":null,"finish_reason":"stop"}]}`, JSON, reported{Finished: true}},
+	{"a choice whose message is null", `{"choices":[{"index":0,"message":null,"finish_reason":"stop"}]}`, JSON,
+		reported{Finished: true}},
+	{"a choice whose text is null", `{"choices":[{"index":0,"text":null,"finish_reason":"stop"}]}`, JSON,
+		reported{Finished: true}},
 	{"one of two choices without a message", `{"choices":[{"index":0,"message":{},"finish_reason":"stop"},{"index":1,"finish_reason":"stop"}]}`, JSON, reported{Finished: true}},
-	{"a message without content", `{"choices":[{"index":0,"message":{"content":null},"finish_reason":"tool_calls"}]}`, JSON, reported{Finished: true, Complete: true}},
+	{"a message without content", `{"choices":[{"index":0,"message":{"content":null},"finish_reason":"tool_calls"}]}`,
+		JSON, reported{Finished: true, Complete: true}},
 	{"not JSON", "<html>}}]]\"", JSON, reported{}},
 	{"nothing", "", JSON, reported{}},
 }
@@ -121,7 +145,9 @@ func TestWatcherReportsTheSameForEverySplitOfAResponse(t *testing.T) {
 			if !w.Failed() {
 				w.End()
 			}
-			if got := (reported{w.FirstToken(), w.Finished(), w.Failed(), w.Done(), w.Complete(), w.Usage(), ""}); got.Token != r.want.Token || got.Complete != r.want.Complete || got.Failed != r.want.Failed || got.Done != r.want.Done {
+			if got := (reported{w.FirstToken(), w.Finished(), w.Failed(), w.Done(), w.Complete(), w.Usage(),
+				""}); got.Token != r.want.Token || got.Complete != r.want.Complete || got.Failed != r.want.Failed ||
+				got.Done != r.want.Done {
 				t.Errorf("%s, split at %d: %+v", r.name, i, got)
 				break
 			}
@@ -140,7 +166,8 @@ func TestTokensAreCountedForEverySplitOfAStream(t *testing.T) {
 			t.Fatalf("in pieces of %d bytes: %d tokens, want 5", n, got)
 		}
 	}
-	if watch(&w, EventStream, tokenEvent+strings.ReplaceAll(usageEvent, `"completion_tokens":2`, `"completion_tokens":40`), 64); w.Tokens() != 40 {
+	if watch(&w, EventStream, tokenEvent+strings.ReplaceAll(usageEvent, `"completion_tokens":2`,
+		`"completion_tokens":40`), 64); w.Tokens() != 40 {
 		t.Errorf("%d tokens where the usage says 40", w.Tokens())
 	}
 }
@@ -218,7 +245,8 @@ func FuzzWatcher(f *testing.F) {
 		if got := watch(&w, format, string(body), max(1, n)); got != whole {
 			t.Fatalf("split: %+v, whole: %+v", got, whole)
 		}
-		if want, ok := naive(body, format); ok && (want.Failed != whole.Failed || !want.Failed && (want.Finished != whole.Finished || want.Done != whole.Done)) {
+		if want, ok := naive(body, format); ok && (want.Failed != whole.Failed || !want.Failed &&
+			(want.Finished != whole.Finished || want.Done != whole.Done)) {
 			t.Fatalf("naive: %+v, watcher %+v", want, whole)
 		}
 	})
@@ -295,11 +323,13 @@ func strictJSON(doc []byte) bool {
 	lower := bytes.ToLower(doc)
 	for _, key := range []string{"choices", "error", "object", "index", "finish_reason"} {
 		quoted := []byte(strconv.Quote(key))
-		if bytes.Count(lower, []byte(key)) != bytes.Count(doc, quoted) || key != "index" && key != "finish_reason" && key != "error" && bytes.Count(doc, quoted) > 1 {
+		if bytes.Count(lower, []byte(key)) != bytes.Count(doc, quoted) || key != "index" && key != "finish_reason" &&
+			key != "error" && bytes.Count(doc, quoted) > 1 {
 			return false
 		}
 	}
-	return bytes.Count(doc, []byte(`"error"`)) <= 1 && bytes.Count(doc, []byte(`"index"`)) <= 1 && bytes.Count(doc, []byte(`"finish_reason"`)) <= 1 &&
+	return bytes.Count(doc, []byte(`"error"`)) <= 1 && bytes.Count(doc, []byte(`"index"`)) <= 1 &&
+		bytes.Count(doc, []byte(`"finish_reason"`)) <= 1 &&
 		!bytes.Contains(doc, []byte("ſ"))
 }
 
@@ -325,7 +355,8 @@ func TestTheFirstEventDecidesWhetherAStreamIsAnAnswer(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]bool{
-		`{"choices":[]}`: true, " \n{} \t": true, `{}x`: false, `x{}`: false, `[]{}`: false, `{}{}`: false, `"a"`: false, `{}]`: false, `{`: false, `<html>`: false, ``: false,
+		`{"choices":[]}`: true, " \n{} \t": true, `{}x`: false, `x{}`: false, `[]{}`: false, `{}{}`: false, `"a"`: false,
+		`{}]`: false, `{`: false, `<html>`: false, ``: false,
 	} {
 		var w Watcher
 		w.Reset(OpenAIChat, JSON)

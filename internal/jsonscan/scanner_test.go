@@ -61,7 +61,8 @@ func TestAfterAnErrorNothingIsTaken(t *testing.T) {
 	calls := func(s *Scanner) {
 		s.Fail("another problem")
 		s.Stop(errors.New("another error"))
-		if s.Peek() != 0 || !s.End() || s.Open('{') || s.Open('[') || s.Next(']') || s.Word("a") || len(s.Raw()) > 0 || len(s.Number()) > 0 {
+		if s.Peek() != 0 || !s.End() || s.Open('{') || s.Open('[') || s.Next(']') || s.Word("a") || len(s.Raw()) > 0 ||
+			len(s.Number()) > 0 {
 			t.Error("something was taken")
 		}
 		key, _ := s.Key()
@@ -172,7 +173,8 @@ func TestReadingAllocatesNothing(t *testing.T) {
 }
 
 func TestTheTextOfWalkingMayBeAnything(t *testing.T) {
-	for _, text := range []string{"", " ", "1", "{", "[", "{]", "[}", `{"`, `{"\"`, `{"a`, `{"a"`, `{"a":`, `{"a":}`, `{"a" 1}`, `{"a":[`, "[[", `["`, "[,]", `{"a":1 "b":2`} {
+	for _, text := range []string{"", " ", "1", "{", "[", "{]", "[}", `{"`, `{"\"`, `{"a`, `{"a"`, `{"a":`, `{"a":}`,
+		`{"a" 1}`, `{"a":[`, "[[", `["`, "[,]", `{"a":1 "b":2`} {
 		for range Members([]byte(text)) {
 		}
 		for range Items([]byte(text)) {

@@ -12,24 +12,27 @@ import (
 
 // words make up the answers: lower-case ASCII, so that any cut of an answer is valid text.
 var words = strings.Fields(`
-a about above across after again against all along also always among and another answer any are around as ask at away back
-be because been before began below between big block both bring build but by cache call came can carry change check city
-clear close cold come could count country cover cross cut day did do does done down draw drive each early earth end engine
-enough even every example eye face fact fall family far farm fast father feel few field find fire first five follow food for
-form found four free from full game gave get give go gold good great green ground group grow half hand hard has have head
-hear heat help here high him hold home hot hour house how hundred idea if in inch into island it just keep kind king know
-land large last late learn leave left less let letter life light like line list little live long look love low machine
-made main make many map mark match may mean measure memory might mile mind miss money month moon more morning most mother
-move much music must name near need never new next night north note nothing notice now number object of off often old on
-once one only open or order other our out over own page paper part pass path pattern people picture place plain plan plane
-plant play point port pose power press problem product pull put question quick rain ran reach read ready real record red
-remember rest right river road rock room round route rule run said same saw say school science sea second see seem self
-sentence serve set shape she ship short should show side simple since sing size sleep slow small snow so some song soon
-sound south space special spell stand star start state stay step still stood stop story street strong study such sun sure
-surface system table tail take talk teach tell ten test than that the them then there these they thing think this those
-though thought thousand three through time to together told took top toward town travel tree true try turn two under unit
-until up use usual very voice wait walk want war warm was watch water way we week weigh well went were west what wheel
-when where which while white who whole why wide will wind with wonder wood word work world would write year yes yet you young`)
+	a about above across after again against all along also always among and another answer any are around as ask at
+	away back be because been before began below between big block both bring build but by cache call came can carry
+	change check city clear close cold come could count country cover cross cut day did do does done down draw drive
+	each early earth end engine enough even every example eye face fact fall family far farm fast father feel few
+	field find fire first five follow food for form found four free from full game gave get give go gold good great
+	green ground group grow half hand hard has have head hear heat help here high him hold home hot hour house how
+	hundred idea if in inch into island it just keep kind king know land large last late learn leave left less let
+	letter life light like line list little live long look love low machine made main make many map mark match may
+	mean measure memory might mile mind miss money month moon more morning most mother move much music must name
+	near need never new next night north note nothing notice now number object of off often old on once one only
+	open or order other our out over own page paper part pass path pattern people picture place plain plan plane
+	plant play point port pose power press problem product pull put question quick rain ran reach read ready real
+	record red remember rest right river road rock room round route rule run said same saw say school science sea
+	second see seem self sentence serve set shape she ship short should show side simple since sing size sleep slow
+	small snow so some song soon sound south space special spell stand star start state stay step still stood stop
+	story street strong study such sun sure surface system table tail take talk teach tell ten test than that the
+	them then there these they thing think this those though thought thousand three through time to together told
+	took top toward town travel tree true try turn two under unit until up use usual very voice wait walk want war
+	warm was watch water way we week weigh well went were west what wheel when where which while white who whole why
+	wide will wind with wonder wood word work world would write year yes yet you young
+`)
 
 // answer is the answer to a request. It is known before the first step.
 type answer struct {

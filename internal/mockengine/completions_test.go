@@ -19,10 +19,12 @@ func TestAChatIsAnswered(t *testing.T) {
 	s := start(t, nil)
 	c := complete(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("hello there")}})
 	ch := c.Choices[0]
-	if c.Object != "chat.completion" || c.Model != "mock" || !strings.HasPrefix(c.ID, "chatcmpl-") || ch.Message.Role != "assistant" {
+	if c.Object != "chat.completion" || c.Model != "mock" || !strings.HasPrefix(c.ID, "chatcmpl-") ||
+		ch.Message.Role != "assistant" {
 		t.Errorf("answer %+v", c)
 	}
-	if *ch.FinishReason != "stop" || *ch.Message.Content == "" || c.Usage.Completion != 49 || c.Usage.Total != c.Usage.Prompt+49 {
+	if *ch.FinishReason != "stop" || *ch.Message.Content == "" || c.Usage.Completion != 49 ||
+		c.Usage.Total != c.Usage.Prompt+49 {
 		t.Errorf("choice %+v, usage %+v", ch, c.Usage)
 	}
 	again := complete(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("hello there")}})
@@ -34,7 +36,8 @@ func TestAChatIsAnswered(t *testing.T) {
 func TestStreamsEqualWholeAnswers(t *testing.T) {
 	s := start(t, nil)
 	for path, body := range map[string]object{
-		chatPath: {"model": "mock", "messages": []any{userSays("stream it")}, "n": 2, "max_tokens": 30, "return_token_ids": true},
+		chatPath: {"model": "mock", "messages": []any{userSays("stream it")}, "n": 2, "max_tokens": 30,
+			"return_token_ids": true},
 		textPath: {"model": "mock", "prompt": []any{"first", "second"}, "n": 2, "max_tokens": 30, "return_token_ids": true},
 	} {
 		whole := complete(t, s, path, body)
@@ -64,10 +67,12 @@ func TestStreamsEqualWholeAnswers(t *testing.T) {
 			}
 		}
 		last := st.chunks[len(st.chunks)-1]
-		if last.Usage == nil || len(last.Choices) != 0 || last.Usage.Completion != whole.Usage.Completion || last.Usage.Prompt != whole.Usage.Prompt {
+		if last.Usage == nil || len(last.Choices) != 0 || last.Usage.Completion != whole.Usage.Completion ||
+			last.Usage.Prompt != whole.Usage.Prompt {
 			t.Errorf("%s: last chunk %+v, want the usage %+v", path, last, whole.Usage)
 		}
-		if first := st.chunks[0]; path == chatPath && (first.Choices[0].Delta.Role != "assistant" || len(first.PromptIDs) == 0) {
+		if first := st.chunks[0]; path == chatPath &&
+			(first.Choices[0].Delta.Role != "assistant" || len(first.PromptIDs) == 0) {
 			t.Errorf("first chunk %+v, want the role and the prompt's ids", first)
 		}
 	}
@@ -109,7 +114,8 @@ func TestGrowingConversationsShareTheirPrefix(t *testing.T) {
 		answer := object{"role": "assistant", "content": ch.Message.Content}
 		if len(ch.Message.ToolCalls) > 0 {
 			call := ch.Message.ToolCalls[0]
-			answer["tool_calls"] = []any{object{"id": call.ID, "type": "function", "function": object{"name": call.Function.Name, "arguments": call.Function.Arguments}}}
+			answer["tool_calls"] = []any{object{"id": call.ID, "type": "function",
+				"function": object{"name": call.Function.Name, "arguments": call.Function.Arguments}}}
 			messages = append(messages, answer, object{"role": "tool", "tool_call_id": call.ID, "content": "it is there"})
 			continue
 		}
@@ -132,15 +138,19 @@ func rendered(t *testing.T, s *Server, body object) []uint32 {
 func TestMockAnswerSetsTheAnswer(t *testing.T) {
 	s := start(t, nil)
 	script := []any{70, 80, 90, 100}
-	c := complete(t, s, textPath, object{"model": "mock", "prompt": []any{1, 2, 3}, "mock_answer": script, "return_token_ids": true})
-	if got := c.Choices[0].TokenIDs; !slices.Equal(got, []uint32{70, 80, 90, 100}) || *c.Choices[0].FinishReason != "length" {
+	c := complete(t, s, textPath, object{"model": "mock", "prompt": []any{1, 2, 3}, "mock_answer": script,
+		"return_token_ids": true})
+	if got := c.Choices[0].TokenIDs; !slices.Equal(got, []uint32{70, 80, 90, 100}) ||
+		*c.Choices[0].FinishReason != "length" {
 		t.Errorf("answered %v, finish reason %s", got, *c.Choices[0].FinishReason)
 	}
-	c = complete(t, s, textPath, object{"model": "mock", "prompt": []any{1, 2, 3}, "mock_answer": script, "max_tokens": 2, "return_token_ids": true})
+	c = complete(t, s, textPath, object{"model": "mock", "prompt": []any{1, 2, 3}, "mock_answer": script, "max_tokens": 2,
+		"return_token_ids": true})
 	if got := c.Choices[0].TokenIDs; !slices.Equal(got, []uint32{70, 80}) {
 		t.Errorf("cut at max_tokens: %v", got)
 	}
-	if status, _ := call(t, s, textPath, object{"model": "mock", "prompt": []any{1}, "mock_answer": "text"}); status != http.StatusBadRequest {
+	if status, _ := call(t, s, textPath, object{"model": "mock", "prompt": []any{1},
+		"mock_answer": "text"}); status != http.StatusBadRequest {
 		t.Errorf("an answer that is no list of ids: status %d", status)
 	}
 }
@@ -173,7 +183,8 @@ func TestStopStringsEndAnswers(t *testing.T) {
 	whole := *complete(t, s, chatPath, body).Choices[0].Message.Content
 	body["stop"] = whole[30:36]
 	ch := complete(t, s, chatPath, body).Choices[0]
-	if *ch.FinishReason != "stop" || ch.StopReason == nil || *ch.StopReason != whole[30:36] || !strings.HasPrefix(whole, *ch.Message.Content) || len(*ch.Message.Content) > 30 {
+	if *ch.FinishReason != "stop" || ch.StopReason == nil || *ch.StopReason != whole[30:36] ||
+		!strings.HasPrefix(whole, *ch.Message.Content) || len(*ch.Message.Content) > 30 {
 		t.Errorf("choice %+v from %q", ch, whole)
 	}
 }
@@ -220,7 +231,8 @@ func TestRequiredToolsAreCalled(t *testing.T) {
 func TestSaltsAdaptersAndImagesSeparateRequests(t *testing.T) {
 	s := start(t, func(c *Config) { c.LoRA = []string{"ada"}; c.Served = []string{"alias"} })
 	image := func(url string) object {
-		return object{"role": "user", "content": []any{object{"type": "image_url", "image_url": object{"url": url}}, object{"type": "text", "text": long("see", 40)}}}
+		return object{"role": "user", "content": []any{object{"type": "image_url", "image_url": object{"url": url}},
+			object{"type": "text", "text": long("see", 40)}}}
 	}
 	f := func(name string, warm bool, change object) {
 		t.Helper()
@@ -271,7 +283,8 @@ func TestBadRequestsAreRefusedInOpenAIsShape(t *testing.T) {
 		t.Helper()
 		got, data := call(t, s, path, body)
 		var c completion
-		if err := json.Unmarshal(data, &c); err != nil || got != status || c.Error == nil || c.Error.Code != status || !strings.Contains(c.Error.Message, mentions) {
+		if err := json.Unmarshal(data, &c); err != nil || got != status || c.Error == nil || c.Error.Code != status ||
+			!strings.Contains(c.Error.Message, mentions) {
 			t.Errorf("%s %v: status %d, %s; want %d with %q", path, body, got, data, status, mentions)
 		}
 	}
@@ -290,7 +303,8 @@ func TestBadRequestsAreRefusedInOpenAIsShape(t *testing.T) {
 	f(chatPath, object{"model": "mock", "messages": ok, "n": 100000}, 400, "n:")
 	f(chatPath, object{"model": "mock", "messages": ok, "cache_salt": ""}, 400, "cache_salt")
 	f(chatPath, object{"model": "mock", "messages": ok, "tool_choice": "required"}, 400, "tool")
-	f(chatPath, object{"model": "mock", "messages": []any{userSays(long("far too", 300))}}, 400, "maximum context length is 256")
+	f(chatPath, object{"model": "mock", "messages": []any{userSays(long("far too", 300))}}, 400,
+		"maximum context length is 256")
 	f(textPath, object{"model": "mock"}, 400, "prompt")
 	f(textPath, object{"model": "mock", "prompt": []any{}}, 400, "prompt")
 	f(textPath, object{"model": "mock", "prompt": []any{1, "x"}}, 400, "token id")
@@ -301,15 +315,18 @@ func TestBadRequestsAreRefusedInOpenAIsShape(t *testing.T) {
 func TestHugeRequestsAreRefused(t *testing.T) {
 	s := start(t, nil)
 	body := object{"model": "mock", "messages": []any{userSays("x")}, "n": 1000, "max_tokens": 100000, "ignore_eos": true}
-	if status, data := call(t, s, chatPath, body); status != http.StatusBadRequest || !strings.Contains(string(data), "limit") {
+	if status, data := call(t, s, chatPath, body); status != http.StatusBadRequest ||
+		!strings.Contains(string(data), "limit") {
 		t.Errorf("status %d: %.200s", status, data)
 	}
 	delete(body, "ignore_eos")
 	body["max_tokens"], body["min_tokens"] = int64(math.MaxInt64), int64(math.MaxInt64)
-	if status, data := call(t, s, chatPath, body); status != http.StatusBadRequest || !strings.Contains(string(data), "limit") {
+	if status, data := call(t, s, chatPath, body); status != http.StatusBadRequest ||
+		!strings.Contains(string(data), "limit") {
 		t.Errorf("without an end in sight: status %d: %.200s", status, data)
 	}
-	if status, data := call(t, s, textPath, object{"prompt": []any{"a", "b", "c", "d"}, "n": int64(1) << 62}); status != http.StatusBadRequest {
+	if status, data := call(t, s, textPath, object{"prompt": []any{"a", "b", "c", "d"},
+		"n": int64(1) << 62}); status != http.StatusBadRequest {
 		t.Errorf("2^62 answers to each of four prompts: status %d: %.200s", status, data)
 	}
 }
@@ -357,7 +374,8 @@ func FuzzRequests(f *testing.F) {
 func TestTwoHundredConcurrentStreamsAreComplete(t *testing.T) {
 	s := start(t, nil)
 	body := func(i int) object {
-		return object{"model": "mock", "messages": []any{userSays(fmt.Sprint(i, " ", strings.Repeat("eight kilobytes of text ", 340)))}}
+		return object{"model": "mock", "messages": []any{userSays(fmt.Sprint(i, " ",
+			strings.Repeat("eight kilobytes of text ", 340)))}}
 	}
 	want := make([]string, 5)
 	for i := range want {
@@ -368,7 +386,8 @@ func TestTwoHundredConcurrentStreamsAreComplete(t *testing.T) {
 		wait.Go(func() {
 			st := streamed(t, s, chatPath, body(i%5))
 			if st.err != nil || !st.done || st.text(0) != want[i%5] || st.finish(0) != "stop" {
-				t.Errorf("stream %d: error %v, done %v, %d bytes of text, want %d", i, st.err, st.done, len(st.text(0)), len(want[i%5]))
+				t.Errorf("stream %d: error %v, done %v, %d bytes of text, want %d", i, st.err, st.done, len(st.text(0)),
+					len(want[i%5]))
 			}
 		})
 	}

@@ -35,9 +35,10 @@ type Config struct {
 	BlockSize int // tokens in a block; SGLang calls it page size
 	Blocks    int // physical blocks of one rank; like vLLM's num_gpu_blocks it counts one block that is never used
 
-	CPUBlocks    int     // blocks of the CPU tier of one rank; 0: no such tier
-	Offload      Offload // when blocks are copied there
-	Placeholders bool    // the CPU tier's stored events have no tokens and no sizes (vLLM without self_describing_kv_events)
+	CPUBlocks int     // blocks of the CPU tier of one rank; 0: no such tier
+	Offload   Offload // when blocks are copied there
+	// the CPU tier's stored events have no tokens and no sizes (vLLM without self_describing_kv_events)
+	Placeholders bool
 
 	MaxModelLen    int // longest prompt and answer together, in tokens
 	MaxBatchTokens int // token budget of one step
@@ -70,14 +71,16 @@ type Config struct {
 
 // Faults are faults that last until they are changed. Shares are 0..1. See [Server.SetFaults].
 type Faults struct {
-	DropEvents  float64       `json:"drop_events"`  // share of event messages that subscribers do not get; replay has them
-	LoseReplay  float64       `json:"lose_replay"`  // share of lost messages and end markers in replays
-	ReplayLimit int           `json:"replay_limit"` // messages after which each replay stops without an end marker; 0: no limit
-	Errors      float64       `json:"errors"`       // share of generation requests answered with 500
-	Cut         float64       `json:"cut"`          // share of streams that are cut in the middle
-	FirstToken  time.Duration `json:"first_token"`  // delay of each first token
-	Frozen      bool          `json:"frozen"`       // connections are accepted and nothing is answered, not even /health
-	Stalled     bool          `json:"stalled"`      // the engine makes no step while /health answers 200 (a hung EngineCore)
+	DropEvents float64 `json:"drop_events"` // share of event messages that subscribers do not get; replay has them
+	LoseReplay float64 `json:"lose_replay"` // share of lost messages and end markers in replays
+	// messages after which each replay stops without an end marker; 0: no limit
+	ReplayLimit int           `json:"replay_limit"`
+	Errors      float64       `json:"errors"`      // share of generation requests answered with 500
+	Cut         float64       `json:"cut"`         // share of streams that are cut in the middle
+	FirstToken  time.Duration `json:"first_token"` // delay of each first token
+	Frozen      bool          `json:"frozen"`      // connections are accepted and nothing is answered, not even /health
+	// the engine makes no step while /health answers 200 (a hung EngineCore)
+	Stalled bool `json:"stalled"`
 }
 
 // DefaultConfig returns a small vLLM on a free port of the loopback, with events and replay, and without delays.
@@ -133,7 +136,8 @@ func (c *Config) validate() error {
 		bad("a replay endpoint needs an events endpoint")
 	}
 	for _, endpoint := range []string{c.Events, c.Replay} {
-		if endpoint != "" && !strings.HasPrefix(endpoint, "tcp://") && !(strings.HasPrefix(endpoint, "ipc://") && c.Ranks == 1) {
+		if endpoint != "" && !strings.HasPrefix(endpoint, "tcp://") &&
+			!(strings.HasPrefix(endpoint, "ipc://") && c.Ranks == 1) {
 			bad("endpoint %q is not tcp://host:port (ipc:// serves a single rank)", endpoint)
 		}
 	}

@@ -128,7 +128,8 @@ func listenTo(t testing.TB, s *Server, rank int) *listener {
 	t.Helper()
 	l := newListener(t)
 	source := s.Sources()[rank]
-	subscriber := zmq.NewSubscriber(zmq.Source{Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic}, zmq.Config{ReplayTimeout: 100 * time.Millisecond}, l)
+	subscriber := zmq.NewSubscriber(zmq.Source{Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic},
+		zmq.Config{ReplayTimeout: 100 * time.Millisecond}, l)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- subscriber.Run(ctx) }()
@@ -206,8 +207,10 @@ func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 func TestEventsHaveTheRequestsExtraKeys(t *testing.T) {
 	s := start(t, func(c *Config) { withEvents(c); c.LoRA = []string{"ada"} })
 	l := listenTo(t, s, 0)
-	image := []any{object{"type": "text", "text": "picture"}, object{"type": "image_url", "image_url": object{"url": "u"}}, object{"type": "text", "text": long("see", 60)}}
-	body := object{"model": "ada", "cache_salt": "tenant", "messages": []any{object{"role": "user", "content": image}}, "return_token_ids": true, "max_tokens": 1}
+	image := []any{object{"type": "text", "text": "picture"},
+		object{"type": "image_url", "image_url": object{"url": "u"}}, object{"type": "text", "text": long("see", 60)}}
+	body := object{"model": "ada", "cache_salt": "tenant", "messages": []any{object{"role": "user", "content": image}},
+		"return_token_ids": true, "max_tokens": 1}
 	ids := complete(t, s, chatPath, body).PromptIDs
 	waitFor(t, func() bool { return len(l.taken()) == 1 })
 	e := l.taken()[0]
@@ -226,8 +229,11 @@ func TestOffloadEventsHideTheSaltAsTheEngineDoes(t *testing.T) {
 	for _, wire := range []string{"vllm-0.17.0", "vllm-0.22.0", "vllm-0.32.0"} {
 		s := start(t, func(c *Config) { withEvents(c); c.Wire, c.CPUBlocks = wire, 100 })
 		l := listenTo(t, s, 0)
-		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 40), "cache_salt": "tenant", "max_tokens": 1})
-		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{8}, 10), "max_tokens": 20, "ignore_eos": true}) // they come in a later batch
+		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 40), "cache_salt": "tenant",
+			"max_tokens": 1})
+		// they come in a later batch
+		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{8}, 10), "max_tokens": 20,
+			"ignore_eos": true})
 		offloaded := func() (found []kvevent.Event) {
 			for _, e := range l.taken() {
 				if e.Kind == kvevent.Stored && e.Tier == block.TierCPU {
@@ -248,7 +254,8 @@ func TestOffloadEventsHideTheSaltAsTheEngineDoes(t *testing.T) {
 func TestGeneratedBlocksAreAnnouncedOneByOne(t *testing.T) {
 	s := start(t, withEvents)
 	l := listenTo(t, s, 0)
-	complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 33), "max_tokens": 64, "ignore_eos": true})
+	complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 33), "max_tokens": 64,
+		"ignore_eos": true})
 	waitFor(t, func() bool { return l.agrees(s, 0) && len(l.taken()) == 5 })
 	if n := s.Stats().Ranks[0].Published; n != 5 {
 		t.Errorf("%d messages published, want 5", n)
@@ -290,7 +297,8 @@ func TestAResetIsAnnouncedAsTheEngineDoes(t *testing.T) {
 			continue
 		}
 		complete(t, s, chatPath, body)
-		waitFor(t, func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) }) // the same blocks as before agree too early
+		// the same blocks as before agree too early
+		waitFor(t, func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) })
 		if e := l.taken()[before:]; e[0].Kind != kvevent.Cleared || e[1].Kind != kvevent.Stored {
 			t.Errorf("after the reset: %+v, want cleared, then stored", e)
 		}
@@ -324,7 +332,8 @@ func TestDiscoveryReportsTheEventAddresses(t *testing.T) {
 		t.Fatalf("sources: %s", data)
 	}
 	for i, want := range s.Sources() {
-		if got := sources[fmt.Sprint(i)]; got.Endpoint != want.Endpoint || got.Replay != want.Replay || got.Topic != "kv-events" || got.Publisher != "zmq" {
+		if got := sources[fmt.Sprint(i)]; got.Endpoint != want.Endpoint || got.Replay != want.Replay ||
+			got.Topic != "kv-events" || got.Publisher != "zmq" {
 			t.Errorf("rank %d: %+v, want %+v", i, got, want)
 		}
 	}
@@ -335,7 +344,8 @@ func TestDiscoveryReportsTheEventAddresses(t *testing.T) {
 	sglang := start(t, func(c *Config) { withEvents(c); c.Kind = SGLang })
 	events := decode(t, sglang, "/server_info", nil, 200)["kv_events"].(object)
 	source := sglang.Sources()[0]
-	if got := fmt.Sprintf("tcp://%v:%.0f", events["endpoint_host"], events["endpoint_port_base"]); got != source.Endpoint || events["block_size"] != 16.0 {
+	if got := fmt.Sprintf("tcp://%v:%.0f", events["endpoint_host"],
+		events["endpoint_port_base"]); got != source.Endpoint || events["block_size"] != 16.0 {
 		t.Errorf("kv_events %v, want %v", events, source)
 	}
 }
@@ -345,7 +355,8 @@ func TestSGLangsRanksPublishAtPortsInARow(t *testing.T) {
 	s := start(t, func(c *Config) { withEvents(c); c.Kind, c.Ranks = SGLang, 3 })
 	events := decode(t, s, "/server_info", nil, 200)["kv_events"].(object)
 	for rank, source := range s.Sources() {
-		for key, got := range map[string]string{"endpoint_port_base": source.Endpoint, "replay_endpoint_port_base": source.Replay} {
+		for key, got := range map[string]string{"endpoint_port_base": source.Endpoint,
+			"replay_endpoint_port_base": source.Replay} {
 			if want := fmt.Sprintf("tcp://127.0.0.1:%.0f", events[key].(float64)+float64(rank)); got != want {
 				t.Errorf("rank %d: %s says %s, it is at %s", rank, key, want, got)
 			}
@@ -458,7 +469,8 @@ func TestSGLangBefore056WritesNoParents(t *testing.T) {
 }
 
 func TestAnUnknownWireIsRefused(t *testing.T) {
-	for _, wire := range []string{"vllm-9.9", "vllm-0.33.1", "vllm-1", "sglang-0.5.24", "sglang-1.0+int", "trtllm-9", "foo", "vllm-0.8", "vllm-x"} {
+	for _, wire := range []string{"vllm-9.9", "vllm-0.33.1", "vllm-1", "sglang-0.5.24", "sglang-1.0+int", "trtllm-9",
+		"foo", "vllm-0.8", "vllm-x"} {
 		cfg := DefaultConfig()
 		cfg.Wire = wire
 		_, err := New(cfg)
@@ -466,7 +478,8 @@ func TestAnUnknownWireIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", wire, err)
 		}
 	}
-	for _, wire := range []string{"vllm", "sglang", "vllm-0.32", "vllm-0.32.0+bytes", "vllm-0.10", "sglang-0.5.17", "trtllm-1.3"} {
+	for _, wire := range []string{"vllm", "sglang", "vllm-0.32", "vllm-0.32.0+bytes", "vllm-0.10", "sglang-0.5.17",
+		"trtllm-1.3"} {
 		cfg := DefaultConfig()
 		cfg.Wire = wire
 		if _, err := New(cfg); err != nil {
@@ -477,7 +490,8 @@ func TestAnUnknownWireIsRefused(t *testing.T) {
 
 func TestReplayFormFollowsTheVersion(t *testing.T) {
 	for name, want := range map[string]bool{
-		"vllm-0.9.0": true, "vllm-0.25.1": true, "vllm-0.26.0": false, "vllm-0.32": false, "vllm-0.20.0+bytes": true, "vllm": false,
+		"vllm-0.9.0": true, "vllm-0.25.1": true, "vllm-0.26.0": false, "vllm-0.32": false, "vllm-0.20.0+bytes": true,
+		"vllm":         false,
 		"sglang-0.4.6": true, "sglang-0.5.18": true, "sglang-0.5.23": false,
 	} {
 		if got := replaysWithoutTopic(name); got != want {

@@ -100,7 +100,8 @@ func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 		}
 		f.FirstToken = delay
 	default:
-		return nil, fmt.Errorf("kind %q is none of die, restart, kill_engine, freeze, stall, drop_events, lose_replay, limit_replay, errors, cut, slow_first_token, clear", kind)
+		return nil, fmt.Errorf("kind %q is none of die, restart, kill_engine, freeze, stall, drop_events, lose_replay, "+
+			"limit_replay, errors, cut, slow_first_token, clear", kind)
 	}
 	return nil, l.server.SetFaults(f)
 }

@@ -84,7 +84,8 @@ func TestDeathCutsStreams(t *testing.T) {
 	s := start(t, func(c *Config) { c.Speed = 1 })
 	result := make(chan stream, 1)
 	go func() {
-		result <- streamed(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("x")}, "ignore_eos": true, "max_tokens": 5000})
+		result <- streamed(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("x")}, "ignore_eos": true,
+			"max_tokens": 5000})
 	}()
 	waitFor(t, func() bool { return len(s.Stats().Ranks) == 1 && s.Stats().Ranks[0].Outputs > 2 })
 	fault(t, s, object{"kind": "die"})
@@ -97,7 +98,8 @@ func TestAKilledEngineCoreEndsStreamsCleanly(t *testing.T) {
 	s := start(t, func(c *Config) { c.Speed = 1 })
 	result := make(chan stream, 1)
 	go func() {
-		result <- streamed(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("x")}, "ignore_eos": true, "max_tokens": 5000})
+		result <- streamed(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("x")}, "ignore_eos": true,
+			"max_tokens": 5000})
 	}()
 	waitFor(t, func() bool { return s.Stats().Ranks[0].Outputs > 2 })
 	fault(t, s, object{"kind": "kill_engine"})
@@ -184,7 +186,8 @@ func TestTheFirstTokenCanBeSlow(t *testing.T) {
 
 func TestBadFaultsAreRefused(t *testing.T) {
 	s := start(t, nil)
-	for _, body := range []object{{"kind": "meteor"}, {"kind": "cut", "share": 2}, {"kind": "errors", "share": -1}, {"kind": "restart", "down": "soon"}} {
+	for _, body := range []object{{"kind": "meteor"}, {"kind": "cut", "share": 2}, {"kind": "errors", "share": -1},
+		{"kind": "restart", "down": "soon"}} {
 		if status, data := call(t, s, "/mock/fault", body); status != http.StatusBadRequest {
 			t.Errorf("%v: status %d: %s", body, status, data)
 		}
@@ -200,7 +203,8 @@ func TestClientsThatLeaveFreeTheirBlocks(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL()+textPath, stringReader(`{"model":"mock","prompt":"x","max_tokens":9000,"ignore_eos":true}`))
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL()+textPath,
+			stringReader(`{"model":"mock","prompt":"x","max_tokens":9000,"ignore_eos":true}`))
 		if err != nil {
 			t.Error(err)
 			return

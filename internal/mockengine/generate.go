@@ -114,7 +114,8 @@ func (g *generation) excess(longest int) string {
 		total += (n + min(answer, longest-n)) * g.choices
 	}
 	if total > maxTokens {
-		return fmt.Sprintf("The request asks for %d tokens over all prompts and choices; the mock engine's limit is %d.", total, maxTokens)
+		return fmt.Sprintf("The request asks for %d tokens over all prompts and choices; the mock engine's limit is %d.",
+			total, maxTokens)
 	}
 	return ""
 }

@@ -28,7 +28,8 @@ func (l *life) handler() http.Handler {
 		if !l.server.faults.hold(r.Context(), frozen) {
 			panic(http.ErrAbortHandler)
 		}
-		if key := l.cfg.APIKey; key != "" && strings.HasPrefix(r.URL.Path, "/v1/") && r.Header.Get("Authorization") != "Bearer "+key {
+		if key := l.cfg.APIKey; key != "" && strings.HasPrefix(r.URL.Path, "/v1/") &&
+			r.Header.Get("Authorization") != "Bearer "+key {
 			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
 			return
 		}
@@ -155,7 +156,8 @@ func errorBody(dst []byte, status int, message string) []byte {
 	if kind == "" {
 		kind = "InternalServerError"
 	}
-	body, err := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": kind, "param": nil, "code": status}})
+	body, err := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": kind, "param": nil,
+		"code": status}})
 	if err != nil {
 		panic("bug: encode error body: " + err.Error())
 	}

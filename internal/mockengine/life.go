@@ -41,7 +41,8 @@ type life struct {
 // begin opens all sockets and starts the work. After a restart it uses the addresses of the earlier life.
 func (s *Server) begin(parent context.Context) (*life, error) {
 	ctx, cancel := context.WithCancel(parent)
-	l := &life{server: s, cfg: &s.cfg, ctx: ctx, cancel: cancel, failed: make(chan error, 1), dead: make(chan struct{}), began: time.Now()}
+	l := &life{server: s, cfg: &s.cfg, ctx: ctx, cancel: cancel, failed: make(chan error, 1), dead: make(chan struct{}),
+		began: time.Now()}
 	s.mu.Lock()
 	addr, sources := s.addr, s.sources
 	l.salt = s.cfg.Seed<<8 + uint64(s.starts)

@@ -20,7 +20,8 @@ var vllmMetrics = []metric{
 	{"vllm:kv_cache_usage_perc", "gauge", usage},
 	{"vllm:prefix_cache_queries_total", "counter", func(s *engine.Stats) float64 { return float64(s.Queries) }},
 	{"vllm:prefix_cache_hits_total", "counter", func(s *engine.Stats) float64 { return float64(s.Hits) }},
-	{"vllm:external_prefix_cache_queries_total", "counter", func(s *engine.Stats) float64 { return float64(s.CPUQueries) }},
+	{"vllm:external_prefix_cache_queries_total", "counter",
+		func(s *engine.Stats) float64 { return float64(s.CPUQueries) }},
 	{"vllm:external_prefix_cache_hits_total", "counter", func(s *engine.Stats) float64 { return float64(s.CPUHits) }},
 	{"vllm:prompt_tokens_total", "counter", func(s *engine.Stats) float64 { return float64(s.PromptTokens) }},
 	{"vllm:generation_tokens_total", "counter", func(s *engine.Stats) float64 { return float64(s.Outputs) }},
@@ -60,7 +61,8 @@ func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
 	} else {
 		l.vllmInfo(&b, stats)
 	}
-	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %.2f\n", float64(l.began.UnixMilli())/1000)
+	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %.2f\n",
+		float64(l.began.UnixMilli())/1000)
 	writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", []byte(b.String()))
 }
 
@@ -75,16 +77,19 @@ func (l *life) vllmInfo(b *strings.Builder, stats []engine.Stats) {
 			l.cfg.BlockSize, i, (l.cfg.Blocks-1)*l.cfg.BlockSize, l.cfg.Blocks*len(stats))
 	}
 	if len(l.cfg.LoRA) > 0 {
-		fmt.Fprintf(b, "# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{max_lora=\"%d\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} %d\n",
+		fmt.Fprintf(b, "# TYPE vllm:lora_requests_info "+
+			"gauge\nvllm:lora_requests_info{max_lora=\"%d\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} %d\n",
 			len(l.cfg.LoRA), l.began.Unix())
 	}
 }
 
 func (l *life) sglangInfo(b *strings.Builder, stats []engine.Stats) {
 	for i := range stats {
-		fmt.Fprintf(b, "sglang:max_total_num_tokens{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model, stats[i].Blocks*l.cfg.BlockSize)
+		fmt.Fprintf(b, "sglang:max_total_num_tokens{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model,
+			stats[i].Blocks*l.cfg.BlockSize)
 		fmt.Fprintf(b, "sglang:page_size{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model, l.cfg.BlockSize)
 		fmt.Fprintf(b, "sglang:num_pages{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model, stats[i].Blocks)
-		fmt.Fprintf(b, "sglang:context_len{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model, l.ranks[i].engine.MaxModelLen())
+		fmt.Fprintf(b, "sglang:context_len{dp_rank=\"%d\",model_name=%q} %d\n", i, l.cfg.Model,
+			l.ranks[i].engine.MaxModelLen())
 	}
 }

@@ -17,7 +17,8 @@ func BenchmarkRequests(b *testing.B) {
 	}{{"whole", false}, {"streamed", true}} {
 		b.Run(mode.name, func(b *testing.B) {
 			s := start(b, nil)
-			data, err := json.Marshal(object{"model": "mock", "stream": mode.stream, "messages": []any{userSays(strings.Repeat("eight kilobytes of text ", 340))}})
+			data, err := json.Marshal(object{"model": "mock", "stream": mode.stream,
+				"messages": []any{userSays(strings.Repeat("eight kilobytes of text ", 340))}})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -15,7 +15,11 @@ const imageTokens = 24
 
 // rendering turns chat requests into tokens:
 //
-//	<|begin|> [<|options|> JSON <|end|>] [<|tools|> JSON <|end|>] then for each message <|role|> content [<|call|> name arguments]… <|end|>
+//	<|begin|> [<|options|> JSON <|end|>] [<|tools|> JSON <|end|>]
+//
+// then for each message
+//
+//	<|role|> content [<|call|> name arguments]… <|end|>
 //
 // and <|assistant|> before the answer. An answer has the tokens that it will have in the conversation's next request,
 // so a growing conversation continues its blocks.
@@ -77,7 +81,8 @@ func (r *rendering) section(special block.Token, name string, v *fastjson.Value)
 }
 
 var roles = map[string]block.Token{
-	"system": tokenSystem, "developer": tokenSystem, "user": tokenUser, "assistant": tokenAssistant, "tool": tokenTool, "function": tokenTool,
+	"system": tokenSystem, "developer": tokenSystem, "user": tokenUser, "assistant": tokenAssistant, "tool": tokenTool,
+	"function": tokenTool,
 }
 
 func (r *rendering) message(m *fastjson.Value) error {

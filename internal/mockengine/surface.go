@@ -40,7 +40,8 @@ func (l *life) models(w http.ResponseWriter, _ *http.Request) {
 	length := l.ranks[0].engine.MaxModelLen()
 	var list []model
 	add := func(id, root string, parent *string, length *int) {
-		list = append(list, model{ID: id, Object: "model", Created: l.began.Unix(), OwnedBy: string(l.cfg.Kind), Root: root, Parent: parent, MaxModelLen: length})
+		list = append(list, model{ID: id, Object: "model", Created: l.began.Unix(), OwnedBy: string(l.cfg.Kind), Root: root,
+			Parent: parent, MaxModelLen: length})
 	}
 	for _, id := range append([]string{l.cfg.Model}, l.cfg.Served...) {
 		add(id, l.cfg.Model, nil, &length)
@@ -172,8 +173,10 @@ func (l *life) renderedRequest(g *generation, p *rendering) json.RawMessage {
 	}
 	id := splitmix(l.salt<<32 ^ l.next.Add(1))
 	body, err := json.Marshal(map[string]any{
-		"request_id": "render-" + hex64(id.next()), "token_ids": p.tokens, "features": features, "model": g.model, "stream": g.stream,
-		"cache_salt": salt, "priority": 0, "sampling_params": map[string]any{"n": g.choices, "max_tokens": g.options.limit, "stop": g.options.stop},
+		"request_id": "render-" + hex64(id.next()), "token_ids": p.tokens, "features": features, "model": g.model,
+		"stream":     g.stream,
+		"cache_salt": salt, "priority": 0, "sampling_params": map[string]any{"n": g.choices, "max_tokens": g.options.limit,
+			"stop": g.options.stop},
 	})
 	if err != nil {
 		panic("bug: encode render answer: " + err.Error())
@@ -216,7 +219,8 @@ func (l *life) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	info := map[string]any{
 		"model_path": l.cfg.Model, "served_model_name": l.cfg.Model, "page_size": l.cfg.BlockSize, "dp_size": l.cfg.Ranks,
 		"context_length": l.ranks[0].engine.MaxModelLen(), "max_total_num_tokens": (l.cfg.Blocks - 1) * l.cfg.BlockSize,
-		"version": l.cfg.Version, "internal_states": []any{}, "kv_events": nil, "enable_cache_report": !l.cfg.HideCachedTokens,
+		"version": l.cfg.Version, "internal_states": []any{}, "kv_events": nil,
+		"enable_cache_report": !l.cfg.HideCachedTokens,
 	}
 	if sources := l.server.Sources(); len(sources) > 0 && !l.cfg.HideEventSources {
 		host, port := splitEndpoint(sources[0].Endpoint)
@@ -242,7 +246,8 @@ func splitEndpoint(endpoint string) (host string, port int) {
 }
 
 func (l *life) modelInfo(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"model_path": l.cfg.Model, "tokenizer_path": l.cfg.Model, "is_generation": true})
+	writeJSON(w, http.StatusOK, map[string]any{"model_path": l.cfg.Model, "tokenizer_path": l.cfg.Model,
+		"is_generation": true})
 }
 
 // loads answers as SGLang's /v1/loads: the load of each rank.
@@ -253,11 +258,14 @@ func (l *life) loads(w http.ResponseWriter, _ *http.Request) {
 		total := s.Blocks * l.cfg.BlockSize
 		used := s.UsedBlocks * l.cfg.BlockSize
 		list = append(list, map[string]any{
-			"dp_rank": r.id, "num_running_reqs": s.Running, "num_waiting_reqs": s.Waiting, "num_used_tokens": used, "num_total_tokens": used,
-			"max_total_num_tokens": total, "token_usage": float64(used) / float64(total), "cache_hit_rate": hitRate(s.Hits, s.Queries),
+			"dp_rank": r.id, "num_running_reqs": s.Running, "num_waiting_reqs": s.Waiting, "num_used_tokens": used,
+			"num_total_tokens":     used,
+			"max_total_num_tokens": total, "token_usage": float64(used) / float64(total),
+			"cache_hit_rate": hitRate(s.Hits, s.Queries),
 		})
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"timestamp": time.Now().Format(time.RFC3339), "dp_rank_count": l.cfg.Ranks, "loads": list})
+	writeJSON(w, http.StatusOK, map[string]any{"timestamp": time.Now().Format(time.RFC3339), "dp_rank_count": l.cfg.Ranks,
+		"loads": list})
 }
 
 func hitRate(hits, queries uint64) float64 {

@@ -45,8 +45,11 @@ func TestTokenizeRenderAndTheEngineAgree(t *testing.T) {
 	s := start(t, func(c *Config) { c.ScaleOut = true })
 	bodies := []object{
 		{"model": "mock", "messages": []any{userSays("plain")}},
-		{"model": "mock", "messages": []any{object{"role": "system", "content": "be brief"}, userSays("q")}, "tools": []any{object{"type": "function", "function": object{"name": "f"}}}},
-		{"model": "mock", "messages": []any{userSays("Größe ▲"), object{"role": "assistant", "content": []any{object{"type": "text", "text": "a"}}}}, "continue_final_message": true, "add_generation_prompt": false},
+		{"model": "mock", "messages": []any{object{"role": "system", "content": "be brief"}, userSays("q")},
+			"tools": []any{object{"type": "function", "function": object{"name": "f"}}}},
+		{"model": "mock", "messages": []any{userSays("Größe ▲"),
+			object{"role": "assistant", "content": []any{object{"type": "text", "text": "a"}}}}, "continue_final_message": true,
+			"add_generation_prompt": false},
 		{"model": "mock", "messages": []any{userSays("k")}, "chat_template_kwargs": object{"enable_thinking": false}},
 	}
 	for i, body := range bodies {
@@ -62,7 +65,8 @@ func TestTokenizeRenderAndTheEngineAgree(t *testing.T) {
 		}
 		body["return_token_strs"] = true
 		_, data := call(t, s, "/tokenize", body)
-		if err := json.Unmarshal(data, &tokenized); err != nil || !slices.Equal(tokenized.Tokens, want) || tokenized.Count != len(want) || len(tokenized.Strs) != len(want) {
+		if err := json.Unmarshal(data, &tokenized); err != nil || !slices.Equal(tokenized.Tokens, want) ||
+			tokenized.Count != len(want) || len(tokenized.Strs) != len(want) {
 			t.Errorf("body %d: tokenize gives %s, the engine took %v", i, data, want)
 		}
 	}
@@ -72,7 +76,8 @@ func TestTokenizeRenderAndTheEngineAgree(t *testing.T) {
 		t.Error("tokenize knows documents")
 	}
 	text := "any text: 漢字 and so on"
-	tokens := decode(t, s, "/tokenize", object{"model": "mock", "prompt": text, "add_special_tokens": false}, 200)["tokens"]
+	tokens := decode(t, s, "/tokenize", object{"model": "mock", "prompt": text, "add_special_tokens": false},
+		200)["tokens"]
 	if got := decode(t, s, "/detokenize", object{"tokens": tokens}, 200)["prompt"]; got != text {
 		t.Errorf("detokenize gives %q, want %q", got, text)
 	}
@@ -115,7 +120,8 @@ func TestVLLMSurface(t *testing.T) {
 	_, data := call(t, s, "/metrics", nil)
 	for _, want := range []string{
 		`vllm:num_requests_running{engine="0",model_name="mock"} 0`,
-		`vllm:cache_config_info{block_size="32"`, `num_gpu_blocks="200"`, `kv_cache_size_tokens="3168"`, `engine="1"`, "vllm:prefix_cache_queries_total",
+		`vllm:cache_config_info{block_size="32"`, `num_gpu_blocks="200"`, `kv_cache_size_tokens="3168"`, `engine="1"`,
+		"vllm:prefix_cache_queries_total",
 	} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("metrics miss %s", want)
@@ -147,7 +153,8 @@ func TestSGLangSurface(t *testing.T) {
 			t.Errorf("%s: status %d, want 404", missing, status)
 		}
 	}
-	body := object{"model": "mock", "messages": []any{userSays(long("sg", 60))}, "routed_dp_rank": 1, "return_token_ids": true}
+	body := object{"model": "mock", "messages": []any{userSays(long("sg", 60))}, "routed_dp_rank": 1,
+		"return_token_ids": true}
 	first := complete(t, s, chatPath, body)
 	if first.Usage.Details != nil {
 		t.Error("SGLang leaves out a zero of cached tokens")
@@ -158,7 +165,8 @@ func TestSGLangSurface(t *testing.T) {
 	if header := complete(t, s, chatPath, body, "X-Data-Parallel-Rank", "0"); header.cached() > 0 {
 		t.Error("the header does not win over the body")
 	}
-	if ids := complete(t, s, chatPath, object{"model": "mock", "input_ids": first.PromptIDs, "routed_dp_rank": 1}); ids.cached() <= 0 {
+	if ids := complete(t, s, chatPath, object{"model": "mock", "input_ids": first.PromptIDs,
+		"routed_dp_rank": 1}); ids.cached() <= 0 {
 		t.Errorf("as input_ids: cached %d", ids.cached())
 	}
 	for _, apart := range []string{"extra_key", "cache_salt"} {

@@ -44,7 +44,8 @@ const (
 )
 
 var specialNames = [numSpecial]string{
-	"<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|tools|>", "<|call|>", "<|image|>", "<|options|>",
+	"<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|tools|>", "<|call|>", "<|image|>",
+	"<|options|>",
 }
 
 // symbols maps a byte to its index in the alphabet, or noSymbol.

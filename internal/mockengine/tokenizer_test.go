@@ -32,7 +32,8 @@ func TestTokensAreReadable(t *testing.T) {
 func TestEachIDIsOnePiece(t *testing.T) {
 	seen := map[string]block.Token{}
 	for _, id := range []block.Token{byteBase, byteBase + 255, pairBase, pairBase + 65535, letterBase, letterBase + 26,
-		letterBase + letterOffset[2], letterBase + letterOffset[3], letterBase + letterOffset[4], letterBase + letterOffset[5], vocabulary - 1} {
+		letterBase + letterOffset[2], letterBase + letterOffset[3], letterBase + letterOffset[4], letterBase +
+			letterOffset[5], vocabulary - 1} {
 		piece := string(appendPiece(nil, id))
 		if other, dup := seen[piece]; dup || piece == "" {
 			t.Errorf("id %d is %q, as is %d", id, piece, other)
@@ -68,7 +69,8 @@ func checkTokenizer(t *testing.T, text []byte, cut int) {
 }
 
 func FuzzTokenizer(f *testing.F) {
-	for _, text := range []string{"", "the quick brown fox", "  two  spaces ", "Ünïcödé 漢字 🎉", "\x00\xff\xfe a", "{\"json\": [1, 2.5, null]}\n"} {
+	for _, text := range []string{"", "the quick brown fox", "  two  spaces ", "Ünïcödé 漢字 🎉", "\x00\xff\xfe a",
+		"{\"json\": [1, 2.5, null]}\n"} {
 		f.Add([]byte(text), 3)
 	}
 	f.Fuzz(checkTokenizer)
@@ -88,7 +90,8 @@ func TestAnswersStayWithinTheirBounds(t *testing.T) {
 			t.Helper()
 			a := answerTo(prompt, choice, &o)
 			if len(a.tokens) != tokens || a.text != text || a.reason != reason {
-				t.Errorf("%s, choice %d: %d tokens, %d of text, %s; want %d, %d, %s", name, choice, len(a.tokens), a.text, a.reason, tokens, text, reason)
+				t.Errorf("%s, choice %d: %d tokens, %d of text, %s; want %d, %d, %s", name, choice, len(a.tokens), a.text,
+					a.reason, tokens, text, reason)
 			}
 			shown := appendText(nil, a.tokens[:a.text])
 			if got := appendTokens(nil, shown); !slices.Equal(got, a.tokens[:a.text]) {
@@ -104,7 +107,8 @@ func TestAnswersStayWithinTheirBounds(t *testing.T) {
 	a := answerTo(prompt, 0, &answerOptions{length: 50, limit: 100})
 	shown := string(appendText(nil, a.tokens[:a.text]))
 	b := answerTo(prompt, 0, &answerOptions{length: 50, limit: 100, stop: []string{"\n", shown[20:25]}})
-	if got := string(appendText(nil, b.tokens[:b.text])); b.reason != "stop" || b.stop != shown[20:25] || len(got) > 20 || got != shown[:len(got)] {
+	if got := string(appendText(nil, b.tokens[:b.text])); b.reason != "stop" || b.stop != shown[20:25] || len(got) > 20 ||
+		got != shown[:len(got)] {
 		t.Errorf("stop string: %q (%s, %q) from %q", got, b.reason, b.stop, shown)
 	}
 }

@@ -53,7 +53,8 @@ func newEncoder(name string) (encoder, error) {
 		}
 	}
 	if _, known := versionOf(newest); slices.Compare(version, known) > 0 {
-		return encoder{}, fmt.Errorf("wire %q is newer than %s, the newest known; known are %s", name, newest, strings.Join(kvevent.Wires(), ", "))
+		return encoder{}, fmt.Errorf("wire %q is newer than %s, the newest known; known are %s", name, newest,
+			strings.Join(kvevent.Wires(), ", "))
 	}
 	return encoder{
 		wire: wire, oldReplay: replaysWithoutTopic(name), sglang: family == "sglang",
@@ -108,7 +109,8 @@ func (c *encoder) encode(b *batch, rank int, events []engine.Event) []byte {
 
 // event returns e as the wire writes it.
 func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
-	out := kvevent.Event{Tier: e.Tier, Medium: c.medium(e.Tier), Group: 0, HasAttention: true, Attention: block.AttentionFull, Spec: "full_attention"}
+	out := kvevent.Event{Tier: e.Tier, Medium: c.medium(e.Tier), Group: 0, HasAttention: true,
+		Attention: block.AttentionFull, Spec: "full_attention"}
 	switch e.Kind {
 	case engine.Cleared:
 		return kvevent.Event{Kind: kvevent.Cleared, Group: -1}

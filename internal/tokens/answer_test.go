@@ -24,10 +24,14 @@ func TestIDsAreReadFromEverySpellingOfAnAnswer(t *testing.T) {
 }
 
 func TestAnUnexpectedAnswerIsRefused(t *testing.T) {
-	for _, text := range []string{``, `null`, `7`, `"x"`, `[]`, `{}`, `[{}]`, `{"count":3}`, `{"tokens":null}`, `{"tokens":{}}`, `{"tokens":["1"]}`,
-		`{"tokens":[-1]}`, `{"tokens":[1.5]}`, `{"tokens":[4294967296]}`, `{"tokens":[99999999999999999999]}`, `{"tokens":[1,]}`, `{"tokens":[1`,
-		`{"tokens":[1]`, `{"tokens":[1]]`, `[{"tokens":[1]},{"tokens":[2]}]`, `{"tokens":[1],"x":nul}`, `{"tokens":[1],"features":7}`,
-		`{"tokens":[1],"features":{"mm_hashes":7,"mm_placeholders":{}}}`, `{"tokens":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{}}}`} {
+	for _, text := range []string{``, `null`, `7`, `"x"`, `[]`, `{}`, `[{}]`, `{"count":3}`, `{"tokens":null}`,
+		`{"tokens":{}}`, `{"tokens":["1"]}`,
+		`{"tokens":[-1]}`, `{"tokens":[1.5]}`, `{"tokens":[4294967296]}`, `{"tokens":[99999999999999999999]}`,
+		`{"tokens":[1,]}`, `{"tokens":[1`,
+		`{"tokens":[1]`, `{"tokens":[1]]`, `[{"tokens":[1]},{"tokens":[2]}]`, `{"tokens":[1],"x":nul}`,
+		`{"tokens":[1],"features":7}`,
+		`{"tokens":[1],"features":{"mm_hashes":7,"mm_placeholders":{}}}`,
+		`{"tokens":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{}}}`} {
 		if a, err := decodeTokenize([]byte(text)); err == nil {
 			t.Errorf("%s: %v is accepted", text, a.tokens)
 		}

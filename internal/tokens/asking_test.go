@@ -278,7 +278,8 @@ func TestTheLineIsBounded(t *testing.T) {
 		s.peers.mu.Lock()
 		defer s.peers.mu.Unlock()
 		if s.flights.background != 0 || s.flights.bytes != 0 || len(s.flights.all) != 0 || len(s.peers.line) != 0 {
-			t.Errorf("left: %d in the background, %d bytes, %d flights, %d in line", s.flights.background, s.flights.bytes, len(s.flights.all), len(s.peers.line))
+			t.Errorf("left: %d in the background, %d bytes, %d flights, %d in line", s.flights.background, s.flights.bytes,
+				len(s.flights.all), len(s.peers.line))
 		}
 	})
 }
@@ -333,7 +334,8 @@ func TestAQuestionInLineGoesToTheEngineThatIsFreeFirst(t *testing.T) {
 
 func TestAfterAFailureAnotherEngineIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) { return 500, "" }, "b": after(2 * time.Millisecond)})
+		s, _ := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) { return 500, "" },
+			"b": after(2 * time.Millisecond)})
 		defer s.Close()
 		for i := range 20 {
 			wants(t, find(t, s, chat(fmt.Sprint(i)), a, b), Render, 1, 2, 3)

@@ -216,8 +216,10 @@ func (s *Source) check(model string, l *list, a *answer) {
 	b.mu.Unlock()
 	s.cache.remove(expected.from)
 	if turned && s.Log != nil {
-		s.Log.Warn("a known beginning of a chat differs from the engine's token ids: the model's template rewrites earlier turns; "+
-			"beginnings are not used until twenty in a row agree", "model", model, "position", alike, "known", len(expected.tokens))
+		s.Log.Warn("a known beginning of a chat differs from the engine's token ids: the model's template rewrites earlier "+
+			"turns; "+
+			"beginnings are not used until twenty in a row agree", "model", model, "position", alike, "known",
+			len(expected.tokens))
 	}
 }
 

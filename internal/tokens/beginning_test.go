@@ -107,7 +107,8 @@ func conversation(t *testing.T, s *Source, e *templated, system, name string, n 
 		got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a})
 		right := e.ids(turns)
 		if got.Sure > len(right) || !slices.Equal(got.Tokens[:got.Sure], right[:got.Sure]) {
-			t.Errorf("%s, turn %d: %d ids are said to be the engine's, %d are", name, i, got.Sure, common(got.Tokens[:got.Sure], right))
+			t.Errorf("%s, turn %d: %d ids are said to be the engine's, %d are", name, i, got.Sure,
+				common(got.Tokens[:got.Sure], right))
 		}
 		if got.Outcome == Beginning {
 			for _, id := range got.Tokens[got.Sure:] {
@@ -171,7 +172,8 @@ func TestABeginningIsUsedOnlyAfterAnswersAgreed(t *testing.T) {
 
 func TestTemplatesThatRewriteEarlierTurnsHaveNoKnownBeginnings(t *testing.T) {
 	for name, e := range map[string]*templated{
-		"thoughts are dropped": {dropsThought: true}, "turns are counted": {counts: true}, "words merge over the edge": {merges: true},
+		"thoughts are dropped": {dropsThought: true}, "turns are counted": {counts: true},
+		"words merge over the edge": {merges: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -225,7 +227,8 @@ func TestADifferenceStopsBeginningsUntilTwentyAnswersAgree(t *testing.T) {
 		var log strings.Builder
 		s.Log = slog.New(slog.NewTextHandler(&log, nil))
 		conversation(t, s, e, words("s", 100), "A", 5)
-		turns := []turn{{"system", words("s", 100)}, {"user", words("A-u0-", 60)}, {"assistant", words("A-a0-", 40)}, {"user", "other"}}
+		turns := []turn{{"system", words("s", 100)}, {"user", words("A-u0-", 60)}, {"assistant", words("A-a0-", 40)},
+			{"user", "other"}}
 		e.date.Store(1)
 		if got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); got.Outcome != Beginning {
 			t.Fatalf("%s %s: the test wants a beginning that is wrong", got.Outcome, got.Missing)
@@ -280,7 +283,8 @@ func TestEqualTextsDoNotShowWhereABeginningEnds(t *testing.T) {
 		e := &templated{takes: 30 * time.Millisecond}
 		s, _ := e.source()
 		defer s.Close()
-		for i, first := range []string{"the same long beginning of a question: one", "the same long beginning of a question: two", "else"} {
+		for i, first := range []string{"the same long beginning of a question: one",
+			"the same long beginning of a question: two", "else"} {
 			turns := []turn{{"system", words("s", 100)}, {"user", first}}
 			got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a})
 			if got.Outcome == Beginning {
@@ -326,7 +330,8 @@ func TestAQuestionInTheBackgroundWaitsForACalmEngine(t *testing.T) {
 		conversation(t, s, e, words("s", 100), "A", 5)
 		before := calls.asked("a")
 		waiting.Store(1)
-		turns := []turn{{"system", words("s", 100)}, {"user", words("A-u0-", 60)}, {"assistant", "x"}, {"user", words("new", 400)}}
+		turns := []turn{{"system", words("s", 100)}, {"user", words("A-u0-", 60)}, {"assistant", "x"},
+			{"user", words("new", 400)}}
 		if got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); got.Outcome != Beginning {
 			t.Fatalf("%s %s", got.Outcome, got.Missing)
 		}
@@ -381,7 +386,8 @@ func TestQuestionsInTheBackgroundComeLast(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 40 { // chats that grow: each answer is wanted, none is waited for
 			wg.Go(func() {
-				turns := []turn{{"system", words("s", 100)}, {"user", words("0-u0-", 60)}, {"assistant", fmt.Sprint(i)}, {"user", words("x", 300)}}
+				turns := []turn{{"system", words("s", 100)}, {"user", words("0-u0-", 60)}, {"assistant", fmt.Sprint(i)},
+					{"user", words("x", 300)}}
 				if got := s.Find(context.Background(), turnsPrompt(turns), []Worker{a}); got.Outcome != Beginning {
 					t.Errorf("%s %s", got.Outcome, got.Missing)
 				}
@@ -414,7 +420,8 @@ func TestARequestWaitsForAnIdleEngineDespiteAKnownBeginning(t *testing.T) {
 		}
 		ask := func(answer string, want Outcome) {
 			t.Helper()
-			turns := []turn{{"system", words("s", 100)}, {"user", words("0-u0-", 60)}, {"assistant", answer}, {"user", words("x", 30)}}
+			turns := []turn{{"system", words("s", 100)}, {"user", words("0-u0-", 60)}, {"assistant", answer},
+				{"user", words("x", 30)}}
 			if got := s.Find(t.Context(), turnsPrompt(turns), []Worker{a}); got.Outcome != want {
 				t.Errorf("%s %s, want %s", got.Outcome, got.Missing, want)
 			}
@@ -507,7 +514,8 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 // A body of 4 MiB has room for 1.4 million turns, and each turn would cost a hash.
 func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	list := func(n int) *list {
-		return listOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+`{"role":"user"}]}`).Request)
+		return listOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+
+			`{"role":"user"}]}`).Request)
 	}
 	most, more := list(maxTurns), list(maxTurns+1)
 	if !most.plain || len(most.steps) < lastSteps {
@@ -534,7 +542,8 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 }
 
 func BenchmarkListOfManyTurns(b *testing.B) {
-	for _, body := range []string{`{"messages":[` + strings.Repeat(`{},`, 4<<20/3) + `{}]}`, `{"messages":[{}]` + strings.Repeat(`,"x":1`, 4<<20/6) + `}`} {
+	for _, body := range []string{`{"messages":[` + strings.Repeat(`{},`, 4<<20/3) + `{}]}`, `{"messages":[{}]` +
+		strings.Repeat(`,"x":1`, 4<<20/6) + `}`} {
 		b.Run(body[:16], func(b *testing.B) {
 			r := prompt(api.OpenAIChat, body).Request
 			for b.Loop() {

@@ -279,11 +279,14 @@ func (s *Source) compare(model, worker string, made, said *Found) {
 	case turned && equal:
 		s.Log.Info("token ids made in process agree with the engine's again: they are used", "model", checked(model, made))
 	case turned && ids:
-		s.Log.Warn("images named in process differ from the engine's: the engine's names are used until twenty prompts in a row agree",
+		s.Log.Warn("images named in process differ from the engine's: the engine's names are used until twenty prompts in "+
+			"a row agree",
 			"model", model, "worker", worker)
 	case turned:
-		s.Log.Warn("token ids made in process differ from the engine's: the engine's are used until twenty prompts in a row agree",
-			"model", model, "worker", worker, "made_from", s.madeFrom(model, made.Kind), "position", at, "made_tokens", len(local),
+		s.Log.Warn("token ids made in process differ from the engine's: the engine's are used until twenty prompts in a "+
+			"row agree",
+			"model", model, "worker", worker, "made_from", s.madeFrom(model, made.Kind), "position", at, "made_tokens",
+			len(local),
 			"engine_tokens", len(engine), "what_to_do", DiffersAdvice(model))
 	}
 	if !equal && s.Log.Enabled(s.ctx, slog.LevelDebug) {
@@ -304,7 +307,10 @@ func (s *Source) madeFrom(model string, kind Kind) string {
 // Keep forgets everything about models that are not served any more: comparisons of ids, beginnings of chats, and
 // chances of matches.
 func (s *Source) Keep(served func(model string) bool) {
-	forget(&s.checks.mu, &s.checks.models, func(name string) bool { return served(name) || served(strings.TrimSuffix(name, imagesSuffix)) })
+	forget(&s.checks.mu, &s.checks.models, func(name string) bool {
+		return served(name) ||
+			served(strings.TrimSuffix(name, imagesSuffix))
+	})
 	forget(&s.beginnings.mu, &s.beginnings.models, served)
 	forget(&s.chances.mu, &s.chances.models, served)
 }
@@ -324,5 +330,6 @@ func around(ids []block.Token, at int) []block.Token {
 
 // DiffersAdvice says what an operator can do when the ids made from a model's files are not the engine's.
 func DiffersAdvice(model string) string {
-	return "is it the same model, revision and chat template? Name the folder of the right one: --model-path " + model + "=DIR"
+	return "is it the same model, revision and chat template? Name the folder of the right one: --model-path " + model +
+		"=DIR"
 }

@@ -41,7 +41,8 @@ func TestTheFirstTwentyOfEachWorkerAreComparedThenOneInAThousand(t *testing.T) {
 			compared[w.URL]++
 		}
 	}
-	if sum := compared["a"] + compared["b"]; compared["a"] < checkFirst || compared["b"] < checkFirst || sum != 2*checkFirst+5 {
+	if sum := compared["a"] + compared["b"]; compared["a"] < checkFirst || compared["b"] < checkFirst ||
+		sum != 2*checkFirst+5 {
 		t.Errorf("compared %v", compared)
 	}
 }
@@ -64,7 +65,8 @@ func TestAFailedComparisonIsRepeatedWithAnotherPrompt(t *testing.T) {
 	says := func(status int) handler {
 		return func(*http.Request, string) (int, string) { return status, `{"error":"no"}` }
 	}
-	for name, fails := range map[string]handler{"a wrong key": says(401), "a limit": says(429), "a refused prompt": says(400), "500": says(500), "503": says(503), "no answer": frozen} {
+	for name, fails := range map[string]handler{"a wrong key": says(401), "a limit": says(429),
+		"a refused prompt": says(400), "500": says(500), "503": says(503), "no answer": frozen} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, e := newSource(map[string]handler{"b": rendering, "a": func(r *http.Request, body string) (int, string) {
@@ -102,7 +104,10 @@ func TestAFailedComparisonIsRepeatedWithAnotherPrompt(t *testing.T) {
 // When no engine can be asked, no prompt is prepared for a comparison.
 func TestAnEngineWithoutTokenEndpointsCostsNoComparisons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, e := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) { return 404, `{"detail":"Not Found"}` }})
+		s, e := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) {
+			return 404,
+				`{"detail":"Not Found"}`
+		}})
 		defer s.Close()
 		s.Local = made{1, 2, 3}
 		due := 0

@@ -50,7 +50,8 @@ const (
 
 // DefaultConfig waits up to 500 ms and remembers 64 MiB.
 func DefaultConfig() Config {
-	return Config{Discover: true, Budget: 500 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20, Failures: 3, Pause: 5 * time.Second,
+	return Config{Discover: true, Budget: 500 * time.Millisecond, MaxPromptBytes: 4 << 20, CacheBytes: 64 << 20,
+		Failures: 3, Pause: 5 * time.Second,
 		Forward: ForwardOff}
 }
 

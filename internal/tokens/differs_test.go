@@ -77,12 +77,14 @@ func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 				if len(warned) != 1 {
 					t.Fatalf("%d lines above debug, want one: %s", len(warned), warned)
 				}
-				for _, want := range []string{"level=WARN", "model=m", "worker=http://a ", "made_from=/models/m", "--model-path m=DIR"} {
+				for _, want := range []string{"level=WARN", "model=m", "worker=http://a ", "made_from=/models/m",
+					"--model-path m=DIR"} {
 					if !strings.Contains(warned[0], want) {
 						t.Errorf("%q is not in %s", want, warned[0])
 					}
 				}
-				if strings.Contains(warned[0], "what a client wrote") || strings.Contains(log.String(), "what a client wrote") != (level == slog.LevelDebug) {
+				if strings.Contains(warned[0], "what a client wrote") ||
+					strings.Contains(log.String(), "what a client wrote") != (level == slog.LevelDebug) {
 					t.Errorf("a prompt's text at level %s:\n%.2000s", level, log.String())
 				}
 				right.Store(true)
@@ -110,7 +112,8 @@ func TestAModelThatIsNotServedIsForgotten(t *testing.T) {
 		s.Keep(func(served string) bool { return served == model })
 	}
 	if len(s.chances.models) != 1 || len(s.checks.models) != 2 || len(s.beginnings.models) != 1 {
-		t.Errorf("of one model %d chances, %d comparisons, %d beginnings are kept", len(s.chances.models), len(s.checks.models), len(s.beginnings.models))
+		t.Errorf("of one model %d chances, %d comparisons, %d beginnings are kept", len(s.chances.models),
+			len(s.checks.models), len(s.beginnings.models))
 	}
 	if got := s.Find(context.Background(), of("m999", chat("x")), nil); got.Outcome == InProcess {
 		t.Error("the model that stayed is believed again")

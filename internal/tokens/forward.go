@@ -16,14 +16,16 @@ var (
 	forwardable = map[string]bool{
 		"model": true, "stream": true, "stream_options": true, "max_tokens": true, "min_tokens": true, "temperature": true,
 		"top_p": true, "top_k": true, "min_p": true, "n": true, "seed": true, "stop": true, "stop_token_ids": true,
-		"ignore_eos": true, "presence_penalty": true, "frequency_penalty": true, "repetition_penalty": true, "logit_bias": true,
-		"user": true, "metadata": true, "service_tier": true, "cache_salt": true, "priority": true, "request_id": true,
+		"ignore_eos": true, "presence_penalty": true, "frequency_penalty": true, "repetition_penalty": true,
+		"logit_bias": true,
+		"user":       true, "metadata": true, "service_tier": true, "cache_salt": true, "priority": true, "request_id": true,
 		"skip_special_tokens": true, "spaces_between_special_tokens": true, "include_stop_str_in_output": true,
 	}
 	// The ids already follow add_special_tokens, and vLLM ignores it beside ids.
 	forwardableCompletions = map[string]bool{"prompt": true, "add_special_tokens": true}
 	forwardableChatVLLM    = map[string]bool{"messages": true, "max_completion_tokens": true}
-	forwardableChatSGLang  = map[string]bool{"messages": true, "max_completion_tokens": true, "rid": true, "extra_key": true, "routed_dp_rank": true}
+	forwardableChatSGLang  = map[string]bool{"messages": true, "max_completion_tokens": true, "rid": true,
+		"extra_key": true, "routed_dp_rank": true}
 )
 
 // Forward describes a request that is about to be sent to a worker.
@@ -72,7 +74,8 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 	switch {
 	case kind == SGLang && hasOnly(r, forwardableChatSGLang):
 		return appendBeside(dst, r.Body(), `"input_ids":`, ids, ""), true
-	case kind == VLLM && hasOnly(r, forwardableChatVLLM) && atLeast(f.To.Version, 0, 32) && max(r.MaxTokens, 1) <= f.To.MaxModelLen-len(ids):
+	case kind == VLLM && hasOnly(r, forwardableChatVLLM) && atLeast(f.To.Version, 0, 32) &&
+		max(r.MaxTokens, 1) <= f.To.MaxModelLen-len(ids):
 		return appendBeside(dst, r.Body(), `"kv_transfer_params":{"prompt_token_ids":`, ids, "}"), true
 	}
 	return dst, false

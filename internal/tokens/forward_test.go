@@ -35,7 +35,8 @@ func TestChatsOfVLLMAreForwardedOnlyToEnginesThatTakeThem(t *testing.T) {
 	s := proven(t)
 	chat := prompt(api.OpenAIChat, `{"model":"m","messages":[{"role":"user","content":"b"}]}`).Request
 	found := Found{Tokens: []block.Token{1}, Outcome: InProcess, Kind: VLLM}
-	for version, want := range map[string]bool{"0.32.0": true, "0.33.1.dev2+g1": true, "1.0": true, "0.31.9": false, "0.9.2": false, "": false, "unknown": false} {
+	for version, want := range map[string]bool{"0.32.0": true, "0.33.1.dev2+g1": true, "1.0": true, "0.31.9": false,
+		"0.9.2": false, "": false, "unknown": false} {
 		to := recent(VLLM)
 		to.Version = version
 		if _, ok := s.AppendForwarded(nil, &Forward{chat, "m", &found, to}); ok != want {
@@ -61,7 +62,9 @@ func TestIDsReplaceTheTextAndNoOtherByteChanges(t *testing.T) {
 		{api.OpenAICompletions, VLLM, `{"prompt":"a","model":"m","add_special_tokens":false,"stream":true}`,
 			`{"prompt":[1,22,333],"model":"m","add_special_tokens":false,"stream":true}`},
 		{api.OpenAIChat, SGLang, "{\n \"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"content\":\"b\", \"role\":\"user\"} ],\"rid\":\"r\"}",
-			"{\"input_ids\":[1,22,333],\n \"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"content\":\"b\", \"role\":\"user\"} ],\"rid\":\"r\"}"},
+			"{\"input_ids\":[1,22,333],\n " +
+				"\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"content\":\"b\", \"role\":\"user\"} " +
+				"],\"rid\":\"r\"}"},
 		{api.OpenAIChat, VLLM, `{"model":"m","messages":[{"role":"user","content":"b"}],"max_tokens":97}`,
 			`{"kv_transfer_params":{"prompt_token_ids":[1,22,333]},"model":"m","messages":[{"role":"user","content":"b"}],"max_tokens":97}`},
 	} {
@@ -71,7 +74,8 @@ func TestIDsReplaceTheTextAndNoOtherByteChanges(t *testing.T) {
 			t.Errorf("%s\n got %s, %v\nwant %s", c.body, got, ok, c.want)
 		}
 		var again api.Request
-		if err := api.Read(c.dialect, got, &again); err != nil || len(again.IDs) != 3 && again.Raw(api.FieldKVTransferParams) == nil {
+		if err := api.Read(c.dialect, got, &again); err != nil || len(again.IDs) != 3 &&
+			again.Raw(api.FieldKVTransferParams) == nil {
 			t.Errorf("what is forwarded reads as %v ids, error %v", again.IDs, err)
 		}
 	}
@@ -117,7 +121,8 @@ func TestTheTextIsSentWhenIDsCouldLoseSomething(t *testing.T) {
 		{api.OpenAIChat, SGLang, turns("", "")},
 	} {
 		found := Found{Tokens: []block.Token{1}, Outcome: InProcess, Kind: c.kind}
-		if got, ok := s.AppendForwarded(nil, &Forward{prompt(c.dialect, c.body).Request, "m", &found, recent(c.kind)}); ok || got != nil {
+		if got, ok := s.AppendForwarded(nil, &Forward{prompt(c.dialect, c.body).Request, "m", &found, recent(c.kind)}); ok ||
+			got != nil {
 			t.Errorf("%s was forwarded as %s", c.body, got)
 		}
 	}

@@ -129,12 +129,13 @@ func TestRefusalsDoNotCountForTheTimeOfAnswers(t *testing.T) {
 func TestAWorkerThatOnlyRefusedIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusing := true
-		s, e := newSource(map[string]handler{"a": after(3 * time.Millisecond), "b": func(r *http.Request, body string) (int, string) {
-			if refusing {
-				return 400, `{"error":{"message":"bad template"}}`
-			}
-			return after(time.Millisecond)(r, body)
-		}})
+		s, e := newSource(map[string]handler{"a": after(3 * time.Millisecond),
+			"b": func(r *http.Request, body string) (int, string) {
+				if refusing {
+					return 400, `{"error":{"message":"bad template"}}`
+				}
+				return after(time.Millisecond)(r, body)
+			}})
 		defer s.Close()
 		ask := func(what string) (refused int) {
 			for i := range 20 {

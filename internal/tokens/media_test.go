@@ -21,7 +21,8 @@ func (l *textOnly) Find(_ context.Context, p *Prompt) (Found, bool) {
 	if l.image == "" || p.Root == "" {
 		return Found{}, false
 	}
-	return Found{Tokens: []block.Token{1, 7, 7}, Features: []block.Feature{{ID: l.image, Offset: 1}}, Outcome: InProcess}, true
+	return Found{Tokens: []block.Token{1, 7, 7}, Features: []block.Feature{{ID: l.image, Offset: 1}}, Outcome: InProcess},
+		true
 }
 
 func (*textOnly) Text(string, []block.Token) string { return "" }

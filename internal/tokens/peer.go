@@ -314,7 +314,8 @@ func (p *peer) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting =
 
 // book records a call to p. The caller holds ps.mu.
 func (ps *peers) book(p *peer, q *question, now time.Time) *call {
-	c := &call{client: q.client, began: now, bytes: q.bytes(), late: now.Add(max(stallFloor, stallFactor*p.expected(q.bytes())))}
+	c := &call{client: q.client, began: now, bytes: q.bytes(),
+		late: now.Add(max(stallFloor, stallFactor*p.expected(q.bytes())))}
 	p.calls = append(p.calls, c)
 	p.trying = p.failures >= ps.failures
 	return c

@@ -15,9 +15,11 @@ func TestAskAsksOneWorkerIndependentlyOfRequests(t *testing.T) {
 		answer := func(status int, text string) handler {
 			return func(*http.Request, string) (int, string) { return status, text }
 		}
-		s, e := newSource(map[string]handler{"a": rendering, "b": tokenizing, "refuses": answer(400, "{}"), "lacks": answer(404, ""), "fails": answer(500, "")})
+		s, e := newSource(map[string]handler{"a": rendering, "b": tokenizing, "refuses": answer(400, "{}"),
+			"lacks": answer(404, ""), "fails": answer(500, "")})
 		defer s.Close()
-		for host, want := range map[string]Outcome{"a": Render, "b": Tokenize, "refuses": Refused, "lacks": Unsupported, "fails": Failed} {
+		for host, want := range map[string]Outcome{"a": Render, "b": Tokenize, "refuses": Refused, "lacks": Unsupported,
+			"fails": Failed} {
 			for range 5 {
 				if got := s.Ask(t.Context(), Worker{URL: "http://" + host}, chat("hi")); got.Outcome != want {
 					t.Fatalf("%s: outcome %s, want %s", host, got.Outcome, want)

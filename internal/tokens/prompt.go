@@ -91,7 +91,8 @@ var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 // sglangFields are the fields of a chat body that decide SGLang's prompt. SGLang's /tokenize renders them as its chats
 // do. add_generation_prompt is not among them: /tokenize uses it and chats do not (SGLang 0.5.23: TokenizeRequest in
 // srt/entrypoints/openai/protocol.py).
-var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true, "reasoning_effort": true, "reasoning": true,
+var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true,
+	"reasoning_effort": true, "reasoning": true,
 	"continue_final_message": true, "chat_template_kwargs": true}
 
 // tokenizeBody returns a body for /tokenize of an engine of that kind: it gives the same tokens as r's request. The

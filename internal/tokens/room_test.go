@@ -71,7 +71,8 @@ func TestAnAnswerHasNoMoreIDsThanItsPromptCanHave(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := newSource(map[string]handler{"a": rendering, "flood": ids(1 << 20), "more": ids(100_000), "long": ids(200_000)})
+		s, _ := newSource(map[string]handler{"a": rendering, "flood": ids(1 << 20), "more": ids(100_000),
+			"long": ids(200_000)})
 		defer s.Close()
 		for i := range 100 {
 			wants(t, find(t, s, chat(fmt.Sprint(i)), a), Render, 1, 2, 3)

@@ -63,7 +63,8 @@ func TestEnginesAreAskedWhenTheServiceFailsRefusesOrIsSlow(t *testing.T) {
 
 func TestAFailingServiceIsNotAskedForAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, e := withService(map[string]handler{"a": tokenizing, "svc": func(*http.Request, string) (int, string) { return 500, "" }})
+		s, e := withService(map[string]handler{"a": tokenizing,
+			"svc": func(*http.Request, string) (int, string) { return 500, "" }})
 		defer s.Close()
 		for i := range 10 {
 			wants(t, find(t, s, chat(strings.Repeat("x", i)), a), Tokenize, 4, 5)
@@ -104,7 +105,8 @@ func TestAServiceIsReachedOverAUnixSocket(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
 		_, _ = io.WriteString(w, `[{"token_ids":[7,8]}]`)
 	})}}
 	server.Start()
@@ -123,7 +125,8 @@ func TestAServiceIsReachedOverAUnixSocket(t *testing.T) {
 func TestAServicesAddressIsChecked(t *testing.T) {
 	for address, ok := range map[string]bool{
 		"": true, "unix:///run/t.sock": true, "http://h:1": true, "https://h/prefix": true,
-		"unix://run/t.sock": false, "unix:run": false, "h:1": false, "http://": false, "ftp://h": false, "http://u:p@h": false, "http://h?x": false, ":": false,
+		"unix://run/t.sock": false, "unix:run": false, "h:1": false, "http://": false, "ftp://h": false,
+		"http://u:p@h": false, "http://h?x": false, ":": false,
 	} {
 		cfg := DefaultConfig()
 		cfg.Service = address

@@ -11,7 +11,8 @@ import (
 
 // frontFields are the fields of a chat body that templates put before the first turn, or that change every turn. In the
 // text they come first: two prompts that differ in them then differ from the beginning on.
-var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort, api.FieldTools, api.FieldDocuments}
+var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
+	api.FieldTools, api.FieldDocuments}
 
 // maxText is the longest text in bytes: a million tokens, more than any prompt that is served. The rest of a longer
 // prompt is left out, and so are messages after the first maxTurns.
@@ -120,7 +121,8 @@ func appendPart(dst, part []byte) []byte {
 			text = value
 		case "type":
 			plain = plain && bytes.Contains(value, []byte("text"))
-		case "image_url", "input_audio", "audio_url", "video_url", "file", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds":
+		case "image_url", "input_audio", "audio_url", "video_url", "file", "image_embeds", "audio_embeds", "video_embeds",
+			"prompt_embeds":
 			plain = false
 		}
 	}

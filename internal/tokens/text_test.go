@@ -111,7 +111,8 @@ func TestALongListCostsNoMoreThanItsText(t *testing.T) {
 		"empty messages": {`"messages":[` + strings.Repeat(`{},`, many) + `{}]`, 2 * maxTurns},
 		"empty parts":    {`"messages":[{"content":[` + strings.Repeat(`{},`, many) + `{}]}]`, maxText + 64},
 		"members":        {`"messages":[{` + strings.Repeat(`"a member":1,`, many) + `"b":1}]`, maxText + 64},
-		"messages":       {`"messages":[` + strings.Repeat(`{"content":"`+strings.Repeat("x", 2000)+`"},`, 4*maxText/2000) + `{}]`, maxText + 4096},
+		"messages": {`"messages":[` + strings.Repeat(`{"content":"`+strings.Repeat("x", 2000)+`"},`, 4*maxText/2000) +
+			`{}]`, maxText + 4096},
 	} {
 		var r api.Request
 		if err := api.Read(api.OpenAIChat, []byte(`{`+c.fields+`}`), &r); err != nil {

@@ -165,7 +165,8 @@ func New(cfg Config, client *http.Client) *Source {
 		return s.Loads()
 	}
 	s.room.most = roomShare * min(cfg.MaxPromptBytes, 1<<40)
-	s.flights.peers, s.flights.room, s.flights.all, s.flights.limit = &s.peers, &s.room, map[key]*flight{}, cfg.CacheBytes/backgroundShare
+	s.flights.peers, s.flights.room, s.flights.all, s.flights.limit = &s.peers, &s.room, map[key]*flight{},
+		cfg.CacheBytes/backgroundShare
 	return s
 }
 
@@ -199,10 +200,12 @@ type Stats struct {
 // Stats returns the counts so far.
 func (s *Source) Stats() Stats {
 	entries, bytes := s.cache.stats()
-	return Stats{Entries: entries, Bytes: bytes, Asked: s.asked.Load(), Hedged: s.hedged.Load(), Opened: s.peers.opened.Load(),
+	return Stats{Entries: entries, Bytes: bytes, Asked: s.asked.Load(), Hedged: s.hedged.Load(),
+		Opened: s.peers.opened.Load(),
 		Waited: s.waited.Load(), Late: s.late.Load(),
 		Checked: s.checks.checked.Load(), Differed: s.checks.differed.Load(), Distrusted: s.checks.distrusted(),
-		BeginningsChecked: s.beginnings.checked.Load(), BeginningsDiffered: s.beginnings.differed.Load(), BeginningsOff: s.beginnings.off()}
+		BeginningsChecked: s.beginnings.checked.Load(), BeginningsDiffered: s.beginnings.differed.Load(),
+		BeginningsOff: s.beginnings.off()}
 }
 
 // Find returns the tokens of p. When it cannot make them itself it asks one of workers: healthy workers of p's model,

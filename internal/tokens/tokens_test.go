@@ -45,7 +45,8 @@ func (e *engines) RoundTrip(r *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case s := <-out:
-		return &http.Response{StatusCode: s.status, Body: io.NopCloser(strings.NewReader(s.text)), ContentLength: int64(len(s.text))}, nil
+		return &http.Response{StatusCode: s.status, Body: io.NopCloser(strings.NewReader(s.text)),
+			ContentLength: int64(len(s.text))}, nil
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
@@ -245,7 +246,8 @@ func TestSomePromptsNeedNoQuestionToAnEngine(t *testing.T) {
 		{"several texts", completions(`["a","b"]`), none, VLLM, Batch, nil},
 		{"no prompt", prompt(api.OpenAICompletions, `{"model":"m"}`), none, VLLM, Refused, nil},
 		{"sglang chat ids", prompt(api.OpenAIChat, `{"messages":[],"input_ids":[8]}`), none, SGLang, Given, []block.Token{8}},
-		{"vllm ignores chat ids", prompt(api.OpenAIChat, `{"messages":[],"input_ids":[8]}`), rendering, VLLM, Render, []block.Token{1, 2, 3}},
+		{"vllm ignores chat ids", prompt(api.OpenAIChat, `{"messages":[],"input_ids":[8]}`), rendering, VLLM, Render,
+			[]block.Token{1, 2, 3}},
 		{"bad request", chat("x"), refuse, VLLM, Refused, nil},
 		{"no endpoint", chat("x"), none, VLLM, Unsupported, nil},
 	} {
@@ -355,7 +357,8 @@ func TestFeaturesOfRenderAreSortedByOffset(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, offset := range []string{"-1", "34", "9223372036854775807"} {
-		if _, err := decodeRender([]byte(`{"token_ids":[` + ids + `],"features":{"mm_hashes":{"image":["h"]},"mm_placeholders":{"image":[{"offset":` + offset + `}]}}}`)); err == nil {
+		if _, err := decodeRender([]byte(`{"token_ids":[` + ids +
+			`],"features":{"mm_hashes":{"image":["h"]},"mm_placeholders":{"image":[{"offset":` + offset + `}]}}}`)); err == nil {
 			t.Errorf("an image at %s of 34 tokens is accepted", offset)
 		}
 	}
@@ -366,8 +369,11 @@ func TestFeaturesOfRenderAreSortedByOffset(t *testing.T) {
 }
 
 func FuzzAnswer(f *testing.F) {
-	for _, seed := range []string{`{"tokens":[1,2,3]}`, `[{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}]`,
-		`{"token_ids":[1,2],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}`, `{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`, `{"features":null,"token_ids":[]}`, `{"prompt":["x"]}`, `{"prompt":[]}`, `{"prompt":[[1]]}`,
+	for _, seed := range []string{`{"tokens":[1,2,3]}`,
+		`[{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}]`,
+		`{"token_ids":[1,2],"features":{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":1}]}}}`,
+		`{"tokens":[99999999999]}`, `{"a":"\\\""}`, `[`, `{"tokens":[`, `{"tokens":[1,]}`,
+		`{"features":null,"token_ids":[]}`, `{"prompt":["x"]}`, `{"prompt":[]}`, `{"prompt":[[1]]}`,
 		`{"messages":[],"documents":[1],"chat_template_kwargs":{ "a":1}}`} {
 		f.Add([]byte(seed))
 	}

@@ -87,7 +87,8 @@ func TestClientsTakeTurns(t *testing.T) {
 		}
 		ask("other", 0, 1000)
 		wg.Wait()
-		want := []string{"heavy#00", "heavy#01", "heavy#07", "light#00", "other#00", "heavy#06", "light#01", "heavy#05", "light#02", "heavy#04", "heavy#03", "heavy#02"}
+		want := []string{"heavy#00", "heavy#01", "heavy#07", "light#00", "other#00", "heavy#06", "light#01", "heavy#05",
+			"light#02", "heavy#04", "heavy#03", "heavy#02"}
 		if !slices.Equal(order, want) {
 			t.Errorf("asked %v\nwant  %v", order, want)
 		}

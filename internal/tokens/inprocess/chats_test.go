@@ -56,7 +56,8 @@ func TestChatFigures(t *testing.T) {
 			for within < len(wall) && wall[within] <= time.Millisecond {
 				within++
 			}
-			t.Logf("%d beside, %-20s %4d requests: waited %s, %.1f %% within 1 ms; processor %s", beside, named(kind), len(wall), spread(wall),
+			t.Logf("%d beside, %-20s %4d requests: waited %s, %.1f %% within 1 ms; processor %s", beside, named(kind),
+				len(wall), spread(wall),
 				100*float64(within)/float64(len(wall)), spread(cpu))
 		}
 	}
@@ -125,7 +126,8 @@ func playChats(t *testing.T, models *Models) (all []timed) {
 					mu.Unlock()
 				}
 				history[talk] = append(history[talk], message{"user", prose(r, 655-200+r.IntN(400))})
-				body, err := json.Marshal(map[string]any{"model": "tiny", "messages": history[talk], "max_tokens": 32, "stream": true})
+				body, err := json.Marshal(map[string]any{"model": "tiny", "messages": history[talk], "max_tokens": 32,
+					"stream": true})
 				if err != nil {
 					t.Error(err)
 					return

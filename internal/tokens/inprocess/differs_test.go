@@ -27,7 +27,8 @@ func TestAModelWithDifferencesWhileServingHasTheEnginesIDs(t *testing.T) {
 				}
 				x.engines.compare("m", tokens.Comparison{Distrusted: true, Differed: 3, Prompts: 20, Worker: "http://a"})
 				s := x.status("m")
-				if want := "ids made from " + dir + " differed from those of http://a in 3 of the last 20 prompts"; s.Source != FromEngine || s.Folder != "" || s.Why != want {
+				if want := "ids made from " + dir + " differed from those of http://a in 3 of the last 20 " +
+					"prompts"; s.Source != FromEngine || s.Folder != "" || s.Why != want {
 					t.Errorf("%+v, want %q", s, want)
 				}
 				if !strings.Contains(s.Advice, "--model-path m=DIR") {

@@ -30,7 +30,8 @@ var errDigest = errors.New("the file is not what the hub says it is")
 // download downloads f into dir, unless it is there. It writes into a file with the suffix .incomplete, continues a
 // download that broke off (also after a restart), and renames the file when it is complete and has the digest of the
 // hub's listing. It returns the file's size in bytes.
-func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) (size int64, err error) {
+func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) (size int64,
+	err error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.Name))
 	if info, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {

@@ -38,15 +38,16 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	case !f.full():
 		origin := r.left[at]
 		r.left = slices.Concat(r.left[:at], r.left[at+1:])
-		f.start(ctx, &u.job, &job{task: looking, deadline: now.Add(readTime), workers: u.naming(origin)}, func(context.Context) func() {
-			places, why := f.search(origin)
-			return func() {
-				r.found[origin] = places
-				if why != "" {
-					r.why = append(r.why, why)
+		f.start(ctx, &u.job, &job{task: looking, deadline: now.Add(readTime), workers: u.naming(origin)},
+			func(context.Context) func() {
+				places, why := f.search(origin)
+				return func() {
+					r.found[origin] = places
+					if why != "" {
+						r.why = append(r.why, why)
+					}
 				}
-			}
-		})
+			})
 	}
 }
 
@@ -114,17 +115,18 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 	if f.full() {
 		return
 	}
-	f.start(ctx, &u.job, &job{task: loading, deadline: now.Add(readTime), workers: workers, place: p}, func(context.Context) func() {
-		m, why := f.read(p.dir)
-		return func() {
-			switch {
-			case why != "":
-				u.rejected[p] = why
-			case f.units[u.key] == u:
-				f.held[p], u.loaded = m, time.Now()
+	f.start(ctx, &u.job, &job{task: loading, deadline: now.Add(readTime), workers: workers, place: p},
+		func(context.Context) func() {
+			m, why := f.read(p.dir)
+			return func() {
+				switch {
+				case why != "":
+					u.rejected[p] = why
+				case f.units[u.key] == u:
+					f.held[p], u.loaded = m, time.Now()
+				}
 			}
-		}
-	})
+		})
 }
 
 // slowest is how long a prompt of half a megabyte may take. Known tokenizers take a hundredth of it. A hostile
@@ -146,7 +148,8 @@ func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 		return nil, whyNotLoaded(err)
 	}
 	began := time.Now()
-	for _, text := range [...]string{strings.Repeat("ab", 1<<15), strings.Repeat("The quick brown fox. ", 1<<13), strings.Repeat("0 \n", 1<<15)} {
+	for _, text := range [...]string{strings.Repeat("ab", 1<<15), strings.Repeat("The quick brown fox. ", 1<<13),
+		strings.Repeat("0 \n", 1<<15)} {
 		if _, err := m.AppendText(nil, text, true); err != nil {
 			return nil, "the tokenizer refuses a long text"
 		}
@@ -363,7 +366,9 @@ func (f *Finder) difference(model *Model, key unitKey, m *member, name string, m
 		const some = 8
 		return model.spelled(found.Tokens[min(at, len(found.Tokens)):min(at+some, len(found.Tokens))])
 	}
-	f.Log.Warn("token ids made from files differ from the engine's: the engine's are used", "model", key.model, "worker", m.url, "probe", name,
-		"position", at, "made", show(made), "engine", show(said), "made_tokens", len(made.Tokens), "engine_tokens", len(said.Tokens))
+	f.Log.Warn("token ids made from files differ from the engine's: the engine's are used", "model", key.model, "worker",
+		m.url, "probe", name,
+		"position", at, "made", show(made), "engine", show(said), "made_tokens", len(made.Tokens), "engine_tokens",
+		len(said.Tokens))
 	return fmt.Sprintf("the ids of the probe %q differ from those of %s at position %d", name, m.url, at)
 }

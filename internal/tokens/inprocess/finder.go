@@ -121,7 +121,8 @@ type use struct {
 
 // NewFinder returns a Finder. It does nothing before Run.
 func NewFinder(parts FinderParts) *Finder {
-	f := &Finder{FinderParts: parts, units: map[unitKey]*unit{}, held: map[place]*Model{}, fetched: map[string]*fetch{}, hanging: map[string]int{},
+	f := &Finder{FinderParts: parts, units: map[unitKey]*unit{}, held: map[place]*Model{}, fetched: map[string]*fetch{},
+		hanging:     map[string]int{},
 		nameChecked: map[string]bool{}, results: make(chan func())}
 	if f.Given == nil {
 		f.Given = &Models{}

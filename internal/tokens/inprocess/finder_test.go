@@ -128,7 +128,8 @@ func (b *lockedBuffer) String() string {
 func runFinder(t *testing.T, change func(*FinderParts)) *finderTest {
 	t.Helper()
 	x := &finderTest{t: t, engines: &engines{by: map[string]*fakeEngine{}, asked: map[string]int{}}, log: &lockedBuffer{}}
-	parts := FinderParts{Fleet: fleet.New(fleet.Config{}), Asker: x.engines, Cache: "/nowhere", Log: slog.New(slog.NewTextHandler(x.log, nil))}
+	parts := FinderParts{Fleet: fleet.New(fleet.Config{}), Asker: x.engines, Cache: "/nowhere",
+		Log: slog.New(slog.NewTextHandler(x.log, nil))}
 	if change != nil {
 		change(&parts)
 	}
@@ -194,7 +195,8 @@ func (x *finderTest) wants(model string, source Source, why ...string) {
 	if (s.Advice == "") != (source != FromEngine) {
 		x.t.Errorf("%s: advice %q", model, s.Advice)
 	}
-	found, ok := x.Find(x.t.Context(), &tokens.Prompt{Request: read(x.t, api.OpenAICompletions, `{"prompt":"hello"}`), Model: model})
+	found, ok := x.Find(x.t.Context(), &tokens.Prompt{Request: read(x.t, api.OpenAICompletions, `{"prompt":"hello"}`),
+		Model: model})
 	made := source == FromFiles || source == FromGiven
 	if ok != made || ok && found.Probed != (source == FromFiles) {
 		x.t.Errorf("%s: made here: %v, probed: %v, with ids from %s", model, ok, found.Probed, source)
@@ -213,14 +215,16 @@ func folderOf(t *testing.T, fsys fstest.MapFS) string {
 func otherTools() fstest.MapFS {
 	fsys := files()
 	config := string(fsys["tokenizer_config.json"].Data)
-	fsys["tokenizer_config.json"] = &fstest.MapFile{Data: []byte(strings.Replace(config, "{{ bos_token }} tool", "{{ bos_token }} extra", 1))}
+	fsys["tokenizer_config.json"] = &fstest.MapFile{Data: []byte(strings.Replace(config, "{{ bos_token }} tool",
+		"{{ bos_token }} extra", 1))}
 	return fsys
 }
 
 // otherWords are files of another tokenizer.
 func otherWords() fstest.MapFS {
 	fsys := files()
-	fsys["tokenizer.json"] = &fstest.MapFile{Data: bytes.Replace(fsys["tokenizer.json"].Data, []byte(`"[UNK]":0,"hello":1`), []byte(`"[UNK]":1,"hello":0`), 1)}
+	fsys["tokenizer.json"] = &fstest.MapFile{Data: bytes.Replace(fsys["tokenizer.json"].Data,
+		[]byte(`"[UNK]":0,"hello":1`), []byte(`"[UNK]":1,"hello":0`), 1)}
 	return fsys
 }
 
@@ -233,7 +237,8 @@ func TestFilesAtTheReportedPathAreUsedOnceAllProbesAgree(t *testing.T) {
 		x.serve("http://a", "m", dir, &fakeEngine{model: load(t, files())})
 		x.after(time.Second)
 		x.wants("m", FromFiles)
-		if s := x.status("m"); s.Folder != dir || s.Prompts != probesOfFiles || x.engines.questions("http://a") != probesOfFiles {
+		if s := x.status("m"); s.Folder != dir || s.Prompts != probesOfFiles ||
+			x.engines.questions("http://a") != probesOfFiles {
 			t.Errorf("%+v after %d questions", s, x.engines.questions("http://a"))
 		}
 		if !x.Agrees("m", tokens.Worker{URL: "http://a"}) || x.Agrees("m", tokens.Worker{URL: "http://b"}) {
@@ -243,7 +248,8 @@ func TestFilesAtTheReportedPathAreUsedOnceAllProbesAgree(t *testing.T) {
 		if got := x.engines.questions("http://a"); got != probesOfFiles {
 			t.Errorf("%d questions after an hour", got)
 		}
-		if said := strings.Count(x.log.String(), "token ids are"); said != 1 || !strings.Contains(x.log.String(), "checked_prompts=27") {
+		if said := strings.Count(x.log.String(), "token ids are"); said != 1 ||
+			!strings.Contains(x.log.String(), "checked_prompts=27") {
 			t.Errorf("the log says it %d times:\n%s", said, x.log)
 		}
 		if x.Text("m", []uint32{1, 2}) == "" {
@@ -259,7 +265,8 @@ func TestAfterADifferentProbeTheEngineIsAskedUntilTheFilesChange(t *testing.T) {
 		x.serve("http://a", "m", dir, &fakeEngine{model: load(t, files())})
 		x.after(time.Second)
 		x.wants("m", FromEngine, `"tools"`, "http://a", "position 1")
-		if log := x.log.String(); strings.Count(log, "differ from the engine's") != 1 || !strings.Contains(log, `made="extra`) || !strings.Contains(log, `engine="tool`) {
+		if log := x.log.String(); strings.Count(log, "differ from the engine's") != 1 ||
+			!strings.Contains(log, `made="extra`) || !strings.Contains(log, `engine="tool`) {
 			t.Errorf("the log does not show the difference:\n%s", log)
 		}
 		x.after(5 * time.Minute)
@@ -322,7 +329,8 @@ func TestAWorkerThatIsRemovedDuringAProbeLeavesNoState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		asked := make(chan struct{}, 100)
-		id := x.serve("http://a", "m", folderOf(t, files()), &fakeEngine{model: load(t, files()), hook: func() { asked <- struct{}{} }})
+		id := x.serve("http://a", "m", folderOf(t, files()),
+			&fakeEngine{model: load(t, files()), hook: func() { asked <- struct{}{} }})
 		<-asked
 		x.Fleet.Remove(id)
 		x.after(time.Second)
@@ -354,7 +362,8 @@ func TestAModelIsFreedWithItsLastWorker(t *testing.T) {
 		if len(x.held) != 0 {
 			t.Error("the model is still held")
 		}
-		if _, ok := x.Find(t.Context(), &tokens.Prompt{Request: read(t, api.OpenAICompletions, `{"prompt":"hello"}`), Model: "m"}); ok {
+		if _, ok := x.Find(t.Context(), &tokens.Prompt{Request: read(t, api.OpenAICompletions, `{"prompt":"hello"}`),
+			Model: "m"}); ok {
 			t.Error("ids are still made")
 		}
 	})
@@ -470,7 +479,8 @@ func TestEnginesOfTwoKindsAreComparedSeparately(t *testing.T) {
 			Models: []fleet.Model{{ID: "m", Root: "m"}}}), true, "")
 		x.after(2 * time.Second)
 		for kind, want := range map[tokens.Kind]bool{tokens.VLLM: true, tokens.SGLang: false} {
-			if _, ok := x.Find(t.Context(), &tokens.Prompt{Request: read(t, api.OpenAICompletions, `{"prompt":"hello"}`), Model: "m", Kind: kind}); ok != want {
+			if _, ok := x.Find(t.Context(), &tokens.Prompt{Request: read(t, api.OpenAICompletions, `{"prompt":"hello"}`),
+				Model: "m", Kind: kind}); ok != want {
 				t.Errorf("kind %d: made here is %v", kind, ok)
 			}
 		}
@@ -533,7 +543,8 @@ func TestTheModelsHeldAreBounded(t *testing.T) {
 		x := runFinder(t, nil)
 		var ids []fleet.WorkerID
 		for i := range maxHeld + 2 {
-			ids = append(ids, x.serve(fmt.Sprintf("http://%02d", i), fmt.Sprintf("m%02d", i), folderOf(t, files()), &fakeEngine{model: load(t, files())}))
+			ids = append(ids, x.serve(fmt.Sprintf("http://%02d", i), fmt.Sprintf("m%02d", i), folderOf(t, files()),
+				&fakeEngine{model: load(t, files())}))
 		}
 		x.after(10 * time.Second)
 		if len(x.held) != maxHeld {
@@ -604,7 +615,8 @@ func TestAHostilePathConcernsItsWorkerOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
 		right := load(t, files())
-		for i, root := range []string{"/etc", "/", "/../..", "../..", "/dev", "/dev/zero", "/proc/self/root", fifo, filepath.Join(fifo, "tokenizer.json"), secret, link, huge,
+		for i, root := range []string{"/etc", "/", "/../..", "../..", "/dev", "/dev/zero", "/proc/self/root", fifo,
+			filepath.Join(fifo, "tokenizer.json"), secret, link, huge,
 			endless, folderOf(t, slow), "/" + strings.Repeat("x/", 1<<20), "/a\x00b", "a/../b", "", "\x1b[31mred/\nline"} {
 			x.serve(fmt.Sprintf("http://hostile%02d", i), fmt.Sprintf("hostile%02d", i), root, &fakeEngine{model: right})
 		}

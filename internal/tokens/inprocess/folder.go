@@ -41,7 +41,8 @@ func folder(path string) (string, error) {
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) && hubNamed(path) {
-		return "", fmt.Errorf("open model folder: %w; if %s is a model's name, write its folder (in the Hugging Face cache models--%s), or %s%s with --allow-hub",
+		return "", fmt.Errorf("open model folder: %w; if %s is a model's name, write its folder (in the Hugging Face cache "+
+			"models--%s), or %s%s with --allow-hub",
 			err, path, strings.ReplaceAll(path, "/", "--"), hubPrefix, path)
 	}
 	if err != nil {
@@ -61,7 +62,8 @@ func folder(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("open model folder: %w", err)
 	}
-	newest := slices.MaxFunc(append(revisions, nil), func(a, b fs.DirEntry) int { return modified(a).Compare(modified(b)) })
+	newest := slices.MaxFunc(append(revisions, nil),
+		func(a, b fs.DirEntry) int { return modified(a).Compare(modified(b)) })
 	if newest == nil {
 		return "", fmt.Errorf("open model folder: %s holds no snapshot: was the download broken off?", snapshots)
 	}

@@ -42,7 +42,8 @@ func TestAFolderWithoutANameServesTheOnlyModelOrModelsThatAgree(t *testing.T) {
 		if s := x.status("m"); s.Folder != dir {
 			t.Errorf("ids from %q", s.Folder)
 		}
-		if log := x.log.String(); strings.Count(log, "write NAME=DIR") != 1 || !strings.Contains(log, "folder="+dir) || !strings.Contains(log, `models="[m n]"`) {
+		if log := x.log.String(); strings.Count(log, "write NAME=DIR") != 1 || !strings.Contains(log, "folder="+dir) ||
+			!strings.Contains(log, `models="[m n]"`) {
 			t.Errorf("the log does not say it once:\n%s", log)
 		}
 		x.after(time.Hour)
@@ -72,7 +73,8 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 		dir := folderOf(t, files())
 		x := runFinder(t, open(t, Path{Name: "tinny", Path: dir}, Path{Name: "tiny", Path: dir}))
 		x.after(time.Hour)
-		silent := x.Fleet.Put("http://b", fleet.Facts{}) // may serve it; first, as the finder looks whenever the fleet changes
+		// may serve it; first, as the finder looks whenever the fleet changes
+		silent := x.Fleet.Put("http://b", fleet.Facts{})
 		id := x.serve("http://a", "tiny", "", &fakeEngine{model: load(t, files())})
 		x.after(10 * time.Second)
 		if x.log.String() != "" {
@@ -81,7 +83,8 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 		x.after(lookEvery)
 		x.Fleet.Remove(silent)
 		x.after(time.Hour)
-		if log := x.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "level=WARN") || !strings.Contains(log, "model=tinny folder="+dir+" they_serve=[tiny]") {
+		if log := x.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "level=WARN") ||
+			!strings.Contains(log, "model=tinny folder="+dir+" they_serve=[tiny]") {
 			t.Errorf("the log is not one line about the name:\n%s", log)
 		}
 		x.Fleet.Remove(id) // what was served is no slip
@@ -107,7 +110,8 @@ func TestAFolderThatCannotBeUsedHasAReason(t *testing.T) {
 			x.wants(model, FromEngine, c.why)
 		}
 	})
-	if got := whyNot(&fs.PathError{Op: "stat", Path: "/secret", Err: fs.ErrPermission}); !strings.Contains(got, "may not be read by the user") {
+	if got := whyNot(&fs.PathError{Op: "stat", Path: "/secret", Err: fs.ErrPermission}); !strings.Contains(got,
+		"may not be read by the user") {
 		t.Errorf("forbidden: %s", got)
 	}
 }
@@ -129,7 +133,8 @@ func TestAnUnusablePathHasAReason(t *testing.T) {
 	for path, want := range map[string]string{
 		"no-org/no-model": "hub:no-org/no-model with --allow-hub",
 		"/no/such/folder": "no such file",
-		folderOf(t, fstest.MapFS{"config.json": {Data: []byte("{}")}}): "no tokenizer.json, tekken.json or .tiktoken file: name the folder that has one; serve without a path looks",
+		folderOf(t, fstest.MapFS{"config.json": {Data: []byte("{}")}}): "no tokenizer.json, tekken.json or .tiktoken file: " +
+			"name the folder that has one; serve without a path looks",
 	} {
 		if err := (Path{Path: path}).Check(false); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)

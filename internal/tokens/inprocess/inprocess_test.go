@@ -72,7 +72,8 @@ func TestPromptsThatDependOnTheEngineAreNotEncoded(t *testing.T) {
 			t.Errorf("%s\nerror %v, want %v", body, err, want)
 		}
 	}
-	f(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x/y.png"}}]}]}`, ErrElsewhere)
+	f(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x/y.png"}}]}]}`,
+		ErrElsewhere)
 	f(`{"model":"m","tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]}`, ErrRefused)
 	bare := files()
 	delete(bare, "tokenizer_config.json")
@@ -114,8 +115,10 @@ func TestModelsAreFoundByNameAndOpenReportsAllErrors(t *testing.T) {
 	}
 	broken := t.TempDir()
 	write(t, broken, fstest.MapFS{"tokenizer.json": {Data: []byte("{")}})
-	_, err = Open([]Path{{Path: dir}, {Name: "m", Path: dir}, {Name: "m", Path: dir}, {Name: "x", Path: filepath.Join(dir, "missing")}, {Name: "y", Path: broken}})
-	for _, part := range []string{"each needs its name", "has two paths", "missing", broken, "mend it or leave the path out"} {
+	_, err = Open([]Path{{Path: dir}, {Name: "m", Path: dir}, {Name: "m", Path: dir},
+		{Name: "x", Path: filepath.Join(dir, "missing")}, {Name: "y", Path: broken}})
+	for _, part := range []string{"each needs its name", "has two paths", "missing", broken,
+		"mend it or leave the path out"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v does not say %q", err, part)
 		}
@@ -185,12 +188,14 @@ func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
 		most       int // bytes
 	}{
 		{"messages", `{"messages":[` + strings.Repeat(`{},`, size/3-9) + `{}]}`, plain, 32 * size},
-		{"template", `{` + hello + `,"chat_template_kwargs":{"a":[` + strings.Repeat(`1,`, size/2) + `1]}}`, plain, 32 * size},
+		{"template", `{` + hello + `,"chat_template_kwargs":{"a":[` + strings.Repeat(`1,`, size/2) + `1]}}`, plain,
+			32 * size},
 		{"unknown field", `{` + hello + `,"x":[` + strings.Repeat(`{},`, size/3) + `1]}`, plain, 32 * size},
 		{"a long text", `{"messages":[{"role":"user","content":"` + strings.Repeat("a", 8*size) + `"}]}`, plain, 32 * size},
 		{"tool calls", `{"messages":[` + calls(size-size/10) + `]}`, plain, 32 * size},
 		{"tool calls beside an image", shown(calls(30 << 20)), sighted, 32*size + 60<<20},
-		{"a long text beside an image", shown(`{"role":"user","content":"` + strings.Repeat(`\n`, 15<<20) + `"}`), sighted, 60 << 20},
+		{"a long text beside an image", shown(`{"role":"user","content":"` + strings.Repeat(`\n`, 15<<20) + `"}`), sighted,
+			60 << 20},
 	} {
 		for _, kind := range []tokens.Kind{tokens.VLLM, tokens.SGLang} {
 			r := read(t, api.OpenAIChat, c.body)

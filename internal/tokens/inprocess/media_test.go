@@ -47,7 +47,8 @@ func TestImagesAreNamedAsVLLMNamesThem(t *testing.T) {
 		}
 		h, ok := readHead(data)
 		if !ok {
-			if image.Name != "WEBP RGBA" && !strings.HasPrefix(image.Name, "WEBP lossless RGBA") { // extended: left to the engine
+			// extended: left to the engine
+			if image.Name != "WEBP RGBA" && !strings.HasPrefix(image.Name, "WEBP lossless RGBA") {
 				t.Errorf("%s: not read", image.Name)
 			}
 			continue
@@ -122,11 +123,15 @@ func TestPlaceholdersAreExpandedAsTheFamilyDoes(t *testing.T) {
 		want                          []block.Token
 		features                      []block.Feature
 	}{
-		{"llava", llavaConfig, `{}`, chatWith(words("see"), shown, words("and"), named), []block.Token{8, 1, 9, 9, 9, 9, 2, 9, 9, 9, 9}, []block.Feature{{ID: g.Hash, Offset: 2}, {ID: "mine", Offset: 7}}},
-		{"llava far away", llavaConfig, `{}`, chatWith(far, words("see")), []block.Token{8, 9, 9, 9, 9, 1}, []block.Feature{{ID: "far", Offset: 1}}},
-		{"qwen", qwenConfig, qwenPictures, chatWith(words("see"), shown), []block.Token{8, 1, 9, 9}, []block.Feature{{ID: g.Hash, Offset: 2}}},
+		{"llava", llavaConfig, `{}`, chatWith(words("see"), shown, words("and"), named),
+			[]block.Token{8, 1, 9, 9, 9, 9, 2, 9, 9, 9, 9}, []block.Feature{{ID: g.Hash, Offset: 2}, {ID: "mine", Offset: 7}}},
+		{"llava far away", llavaConfig, `{}`, chatWith(far, words("see")), []block.Token{8, 9, 9, 9, 9, 1},
+			[]block.Feature{{ID: "far", Offset: 1}}},
+		{"qwen", qwenConfig, qwenPictures, chatWith(words("see"), shown), []block.Token{8, 1, 9, 9},
+			[]block.Feature{{ID: g.Hash, Offset: 2}}},
 		{"gemma", gemmaConfig, `{"image_seq_length":3}`, chatWith(words("see\n"), shown, words("and"), shown, words("\n")),
-			[]block.Token{8, 1, 13, 9, 10, 10, 10, 8, 12, 2, 12, 9, 10, 10, 10, 8, 13}, []block.Feature{{ID: g.Hash, Offset: 2}, {ID: g.Hash, Offset: 10}}},
+			[]block.Token{8, 1, 13, 9, 10, 10, 10, 8, 12, 2, 12, 9, 10, 10, 10, 8, 13},
+			[]block.Feature{{ID: g.Hash, Offset: 2}, {ID: g.Hash, Offset: 10}}},
 	} {
 		files := seeing(c.config, c.processor)
 		if c.name == "gemma" {
@@ -161,11 +166,13 @@ func TestImagesThatOnlyTheEngineCanEncodeAreLeftToIt(t *testing.T) {
 		{"engines of unknown root", chatWith(shown), Origin{}, m},
 		{"SGLang", chatWith(shown), Origin{Kind: tokens.SGLang, Root: "org/model"}, m},
 		{"an image elsewhere", chatWith(`{"type":"image_url","image_url":{"url":"http://example.org/a.png"}}`), root, m},
-		{"a name without a size", chatWith(`{"type":"image_url","image_url":{"url":"http://example.org/a.png"},"uuid":"u"}`), root, m},
+		{"a name without a size", chatWith(`{"type":"image_url","image_url":{"url":"http://example.org/a.png"},"uuid":"u"}`),
+			root, m},
 		{"a sound", chatWith(`{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}`), root, m},
 		{"a film", chatWith(`{"type":"video_url","video_url":{"url":"data:video/mp4;base64,AAAA"}}`), root, m},
 		{"no image at all", chatWith(`{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}`), root, m},
-		{"base64 with line feeds", chatWith(`{"type":"image_url","image_url":{"url":"data:image/png;base64,AA\nAA"}}`), root, m},
+		{"base64 with line feeds", chatWith(`{"type":"image_url","image_url":{"url":"data:image/png;base64,AA\nAA"}}`), root,
+			m},
 		{"a placeholder in the text", chatWith(words("<img>"), shown), root, m},
 		{"an unknown family", chatWith(shown), root, load(t, seeing(`{"model_type":"phi4","image_token_id":9}`, `{}`))},
 		{"pan and scan", chatWith(shown), root, load(t, seeing(gemmaConfig, `{"do_pan_and_scan":true}`))},
@@ -187,7 +194,8 @@ func TestPromptsWithTooManyImagesAreLeftToTheEngine(t *testing.T) {
 	m := load(t, f)
 	part := `{"type":"image_url","uuid":"a","image_url":{"url":"http://a"}}`
 	enough := chatWith(slices.Repeat([]string{part}, maxRows/1000+1)...)
-	if got, err := m.Encode(nil, read(t, api.OpenAIChat, enough), Origin{}); !errors.Is(err, errRows) || len(got.Tokens) > 0 {
+	if got, err := m.Encode(nil, read(t, api.OpenAIChat, enough), Origin{}); !errors.Is(err, errRows) ||
+		len(got.Tokens) > 0 {
 		t.Errorf("%d ids, error %v", len(got.Tokens), err)
 	}
 }

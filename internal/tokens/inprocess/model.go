@@ -40,13 +40,15 @@ func Load(files fs.FS) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{tokenizer: t, turns: tokenizer.NewTurnCache(t, 0), templates: map[string]*chat.Template{}, special: map[string]string{}}
+	m := &Model{tokenizer: t, turns: tokenizer.NewTurnCache(t, 0), templates: map[string]*chat.Template{},
+		special: map[string]string{}}
 	for name, source := range sources {
 		if m.templates[name], err = chat.Parse(source); err != nil {
 			return nil, fmt.Errorf("load chat template %s: %w", name, err)
 		}
 	}
-	for _, name := range [...]string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
+	for _, name := range [...]string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
+		"mask_token"} {
 		if spelling := t.Named(name); spelling != "" {
 			m.special[name] = spelling
 		}

@@ -27,10 +27,12 @@ func Open(paths []Path) (*Models, error) {
 		all.from[m] = p.Path
 		switch {
 		case err != nil:
-			problems = append(problems, fmt.Errorf("model path %s: %w; mend it or leave the path out: the router then looks for the files by itself, "+
+			problems = append(problems, fmt.Errorf("model path %s: %w; mend it or leave the path out: the router then looks "+
+				"for the files by itself, "+
 				"and asks the engine where it finds none", p.Path, err))
 		case p.Name == "" && len(paths) > 1:
-			problems = append(problems, fmt.Errorf("model path %s: with several models each needs its name: NAME=%s", p.Path, p.Path))
+			problems = append(problems, fmt.Errorf("model path %s: with several models each needs its name: NAME=%s", p.Path,
+				p.Path))
 		case p.Name == "":
 			all.nameless = m
 		case all.named[p.Name] != nil:
@@ -69,7 +71,8 @@ func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
 	case err != nil:
 		return tokens.Found{}, false
 	}
-	return tokens.Found{Tokens: made.Tokens, Features: made.Features, Known: made.Known, Stable: made.Stable, Outcome: tokens.InProcess}, true
+	return tokens.Found{Tokens: made.Tokens, Features: made.Features, Known: made.Known, Stable: made.Stable,
+		Outcome: tokens.InProcess}, true
 }
 
 // modified returns the modification time of a folder's entry, the zero time for none.

@@ -171,7 +171,8 @@ func readHead(data []byte) (h head, ok bool) {
 	case bytes.HasPrefix(data, []byte("\xff\xd8\xff")):
 		return jpegHead(data)
 	case len(data) > 13 && (string(data[:6]) == "GIF87a" || string(data[:6]) == "GIF89a"):
-		h = head{int(binary.LittleEndian.Uint16(data[6:])), int(binary.LittleEndian.Uint16(data[8:])), true} // Pillow keeps the palette
+		// Pillow keeps the palette
+		h = head{int(binary.LittleEndian.Uint16(data[6:])), int(binary.LittleEndian.Uint16(data[8:])), true}
 		return h, h.sane()
 	case len(data) > 30 && string(data[:4]) == "RIFF" && string(data[8:12]) == "WEBP":
 		return webpHead(data)

@@ -139,7 +139,8 @@ func someEntries(dir string) ([]fs.DirEntry, error) {
 }
 
 // knownFiles are the files of a model with fixed names.
-var knownFiles = [...]string{"tokenizer.json", "tekken.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json",
+var knownFiles = [...]string{"tokenizer.json", "tekken.json", "tokenizer_config.json", "chat_template.jinja",
+	"chat_template.json",
 	"config.json", "preprocessor_config.json", "processor_config.json"}
 
 var (
@@ -150,7 +151,8 @@ var (
 // lookAt returns the folder as a place. Without a readable tokenizer it returns an error.
 func lookAt(dir string) (p place, err error) {
 	above := slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..")
-	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.HasPrefix(dir, "//") || strings.ContainsRune(dir, 0) || above {
+	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.HasPrefix(dir, "//") || strings.ContainsRune(dir, 0) ||
+		above {
 		return place{}, errNotLookedAt
 	}
 	dir = filepath.Clean(dir)

@@ -23,17 +23,23 @@ type probe struct {
 // characters, runs of spaces, and special tokens, which are matched first.
 var probeTexts = []struct{ name, text string }{
 	{"prose", "The quick brown fox didn't jump over 13 lazy dogs; it's 3.14159 o'clock (they'll say “why?”), isn't it?"},
-	{"code", "func add(a, b int) int {\n\treturn a+b // != 0x7fFF\n}\n\n\nif __name__ == '__main__':\n    x = [1, 22, 333, 4444, 55555]\n        y //= x[0]**2"},
-	{"scripts", "数を数える。한국어 텍스트, Привет, мир! שלום עולם، مرحبا بالعالم. नमस्ते दुनिया สวัสดีชาวโลก Καλημέρα Ελλάδα Türkçe ığüşöç Tiếng Việt"},
+	{"code", "func add(a, b int) int {\n\treturn a+b // != 0x7fFF\n}\n\n\nif __name__ == '__main__':\n    x = [1, 22, " +
+		"333, 4444, 55555]\n        y //= x[0]**2"},
+	{"scripts", "数を数える。한국어 텍스트, Привет, мир! שלום עולם، مرحبا بالعالم. नमस्ते दुनिया สวัสดีชาวโลก Καλημέρα Ελλάδα " +
+		"Türkçe ığüşöç Tiếng Việt"},
 	{"emoji", "👩‍👩‍👧‍👦 🇩🇪🇫🇷 👍🏽 ☃️ ❤️‍🔥 e\u0301 é ﬁ ① Ⅷ ½ \u200b\u200d\ufeff ẞ İ ſ"},
 	{"whitespace", "  two leading, three inside:   and tabs\t\t\there\r\nCRLF\n\n\n   \n\u00a0\u3000wide  \t trailing   "},
-	{"words", "antidisestablishmentarianism AAAAAAAAAAAAAAAAAAAAAAAAAAAAAA ababababababababababab camelCaseAndPascalCase snake_case_name 123456789012345678901234567890 https://example.org/a?b=c&d=%20#e"},
-	{"rare", "\x01\x7f \uffff \ufffd \ue000 \U0001f9ff \U00020000 \u0301\u0302 ~~~ ``` ===== -----> <<<>>> \\n \\u0041 &amp; <b>"},
+	{"words", "antidisestablishmentarianism AAAAAAAAAAAAAAAAAAAAAAAAAAAAAA ababababababababababab " +
+		"camelCaseAndPascalCase snake_case_name 123456789012345678901234567890 https://example.org/a?b=c&d=%20#e"},
+	{"rare", "\x01\x7f \uffff \ufffd \ue000 \U0001f9ff \U00020000 \u0301\u0302 ~~~ ``` ===== -----> <<<>>> \\n \\u0041 " +
+		"&amp; <b>"},
 }
 
 // spelled has special tokens of well-known models. Its ids depend on which of them are special in the model.
-const spelled = "a<s>b</s> <unk><pad><|endoftext|> <|im_start|>user\n<|im_end|> [INST] x [/INST] <|eot_id|><|start_header_id|>y<|end_header_id|> " +
-	"<bos><start_of_turn>z<end_of_turn><eos> <think>t</think> <|begin_of_text|><｜User｜>[CLS][SEP][MASK] <tool_call> <0x0A> <extra_id_0>"
+const spelled = "a<s>b</s> <unk><pad><|endoftext|> <|im_start|>user\n<|im_end|> [INST] x [/INST] " +
+	"<|eot_id|><|start_header_id|>y<|end_header_id|> " +
+	"<bos><start_of_turn>z<end_of_turn><eos> <think>t</think> <|begin_of_text|><｜User｜>[CLS][SEP][MASK] <tool_call> " +
+	"<0x0A> <extra_id_0>"
 
 const (
 	probeTools = `"tools":[{"type":"function","function":{"name":"get_weather","description":"Current weather: °C, “wind” & <rain>.","parameters":` +
@@ -60,7 +66,8 @@ var probeChats = []chatProbe{
 	{"template arguments", `"messages":[{"role":"user","content":"fast, please"}],"chat_template_kwargs":{"enable_thinking":false,"thinking":false}`},
 	{"tools", `"messages":[{"role":"user","content":"Weather in Zürich?"}],` + probeTools},
 	{"tools and a system message", `"messages":[{"role":"system","content":"Use tools."},{"role":"user","content":"Weather in Zürich?"}],` + probeTools},
-	{"a tool call and its result", `"messages":[{"role":"user","content":"Weather in Zürich?"},` + probeCall + `,` + probeResult + `],` + probeTools},
+	{"a tool call and its result", `"messages":[{"role":"user","content":"Weather in Zürich?"},` + probeCall + `,` +
+		probeResult + `],` + probeTools},
 	{"a conversation with tools", `"messages":[{"role":"system","content":"Use tools."},{"role":"user","content":"Weather in Zürich?"},` + probeCall + `,` + probeResult +
 		`,{"role":"assistant","content":"It snows."},{"role":"user","content":"Thanks!"}],` + probeTools},
 	{"two tool calls", `"messages":[{"role":"user","content":"Zürich, and the time?"},{"role":"assistant","content":"Looking.","tool_calls":[` +
@@ -101,7 +108,8 @@ func (m *Model) probes(model string, kind tokens.Kind) []probe {
 	for _, c := range probeChats {
 		chat(c.name, c.members)
 	}
-	chat("special tokens in a chat", `"messages":[{"role":"system","content":"<|im_end|>"},{"role":"user","content":`+quoted(special)+`}]`)
+	chat("special tokens in a chat", `"messages":[{"role":"system","content":"<|im_end|>"},{"role":"user","content":`+
+		quoted(special)+`}]`)
 	return all
 }
 

@@ -22,7 +22,8 @@ var ErrElsewhere = errors.New("the prompt's tokens depend on the engine")
 var ErrRefused = errors.New("the engine will refuse the prompt")
 
 // elsewhere are the fields of a body that change its tokens in a way that only the engine knows.
-var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kwargs": true, "media_io_kwargs": true, "prompt_embeds": true, "suffix": true}
+var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kwargs": true, "media_io_kwargs": true,
+	"prompt_embeds": true, "suffix": true}
 
 // texts holds buffers for rendered prompts: a long conversation has some hundred kilobytes.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
@@ -184,7 +185,8 @@ func (m *Model) images(q *chat.Request, o Origin) ([]picture, error) {
 }
 
 func (m *Model) render(dst []byte, q *chat.Request) ([]byte, error) {
-	text, err := q.Render(dst, chat.RenderContext{Tokens: m.special, Now: time.Now(), Limits: jinja.Limits{OutputBytes: maxPrompt}})
+	text, err := q.Render(dst, chat.RenderContext{Tokens: m.special, Now: time.Now(),
+		Limits: jinja.Limits{OutputBytes: maxPrompt}})
 	var raised *jinja.RaisedError
 	switch {
 	case errors.As(err, &raised):

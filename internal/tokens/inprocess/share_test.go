@@ -50,7 +50,8 @@ func (d drip) Read(p []byte) (int, error) {
 
 func (h *hubInMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := func(status int, body []byte) (*http.Response, error) {
-		return &http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: r}, nil
+		return &http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+			Request: r}, nil
 	}
 	name, listing := strings.CutPrefix(strings.TrimPrefix(r.URL.Path, "/"), "api/models/")
 	parts := strings.Split(name, "/")
@@ -63,7 +64,8 @@ func (h *hubInMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 	files := h.models[model]
 	switch {
 	case h.drips[model] && !listing:
-		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(drip{r.Context()}), ContentLength: -1, Request: r}, nil
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(drip{r.Context()}), ContentLength: -1,
+			Request: r}, nil
 	case files == nil:
 		return answer(http.StatusNotFound, nil)
 	case !listing:
@@ -97,7 +99,8 @@ func withHub(t *testing.T, h *hubInMemory) func(*FinderParts) {
 // The worker comes back each minute as another model. The hub has some of these models.
 func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/1": files(), "bad/2": files()}, drips: map[string]bool{"bad/1": true}}
+		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/1": files(), "bad/2": files()},
+			drips: map[string]bool{"bad/1": true}}
 		x := runFinder(t, withHub(t, h))
 		right := load(t, files())
 		for i := range 2 * maxFetched {
@@ -126,11 +129,13 @@ func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 // Models that were not tried yet come before models with failed downloads.
 func TestSlowDownloadsDoNotBlockOtherModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/0": files(), "bad/1": files(), "bad/2": files()},
+		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/0": files(), "bad/1": files(),
+			"bad/2": files()},
 			drips: map[string]bool{"bad/0": true, "bad/1": true, "bad/2": true}}
 		x := runFinder(t, withHub(t, h))
 		for i := range 3 {
-			x.serve(fmt.Sprint("http://hostile", i), fmt.Sprint("a", i), fmt.Sprint("bad/", i), &fakeEngine{outcome: tokens.Failed})
+			x.serve(fmt.Sprint("http://hostile", i), fmt.Sprint("a", i), fmt.Sprint("bad/", i),
+				&fakeEngine{outcome: tokens.Failed})
 		}
 		x.after(time.Hour)
 		x.serve("http://m", "m", "org/words", &fakeEngine{model: load(t, files())})

@@ -54,7 +54,8 @@ func (f *Finder) distrust(s *Status) {
 	if !c.Distrusted {
 		return
 	}
-	s.Why = fmt.Sprintf("ids made from %s differed from those of %s in %d of the last %d prompts", s.Folder, cmp.Or(c.Worker, "the engine"), c.Differed, c.Prompts)
+	s.Why = fmt.Sprintf("ids made from %s differed from those of %s in %d of the last %d prompts", s.Folder,
+		cmp.Or(c.Worker, "the engine"), c.Differed, c.Prompts)
 	s.Advice = tokens.DiffersAdvice(s.Model)
 	s.Source, s.Folder, s.Prompts = FromEngine, "", 0
 }
@@ -116,10 +117,12 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	case f.given(u.key.model) != nil:
 		s.Source, s.Folder = FromGiven, f.Given.from[f.given(u.key.model)]
 	case f.Off && f.Given.nameless != nil:
-		s.Why = fmt.Sprintf("tokens.discover is off, and %s was given without a model's name while the workers serve several models", f.nameless.dir)
+		s.Why = fmt.Sprintf("tokens.discover is off, and %s was given without a model's name while the workers serve "+
+			"several models", f.nameless.dir)
 		s.Advice = "name the model with its folder: " + name
 	case f.Off:
-		s.Why, s.Advice = "tokens.discover is off", "switch it on (tokens: {discover: true}), or name the model's folder: "+name
+		s.Why, s.Advice = "tokens.discover is off", "switch it on (tokens: {discover: true}), or name the model's folder: "+
+			name
 	case !u.ready():
 		s.Source, s.Why = Searching, "no worker is ready"
 	case u.slow != "" && !ok:
@@ -211,6 +214,7 @@ func (f *Finder) tell(u *unit, s *Status) {
 			"model", s.Model, "engine", s.Engine, "from", s.Folder, "checked_prompts", s.Prompts)
 		return
 	}
-	f.Log.Info("token ids are asked of the engine, which costs requests some time", "model", s.Model, "engine", s.Engine, "because", s.Why,
+	f.Log.Info("token ids are asked of the engine, which costs requests some time", "model", s.Model, "engine", s.Engine,
+		"because", s.Why,
 		"to_make_them_here", s.Advice)
 }

@@ -28,7 +28,8 @@ func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 			t.Errorf("advice %q", s.Advice)
 		}
 		x.after(time.Hour)
-		if log := x.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "did not answer") || !strings.Contains(log, "--model-path") {
+		if log := x.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "did not answer") ||
+			!strings.Contains(log, "--model-path") {
 			t.Errorf("the log is not one line about the engine that does not answer:\n%s", log)
 		}
 		x.engines.set("http://a", &fakeEngine{model: load(t, files())})
@@ -94,7 +95,8 @@ func TestModelsWithSilentEnginesLeaveRoomForOthers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := runFinder(t, nil)
 				for i := range 3 * maxHeld {
-					x.serve(fmt.Sprintf("http://%02d", i), fmt.Sprintf("a%02d", i), folderOf(t, files()), &fakeEngine{outcome: outcome})
+					x.serve(fmt.Sprintf("http://%02d", i), fmt.Sprintf("a%02d", i), folderOf(t, files()),
+						&fakeEngine{outcome: outcome})
 				}
 				x.after(time.Second)
 				x.serve("http://z", "z", folderOf(t, files()), &fakeEngine{model: load(t, files())})
@@ -121,7 +123,8 @@ func TestTheLogSaysThatNoFilesAreLookedFor(t *testing.T) {
 		x := runFinder(t, func(p *FinderParts) { p.Off = true })
 		x.serve("http://a", "m", folderOf(t, files()), &fakeEngine{model: load(t, files())})
 		x.after(time.Hour)
-		if log := x.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "tokens.discover is off") || !strings.Contains(log, "model=m") {
+		if log := x.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "tokens.discover is off") ||
+			!strings.Contains(log, "model=m") {
 			t.Errorf("the log is not one line about the setting:\n%s", log)
 		}
 	})

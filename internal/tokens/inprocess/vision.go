@@ -245,7 +245,8 @@ func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token,
 // melt merges adjacent tokens of line feeds in three passes, as vLLM does: one and two, two and one, two and two.
 func (v *vision) melt(ids []block.Token, features []block.Feature) []block.Token {
 	one, two := v.newlines[0], v.newlines[1]
-	for _, rule := range [...]struct{ a, b, to block.Token }{{one, two, v.newlines[2]}, {two, one, v.newlines[2]}, {two, two, v.newlines[3]}} {
+	for _, rule := range [...]struct{ a, b, to block.Token }{{one, two, v.newlines[2]}, {two, one, v.newlines[2]},
+		{two, two, v.newlines[3]}} {
 		out, next := ids[:0], 0
 		for i := 0; i < len(ids); i++ {
 			at, width := len(out), 1

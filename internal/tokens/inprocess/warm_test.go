@@ -26,7 +26,8 @@ func TestTheFirstPromptBuildsNoTables(t *testing.T) {
 		return
 	}
 	fsys := files()
-	fsys["tokenizer.json"].Data = bytes.Replace(fsys["tokenizer.json"].Data, []byte(`"normalizer":null`), []byte(`"normalizer":{"type":"NFC"}`), 1)
+	fsys["tokenizer.json"].Data = bytes.Replace(fsys["tokenizer.json"].Data, []byte(`"normalizer":null`),
+		[]byte(`"normalizer":{"type":"NFC"}`), 1)
 	m := load(t, fsys)
 	for i, word := range []string{"plain", "é数 e\u0301 ﬁ"} {
 		text := strings.Repeat(word+" 12 ", 100)
