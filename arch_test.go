@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"policy/peers"},
 	{"policy", "tokenizer", "tokenizer/harmony"},
 	{"kvindex", "placement", "kvevent", "tokenizer/jinja"},
-	{"block", "fleet", "internal/network", "internal/jsonscan"},
+	{"block", "fleet", "internal/network", "internal/jsonscan", "kvindex/internal/memory"},
 }
 
 // testOnly packages hold helpers for tests. Only test files and other testOnly packages may import them.
@@ -38,7 +38,7 @@ var testOnly = []string{"internal/memnet", "kvindex/kvindextest", "test/testenv"
 
 // core packages decide. A test drives them in virtual time, so time, randomness and bytes are arguments.
 var core = []string{
-	"", "block", "kvindex", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
+	"", "block", "kvindex", "kvindex/internal/memory", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
 
 // rules name an import, the packages that may have it, and the reason. An import that ends in a slash stands for all

@@ -2,108 +2,173 @@ package kvindex
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// blocks knows who has which blocks of ours: strands and what belongs to them. Changes need Index.tableMu, or Index.mu
-// where said; Match reads slots, strands, runs and sets without any lock.
+// blocks knows who has which blocks of ours: strands and what belongs to them. It is changed under Index.mu; Match reads
+// heads, strands, segments and sets without a lock.
 type blocks struct {
-	slots   slots
-	roots   roots
-	names   names
-	strands strands
-	runs    slab // segments that do not fit in their strands: their number, then they
-	sets    sets
+	heads    memory.Table // the key of a strand's first block → the strand
+	names    memory.Table // the hash of a block → its spot
+	strands  memory.Arena[strand]
+	log      memory.Log  // strands' keys and hashes
+	segments memory.Slab // those that do not fit in their strands: their number, then they
+	sets     sets
 
 	beliefs     beliefs
+	veil        uint64  // what hashes on strands are changed by, so that 0 is none
 	begun       []int64 // strands, by the holder that began them
 	steps       uint64  // see Stats.Steps
 	held        int64   // blocks that somebody has or is believed to have
 	memberships int64
 
-	// A strand whose parent block is not known floats until that comes: by the parent's key, and the other way.
-	floats   map[block.Key]uint32
-	floatKey map[uint32]block.Key
-
-	// Slots of blocks that went without their keys being known are dead until the next sweep; strands to which such
-	// slots point are not used again before.
-	dead    int
-	limbo   []uint32
-	settled int  // of limbo, how many the sweep under way will free
-	swept   int  // segments that the sweep under way has done; 0: there is none
-	stale   bool // there may be names of blocks that nobody knows by them
-
-	found    []found   // what is being removed
 	old, new []segment // scratch
-	scan     []segment // the same of those who paint while they look
-	ghosts   []ghost   // that this operation made
-	sum      uint64    // of what is read only to have it in cache
-	alive    func(spot) bool
-	kept     func(spot) bool // alive, or marked as named
-	last     block.Key       // the block that was added last, and its spot: mostly the next one's parent
-	lastSpot spot
+	words    []uint64  // scratch
 }
 
-func (b *blocks) init() {
-	b.alive = b.there
-	b.kept = func(s spot) bool { return s&spotNamed != 0 || b.alive(s) }
+// there reports whether there is a block at a spot, which may be another than there was.
+func (b *blocks) there(at spot) bool {
+	s := b.strands.At(at.strand())
+	return s != nil && at.offset() < s.length
 }
 
-// there reports whether there is a block at a spot; it may be that of another slot.
-func (b *blocks) there(s spot) bool {
-	s &^= spotNamed
-	st := b.strands.at(s.strand())
-	return st != nil && s.offset() < st.length
+// key returns the key of the block at a spot.
+func (b *blocks) key(at spot) block.Key {
+	return block.Key(b.strands.At(at.strand()).run.Firsts()[at.offset()])
 }
 
-// locate returns the spot of a block, 0 when it is not there.
-func (b *blocks) locate(key block.Key) spot {
-	if s := b.slots.get(key); s != 0 && b.there(s) {
-		return s
+// hash returns the hash that names the block at a spot, and whether there is one.
+func (b *blocks) hash(at spot) (uint64, bool) {
+	w := b.strands.At(at.strand()).run.Seconds()[at.offset()]
+	return w ^ b.veil, w != 0
+}
+
+// named returns the spot of the block that a hash names for some holder, 0 when it names none.
+func (b *blocks) named(hash uint64) spot {
+	p := b.names.Find(b.names.Hash(hash))
+	for v := p.Next(); v != 0; v = p.Next() {
+		at := spot(v - 1)
+		if b.strands.At(at.strand()).run.Seconds()[at.offset()] == hash^b.veil {
+			return at
+		}
 	}
 	return 0
+}
+
+// name makes a hash name the block at a spot, which has no name.
+func (b *blocks) name(at spot, hash uint64) {
+	b.strands.At(at.strand()).run.Seconds()[at.offset()] = hash ^ b.veil
+	b.names.Put(b.names.Hash(hash), at.entry())
+}
+
+// unname takes the names of blocks of a strand away.
+func (b *blocks) unname(i, lo, hi uint32) {
+	seconds := b.strands.At(i).run.Seconds()
+	for k := lo; k < hi; k++ {
+		if k%ahead == 0 || k == lo {
+			for _, w := range seconds[k:min(k+ahead, hi)] {
+				b.names.Touch(b.names.Hash(w ^ b.veil))
+			}
+		}
+		if w := seconds[k]; w != 0 {
+			b.names.Delete(b.names.Hash(w^b.veil), spotOf(i, k).entry())
+			seconds[k] = 0
+		}
+	}
+}
+
+// ahead is for how many blocks a writer brings the lines of names at once.
+const ahead = 16
+
+// child returns the spot of the first block of a strand that hangs after a block, or at a root when that is 0.
+func (b *blocks) child(at spot, key block.Key) spot {
+	p := b.heads.Find(b.heads.Hash(uint64(key)))
+	for v := p.Next(); v != 0; v = p.Next() {
+		s := b.strands.At(uint32(v))
+		if s.parent == at.strand() && s.hung() == at.offset() && s.run.Firsts()[0] == uint64(key) {
+			return spotOf(uint32(v), 0)
+		}
+	}
+	return 0
+}
+
+// follow returns the spot of the block of a key after another block, 0 when it is not there, and how many of the keys
+// are there, one after the other on its strand.
+func (b *blocks) follow(at spot, keys []block.Key) (spot, int) {
+	first := spot(0)
+	if at != 0 {
+		if s := b.strands.At(at.strand()); at.offset()+1 < s.length && s.run.Firsts()[at.offset()+1] == uint64(keys[0]) {
+			first = at + 1
+		}
+	}
+	if first == 0 {
+		if first = b.child(at, keys[0]); first == 0 {
+			return 0, 0
+		}
+	}
+	s := b.strands.At(first.strand())
+	return first, agree(s.run.Firsts()[first.offset():s.length], keys)
+}
+
+// before returns the spot of the block before the one at a spot, 0 when there is none.
+func (b *blocks) before(at spot) spot {
+	if at.offset() > 0 {
+		return at - 1
+	}
+	s := b.strands.At(at.strand())
+	if s.parent == 0 {
+		return 0
+	}
+	return spotOf(s.parent, s.hung())
+}
+
+// end returns the number of blocks from the chain's first to the one at a spot; 0 for none.
+func (b *blocks) end(at spot) uint32 {
+	if at == 0 {
+		return 0
+	}
+	return b.strands.At(at.strand()).depth + at.offset() + 1
+}
+
+// segmentAt returns the segment of the block at a spot, and where it begins.
+func (b *blocks) segmentAt(at spot) (start uint32, g segment) {
+	for _, w := range b.segmentWords(b.strands.At(at.strand())) {
+		if g = segmentOf(w); at.offset() < g.end {
+			return start, g
+		}
+		start = g.end
+	}
+	return start, segment{}
+}
+
+// segmentWords returns a strand's segments as they lie, and perhaps zeros.
+func (b *blocks) segmentWords(s *strand) []uint64 {
+	if s.more == 0 {
+		return s.segs[:]
+	}
+	run := b.segments.At(s.more)
+	return run[1 : 1+run[0]]
 }
 
 // setAt returns the set of those who have the block at a spot.
-func (b *blocks) setAt(s spot) setID {
-	st := b.strands.at(s.strand())
-	if st.more != 0 {
-		run := b.runs.at(st.more)
-		run = run[1 : 1+run[0]]
-		lo, hi := 0, len(run)-1
-		for lo < hi {
-			if m := (lo + hi) / 2; segmentOf(run[m]).end <= s.offset() {
-				lo = m + 1
-			} else {
-				hi = m
-			}
-		}
-		return segmentOf(run[lo]).set
-	}
-	for _, w := range st.segs {
-		if g := segmentOf(w); s.offset() < g.end {
-			return g.set
-		}
-	}
-	return 0
+func (b *blocks) setAt(at spot) setID {
+	_, g := b.segmentAt(at)
+	return g.set
 }
 
-// maskAt returns what a holder has of the block at a spot.
-func (b *blocks) maskAt(s spot, id fleet.Holder) uint64 {
-	return b.sets.mask(b.sets.get(b.setAt(s), id).mask())
+// stateAt returns what a holder has of the block at a spot.
+func (b *blocks) stateAt(at spot, id fleet.Holder) state {
+	return b.sets.state(b.sets.get(b.setAt(at), id))
 }
 
-// segments appends a strand's segments to dst.
-func (b *blocks) segments(s *strand, dst []segment) []segment {
-	words := s.segs[:]
-	if s.more != 0 {
-		run := b.runs.at(s.more)
-		words = run[1 : 1+run[0]]
-	}
-	for _, w := range words {
+// appendSegments appends a strand's segments to dst.
+func (b *blocks) appendSegments(s *strand, dst []segment) []segment {
+	for _, w := range b.segmentWords(s) {
 		if w == 0 {
 			break
 		}
@@ -133,10 +198,10 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 			atomic.StoreUint32(&s.more, 0)
 		}
 	} else {
-		if more == 0 || !sameClass(len(old)+1, len(segs)+1) {
-			atomic.StoreUint32(&s.more, b.runs.alloc(len(segs)+1))
+		if more == 0 || !memory.SameClass(len(old)+1, len(segs)+1) {
+			atomic.StoreUint32(&s.more, b.segments.Alloc(len(segs)+1))
 		}
-		run := b.runs.at(s.more)
+		run := b.segments.At(s.more)
 		atomic.StoreUint64(&run[0], uint64(len(segs)))
 		for i, g := range segs {
 			if w := g.word(); run[1+i] != w {
@@ -153,54 +218,48 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 	}
 	s.turn()
 	if more != 0 && s.more != more {
-		b.runs.release(more, len(old)+1)
+		b.segments.Release(more, len(old)+1)
 	}
 	for _, g := range old {
 		b.sets.drop(g.set)
 	}
 }
 
-func sameClass(a, c int) bool {
-	x, _ := slabClass(a)
-	y, _ := slabClass(c)
-	return x == y
-}
-
 // change is what happens to a holder's claims on some blocks.
 type change struct {
-	h       *holder
-	bit     uint64 // of masks
-	add     bool   // or it goes
-	belief  uint32 // that the holder has what is not proven; of two the one that lasts longer stays
-	doubt   uint32 // a belief that goes; anyBelief: every one
-	expired int64  // beliefs until then, or before, go; 0: none
+	h         *holder
+	add, drop state  // bits
+	belief    uint32 // that the holder has what is not proven; of two the one that lasts longer stays
+	doubt     uint32 // a belief that goes; anyBelief: every one
+	expired   int64  // beliefs until then, or before, go; 0: none
 }
 
-const anyBelief = 1<<32 - 1
+const (
+	anyBelief = 1<<32 - 1
+	allBits   = 1<<64 - 1
+)
 
 // apply returns what a change makes of a claim.
-func (b *blocks) apply(c change, old claim) claim {
-	mask, belief := b.sets.mask(old.mask()), old.belief()
-	if c.add {
-		mask |= c.bit
-	} else {
-		if mask &^= c.bit; mask&possession == 0 {
-			mask &^= maskCopied
-		}
+func (b *blocks) apply(c *change, old claim) claim {
+	st, belief := b.sets.state(old), old.belief()
+	st.named = st.named&^c.drop.named | c.add.named
+	st.covered = st.covered&^c.drop.covered | c.add.covered
+	if st.named&possession == 0 {
+		st.named &^= copied
 	}
 	if c.belief != 0 && (belief == 0 || b.beliefs.until(belief) < b.beliefs.until(c.belief)) {
 		belief = c.belief
 	}
-	if belief != 0 && (c.doubt == belief || c.doubt == anyBelief || c.expired != 0 && b.beliefs.until(belief) <= c.expired || c.h.view.proves(mask)) {
+	if belief != 0 && (c.doubt == belief || c.doubt == anyBelief || c.expired != 0 && b.beliefs.until(belief) <= c.expired || c.h.view.proves(st.held())) {
 		belief = 0
 	}
-	return claimOf(b.sets.number(mask), belief)
+	return claimOf(b.sets.number(st), belief)
 }
 
 // paint applies a change to the blocks from lo to hi (exclusive) of a strand.
-func (b *blocks) paint(i, lo, hi uint32, c change) {
-	s := b.strands.at(i)
-	b.old = b.segments(s, b.old[:0])
+func (b *blocks) paint(i, lo, hi uint32, c *change) {
+	s := b.strands.At(i)
+	b.old = b.appendSegments(s, b.old[:0])
 	b.new = b.new[:0]
 	b.steps += uint64(len(b.old))
 	from, changed := uint32(0), false
@@ -211,7 +270,7 @@ func (b *blocks) paint(i, lo, hi uint32, c change) {
 			from = g.end
 			continue
 		}
-		set := b.changed(g.set, c, int64(z-a))
+		set := b.changed(g.set, c, i, a, z)
 		changed = changed || set != g.set
 		if a > from {
 			b.push(segment{a, g.set})
@@ -227,6 +286,9 @@ func (b *blocks) paint(i, lo, hi uint32, c change) {
 	}
 }
 
+// paintOne is paint for the block at a spot.
+func (b *blocks) paintOne(at spot, c change) { b.paint(at.strand(), at.offset(), at.offset()+1, &c) }
+
 func (b *blocks) push(g segment) {
 	if n := len(b.new); n > 0 && b.new[n-1].set == g.set {
 		b.new[n-1].end = g.end
@@ -235,42 +297,44 @@ func (b *blocks) push(g segment) {
 	b.new = append(b.new, g)
 }
 
-// changed returns a set after a change, and counts it for n blocks.
-func (b *blocks) changed(set setID, c change, n int64) setID {
+// changed returns the set of blocks from lo to hi of a strand after a change, and counts it.
+func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 	old := b.sets.get(set, c.h.id)
 	now := b.apply(c, old)
 	if now == old {
 		return set
 	}
+	before, after := b.sets.state(old), b.sets.state(now)
+	if gone := before.named &^ after.named & possession; before.named&copied != 0 && gone != 0 {
+		for k := lo; k < hi; k++ {
+			b.steps++
+			c.h.dropCopies(spotOf(i, k), gone)
+		}
+	}
 	next := b.sets.with(set, c.h.id, now)
 	b.steps += uint64(len(b.sets.scratch))
-	b.count(c.h, old, now, n)
+	b.count(c.h, old, now, int64(hi-lo))
 	if was, is := b.lives(old), b.lives(now); was != is && !b.shared(set, c.h.id) {
 		if is {
-			b.held += n
+			b.held += int64(hi - lo)
 		} else {
-			b.held -= n
+			b.held -= int64(hi - lo)
 		}
+	}
+	if before.named&known != 0 && after.named&known == 0 && !b.sets.known(next) {
+		b.unname(i, lo, hi)
 	}
 	return next
 }
 
 // lives reports whether a claim makes a block one that somebody has or is believed to have.
-func (b *blocks) lives(c claim) bool {
-	return c.belief() != 0 || b.sets.mask(c.mask())&possession != 0
-}
+func (b *blocks) lives(c claim) bool { return c.belief() != 0 || b.sets.state(c).held() != 0 }
 
 // shared reports whether others than h have the blocks of a set or are believed to have them.
 func (b *blocks) shared(set setID, h fleet.Holder) bool {
-	if set == 0 {
-		return false
-	}
-	if set&singleSet != 0 {
-		m := set.single()
-		return m.holder() != h && b.lives(m.claim())
-	}
-	for _, w := range b.sets.run(set) {
-		if m := setMember(w); m.holder() != h && b.lives(m.claim()) {
+	var one [1]uint64
+	for _, w := range b.sets.members(set, &one) {
+		if m := member(w); m.holder() != h && b.lives(m.claim()) {
 			return true
 		}
 	}
@@ -289,23 +353,23 @@ func (b *blocks) count(h *holder, from, to claim, n int64) {
 		b.beliefs.count(h, to.belief(), n)
 		b.beliefs.count(h, from.belief(), -n)
 	}
-	old, mask := b.sets.mask(from.mask()), b.sets.mask(to.mask())
-	if (old^mask)&maskNamed != 0 {
-		if mask&maskNamed != 0 {
+	before, after := b.sets.state(from), b.sets.state(to)
+	if was, is := before.named&(known|unnamed) != 0, after.named&(known|unnamed) != 0; was != is {
+		if is {
 			h.named += n
 		} else {
 			h.named -= n
 		}
 	}
-	old, mask = old&possession, mask&possession
-	if old == mask {
+	old, now := before.held(), after.held()
+	if old == now {
 		return
 	}
-	for rest := old ^ mask; rest != 0; {
+	for rest := old ^ now; rest != 0; {
 		tier := bits.TrailingZeros64(rest) & (block.NumTiers - 1)
 		all := uint64(anyGroup) << tier
 		rest &^= all
-		if (old&all == 0) != (mask&all == 0) {
+		if (old&all == 0) != (now&all == 0) {
 			if old&all == 0 {
 				h.blocks[tier] += n
 			} else {
@@ -316,21 +380,316 @@ func (b *blocks) count(h *holder, from, to claim, n int64) {
 	if old == 0 {
 		b.memberships += n
 	}
-	if mask == 0 {
+	if now == 0 {
 		b.memberships -= n
 	}
 }
 
-// floatBytes is what the two maps of floating strands take for one.
-const floatBytes = 80
+// anyGroup has the lowest bit of every group's nibble.
+const anyGroup = 0x0111111111111111
+
+func placeBit(tier block.Tier, group uint8) uint64 { return 1 << (4*uint64(group) + uint64(tier)) }
+
+// use notes that a strand was used. Readers call it too.
+func (s *strand) use(tick uint32) {
+	if atomic.LoadUint32(&s.used) != tick {
+		atomic.StoreUint32(&s.used, tick)
+	}
+}
+
+// grow adds blocks that are not there after the block at a spot, or at a root when that is 0, and returns the spot of
+// the last. All of them get the holder's claim; hashes name them, or nothing if there are none.
+func (b *blocks) grow(at spot, keys []block.Key, hashes []uint64, c *change, tick uint32) spot {
+	own := b.apply(c, 0)
+	set := setID(0)
+	if own != 0 {
+		b.sets.scratch = append(b.sets.scratch[:0], memberOf(c.h.id, own))
+		set = b.sets.of(b.sets.scratch)
+		b.count(c.h, 0, own, int64(len(keys)))
+		if b.lives(own) {
+			b.held += int64(len(keys))
+		}
+	}
+	b.sets.hold(set) // until all is written
+	for len(keys) > 0 {
+		i := b.tip(c.h, at)
+		s := b.strands.At(i)
+		from := s.length
+		n := min(len(keys), maxStrand-int(from))
+		words := b.words[:0]
+		for _, k := range keys[:n] {
+			words = append(words, uint64(k))
+		}
+		var seconds []uint64
+		if hashes != nil {
+			for _, hash := range hashes[:n] {
+				words = append(words, hash^b.veil)
+			}
+			seconds = words[n:]
+		}
+		b.words = words
+		b.log.Append(&s.run, i, int(from), words[:n], seconds)
+		b.lengthen(s, set, uint32(n))
+		s.use(tick)
+		if from == 0 {
+			b.heads.Put(b.heads.Hash(uint64(keys[0])), uint64(i))
+		}
+		if hashes != nil {
+			b.enter(spotOf(i, from), hashes[:n])
+			hashes = hashes[n:]
+		}
+		at = spotOf(i, from+uint32(n)-1)
+		keys = keys[n:]
+	}
+	b.sets.drop(set)
+	return at
+}
+
+// enter puts hashes of blocks that are at spots which follow each other into names.
+func (b *blocks) enter(at spot, hashes []uint64) {
+	var mixed [ahead]uint64
+	for len(hashes) > 0 {
+		n := min(len(hashes), ahead)
+		for k, hash := range hashes[:n] {
+			mixed[k] = b.names.Hash(hash)
+			b.names.Touch(mixed[k])
+		}
+		for k := range n {
+			b.names.Put(mixed[k], (at + spot(k)).entry())
+		}
+		hashes, at = hashes[n:], at+spot(n)
+	}
+}
+
+// tip returns a strand to which what follows a block can be added: the block's own if it ends there, else a new one.
+func (b *blocks) tip(h *holder, at spot) uint32 {
+	if at != 0 {
+		if s := b.strands.At(at.strand()); at.offset()+1 == s.length && s.length < maxStrand {
+			return at.strand()
+		}
+	}
+	i := b.strands.Alloc()
+	s := b.strands.At(i)
+	s.turn()
+	for _, field := range []*uint32{&s.parent, &s.depth, &s.child, &s.next, &s.prev} {
+		atomic.StoreUint32(field, 0)
+	}
+	atomic.StoreUint32(&s.at, b.begin(h)|at.offset())
+	if at != 0 {
+		p := b.strands.At(at.strand())
+		atomic.StoreUint32(&s.parent, at.strand())
+		atomic.StoreUint32(&s.depth, p.depth+at.offset()+1)
+		atomic.StoreUint32(&s.next, p.child)
+		if p.child != 0 {
+			atomic.StoreUint32(&b.strands.At(p.child).prev, i)
+		}
+		atomic.StoreUint32(&p.child, i)
+	}
+	s.turn()
+	return i
+}
+
+// begin counts a strand for the holder that begins it, and returns the strand's mark of that holder.
+func (b *blocks) begin(h *holder) uint32 {
+	if h.id >= mostBegan {
+		return 0 // in a fleet larger than any known: such strands count for no holder
+	}
+	for int(h.id) >= len(b.begun) {
+		b.begun = append(b.begun, 0)
+	}
+	b.begun[h.id]++
+	return (uint32(h.id) + 1) << beganShift
+}
+
+// begunBy returns how many strands a holder began.
+func (b *blocks) begunBy(h *holder) int64 {
+	if int(h.id) < len(b.begun) {
+		return b.begun[h.id]
+	}
+	return 0
+}
+
+// disinherit makes the strands that h began count for no holder: h is being forgotten, and others may have their
+// blocks.
+func (b *blocks) disinherit(h *holder) {
+	if b.begunBy(h) == 0 {
+		return
+	}
+	b.strands.Each(func(_ uint32, s *strand) {
+		if s.at>>beganShift == uint32(h.id)+1 {
+			atomic.StoreUint32(&s.at, s.at&strandOffset)
+		}
+	})
+	b.steps += uint64(b.strands.Len())
+	b.begun[h.id] = 0
+}
+
+// lengthen adds n blocks of one set to a strand's end.
+func (b *blocks) lengthen(s *strand, set setID, n uint32) {
+	if s.more == 0 {
+		k := inlineSegments - 1
+		for k >= 0 && s.segs[k] == 0 {
+			k--
+		}
+		same := k >= 0 && setID(s.segs[k]) == set
+		if same || k < inlineSegments-1 {
+			if !same {
+				k++
+				b.sets.hold(set)
+			}
+			s.turn()
+			atomic.StoreUint64(&s.segs[k], segment{s.length + n, set}.word())
+			atomic.StoreUint32(&s.length, s.length+n)
+			s.turn()
+			return
+		}
+	}
+	b.old = b.appendSegments(s, b.old[:0])
+	b.new = append(b.new[:0], b.old...)
+	b.push(segment{s.length + n, set})
+	b.write(s, b.old, b.new)
+}
+
+// trim cuts the blocks at a strand's end that nobody has and on which nothing hangs, and frees the strand if none is
+// left, and so on with the one on which it hung.
+func (b *blocks) trim(i uint32) {
+	for i != 0 {
+		s := b.strands.At(i)
+		if s == nil || s.length == 0 {
+			return
+		}
+		n := b.emptyEnd(s)
+		if n < s.length {
+			n = max(n, b.furthest(s))
+		}
+		if n < s.length {
+			b.shorten(i, s, n)
+		}
+		if n > 0 {
+			return
+		}
+		i = b.free(i, s)
+	}
+}
+
+// emptyEnd returns where the blocks at a strand's end begin that nobody has.
+func (b *blocks) emptyEnd(s *strand) uint32 {
+	words := b.segmentWords(s)
+	for k := len(words) - 1; k >= 0; k-- {
+		if words[k] == 0 {
+			continue
+		}
+		switch {
+		case setID(words[k]) != 0:
+			return s.length
+		case k == 0:
+			return 0
+		}
+		return segmentOf(words[k-1]).end
+	}
+	return 0
+}
+
+// furthest returns the length that a strand must keep for what hangs on it.
+func (b *blocks) furthest(s *strand) uint32 {
+	n := uint32(0)
+	for c := s.child; c != 0 && n < s.length; {
+		cs := b.strands.At(c)
+		b.steps++
+		n = max(n, cs.hung()+1)
+		c = cs.next
+	}
+	return n
+}
+
+// shorten cuts a strand's blocks from n on, which nobody has and on which nothing hangs.
+func (b *blocks) shorten(i uint32, s *strand, n uint32) {
+	if n == 0 {
+		b.heads.Delete(b.heads.Hash(s.run.Firsts()[0]), uint64(i))
+	}
+	b.old = b.appendSegments(s, b.old[:0])
+	b.new = b.new[:0]
+	from := uint32(0)
+	for _, g := range b.old {
+		if from < n {
+			b.push(segment{min(g.end, n), g.set})
+		}
+		from = g.end
+	}
+	b.write(s, b.old, b.new)
+	b.log.Cut(&s.run, i, int(n))
+}
+
+// compact gives memory of keys and hashes back of which much is garbage.
+func (b *blocks) compact() {
+	b.log.Compact(func(i uint32) (*memory.Run, int) {
+		b.steps++
+		s := b.strands.At(i)
+		if s == nil {
+			return nil, 0
+		}
+		return &s.run, int(s.length)
+	})
+}
+
+// free frees a strand without blocks and returns the one on which it hung.
+func (b *blocks) free(i uint32, s *strand) (parent uint32) {
+	parent = s.parent
+	if s.next != 0 {
+		atomic.StoreUint32(&b.strands.At(s.next).prev, s.prev)
+	}
+	switch {
+	case s.prev != 0:
+		atomic.StoreUint32(&b.strands.At(s.prev).next, s.next)
+	case parent != 0:
+		atomic.StoreUint32(&b.strands.At(parent).child, s.next)
+	}
+	if h := s.at >> beganShift; h != 0 {
+		b.begun[h-1]--
+	}
+	b.strands.Release(i)
+	return parent
+}
+
+// eachChildrenFirst calls f for all strands, those that hang on a strand before it. f may free strands.
+func (b *blocks) eachChildrenFirst(f func(i uint32, s *strand)) {
+	order := make([]uint32, 0, b.strands.Len()) // parents first
+	b.strands.Each(func(i uint32, s *strand) {
+		if s.parent == 0 {
+			order = append(order, i)
+		}
+	})
+	for k := 0; k < len(order); k++ {
+		for c := b.strands.At(order[k]).child; c != 0; c = b.strands.At(c).next {
+			order = append(order, c)
+		}
+	}
+	for _, i := range slices.Backward(order) {
+		if s := b.strands.At(i); s != nil && s.length > 0 {
+			f(i, s)
+		}
+	}
+}
 
 func (b *blocks) bytes() int64 {
-	return b.slots.bytes() + b.roots.bytes() + b.names.bytes() + b.strands.bytes() + b.runs.bytes() + b.sets.bytes() + b.beliefs.bytes() +
-		int64(len(b.floats)+len(b.floatKey))*floatBytes/2 + int64(cap(b.limbo))*4 + int64(cap(b.old)+cap(b.new)+cap(b.scan))*8 + int64(cap(b.ghosts))*16
+	return b.heads.Bytes() + b.names.Bytes() + b.strands.Bytes() + b.log.Bytes() + b.segments.Bytes() + b.sets.bytes() + b.beliefs.bytes() +
+		int64(cap(b.old)+cap(b.new)+cap(b.words)+cap(b.begun))*8
 }
 
 // growth returns an upper bound of what a change of n blocks makes it allocate.
 func (b *blocks) growth(n int) int64 {
-	return b.slots.growth(n) + b.roots.growth(n) + b.names.growth(n) + b.strands.growth(n) + b.runs.growth(2, max(cap(b.old), 16)+4) + b.sets.growth(n) +
-		int64(n)*floatBytes*int64(min(len(b.floats), 1)) + 4*int64(n)
+	return b.heads.Growth(n) + b.names.Growth(n) + b.strands.Growth(n) + b.segments.Growth(2, max(cap(b.old), 16)+4) + b.sets.growth(n)
+}
+
+// clear forgets all blocks and gives their memory back.
+func (b *blocks) clear() {
+	b.heads.Clear()
+	b.names.Clear()
+	b.strands.Clear()
+	b.segments.Clear()
+	b.sets.clear()
+	b.beliefs.reset()
+	b.log.Clear()
+	b.held, b.memberships, b.begun = 0, 0, nil
+	b.old, b.new, b.words = nil, nil, nil
 }

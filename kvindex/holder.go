@@ -11,37 +11,49 @@ import (
 // holder is what writers know of one holder.
 type holder struct {
 	id      fleet.Holder
-	secret  uint64 // what its handles are looked up with: see secretOf
-	points  uint32 // head of the list of its points, children before parents
 	groups  []group
 	crowded bool  // it announced more than MaxGroups groups
 	anyTier bool  // its engine loads blocks from any tier in any order, and it has announced some below the accelerator
-	keyed   bool  // its events carry keys
 	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
 	broken  uint8 // bit by tier: something of it was evicted, dropped or refused, so that its history is not whole
 	refused int64 // announcements and blocks
 	unknown int64 // removals of blocks that were not known
+	view    *view
 
-	blocks       [block.NumTiers]int64 // of ours, by tier, in any group
-	evicted      [block.NumTiers]int64 // the same of blocks that went to keep within the budget
-	handles      int64                 // points
-	named        int64                 // blocks that it knows by their names
-	changes      uint64                // of its claims, so far
-	odd          bool                  // all it knows by handles is in points, nothing in names
-	covers       int                   // lists of what it covers in part, or twice
+	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
+	evicted  [block.NumTiers]int64 // the same of blocks that went to keep within the budget
+	named    int64                 // blocks that it knows by their hashes, or keeps as parents
+	claims   int64                 // blocks that it has, knows, pins or is believed to have
+	believed int64                 // blocks
+	lost     int                   // beliefs, see endLost
+	changes  uint64                // of its claims, so far
+
+	// What claims cannot tell, the exceptions.
+	copies       map[copyOf]uint32 // how often beyond the first it has a block that its claim says is copied
+	points       list              // all of them, oldest first
+	pointed      int64             // how many
+	byHash       map[uint64]*point
+	pins         map[spot]*pin
+	partial      list             // points that complete no block and follow none, oldest first
+	parts        map[cover][]part // of blocks that points do not cover simply: as a whole and once
+	queue        list             // points that wait, oldest first
+	waiters      map[uint64]*list // points that wait for a parent, by its hash
 	waiting      int64
 	waitingBytes int64
-	queue        queue // of points that wait, oldest first
-	believed     int64 // blocks
-	lost         int   // beliefs, see endLost
-	view         *view
+	disowned     bool  // some block is kept as a parent that its hash does not mean any more
+	extra        int64 // bytes of all that
 
 	worker *worker // guarded as x.workers is
-	claims int64   // blocks that it has, knows by name, or is believed to have
-	extra  int64   // bytes beside its points
 	weight float64 // bytes that it was charged when shares were compared last
 	over   bool    // it exceeded its share then
 	quota  int64   // how many of its claims may go so that it does not
+}
+
+// dropCopies forgets the copies of a block on the tiers and in the groups of some bits.
+func (h *holder) dropCopies(at spot, bits uint64) {
+	for ; bits != 0; bits &= bits - 1 {
+		delete(h.copies, copyOf{at, bits & -bits})
+	}
 }
 
 // group is one cache group of a holder.
@@ -54,7 +66,7 @@ type group struct {
 
 // view is what readers know of a holder: an immutable digest of its groups.
 type view struct {
-	full    uint64  // lowest bit of each full-attention group's nibble of a mask
+	full    uint64  // lowest bit of each full-attention group's nibble of what is held
 	simple  bool    // one group, full attention, or none yet: the run of blocks is the match
 	anyTier bool    // blocks count on their best tiers, in any order
 	groups  []limit // all groups in the order of their nibbles; empty when simple
@@ -64,17 +76,9 @@ type view struct {
 // plainView is the view of all holders with one group, which has full attention.
 var plainView = &view{full: 1, simple: true}
 
-// special returns 1 for a view that is not plain, of a holder that is known.
-func (v *view) special() int32 {
-	if v == nil || v == plainView {
-		return 0
-	}
-	return 1
-}
-
 // proves reports whether a mask is as good as what is believed of a block.
 func (v *view) proves(mask uint64) bool {
-	if mask &= possession; mask == 0 || v.unknown {
+	if mask == 0 || v.unknown {
 		return false
 	}
 	if v.full == 0 {
@@ -116,14 +120,12 @@ func (x *Index) meet(id fleet.Holder) *holder {
 	}
 	h := x.holders[id]
 	if h == nil {
-		h = &holder{id: id, secret: secretOf(x.config.Seed, id)}
+		h = &holder{id: id}
 		h.view = x.digest(h)
 		x.holders[id] = h
 		x.known++
 		x.employ(h)
-		x.tableMu.Lock()
 		x.setView(id, h.view)
-		x.tableMu.Unlock()
 	}
 	return h
 }
@@ -177,14 +179,14 @@ func (x *Index) join(h *holder, s *Stored) int {
 		h.groups[g] = now
 		x.publish(h)
 		if h.believed > 0 {
-			x.sweepStrands(change{h: h}) // what it has may be proof now
+			x.sweep(change{h: h}) // what it has may be proof now
 		}
 	}
 	if s.AnyTierOrder && s.Tier != block.TierGPU && !h.anyTier {
 		h.anyTier = true
 		x.publish(h)
 		if h.believed > 0 {
-			x.sweepStrands(change{h: h})
+			x.sweep(change{h: h})
 		}
 	}
 	return g
@@ -193,30 +195,25 @@ func (x *Index) join(h *holder, s *Stored) int {
 // recount gives a group another kind where the kind decides what a record covers.
 func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 	old := h.groups[g].kind
-	x.inStretches(h.points, func(p uint32) {
-		if x.points.at(p).end == 0 {
-			return // it covers nothing yet
-		}
-		for r := x.points.at(p).records; r != 0; r = x.records.at(r).next {
-			rec := x.records.at(r)
-			if rec.group != g {
+	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
+		x.blocks.steps++
+		for _, r := range p.records {
+			if r.group != g || p.end == 0 {
 				continue
 			}
 			h.groups[g].kind = old
-			x.contribute(h, p, rec, false)
+			x.contribute(h, p, r, false)
 			h.groups[g].kind = kind
-			x.contribute(h, p, rec, true)
+			x.contribute(h, p, r, true)
 		}
-	})
+	}
 	h.groups[g].kind = old
 }
 
 // publish shows readers what is known of a holder's groups.
 func (x *Index) publish(h *holder) {
 	h.view = x.digest(h)
-	x.tableMu.Lock()
 	x.setView(h.id, h.view)
-	x.tableMu.Unlock()
 }
 
 func (x *Index) digest(h *holder) *view {
@@ -277,7 +274,7 @@ func (x *Index) sparseHolders() []fleet.Holder {
 	return nil
 }
 
-// setView shows readers another view of a holder. It needs tableMu.
+// setView shows readers another view of a holder.
 func (x *Index) setView(id fleet.Holder, v *view) {
 	var views []atomic.Pointer[view]
 	if old := x.views.Load(); old != nil {
@@ -292,7 +289,6 @@ func (x *Index) setView(id fleet.Holder, v *view) {
 		views = grown
 	}
 	x.viewing.Add(1)
-	x.special.Add(v.special() - views[id].Load().special())
 	views[id].Store(v)
 	x.viewing.Add(1)
 	list := x.sparseHolders()

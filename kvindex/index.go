@@ -133,58 +133,40 @@ type Index struct {
 	size   uint32 // of our blocks, in tokens
 	config Config
 
-	// mu serialises everything that changes the index; lock and unlock take it. It guards all fields below that tableMu
-	// does not guard, except later, which has its own mutex.
+	// mu serialises everything that changes the index; lock and unlock take it. It guards all fields below that are not
+	// atomic, except later, which has its own mutex. Match takes it where it cannot do without.
 	mu sync.Mutex
-	// tableMu is taken after mu. Whoever changes what readers see holds it exclusively, for short stretches; Match
-	// holds it shared where it cannot do without. Writers need only mu to read what it guards: blocks.
-	tableMu sync.RWMutex
 
 	blocks  blocks
 	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
 	viewing atomic.Uint64                          // changes of views
-	special atomic.Int32                           // holders that are not plain, or are being forgotten
 	sparse  atomic.Pointer[[]fleet.Holder]         // holders without full attention, ascending
 	base    atomic.Uint64                          // the clock's value that a strand notes as 0
 
-	holders []*holder // by id
-	known   int       // of them that are not nil
-	handles table     // (holder, engine hash) → points
-	points  arena[point]
-	records arena[record]
-	extras  arena[extra]
-	covers  table // (holder, tier, group, key) → parts, for blocks that are not simply covered once
-	parts   arena[part]
-	waiters table // (holder, engine hash of a parent) → first point that waits for it
-
-	queued       arena[queued]
-	waiting      int // points that wait, of all holders
+	holders      []*holder // by id
+	known        int       // of them that are not nil
+	pointed      int64     // points of all holders
+	waiting      int       // points that wait, of all holders
 	waitingBytes int64
-	extraBytes   int64
-	woken        []uint64    // handles that became known while points waited for them
-	bare         []block.Key // that were named and not stored
+	extraBytes   int64    // of exceptions
+	woken        []uint64 // hashes that became known while points waited for them
+	bare         []spot   // of blocks that were known before anything of them was stored
 	scratch      scratch
-	single       [1]block.Key
-	copies       map[copyKey]uint32 // blocks of StoreKeys that are there more than once: how often beyond that
 	workers      map[workerKey]*worker
 	counts       counters
-	lost         bool          // copies may tell of blocks that are gone
-	hand         uint64        // where relieve looks next
-	resting      int           // how often it is not worth it
-	compared     int           // how often until it compares shares again
+	hand         uint64        // where evict looks next
 	clock        atomic.Uint64 // operations so far: what recency is measured in
 	now          atomic.Int64  // the latest time a Match was told
 	matchers     sync.Pool     // of *matcher
 	later        later
-	slack        need  // what surely fits, so that room is not measured for each announcement
-	reserve      int64 // bytes for one more stretch, as measured last; 0 where there is room for many
+	slack        need // what surely fits, so that room is not measured for each announcement
+	low          bool // slack is for one stretch only
 }
 
 type scratch struct {
 	keys     []block.Key
 	tokens   []block.Token
 	features []block.Feature
-	path     []uint32 // points
 }
 
 // New returns an empty index for blocks of the hasher's size.
@@ -192,7 +174,6 @@ func New(h *block.Hasher, cfg Config) *Index {
 	x := &Index{hasher: h, size: uint32(h.Size()), config: cfg.withDefaults()}
 	x.plant(cfg.Seed)
 	x.matchers.New = func() any { return newMatcher() }
-	x.blocks.init()
 	x.clock.Store(1)
 	return x
 }
@@ -200,147 +181,8 @@ func New(h *block.Hasher, cfg Config) *Index {
 // Size returns the block size in tokens.
 func (x *Index) Size() int { return int(x.size) }
 
-// Remove tells that a holder dropped one copy of each block from a tier and group. Handles that are not known are
-// ignored.
-func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, handles []uint64) {
-	x.lock()
-	defer x.unlock()
-	x.blocks.ghosts = x.blocks.ghosts[:0]
-	h := x.holder(id)
-	if h == nil || tier >= block.NumTiers {
-		return
-	}
-	g := h.find(group)
-	if g < 0 {
-		x.counts.unknownRemoved += int64(len(handles))
-		h.unknown += int64(len(handles))
-		return
-	}
-	for len(handles) > 0 {
-		n := min(len(handles), x.stretch(h.stretch(), 0))
-		x.roomToSplit(n)
-		x.tableMu.Lock()
-		if !h.odd {
-			x.removePlain(h, tier, uint8(g), handles[:n])
-		} else {
-			for _, handle := range handles[:n] {
-				x.removePoint(h, tier, uint8(g), handle)
-			}
-		}
-		x.tableMu.Unlock()
-		if handles = handles[n:]; len(handles) > 0 && !x.yield(h) {
-			return
-		}
-	}
-}
-
-// Clear tells that a holder emptied one tier. What it has on other tiers stays, and stays known by its handles. The
-// tier is whole again. If it was not, the tiers of blocks that still wait are not whole: the index may have lost the
-// blocks that they wait for.
-func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
-	x.lock()
-	defer x.unlock()
-	x.blocks.ghosts = x.blocks.ghosts[:0]
-	h := x.holder(id)
-	if h == nil || tier >= block.NumTiers {
-		return
-	}
-	lost := h.broken&(1<<tier) != 0
-	h.broken &^= 1 << tier
-	h.vague &^= 1 << tier
-	if h.keyed || h.named > 0 || h.believed > 0 {
-		x.clearStrands(h, tier)
-	}
-	x.inStretches(h.points, func(p uint32) {
-		waits := x.points.at(p).end == 0
-		x.dropRecords(h, p, func(r *record) bool {
-			if waits && lost && r.tier != tier {
-				h.broken |= 1 << r.tier
-			}
-			return r.tier == tier
-		})
-	})
-	x.collectAll(h)
-}
-
-// Forget drops all that is known of a holder, at a cost in proportion to what it holds. Memory that it alone needed
-// is given back then, or in steps with what is stored next.
-func (x *Index) Forget(id fleet.Holder) {
-	x.lock()
-	defer x.unlock()
-	x.blocks.ghosts = x.blocks.ghosts[:0]
-	h := x.holder(id)
-	if h == nil {
-		return
-	}
-	x.tableMu.Lock()
-	x.special.Add(1)
-	x.setView(id, nil) // from here on no reader sees it
-	x.tableMu.Unlock()
-	// Strand by strand is cheaper than block by block, if it has much, and right if no block is covered in part.
-	whole := h.odd && h.covers == 0 && h.handles > int64(x.blocks.strands.live)
-	if h.keyed || h.named > 0 || whole || h.believed > 0 {
-		c := change{h: h, doubt: anyBelief}
-		if !h.odd || whole {
-			c.bit = 1<<64 - 1
-		}
-		x.blocks.stale = true
-		x.sweepStrands(c)
-	}
-	x.inStretches(h.points, func(p uint32) {
-		if whole {
-			x.releaseRecords(p)
-		} else {
-			x.dropRecords(h, p, func(*record) bool { return true })
-		}
-	})
-	x.releaseAll(h)
-	x.blocks.disinherit(h)
-	x.special.Add(-1) // nothing claims it any more
-	x.holders[id] = nil
-	x.known--
-	x.dismiss(h)
-	x.counts.forgotten++
-	x.giveBack()
-}
-
-// clearStrands takes a tier of a holder that is not odd from all strands, and all that is believed of it.
-func (x *Index) clearStrands(h *holder, tier block.Tier) {
-	c := change{h: h, doubt: anyBelief}
-	if !h.odd {
-		c.bit = anyGroup << tier
-	}
-	others := int64(0)
-	for t, n := range h.blocks {
-		if t != int(tier) {
-			others += n
-		}
-	}
-	if others == 0 && h.named > 0 {
-		c.bit |= maskNamed
-	}
-	x.blocks.stale = x.blocks.stale || h.named > 0
-	touched := x.sweepStrands(c)
-	if h.named == 0 {
-		return
-	}
-	// What it has no more is known while it has descendants.
-	x.tableMu.Lock()
-	for k, i := range touched {
-		if k%stretch == stretch-1 {
-			x.tableMu.Unlock()
-			x.tableMu.Lock()
-		}
-		x.blocks.unnameStrand(h, i)
-	}
-	x.tableMu.Unlock()
-}
-
-// stretch is how many blocks a writer changes before it lets readers pass: some µs.
-const stretch = 64
-
-// keyStretch is stretch for keys and for handles that name blocks, which cost less.
-const keyStretch = 256
+// mostStretch is how many blocks a writer changes before it lets others in between.
+const mostStretch = 256
 
 // stretchTokens bounds a stretch in tokens: one block of the largest size. So a stretch needs no more room than a few
 // hundred blocks of a usual size.
@@ -348,49 +190,34 @@ const stretchTokens = block.MaxSize
 
 // stretch returns the bound of a stretch in blocks of size tokens. Room for a whole stretch is made before it is
 // applied: in an index of less than 16 MiB stretches are shorter, so that this room is a small part of the budget.
-func (x *Index) stretch(most, size int) int {
-	most = min(most, int(x.config.Bytes>>16))
+func (x *Index) stretch(size int) int {
+	most := min(mostStretch, int(x.config.Bytes>>16))
 	return max(1, min(most, min(stretchTokens, int(x.config.Bytes>>9))/max(size, 1)))
 }
 
-// stretch returns the bound of a stretch of a holder's events.
-func (h *holder) stretch() int {
-	if h.odd {
-		return stretch
-	}
-	return keyStretch
-}
-
 // yield lets other writers in between two stretches of a holder's events, and reports whether the holder is still the
-// same after that. Who waits for a millisecond is served next: see sync.Mutex.
+// same after that. A writer that has waited for a millisecond is served next: see sync.Mutex.
 func (x *Index) yield(h *holder) bool {
 	x.unlock()
 	x.lock()
 	return x.holder(h.id) == h
 }
 
-// pause is yield in the middle of an operation: what the operation has still to wake is set aside. The operation must
-// look up again what it had in hand.
-func (x *Index) pause(h *holder) bool {
-	woken, bare := x.woken, x.bare
-	x.woken, x.bare = nil, nil
-	known := x.yield(h)
-	if known {
-		x.woken, x.bare = woken, bare
-	}
-	return known
+// tick returns the present moment as strands note it: operations that stored, since base.
+func (x *Index) tick() uint32 {
+	return uint32(min(x.clock.Load()-x.base.Load(), 1<<32-1))
 }
 
-// inStretches calls f for the points of a holder's list from p on, with tableMu held. f must not unlink points.
-func (x *Index) inStretches(p uint32, f func(p uint32)) {
-	for p != 0 {
-		x.tableMu.Lock()
-		for n := 0; p != 0 && n < stretch; n++ {
-			next := x.points.at(p).next
-			x.blocks.steps++
-			f(p)
-			p = next
-		}
-		x.tableMu.Unlock()
+// pass lets time pass by one operation.
+func (x *Index) pass() {
+	x.clock.Store(x.clock.Load() + 1)
+	if x.clock.Load()-x.base.Load() < 1<<32-1 {
+		return
 	}
+	// The older half of history becomes one moment.
+	x.base.Store(x.base.Load() + 1<<31)
+	x.blocks.strands.Each(func(_ uint32, s *strand) {
+		used := atomic.LoadUint32(&s.used)
+		atomic.StoreUint32(&s.used, uint32(max(int64(used)-1<<31, 0)))
+	})
 }

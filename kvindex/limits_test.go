@@ -181,7 +181,7 @@ func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	}
 }
 
-// A worker announces and removes the last block of each prompt that it was sent. What is believed of the others can
+// A worker has the last block of each prompt that it is sent, and none before, and then removes it. What is believed of the others can
 // then be found only by a look at every strand: that is for the worker's own next event, and not for a decision.
 func TestBeliefsWhoseEndsAreGoneCostOneLookAtTheIndex(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
@@ -199,8 +199,9 @@ func TestBeliefsWhoseEndsAreGoneCostOneLookAtTheIndex(t *testing.T) {
 	}
 	for range prompts {
 		prompt := keys(10)
+		l.x.StoreKeys(0, block.TierGPU, 0, 0, false, prompt)
+		l.x.RemoveKeys(0, block.TierGPU, 0, prompt[:9]) // the last one keeps them as its parents
 		l.x.Speculate(0, prompt, 5)
-		l.x.StoreKeys(0, block.TierGPU, 0, prompt[8], true, prompt[9:])
 		l.x.RemoveKeys(0, block.TierGPU, 0, prompt[9:])
 	}
 	before := l.x.Stats()

@@ -1,186 +1,312 @@
 package kvindex
 
 import (
+	"slices"
+
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/fleet"
 )
 
-// point is the end of an engine block on a chain, known by the engine's hash of it: the place where chains are
-// continued and records are kept. It lives while it has a record or a child, so that the key of a removed parent is
-// known as long as children need it. 48 bytes.
+// point is the end of an engine block that a holder's claims cannot tell of: it is of another size than ours, or does
+// not begin where one of ours does, or its hash names another block for other holders, or it waits for its parent. It
+// lives while it has a record or a child, so that the key of a removed parent is known as long as children need it.
 type point struct {
-	handle  uint64
-	key     block.Key // of the last block of ours that ends at or before end; the chain's root when there is none
-	holder  fleet.Holder
-	parent  uint32 // 0: the chain's root, or not known yet
-	kids    uint32
-	records uint32 // head of list
-	end     uint32 // tokens from the chain's first to here; 0: not resolved, the point waits
-	extra   uint32 // 0: nothing extra
-	prev    uint32 // neighbours in the holder's list
-	next    uint32
+	hash   uint64
+	parent *point    // the point before it; nil: it follows a block that is known by its hash, or the root, or waits
+	under  spot      // that block; 0: none
+	at     spot      // the last block of ours that ends at or before end; 0: none
+	root   block.Key // of its chain, where at is 0
+	start  uint32    // tokens from the chain's first to its own first
+	end    uint32    // the same to its end; 0: it waits
+	kids   int       // points whose parent it is
+
+	lone     bool // its hash means something else by now
+	gone     bool // it was freed
+	records  []record
+	tail     []block.Token   // after the last block that ends at or before end
+	features []block.Feature // that start in the tail, at absolute positions
+	through  []spot          // blocks in which it ends, once for each descendant that completes one
+	wait     *waiting        // nil: it does not wait
+
+	links [numLists]link
 }
 
-// record is what a holder announced of a point on one tier in one group. 16 bytes.
+// record is what a holder announced of a point on one tier in one group.
 type record struct {
-	next  uint32
-	count uint32 // copies
-	size  uint32 // tokens that it covers, up to the point; 0: as many as the point added to its parent
 	tier  block.Tier
 	group uint8
+	count uint32 // copies
+	size  uint32 // tokens that it covers, up to the point; 0: as many as the point added to its parent
 }
 
-// extra is what points need that do not end one block of ours after their parents.
-type extra struct {
-	item    uint32 // place in the queue of waiting points, of points that wait
-	sibling uint32 // next point that waits for the same parent
-	before  uint32 // the one before it
-
-	keys     []block.Key     // all blocks of ours that end within the point's tokens, when there is more than one
-	tail     []block.Token   // tokens after the last of them
-	features []block.Feature // that start in the tail, at absolute positions
-	through  []block.Key     // blocks of ours in which the point ends, once for each descendant that completes one
-
-	// Of points that wait.
-	tokens    []block.Token // empty: only the handle is known
-	parent    uint64        // engine hash
-	hasParent bool
+// pin is what keeps a block for a holder's points.
+type pin struct {
+	points   list // that end at the block or after it, before the next one's end
+	anchored int  // points that follow the block, which the holder knows by its hash
 }
+
+// list is a list of points. A point can be in one of each kind.
+type list struct{ first, last *point }
+
+type link struct{ prev, next *point }
 
 const (
-	extraHeader  = 5*24 + 32
+	ofHolder = iota // all of a holder
+	ofQueue         // those of them that wait, oldest first
+	ofParent        // those that wait for one parent
+	numLists
+	ofPin = ofQueue // those of one block: they do not wait
+)
+
+func (l *list) push(kind int, p *point) {
+	if p.links[kind].prev = l.last; l.last != nil {
+		l.last.links[kind].next = p
+	} else {
+		l.first = p
+	}
+	l.last = p
+}
+
+func (l *list) remove(kind int, p *point) {
+	k := &p.links[kind]
+	if k.prev != nil {
+		k.prev.links[kind].next = k.next
+	} else {
+		l.first = k.next
+	}
+	if k.next != nil {
+		k.next.links[kind].prev = k.prev
+	} else {
+		l.last = k.prev
+	}
+	*k = link{}
+}
+
+// What exceptions take, with their shares of maps.
+const (
+	pointBytes   = 336 // a point with one record, its pin and its hash
+	waitingBytes = 268 // of them, of a point that waits
+	partsBytes   = 96  // a list of parts
+	partBytes    = 16
+	copyBytes    = 64
 	featureBytes = 32
 )
 
-func (e *extra) bytes() int64 {
-	n := 8*cap(e.keys) + 4*cap(e.tail) + 8*cap(e.through) + 4*cap(e.tokens)
-	for i := range e.features {
-		n += featureBytes + len(e.features[i].ID)
-	}
-	return int64(n)
-}
-
-// key is what a holder's handle is looked up by in tables for all holders.
-func (h *holder) key(handle uint64) uint64 { return handle ^ h.secret }
-
-// lookup returns the point of a holder's handle, 0 when it is not known.
-func (x *Index) lookup(h *holder, handle uint64) uint32 {
-	p := x.handles.get(h.key(handle))
-	if p != 0 {
-		if pt := x.points.at(p); pt.handle != handle || pt.holder != h.id {
-			return 0
-		}
-	}
-	return p
-}
-
-// add returns a new point, which waits for nothing yet and is not resolved.
-func (x *Index) add(h *holder, handle uint64) uint32 {
-	p := x.points.alloc()
-	pt := x.points.at(p)
-	*pt = point{handle: handle, holder: h.id}
-	x.handles.put(h.key(handle), p)
-	x.link(h, p)
-	h.handles++
-	// Those that wait for it keep it.
-	for w := x.waiters.get(h.key(handle)); w != 0; w = x.extras.at(x.points.at(w).extra).sibling {
-		x.blocks.steps++
-		if wp := x.points.at(w); wp.holder == h.id && wp.parent == 0 && x.extras.at(wp.extra).parent == handle {
-			wp.parent = p
-			pt.kids++
-		}
-	}
-	return p
-}
-
-func (x *Index) link(h *holder, p uint32) {
-	pt := x.points.at(p)
-	pt.prev, pt.next = 0, h.points
-	if h.points != 0 {
-		x.points.at(h.points).prev = p
-	}
-	h.points = p
-}
-
-func (x *Index) unlink(h *holder, p uint32) {
-	pt := x.points.at(p)
-	if pt.prev != 0 {
-		x.points.at(pt.prev).next = pt.next
-	} else {
-		h.points = pt.next
-	}
-	if pt.next != 0 {
-		x.points.at(pt.next).prev = pt.prev
-	}
-}
-
-// extraOf returns a point's extra and makes it if there is none. Callers change its size between two calls of
-// weigh.
-func (x *Index) extraOf(h *holder, p uint32) *extra {
-	pt := x.points.at(p)
-	if pt.extra == 0 {
-		pt.extra = x.extras.alloc()
-		h.extra += extraHeader
-	}
-	return x.extras.at(pt.extra)
-}
-
-func (x *Index) weigh(h *holder, e *extra, sign int64) {
-	n := sign * e.bytes()
-	x.extraBytes += n
+// account notes that exceptions of a holder take n bytes more.
+func (x *Index) account(h *holder, n int64) {
 	h.extra += n
+	x.extraBytes += n
 }
 
-func (x *Index) dropExtra(h *holder, p uint32) {
-	pt := x.points.at(p)
-	if pt.extra == 0 {
-		return
-	}
-	x.weigh(h, x.extras.at(pt.extra), -1)
-	h.extra -= extraHeader
-	x.extras.release(pt.extra)
-	pt.extra = 0
-}
-
-// find returns the record of a point on a tier in a group, 0 when there is none.
-func (x *Index) find(p uint32, tier block.Tier, group uint8) uint32 {
-	r := x.points.at(p).records
-	for ; r != 0; r = x.records.at(r).next {
-		if rec := x.records.at(r); rec.tier == tier && rec.group == group {
-			break
+// refer returns what a hash means to a holder: a point, or a block that it names; neither if it is not known.
+func (x *Index) refer(h *holder, hash uint64) (*point, spot) {
+	if len(h.byHash) > 0 {
+		if p := h.byHash[hash]; p != nil {
+			return p, 0
 		}
 	}
-	return r
+	if at := x.blocks.named(hash); at != 0 && x.blocks.stateAt(at, h.id).named&known != 0 {
+		return nil, at
+	}
+	return nil, 0
 }
 
-// note adds a record, or a copy to the record there is. size is what the engine said the block covers.
-func (x *Index) note(h *holder, p uint32, r record, copies bool) {
-	pt := x.points.at(p)
-	at := x.find(p, r.tier, r.group)
-	if at == 0 {
-		at = x.records.alloc()
-		r.next, r.count = pt.records, 1
-		*x.records.at(at) = r
-		pt.records = at
-		if pt.end != 0 {
-			x.contribute(h, p, x.records.at(at), true)
+// line is where a chain goes on.
+type line struct {
+	at    spot      // the last complete block; 0: none
+	root  block.Key // of the chain, where at is 0
+	end   uint32    // tokens up to there
+	point *point    // that ends there; nil: the block is known by its hash, or it is the root
+}
+
+// after returns the line after what a hash means, and whether its place is known.
+func (x *Index) after(p *point, at spot) (line, bool) {
+	switch {
+	case at != 0:
+		return line{at: at, end: x.blocks.end(at) * x.size}, true
+	case p != nil && p.end != 0:
+		return line{p.at, p.root, p.end, p}, true
+	}
+	return line{}, false
+}
+
+// key returns the key that the line's next block follows.
+func (x *Index) key(l *line) block.Key {
+	if l.at != 0 {
+		return x.blocks.key(l.at)
+	}
+	return l.root
+}
+
+// step is what a run of tokens adds to a line: blocks of ours, and tokens that are left.
+type step struct {
+	keys     []block.Key
+	tail     []block.Token
+	features []block.Feature
+	end      uint32
+}
+
+// next computes the step from a line over tokens. features are at absolute positions. What it returns is valid until
+// the next step.
+func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) step {
+	s, start := step{end: l.end + uint32(len(tokens))}, l.end
+	if p := l.point; p != nil && len(p.tail) > 0 {
+		x.scratch.tokens = append(append(x.scratch.tokens[:0], p.tail...), tokens...)
+		tokens = x.scratch.tokens
+		start -= uint32(len(p.tail))
+		if len(p.features) > 0 {
+			x.scratch.features = append(append(x.scratch.features[:0], p.features...), features...)
+			features = x.scratch.features
+		}
+	}
+	s.keys = x.hasher.Append(x.scratch.keys[:0], x.key(l), int(start), tokens, features)
+	x.scratch.keys = s.keys
+	if s.tail = tokens[len(s.keys)*int(x.size):]; len(s.tail) > 0 {
+		s.features = features
+	}
+	return s
+}
+
+// agrees reports whether what a hash means to a holder is where a step from a line leads.
+func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
+	var tail []block.Token
+	root, end := block.Key(0), uint32(0)
+	if p != nil {
+		at, root, end, tail = p.at, p.root, p.end, p.tail
+	} else {
+		end = x.blocks.end(at) * x.size
+	}
+	if end != s.end || !slices.Equal(tail, s.tail) {
+		return false
+	}
+	if n := len(s.keys); n > 0 {
+		return x.blocks.key(at) == s.keys[n-1]
+	}
+	return at == l.at && (at != 0 || root == l.root)
+}
+
+// add returns a new point, which waits for nothing yet and has no place.
+func (x *Index) add(h *holder, hash uint64) *point {
+	p := &point{hash: hash}
+	if h.byHash == nil {
+		h.byHash = map[uint64]*point{}
+	}
+	h.byHash[hash] = p
+	h.points.push(ofHolder, p)
+	h.pointed++
+	x.pointed++
+	x.account(h, pointBytes)
+	return p
+}
+
+// resolve gives a point its place: a step from a line.
+func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
+	x.stopWaiting(h, p)
+	p.start, p.end, p.at, p.root = l.end, s.end, l.at, l.root
+	switch {
+	case l.point != nil:
+		p.parent = l.point
+		p.parent.kids++
+	case l.at != 0:
+		p.under = l.at
+		x.pinOf(h, p.under).anchored++
+	}
+	if len(s.keys) > 0 {
+		p.at = x.extend(h, l.at, s.keys)
+	}
+	p.tail = slices.Clone(s.tail)
+	for _, f := range s.features {
+		if f.Offset >= int(s.end)-len(s.tail) && f.Offset < int(s.end) {
+			p.features = append(p.features, f)
+			x.account(h, featureBytes+int64(len(f.ID)))
+		}
+	}
+	x.account(h, 4*int64(len(p.tail)))
+	if p.at != 0 {
+		x.pinOf(h, p.at).points.push(ofPin, p)
+	} else {
+		h.partial.push(ofPin, p)
+	}
+	x.through(h, p, true)
+	for i := range p.records {
+		x.contribute(h, p, p.records[i], true)
+	}
+	if h.waiters[p.hash] != nil {
+		x.woken = append(x.woken, p.hash)
+	}
+}
+
+// extend makes sure that the blocks of keys are there after a spot, and returns the last one's.
+func (x *Index) extend(h *holder, at spot, keys []block.Key) spot {
+	b := &x.blocks
+	for len(keys) > 0 {
+		first, n := b.follow(at, keys)
+		if n == 0 {
+			return b.grow(at, keys, nil, &change{h: h}, x.tick())
+		}
+		b.strands.At(first.strand()).use(x.tick())
+		at, keys = first+spot(n)-1, keys[n:]
+	}
+	return at
+}
+
+// pinOf returns what pins a block for a holder's points, and makes it if there is nothing.
+func (x *Index) pinOf(h *holder, at spot) *pin {
+	p := h.pins[at]
+	if p == nil {
+		if h.pins == nil {
+			h.pins = map[spot]*pin{}
+		}
+		p = &pin{}
+		h.pins[at] = p
+		if x.blocks.stateAt(at, h.id).covered == 0 {
+			x.blocks.paintOne(at, change{h: h, add: state{covered: pinned}})
+		}
+	}
+	return p
+}
+
+// unpin drops a pin that keeps a block for nothing any more.
+func (x *Index) unpin(h *holder, at spot) {
+	if p := h.pins[at]; p.points.first != nil || p.anchored > 0 {
+		return
+	}
+	if delete(h.pins, at); len(h.pins) == 0 {
+		h.pins = nil
+	}
+	x.blocks.paintOne(at, change{h: h, drop: state{covered: pinned}})
+	x.blocks.trim(at.strand())
+}
+
+// find returns the place of a point's record on a tier in a group, -1 when there is none.
+func (p *point) find(tier block.Tier, group uint8) int {
+	return slices.IndexFunc(p.records, func(r record) bool { return r.tier == tier && r.group == group })
+}
+
+// note adds a record to a point, or a copy to the record there is.
+func (x *Index) note(h *holder, p *point, r record, copies bool) {
+	i := p.find(r.tier, r.group)
+	if i < 0 {
+		r.count = 1
+		p.records = append(p.records, r)
+		x.account(h, 16)
+		if p.end != 0 {
+			x.contribute(h, p, r, true)
 		}
 		return
 	}
-	rec := x.records.at(at)
+	rec := &p.records[i]
 	if copies {
 		rec.count++
 	}
-	if rec.size == r.size {
-		return
-	}
-	// Copies of different sizes: which one goes first cannot be known, so that the smaller is what is sure.
-	if pt.end == 0 {
+	switch {
+	case rec.size == r.size:
+	case p.end == 0:
 		rec.shrink(r.size)
-	} else if x.from(p, &r) > x.from(p, rec) {
-		x.contribute(h, p, rec, false)
+	case p.from(r.size) > p.from(rec.size):
+		// Copies of different sizes: which one goes first cannot be known, so that the smaller is what is sure.
+		x.contribute(h, p, *rec, false)
 		rec.size = r.size
-		x.contribute(h, p, rec, true)
+		x.contribute(h, p, *rec, true)
 	}
 }
 
@@ -191,118 +317,190 @@ func (r *record) shrink(size uint32) {
 	}
 }
 
-// dropCopy takes one copy from a record and reports whether there was one.
-func (x *Index) dropCopy(h *holder, p uint32, tier block.Tier, group uint8) bool {
-	r := x.find(p, tier, group)
-	if r == 0 {
-		return false
-	}
-	if rec := x.records.at(r); rec.count > 1 {
-		rec.count--
-		return true
-	}
-	x.dropRecords(h, p, func(rec *record) bool { return rec.tier == tier && rec.group == group })
-	return true
-}
-
-// dropRecords removes the records of a point that which chooses, whatever their count.
-func (x *Index) dropRecords(h *holder, p uint32, which func(*record) bool) {
-	pt := x.points.at(p)
-	for link := &pt.records; *link != 0; {
-		r := *link
-		rec := x.records.at(r)
-		if !which(rec) {
-			link = &rec.next
+// dropRecords removes the records of a point that which chooses, whatever their count, and the point with the last if
+// nothing needs it.
+func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
+	for i := 0; i < len(p.records); {
+		r := p.records[i]
+		if !which(&r) {
+			i++
 			continue
 		}
-		*link = rec.next
-		if pt.end != 0 {
-			x.contribute(h, p, rec, false)
+		p.records = slices.Delete(p.records, i, i+1)
+		x.account(h, -16)
+		if p.end != 0 {
+			x.contribute(h, p, r, false)
 		}
-		x.records.release(r)
 	}
-}
-
-// releaseRecords frees the records of a point that cover nothing any more.
-func (x *Index) releaseRecords(p uint32) {
-	pt := x.points.at(p)
-	for pt.records != 0 {
-		r := pt.records
-		pt.records = x.records.at(r).next
-		x.records.release(r)
-	}
+	x.collect(h, p)
 }
 
 // collect frees a point that has no record and no child, and then its parent if that was the reason it lived.
-func (x *Index) collect(h *holder, p uint32) {
-	for p != 0 {
-		pt := x.points.at(p)
-		if pt.records != 0 || pt.kids != 0 {
+func (x *Index) collect(h *holder, p *point) {
+	for p != nil {
+		x.blocks.steps++
+		if len(p.records) > 0 || p.kids > 0 || p.end == 0 && h.waiters[p.hash] != nil {
 			return
 		}
 		p = x.free(h, p)
 	}
 }
 
-// free frees a point without records and children and returns its parent, which has one child less.
-func (x *Index) free(h *holder, p uint32) (parent uint32) {
-	pt := x.points.at(p)
-	if pt.end == 0 {
-		x.stopWaiting(h, p)
-	} else {
-		x.through(h, p, false)
-	}
-	parent = pt.parent
-	if parent != 0 {
-		x.points.at(parent).kids--
-	}
-	if k := h.key(pt.handle); x.handles.get(k) == p {
-		x.handles.del(k)
-	}
-	x.dropExtra(h, p)
-	x.unlink(h, p)
-	x.points.release(p)
-	h.handles--
-	return parent
-}
-
-// collectAll frees all points of a holder that have no records and lead to none.
-func (x *Index) collectAll(h *holder) {
-	for p := h.points; p != 0; {
-		x.tableMu.Lock()
-		for n := 0; p != 0 && n < stretch; n++ {
-			next := x.points.at(p).next
-			for q := p; q != 0 && x.points.at(q).records == 0 && x.points.at(q).kids == 0; n++ {
-				if q == next {
-					next = x.points.at(q).next
-				}
-				q = x.free(h, q)
+// free frees a point without records and children, and returns the point that it kept.
+func (x *Index) free(h *holder, p *point) (kept *point) {
+	x.leave(h, p)
+	if p.wait != nil {
+		parent, waits := p.wait.parent, p.wait.hasParent
+		if x.stopWaiting(h, p); waits {
+			if q := h.byHash[parent]; q != nil && q.end == 0 {
+				return q
 			}
-			p = next
-			x.blocks.steps++
 		}
-		x.tableMu.Unlock()
+		return nil
 	}
+	if p.end == 0 {
+		return nil
+	}
+	x.through(h, p, false)
+	x.account(h, -4*int64(len(p.tail)))
+	for _, f := range p.features {
+		x.account(h, -featureBytes-int64(len(f.ID)))
+	}
+	if p.at != 0 {
+		h.pins[p.at].points.remove(ofPin, p)
+		x.unpin(h, p.at)
+	} else {
+		h.partial.remove(ofPin, p)
+	}
+	if p.under != 0 {
+		x.release(h, p.under)
+	}
+	if p.parent != nil {
+		p.parent.kids--
+	}
+	return p.parent
 }
 
-// releaseAll frees all points of a holder that has no records any more, also those that keep each other.
-func (x *Index) releaseAll(h *holder) {
-	x.inStretches(h.points, func(p uint32) {
-		x.stopWaiting(h, p)
-		pt := x.points.at(p)
-		if k := h.key(pt.handle); x.handles.get(k) == p {
-			x.handles.del(k)
+// leave takes a point out of its holder's lists.
+func (x *Index) leave(h *holder, p *point) {
+	if !p.lone {
+		if delete(h.byHash, p.hash); len(h.byHash) == 0 {
+			h.byHash = nil
 		}
-		x.dropExtra(h, p)
-		x.points.release(p)
-	})
-	h.points, h.handles = 0, 0
+	}
+	p.gone = true
+	h.points.remove(ofHolder, p)
+	h.pointed--
+	x.pointed--
+	x.account(h, -pointBytes-16*int64(len(p.records)))
 }
 
-// disown lets go of a point whose handle turned out to name something else. Its children keep it.
-func (x *Index) disown(h *holder, p uint32) {
-	x.dropRecords(h, p, func(*record) bool { return true })
-	x.handles.del(h.key(x.points.at(p).handle))
-	x.collect(h, p)
+// release takes back that a point follows a block that its holder knows by its hash.
+func (x *Index) release(h *holder, at spot) {
+	h.pins[at].anchored--
+	x.unpin(h, at)
+	x.blocks.dropBare(h, at)
+}
+
+// disown lets go of what a hash meant to a holder, because it turned out to name something else. What follows it keeps
+// it. The line stays, also if nothing else keeps it.
+func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 	x.counts.conflicts++
+	switch {
+	case l.point != nil:
+		l.point.kids++
+		defer func() { l.point.kids-- }()
+	case l.at != 0:
+		x.pinOf(h, l.at).anchored++
+		defer func() {
+			h.pins[l.at].anchored--
+			x.unpin(h, l.at)
+		}()
+	}
+	if p != nil {
+		if delete(h.byHash, p.hash); len(h.byHash) == 0 {
+			h.byHash = nil
+		}
+		p.lone = true
+		x.dropRecords(h, p, func(*record) bool { return true })
+		return
+	}
+	h.disowned = true
+	x.blocks.paintOne(at, change{h: h, drop: state{named: possession | known | copied}, add: state{named: unnamed}})
+	x.blocks.dropBare(h, at)
+}
+
+// fold makes points of a block that a holder knows by its hash, and of all such blocks after it: what they have to tell
+// of from now on is more than a claim can. It reports false when there is no room for that.
+func (x *Index) fold(h *holder, at spot) (*point, bool) {
+	b := &x.blocks
+	type folding struct {
+		at     spot
+		parent *point
+		p      *point
+	}
+	all := []folding{{at: at}}
+	for k := 0; k < len(all); k++ { // parents first
+		b.steps++
+		at := all[k].at
+		s := b.strands.At(at.strand())
+		if up := at + 1; up.offset() < s.length && b.stateAt(up, h.id).named&(known|unnamed) != 0 {
+			all = append(all, folding{at: up})
+		}
+		for c := s.child; c != 0; c = b.strands.At(c).next {
+			b.steps++
+			if up := spotOf(c, 0); b.strands.At(c).hung() == at.offset() && b.stateAt(up, h.id).named&(known|unnamed) != 0 {
+				all = append(all, folding{at: up})
+			}
+		}
+	}
+	if x.bytes()+int64(len(all))*(pointBytes+256) > x.config.Bytes {
+		return nil, false
+	}
+	points := make(map[spot]*point, len(all))
+	for k := range all {
+		at := all[k].at
+		st := b.stateAt(at, h.id)
+		hash, _ := b.hash(at)
+		p := &point{hash: hash, at: at, end: b.end(at) * x.size}
+		p.start = p.end - x.size
+		if p.lone = st.named&known == 0; !p.lone {
+			if h.byHash == nil {
+				h.byHash = map[uint64]*point{}
+			}
+			h.byHash[hash] = p
+		}
+		h.points.push(ofHolder, p)
+		h.pointed++
+		x.pointed++
+		x.account(h, pointBytes)
+		points[at] = p
+		pin := x.pinOf(h, at)
+		for q := h.points.first; pin.anchored > 0 && q != nil; q = q.links[ofHolder].next { // what followed the block follows the point
+			b.steps++
+			if q.under == at {
+				q.under, q.parent = 0, p
+				p.kids++
+				pin.anchored--
+			}
+		}
+		pin.points.push(ofPin, p)
+		up := b.before(at)
+		if p.parent = points[up]; p.parent != nil {
+			p.parent.kids++
+		} else if up != 0 {
+			p.under = up
+			x.pinOf(h, up).anchored++
+		}
+		for bits := st.named & possession; bits != 0; bits &= bits - 1 {
+			bit := bits & -bits
+			r := record{count: 1 + h.copies[copyOf{at, bit}], size: x.size}
+			r.tier, r.group = placeOf(bit)
+			p.records = append(p.records, r)
+			x.account(h, 16)
+			x.contribute(h, p, r, true)
+		}
+		b.paintOne(at, change{h: h, drop: state{named: allBits}})
+	}
+	return points[at], true
 }

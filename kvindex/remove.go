@@ -4,145 +4,270 @@ import (
 	"slices"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 )
 
-// removePlain takes one copy of each block from a holder that is not odd. It needs tableMu.
-func (x *Index) removePlain(h *holder, tier block.Tier, group uint8, handles []uint64) {
-	b := &x.blocks
-	b.findNamed(handles)
-	bit := maskBit(tier, group)
-	for rest := b.found; len(rest) > 0; {
-		f, mask := &rest[0], uint64(0)
-		at := f.spot
-		if f.at >= 0 && b.there(at) {
-			mask = b.maskAt(at, h.id)
-		}
-		n, c := 1, change{h: h, bit: bit}
-		switch {
-		case mask&maskNamed == 0:
-			x.removePoint(h, tier, group, f.handle)
-		case mask&bit == 0:
-			x.unknownRemoved(h)
-		case mask&maskCopied != 0 && x.dropKeyCopy(copyKey{f.key, bit, h.id}):
-		case mask&possession != bit, b.hasChild(h, at):
-			b.take(rest[:1], true, at, c) // it is elsewhere too, or what follows names it
-		default:
-			if n = b.runBack(rest, at); mask&maskCopied != 0 {
-				n = 1
-			}
-			if s := b.strands.at(at.strand()); n > 1 && s.child != 0 {
-				n = b.childless(h, s, at.offset(), n)
-			}
-			up := b.before(at - spot(n-1))
-			c.bit |= maskNamed
-			b.take(rest[:n], true, at, c)
-			if up != 0 {
-				b.unname(h, up)
-			}
-		}
-		rest = rest[n:]
-	}
+// Remove tells that a holder dropped one copy of each block from a tier and group. Hashes that are not known are
+// ignored.
+func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uint64) {
+	x.remove(id, tier, group, len(hashes), func(i int) uint64 { return hashes[i] })
 }
 
-// removePoint takes one copy from a point, if there is one.
-func (x *Index) removePoint(h *holder, tier block.Tier, group uint8, handle uint64) {
-	p := x.lookup(h, handle)
-	if p == 0 || !x.dropCopy(h, p, tier, group) {
-		x.unknownRemoved(h)
+func (x *Index) remove(id fleet.Holder, tier block.Tier, group, n int, hash func(i int) uint64) {
+	x.lock()
+	defer x.unlock()
+	h := x.holder(id)
+	if h == nil || tier >= block.NumTiers {
 		return
 	}
-	x.collect(h, p)
-}
-
-func (x *Index) unknownRemoved(h *holder) {
-	x.counts.unknownRemoved++
-	h.unknown++
-}
-
-// knows reports whether a holder knows the blocks of a set by their names.
-func (b *blocks) knows(h *holder, set setID) bool {
-	return b.sets.mask(b.sets.get(set, h.id).mask())&maskNamed != 0
-}
-
-// hasChild reports whether a holder knows a block after the one at a spot by its name.
-func (b *blocks) hasChild(h *holder, at spot) bool {
-	s := b.strands.at(at.strand())
-	if at.offset()+1 < s.length && b.knows(h, b.setAt(at+1)) {
-		return true
+	g := h.find(group)
+	if g < 0 {
+		x.unknownRemoved(h, n)
+		return
 	}
-	for c := s.child; c != 0; {
-		cs := b.strands.at(c)
-		b.steps++
-		if cs.at&strandOffset == at.offset() && b.knows(h, b.setAt(spotOf(c, 0))) {
-			return true
+	for from := 0; from < n; {
+		to := min(n, from+x.stretch(0))
+		x.roomToSplit(to - from)
+		for from < to {
+			from += x.removeSome(h, tier, uint8(g), from, to, hash)
 		}
-		c = cs.next
+		if from < n && !x.yield(h) {
+			return
+		}
 	}
-	return false
 }
 
-// childless returns how many of n blocks of a strand, from an offset backwards, have no strand hanging on them of
-// which a holder knows blocks by name. The first has none.
-func (b *blocks) childless(h *holder, s *strand, from uint32, n int) int {
-	for c := s.child; c != 0; {
-		cs := b.strands.at(c)
+// removeSome takes one copy of some blocks, from the i-th to the one before to at most, and returns of how many.
+func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, i, to int, hash func(i int) uint64) int {
+	b, bit := &x.blocks, placeBit(tier, group)
+	p, at := x.refer(h, hash(i))
+	if at == 0 {
+		r := -1
+		if p != nil {
+			r = p.find(tier, group)
+		}
+		switch {
+		case r < 0:
+			x.unknownRemoved(h, 1)
+		case p.records[r].count > 1:
+			p.records[r].count--
+		default:
+			x.dropRecords(h, p, func(r *record) bool { return r.tier == tier && r.group == group })
+		}
+		return 1
+	}
+	st := b.stateAt(at, h.id)
+	switch {
+	case st.named&bit == 0:
+		x.unknownRemoved(h, 1)
+		return 1
+	case st.named&copied != 0 && x.dropCopy(h, copyOf{at, bit}):
+		return 1
+	case st.named&possession != bit || b.hasChild(h, at): // it is elsewhere too, or its children need its key
+		b.paintOne(at, change{h: h, drop: state{named: bit}})
+		return 1
+	}
+	// Chains go from their ends: each hash is mostly that of the block before.
+	n := 1
+	if st.named&copied == 0 {
+		start, _ := b.segmentAt(at)
+		most := min(to-i, int(at.offset()-start)+1)
+		seconds := b.strands.At(at.strand()).run.Seconds()[:at.offset()+1]
+		for n < most && seconds[int(at.offset())-n] == hash(i+n)^b.veil && (len(h.byHash) == 0 || h.byHash[hash(i+n)] == nil) {
+			n++
+		}
+		n = b.childless(h, at, n)
+	}
+	lo := at - spot(n-1)
+	up := b.before(lo)
+	b.paint(at.strand(), lo.offset(), at.offset()+1, &change{h: h, drop: state{named: allBits}})
+	b.trim(at.strand())
+	b.dropBare(h, up)
+	return n
+}
+
+func (x *Index) unknownRemoved(h *holder, n int) {
+	x.counts.unknownRemoved += int64(n)
+	h.unknown += int64(n)
+}
+
+// dropCopy takes one copy beyond the first away, and reports whether there was one.
+func (x *Index) dropCopy(h *holder, c copyOf) bool {
+	switch h.copies[c] {
+	case 0:
+		return false
+	case 1:
+		delete(h.copies, c)
+		x.account(h, -copyBytes)
+	default:
+		h.copies[c]--
+	}
+	return true
+}
+
+// knows reports whether a holder knows the blocks of a set, or as parents.
+func (b *blocks) knows(h *holder, set setID) bool {
+	return b.sets.state(b.sets.get(set, h.id)).named&(known|unnamed) != 0
+}
+
+// hasChild reports whether a holder knows a block after the one at a spot, which it knows by its hash.
+func (b *blocks) hasChild(h *holder, at spot) bool {
+	s := b.strands.At(at.strand())
+	return at.offset()+1 < s.length && b.knows(h, b.setAt(at+1)) || b.childless(h, at, 1) == 0
+}
+
+// childless returns how many of n blocks of a strand, from a spot backwards, have no strand hanging on them of which a
+// holder knows blocks, and are followed by none of its points.
+func (b *blocks) childless(h *holder, at spot, n int) int {
+	for k := 0; k < n && len(h.pins) > 0; k++ {
+		if p := h.pins[at-spot(k)]; p != nil && p.anchored > 0 {
+			n = k
+		}
+	}
+	for c := b.strands.At(at.strand()).child; c != 0; {
+		cs := b.strands.At(c)
 		b.steps++
-		if off := cs.at & strandOffset; off < from && int(from-off) < n && b.knows(h, b.setAt(spotOf(c, 0))) {
-			n = int(from - off)
+		if off := cs.hung(); off <= at.offset() && int(at.offset()-off) < n && b.knows(h, b.setAt(spotOf(c, 0))) {
+			n = int(at.offset() - off)
 		}
 		c = cs.next
 	}
 	return n
 }
 
-// unname drops the claim of a holder that knows a block by its name and nothing else, if it has no block after it;
-// and so on with the one before.
-func (b *blocks) unname(h *holder, at spot) {
+// dropBare drops the claim of a holder that knows a block and has nothing of it, if it knows no block after it; and so
+// on with the one before.
+func (b *blocks) dropBare(h *holder, at spot) {
 	for at != 0 {
 		b.steps++
-		set := b.setAt(at)
-		mask := b.sets.mask(b.sets.get(set, h.id).mask())
-		if mask&maskNamed == 0 || mask&possession != 0 || b.hasChild(h, at) {
+		st := b.stateAt(at, h.id)
+		if st.named&(known|unnamed) == 0 || st.named&possession != 0 || b.hasChild(h, at) {
 			return
 		}
-		n := int(at.offset()-b.segmentStart(at)) + 1
-		s := b.strands.at(at.strand())
-		if n > 1 && s.child != 0 {
-			n = b.childless(h, s, at.offset(), n)
+		start, _ := b.segmentAt(at)
+		n := int(at.offset()-start) + 1
+		if n > 1 {
+			n = 1 + b.childless(h, at-1, n-1)
 		}
 		lo := at - spot(n-1)
 		up := b.before(lo)
-		b.paint(at.strand(), lo.offset(), at.offset()+1, change{h: h, bit: maskNamed})
-		b.stale = true
-		if at.offset()+1 == s.length {
-			b.trim(at.strand())
-		}
+		b.paint(at.strand(), lo.offset(), at.offset()+1, &change{h: h, drop: state{named: allBits}})
+		b.trim(at.strand())
 		at = up
 	}
 }
 
-// unnameStrand is unname for all blocks of a strand that may need it.
-func (b *blocks) unnameStrand(h *holder, i uint32) {
-	s := b.strands.at(i)
+// dropBares is dropBare for all blocks of a strand that may need it.
+func (b *blocks) dropBares(h *holder, i uint32) {
+	s := b.strands.At(i)
 	if s == nil || s.length == 0 {
 		return
 	}
 	from := uint32(0)
 	var ends []uint32
-	for _, g := range b.segments(s, nil) {
+	for _, g := range b.appendSegments(s, nil) {
 		if g.end > from && b.knows(h, g.set) {
 			ends = append(ends, g.end)
 		}
 		from = g.end
 	}
-	for c := s.child; c != 0; c = b.strands.at(c).next {
-		ends = append(ends, b.strands.at(c).at&strandOffset+1)
+	for c := s.child; c != 0; c = b.strands.At(c).next {
+		b.steps++
+		ends = append(ends, b.strands.At(c).hung()+1)
 	}
 	slices.Sort(ends)
-	for k := len(ends) - 1; k >= 0; k-- {
-		if s = b.strands.at(i); s == nil || s.length < ends[k] {
+	for _, end := range slices.Backward(ends) {
+		if s = b.strands.At(i); s != nil && s.length >= end {
+			b.dropBare(h, spotOf(i, end-1))
+		}
+	}
+}
+
+// change all that a holder has, at a look at every strand.
+func (x *Index) sweep(c change) (touched []uint32) {
+	b := &x.blocks
+	b.strands.Each(func(i uint32, s *strand) {
+		b.steps++
+		version := s.version
+		if b.paint(i, 0, s.length, &c); s.version != version {
+			touched = append(touched, i)
+		}
+	})
+	for _, i := range touched {
+		b.trim(i)
+	}
+	return touched
+}
+
+// Clear tells that a holder emptied one tier. What it has on other tiers stays, and stays known by its hashes. The
+// tier is whole again. If it was not, the tiers of blocks that still wait are not whole: the index may have lost the
+// blocks that they wait for.
+func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
+	x.lock()
+	defer x.unlock()
+	h := x.holder(id)
+	if h == nil || tier >= block.NumTiers {
+		return
+	}
+	lost := h.broken&(1<<tier) != 0
+	h.broken &^= 1 << tier
+	h.vague &^= 1 << tier
+	if h.named > 0 || h.believed > 0 {
+		for _, i := range x.sweep(change{h: h, drop: state{named: anyGroup << tier}, doubt: anyBelief}) {
+			x.blocks.dropBares(h, i)
+		}
+	}
+	var all []*point
+	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
+		all = append(all, p)
+	}
+	for _, p := range slices.Backward(all) { // children mostly before parents
+		x.blocks.steps++
+		if p.gone {
 			continue
 		}
-		b.unname(h, spotOf(i, ends[k]-1))
+		for _, r := range p.records {
+			if p.wait != nil && lost && r.tier != tier {
+				h.broken |= 1 << r.tier
+			}
+		}
+		x.dropRecords(h, p, func(r *record) bool { return r.tier == tier })
 	}
+}
+
+// Forget drops all that is known of a holder, at a look at every strand.
+func (x *Index) Forget(id fleet.Holder) {
+	x.lock()
+	defer x.unlock()
+	h := x.holder(id)
+	if h == nil {
+		return
+	}
+	x.setView(id, nil) // from here on no reader sees it
+	x.dropPoints(h)
+	if h.claims > 0 {
+		x.sweep(change{h: h, drop: state{allBits, allBits}, doubt: anyBelief})
+	}
+	x.account(h, -h.extra)
+	x.blocks.disinherit(h)
+	x.holders[id] = nil
+	x.known--
+	x.dismiss(h)
+	x.counts.forgotten++
+	if x.blocks.held == 0 && x.pointed == 0 {
+		x.reset()
+	} else {
+		x.fit()
+	}
+}
+
+// dropPoints forgets all points of a holder, and not what they cover and pin.
+func (x *Index) dropPoints(h *holder) {
+	x.pointed -= h.pointed
+	x.waiting -= int(h.waiting)
+	x.waitingBytes -= h.waitingBytes
+	x.blocks.steps += uint64(h.pointed)
+	h.pointed, h.waiting, h.waitingBytes = 0, 0, 0
+	h.points, h.queue, h.partial = list{}, list{}, list{}
+	h.byHash, h.waiters, h.pins, h.parts = nil, nil, nil, nil
 }

@@ -68,14 +68,13 @@ func (x *Index) compareShares() (excess int64) {
 		}
 	}
 	each := func(bytes, n int64) float64 { return float64(bytes) / float64(max(n, 1)) }
-	aClaim := each(b.slots.bytes()+b.names.bytes()+b.runs.bytes()+b.sets.bytes()+b.beliefs.bytes()+copyBytes*int64(len(x.copies)), claims)
-	aStrand := each(b.strands.bytes()+b.roots.bytes()+floatBytes*int64(len(b.floats)), begun)
-	aPoint := each(x.points.bytes()+x.records.bytes()+x.handles.bytes()+x.queued.bytes()+x.waiters.bytes(), int64(x.points.live()))
-	anExtra := each(x.extras.bytes()+x.extraBytes+x.covers.bytes()+x.parts.bytes(), extra)
+	aStrand := each(b.strands.Bytes()+b.heads.Bytes(), begun)
+	aClaim := each(b.bytes()-b.strands.Bytes()-b.heads.Bytes(), claims)
+	anExtra := each(x.extraBytes, extra)
 	all, most := 0.0, 0.0
 	for _, h := range x.holders {
 		if h != nil {
-			h.weight = aClaim*float64(h.claims) + aStrand*float64(b.begunBy(h)) + aPoint*float64(h.handles) + anExtra*float64(h.extra)
+			h.weight = aClaim*float64(h.claims) + aStrand*float64(b.begunBy(h)) + anExtra*float64(h.extra)
 			h.worker.weight += h.weight
 			all, most = all+h.weight, max(most, h.worker.weight)
 		}
@@ -108,14 +107,9 @@ const aboutMost = 0.98
 
 // spares reports whether a set has a holder at or below its share: the set's blocks stay while others can go.
 func (x *Index) spares(set setID) bool {
-	if set == 0 {
-		return false
-	}
-	if set&singleSet != 0 {
-		return !x.holders[set.single().holder()].over
-	}
-	for _, w := range x.blocks.sets.run(set) {
-		if x.blocks.steps++; !x.holders[setMember(w).holder()].over {
+	var one [1]uint64
+	for _, w := range x.blocks.sets.members(set, &one) {
+		if x.blocks.steps++; !x.holders[member(w).holder()].over {
 			return true
 		}
 	}

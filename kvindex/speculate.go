@@ -3,6 +3,7 @@ package kvindex
 import (
 	"cmp"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -12,8 +13,8 @@ import (
 // belief is what one Speculate made believed: that a holder has the blocks of a chain up to a leaf, until a time. The
 // claims of the holder on these blocks name it; it lives while one does. 32 bytes.
 type belief struct {
-	until  int64 // unix nanoseconds; believed while now is before it
-	leaf   block.Key
+	until  int64  // unix nanoseconds; believed while now is before it
+	leaf   spot   // the last of them
 	blocks uint32 // that name it
 	holder fleet.Holder
 	prev   uint32 // neighbours in the queue; of free ones the next
@@ -56,7 +57,7 @@ func (q *beliefs) until(i uint32) int64 {
 }
 
 // push returns a new belief, the youngest.
-func (q *beliefs) push(id fleet.Holder, leaf block.Key, until int64) uint32 {
+func (q *beliefs) push(id fleet.Holder, until int64) uint32 {
 	i := q.free
 	if i != 0 {
 		q.free = q.at(i).prev
@@ -75,7 +76,7 @@ func (q *beliefs) push(id fleet.Holder, leaf block.Key, until int64) uint32 {
 	}
 	b := q.at(i)
 	atomic.StoreInt64(&b.until, until)
-	b.leaf, b.holder, b.blocks = leaf, id, 0
+	b.leaf, b.holder, b.blocks = 0, id, 0
 	q.enqueue(i)
 	q.n++
 	return i
@@ -196,47 +197,59 @@ func (x *Index) expect(id fleet.Holder, keys []block.Key, until int64) {
 		return
 	}
 	x.pass()
-	if x.expire(len(keys)) > 0 {
-		x.sweepSome() // no event does where none come
-	}
+	x.expire(len(keys))
 	if over := len(keys) - x.config.MaxSpeculative; over > 0 {
 		keys = keys[:x.config.MaxSpeculative]
 		x.counts.speculativeDropped += int64(over)
 	}
-	parent, rooted := block.Key(0), true
-	for len(keys) > 0 {
-		n := min(len(keys), x.stretch(keyStretch, 0))
+	for at := spot(0); len(keys) > 0; {
+		n := min(len(keys), x.stretch(0))
 		if !x.roomy(need{handles: n, keyed: true}) {
 			x.counts.speculativeDropped += int64(len(keys))
 			x.dropBeliefs(len(keys))
-			x.sweepSome()
 			return
 		}
-		x.believe(h, keys[:n], parent, rooted, until)
-		parent, rooted = keys[n-1], false
+		if at = x.believe(h, at, keys[:n], until); at == 0 {
+			return
+		}
 		keys = keys[n:]
 	}
 }
 
-// believe makes one belief of a stretch of keys.
-func (x *Index) believe(h *holder, keys []block.Key, parent block.Key, rooted bool, until int64) {
-	q := &x.blocks.beliefs
+// believe makes one belief of a stretch of keys after a block, and returns the last one's spot; 0 when it is not
+// believed any more, or cannot be.
+func (x *Index) believe(h *holder, at spot, keys []block.Key, until int64) spot {
+	b, q := &x.blocks, &x.blocks.beliefs
 	if q.n >= maxBeliefs {
-		if x.dropBeliefs(1); q.n >= maxBeliefs {
+		if x.dropBeliefs(1); q.n >= maxBeliefs || at != 0 && !b.there(at) {
 			x.counts.speculativeDropped += int64(len(keys))
-			return
+			return 0
 		}
 	}
-	i := q.push(h.id, keys[len(keys)-1], until)
-	x.tableMu.Lock()
+	i := q.push(h.id, until)
 	q.at(i).blocks++ // so that it lives while it is applied
-	x.storeRun(keys, parent, rooted, change{h: h, belief: i})
-	q.at(i).blocks--
-	x.tableMu.Unlock()
-	if q.at(i).blocks == 0 {
+	c := change{h: h, belief: i}
+	for len(keys) > 0 {
+		first, n := b.follow(at, keys)
+		if n == 0 {
+			at = b.grow(at, keys, nil, &c, x.tick())
+			break
+		}
+		at = first + spot(n) - 1
+		b.paint(first.strand(), first.offset(), at.offset()+1, &c)
+		b.strands.At(first.strand()).use(x.tick())
+		keys = keys[n:]
+	}
+	q.at(i).leaf = at
+	if q.at(i).blocks--; q.at(i).blocks == 0 {
 		q.release(h, i) // all of it is proven, or believed for longer
 	}
-	x.dropBeliefs(int(q.claims - int64(x.config.MaxSpeculative)))
+	if over := q.claims - int64(x.config.MaxSpeculative); over > 0 {
+		if x.dropBeliefs(int(over)); !b.there(at) {
+			return 0
+		}
+	}
+	return at
 }
 
 // dropBeliefs makes the oldest beliefs end before their time, until so many blocks fewer are believed or none is left.
@@ -253,12 +266,10 @@ func (x *Index) dropBelief(i uint32) int64 {
 	b := &x.blocks
 	it := b.beliefs.at(i)
 	n, h := int64(it.blocks), x.holders[it.holder]
-	x.tableMu.Lock()
-	if at := b.locate(it.leaf); at != 0 {
-		b.doubtPath(at, change{h: h, doubt: i})
+	if at := it.leaf; b.there(at) { // it may be another block by now: then the belief is not found
+		b.doubtPath(at, &change{h: h, doubt: i})
 		b.trim(at.strand())
 	}
-	x.tableMu.Unlock()
 	if it.blocks > 0 {
 		b.beliefs.lose(h, i)
 	}
@@ -271,47 +282,54 @@ func (x *Index) doubt(id fleet.Holder, keys []block.Key, known int, until int64)
 	if h == nil || known >= len(keys) {
 		return
 	}
-	b.ghosts = b.ghosts[:0]
-	x.tableMu.Lock()
-	defer x.tableMu.Unlock()
-	for n, steps := len(keys), 1; n > known; steps++ {
-		if steps%keyStretch == 0 { // readers come in between
-			x.tableMu.Unlock()
-			x.tableMu.Lock()
+	runs, n := b.walk(keys)
+	leaf := spot(0) // the last of the known ones
+	for _, r := range slices.Backward(runs) {
+		n -= r.n
+		b.steps++
+		if from := max(known-n, 0); from < r.n {
+			b.paint(r.first.strand(), r.first.offset()+uint32(from), r.first.offset()+uint32(r.n), &change{h: h, expired: until})
+			b.trim(r.first.strand())
 		}
-		at := b.locate(keys[n-1])
-		if at == 0 {
-			n--
-			continue
+		if known > n && leaf == 0 {
+			leaf = r.first + spot(min(known-n, r.n)) - 1
+			break
 		}
-		// A key determines what is before it: so many blocks of the strand are the keys before.
-		lo := at.offset() + 1 - min(at.offset()+1, uint32(n-known))
-		b.paint(at.strand(), lo, at.offset()+1, change{h: h, expired: until})
-		b.trim(at.strand())
-		n -= int(at.offset() + 1 - lo)
-	}
-	if known == 0 {
-		return
 	}
 	// What is left of a belief must be found by its leaf.
-	if at := b.locate(keys[known-1]); at != 0 {
-		if q := b.sets.get(b.setAt(at), id).belief(); q != 0 && b.beliefs.until(q) == until {
-			b.beliefs.at(q).leaf = keys[known-1]
+	if leaf != 0 && b.there(leaf) {
+		if q := b.sets.get(b.setAt(leaf), id).belief(); q != 0 && b.beliefs.until(q) == until {
+			b.beliefs.at(q).leaf = leaf
 		}
 	}
 }
 
+// keyRun is some blocks that follow each other on a strand.
+type keyRun struct {
+	first spot
+	n     int
+}
+
+// walk returns where the blocks of keys are that begin a chain, as many as are there.
+func (b *blocks) walk(keys []block.Key) (runs []keyRun, n int) {
+	for at := spot(0); n < len(keys); {
+		first, more := b.follow(at, keys[n:])
+		if more == 0 {
+			break
+		}
+		runs = append(runs, keyRun{first, more})
+		at, n = first+spot(more)-1, n+more
+	}
+	return runs, n
+}
+
 // doubtPath takes a belief back from a block and all before it.
-func (b *blocks) doubtPath(at spot, c change) {
+func (b *blocks) doubtPath(at spot, c *change) {
 	it := b.beliefs.at(c.doubt)
-	for it.blocks > 0 {
+	for at != 0 && it.blocks > 0 {
 		b.steps++
 		b.paint(at.strand(), 0, at.offset()+1, c)
-		s := b.strands.at(at.strand())
-		if s.parent == 0 {
-			return
-		}
-		at = spotOf(s.parent, s.at&strandOffset)
+		at = b.before(spotOf(at.strand(), 0))
 	}
 }
 
@@ -319,7 +337,7 @@ func (b *blocks) doubtPath(at spot, c change) {
 func (x *Index) expire(n int) (blocks int64) {
 	q := &x.blocks.beliefs
 	now := x.now.Load()
-	// What has a longer life stands before others: let it go to the end, some at a time.
+	// A belief with a longer life stands before others: let it go to the end, some at a time.
 	alive := 4
 	for most := 2*int64(n) + 64; blocks < most && q.head != 0; most-- {
 		i := q.head
@@ -339,6 +357,6 @@ func (x *Index) expire(n int) (blocks int64) {
 // endLost ends a holder's lost beliefs, and its expired ones. It looks at every strand where there are lost ones.
 func (x *Index) endLost(h *holder) {
 	if h.lost > 0 {
-		x.sweepStrands(change{h: h, expired: cmp.Or(x.now.Load(), lost)})
+		x.sweep(change{h: h, expired: cmp.Or(x.now.Load(), lost)})
 	}
 }

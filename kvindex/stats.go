@@ -71,7 +71,7 @@ func (x *Index) Stats() Stats {
 		Blocks:             x.blocks.held,
 		Memberships:        x.blocks.memberships,
 		Speculative:        x.blocks.beliefs.claims,
-		Handles:            int64(x.points.live()) + x.named(),
+		Handles:            x.pointed + x.named(),
 		Waiting:            int64(x.waiting),
 		Bytes:              x.bytes(),
 		Budget:             x.config.Bytes,
@@ -116,7 +116,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
-		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Handles: h.handles + h.named, Waiting: h.waiting,
+		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Handles: h.pointed + h.named, Waiting: h.waiting,
 		Provable: !x.view(h.id).unknown, Refused: h.refused, UnknownRemoved: h.unknown, Whole: h.broken == 0,
 	}
 	s.Groups = slices.Grow(s.Groups, len(h.groups))

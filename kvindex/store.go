@@ -3,13 +3,30 @@ package kvindex
 import (
 	"cmp"
 	"slices"
+	"unsafe"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
 
 // Store tells that a holder announced blocks. The index keeps nothing of s.
-func (x *Index) Store(id fleet.Holder, s *Stored) {
+func (x *Index) Store(id fleet.Holder, s *Stored) { x.store(id, s, nil) }
+
+// StoreKeys tells that a holder has new copies of the blocks keys, a run of one chain, where the keys are the hashes that
+// [Index.Remove] takes back. parent is the key of the block before the first; hasParent false: the run begins the
+// chain. A block that is there already has one copy more, as with OriginNew. Blocks of an unknown parent wait for it.
+// The group has full attention.
+func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key) {
+	x.store(id, &Stored{Tier: tier, Group: group, Parent: uint64(parent), HasParent: hasParent, Origin: OriginNew}, keys)
+}
+
+// RemoveKeys is [Index.Remove] of blocks that [Index.StoreKeys] stored.
+func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []block.Key) {
+	x.remove(id, tier, group, len(keys), func(i int) uint64 { return uint64(keys[i]) })
+}
+
+// store is Store of s, or of blocks whose keys are known: then they are their hashes, too.
+func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
 	x.lock()
 	defer x.unlock()
 	h := x.meet(id)
@@ -20,16 +37,14 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		x.refuse(h, allTiers)
 		return
 	}
-	if h.keyed {
-		x.refuse(h, 1<<s.Tier) // its events carry keys
-		return
-	}
-	if len(s.Handles) > 0 && !h.odd {
-		x.blocks.names.touch(s.Handles[0]) // an event of one block is little else than that
-	}
-	x.advance()
+	x.pass()
 	x.endLost(h)
-	if s.impossible() {
+	a := announcement{Stored: s, holder: h, aligned: s.aligned(), features: inOrder(s.Features)}
+	if keys != nil {
+		a.keys, a.aligned, s.BlockSize = keys, true, int(x.size)
+		s.Handles = unsafe.Slice((*uint64)(unsafe.SliceData(keys)), len(keys))
+	}
+	if a.impossible() {
 		x.refuse(h, 1<<s.Tier)
 		return
 	}
@@ -41,52 +56,25 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 		x.refuse(h, 1<<s.Tier)
 		return
 	}
-	a := announcement{Stored: s, holder: h, group: uint8(g), aligned: s.aligned(), features: inOrder(s.Features)}
-	if !x.judge(&a) {
+	if a.group = uint8(g); !x.judge(&a) {
 		return
 	}
 	if !s.HasParent && !s.RootUnknown {
 		a.root = x.hasher.Ahead(x.hasher.Root(s.Scope), s.First)
 	}
 	for a.from < len(s.Handles) {
-		a.to = min(a.from+x.stretch(h.stretch(), s.BlockSize), len(s.Handles))
+		a.to = min(a.from+x.stretch(s.BlockSize), len(s.Handles))
 		if !x.makeRoom(h, a.need()) {
 			x.refuse(h, 1<<s.Tier)
 			break
 		}
 		x.blocks.steps += uint64(a.to - a.from)
-		x.tableMu.Lock()
-		v := applied
-		if h.odd {
-			a.from = x.apply(&a)
-		} else {
-			a.from, v = x.applyPlain(&a)
-		}
-		x.tableMu.Unlock()
-		switch v {
-		case stale:
-			if !x.sweepFor(h) {
-				return
-			}
-			a.swept = true // what is strange after it is not so for a name that nobody uses
-		case strange:
-			if !x.unfold(h) {
-				return
-			}
-		}
-		if v != applied {
-			continue // what waits is woken after the rest, which may know its place better
-		}
-		if !x.wake(h) {
-			return
-		}
+		a.from = x.apply(&a)
+		x.wake(h)
 		x.boundWaiting()
 		if a.from < len(s.Handles) && !x.yield(h) {
 			return
 		}
-	}
-	if x.wake(h) {
-		x.boundWaiting()
 	}
 }
 
@@ -97,11 +85,11 @@ func (s *Stored) aligned() bool {
 
 // impossible reports whether no engine can have the announced blocks: they are too large, or one is its own parent.
 // Longer circles are found where they close: see circular.
-func (s *Stored) impossible() bool {
+func (s *announcement) impossible() bool {
 	if s.BlockSize > block.MaxSize || len(s.Tokens) > MaxChain {
 		return true
 	}
-	if !s.aligned() {
+	if !s.aligned {
 		return false
 	}
 	for i, handle := range s.Handles {
@@ -127,11 +115,11 @@ type announcement struct {
 	*Stored
 	holder   *holder
 	group    uint8
-	aligned  bool // tokens tell which handle is where
+	aligned  bool        // tokens tell which hash is where
+	keys     []block.Key // of the blocks, where they are known
 	root     block.Key
 	copies   bool // a block that is there already has one copy more
-	from, to int  // the stretch of handles to apply
-	swept    bool // names that nobody uses are gone since it began
+	from, to int  // the stretch of hashes to apply
 
 	features []block.Feature // by offset
 }
@@ -189,117 +177,284 @@ func (x *Index) judge(a *announcement) bool {
 	return true
 }
 
-// announced reports whether a holder announced a handle on a tier in a group.
-func (x *Index) announced(h *holder, handle uint64, tier block.Tier, group uint8) bool {
-	if !h.odd {
-		if _, at, ok := x.knownBy(h, handle); ok {
-			return x.blocks.maskAt(at, h.id)&maskBit(tier, group) != 0
-		}
+// announced reports whether a holder announced a hash on a tier in a group.
+func (x *Index) announced(h *holder, hash uint64, tier block.Tier, group uint8) bool {
+	p, at := x.refer(h, hash)
+	if at != 0 {
+		return x.blocks.stateAt(at, h.id).named&placeBit(tier, group) != 0
 	}
-	p := x.lookup(h, handle)
-	return p != 0 && x.find(p, tier, group) != 0
+	return p != nil && p.find(tier, group) >= 0
 }
 
-// apply applies a stretch of an odd holder's announcement, and returns the index of the first handle that is left;
-// len(handles) when the rest is impossible. It needs tableMu.
+// apply applies a stretch of an announcement, and returns the index of the first hash that is left; len(Handles) when
+// the rest is impossible.
 func (x *Index) apply(a *announcement) int {
 	h := a.holder
-	// cur is the resolved point before the next block; placed tells that it, or the root, is known.
-	cur, placed := uint32(0), false
+	l, placed := line{root: a.root}, !a.HasParent && !a.RootUnknown
 	parent, hasParent := a.Parent, a.HasParent
 	if a.from > 0 {
 		parent, hasParent = a.Handles[a.from-1], true
 	}
-	if !hasParent {
-		placed = !a.RootUnknown
-	} else if cur = x.lookup(h, parent); cur != 0 && x.points.at(cur).end != 0 {
-		placed = true
-	} else {
-		cur = 0
+	if hasParent {
+		l, placed = x.after(x.refer(h, parent))
 	}
-	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
 	for i := a.from; i < a.to; i++ {
-		handle := a.Handles[i]
-		p := x.lookup(h, handle)
-		if a.aligned {
-			if p != 0 && x.points.at(p).end == 0 {
-				// What it covers must be right before it is resolved.
-				if at := x.find(p, r.tier, r.group); at != 0 {
-					x.records.at(at).shrink(r.size)
-				}
+		if placed && a.aligned && l.point == nil && a.BlockSize == int(x.size) {
+			if i += x.applyRun(a, i, &l); i == a.to {
+				break
 			}
-			p = x.place(a, i, p, cur, placed, parent, hasParent)
-			if p == 0 {
-				x.refuse(h, 1<<a.Tier) // beyond MaxChain, or its own ancestor
-				return len(a.Handles)
+			if i > a.from {
+				parent, hasParent = a.Handles[i-1], true
 			}
-		} else if p == 0 {
-			p = x.add(h, handle)
-			x.wait(h, p, 0, false, nil, nil)
 		}
-		if e := x.points.at(p).extra; e != 0 && !x.fits(len(x.extras.at(e).through)) {
+		ok := false
+		if l, placed, ok = x.applyOne(a, i, l, placed, parent, hasParent); !ok {
 			x.refuse(h, 1<<a.Tier)
 			return len(a.Handles)
 		}
-		x.note(h, p, r, a.copies)
-		parent, hasParent = handle, true
-		cur, placed = p, x.points.at(p).end != 0
-		if !placed {
-			cur = 0
-		}
+		parent, hasParent = a.Handles[i], true
 	}
 	return a.to
 }
 
-// place returns the point of the i-th block of an aligned announcement: p if that is right, or else a new one; at its
-// place if that is known, else waiting.
-func (x *Index) place(a *announcement, i int, p, cur uint32, placed bool, parent uint64, hasParent bool) uint32 {
-	h := a.holder
-	tokens := a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize]
-	if !placed {
-		if hasParent && x.circular(h, a.Handles[i], parent) {
-			return 0
-		}
-		if p == 0 {
-			p = x.add(h, a.Handles[i])
-		}
-		if x.points.at(p).end == 0 {
-			x.wait(h, p, parent, hasParent, tokens, x.relative(a, i))
-		}
-		return p
-	}
-	if p != 0 && x.points.at(p).end != 0 && a.RootUnknown {
-		return p // its tokens came without their salt or images: the handle knows better
-	}
-	start := uint32(0)
-	if cur != 0 {
-		start = x.points.at(cur).end
-	}
-	if int(start)+len(tokens) > MaxChain {
+// applyRun applies as many blocks of an announcement, from the i-th on, as their hashes can name: blocks of our size on
+// a line. It moves the line along.
+func (x *Index) applyRun(a *announcement, i int, l *line) (done int) {
+	h, size := a.holder, int(x.size)
+	n := min(a.to-i, MaxChain/size-int(l.end)/size)
+	if n <= 0 {
 		return 0
 	}
-	s := x.walk(cur, a.root, tokens, absolute(x.relative(a, i), int(start)))
-	if p != 0 && x.points.at(p).end != 0 {
-		if x.agrees(p, &s) {
-			return p
-		}
-		if cur == p { // a block cannot be its own parent
-			return 0
-		}
-		if cur != 0 {
-			x.points.at(cur).kids++ // p may be all that keeps it
-		}
-		x.disown(h, p)
-		if cur != 0 {
-			x.points.at(cur).kids--
-		}
-		p = 0
+	var keys []block.Key
+	if a.keys != nil {
+		keys = a.keys[i : i+n]
+	} else {
+		keys = x.next(l, a.Tokens[i*size:(i+n)*size], absolute(a.within(i, i+n), int(l.end)-i*size)).keys
 	}
-	if p == 0 {
+	hashes, bit := a.Handles[i:i+n], placeBit(a.Tier, a.group)
+	for done < n {
+		if done += x.placeKeys(h, l, hashes[done:], keys[done:], bit, a.copies); done == n {
+			break
+		}
+		p := h.byHash[hashes[done]]
+		if p == nil || p.end != 0 {
+			break
+		}
+		if r := p.find(a.Tier, a.group); r >= 0 {
+			p.records[r].shrink(x.size)
+		}
+		if !x.settle(h, p, l, keys[done]) {
+			break
+		}
+		x.noteNamed(h, l.at, bit, a.copies)
+		done++
+	}
+	return done
+}
+
+// placeKeys notes that a holder has the blocks of keys, which follow a line, on the tier and in the group of a bit: as
+// many, from the first on, as their hashes can name. It moves the line along.
+func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key, bit uint64, copies bool) (done int) {
+	b, tick := &x.blocks, x.tick()
+	for done < len(keys) {
+		rest, end := keys[done:], uint32(0)
+		at, n := b.follow(l.at, rest)
+		if n == 0 {
+			last := b.grow(l.at, rest, nil, &change{h: h}, tick)
+			end = last.strand()
+			at, n = b.follow(l.at, rest)
+		}
+		ok := x.nameable(h, at, hashes[done:done+n])
+		if ok > 0 {
+			if copies {
+				x.countCopies(h, at, uint32(ok), bit)
+			}
+			b.paint(at.strand(), at.offset(), at.offset()+uint32(ok), &change{h: h, add: state{named: bit | known}})
+			b.strands.At(at.strand()).use(tick)
+			x.rouse(h, hashes[done:done+ok])
+			l.at, l.end = at+spot(ok)-1, l.end+uint32(ok)*x.size
+			done += ok
+		}
+		if ok < n {
+			b.trim(end) // what was added for the rest
+			break
+		}
+	}
+	return done
+}
+
+// nameable makes hashes name blocks for a holder that follow each other on a strand, and returns of how many, from the
+// first on, that is so.
+func (x *Index) nameable(h *holder, at spot, hashes []uint64) int {
+	b := &x.blocks
+	seconds := b.strands.At(at.strand()).run.Seconds()[at.offset():]
+	for k, hash := range hashes {
+		if k%ahead == 0 {
+			for _, next := range hashes[k:min(k+ahead, len(hashes))] {
+				b.names.Touch(b.names.Hash(next))
+			}
+		}
+		if len(h.byHash) > 0 && h.byHash[hash] != nil || h.disowned && b.stateAt(at+spot(k), h.id).named&unnamed != 0 {
+			return k
+		}
+		switch w := hash ^ b.veil; {
+		case seconds[k] == w && w != 0:
+		case seconds[k] != 0 || w == 0 || b.named(hash) != 0:
+			return k
+		default:
+			b.name(at+spot(k), hash)
+		}
+	}
+	return len(hashes)
+}
+
+// noteNamed notes the announcement of a block that a holder knows by its hash.
+func (x *Index) noteNamed(h *holder, at spot, bit uint64, copies bool) {
+	if copies {
+		x.countCopies(h, at, 1, bit)
+	}
+	x.blocks.paintOne(at, change{h: h, add: state{named: bit}})
+	x.blocks.strands.At(at.strand()).use(x.tick())
+}
+
+// copyOf names a block on one tier in one group.
+type copyOf struct {
+	at  spot
+	bit uint64
+}
+
+// countCopies notes the copies that a store adds of n blocks of a strand, from a spot on.
+func (x *Index) countCopies(h *holder, at spot, n uint32, bit uint64) {
+	b := &x.blocks
+	for lo, hi := at.offset(), at.offset()+n; lo < hi; {
+		_, g := b.segmentAt(spotOf(at.strand(), lo))
+		end := min(g.end, hi)
+		if b.sets.state(b.sets.get(g.set, h.id)).named&bit != 0 {
+			if h.copies == nil {
+				h.copies = map[copyOf]uint32{}
+			}
+			for k := lo; k < end; k++ {
+				b.steps++
+				x.addCopies(h, copyOf{spotOf(at.strand(), k), bit}, 1)
+			}
+			b.paint(at.strand(), lo, end, &change{h: h, add: state{named: copied}})
+		}
+		lo = end
+	}
+}
+
+// addCopies notes more copies of a block. The claim must have the flag copied.
+func (x *Index) addCopies(h *holder, c copyOf, n uint32) {
+	if h.copies == nil {
+		h.copies = map[copyOf]uint32{}
+	}
+	if h.copies[c] == 0 {
+		x.account(h, copyBytes)
+	}
+	h.copies[c] += n
+}
+
+// applyOne applies the announcement of one block, whatever it is. It returns the line after the block and whether its
+// place is known. ok is false when it is impossible.
+func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uint64, hasParent bool) (after line, known, ok bool) {
+	h, hash := a.holder, a.Handles[i]
+	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
+	p, at := x.refer(h, hash)
+	resolved := at != 0 || p != nil && p.end != 0
+	switch {
+	case !a.aligned:
+		if !resolved && p == nil {
+			p = x.add(h, hash)
+		}
+		if !resolved {
+			x.wait(h, p, &waiting{})
+		}
+	case !placed && !resolved:
+		if hasParent && (p == nil || !p.wait.hasParent) && x.circular(h, hash, parent) {
+			return l, false, false
+		}
+		if p == nil {
+			p = x.add(h, hash)
+		}
+		w := waiting{parent: parent, hasParent: hasParent}
+		if a.keys != nil {
+			w.key = a.keys[i]
+		} else {
+			w.tokens, w.features = a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], x.relative(a, i)
+		}
+		x.wait(h, p, &w)
+	case placed && !(resolved && a.RootUnknown):
+		if p, at, ok = x.place(a, i, &l, p, at, &r); !ok {
+			return l, false, false
+		}
+	}
+	if p, ok = x.announce(h, p, at, r, a.copies); !ok {
+		return l, false, false
+	}
+	if p != nil {
+		at = 0
+	}
+	after, known = x.after(p, at)
+	return after, known, true
+}
+
+// place finds or makes what the hash of the i-th block of an aligned announcement means, on a line. ok is false when it
+// is impossible.
+func (x *Index) place(a *announcement, i int, l *line, p *point, at spot, r *record) (_ *point, _ spot, ok bool) {
+	h := a.holder
+	if int(l.end)+a.BlockSize > MaxChain {
+		return nil, 0, false
+	}
+	var s step
+	if a.keys != nil {
+		s = x.stepTo(l, a.keys[i])
+	} else {
+		s = x.next(l, a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], absolute(x.relative(a, i), int(l.end)))
+	}
+	if at != 0 || p != nil && p.end != 0 {
+		if x.agrees(p, at, l, &s) {
+			return p, at, true
+		}
+		if p != nil && p == l.point || at != 0 && l.point == nil && at == l.at {
+			return nil, 0, false // a block cannot be its own parent
+		}
+		x.disown(h, p, at, l)
+		p = nil
+	}
+	if p == nil {
 		p = x.add(h, a.Handles[i])
+	} else if k := p.find(r.tier, r.group); k >= 0 {
+		p.records[k].shrink(r.size) // what it covers must be right before it is resolved
 	}
-	x.resolve(h, p, cur, &s)
-	return p
+	x.resolve(h, p, l, &s)
+	return p, 0, true
+}
+
+// stepTo returns the step to the block of a key that was not computed from tokens.
+func (x *Index) stepTo(l *line, key block.Key) step {
+	x.scratch.keys = append(x.scratch.keys[:0], key)
+	return step{keys: x.scratch.keys, end: l.end + x.size}
+}
+
+// announce notes a record of what a hash means. It returns the point if it is one by now; false when there is no room
+// for it.
+func (x *Index) announce(h *holder, p *point, at spot, r record, copies bool) (*point, bool) {
+	if at != 0 {
+		bit, has := placeBit(r.tier, r.group), false
+		if r.size > x.size {
+			has = x.blocks.stateAt(at, h.id).named&bit != 0 // what is there covers less, which is what is sure
+		}
+		if r.size == 0 || r.size == x.size || has {
+			x.noteNamed(h, at, bit, copies)
+			return nil, true
+		}
+		var ok bool
+		if p, ok = x.fold(h, at); !ok {
+			return nil, false
+		}
+	}
+	x.note(h, p, r, copies)
+	return p, true
 }
 
 // relative returns the features that start in the i-th block, with offsets relative to its first token.

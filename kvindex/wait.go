@@ -6,72 +6,51 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// queue is the doubly linked list of a holder's waiting points, oldest first.
-type queue struct {
-	head, tail uint32
+// waiting is what a point tells of its place that is not known yet.
+type waiting struct {
+	parent    uint64 // hash
+	hasParent bool   // false: only the point's own hash is known
+	tokens    []block.Token
+	features  []block.Feature // at positions relative to the point's first token
+	key       block.Key       // of the block, where it was told without tokens
 }
 
-type queued struct {
-	prev, next uint32
-	what       uint32
-}
-
-func (x *Index) enqueue(q *queue, what uint32) uint32 {
-	i := x.queued.alloc()
-	*x.queued.at(i) = queued{prev: q.tail, what: what}
-	if q.tail != 0 {
-		x.queued.at(q.tail).next = i
-	} else {
-		q.head = i
+func (w *waiting) bytes() int64 {
+	n := int64(80 + 4*len(w.tokens))
+	for i := range w.features {
+		n += featureBytes + int64(len(w.features[i].ID))
 	}
-	q.tail = i
-	return i
+	return n
 }
 
-func (x *Index) dequeue(q *queue, i uint32) {
-	it := x.queued.at(i)
-	if it.prev != 0 {
-		x.queued.at(it.prev).next = it.next
-	} else {
-		q.head = it.next
-	}
-	if it.next != 0 {
-		x.queued.at(it.next).prev = it.prev
-	} else {
-		q.tail = it.prev
-	}
-	x.queued.release(i)
-}
-
-// wait lets an unresolved point wait: for its parent when tokens are known, else for someone who knows the handle's
-// place. A point that waits already learns what it did not know.
-func (x *Index) wait(h *holder, p uint32, parent uint64, hasParent bool, tokens []block.Token, features []block.Feature) {
-	pt := x.points.at(p)
-	e := x.extraOf(h, p)
-	if e.item == 0 {
-		e.item = x.enqueue(&h.queue, p)
+// wait lets a point without a place wait: for its parent when that is known, else for an announcement that knows the
+// place of its hash. A point that waits already learns what it did not know.
+func (x *Index) wait(h *holder, p *point, w *waiting) {
+	if p.wait == nil {
+		p.wait = &waiting{}
+		h.queue.push(ofQueue, p)
 		h.waiting++
 		x.waiting++
-		x.countWaiting(h, waitingBase)
+		x.countWaiting(h, waitingBytes+p.wait.bytes())
+		x.account(h, p.wait.bytes())
 	}
-	if len(tokens) == 0 || !hasParent || parent == pt.handle || len(e.tokens) > 0 {
+	if !w.hasParent || w.parent == p.hash || p.wait.hasParent {
 		return
 	}
-	x.weigh(h, e, -1)
-	e.tokens = slices.Clone(tokens)
-	e.features = slices.Clone(features)
-	x.weigh(h, e, 1)
-	x.countWaiting(h, e.bytes())
-	e.parent, e.hasParent = parent, true
-	k := h.key(parent)
-	if e.sibling = x.waiters.get(k); e.sibling != 0 {
-		x.extras.at(x.points.at(e.sibling).extra).before = p
+	old := p.wait.bytes()
+	w.tokens, w.features = slices.Clone(w.tokens), slices.Clone(w.features)
+	p.wait = w
+	x.account(h, w.bytes()-old)
+	x.countWaiting(h, w.bytes()-old)
+	if h.waiters == nil {
+		h.waiters = map[uint64]*list{}
 	}
-	x.waiters.put(k, p)
-	if q := x.lookup(h, parent); q != 0 {
-		pt.parent = q
-		x.points.at(q).kids++
+	l := h.waiters[w.parent]
+	if l == nil {
+		l = &list{}
+		h.waiters[w.parent] = l
 	}
+	l.push(ofParent, p)
 }
 
 // maxLineage bounds how many waiting ancestors of a block circular looks at. No engine announces a chain of that
@@ -80,32 +59,22 @@ const maxLineage = 4096
 
 // circular reports whether a block would become its own ancestor by waiting for a parent: the parent itself waits for
 // the block, directly or through other waiting blocks.
-func (x *Index) circular(h *holder, handle, parent uint64) bool {
-	if x.waiters.get(h.key(handle)) == 0 {
+func (x *Index) circular(h *holder, hash, parent uint64) bool {
+	if h.waiters[hash] == nil {
 		return false
 	}
-	if p := x.lookup(h, handle); p != 0 && (x.points.at(p).end != 0 || len(x.extras.at(x.points.at(p).extra).tokens) > 0) {
-		return false // it has its place, or waits for a parent already, and for no other
-	}
 	for range maxLineage {
-		if parent == handle {
+		if parent == hash {
 			return true
 		}
-		p := x.lookup(h, parent)
-		if x.blocks.steps++; p == 0 || x.points.at(p).end != 0 {
+		p := h.byHash[parent]
+		if x.blocks.steps++; p == nil || p.end != 0 || !p.wait.hasParent {
 			return false
 		}
-		e := x.extras.at(x.points.at(p).extra)
-		if !e.hasParent {
-			return false
-		}
-		parent = e.parent
+		parent = p.wait.parent
 	}
 	return true
 }
-
-// waitingBase is what a waiting point costs beside its tokens: point, record, extra, queue and table slots.
-const waitingBase = 48 + 16 + extraHeader + 12 + 2*32
 
 // countWaiting counts the bytes of waiting blocks.
 func (x *Index) countWaiting(h *holder, n int64) {
@@ -113,76 +82,121 @@ func (x *Index) countWaiting(h *holder, n int64) {
 	x.waitingBytes += n
 }
 
-// stopWaiting takes a point out of the queue and of the list of those that wait for its parent.
-func (x *Index) stopWaiting(h *holder, p uint32) {
-	pt := x.points.at(p)
-	if pt.extra == 0 {
+// stopWaiting takes a point out of the queue and of the list of those that wait for its parent, and frees that parent if
+// it was known as one only.
+func (x *Index) stopWaiting(h *holder, p *point) {
+	w := p.wait
+	if w == nil {
 		return
 	}
-	e := x.extras.at(pt.extra)
-	if e.item == 0 {
-		return
-	}
-	x.dequeue(&h.queue, e.item)
+	h.queue.remove(ofQueue, p)
 	h.waiting--
 	x.waiting--
-	x.countWaiting(h, -waitingBase)
-	if e.hasParent {
-		x.countWaiting(h, -e.bytes())
-		k := h.key(e.parent)
-		switch {
-		case e.before != 0:
-			x.extras.at(x.points.at(e.before).extra).sibling = e.sibling
-		case e.sibling != 0:
-			x.waiters.put(k, e.sibling)
-		default:
-			x.waiters.del(k)
-		}
-		if e.sibling != 0 {
-			x.extras.at(x.points.at(e.sibling).extra).before = e.before
-		}
+	x.countWaiting(h, -waitingBytes-w.bytes())
+	x.account(h, -w.bytes())
+	p.wait = nil
+	if !w.hasParent {
+		return
 	}
-	x.dropExtra(h, p)
+	l := h.waiters[w.parent]
+	if l.remove(ofParent, p); l.first != nil {
+		return
+	}
+	if delete(h.waiters, w.parent); len(h.waiters) == 0 {
+		h.waiters = nil
+	}
+	if q := h.byHash[w.parent]; q != nil && q.end == 0 {
+		x.collect(h, q)
+	}
 }
 
-// wake resolves the points that wait for those that were resolved since, and so on. It reports whether the holder is
-// still known, as pause does.
-func (x *Index) wake(h *holder) bool {
-	for len(x.woken) > 0 {
-		if !h.odd {
-			if !x.wakePlain(h) {
-				return false
-			}
-			continue
+// rouse wakes what waits for hashes that a holder has come to know.
+func (x *Index) rouse(h *holder, hashes []uint64) {
+	if len(h.waiters) == 0 {
+		return
+	}
+	for _, hash := range hashes {
+		if h.waiters[hash] != nil {
+			x.woken = append(x.woken, hash)
 		}
+	}
+}
+
+// wake gives the points a place that wait for blocks which have come to be known, and so on.
+func (x *Index) wake(h *holder) {
+	for len(x.woken) > 0 {
 		top := len(x.woken) - 1
-		handle := x.woken[top]
+		hash := x.woken[top]
 		x.blocks.steps++
-		p := x.lookup(h, handle)
-		w := x.waiters.get(h.key(handle))
-		if p == 0 || x.points.at(p).end == 0 || w == 0 || x.points.at(w).holder != h.id {
+		l, known := x.after(x.refer(h, hash))
+		waiters := h.waiters[hash]
+		if !known || waiters == nil {
 			x.woken = x.woken[:top]
 			continue
 		}
-		e := x.extras.at(x.points.at(w).extra)
-		n := need{handles: 1, tokens: len(e.tokens), size: len(e.tokens)}
+		p := waiters.first
+		n := need{handles: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
 		if !x.roomy(n) {
 			// Eviction may take any of them: look again after it.
 			if !x.makeRoom(h, n) {
-				x.giveUp(h, w)
+				x.dropWaiting(h, p)
+				x.refuse(h, 0)
 			}
 			continue
 		}
-		x.tableMu.Lock()
-		if int(x.points.at(p).end)+len(e.tokens) > MaxChain {
-			x.dropPoint(h, w)
-		} else {
-			s := x.walk(p, 0, e.tokens, absolute(e.features, int(x.points.at(p).end)))
-			x.resolve(h, w, p, &s)
+		w := p.wait
+		if int(l.end)+max(len(w.tokens), int(x.size)) > MaxChain {
+			x.dropWaiting(h, p)
+			continue
 		}
-		x.tableMu.Unlock()
+		var s step
+		if w.tokens == nil {
+			s = x.stepTo(&l, w.key)
+		} else {
+			s = x.next(&l, w.tokens, absolute(w.features, int(l.end)))
+		}
+		if l.point != nil || w.tokens != nil && len(w.tokens) != int(x.size) || !x.settle(h, p, &l, s.keys[0]) {
+			x.resolve(h, p, &l, &s)
+		}
 	}
-	x.dropBare(h)
+	for _, at := range x.bare {
+		if x.blocks.there(at) {
+			x.blocks.dropBare(h, at)
+		}
+	}
+	x.bare = x.bare[:0]
+}
+
+// settle makes a block that its hash names of a point that waits, after a line, and moves the line along. It reports
+// false when the point tells of more than such a block can.
+func (x *Index) settle(h *holder, p *point, l *line, key block.Key) bool {
+	for _, r := range p.records {
+		if r.size != 0 && r.size != x.size {
+			return false
+		}
+	}
+	hash := p.hash
+	delete(h.byHash, hash) // so that it can name a block
+	keys, hashes := [1]block.Key{key}, [1]uint64{hash}
+	if x.placeKeys(h, l, hashes[:], keys[:], 0, false) == 0 {
+		h.byHash[hash] = p
+		return false
+	}
+	h.byHash[hash] = p
+	c := change{h: h}
+	for _, r := range p.records {
+		bit := placeBit(r.tier, r.group)
+		c.add.named |= bit
+		if r.count > 1 {
+			x.addCopies(h, copyOf{l.at, bit}, r.count-1)
+			c.add.named |= copied
+		}
+	}
+	if x.blocks.paintOne(l.at, c); len(p.records) == 0 {
+		x.bare = append(x.bare, l.at)
+	}
+	x.leave(h, p)
+	x.stopWaiting(h, p)
 	return true
 }
 
@@ -214,34 +228,25 @@ func (x *Index) boundWaitingBy(over func() bool, size func(h *holder) int64) {
 			}
 		}
 		x.blocks.steps += uint64(len(x.holders))
-		if most == nil || most.queue.head == 0 {
+		if most == nil || most.queue.first == nil {
 			return
 		}
-		x.tableMu.Lock()
 		// Drop a whole stretch before comparing holders again: the order differs little from dropping points one by
 		// one.
-		for n := 0; n < stretch && most.queue.head != 0 && over(); n++ {
-			x.dropPoint(most, x.queued.at(most.queue.head).what)
+		for n := 0; n < mostStretch && most.queue.first != nil && over(); n++ {
+			x.dropWaiting(most, most.queue.first)
 			x.counts.waitingDropped++
 		}
-		x.tableMu.Unlock()
 	}
 }
 
-// giveUp refuses a waiting point whose place is known, but for which there is no room.
-func (x *Index) giveUp(h *holder, p uint32) {
-	x.tableMu.Lock()
-	x.dropPoint(h, p)
-	x.tableMu.Unlock()
-	x.refuse(h, 0)
-}
-
-// dropPoint forgets an unresolved point; those that wait for it wait on.
-func (x *Index) dropPoint(h *holder, p uint32) {
-	x.dropRecords(h, p, func(r *record) bool {
+// dropWaiting forgets a point that waits; those that wait for it wait on.
+func (x *Index) dropWaiting(h *holder, p *point) {
+	for _, r := range p.records {
 		h.broken |= 1 << r.tier
-		return true
-	})
-	x.orphan(p)
-	x.collect(h, p)
+	}
+	x.account(h, -16*int64(len(p.records)))
+	p.records = nil
+	x.leave(h, p)
+	x.stopWaiting(h, p)
 }

@@ -20,7 +20,9 @@ func TestAHolderIsWholeWhileNothingOfItIsLost(t *testing.T) {
 				x.Store(0, &kvindex.Stored{Handles: []uint64{uint64(i) + 10_000}, Tokens: seq(i, 16), BlockSize: 16, HasParent: true, Parent: uint64(i) + 20_000})
 			}
 		},
-		"refused": func(x *kvindex.Index) { x.StoreKeys(0, block.TierGPU, 0, 0, false, []block.Key{5}) },
+		"refused": func(x *kvindex.Index) {
+			x.Store(0, &kvindex.Stored{Handles: []uint64{5}, Tokens: seq(0, 16), BlockSize: 16, HasParent: true, Parent: 5})
+		},
 	}
 	for name, lose := range lose {
 		t.Run(name, func(t *testing.T) {

@@ -43,13 +43,19 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		}
 		return m
 	},
-	"a set is taken for another of the same size": func(_ *block.Hasher, d *Door) Door {
-		// Positions with as many holders as the one before are not looked at.
-		m := *d
+	"a set is taken for another of the same size": func(hasher *block.Hasher, d *Door) Door {
+		// Positions with as many holders as the one before are not looked at. Only the reference answers of a block
+		// without those before it.
+		m, alone := *d, Reference(hasher, kvindex.Config{})
+		m.Store = func(h fleet.Holder, s *kvindex.Stored) { d.Store(h, s); alone.Store(h, s) }
+		m.Remove = func(h fleet.Holder, tier block.Tier, group int, handles []uint64) {
+			d.Remove(h, tier, group, handles)
+			alone.Remove(h, tier, group, handles)
+		}
 		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
 			dst = d.Match(keys, now, dst)
 			for i := len(keys) - 1; i > 0; i-- {
-				if n := len(d.Match(keys[i:i+1], now, nil)); n > 0 && n == len(d.Match(keys[:1], now, nil)) {
+				if n := len(alone.Match(keys[i:i+1], now, nil)); n > 0 && n == len(d.Match(keys[:1], now, nil)) {
 					for _, one := range d.Match(keys[:1], now, nil) {
 						dst = credit(dst, one.Holder, uint32(i+1), true)
 					}

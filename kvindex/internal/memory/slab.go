@@ -1,13 +1,13 @@
-package kvindex
+package memory
 
 import (
 	"math/bits"
 	"sync/atomic"
 )
 
-// slab hands out runs of words of any length, by 31-bit references, in chunks without pointers that never move. Readers
+// Slab hands out runs of words of any length, by 31-bit references, in chunks without pointers that never move. Readers
 // may read a run while it is given back or written again: they then find out by the version of what led them there.
-type slab struct {
+type Slab struct {
 	chunks atomic.Pointer[[][]uint64]
 	free   [64]uint32 // by size class; a free run's first word is the next
 	next   uint32     // in the last chunk
@@ -17,8 +17,8 @@ type slab struct {
 }
 
 const (
-	slabBits  = 11
-	slabChunk = 1 << slabBits // words: 16 KiB, small enough for the smallest budget
+	slabBits  = 9
+	slabChunk = 1 << slabBits // words: 4 KiB, small enough for the smallest budget
 )
 
 // slabClass returns the class of runs of n words and how long its runs are: powers of two and what is in the middle.
@@ -33,8 +33,8 @@ func slabClass(n int) (class, size int) {
 	return 2*e - 2, 1 << e
 }
 
-// at returns the run of a reference to its chunk's end, nil when there is none any more.
-func (s *slab) at(ref uint32) []uint64 {
+// At returns the run of a reference to its chunk's end, nil when there is none any more.
+func (s *Slab) At(ref uint32) []uint64 {
 	c := s.chunks.Load()
 	if c == nil || int(ref>>slabBits) >= len(*c) {
 		return nil
@@ -43,12 +43,12 @@ func (s *slab) at(ref uint32) []uint64 {
 	return chunk[ref&(slabChunk-1):]
 }
 
-// alloc returns the reference of a run of at least n words, whose content is anything.
-func (s *slab) alloc(n int) uint32 {
+// Alloc returns the reference of a run of at least n words, whose content is anything.
+func (s *Slab) Alloc(n int) uint32 {
 	class, size := slabClass(n)
 	s.used += size
 	if ref := s.free[class]; ref != 0 {
-		s.free[class] = uint32(s.at(ref)[0])
+		s.free[class] = uint32(s.At(ref)[0])
 		return ref
 	}
 	if size > slabChunk {
@@ -66,7 +66,7 @@ func (s *slab) alloc(n int) uint32 {
 }
 
 // add appends a chunk and returns its number.
-func (s *slab) add(size int) int {
+func (s *Slab) add(size int) int {
 	var chunks [][]uint64
 	if c := s.chunks.Load(); c != nil {
 		chunks = *c
@@ -80,25 +80,27 @@ func (s *slab) add(size int) int {
 	return n
 }
 
-// release takes a run of n words back.
-func (s *slab) release(ref uint32, n int) {
+// Release takes a run of n words back.
+func (s *Slab) Release(ref uint32, n int) {
 	class, size := slabClass(n)
 	s.used -= size
 	if s.used == 0 {
-		s.reset()
+		s.Clear()
 		return
 	}
-	atomic.StoreUint64(&s.at(ref)[0], uint64(s.free[class]))
+	atomic.StoreUint64(&s.At(ref)[0], uint64(s.free[class]))
 	s.free[class] = ref
 }
 
-func (s *slab) reset() {
+// Clear takes all runs back and gives their memory back.
+func (s *Slab) Clear() {
 	s.chunks.Store(nil)
 	s.free = [64]uint32{}
 	s.next, s.open, s.words, s.used = 0, 0, 0, 0
 }
 
-func (s *slab) bytes() int64 {
+// Bytes returns how much memory the slab takes.
+func (s *Slab) Bytes() int64 {
 	n := int64(s.words) * 8
 	if c := s.chunks.Load(); c != nil {
 		n += int64(cap(*c)) * 24
@@ -106,8 +108,8 @@ func (s *slab) bytes() int64 {
 	return n
 }
 
-// growth returns an upper bound of what n more runs of so many words make the slab allocate.
-func (s *slab) growth(n, words int) int64 {
+// Growth returns an upper bound of what n more runs of so many words make the Slab allocate.
+func (s *Slab) Growth(n, words int) int64 {
 	_, size := slabClass(words)
 	left := 0
 	if s.words > 0 {
@@ -124,4 +126,11 @@ func (s *slab) growth(n, words int) int64 {
 		bytes += int64(len(*c)) * 2 * 24
 	}
 	return bytes + 24*(int64(n*size)/slabChunk+2)
+}
+
+// SameClass reports whether runs of a and of c words take the same memory.
+func SameClass(a, c int) bool {
+	x, _ := slabClass(a)
+	y, _ := slabClass(c)
+	return x == y
 }

@@ -1,0 +1,171 @@
+package memory
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Arena hands out elements by indexes from 1 on, in chunks that never move and are given back one by one. One writer at
+// a time; readers may call At beside it, also for elements that were released.
+type Arena[T any] struct {
+	chunks atomic.Pointer[[]atomic.Pointer[[arenaChunk]T]]
+	states []arenaState // by chunk
+	room   []uint32     // chunks that may have room
+	holes  []uint32     // chunks that were given back
+	live   int
+	n      int // chunks that are there
+}
+
+type arenaState struct {
+	used   uint64 // a bit for each element
+	listed bool   // in room
+}
+
+// arenaChunk is small enough for an index of one megabyte, and for chunks to become empty.
+const (
+	arenaBits  = 6
+	arenaChunk = 1 << arenaBits
+)
+
+// At returns an element, nil when its chunk was given back.
+func (a *Arena[T]) At(i uint32) *T {
+	c := a.chunks.Load()
+	if c == nil || int(i>>arenaBits) >= len(*c) {
+		return nil
+	}
+	chunk := (*c)[i>>arenaBits].Load()
+	if chunk == nil {
+		return nil
+	}
+	return &chunk[i&(arenaChunk-1)]
+}
+
+// Alloc returns the index of an element, whose content is that of its last use.
+func (a *Arena[T]) Alloc() uint32 {
+	for len(a.room) > 0 {
+		c := a.room[len(a.room)-1]
+		if a.states[c].used != 1<<arenaChunk-1 {
+			return a.take(c)
+		}
+		a.states[c].listed = false
+		a.room = a.room[:len(a.room)-1]
+	}
+	return a.take(a.addChunk())
+}
+
+func (a *Arena[T]) take(c uint32) uint32 {
+	k := uint32(bits.TrailingZeros64(^a.states[c].used))
+	a.states[c].used |= 1 << k
+	a.live++
+	return c<<arenaBits | k
+}
+
+func (a *Arena[T]) addChunk() uint32 {
+	var list []atomic.Pointer[[arenaChunk]T]
+	if c := a.chunks.Load(); c != nil {
+		list = *c
+	}
+	c := uint32(len(list))
+	if n := len(a.holes); n > 0 {
+		c, a.holes = a.holes[n-1], a.holes[:n-1]
+	} else {
+		if len(list) == cap(list) {
+			grown := make([]atomic.Pointer[[arenaChunk]T], len(list), len(list)+len(list)/2+16)
+			for i := range list {
+				grown[i].Store(list[i].Load())
+			}
+			list = grown
+		}
+		list = list[:len(list)+1]
+		a.chunks.Store(&list)
+		a.states = append(a.states, arenaState{})
+	}
+	list[c].Store(new([arenaChunk]T))
+	a.states[c] = arenaState{listed: true}
+	if c == 0 {
+		a.states[c].used = 1 // no element has index 0
+	}
+	a.room = append(a.room, c)
+	a.n++
+	return c
+}
+
+// Release takes an element back.
+func (a *Arena[T]) Release(i uint32) {
+	c := i >> arenaBits
+	st := &a.states[c]
+	st.used &^= 1 << (i & (arenaChunk - 1))
+	a.live--
+	if st.used == 0 && a.live > 0 {
+		(*a.chunks.Load())[c].Store(nil)
+		if st.listed {
+			for k := len(a.room) - 1; k >= 0; k-- {
+				if a.room[k] == c {
+					a.room = append(a.room[:k], a.room[k+1:]...)
+					break
+				}
+			}
+		}
+		*st = arenaState{used: 1<<arenaChunk - 1}
+		a.holes = append(a.holes, c)
+		a.n--
+		return
+	}
+	if !st.listed {
+		st.listed = true
+		a.room = append(a.room, c)
+	}
+}
+
+// Each calls f for all elements in use, in the order of their indexes. f may release elements.
+func (a *Arena[T]) Each(f func(i uint32, e *T)) {
+	for c := range a.states {
+		used := a.states[c].used
+		if c == 0 {
+			used &^= 1
+		}
+		for ; used != 0; used &= used - 1 {
+			i := uint32(c)<<arenaBits | uint32(bits.TrailingZeros64(used))
+			if e := a.At(i); e != nil {
+				f(i, e)
+			}
+		}
+	}
+}
+
+// Len returns how many elements are in use.
+func (a *Arena[T]) Len() int { return a.live }
+
+// Space returns an upper bound of the indexes of elements.
+func (a *Arena[T]) Space() uint32 { return uint32(len(a.states)) << arenaBits }
+
+// Clear takes all elements and their memory back.
+func (a *Arena[T]) Clear() {
+	a.chunks.Store(nil)
+	a.states, a.room, a.holes, a.live, a.n = nil, nil, nil, 0, 0
+}
+
+// Bytes returns how much memory the arena takes.
+func (a *Arena[T]) Bytes() int64 {
+	var zero T
+	n := int64(a.n)*arenaChunk*int64(unsafe.Sizeof(zero)) + int64(cap(a.states))*16 + int64(cap(a.room)+cap(a.holes))*4
+	if c := a.chunks.Load(); c != nil {
+		n += int64(cap(*c)) * 8
+	}
+	return n
+}
+
+// Growth returns an upper bound of the memory that n more elements take.
+func (a *Arena[T]) Growth(n int) int64 {
+	if n -= a.n*arenaChunk - a.live - 1; n <= 0 {
+		return 0
+	}
+	var zero T
+	chunks := n/arenaChunk + 1
+	bytes := int64(chunks) * (arenaChunk*int64(unsafe.Sizeof(zero)) + 8)
+	if len(a.states)+chunks > cap(a.states)+len(a.holes) {
+		bytes += int64(len(a.states)+chunks+16) * 2 * 32
+	}
+	return bytes
+}

@@ -1,0 +1,219 @@
+package memory
+
+import (
+	"cmp"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Log keeps runs of pairs of words, each owned by one user, who alone refers to it. New runs are written one after
+// another into chunks of one size; a chunk of which much is garbage is emptied by moving what is left: so no memory is
+// lost between runs of different lengths. One writer at a time. Readers may read a run's first words beside it, as many
+// as the writer has published; memory that they may be in is left to the garbage collector.
+type Log struct {
+	// Words is the size of a chunk; 0: 2,048. It must be set while the log is empty.
+	Words int
+
+	chunks  []*logChunk // nil: given back
+	holes   []uint32    // those
+	open    uint32      // the chunk that is being filled
+	hand    uint32      // where Compact looks next
+	words   int         // of all chunks
+	garbage int         // of them
+}
+
+type logChunk struct {
+	words []uint64
+	next  int // the first that is not used
+	live  int
+}
+
+// logWords is the size of a chunk where Log.Words does not say otherwise: 16 KiB. Longer runs have chunks of their own.
+const logWords = 1 << 11
+
+// mostSpare bounds the room for more pairs that a run is given when it grows.
+const mostSpare = 128
+
+// Run refers to a run. The zero value is an empty one.
+type Run struct {
+	// words: the owner in the upper half and the number of pairs for which there is room; the chunk; the pairs' first
+	// words; their second words.
+	words atomic.Pointer[uint64]
+}
+
+const runHeader = 2
+
+func (r *Run) all() []uint64 {
+	p := r.words.Load()
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice(p, runHeader+2*uint32(*p))
+}
+
+// Firsts returns the first words of all pairs for which there is room.
+func (r *Run) Firsts() []uint64 {
+	w := r.all()
+	if w == nil {
+		return nil
+	}
+	return w[runHeader : runHeader+uint32(w[0])]
+}
+
+// Seconds returns the second words. They are the writer's alone.
+func (r *Run) Seconds() []uint64 {
+	w := r.all()
+	if w == nil {
+		return nil
+	}
+	return w[runHeader+uint32(w[0]):]
+}
+
+// Append adds pairs to the first n of a run. seconds may be nil: all are 0.
+func (l *Log) Append(r *Run, owner uint32, n int, firsts, seconds []uint64) {
+	room := r.Firsts()
+	if n+len(firsts) <= len(room) {
+		for i, v := range firsts {
+			atomic.StoreUint64(&room[n+i], v) // a reader may have read what was there before
+		}
+		fill(r.Seconds()[n:n+len(firsts)], seconds)
+		return
+	}
+	more := n + len(firsts)
+	if n > 0 {
+		more += min(more/4, mostSpare) + 2
+	}
+	l.move(r, owner, n, more, firsts, seconds)
+}
+
+// Cut keeps the first n pairs of a run.
+func (l *Log) Cut(r *Run, owner uint32, n int) {
+	if n == 0 {
+		l.release(r.all())
+		r.words.Store(nil)
+	} else if len(r.Firsts()) > 2*n+8 {
+		l.move(r, owner, n, n, nil, nil)
+	}
+}
+
+// move gives a run new memory for room pairs: the first n of those that it has, and more. It is published when all is in
+// it.
+func (l *Log) move(r *Run, owner uint32, n, room int, firsts, seconds []uint64) {
+	old := r.all()
+	w := l.alloc(owner, room)
+	copy(w[runHeader:], r.Firsts()[:n])
+	copy(w[runHeader+room:], r.Seconds()[:n])
+	copy(w[runHeader+n:], firsts)
+	fill(w[runHeader+room+n:][:len(firsts)], seconds)
+	r.words.Store(&w[0])
+	l.release(old)
+}
+
+func fill(to, seconds []uint64) {
+	if seconds == nil {
+		clear(to)
+		return
+	}
+	copy(to, seconds)
+}
+
+func (l *Log) alloc(owner uint32, room int) []uint64 {
+	need := runHeader + 2*room
+	i := l.open
+	if need > l.size() {
+		i = l.add(need)
+	} else if len(l.chunks) == 0 || l.chunks[i] == nil || l.chunks[i].next+need > len(l.chunks[i].words) {
+		was := i
+		i = l.add(l.size())
+		l.open = i
+		if len(l.chunks) > 1 && l.chunks[was] != nil {
+			c := l.chunks[was]
+			l.garbage += len(c.words) - c.next // nobody will fill it
+			c.next, c.words = len(c.words), c.words[:c.next]
+			l.settle(was)
+		}
+	}
+	c := l.chunks[i]
+	w := c.words[c.next : c.next+need]
+	w[0], w[1] = uint64(owner)<<32|uint64(room), uint64(i)
+	c.next += need
+	c.live += need
+	return w
+}
+
+// add makes a chunk and returns its number.
+func (l *Log) add(size int) uint32 {
+	c := &logChunk{words: make([]uint64, size)}
+	l.words += size
+	if n := len(l.holes); n > 0 {
+		i := l.holes[n-1]
+		l.holes, l.chunks[i] = l.holes[:n-1], c
+		return i
+	}
+	l.chunks = append(l.chunks, c)
+	return uint32(len(l.chunks) - 1)
+}
+
+func (l *Log) release(w []uint64) {
+	if w == nil {
+		return
+	}
+	i := uint32(w[1])
+	l.chunks[i].live -= len(w)
+	l.garbage += len(w)
+	l.settle(i)
+}
+
+// settle gives a chunk back in which nothing is left.
+func (l *Log) settle(i uint32) {
+	c := l.chunks[i]
+	if c.live > 0 || i == l.open && cap(c.words) == l.size() {
+		return
+	}
+	l.words -= cap(c.words)
+	l.garbage -= cap(c.words)
+	l.chunks[i] = nil
+	l.holes = append(l.holes, i)
+}
+
+// Compact moves runs while an eighth of all is garbage: those of some chunks of which an eighth is. owned returns an
+// owner's run, and how many pairs of it are used.
+func (l *Log) Compact(owned func(owner uint32) (*Run, int)) {
+	for looks := 0; looks < 32 && l.garbage*8 > l.words+l.size(); looks++ {
+		if l.hand++; int(l.hand) >= len(l.chunks) {
+			l.hand = 0
+		}
+		c := l.chunks[l.hand]
+		if c == nil || l.hand == l.open || cap(c.words) > l.size() || c.live*8 > cap(c.words)*7 {
+			continue
+		}
+		for at := 0; at < len(c.words); {
+			owner, size := uint32(c.words[at]>>32), runHeader+2*int(uint32(c.words[at]))
+			if r, n := owned(owner); r != nil && r.words.Load() == &c.words[at] {
+				l.move(r, owner, n, n, nil, nil)
+			}
+			at += size
+		}
+	}
+}
+
+// Clear gives all memory back. The runs must not be used any more.
+func (l *Log) Clear() { *l = Log{Words: l.Words} }
+
+func (l *Log) size() int { return cmp.Or(l.Words, logWords) }
+
+// Bytes returns how much memory the log takes.
+func (l *Log) Bytes() int64 {
+	return int64(l.words)*8 + int64(cap(l.chunks))*8 + int64(len(l.chunks)-len(l.holes))*48 + int64(cap(l.holes))*4
+}
+
+// Growth returns an upper bound of the memory that n more pairs in at most so many runs take. One of the runs may be
+// there already.
+func (l *Log) Growth(n, runs int) int64 {
+	words := 5*n/2 + runs*(runHeader+4) + 2*mostSpare
+	if words > l.size()/2 {
+		words += words / 4 // what is left in chunks that are full
+	}
+	chunks := (words + l.size() - 1) / l.size()
+	return int64(chunks+1)*int64(l.size()*8+48) + 16*int64(len(l.chunks)/4)
+}

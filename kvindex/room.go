@@ -1,0 +1,136 @@
+package kvindex
+
+import (
+	"cmp"
+)
+
+// need is an upper bound of what an operation stores.
+type need struct {
+	handles int // engine blocks
+	tokens  int
+	size    int   // of one engine block
+	bytes   int64 // of multimodal items
+	keyed   bool  // nothing but blocks of ours, and no exceptions
+}
+
+// bytes returns what the index has allocated.
+func (x *Index) bytes() int64 {
+	return x.blocks.bytes() + x.extraBytes + int64(cap(x.holders))*16 + int64(x.known)*holderBytes
+}
+
+// holderBytes covers a holder and its view with a few groups.
+const holderBytes = 768
+
+// growth returns an upper bound of the bytes that the index allocates for the need. size is the tokens of a block.
+func (x *Index) growth(n need, size int) int64 {
+	b := &x.blocks
+	if n.keyed {
+		return b.growth(n.handles) + b.log.Growth(n.handles, 2) + b.beliefs.growth(n.handles)
+	}
+	blocks, each := max(n.tokens, n.handles*n.size)/size+1, int64(pointBytes+16+copyBytes+96)
+	runs := 2
+	if n.size != size {
+		// Blocks that are put together: parts of them, and tails to remember.
+		blocks, runs = blocks+n.handles, blocks+n.handles
+		each += (partsBytes+2*partBytes)*int64((n.size+size-2)/size+1) + int64(4*min(size, n.size+size)+8*(n.size/size+4))
+	}
+	return b.growth(blocks) + b.log.Growth(blocks, runs) + int64(n.handles)*each + int64(4*n.tokens) + n.bytes
+}
+
+// vacant is an empty index. It is never changed.
+var vacant Index
+
+// alone returns an upper bound of the bytes that the need would take in an index with the known holders and no blocks.
+func (x *Index) alone(n need) int64 {
+	return int64(cap(x.holders))*16 + int64(x.known)*holderBytes + vacant.growth(n, int(x.size))
+}
+
+// slackStretches is for how many of the longest stretches room is measured at a time, where there is much room.
+const slackStretches = 8
+
+// stretches returns the need of so many of the longest stretches, for engine blocks of n's size. Slack for engine
+// blocks is slack for keys besides: what a router believes and what engines announce come in turn.
+func (x *Index) stretches(many int, n need) need {
+	size := n.size
+	if n.keyed {
+		size = cmp.Or(x.slack.size, int(x.size))
+	}
+	handles := many * x.stretch(size)
+	return need{handles: handles, tokens: handles * max(size, 2*int(x.size)), size: size, bytes: 32 * int64(handles)}
+}
+
+// within reports whether room for another need is room for n.
+func (n need) within(other *need) bool {
+	return n.handles <= other.handles && n.tokens <= other.tokens && n.bytes <= other.bytes && (n.keyed || n.size == other.size)
+}
+
+// roomy reports whether the need fits in the budget as things are. Room is measured for many needs at a time.
+func (x *Index) roomy(n need) bool {
+	if n.within(&x.slack) || x.measure(n, slackStretches) || x.measure(n, 1) {
+		x.slack.handles -= n.handles
+		x.slack.tokens -= n.tokens
+		x.slack.bytes -= n.bytes
+		return true
+	}
+	return x.bytes()+x.growth(n, int(x.size)) <= x.config.Bytes
+}
+
+// measure makes room for so many stretches the slack, and reports whether they fit and are enough for n.
+func (x *Index) measure(n need, many int) bool {
+	big := x.stretches(many, n)
+	x.slack = need{}
+	b := &x.blocks
+	used, budget := x.bytes(), x.config.Bytes
+	b.heads.Tight, b.names.Tight = used > budget-budget/4, used > budget-budget/4
+	if !n.within(&big) || used+x.growth(big, int(x.size))+b.beliefs.growth(big.handles) > budget {
+		return false
+	}
+	x.slack, x.low = big, many == 1
+	return true
+}
+
+// makeRoom evicts until the need fits in the budget. It reports false, before it evicts anything, when the need does
+// not fit in an empty index, or is more than the share of h and a quarter of the budget: usual stretches need less than
+// that. It reports false, too, when h is above its share and only blocks of holders below theirs are left. Nothing that
+// was looked up before is valid after it.
+func (x *Index) makeRoom(h *holder, n need) bool {
+	if x.roomy(n) && !x.low {
+		return true
+	}
+	if x.low {
+		x.relieve(n)
+	}
+	if x.roomy(n) {
+		return true
+	}
+	if alone := x.alone(n); alone > x.config.Bytes || float64(alone) > max(x.share(h), float64(x.config.Bytes/4)) {
+		return false
+	}
+	return x.evict(h, func() bool { return x.roomy(n) })
+}
+
+// roomToSplit evicts until a removal of n blocks fits in the budget. A removal can need room: it splits segments and
+// makes new sets.
+func (x *Index) roomToSplit(n int) {
+	b := &x.blocks
+	b.steps += uint64(n)
+	if x.slack.handles >= n {
+		return
+	}
+	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*512) + b.sets.byHash.Growth(n) + 4096
+	x.evict(nil, func() bool { return x.bytes()+most <= x.config.Bytes })
+}
+
+// fit gives memory back that is no longer needed after much has gone at once.
+func (x *Index) fit() {
+	x.blocks.heads.Fit()
+	x.blocks.names.Fit()
+	x.slack = need{}
+}
+
+// reset gives back the memory of an index that became empty.
+func (x *Index) reset() {
+	x.slack = need{}
+	x.blocks.clear()
+	x.extraBytes, x.waitingBytes, x.waiting, x.pointed = 0, 0, 0, 0
+}
