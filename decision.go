@@ -26,9 +26,9 @@ type Record struct {
 
 	PromptTokens    int                 // length of the prompt; an estimate unless TokensKnown
 	TokensKnown     bool                // the request had Tokens
-	FromText        bool                // matched by the prompt's text: predictions are approximate, and nothing is confirmed
+	FromText        bool                // matched by the prompt's text: nothing is confirmed
 	MatchTokens     int                 // prompt tokens that confirmed blocks of the holder cover and its engine can use
-	PredictedTokens int                 // expected in the cache when the request is scheduled: with speculative entries, less AtRiskTokens
+	PredictedTokens int                 // cached when the request is scheduled: with speculative entries, less AtRiskTokens
 	AtRiskTokens    int                 // matched tokens that waiting prompts are expected to evict first
 	Tier            [block.NumTiers]int // MatchTokens by tier
 	BlockSize       int                 // tokens of a block of the index; 0 when it was not asked

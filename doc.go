@@ -21,9 +21,9 @@
 // has to compute, [Decision.Tokens] adds the answer as it grows, and [Decision.Done] gives all of it back. Call Done on
 // every path, errors and panics included. Only its first call counts.
 //
-// A lost request: a caller that never calls Done leaves its load on the holder. Call [fleet.Fleet.Expire] about twice a
-// minute: it gives back the load of requests without a sign of life for [fleet.Config.Expiry], and counts them as leaks.
-// A late Done is safe.
+// A lost request: a caller that never calls Done leaves its load on the holder. Call [fleet.Fleet.Expire] about twice
+// a minute: it gives back the load of requests without a sign of life for [fleet.Config.Expiry], and counts them as
+// leaks. A late Done is safe.
 //
 // A decision's memory: [Decision.Recycle] makes the decision's memory the next one's, so that deciding allocates
 // nothing. Call it last, after Done and when no goroutine uses the decision or its candidates any more. Without it the
@@ -31,8 +31,8 @@
 //
 // A request that is decided more than once, for instance before and after it waited: see [Router.Prepare].
 //
-// What is expected in a cache: Route expects the prompt in the chosen holder's cache, before any event confirms it. That
-// ends after [Options.SpeculativeTTL], or with [Decision.Unsent] when nothing of the request was sent.
+// What is expected in a cache: Route expects the prompt in the chosen holder's cache before any event confirms it.
+// That ends after [Options.SpeculativeTTL], or with [Decision.Unsent] when nothing of the request was sent.
 //
 // A holder's id: a holder that leaves the fleet keeps its id for an hour, so that it finds its history when it comes
 // back. Call [Router.Reclaim] every ten minutes: it frees the ids to which nothing refers any more. Without it a fleet

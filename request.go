@@ -25,7 +25,7 @@ type Request struct {
 	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
 	MaxTokens   int // most tokens of one answer, 0 is none given; a greater count is not believed
 
-	Text    []byte         // the prompt's text in one piece, for policies on text and for matches without Tokens; may be nil
+	Text    []byte         // the prompt's text in one piece, for policies on text and matches without Tokens; may be nil
 	Session policy.Session // the conversation, if the client named one
 	Tenant  string         // the client; "" is not known
 

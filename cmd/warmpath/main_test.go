@@ -17,6 +17,7 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", RequireExplicitExec: true,
-		Deadline: time.Now().Add(3 * time.Minute), // a command that should have failed and serves instead must not hang the test
+		// A command that should fail and serves instead must not hang the test.
+		Deadline: time.Now().Add(3 * time.Minute),
 	})
 }

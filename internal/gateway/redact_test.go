@@ -93,7 +93,8 @@ func TestAWorkersErrorShowsNothingOfTheClientsHead(t *testing.T) {
 					t.Errorf("…%s…", printed[max(0, i-200):min(len(printed), i+50)])
 				}
 			}
-			if kind != "400" && kind != "429" && kind != "another model" && !strings.Contains(printed, "[redacted]") { // these are told without the worker's words
+			// The excepted kinds are shown without the worker's words.
+			if kind != "400" && kind != "429" && kind != "another model" && !strings.Contains(printed, "[redacted]") {
 				t.Errorf("nothing is told of the answer: %.500s", printed)
 			}
 		})
