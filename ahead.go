@@ -14,7 +14,7 @@ import (
 // restarted one after another, so two look-aheads can exist for a while.
 const maxWidths, maxWorkerWidths = 4, 2
 
-// aheads are the holders whose engines hash blocks with a look-ahead, and its tokens. It is immutable.
+// aheads lists the holders whose engines hash blocks with a look-ahead, with the look-ahead's tokens. It is immutable.
 type aheads struct {
 	of     map[fleet.Holder]int
 	widths []int // the different ones, ascending

@@ -110,7 +110,7 @@ func TestOneUsableWorkerOfALargeFleetIsFound(t *testing.T) {
 	}
 }
 
-// A suspect, or a worker whose answers are useless, gets a request only if no other worker of the fleet can take it.
+// A suspect gets a request only if no other worker of the fleet can take it, and so does a worker with useless answers.
 func TestOneWorkerWithoutABarIsFoundInALargeFleet(t *testing.T) {
 	chat := fleet.ScopeOf("m", "/chat")
 	for what, bar := range map[string]func(*fleet.Fleet, fleet.WorkerID){

@@ -51,7 +51,7 @@ type exchange struct {
 	set        [2]proxy.Field
 	ids        []byte // scratch: a body with token ids in place of its text
 	rec        telemetry.Record
-	reports    bool // the worker tells cached tokens
+	reports    bool // the worker reports cached tokens
 	doubts     []doubt
 	opinions   int             // extra attempts taken from the budget of second opinions
 	granted    bool            // one of them was taken for the answer being judged

@@ -106,8 +106,9 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 			body := strings.Replace(chat, "{", `{"stream":true,`, 1)
 			lost := f.load(requests, body, func(int64) []string { return []string{"X-Streams", "1"} })
 			t.Logf("%d of %d streams were lost", lost, requests)
-			// What is lost before the difference shows, and what is under way then; each trial may lose one more. It shows
-			// last where each of the others gets a quarter as many streams as the worker: one run in a thousand loses 55.
+			// Streams are lost until the difference is significant, and then those under way; each trial may lose one
+			// more. That takes longest if each other worker gets a quarter of the worker's streams: one run in a thousand
+			// then loses 55.
 			if lost > max(requests/100, 75) {
 				t.Errorf("%d of %d streams were lost", lost, requests)
 			}
@@ -222,7 +223,7 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	}
 }
 
-// Bad requests come in ever new scopes, in which nothing is known of any worker.
+// Each bad request comes in a new scope, where no worker is known.
 func TestSecondOpinionsStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	answer := func(w http.ResponseWriter, r *http.Request) {

@@ -15,7 +15,7 @@ const (
 	shortestValue = 8
 )
 
-// plainFields are header fields without secrets, whose words are common in errors.
+// plainFields are header fields without secrets. Their words are common in errors.
 var plainFields = []string{"Accept", "Accept-Encoding", "Accept-Language", "Connection", "Content-Length", "Content-Type"}
 
 // redacted returns a worker's text as logs and records may show it. The worker may repeat values of the request's

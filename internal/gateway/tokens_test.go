@@ -43,7 +43,7 @@ func TestOnlyWorkersThatGiveTokensAreAsked(t *testing.T) {
 		t.Errorf("asked the one that gives tokens %d times, the other %d times", asked.Load(), without.Load())
 	}
 
-	// Where nobody is known to give them, everybody is asked: a probe may have come at a bad moment.
+	// If no worker is known to give tokens, all are asked: the probes may have come at a bad moment.
 	facts.CanTokenize = false
 	f.fleet.Put(gives, facts)
 	for range 10 {

@@ -279,7 +279,7 @@ func (x *exchange) takes(snap *fleet.Snapshot, h fleet.Holder, now int64) bool {
 	return !full && q.Rank.Allows(snap.Rank(h)) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone
 }
 
-// believe records a worker's good answer, and blames the workers whose answers to the same request were useless.
+// believe records a worker's good answer. It blames the workers that gave useless answers to the same request.
 func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	scope := x.prepared.route.Scope
 	if x.named(w) {

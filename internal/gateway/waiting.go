@@ -233,7 +233,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 	return nil, "timeout", w.timedOut(l, time.Since(began))
 }
 
-// turn decides for x, whose turn it is, and ends the turn on every path. It returns noRoom when x waits on.
+// turn decides for x, which has its turn, and ends the turn on every path. The ending is noRoom if x must wait on.
 func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d *warmpath.Decision, end ending, err error) {
 	defer func() {
 		if cause := recover(); cause != nil { // its client is answered: the requests behind it saw nothing of it
@@ -257,7 +257,7 @@ func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d 
 	return d, decided, err
 }
 
-// end books how a's turn ended, and tells run.
+// end records how a's turn ended, and lets run continue.
 func (w *waiting) end(l *line, a *waiter, e ending) {
 	l.mu.Lock()
 	a.turn = false
@@ -303,7 +303,7 @@ func (w *waiting) measure(ctx context.Context, a *waiter, x *exchange, now time.
 // errDraining is the error of a request that waits when the process drains.
 var errDraining = api.Draining()
 
-// enter puts a into the line, or returns what its client is told.
+// enter puts a into the line, or returns the error for its client.
 func (w *waiting) enter(l *line, a *waiter, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,7 +311,7 @@ func (w *waiting) enter(l *line, a *waiter, now time.Time) error {
 		return errDraining
 	}
 	shed, refused := l.queue.Push(&a.item, now.UnixNano())
-	for _, item := range shed { // for another tenant: its client is told what one that finds the queue full is told
+	for _, item := range shed { // its client gets the error of a full queue
 		w.sendAway(l, l.waiters[item], api.QueueFull(l.queue.Full(now.UnixNano()).RetryAfter))
 	}
 	if refused != nil {
@@ -328,7 +328,7 @@ func (w *waiting) enter(l *line, a *waiter, now time.Time) error {
 	return nil
 }
 
-// left books that a waits no more. l.mu is held.
+// left takes a off the line's waiters. l.mu is held.
 func (w *waiting) left(l *line, a *waiter) {
 	delete(l.waiters, &a.item)
 	l.here.Add(-1)

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// exhausted is a network of which the first fails dials fail for a reason of this machine.
+// exhausted is a network whose first dials fail, as on a machine without free ports; fails counts them.
 type exhausted struct {
 	network.Network
 	no    syscall.Errno

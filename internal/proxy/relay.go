@@ -399,8 +399,8 @@ func (x *exchange) keep(body []byte) {
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
 }
 
-// misbegun returns the reason why the beginning is not that of an answer, nil while it may be. In a stream the first
-// event with data decides. Comments before it are passed as they come, because they keep clients from timing out.
+// misbegun returns why the received bytes cannot be an answer, nil if they can. In a stream the first event with data
+// decides. Comments before it are passed as they come, because they keep clients from timing out.
 func (x *exchange) misbegun(held []byte) error {
 	if x.watching && !x.res.FirstByte && x.watch.Broken() {
 		return fmt.Errorf("%s gave no answer: %.64q", x.a.Worker, held)

@@ -34,7 +34,7 @@ type line struct {
 	deficit int64   // fair: tokens that may be served before the other tenants' turn; negative is a debt
 }
 
-// requests returns how many requests wait in the line. Those that have their turn count.
+// requests returns how many requests wait in the line, including those that have their turn.
 func (l *line) requests() int { return len(l.items) + len(l.out) }
 
 // Queue is waiting requests in order. Use New: the zero value is not usable. It is not safe for concurrent use.
@@ -268,8 +268,8 @@ func (q *Queue) need(l *line) int64 {
 	return -l.deficit/int64(q.cfg.Quantum) + 1
 }
 
-// least returns the line that is next after each tenant got that number of quanta. Of the lines that may then be
-// served it is the one whose first item has the earliest virtual time.
+// least returns the line that is next after each tenant got that number of quanta: of the lines that may then be
+// served, the one with the earliest first item in virtual time.
 func (q *Queue) least(rounds int64) *line {
 	var next *line
 	for _, l := range q.lines {
