@@ -10,18 +10,20 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// evidence is how each worker answered of late, by scope. It separates a worker's fault from the client's in two ways.
-// A useless answer to a request that can be repeated is the worker's fault when another worker served the same request,
-// and the client's when another worker gave the same answer. An answer that was lost, such as a stream that broke,
-// cannot be repeated: a worker is at fault when it loses far more answers than the best other worker. evidence is safe
-// for concurrent use.
+// evidence is how the workers answered recently, by scope. It shows whether the worker or the client is at fault, in
+// two ways.
+// A useless answer to a request that can be repeated is the worker's fault if another worker served the same request.
+// It is the client's fault if another worker gave the same answer.
+// A lost answer, such as a stream that broke, cannot be repeated. A worker is at fault if it loses far more answers
+// than the best other worker.
+// evidence is safe for concurrent use.
 type evidence struct {
 	open   atomic.Bool // an answer was useless or lost once
 	mu     sync.Mutex  // guards the rest
 	scopes map[fleet.Scope]*scopeEvidence
 	order  []fleet.Scope // the scopes, the oldest first
-	// streaks are over all scopes: a worker may be useless in more scopes than are remembered. There is at most one for
-	// each URL that was ever a worker's.
+	// streaks are counted over all scopes, because a worker may be useless in more scopes than are remembered. There
+	// is at most one for each URL that was ever a worker's.
 	streaks map[fleet.WorkerID]*streak
 }
 
@@ -42,14 +44,14 @@ type scopeEvidence struct {
 // conduct is the quality of a worker's recent answers in a scope.
 type conduct struct {
 	incarnation uint64 // of the worker: another process may behave otherwise
-	useless     share  // of all answers, whoever was at fault
+	useless     share  // all answers: the useless part, whichever side was at fault
 	long        share  // the same over a longer time
-	blamed      share  // of the answers that were good or blamed
-	bettered    share  // of useless answers of which another worker was asked its opinion
-	lost        share  // of good streams and those that were lost
+	blamed      share  // good and blamed answers: the part that was blamed
+	bettered    share  // second opinions on its useless answers: the part that was better
+	lost        share  // good streams and lost ones: the part that was lost
 	blamedRow   int    // answers blamed in a row
-	// agreed counts, by verdict, the useless answers to requests to which another worker's answer was useless, too,
-	// since the worker was last blamed for an answer of that verdict.
+	// agreed counts, by verdict, the worker's useless answers to requests that also got a useless answer from another
+	// worker. A count begins anew when the worker is blamed for an answer of that verdict.
 	agreed [verdicts]int
 }
 
@@ -71,39 +73,40 @@ const (
 	memory     = 16   // answers in a share, about: a worker that turns useless is known after half of them
 	longMemory = 128  // the same where rare answers count
 	lostMemory = 1024 // the same for streams: enough to show a loss of one in a hundred
-	// enough is the number of answers from which on another worker's share counts.
+	// enough is the number of answers from which on a worker's share can be compared.
 	enough = 4
-	// few is the number of bad answers below which no worker is left out: one or two may be chance. Blamed
-	// answers must come in a row, as a request that one worker refuses may be the client's choice.
+	// few is the number of bad answers below which no worker is left out, because one or two may be chance. Blamed
+	// answers must come in a row: a client may choose a request that only one worker refuses.
 	few = 3
-	// fewEvery is the same for all scopes together. They must be of several scopes: a worker may be useless in one.
+	// fewEvery is the same for all scopes together. These answers must come from several scopes, because a worker may
+	// be useless in only one.
 	fewEvery = 4 * few
-	// mostScopes bounds the remembered scopes; each served model name has two. Beyond the bound the oldest scope is
-	// forgotten.
+	// mostScopes bounds the remembered scopes: a new one replaces the oldest. Each served model name has two.
 	mostScopes = 1024
-	// usual is the share of useless answers from which on a worker is distrusted in a scope, and the share of blamed
-	// ones from which on it is left out. Below it requests are served by another worker. A client that knows requests
-	// which only one worker refuses must not be able to exclude that worker, unless it sends half of its traffic.
+	// usual is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed
+	// answers at which it is left out of the scope. Below it other workers serve the requests that this one does not.
+	// A client may know requests that only one worker refuses. It can exclude that worker only if it sends half of the
+	// worker's traffic.
 	usual = 0.5
-	// apart is the share of second opinions that were better from which on a refusal always gets one.
+	// apart is the share of better second opinions at which every refusal gets a second opinion.
 	apart = 0.05
 	// alike and above: a worker's share of useless answers is like another's when it is at most alike times the other's
 	// and at most above more. Twice, or 0.1 more, would often be chance: the shares are of few answers.
 	alike = 3
 	above = 0.3
-	// Of the refusals that seem to be the requests' fault, one in sampled still gets a second opinion. A worker that
-	// turns useless among bad requests is so found.
+	// One in sampled of the refusals that seem to be the requests' fault still gets a second opinion. So a worker is
+	// found that turns useless among bad requests.
 	sampled = 16
-	// reason is the share of lost streams from which on a worker is left out while no other one can be compared, and
-	// comparable the number of streams from which on another one always can.
+	// reason is the share of lost streams at which a worker is left out if no other worker can be compared. comparable
+	// is the number of streams with which another worker can always be compared.
 	reason     = 0.02
 	comparable = 64
 	// worse and times: a worker is not asked next when its share of useless answers is more than worse above the best
 	// one's, and more than times as large.
 	worse = 0.03
 	times = 2
-	// deviations is the difference between two workers' shares of lost answers that is no accident, in its standard
-	// deviations: by chance one difference in 4,000 is larger.
+	// deviations is the significant difference between two workers' shares of lost answers, in standard deviations:
+	// one difference in 4,000 is larger by chance.
 	deviations = 3.5
 )
 
@@ -127,7 +130,8 @@ func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
 	}
 }
 
-// useless records a useless answer. all are the workers that serve the scope's model: others are forgotten.
+// useless records a useless answer. all are the workers that serve the scope's model; the evidence about other workers
+// is dropped.
 func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -142,8 +146,8 @@ func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Work
 	}
 }
 
-// blame records that another worker served a request to which w's answer was useless, in the way that the verdict
-// tells. It reports whether w should be left out of the scope, and of all scopes.
+// blame records that w gave a useless answer with this verdict to a request that another worker served. It reports
+// whether w should be left out of the scope, and of all scopes.
 func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker, v verdict) (here, everywhere bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -165,7 +169,7 @@ func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker, v verdict) (here, e
 	return c.blamed.part >= usual && c.blamedRow >= few, r.mixed && r.answers >= fewEvery
 }
 
-// confirm records a useless answer of w, by its verdict, to a request to which another worker's was useless, too.
+// confirm records that w, with this verdict, and another worker gave useless answers to the same request.
 func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker, v verdict) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,8 +178,8 @@ func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker, v verdict) {
 	c.agreed[v]++
 }
 
-// lose records an answer of w that was lost and could not be repeated. all are the workers that serve the scope's
-// model. It reports whether w loses far more answers than the best of the others.
+// lose records that an answer of w was lost and could not be repeated. all are the workers that serve the scope's
+// model. It reports whether w loses far more answers than the best other worker.
 func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -194,7 +198,7 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 		together.part += c.part * float64(c.of)
 		together.of += c.of
 	}
-	if best.of == 0 && together.of > 0 { // none has answers enough alone
+	if best.of == 0 && together.of > 0 { // no single worker has enough answers
 		best = share{together.part / float64(together.of), together.of}
 	}
 	if own.lost.count() < few || !own.standsOut(best) {
@@ -204,8 +208,9 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	return true
 }
 
-// standsOut reports whether a worker loses more answers than another one, and not by chance (two-proportion z-test).
-// A worker that answers almost all requests cannot be compared: others should get some, if there is a reason.
+// standsOut reports whether a worker loses significantly more answers than another one (two-proportion z-test). A
+// worker that answers almost all requests cannot be compared. If there is a reason, it is then left out so that others
+// get some.
 func (c *conduct) standsOut(other share) bool {
 	if c.lost.of < memory {
 		return false
@@ -218,8 +223,8 @@ func (c *conduct) standsOut(other share) bool {
 	return p-q > deviations*math.Sqrt(mean*(1-mean)*(1/n+1/m))
 }
 
-// apart reports whether another worker bettered w's answers in the scope of late: refusals may be w's fault, however
-// many bad requests there are.
+// apart reports whether second opinions were better than w's recent answers in the scope. Then refusals may be w's
+// fault, however many bad requests there are.
 func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	if !e.open.Load() {
 		return false
@@ -268,8 +273,7 @@ func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).useless.part >= usual
 }
 
-// better returns a test for workers that should not be asked next, as one of these is better: it gave fewer useless
-// answers.
+// better returns a test for workers that should not be asked next, because one of these gave fewer useless answers.
 func (e *evidence) better(scope fleet.Scope, these []*fleet.Worker) (avoid func(*fleet.Worker) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -319,7 +323,8 @@ func (s *scopeEvidence) look(w *fleet.Worker) conduct {
 	return conduct{}
 }
 
-// of returns a worker's conduct to be added to. Answers of a process that has ended since go nowhere.
+// of returns a worker's conduct, for an answer to be added. An answer of an older process of the worker is added to
+// nothing.
 func (s *scopeEvidence) of(w *fleet.Worker) *conduct {
 	c := s.workers[w.ID]
 	if c == nil || c.incarnation < w.Incarnation {
