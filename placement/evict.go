@@ -91,8 +91,8 @@ func (s *Store) trim() (more bool) {
 		return false
 	}
 	left := s.config.Step
-	for i := range s.holders {
-		who := &s.holders[i]
+	for ; s.next < len(s.holders); s.next++ {
+		who := &s.holders[s.next]
 		who.trimming = who.trimming || who.bytes > limit
 		for who.trimming {
 			if who.bytes <= target {
@@ -107,7 +107,7 @@ func (s *Store) trim() (more bool) {
 				most = min(most, int64(left)*int64(s.unit))
 			}
 			before := who.bytes
-			s.drop(fleet.Holder(i), most)
+			s.drop(fleet.Holder(s.next), most)
 			if s.config.WholeRuns {
 				left--
 			} else {
@@ -115,6 +115,7 @@ func (s *Store) trim() (more bool) {
 			}
 		}
 	}
+	s.next = 0
 	return false
 }
 

@@ -70,6 +70,7 @@ type Store struct {
 	used      int64    // bytes of memory: text, nodes and links
 	held      int64    // bytes of keys that holders have, a shared one counted for each holder
 	now       int64    // the latest time of any call: stamps never decrease
+	next      int      // the holder at which a pass goes on: a pass visits each holder once
 	path      []uint32 // scratch
 	heap      []fleet.Holder
 }
