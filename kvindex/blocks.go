@@ -620,9 +620,9 @@ func (b *blocks) shorten(i uint32, s *strand, n uint32) {
 	b.log.Cut(&s.run, i, int(n))
 }
 
-// compact gives memory of keys and hashes back of which much is garbage.
-func (b *blocks) compact() {
-	b.log.Compact(func(i uint32) (*memory.Run, int) {
+// compact gives memory of keys and hashes back of which much is garbage; hard: as much as it can.
+func (b *blocks) compact(hard bool) {
+	b.log.Compact(hard, func(i uint32) (*memory.Run, int) {
 		b.steps++
 		s := b.strands.At(i)
 		if s == nil {

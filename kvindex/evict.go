@@ -32,7 +32,7 @@ func (x *Index) evict(h *holder, room func() bool) bool {
 			if room() {
 				return true
 			}
-			if b.compact(); n%4 == 0 {
+			if b.compact(true); n%4 == 0 {
 				x.compareShares()
 			}
 			if !x.evictSome(fair) {
@@ -45,7 +45,7 @@ func (x *Index) evict(h *holder, room func() bool) bool {
 			}
 			x.compareShares()
 			x.evictOlder(fair, pass)
-			b.compact()
+			b.compact(true)
 		}
 	}
 	if room() {
@@ -63,7 +63,7 @@ func (x *Index) relieve(n need) {
 		if x.evictSome(true); x.measure(n, 4) {
 			return
 		}
-		x.blocks.compact()
+		x.blocks.compact(true)
 	}
 }
 

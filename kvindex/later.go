@@ -75,7 +75,7 @@ func (x *Index) lock() {
 // unlock takes in what was noted meanwhile, and gives mu back.
 func (x *Index) unlock() {
 	x.catchUp()
-	x.blocks.compact()
+	x.blocks.compact(false)
 	x.mu.Unlock()
 	for x.later.some.Load() && x.mu.TryLock() { // it came between
 		x.catchUp()

@@ -20,6 +20,8 @@ type Log struct {
 	hand    uint32      // where Compact looks next
 	words   int         // of all chunks
 	garbage int         // of them
+	// patience is how much garbage there must be before it is looked for again.
+	patience int
 }
 
 type logChunk struct {
@@ -176,17 +178,22 @@ func (l *Log) settle(i uint32) {
 	l.holes = append(l.holes, i)
 }
 
-// Compact moves runs while an eighth of all is garbage: those of some chunks of which an eighth is. owned returns an
+// Compact moves the runs of some chunks of which a third is garbage, once a sixth of all is, so that two words are moved
+// for each that is given back. hard: of any chunk of which an eighth is, because memory is short. owned returns an
 // owner's run, and how many pairs of it are used.
-func (l *Log) Compact(owned func(owner uint32) (*Run, int)) {
-	for looks := 0; looks < 32 && l.garbage*8 > l.words+l.size(); looks++ {
+func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
+	if !hard && (l.garbage < l.patience || l.garbage*6 < l.words+8*l.size()) {
+		return
+	}
+	for looks, moved := 0, 0; looks < min(len(l.chunks), 32) && moved < 4 && l.garbage > 0; looks++ {
 		if l.hand++; int(l.hand) >= len(l.chunks) {
 			l.hand = 0
 		}
 		c := l.chunks[l.hand]
-		if c == nil || l.hand == l.open || cap(c.words) > l.size() || c.live*8 > cap(c.words)*7 {
+		if c == nil || l.hand == l.open || cap(c.words) > l.size() || c.live*3 > cap(c.words)*2 && !(hard && c.live*8 <= cap(c.words)*7) {
 			continue
 		}
+		moved++
 		for at := 0; at < len(c.words); {
 			owner, size := uint32(c.words[at]>>32), runHeader+2*int(uint32(c.words[at]))
 			if r, n := owned(owner); r != nil && r.words.Load() == &c.words[at] {
@@ -195,6 +202,7 @@ func (l *Log) Compact(owned func(owner uint32) (*Run, int)) {
 			at += size
 		}
 	}
+	l.patience = l.garbage + l.size()/2
 }
 
 // Clear gives all memory back. The runs must not be used any more.

@@ -169,7 +169,7 @@ func TestALogKeepsRunsAndLittleGarbage(t *testing.T) {
 			l.Append(&runs[k], uint32(k), lengths[k], firsts, seconds)
 			lengths[k] += n
 		}
-		l.Compact(func(owner uint32) (*Run, int) { return &runs[owner], lengths[owner] })
+		l.Compact(false, func(owner uint32) (*Run, int) { return &runs[owner], lengths[owner] })
 		firsts, seconds := runs[k].Firsts(), runs[k].Seconds()
 		for i := range lengths[k] {
 			if want := uint64(k)<<32 | uint64(i); firsts[i] != want || seconds[i] != want+1 {
