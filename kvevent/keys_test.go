@@ -120,11 +120,9 @@ func TestExtraKeysAreClassified(t *testing.T) {
 		{"fewer entries than hashes", storedWith(nil, nil, "extra_keys", list(list(list("img", 1)))),
 			judged{Unread: KeyFeature}},
 		{"an adapter with a number and no name", object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2),
-			"block_size", 2, "lora_id", 7},
-			judged{Unread: KeyLoRA}},
+			"block_size", 2, "lora_id", 7}, judged{Unread: KeyLoRA}},
 		{"an adapter with a text for a number", object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2),
-			"block_size", 2, "lora_id", "uid"},
-			judged{Unread: KeyLoRA}},
+			"block_size", 2, "lora_id", "uid"}, judged{Unread: KeyLoRA}},
 		{"vLLM 0.17: a bare string may be a salt or an image", array017(nil, list(list("x"), nil)),
 			judged{Unread: KeySalt | KeyFeature}},
 		{"vLLM 0.19: an offset beside it says it is the salt", array017(nil, list(list(list("img", 1), "x"), nil)),
@@ -186,8 +184,7 @@ func TestEventsReportTheKeysThatTheirFormatHides(t *testing.T) {
 func TestAnEventIsIndexableOnlyIfNoOtherRequestCanMatchIt(t *testing.T) {
 	offloaded := func(parent any) Event {
 		return decodeOne(t, object{"type", tagStored, "block_hashes", list(1), "parent_block_hash", parent, "token_ids",
-			list(1, 2),
-			"block_size", 2, "lora_id", nil, "medium", "CPU", "lora_name", nil})
+			list(1, 2), "block_size", 2, "lora_id", nil, "medium", "CPU", "lora_name", nil})
 	}
 	root, child := offloaded(nil), offloaded(9)
 	if root.Indexable(KeyRoot) {
@@ -353,8 +350,7 @@ func TestLMCacheChunksComeThroughVLLMsPublisher(t *testing.T) {
 		tokens[i] = 1000 + i
 	}
 	e := decodeOne(t, object{"type", tagStored, "block_hashes", list(digest), "parent_block_hash", nil, "token_ids",
-		tokens,
-		"block_size", 36, "lora_id", nil, "medium", "cpu", "lora_name", nil})
+		tokens, "block_size", 36, "lora_id", nil, "medium", "cpu", "lora_name", nil})
 	if !e.Aligned() || e.Tier != block.TierCPU || e.Hashes[0] != 9 || e.BlockSize != 36 {
 		t.Errorf("decoded %+v", e)
 	}

@@ -46,8 +46,7 @@ func DecodeLoadStat(payload []byte) (l LoadStat, err error) {
 	}
 	l.Rank = -1
 	fields := [...]*int64{&l.Running, &l.Waiting, &l.UsedTokens, &l.CacheTokens, &l.Rank, &l.UncachedTokens,
-		&l.QueuedTokens,
-		&l.MaxRunning, &l.PrefillTokens, &l.PrefillMicros}
+		&l.QueuedTokens, &l.MaxRunning, &l.PrefillTokens, &l.PrefillMicros}
 	for i := range n {
 		switch {
 		case i >= len(fields):

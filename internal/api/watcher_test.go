@@ -55,11 +55,9 @@ var responses = []struct {
 	{"a whole stream", roleEvent + tokenEvent + tokenEvent + finishEvent + usageEvent + doneEvent, EventStream,
 		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
 	{"CR LF lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r\n"),
-		EventStream,
-		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
+		EventStream, reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
 	{"CR lines", strings.ReplaceAll(roleEvent+tokenEvent+tokenEvent+finishEvent+usageEvent+doneEvent, "\n", "\r"),
-		EventStream,
-		reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
+		EventStream, reported{Token: true, Finished: true, Done: true, Complete: true, Usage: usage}},
 	{"comments, other fields, no space behind the colon, data over two lines",
 		": ping\n\nevent: x\nid: 4\n" +
 			"data:{\"choices\":[{\"index\":0,\ndata:\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\n", EventStream,
@@ -94,8 +92,7 @@ var responses = []struct {
 	{"two choices, one unfinished", `data: {"choices":[{"index":1,"delta":{"content":"x"},"finish_reason":null}]}` +
 		"\n\n" + finishEvent, EventStream, reported{Token: true}},
 	{"two choices, both finished", tokenEvent + `data: {"choices":[{"finish_reason":"length","index":1}]}` + "\n\n" +
-		finishEvent, EventStream,
-		reported{Token: true, Finished: true, Complete: true}},
+		finishEvent, EventStream, reported{Token: true, Finished: true, Complete: true}},
 	{"choice 200 of many, not all finished", strings.ReplaceAll(finishEvent, `"index":0`, `"index":200`) + finishEvent,
 		EventStream, reported{}},
 	{"usage in every event: the last counts", strings.ReplaceAll(usageEvent, "11", "9") + usageEvent, EventStream,

@@ -259,8 +259,7 @@ func (l *life) loads(w http.ResponseWriter, _ *http.Request) {
 		used := s.UsedBlocks * l.cfg.BlockSize
 		list = append(list, map[string]any{
 			"dp_rank": r.id, "num_running_reqs": s.Running, "num_waiting_reqs": s.Waiting, "num_used_tokens": used,
-			"num_total_tokens":     used,
-			"max_total_num_tokens": total, "token_usage": float64(used) / float64(total),
+			"num_total_tokens": used, "max_total_num_tokens": total, "token_usage": float64(used) / float64(total),
 			"cache_hit_rate": hitRate(s.Hits, s.Queries),
 		})
 	}

@@ -280,14 +280,12 @@ func (s *Source) compare(model, worker string, made, said *Found) {
 		s.Log.Info("token ids made in process agree with the engine's again: they are used", "model", checked(model, made))
 	case turned && ids:
 		s.Log.Warn("images named in process differ from the engine's: the engine's names are used until twenty prompts in "+
-			"a row agree",
-			"model", model, "worker", worker)
+			"a row agree", "model", model, "worker", worker)
 	case turned:
 		s.Log.Warn("token ids made in process differ from the engine's: the engine's are used until twenty prompts in a "+
 			"row agree",
 			"model", model, "worker", worker, "made_from", s.madeFrom(model, made.Kind), "position", at, "made_tokens",
-			len(local),
-			"engine_tokens", len(engine), "what_to_do", DiffersAdvice(model))
+			len(local), "engine_tokens", len(engine), "what_to_do", DiffersAdvice(model))
 	}
 	if !equal && s.Log.Enabled(s.ctx, slog.LevelDebug) {
 		s.Log.Debug("a prompt whose token ids differ from the engine's", "model", model, "worker", worker, "position", at,

@@ -202,8 +202,7 @@ func textOf(content []byte) []byte {
 
 // classFields are the arguments of a template beside the turns. How the template renders turns may depend on them.
 var classFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
-	api.FieldAddGenerationPrompt,
-	api.FieldContinueFinalMessage, api.FieldAddSpecialTokens}
+	api.FieldAddGenerationPrompt, api.FieldContinueFinalMessage, api.FieldAddSpecialTokens}
 
 func classOf(r *api.Request, h hash.Hash) key {
 	h.Reset()

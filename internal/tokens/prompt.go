@@ -92,8 +92,7 @@ var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 // do. add_generation_prompt is not among them: /tokenize uses it and chats do not (SGLang 0.5.23: TokenizeRequest in
 // srt/entrypoints/openai/protocol.py).
 var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true,
-	"reasoning_effort": true, "reasoning": true,
-	"continue_final_message": true, "chat_template_kwargs": true}
+	"reasoning_effort": true, "reasoning": true, "continue_final_message": true, "chat_template_kwargs": true}
 
 // tokenizeBody returns a body for /tokenize of an engine of that kind: it gives the same tokens as r's request. The
 // values' bytes are unchanged.

@@ -57,8 +57,7 @@ func TestChatFigures(t *testing.T) {
 				within++
 			}
 			t.Logf("%d beside, %-20s %4d requests: waited %s, %.1f %% within 1 ms; processor %s", beside, named(kind),
-				len(wall), spread(wall),
-				100*float64(within)/float64(len(wall)), spread(cpu))
+				len(wall), spread(wall), 100*float64(within)/float64(len(wall)), spread(cpu))
 		}
 	}
 }

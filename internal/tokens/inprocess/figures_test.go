@@ -64,8 +64,7 @@ func TestRequestFigures(t *testing.T) {
 				})/time.Duration(len(caches)))
 			}
 			t.Logf("%-12s %6d tokens (%d KB): cold %6d µs, growing %5d µs (%4.1f %%)", name, n, len(after)>>10,
-				cold.Microseconds(), growing.Microseconds(),
-				100*float64(growing)/float64(cold))
+				cold.Microseconds(), growing.Microseconds(), 100*float64(growing)/float64(cold))
 		}
 	}
 }

@@ -42,8 +42,7 @@ func folder(path string) (string, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) && hubNamed(path) {
 		return "", fmt.Errorf("open model folder: %w; if %s is a model's name, write its folder (in the Hugging Face cache "+
-			"models--%s), or %s%s with --allow-hub",
-			err, path, strings.ReplaceAll(path, "/", "--"), hubPrefix, path)
+			"models--%s), or %s%s with --allow-hub", err, path, strings.ReplaceAll(path, "/", "--"), hubPrefix, path)
 	}
 	if err != nil {
 		return "", fmt.Errorf("open model folder: %w", err)

@@ -37,8 +37,7 @@ func (f *Finder) followNameless() {
 	}
 	if several {
 		f.Log.Warn("--model-path gives a folder but no model name, and the workers serve several models: the folder is "+
-			"used only for "+
-			"models whose engine returns the same token ids in every probe; write NAME=DIR",
+			"used only for models whose engine returns the same token ids in every probe; write NAME=DIR",
 			"folder", f.nameless.dir, "models", few(slices.Sorted(maps.Keys(all))))
 	}
 }

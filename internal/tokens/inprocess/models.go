@@ -28,8 +28,7 @@ func Open(paths []Path) (*Models, error) {
 		switch {
 		case err != nil:
 			problems = append(problems, fmt.Errorf("model path %s: %w; mend it or leave the path out: the router then looks "+
-				"for the files by itself, "+
-				"and asks the engine where it finds none", p.Path, err))
+				"for the files by itself, and asks the engine where it finds none", p.Path, err))
 		case p.Name == "" && len(paths) > 1:
 			problems = append(problems, fmt.Errorf("model path %s: with several models each needs its name: NAME=%s", p.Path,
 				p.Path))

@@ -215,6 +215,5 @@ func (f *Finder) tell(u *unit, s *Status) {
 		return
 	}
 	f.Log.Info("token ids are asked of the engine, which costs requests some time", "model", s.Model, "engine", s.Engine,
-		"because", s.Why,
-		"to_make_them_here", s.Advice)
+		"because", s.Why, "to_make_them_here", s.Advice)
 }
