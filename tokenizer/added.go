@@ -23,8 +23,8 @@ type addedToken struct {
 type addedSet struct {
 	tokens []addedToken
 	nodes  []addedNode
-	first  [256]bool // bytes a token begins with
-	only   int       // the one byte every token begins with, or -1
+	first  [256]bool // first bytes of the tokens
+	only   int       // the first byte of all tokens if it is the same, else -1
 }
 
 // addedNode is a node of the trie over the tokens' bytes. It has few children, so a search through their list is fast
@@ -109,7 +109,7 @@ func (s *addedSet) find(text string, from int) (start, end int, token *addedToke
 type addedScan struct {
 	set     *addedSet
 	text    string
-	plain   bool // special tokens are ordinary text
+	plain   bool // Options.PlainSpecial
 	search  int  // where the next search begins
 	emitted int  // end of the text that was returned
 	token   *addedToken
@@ -118,7 +118,7 @@ type addedScan struct {
 
 // next returns the next added token, or the text before it; token is nil for a text.
 func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
-	if t := a.token; t != nil { // found with the text before it
+	if t := a.token; t != nil { // it was found when the text before it was returned
 		a.token = nil
 		a.emitted = a.stop
 		return 0, 0, t, true

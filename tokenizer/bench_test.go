@@ -71,8 +71,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkReadFile reads the tokenizer.json of gemma3 (31 MiB): as this package does, and with two readers that build a
-// tree or fill maps.
+// BenchmarkReadFile reads the tokenizer.json of gemma3 (31 MiB): as this package does, and with two readers that build
+// a tree or fill maps.
 func BenchmarkReadFile(b *testing.B) {
 	dir := cacheFolder(b)
 	data := readInstalled(b, filepath.Join(dir, readGolden().Models["gemma3"].Dir, "tokenizer.json"))

@@ -20,15 +20,15 @@ type bpe struct {
 	spelled      *vocabulary // as the file spells it
 	merges       *merges
 	cache        *wordCache
-	ignoreMerges bool // a word that is a token is that token
+	ignoreMerges bool // a word that is in the vocabulary is not merged
 	fuseUnknown  bool
 	prefix       string     // of units that continue a word
 	suffix       string     // of the unit that ends a word
 	bytes        *byteTable // of byte mode; nil: words are text
 	charID       *charIDs
 	fallback     *[256]block.Token // of the bytes of unknown characters, noToken where missing; nil: no fallback
-	unknown      block.Token       // noToken: unknown characters vanish
-	joins        *joinFilter       // nil: words are never cut
+	unknown      block.Token       // noToken: unknown characters are dropped
+	joins        *joinFilter       // nil: words are not cut
 }
 
 // charIDs maps characters to ids with two memory accesses.

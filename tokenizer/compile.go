@@ -70,7 +70,7 @@ func (n *patternNode) first() (set charset, ok bool) {
 	case nodeRepeat:
 		return n.sub[0].first()
 	}
-	return nil, true // empty and lookahead take no character
+	return nil, true // an empty node and a lookahead match no character
 }
 
 type opcode uint8
@@ -92,7 +92,7 @@ type inst struct {
 
 type automatonBuilder struct {
 	prog    []inst
-	classOf []charRange // elementary intervals …
+	classOf []charRange // intervals of code points …
 	class   []int       // … and their class
 	sample  []rune      // one character of each class
 	sets    [][]bool    // by instruction, by class: is the class in its set

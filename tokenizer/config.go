@@ -65,7 +65,7 @@ func readConfig(data []byte) (*config, error) {
 	slices.SortFunc(c.added, byTokenID)
 	for _, name := range []string{"additional_special_tokens", "extra_special_tokens"} {
 		var list []json.RawMessage
-		if json.Unmarshal(fields[name], &list) == nil { // it may be an object, whose tokens are named ones
+		if json.Unmarshal(fields[name], &list) == nil { // an object has named tokens, which are read above
 			for _, raw := range list {
 				if text, ok := tokenText(raw); ok {
 					c.extra = append(c.extra, text)

@@ -22,7 +22,7 @@
 // # Unicode
 //
 // The reference uses tables of four Unicode versions. unicode.bin holds the properties of characters as its own crates
-// report them (testdata/unicode/gen.sh); Go's tables are not used.
+// report them (testdata/unicode/gen.sh). Go's tables only fold case in patterns.
 //
 // # Limits
 //

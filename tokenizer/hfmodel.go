@@ -13,8 +13,8 @@ import (
 // maxNesting bounds the depth of tokenizer.json; published files reach 8.
 const maxNesting = 100
 
-// scanner reads tokenizer.json in one pass and builds no tree. For a file of 31 MiB, fastjson's tree takes seven times the
-// memory, and encoding/json takes more than twice the time (bench/results/tokenizer.md).
+// scanner reads tokenizer.json in one pass and builds no tree. For a file of 31 MiB, fastjson's tree takes seven times
+// the memory, and encoding/json takes more than twice the time (bench/results/tokenizer.md).
 type scanner struct {
 	jsonscan.Scanner
 	buf []byte // of the last text with escapes

@@ -21,8 +21,8 @@ type preKind uint8
 
 const (
 	preSplit       preKind = iota
-	prePrefixSpace         // one space before a text that has none
-	preMetaspace           // spaces become replace, and it is prepended
+	prePrefixSpace         // puts a space before a text that begins with none
+	preMetaspace           // replaces spaces by replace, and prepends it
 	preByteLevel           // bytes become the printable characters that stand for them
 )
 

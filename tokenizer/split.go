@@ -107,7 +107,7 @@ func fallbackPattern(src string) (string, error) {
 	return out.String(), nil
 }
 
-// spell writes a set as a class without the escapes in which engines differ.
+// spell writes a set as a class, without escapes: engines differ in them.
 func (s charset) spell(out *strings.Builder) {
 	if len(s) == 0 {
 		out.WriteString(`(?!)`)

@@ -77,7 +77,7 @@ func qwenTokens(ranks int) map[string]block.Token {
 	return tokens
 }
 
-// tokenizerClasses has the encoding of a tokenizer_class, for files whose name does not tell it.
+// tokenizerClasses has the encoding of a tokenizer_class. It serves files with other names than their encoding's.
 var tokenizerClasses = map[string]string{"QWenTokenizer": "qwen", "TikTokenTokenizer": "kimi"}
 
 // ParseTiktoken builds a tokenizer from a .tiktoken file ("base64 rank" lines). The file does not say how text is

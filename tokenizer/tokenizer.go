@@ -19,7 +19,7 @@ type Tokenizer struct {
 	vocab           *vocabulary                // of the model, as the file spells it
 	added           map[block.Token]addedToken // by id
 	addedID         map[string]block.Token     // by content
-	before, after   []block.Token              // what the post-processor puts around a text
+	before, after   []block.Token              // the tokens that the post-processor puts around a text
 	decoders        []decoder
 	named           map[string]string // bos_token, eos_token, … of tokenizer_config.json
 	pool            sync.Pool         // of *encoder
@@ -53,7 +53,7 @@ type encoder struct {
 	t     *Tokenizer
 	dst   []block.Token
 	level [][]byte  // texts changed by pre-tokenizer steps
-	norm  [2][]byte // texts changed by normalizers, in turn
+	norm  [2][]byte // texts changed by normalizers, used alternately
 }
 
 // keepBytes is the working memory that a pooled encoder may keep. An encoder with more, after one huge text, is left to

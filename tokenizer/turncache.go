@@ -64,7 +64,7 @@ type Reuse struct {
 	// Known covers the leading stretches that were in the cache.
 	Known block.Prefix
 	// Stable covers Known and the stretches that are in the cache now: normally all but the unfinished one at the end.
-	// When the text comes again with more text after it, its Known covers Stable, unless a stretch was evicted.
+	// When the text comes again with more text after it, Known covers Stable, unless a stretch was evicted.
 	Stable block.Prefix
 }
 
@@ -116,7 +116,7 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 		out = append(out, c.t.before...)
 		prefix.Mark[0] = 1 // the ids differ from those without AddSpecial
 	}
-	leading, marked := true, true // every stretch so far was in the cache; every stretch so far is in it now
+	leading, marked := true, true // every stretch so far was in the cache, and is in it now
 	scan := cutScan{set: c.cuts, leads: c.leads, text: text}
 	for start := 0; start < len(text); {
 		end := len(text)
@@ -184,7 +184,7 @@ type stretchKind uint64
 const (
 	inTheMiddle stretchKind = iota
 	atTheStart
-	plainWhole // a text on its own, in which no special token is recognised
+	plainWhole // a whole text, encoded with PlainSpecial
 )
 
 func stretchAt(start int) stretchKind {
@@ -235,7 +235,7 @@ func (c *TurnCache) get(dst []block.Token, text string, kind stretchKind) ([]blo
 	return append(dst, e.ids...), e.serial
 }
 
-// entryBytes is what an entry costs beside its text and ids.
+// entryBytes is the memory of an entry without its text and ids.
 const entryBytes = 168
 
 func (e *turnEntry) size() int { return len(e.text) + 4*len(e.ids) + entryBytes }
@@ -298,7 +298,7 @@ type cutScan struct {
 	leads []byte
 	text  string
 	ahead [maxLeads]int // by lead: its next place in the text; stale when the scan is past it
-	atCut bool          // the last cut was found, not the end
+	atCut bool          // the last call of next found a cut
 }
 
 // next returns the end of the first solid token that begins at or after from, or -1.
@@ -346,7 +346,7 @@ func (s *addedSet) match(text string, at int) int {
 // the text after it has the same ids as on its own: no other token overlaps the token's beginning or extends beyond its
 // end, and the token does not depend on the character after it.
 func (s *addedSet) solid() *addedSet {
-	tails := map[string]bool{} // every end of every token
+	tails := map[string]bool{} // all suffixes of all tokens
 	open := map[int32]bool{}   // tokens that occur inside another one, not at its end
 	words := false
 	for i := range s.tokens {

@@ -15,7 +15,7 @@ const maxVocabulary = 1 << 22
 type vocabulary struct {
 	arena []byte
 	start []uint32 // by id: where its text begins; the next id's start is its end
-	known []bool   // by id: false for ids that no text has
+	known []bool   // by id: false for an id without a text
 	table []uint32 // open addressing: id+1, zero is free
 	count int
 }

@@ -15,7 +15,7 @@ type Piece struct {
 type Message struct {
 	Author  string   // with the recipient: "assistant to=functions.weather"
 	Channel string   // with the content type: "commentary json"; "" is none
-	Texts   []string // encoded one by one
+	Texts   []string // each is a Piece of its own
 	Call    bool     // it ends as the call of a tool
 }
 

@@ -9,8 +9,9 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Tools in Harmony are a namespace of TypeScript types, which openai-harmony makes of their JSON schemas
-// (src/encoding.rs, json_schema_to_typescript). Its quirks are the same here, so that the tokens are.
+// Tools in Harmony are a namespace of TypeScript types. openai-harmony makes the types of JSON schemas
+// (src/encoding.rs, json_schema_to_typescript). This file has the same quirks, because the prompt must have the same
+// tokens.
 
 // ErrSchema says that the TypeScript of a schema cannot be written here.
 var ErrSchema = errors.New("a tool's schema is very long, or has numbers that only the engine can spell")

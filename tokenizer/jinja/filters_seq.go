@@ -48,7 +48,7 @@ func (r *run) foldCase(v Value) (Value, error) {
 	return Text(s), r.grow(len(s))
 }
 
-// keyed makes of the arguments case_sensitive and attribute a function from an item to its key.
+// keyed returns a function from an item to its key, as the arguments case_sensitive and attribute demand.
 func (r *run) keyed(attribute, caseSensitive, byDefault *Value) (func(Value) (Value, error), error) {
 	path, err := attributePath(attribute)
 	if err != nil {

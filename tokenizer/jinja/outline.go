@@ -46,8 +46,8 @@ func (e Expr) Name() string {
 	return ""
 }
 
-// Reads reports whether the expression is the variable, or with a key the variable's member of that name, perhaps
-// filtered, tested or sliced.
+// Reads reports whether the expression is the variable or, with a key, the variable's member of that name. Filters,
+// tests and slices of it count too.
 func (e Expr) Reads(variable, key string) bool { return reads(e.e, variable, key) }
 
 func reads(e expr, name, key string) bool {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkRender decodes a conversation and renders it with a published template. `make golden` installs the templates.
+// BenchmarkRender decodes a conversation and renders it with a published template. `make golden` installs the
+// templates.
 func BenchmarkRender(b *testing.B) {
 	cs := map[string]conversation{}
 	for _, c := range conversations(b) {

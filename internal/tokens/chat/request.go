@@ -145,7 +145,7 @@ func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
 // job is one render of a request.
 type job struct {
 	template *Template
-	vars     *jinja.Dict // messages, tools …
+	vars     *jinja.Dict // messages, tools and so on
 	kwargs   *jinja.Dict // further variables; they hide vars, and those hide the tokens
 	field    string      // of the final message to continue; empty: none
 	context  *RenderContext
@@ -187,7 +187,7 @@ func (j *job) render(dst []byte) ([]byte, error) {
 type bodyReader struct {
 	d        *jinja.Dict
 	config   *RequestConfig
-	defaults *jinja.Dict // of the kwargs
+	defaults *jinja.Dict // RequestConfig.Kwargs
 	media    []Media
 	json     jinja.Decoder
 }
