@@ -179,6 +179,60 @@ func TestBlockSizesAndKeysReachTheRouter(t *testing.T) {
 	}
 }
 
+func TestEmptyPartsOfAFileChangeNothing(t *testing.T) {
+	for _, text := range []string{"%YAML 1.2\n---\nlisten: ':80'", "listen: ':80'\ngateway: {}\nqueue:\nproxy: {idle_timeout: }"} {
+		cfg := Default()
+		if err := fill(&cfg, "f", []byte(text), nil); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		want := Default()
+		want.Listen = ":80"
+		if diff := cmp.Diff(want, cfg); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", text, diff)
+		}
+	}
+}
+
+func TestEveryMistakeOfASectionIsReported(t *testing.T) {
+	const text = `queue:
+  order: fair
+  max_requests: 5.5
+  max_wait: soon
+  max_wait: 1s
+  max_backlog: [1]
+  quantum: 99999999999999999999
+  high_first: *unknown
+  max_kv_used: !percent 3
+`
+	cfg := Default()
+	err := fill(&cfg, "f", []byte(text), nil)
+	want := `f:3:17: "5.5" is not a whole number
+f:4:13: "soon" is not a duration such as 50ms, 2s or 1m30s
+f:5:3: the key "max_wait" stands twice, first on line 4
+f:6:16: a list stands where a duration such as 2s is expected
+f:7:12: "99999999999999999999" is out of range
+f:8:15: there is no anchor &unknown before this alias
+f:9:16: "!percent" is a tag without a meaning here: leave it out`
+	if err == nil || err.Error() != want {
+		t.Errorf("%v\nwant\n%s", err, want)
+	}
+}
+
+// Settings after an empty document are refused, and so are aliases that contain themselves or make a small file large.
+func TestFilesThatCannotBeReadAreRefused(t *testing.T) {
+	for _, text := range []string{"---\n# c\n---\nlisten: ':80'", "<<: &a {<<: *a}", "workers: &a [*a]", "<<: &a {queue: {order: fair, <<: *a}}"} {
+		cfg := Default()
+		if err := fill(&cfg, "f", []byte(text), nil); err == nil {
+			t.Errorf("%q is accepted", text)
+		}
+	}
+	many := "workers: [" + strings.Repeat("{labels: *a}, ", 2000) + "]\nx: &a {" + strings.Repeat("k, ", 10) + "}"
+	cfg := Default()
+	if err := fill(&cfg, "f", []byte(many), nil); err == nil || strings.Count(err.Error(), "\n") != maxMistakes {
+		t.Errorf("%d lines", strings.Count(err.Error(), "\n"))
+	}
+}
+
 func TestBytes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "1024": 1024, "64MiB": 64 << 20, "1.5 GiB": 3 << 29, "2GB": 2e9, "5KiB": 5 << 10, "7B": 7, "1_000": 1000, "-1": -1,

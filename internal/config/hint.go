@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 )
 
 // unknownField says that a section ("" is the root) has an unknown key, and which key may be meant. inside are the
@@ -140,10 +141,16 @@ func keys(t reflect.Type, under string) []string {
 
 // kindName is what the file must hold for a Go type.
 func kindName(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return "a duration such as 2s"
+	case reflect.TypeFor[int64]():
+		return "a number of bytes such as 64MiB"
+	}
 	switch t.Kind() {
 	case reflect.Bool:
 		return "true or false"
-	case reflect.Int, reflect.Int64, reflect.Uint64:
+	case reflect.Int, reflect.Uint64:
 		return "a whole number"
 	case reflect.Float64:
 		return "a number"

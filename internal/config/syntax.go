@@ -35,7 +35,23 @@ func syntax(path string, data []byte) (ast.Node, error) {
 	if documents > 1 {
 		return nil, fmt.Errorf("%s: the file holds %d documents, keep one", path, documents)
 	}
+	if line := firstContent(data); line > 0 && len(file.Docs) == 1 && file.Docs[0].Body == nil {
+		return nil, fmt.Errorf("%s:%d:1: this line stands after an empty document: keep only one ---", path, line)
+	}
 	return body, nil
+}
+
+// firstContent returns the number of the first line that is no comment, marker or directive; 0 if there is none. The
+// parser (goccy/go-yaml 1.19.2) drops all that follows an empty document, without an error.
+func firstContent(data []byte) int {
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		n++
+		if line = strings.TrimSpace(line); line != "" && line != "---" && line != "..." && line[0] != '#' && line[0] != '%' {
+			return n
+		}
+	}
+	return 0
 }
 
 // syntaxError turns an error of the parser into FILE:LINE:COLUMN: message. It drops the lines that the parser quotes
