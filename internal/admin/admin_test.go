@@ -98,7 +98,7 @@ func ask(t *testing.T, h http.Handler, method, path, body string, headers ...str
 	return w.Code, string(text)
 }
 
-func TestWorkersTellWhereAHolderIsLeftOut(t *testing.T) {
+func TestWorkersShowWhereAHolderIsLeftOut(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	now := time.Now()
 	for range 3 {
@@ -119,7 +119,7 @@ func TestWorkersTellWhereAHolderIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestWorkersTellAllThatIsKnownOfEachHolder(t *testing.T) {
+func TestWorkersShowEachHolder(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
 	status, text := ask(t, a, "GET", "/admin/workers", "")
 	var got map[string]any
@@ -282,7 +282,7 @@ func TestAWrongMethodIsAnsweredWithTheRightOne(t *testing.T) {
 	}
 }
 
-func TestExplainTellsWhyNobodyCanBeChosen(t *testing.T) {
+func TestExplainSaysWhyNoHolderCanBeChosen(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	for _, w := range f.Snapshot().Workers() {
 		f.SetHealth(w.ID, false, "away")

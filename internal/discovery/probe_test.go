@@ -97,7 +97,7 @@ func probeOf(t *testing.T, target Target) *Report {
 	return r
 }
 
-func TestProbeReadsWhatEnginesTell(t *testing.T) {
+func TestAProbeReadsEnginesAnswers(t *testing.T) {
 	vllmFacts := fleet.Facts{
 		Engine: fleet.EngineVLLM, Version: "0.32.0",
 		Models:    []fleet.Model{{ID: "tiny", Root: "/models/tiny-llama", MaxModelLen: 32768}, {ID: "sql", Root: "/models/sql", Parent: "tiny"}},

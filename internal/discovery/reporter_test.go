@@ -51,7 +51,7 @@ sglang:token_usage{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"}
 	sglangOldLoad = `[{"dp_rank":0,"num_reqs":5,"num_waiting_reqs":2,"num_tokens":77}]`
 )
 
-func TestLoadIsReadAsEachEngineTellsIt(t *testing.T) {
+func TestLoadIsReadInEachEnginesForm(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		engine fleet.Engine
@@ -85,7 +85,7 @@ func TestLoadIsReadAsEachEngineTellsIt(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatTellsNoLoadIsAnError(t *testing.T) {
+func TestAnAnswerWithoutLoadIsAnError(t *testing.T) {
 	endless := func(w http.ResponseWriter, _ *http.Request) {
 		line := []byte(strings.Repeat("x", 1000) + "\n")
 		for {
@@ -363,7 +363,7 @@ func TestAWorkerIsAskedAsItIsNow(t *testing.T) {
 	})
 }
 
-func TestNobodyIsAskedWhenReportsAreOff(t *testing.T) {
+func TestNoWorkerIsAskedIfReportsAreOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := engineFleet("http://w:1", fleet.EngineVLLM, 1)
 		client := &http.Client{Transport: answering(func(*http.Request) (int, string) {
@@ -379,7 +379,7 @@ func TestNobodyIsAskedWhenReportsAreOff(t *testing.T) {
 	})
 }
 
-func TestMockEnginesTellTheirLoadAsRealOnes(t *testing.T) {
+func TestMockEnginesReportTheirLoadAsRealOnes(t *testing.T) {
 	for _, kind := range []mockengine.Kind{mockengine.VLLM, mockengine.SGLang} {
 		c := mockengine.DefaultConfig()
 		c.Kind, c.Ranks = kind, 2
@@ -438,7 +438,7 @@ func BenchmarkMetrics(b *testing.B) {
 	}
 }
 
-func TestLostRequestsAreFoundAndSaid(t *testing.T) {
+func TestLostRequestsAreFoundAndLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, holders := engineFleet("http://w:1", fleet.EngineVLLM, 1)
 		var lines bytes.Buffer

@@ -141,8 +141,8 @@ func TestWorkerIsProbedUntilItAnswers(t *testing.T) {
 	})
 }
 
-// TestAWorkerThatWantsAKeySaysWhatToDo: vLLM with --api-key answers /health, and refuses all below /v1.
-func TestAWorkerThatWantsAKeySaysWhatToDo(t *testing.T) {
+// TestTheLogSaysThatAWorkerNeedsAKey: vLLM with --api-key answers /health, and refuses all below /v1.
+func TestTheLogSaysThatAWorkerNeedsAKey(t *testing.T) {
 	for _, test := range []struct{ name, key, log, why string }{
 		{"no key", "", "worker refuses the router's questions: it gets no requests", "workers: [{url: …, api_key: …}]"},
 		{"a wrong key", "wr0ng", "worker refuses the api_key: it gets no requests", "refuses the api_key"},

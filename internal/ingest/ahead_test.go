@@ -100,7 +100,7 @@ func drawn(rng *rand.Rand, before [][]block.Token, size int) []block.Token {
 	return tokens
 }
 
-func TestAMatchWithALookAheadIsWhatTheEngineWouldHit(t *testing.T) {
+func TestAMatchWithALookAheadEqualsTheEnginesHit(t *testing.T) {
 	for _, c := range []struct {
 		wire        string
 		engine      fleet.Engine

@@ -102,7 +102,7 @@ func (p *pool) touch(h kvevent.Hash) {
 
 // Two prompts with the same beginning that are computed in one step leave two copies of it. Whatever a removal means,
 // no removed block is claimed for ever. If its meaning is known, no cached block is missed.
-func TestWhatARemovalMeansIsSeenFromTheStream(t *testing.T) {
+func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 	for _, c := range []struct {
 		version, manner string
 		room            bool // the number of the engine's blocks is known
@@ -225,7 +225,7 @@ func TestVersionsAreKnownToRemoveEachCopyUpTo033(t *testing.T) {
 
 // The copies of vLLM's KVCR tier are stored and removed independently of the engine's own. Copies of an unknown owner
 // count for no holder.
-func TestTheOwnerOfACopyDecidesWhoIsCredited(t *testing.T) {
+func TestTheOwnerOfACopyDecidesWhetherItCounts(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	own := stored(1, 0, 64, 16)

@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// TestWhatWasLearnedFromRequestsEndsAtTheFirstContact: before the stream is up, a dispatched prompt counts as cached
+// TestGuessesFromRequestsEndAtTheFirstContact: before the stream is up, a dispatched prompt counts as cached
 // for two minutes. This ends when events report the engine's blocks.
-func TestWhatWasLearnedFromRequestsEndsAtTheFirstContact(t *testing.T) {
+func TestGuessesFromRequestsEndAtTheFirstContact(t *testing.T) {
 	r := newRig(t, Config{})
 	var err error
 	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet}); err != nil {

@@ -64,7 +64,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 }
 
 // The ranks of one worker share the bound on messages that the router keeps back for it.
-func TestRanksDivideWhatAWorkerMayMakeTheRouterKeep(t *testing.T) {
+func TestRanksShareTheBoundOnKeptMessages(t *testing.T) {
 	c := Config{}
 	whole := c.wire(1)
 	for _, ranks := range []int{2, 8, 64} {

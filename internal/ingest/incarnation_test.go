@@ -51,8 +51,8 @@ func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, 
 	return all
 }
 
-// TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted: a new process of a worker without events has an empty cache.
-func TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted(t *testing.T) {
+// TestNoPolicyUsesGuessesAboutAWorkerThatRestarted: a new process of a worker without events has an empty cache.
+func TestNoPolicyUsesGuessesAboutAWorkerThatRestarted(t *testing.T) {
 	for _, name := range guessing {
 		for how, restart := range map[string]func(*fleet.Fleet, fleet.WorkerID){
 			"refused connections": func(f *fleet.Fleet, id fleet.WorkerID) { f.Refused(id); f.Answered(id, fleet.Signs{}) },
@@ -101,7 +101,7 @@ func TestNoPolicyFollowsWhatItLearnedToAWorkerThatRestarted(t *testing.T) {
 }
 
 // An event stream shows a restart by itself, and may have learned the new process already.
-func TestWhatEventsToldStaysWhenAnotherProcessIsFound(t *testing.T) {
+func TestAnnouncedBlocksStayWhenAnotherProcessIsFound(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	r.manager.streams[s.holder] = &follower{stream: s, stop: func() {}, done: make(chan struct{}), bound: true}

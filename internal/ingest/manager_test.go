@@ -274,7 +274,7 @@ func TestEnginesThatDialAreFollowed(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatDialsGoesBeforeAPortThatNobodyAnswers(t *testing.T) {
+func TestAnEngineThatConnectsReplacesAnEndpointWithoutAnswer(t *testing.T) {
 	dead, stop := publish(t, zmq.PublisherConfig{Endpoint: anyPort})
 	f := followed(dead)
 	stop()

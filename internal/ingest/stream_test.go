@@ -344,7 +344,7 @@ func TestEventsDoNotCorrectAStaticBlockSize(t *testing.T) {
 	}
 }
 
-func TestAnIndexMadeAnewNeedsTheHistory(t *testing.T) {
+func TestAReplacedIndexNeedsTheHistory(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 64))
 	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 128, 64))))
@@ -578,7 +578,7 @@ func BenchmarkMessage(b *testing.B) {
 }
 
 // Problems of a stream end with its engine: another engine may have other groups and tiers. It also has a slow start.
-func TestARestartEndsWhatWasWrongWithTheEngineBefore(t *testing.T) {
+func TestARestartEndsTheProblemsOfTheEngineBefore(t *testing.T) {
 	full, window, host := stored(1, 0, 480, 32), stored(1, 0, 480, 32), stored(2, 0, 64, 32)
 	full.Group, full.Spec = 1, "full_attention"
 	window.Group, window.Spec, window.Window = 0, "sliding_window", 128

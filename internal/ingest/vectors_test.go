@@ -69,10 +69,10 @@ func (s *vectorStep) request(q *warmpath.Request) {
 	}
 }
 
-// TestEnginesOwnCachesHitWhatMatches plays the results of vLLM 0.33's cache manager and SGLang 0.5.23's radix tree:
+// TestEnginesOwnCachesHitTheMatches plays the results of vLLM 0.33's cache manager and SGLang 0.5.23's radix tree:
 // prompts that differ near the ends of blocks, with salts, adapters, extra keys and images, evictions, and two prompts
 // in one step, with and without a look-ahead.
-func TestEnginesOwnCachesHitWhatMatches(t *testing.T) {
+func TestEnginesOwnCachesHitTheMatches(t *testing.T) {
 	for engine, name := range map[fleet.Engine]string{fleet.EngineVLLM: "vllm-0.33.0.json.gz", fleet.EngineSGLang: "sglang-0.5.23.json.gz"} {
 		v := readVectors(t, name)
 		for i, run := range v.Runs {

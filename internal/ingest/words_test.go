@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-func TestAConfiguredBlockSizeThatIsNotUsedIsSaid(t *testing.T) {
+func TestAConfiguredBlockSizeThatIsNotUsedIsLogged(t *testing.T) {
 	for _, test := range []struct {
 		configured, announced int
 		warning               string
@@ -45,7 +45,7 @@ func (r *rig) unconnected(source zmq.Source) *stream {
 	return s
 }
 
-func TestAnEndpointThatNobodyAnswersIsWarnedOf(t *testing.T) {
+func TestAnEndpointWithoutAnswerIsLogged(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.unconnected(zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connect: connection refused")}
@@ -65,7 +65,7 @@ func TestAnEndpointThatNobodyAnswersIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestABrokenConnectionIsToldBriefly(t *testing.T) {
+func TestABrokenConnectionIsLoggedBriefly(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
@@ -73,14 +73,14 @@ func TestABrokenConnectionIsToldBriefly(t *testing.T) {
 	r.trust(s.holder, fleet.TrustDegraded, "the event stream is disconnected: the worker closed it")
 }
 
-func TestWithoutReplayTheHistoryIsSaidToBeUnknown(t *testing.T) {
+func TestWithoutReplayTheHistoryIsUnknown(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.unconnected(zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
 	s.State(true, nil)
 	r.trust(s.holder, fleet.TrustDegraded, "no replay endpoint")
 }
 
-func TestTheLogTellsTrustWhenItHasSettled(t *testing.T) {
+func TestTheLogShowsTrustThatHasSettled(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.unconnected(zmq.Source{Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5657"})
 	s.State(true, nil) // history is being read

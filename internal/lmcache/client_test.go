@@ -135,7 +135,7 @@ func TestOccupancyIsPolledAndPlaced(t *testing.T) {
 	})
 }
 
-func TestAnAddressOfTwoWorkersTellsNothing(t *testing.T) {
+func TestAnAddressOfTwoWorkersIsNotUsed(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
 		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "10.9.9.9", "10.0.0.2", 1) })
 		testenv.Pass(11 * time.Second)
@@ -168,7 +168,7 @@ func TestAControllerThatStopsIsForgottenAfterThreePolls(t *testing.T) {
 	})
 }
 
-func TestALookupTellsWhoHasHowMuch(t *testing.T) {
+func TestALookupFindsTheTokensOfEachWorker(t *testing.T) {
 	scene(t, func(p *peers.LMCacheAware) { prefix(p); p.ControllerAPIKey = "secret" }, func(t *testing.T, ctl *controller, c *Client) {
 		ctl.requests()
 		ctl.set(func() {
