@@ -111,6 +111,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	components.Go(func() { _ = upstream.Run(rest) })
 	go func() { ended <- f.Serve(ctx, l) }() // stop waits for it
 	f.stop = sync.OnceValue(func() error {
+		f.client.CloseIdleConnections() // a drain waits five seconds for a connection that never had a request
 		cancel()
 		err := <-ended
 		stopRest()
