@@ -60,3 +60,39 @@ func Example() {
 	// http://10.0.0.8:8000
 	// marginal: http://10.0.0.8:8000 rank 0 of 2 candidates, affinity (the lowest predicted cost, and no worker has a longer match); 32 of 40 prompt tokens matched, 32 on gpu; trust exact
 }
+
+// A request that waits is decided twice: once to find out how many tokens it costs, and once when its turn comes. The
+// two decisions share the block keys of its prompt.
+func ExampleRouter_Prepare() {
+	workers := fleet.New(fleet.Config{})
+	router, err := warmpath.New(warmpath.Options{Fleet: workers, MaxRequests: 1})
+	if err != nil {
+		panic(err)
+	}
+	facts := fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16}
+	workers.Put("http://10.0.0.7:8000", facts)
+
+	request := warmpath.Request{Model: "llama", Tokens: make([]block.Token, 4000), Now: 1_000_000_000, Random: 42}
+	prepared := router.Prepare(&request)
+	defer prepared.Recycle()
+
+	estimate, err := prepared.Explain(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(estimate.UncachedTokens(), "tokens to compute")
+	estimate.Recycle()
+
+	request.Now = 3_000_000_000 // its turn comes two seconds later
+	d, err := prepared.Route(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(d.Worker.URL)
+	d.FirstToken(3_100_000_000)
+	d.Done(fleet.OutcomeServed, 3_500_000_000)
+	d.Recycle()
+	// Output:
+	// 4000 tokens to compute
+	// http://10.0.0.7:8000
+}

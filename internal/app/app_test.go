@@ -82,10 +82,9 @@ func startWith(t *testing.T, cfg *config.Config, options app.Options) *router {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }() // stop waits
 	r.stop = sync.OnceValue(func() error {
+		r.client.CloseIdleConnections() // a drain waits five seconds for a connection that never had a request
 		cancel()
-		err := <-ended
-		r.client.CloseIdleConnections()
-		return err
+		return <-ended
 	})
 	t.Cleanup(func() { _ = r.stop() })
 	<-r.Listening()
