@@ -34,7 +34,7 @@ type estimator struct {
 const (
 	firstSpread = 1.0  // variance of a factor to begin with: a coefficient is often half or twice the assumption
 	common      = 0.8  // the part of firstSpread that all factors share
-	drift       = 1e-5 // its growth with each measurement: what a thousand of them taught fades over ten thousand
+	drift       = 1e-5 // its growth with each measurement: a thousand measurements fade over ten thousand
 	clip        = 1.5  // expected errors beyond which a measurement counts as at the bound: Huber's constant for 95 % efficiency is 1.345
 	leastFactor = 0.02 // bounds a coefficient from below: none of them is 0
 	greatest    = 100  // bounds it from above

@@ -20,7 +20,7 @@ type job struct {
 	r            Reservation
 	n, prompt    int
 	out, answer  int
-	left, before int // of its uncached tokens, and what is computed of the prompt
+	left, before int // uncached tokens that are left, and tokens computed before
 }
 
 func (e *engine) submit(n, prompt, answer int, whole bool) {

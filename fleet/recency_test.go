@@ -135,7 +135,7 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 	c := cacheOf(1000)
 	a, b, d := chain(1, 40, 0), chain(2, 40, 0), chain(3, 40, 0)
-	c.f.Cached(0, 880, 0) // somebody else's, older than what follows, but for hits
+	c.f.Cached(0, 880, 0) // blocks of other clients, older than the next ones unless hit again
 	for _, marks := range [][]Mark{a, b, d} {
 		c.serve(marks, 40, 0)
 	}

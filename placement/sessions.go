@@ -11,7 +11,7 @@ import (
 // SessionConfig says when [Sessions] evicts.
 type SessionConfig struct {
 	Homes int           // holders that are kept for a session: 1 or 2
-	Most  int           // sessions; a random one is evicted for one too many
+	Most  int           // sessions; when there are more, random ones are evicted
 	Idle  time.Duration // how long a session is remembered after its last request
 	Sweep time.Duration // how often idle sessions are dropped
 }

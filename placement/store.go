@@ -58,7 +58,7 @@ type Store struct {
 	page   int          // bytes of a page: keys part at its multiples
 	due    atomic.Int64 // when the next pass of Evict begins, Unix nanoseconds; 0 before the first call
 
-	mu sync.RWMutex // guards what follows
+	mu sync.RWMutex // guards the fields below
 	// nodes by id; roots have no text and stay. links are the placements by id, 0 is none.
 	nodes     []node
 	roots     int

@@ -21,7 +21,7 @@ type LeastLoad struct {
 // DefaultLeastLoad returns our measure of load, and SMG's throughput.
 func DefaultLeastLoad() LeastLoad { return LeastLoad{By: "work", Throughput: 2000} }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p LeastLoad) Validate() error {
 	var wrong Problems
 	wrong.OneOf("by", p.By, "work", "requests", "seconds")
@@ -82,7 +82,7 @@ type PowerOfTwo struct {
 // DefaultPowerOfTwo returns our measure of load.
 func DefaultPowerOfTwo() PowerOfTwo { return PowerOfTwo{By: "work"} }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p PowerOfTwo) Validate() error {
 	var wrong Problems
 	wrong.OneOf("by", p.By, "work", "requests")

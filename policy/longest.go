@@ -25,7 +25,7 @@ func DefaultLongestMatch() LongestMatch {
 	return LongestMatch{TierWeights: TierWeights{w[0], w[1], w[2], w[3]}, EnableSpeculative: true}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p LongestMatch) Validate() error {
 	var wrong Problems
 	wrong.Section("tier_weights", p.TierWeights.Validate())
@@ -78,7 +78,7 @@ func DefaultMix() Mix {
 	return Mix{Filters: []string{}, Scorers: []Weighted{}, Picker: "best", TierWeights: DefaultLongestMatch().TierWeights}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p Mix) Validate() error {
 	var wrong Problems
 	for _, f := range p.Filters {

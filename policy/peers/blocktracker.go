@@ -40,7 +40,7 @@ func DefaultVLLMCacheAware() VLLMCacheAware {
 	return VLLMCacheAware{BlockSize: 16, MaxBlocksPerBackend: 100_000, EvictionIntervalSecs: 60, CacheThreshold: 0.3, LoadFactor: 1.25}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p VLLMCacheAware) Validate() error {
 	var wrong policy.Problems
 	wrong.Within("block_size", float64(p.BlockSize), 1, block.MaxSize)

@@ -29,7 +29,7 @@ func DefaultBucket() Bucket {
 	return Bucket{BalanceAbsThreshold: 32, BalanceRelThreshold: 1.0001, BucketAdjustIntervalSecs: 5}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p Bucket) Validate() error {
 	var wrong policy.Problems
 	wrong.AtLeast("balance_abs_threshold", float64(p.BalanceAbsThreshold), 0)
@@ -51,7 +51,7 @@ type buckets struct {
 	Bucket
 	interval int64 // nanoseconds
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	window   []dispatch // of the last interval, oldest first from head on
 	head     int
 	sent     []int64 // characters in the window by holder

@@ -60,7 +60,7 @@ const (
 // would only add wrong guesses.
 const defaultPromptBytes = 512 << 20
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p CacheAware) Validate() error {
 	var wrong policy.Problems
 	wrong.Within("cache_threshold", p.CacheThreshold, 0, 1)

@@ -28,7 +28,7 @@ func DefaultEstimated() Estimated {
 	return Estimated{PrefixWeight: 1, QueueWeight: 1, KVCacheWeight: 1, LRUCapacityPerServer: 31250, MaxPrefixTokens: 128 << 10, Picker: "max_score"}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p Estimated) Validate() error {
 	var wrong policy.Problems
 	wrong.AtLeast("prefix_weight", p.PrefixWeight, 0)

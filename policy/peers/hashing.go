@@ -61,7 +61,7 @@ type RendezvousHash struct {
 // DefaultRendezvousHash returns the source's defaults.
 func DefaultRendezvousHash() RendezvousHash { return RendezvousHash{Fallback: "prompt"} }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p RendezvousHash) Validate() error {
 	var wrong policy.Problems
 	wrong.OneOf("fallback", p.Fallback, keyless...)
@@ -123,7 +123,7 @@ func DefaultConsistentHash() ConsistentHash {
 	return ConsistentHash{VirtualNodes: 160, Fallback: "prompt"}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p ConsistentHash) Validate() error {
 	var wrong policy.Problems
 	wrong.Within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
@@ -180,7 +180,7 @@ func DefaultPrefixHash() PrefixHash {
 	return PrefixHash{PrefixTokenCount: 256, LoadFactor: 1.25, VirtualNodes: 150}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p PrefixHash) Validate() error {
 	var wrong policy.Problems
 	wrong.Within("prefix_token_count", float64(p.PrefixTokenCount), 1, 1<<20)

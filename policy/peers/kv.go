@@ -59,7 +59,7 @@ func DefaultKV() KV {
 	}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p KV) Validate() error {
 	var wrong policy.Problems
 	wrong.AtLeast("overlap_score_weight", p.OverlapScoreWeight, 0)

@@ -56,7 +56,7 @@ func DefaultLMCacheAware() LMCacheAware {
 	}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p LMCacheAware) Validate() error {
 	var wrong policy.Problems
 	if !httpURL(p.ControllerURL) {

@@ -33,7 +33,7 @@ func DefaultPrecisePrefixCache() PrecisePrefixCache {
 	}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p PrecisePrefixCache) Validate() error {
 	var wrong policy.Problems
 	wrong.AtLeast("prefix_weight", p.PrefixWeight, 0)

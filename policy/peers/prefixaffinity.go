@@ -49,7 +49,7 @@ func DefaultPrefixCacheAffinity() PrefixCacheAffinity {
 	}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p PrefixCacheAffinity) Validate() error {
 	var wrong policy.Problems
 	wrong.AtLeast("imbalanced_threshold", float64(p.ImbalancedThreshold), 0)

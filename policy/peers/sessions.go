@@ -18,7 +18,7 @@ type Manual struct {
 	MaxIdleSecs int `yaml:"max_idle_secs"`
 	// EvictionIntervalSecs is how often idle sessions are looked for.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// MaxSessions bounds how many are remembered, at some 50 bytes each; for one too many a random one is forgotten.
+	// MaxSessions bounds how many are remembered, at some 50 bytes each; when there are more, random ones are forgotten.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
@@ -27,7 +27,7 @@ func DefaultManual() Manual {
 	return Manual{AssignmentMode: "random", MaxIdleSecs: 14400, EvictionIntervalSecs: 60, MaxSessions: 1 << 20}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p Manual) Validate() error {
 	var wrong policy.Problems
 	wrong.OneOf("assignment_mode", p.AssignmentMode, "random", "min_load", "min_group")
@@ -104,7 +104,7 @@ type SessionAffinity struct {
 	// Mode is soft (a session whose worker cannot be used gets another) or hard (its requests are refused until it
 	// can).
 	Mode string `yaml:"mode"`
-	// MaxSessions bounds how many are remembered, at some 50 bytes each; for one too many a random one is forgotten.
+	// MaxSessions bounds how many are remembered, at some 50 bytes each; when there are more, random ones are forgotten.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
@@ -113,7 +113,7 @@ func DefaultSessionAffinity() SessionAffinity {
 	return SessionAffinity{TTL: 5 * time.Minute, Mode: "soft", MaxSessions: 1 << 20}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p SessionAffinity) Validate() error {
 	var wrong policy.Problems
 	if p.TTL <= 0 {

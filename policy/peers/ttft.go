@@ -30,7 +30,7 @@ func DefaultPredictedTTFT() PredictedTTFT {
 	return PredictedTTFT{Learned: true, TokenMs: t.Token, AttentionMs: t.Attention, BaseMs: t.Base, TierWeights: policy.DefaultLongestMatch().TierWeights}
 }
 
-// Validate returns all that is wrong.
+// Validate returns all problems.
 func (p PredictedTTFT) Validate() error {
 	var wrong policy.Problems
 	if p.TokenMs <= 0 {
