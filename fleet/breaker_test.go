@@ -118,7 +118,7 @@ func TestBreakerTakesAHolderOutOfTheFleetAndBack(t *testing.T) {
 		t.Fatal("not available after a good trial")
 	}
 
-	// A worker that comes back from the dead starts with a closed breaker.
+	// A worker that comes back starts with a closed breaker.
 	for range 3 {
 		f.Observe(h, OutcomeFailed, 4*second)
 	}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// engine computes prompts one after the other between decoding steps, by a timing of its own.
+// engine is a modelled engine: it computes prompts one after the other between decoding steps, with a timing of its
+// own.
 type engine struct {
 	f       *Fleet
 	timing  Timing
@@ -29,7 +30,7 @@ func (e *engine) submit(n, prompt, answer int, whole bool) {
 	e.waiting = append(e.waiting, j)
 }
 
-// pass computes up to 8,192 tokens of prompts and a token of each answer.
+// pass computes up to 8,192 tokens of prompts and one token of each answer.
 func (e *engine) pass() {
 	t := &e.timing
 	took, tokens := t.Base, 0
@@ -115,10 +116,11 @@ func TestTimingIsLearnedFromHardwareUnlikeTheAssumption(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyCanTakeApartTeachesNothing: several answers to one prompt, which share passes.
-func TestWhatNobodyCanTakeApartTeachesNothing(t *testing.T) {
+// TestAnswersThatSharePassesTeachNothing: several answers to one prompt share passes, so the number of passes is
+// unknown.
+func TestAnswersThatSharePassesTeachNothing(t *testing.T) {
 	for name, w := range map[string]Work{"streamed": {}, "in one piece": {Whole: true}} {
-		prompts := 10 // of streams teach whatever follows them
+		prompts := 10 // the prompts of streams are always learned from
 		if w.Whole {
 			prompts = 0
 		}
@@ -180,7 +182,7 @@ func TestAnswersInOnePieceHoldNobodyUpAndTeachNothingBesideGuesses(t *testing.T)
 	}
 }
 
-// TestNoMeasurementDecidesByItself: a count of tokens that is a lie may come first, before anything is known.
+// TestNoMeasurementDecidesByItself: a false count of tokens may come first, before anything is known.
 func TestNoMeasurementDecidesByItself(t *testing.T) {
 	for _, passes := range []float64{1e4, 1e6, 1e9} {
 		e := newEstimator(DefaultTiming)
@@ -200,7 +202,7 @@ func TestNoMeasurementDecidesByItself(t *testing.T) {
 	}
 }
 
-// TestACountThatNoAnswerCanHaveIsNotBelieved: it is neither load nor a measurement, but a sign of life.
+// TestACountThatNoAnswerCanHaveIsNotBelieved: it is a sign of life, but neither load nor a measurement.
 func TestACountThatNoAnswerCanHaveIsNotBelieved(t *testing.T) {
 	const now = int64(1e18)
 	long := serving("m", 1)

@@ -47,8 +47,8 @@ func TestHoldersAreInternedForTheProcess(t *testing.T) {
 	}
 }
 
-// TestARankThatComesBackStartsAnew: a worker is shown with one rank until it has answered, after each change of what
-// is said of it.
+// TestARankThatComesBackStartsAnew: after each change of its settings a worker is shown with one rank until it
+// answers.
 func TestARankThatComesBackStartsAnew(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 2))
@@ -99,7 +99,7 @@ func TestAbsurdRanksAreBounded(t *testing.T) {
 	}
 }
 
-// The first eight ranks of a worker are used, whatever it numbers; another number is the operator's to declare.
+// The first eight ranks of a worker are used, whatever number it reports. The operator may declare another number.
 func TestAWorkersRanksAreUsedAsTheOperatorDeclares(t *testing.T) {
 	f := New(Config{})
 	for _, c := range []struct{ numbered, declared, want int }{

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// machines is holders of one kind, whose times are measured without engines: a decode of 16 passes or a prompt at a
-// time.
+// machines are holders of one kind. Their times are measured without engines: a decode of 16 passes, or a prompt.
 type machines struct {
 	kind   *kind
 	paces  []*pace
@@ -28,7 +27,7 @@ func newMachines(n int, truth Timing) *machines {
 	return m
 }
 
-// measure lets holder i take factor times as long as the truth for something drawn.
+// measure gives holder i a measurement of a random decode or prompt, factor times as long as the true duration.
 func (m *machines) measure(i int, factor float64) {
 	requests, context := float64(1+m.random.IntN(30)), float64(m.random.IntN(50_000))
 	x := [terms]float64{16, 16 * requests, 16 * context, 0, 0}
@@ -46,7 +45,7 @@ func (m *machines) take(x *[terms]float64) float64 {
 	return x[termBase]*t.Base + x[termSequence]*t.Sequence + x[termContext]*t.Context + x[termToken]*t.Token + x[termAttention]*t.Attention
 }
 
-// each measures every holder once a step for a while.
+// each measures every holder once a step.
 func (m *machines) each(d, step time.Duration, factor func(i int) float64) {
 	for end := m.now + int64(d); m.now < end; m.now += int64(step) {
 		for i := range m.paces {
@@ -68,8 +67,8 @@ func slow(which int, factor float64) func(int) float64 {
 	}
 }
 
-// TestASlowMachineIsFound: one of n takes twice as long. 200 requests of some 12 measurements each are shared among
-// all.
+// TestASlowMachineIsFound: one of n machines takes twice as long. All machines together get 200 requests of some 12
+// measurements each.
 func TestASlowMachineIsFound(t *testing.T) {
 	for _, n := range []int{3, 8, 64} {
 		for _, d := range []time.Duration{10 * time.Second, time.Minute, time.Hour} {
@@ -104,7 +103,7 @@ func TestASlowMachineIsFound(t *testing.T) {
 	}
 }
 
-// TestNoiseIsNoPace: independent noise, and other work on one machine at a time for minutes.
+// TestNoiseIsNoPace: neither independent noise nor other work on one machine for minutes is a pace.
 func TestNoiseIsNoPace(t *testing.T) {
 	for _, n := range []int{2, 4, 8, 32} {
 		believed, judged := 0, 0
@@ -221,8 +220,8 @@ func TestOfTwoThatAreTooFarApartNeitherIsBelieved(t *testing.T) {
 	}
 }
 
-// TestWhatTheDataCannotSeparateStaysAsAssumed: thousands of passes with the same batch tell its time and nothing of
-// another.
+// TestWhatTheDataCannotSeparateStaysAsAssumed: thousands of passes with the same batch show the time of that batch
+// and of no other.
 func TestWhatTheDataCannotSeparateStaysAsAssumed(t *testing.T) {
 	for name, truth := range map[string]Timing{"slow": DefaultTiming.at(3), "fast": DefaultTiming.at(0.3), "all base": {Base: 24.9, Token: 0.06}} {
 		e := newEstimator(DefaultTiming)

@@ -56,8 +56,7 @@ func TestThePromptThatIsComputedCountsLessAndLess(t *testing.T) {
 	}
 }
 
-// A prompt that takes far longer than predicted is waited for as long again as it is late, and no more once its first
-// token came.
+// A late prompt adds its delay to the backlog, until its first token comes.
 func TestALatePromptIsWaitedFor(t *testing.T) {
 	f := one(t)
 	s := f.Snapshot()
@@ -96,7 +95,7 @@ func TestALatePromptIsWaitedFor(t *testing.T) {
 	}
 	second.Release(int64(at))
 
-	// A prompt behind an answer in one piece is not late while that is computed.
+	// A prompt behind an answer in one piece is not late while that answer's prompt is computed.
 	var piece, stream Reservation
 	w := whole(50_000)
 	w.Whole = true
@@ -201,8 +200,8 @@ func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
 	}
 }
 
-// An engine's events may correct its block size while requests are under way: the same mark then stands for more or
-// fewer blocks than when it was first counted.
+// An engine's events may correct its block size while requests are under way. The same mark then means more or fewer
+// blocks than when it was first counted.
 func TestSharedBlocksAreGivenBackAsTheyWereCounted(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -371,8 +370,8 @@ func TestPressureRisesAsACacheFills(t *testing.T) {
 	}
 }
 
-// TestACacheWhoseHistoryIsLostIsNotEmpty: messages that are lost empty nothing, and a router that starts beside an
-// engine that ran before knows nothing.
+// TestACacheWhoseHistoryIsLostIsNotEmpty: lost messages empty no cache, and a router that starts beside a running
+// engine does not know its cache.
 func TestACacheWhoseHistoryIsLostIsNotEmpty(t *testing.T) {
 	f := one(t)
 	pressure := func() float64 { l := f.Snapshot().LoadAt(0, 0); return l.Pressure() }
@@ -412,8 +411,8 @@ func TestACacheWhoseHistoryIsLostIsNotEmpty(t *testing.T) {
 	}
 }
 
-// TestAStalledEngineKeepsItsPrompts: answers in one piece have no first token, and the time model alone would count
-// their prompts as computed although the engine does nothing.
+// TestAStalledEngineKeepsItsPrompts: answers in one piece have no first token. The time model alone would count their
+// prompts as computed although the engine does nothing.
 func TestAStalledEngineKeepsItsPrompts(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))

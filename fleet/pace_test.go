@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// What others put on an engine takes the time that the engine says its prompts take, also where this router has not
-// learned it.
+// The work of other routers is timed by the engine's own counters, also where this router has learned nothing.
 func TestTheWorkOfOthersIsTimedByTheEnginesOwnPace(t *testing.T) {
 	f := New(Config{})
 	id := f.Put("http://w", Facts{Engine: EngineSGLang, Models: []Model{{ID: "m"}}, BlockSize: 16})

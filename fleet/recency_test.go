@@ -43,7 +43,7 @@ func (c *cacheFixture) sendWork(w Work) *Reservation {
 	return r
 }
 
-// compute announces the blocks that a prompt stored and removed, and its first token.
+// compute announces the blocks that a prompt stored and removed, and notes its first token.
 func (c *cacheFixture) compute(r *Reservation, stored, removed int) {
 	c.now++
 	c.f.Cached(0, stored, 0)
@@ -51,7 +51,7 @@ func (c *cacheFixture) compute(r *Reservation, stored, removed int) {
 	r.FirstToken(c.now)
 }
 
-// serve is the whole life of a prompt that has no cached block.
+// serve plays the whole life of a prompt without a cached block.
 func (c *cacheFixture) serve(marks []Mark, blocks, removed int) {
 	r := c.send(marks, blocks, 0)
 	c.compute(r, blocks, removed)
@@ -74,7 +74,7 @@ func TestWhatIsUsedLeastRecentlyIsAtRiskOfThePromptsThatWait(t *testing.T) {
 		t.Errorf("%d blocks are at risk where no request is under way", n)
 	}
 	r := c.send(w, 40, 0)
-	// 100 blocks less the 40 of w and the one that is partly full: b's 40 and 19 of a's.
+	// 100 blocks less the 40 of w and one partly full block are needed: b's 40 and 19 of a's.
 	if got, want := c.risk(a, 40), 21; got != want {
 		t.Errorf("%d blocks of the oldest prompt are at risk, want %d", got, want)
 	}
@@ -114,7 +114,7 @@ func TestAPromptThatIsUsedAgainIsTheLastToGo(t *testing.T) {
 	}
 }
 
-// A prefix that a newer prompt shares stays, what is a prompt's own goes.
+// A prefix that a newer prompt shares stays. The prompt's own blocks are evicted.
 func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	c := cacheOf(100)
 	a, b := chain(1, 40, 20), chain(2, 40, 20)
@@ -147,7 +147,7 @@ func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 		t.Errorf("%d blocks of a prompt are at risk whose end was evicted, want what is left, 20", n)
 	}
 	c.send(a, 40, 20)
-	// 30 and 20 blocks to come, and one for each request: b's 40, and 12 of d's.
+	// 30 and 20 blocks are to come, and one for each request: b's 40 go, and 12 of d's.
 	if n := c.risk(b, 40); n != 40 {
 		t.Errorf("%d blocks are at risk of the next prompt in order, want all 40", n)
 	}
@@ -209,7 +209,7 @@ func TestNothingIsAtRiskInAnEmptyOrUnknownCache(t *testing.T) {
 	}
 }
 
-// An engine computes at least a token of each prompt. Where the prompt is whole blocks, its last block never counts as
+// An engine computes at least one token of each prompt. So the last block of a prompt of whole blocks never counts as
 // cached.
 func TestTheLastBlockOfARepeatedPromptIsNotEvicted(t *testing.T) {
 	c := cacheOf(100)
@@ -255,7 +255,7 @@ func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
 	}
 }
 
-// The blocks of a request that never was computed will not come, whatever else is under way.
+// The blocks of a request that was never computed will not come, whatever else is under way.
 func TestARequestThatEndsBeforeItIsComputedAnnouncesNothing(t *testing.T) {
 	for name, whole := range map[string]bool{"a stream": false, "an answer in one piece": true} {
 		c := cacheOf(100)
@@ -288,7 +288,7 @@ func TestAnAnswerInOnePieceIsCountedOnce(t *testing.T) {
 	}
 }
 
-// A prompt that was refused is in no cache, in whatever way its answer would have come.
+// A refused prompt is in no cache, whether its answer would have been streamed or not.
 func TestARefusedPromptEntersNoOrder(t *testing.T) {
 	c := cacheOf(100)
 	a := chain(1, 40, 0)
@@ -333,7 +333,7 @@ func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 	}
 }
 
-// A prompt that was never computed left nothing behind.
+// A prompt that was never computed leaves nothing behind.
 func TestARequestThatWasRefusedLeavesNoTrace(t *testing.T) {
 	c := cacheOf(100)
 	a := chain(1, 40, 0)
@@ -349,7 +349,7 @@ func TestARequestThatWasRefusedLeavesNoTrace(t *testing.T) {
 	r.Release(c.now)
 }
 
-// The counts stay within what there is under any events, and the risk within the match.
+// Under any events the counts stay within the cache, and the risk within the match.
 func TestRecencyStaysWithinBounds(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// TestOneOddMachineIsBelievedLessThanOneOfMany: in its first 20 s a machine takes twice as long. Where all others are
-// alike, that is rather chance, and a part of it is believed. Where machines differ as much anyway, most of it is.
-func TestOneOddMachineIsBelievedLessThanOneOfMany(t *testing.T) {
+// TestOneSlowMachineIsBelievedLessThanOneOfMany: in its first 20 s a machine takes twice as long. If all others are
+// alike, this is rather chance, and only a part is believed. If machines differ as much anyway, most of it is
+// believed.
+func TestOneSlowMachineIsBelievedLessThanOneOfMany(t *testing.T) {
 	believed := func(others func(i int) float64) (share float64) {
 		m := newMachines(16, cpu)
 		m.each(20*time.Second, 100*time.Millisecond, func(i int) float64 {

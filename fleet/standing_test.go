@@ -103,7 +103,7 @@ func TestRanksAreLeftOutTogether(t *testing.T) {
 	}
 }
 
-// A worker may be useless whatever it is asked, and serve more model names than scopes are kept.
+// A worker may be useless for every request, and serve more model names than scopes are kept.
 func TestAHolderMayBeUselessForEveryScope(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
@@ -147,7 +147,7 @@ func TestALimitOfOneTenantHoldsForThatTenant(t *testing.T) {
 	}
 }
 
-// Keys are free to invent: a client with many of them must not shut out tenants that are served.
+// A client can invent keys. A client with many of them must not shut out tenants that are served.
 func TestATenantThatIsServedIsNotShutOutByTheLimitsOfOthers(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
@@ -250,8 +250,8 @@ func returned() *Fleet {
 	return f
 }
 
-// TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: it shows what it can with few requests at stake, and has
-// its whole share as soon as it answers as many as it gets.
+// TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: so few requests are at stake, and the holder has its
+// whole share as soon as it answers as many as it gets.
 func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
 	f := returned()
 	share := func() float64 { return f.Snapshot().Standing(0, 1, "", second).Share }
@@ -279,8 +279,8 @@ func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
 	}
 }
 
-// A scrape and /admin/workers look at every holder all the time: looking must not use up the slow start of a holder
-// that no request could choose yet.
+// A metrics scrape and /admin/workers read every holder again and again. Reading must not use up the slow start of a
+// holder that no request could choose yet.
 func TestLookingAtAHolderDoesNotBeginItsRamp(t *testing.T) {
 	f := returned()
 	for at := second; at <= 60*second; at += second {
