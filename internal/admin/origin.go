@@ -23,7 +23,7 @@ var origins = map[tokens.Outcome]string{
 // missing are texts for the reason why a prompt has no ids.
 var missing = map[tokens.Outcome]string{
 	tokens.Batch:       "the body has several prompts",
-	tokens.Off:         "nobody is asked (tokens.budget is 0)",
+	tokens.Off:         "no engine is asked (tokens.budget is 0)",
 	tokens.TooLong:     "the body is longer than tokens.max_prompt_bytes",
 	tokens.Refused:     "the engine does not tokenize this body, or refuses the client's key",
 	tokens.Unsupported: "no worker of the model tokenizes",

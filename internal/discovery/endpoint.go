@@ -22,7 +22,7 @@ func parseEndpoint(text string) (zmtp.Endpoint, error) {
 func endpointAt(e zmtp.Endpoint, host string, offset int) (zmtp.Endpoint, error) {
 	if e.Path != "" {
 		if offset != 0 {
-			return e, fmt.Errorf("ipc endpoint %q cannot be told apart by rank", e.Path)
+			return e, fmt.Errorf("ipc endpoint %q is the same for every rank", e.Path)
 		}
 		return e, nil
 	}

@@ -172,7 +172,7 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 			change: func(f *fleet.Facts) {
 				f.Events[0].Endpoint, f.Events[0].Replay = "tcp://localhost:5557", "tcp://localhost:5657"
 			}},
-		{name: "vLLM without metrics", engine: vllm032().with("GET /metrics", "404"), base: vllmFacts, note: "block size and capacity are not known",
+		{name: "vLLM without metrics", engine: vllm032().with("GET /metrics", "404"), base: vllmFacts, note: "block size and capacity are unknown",
 			change: func(f *fleet.Facts) { f.BlockSize, f.BlocksPerRank = 0, 0 }},
 		{name: "model told", engine: vllm032(), base: vllmFacts, options: ",model=alias", note: `"alias" is not in the worker's list`,
 			change: func(f *fleet.Facts) { f.Models[0].ID, f.Models[1].Parent = "alias", "alias" }},

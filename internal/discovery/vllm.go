@@ -120,11 +120,11 @@ func (p *probe) vllmCache(ctx context.Context) string {
 		return err
 	})
 	if err != nil {
-		p.note("block size and capacity are not known until events tell: %v", err)
+		p.note("block size and capacity are unknown until events show them: %v", err)
 		return ""
 	}
 	if len(lines) == 0 {
-		p.note("block size and capacity are not known until events tell: GET /metrics has no vllm:cache_config_info")
+		p.note("block size and capacity are unknown until events show them: GET /metrics has no vllm:cache_config_info")
 		return ""
 	}
 	engines := map[string]bool{}

@@ -18,7 +18,7 @@ var wholeAgain = map[string]func(t *testing.T, s *stream){
 		s.Message(9999, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
 	},
 	"a new history": func(_ *testing.T, s *stream) {
-		s.Restarted("it began anew")
+		s.Restarted("it began again")
 		s.Complete()
 	},
 }
@@ -101,7 +101,7 @@ func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
 	s.Lost(1, 3)
 	s.Message(3, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
 	r.trust(s.holder, fleet.TrustDegraded, "lost")
-	s.Restarted("its numbers began anew")
+	s.Restarted("its numbers began again")
 	s.Lost(0, 5)
 	s.Message(5, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
 	r.trust(s.holder, fleet.TrustExact, "complete")
@@ -119,7 +119,7 @@ func TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 	s.Message(3, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16), below)))
 	r.trust(s.holder, fleet.TrustDegraded, "before the reset")
-	s.Restarted("its numbers began anew")
+	s.Restarted("its numbers began again")
 	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16), below)))
 	s.Complete()
 	r.trust(s.holder, fleet.TrustExact, "complete")
@@ -167,7 +167,7 @@ func TestAHolderIsNotExactAfterAReconnectUntilItsEngineIsKnownToBeTheSame(t *tes
 	for name, confirm := range map[string]func(s *stream){
 		"the history is whole": func(s *stream) { s.Complete() },
 		"nothing is missing":   func(s *stream) { s.Behind(false) },
-		"the engine restarted": func(s *stream) { s.Restarted("its numbers began anew"); s.Complete() },
+		"the engine restarted": func(s *stream) { s.Restarted("its numbers began again"); s.Complete() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Config{})

@@ -386,7 +386,7 @@ func (s *stream) Restarted(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.restarts++
-	s.log.Info("the engine's event stream began anew", "why", why)
+	s.log.Info("the engine's event stream began again", "why", why)
 	s.forget("the engine restarted, its history is being read")
 	s.fleet.Returned(s.holder)
 	s.broken = false
@@ -412,7 +412,7 @@ func (s *stream) Lost(from, to uint64) {
 		missing = fmt.Sprintf("history before message %d is missing", to)
 	}
 	s.forget(missing)
-	s.warn("lost", "KV events are lost: forgetting the holder and learning anew", "missing", missing)
+	s.warn("lost", "KV events are lost: the holder is forgotten and learned again", "missing", missing)
 	s.assess(time.Now())
 }
 

@@ -182,7 +182,7 @@ func TestLossesAreForgottenAndARestartOrAResetCuresThem(t *testing.T) {
 				}
 				r.trust(s.holder, fleet.TrustDegraded, test.why)
 				if cure == "restart" {
-					s.Restarted("its numbers began anew")
+					s.Restarted("its numbers began again")
 					r.trust(s.holder, fleet.TrustDegraded, "history is being read")
 					s.Complete()
 				} else {
@@ -284,7 +284,7 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 		t.Errorf("match %d after a message of another rank", got)
 	}
 	r.trust(s.holder, fleet.TrustApproximate, "carries events of data-parallel rank 2, this is rank 1")
-	s.Restarted("its numbers began anew")
+	s.Restarted("its numbers began again")
 	s.Complete()
 	s.Message(0, wire(t, "vllm-0.32.0", b))
 	if got := r.match(prompt(1, 200)); got != 64 {
@@ -608,7 +608,7 @@ func TestARestartEndsTheProblemsOfTheEngineBefore(t *testing.T) {
 			if got := share(); got != 1 {
 				t.Fatalf("its share is %v before the restart", got)
 			}
-			s.Restarted("its numbers began anew")
+			s.Restarted("its numbers began again")
 			s.Complete()
 			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(5, 0, 64, 32))))
 			r.trust(s.holder, fleet.TrustExact, "")

@@ -154,7 +154,7 @@ func (t *Telemetry) makeTokenMetrics() {
 	t.tokenWait = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_token_wait_seconds",
 		Help: "What a request waited for its token ids.", Buckets: []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25}})
 	t.tokenAsked = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_token_requests_total",
-		Help: "Where prompts' token ids came from, text when the prompt's text had to do, else why there was neither; missing: why there were no ids."},
+		Help: "Source of prompts' token ids: text if the prompt's text was used instead, otherwise why there was neither. missing: why there were no ids."},
 		[]string{"outcome", "missing"})
 	t.difference = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_prediction_difference_tokens",
 		Help: "Matched tokens that were not at risk minus the engine's reported cached tokens, of requests with a report; the bucket le=0 above le=-1 is equality, everything above le=0 an overcount.", Buckets: differenceBuckets},
