@@ -127,7 +127,7 @@ func (s *Scanner) Key() (raw []byte, escaped bool) {
 		s.Fail("expected a key in quotes")
 		return nil, false
 	}
-	raw, escaped = s.Text()
+	raw, escaped = s.string()
 	if s.Peek() != ':' {
 		s.Fail("expected a colon")
 		return nil, false
@@ -143,6 +143,11 @@ func (s *Scanner) Text() (raw []byte, escaped bool) {
 		s.Fail("expected a string")
 		return nil, false
 	}
+	return s.string()
+}
+
+// string is Text at an opening quote.
+func (s *Scanner) string() (raw []byte, escaped bool) {
 	s.pos++
 	start, pos, text := s.pos, s.pos, s.text
 	var wide uint64 // has a high bit set where a byte is not ASCII
@@ -282,7 +287,7 @@ func (s *Scanner) Raw() []byte {
 func (s *Scanner) Skip() {
 	switch c := s.Peek(); {
 	case c == '"':
-		s.Text()
+		s.string()
 	case c == '{':
 		for more := s.Open('{'); more; more = s.Next('}') {
 			s.Key()
