@@ -464,7 +464,7 @@ func (b *blocks) enter(at spot, hashes []uint64) {
 // tip returns a strand to which what follows a block can be added: the block's own if it ends there, else a new one.
 func (b *blocks) tip(h *holder, at spot) uint32 {
 	if at != 0 {
-		if s := b.strands.At(at.strand()); at.offset()+1 == s.length && s.length < maxStrand {
+		if s := b.strands.At(at.strand()); at.offset()+1 == s.length && s.length < fullStrand {
 			return at.strand()
 		}
 	}

@@ -29,9 +29,11 @@ type strand struct {
 const (
 	inlineSegments = 2
 	maxStrand      = 1<<16 - 1
-	strandOffset   = 1<<16 - 1 // of strand.at
-	beganShift     = 16
-	mostBegan      = 1<<(32-beganShift) - 1
+	// fullStrand is the length from which on a strand is not added to: its keys and hashes would be moved too often.
+	fullStrand   = 256
+	strandOffset = 1<<16 - 1 // of strand.at
+	beganShift   = 16
+	mostBegan    = 1<<(32-beganShift) - 1
 )
 
 // turn begins a change of a strand, and ends it. Readers see what is stored between after the first turn and before the
