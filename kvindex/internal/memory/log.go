@@ -185,7 +185,8 @@ func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 	if !hard && (l.garbage < l.patience || l.garbage*6 < l.words+8*l.size()) {
 		return
 	}
-	for looks, moved := 0, 0; looks < min(len(l.chunks), 32) && moved < 4 && l.garbage > 0; looks++ {
+	moved := 0
+	for looks := 0; looks < min(len(l.chunks), 32) && moved < 4 && l.garbage > 0; looks++ {
 		if l.hand++; int(l.hand) >= len(l.chunks) {
 			l.hand = 0
 		}
@@ -202,7 +203,9 @@ func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 			at += size
 		}
 	}
-	l.patience = l.garbage + l.size()/2
+	if l.patience = 0; moved == 0 {
+		l.patience = l.garbage + l.size()/2
+	}
 }
 
 // Clear gives all memory back. The runs must not be used any more.
