@@ -158,7 +158,7 @@ func unknown(w http.ResponseWriter, r *http.Request) {
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	snapshot := a.Router.Fleet().Snapshot()
 	blocks, streams := a.IndexHolders(), a.Streams()
-	out := Workers{Workers: []Worker{}, Index: []Index{}, Kinds: []Kind{}}
+	out := Workers{Workers: []Worker{}, Index: []telemetry.Index{}, Kinds: []Kind{}}
 	kinds, of := snapshot.Kinds()
 	for _, k := range kinds {
 		out.Kinds = append(out.Kinds, Kind(k))
@@ -178,9 +178,7 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 		}
 		out.Workers = append(out.Workers, line)
 	}
-	for _, x := range a.Sources.Index() {
-		out.Index = append(out.Index, Index(x))
-	}
+	out.Index = append(out.Index, a.Sources.Index()...)
 	if a.Sources.Stale != nil {
 		out.StaleSeconds = a.Sources.Stale().Seconds()
 	}

@@ -10,10 +10,10 @@ import (
 
 // Workers is the answer of /admin/workers.
 type Workers struct {
-	Workers []Worker `json:"workers"`
-	Index   []Index  `json:"index"` // one for each base model
-	Kinds   []Kind   `json:"kinds"` // workers that share one timing
-	Tokens  *Tokens  `json:"tokens,omitempty"`
+	Workers []Worker          `json:"workers"`
+	Index   []telemetry.Index `json:"index"` // one for each base model
+	Kinds   []Kind            `json:"kinds"` // workers that share one timing
+	Tokens  *Tokens           `json:"tokens,omitempty"`
 	// StaleSeconds is the age of the figures of index and event streams; absent while they are current.
 	StaleSeconds float64 `json:"stale_seconds,omitempty"`
 	// Stalled names the work that makes no progress; absent if there is none.
@@ -146,17 +146,6 @@ type Report struct {
 	Waiting      int64     `json:"waiting"`
 	QueuedTokens int64     `json:"queued_tokens"` // uncached prompt tokens of its queue; 0 if it does not report them
 	KVUsed       float64   `json:"kv_used"`       // share of the KV cache that running requests hold
-}
-
-// Index is the block index of one base model.
-type Index struct {
-	Model       string `json:"model"`
-	BlockSize   int    `json:"block_size"` // tokens
-	Blocks      int64  `json:"blocks"`     // distinct
-	Memberships int64  `json:"memberships"`
-	Bytes       int64  `json:"bytes"`
-	Waiting     int64  `json:"waiting"` // blocks whose parent is not known yet
-	Evictions   uint64 `json:"evictions"`
 }
 
 // Decisions is the answer of /admin/decisions.

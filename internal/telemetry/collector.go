@@ -79,13 +79,15 @@ type Report struct {
 	KVUsed           float64
 }
 
-// Index is the state of one model's block index.
+// Index is the state of the block index of one base model. In JSON it is a part of what GET /admin/workers says.
 type Index struct {
-	Model                      string
-	BlockSize                  int // tokens
-	Blocks, Memberships, Bytes int64
-	Waiting                    int64
-	Evictions                  uint64
+	Model       string `json:"model"`
+	BlockSize   int    `json:"block_size"` // tokens
+	Blocks      int64  `json:"blocks"`     // distinct
+	Memberships int64  `json:"memberships"`
+	Bytes       int64  `json:"bytes"`
+	Waiting     int64  `json:"waiting"` // blocks whose parent is not known yet
+	Evictions   uint64 `json:"evictions"`
 }
 
 // TokenStats is the state of the token cache, and the counts of questions to engines.
