@@ -51,7 +51,7 @@ func (p *quickest) Finished(f *policy.Finished) {
 func (p *quickest) Forget(h fleet.Holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.took, h) // asked goes back to 0 by itself: each Routed has its Finished
+	delete(p.took, h) // asked returns to 0: each Routed is followed by its Finished
 }
 
 // A policy of your own, in Go: it chooses, and learns how its choices ended.

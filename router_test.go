@@ -37,7 +37,7 @@ func newWorld(t testing.TB, o warmpath.Options, workers ...fleet.Facts) *world {
 	w := &world{t: t, fleet: fleet.New(fleet.Config{}), handles: map[fleet.Holder]uint64{}}
 	o.Fleet = w.fleet
 	if o.Policy.Name == "" {
-		o.Policy = policy.KVAware() // what is said of matches is plain where they alone decide
+		o.Policy = policy.KVAware() // it goes by matches alone, so decisions show them
 	}
 	var err error
 	if w.router, err = warmpath.New(o); err != nil {

@@ -71,7 +71,8 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 	}
 }
 
-// The trap of the longest match, and its bound: see the comment of package policy.
+// The longest match alone gathers all conversations with one system prompt at one worker. A bound prevents that: see
+// the comment of package policy.
 func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
 	turns, crowded, matched := converse(t, policy.KVAware())
 	t.Logf("by definition:  turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*matched)

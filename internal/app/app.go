@@ -199,8 +199,8 @@ func (a *App) useModels(cfg *config.Config, paths []inprocess.Path) error {
 	return nil
 }
 
-// tokenClient returns the client that asks engines for tokens. It closes idle connections before uvicorn does, after
-// five seconds, and uses no proxy from the environment.
+// tokenClient returns the client that asks engines for tokens. It closes a connection after 4 idle seconds, because
+// uvicorn closes it after 5. It uses no proxy from the environment.
 func tokenClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{

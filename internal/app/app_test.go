@@ -96,7 +96,7 @@ func settings(engines ...*mockengine.Server) *config.Config {
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Health.Retry = 10 * time.Millisecond
-	cfg.Tokens.Budget = time.Second // a slow test machine must not change what is routed on
+	cfg.Tokens.Budget = time.Second // a slow test machine gets token ids, too
 	for _, e := range engines {
 		cfg.Workers = append(cfg.Workers, discovery.Target{URL: e.URL()})
 	}

@@ -97,8 +97,8 @@ const (
 	// One in sampled of the refusals that seem to be the requests' fault still gets a second opinion. So a worker is
 	// found that turns useless among bad requests.
 	sampled = 16
-	// reason is the share of lost streams at which a worker is left out if no other worker can be compared. comparable
-	// is the number of streams with which another worker can always be compared.
+	// reason is the share of lost streams at which a worker is left out if no other worker can be compared. Another
+	// worker with comparable streams can always be compared.
 	reason     = 0.02
 	comparable = 64
 	// worse and times: a worker is not asked next when its share of useless answers is more than worse above the best

@@ -82,7 +82,7 @@ func TestAWorkersErrorShowsNothingOfTheClientsHead(t *testing.T) {
 					f.post(t, body, header, "Token "+secret)
 				}
 			}
-			_ = f.stop() // all is booked
+			_ = f.stop() // then every request is recorded
 			records, err := json.Marshal(f.Telemetry.Last(0))
 			if err != nil {
 				t.Fatal(err)

@@ -451,7 +451,7 @@ func (x *exchange) engineError(events []byte) {
 func (x *exchange) ended(k *conn, rest []byte, err error) {
 	switch {
 	case k.aborted.Load():
-		x.fail(ClientGone, err) // the caller knows why
+		x.fail(ClientGone, err) // the caller ended the exchange
 	case x.streamed():
 		if x.pass(rest, true) { // only the framing's last chunk is missing
 			x.res.Class = Success

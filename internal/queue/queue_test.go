@@ -157,7 +157,7 @@ func TestTenantsShareByTokensNotByRequests(t *testing.T) {
 			break
 		}
 	}
-	// short has 100,000 tokens in all: until they are over, both have the same, up to one request and one quantum.
+	// short asks for 100,000 tokens in all. Until then both tenants get the same, up to one request and one quantum.
 	if d := got["long"] - got["short"]; got["short"] == 100_000 && d < 0 {
 		t.Errorf("%v", got)
 	}
