@@ -172,7 +172,7 @@ type QueueLine struct {
 type QueueTenant struct {
 	Tenant   string `json:"tenant"`
 	Requests int    `json:"requests"`
-	Deficit  int64  `json:"deficit_tokens"` // order fair: tokens that it may have served before the others' turn; see GLOSSARY
+	Deficit  int64  `json:"deficit_tokens"` // order fair: tokens that it may get before the others' turn
 }
 
 // Reloaded is the answer of /admin/reload.

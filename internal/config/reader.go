@@ -18,7 +18,7 @@ import (
 const maxMistakes = 20
 
 // reader decodes a YAML document into Go values by their yaml tags, in one walk. It does not stop at a mistake: it
-// notes it with its place and reads on. It notes where each value stands, too, for those who validate the result.
+// notes it with its place and reads on. It also notes where each value stands, for the errors of Validate.
 type reader struct {
 	*tree
 	file     string

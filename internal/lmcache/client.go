@@ -128,9 +128,9 @@ func (c *Client) poll(ctx context.Context) error {
 	return nil
 }
 
-// Cached returns the facts of the controller about workers in the fleet, by ascending worker: the number of cached chunks
-// of the last poll, and, if the policy looks prompts up, the cached tokens of this prompt. If the controller does not
-// answer in time, the latter are missing. The caller must not change the result.
+// Cached returns the facts of the controller about workers in the fleet, by ascending worker: the number of cached
+// chunks of the last poll, and, if the policy looks prompts up, the cached tokens of this prompt. If the controller
+// does not answer in time, the latter are missing. The caller must not change the result.
 func (c *Client) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
 	v := c.view()
 	if c.config.LookupMode != peers.LookupPrefix || len(prompt) == 0 {

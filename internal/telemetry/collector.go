@@ -95,7 +95,7 @@ type TokenStats struct {
 	CacheBytes, CacheEntries int64
 	Asked, Hedged, Opened    uint64 // calls to engines, second calls because the first was slow, breakers that opened
 	Waited, Late             uint64 // questions that waited for their turn, answers that came after their request went on
-	Checked, Differed        uint64 // prompts whose ids made in process were compared with an engine's, and those that differed
+	Checked, Differed        uint64 // prompts with ids made in process: compared with an engine's ids, and different
 	// Distrusted are the models whose ids made in process are not used now.
 	Distrusted []string
 	// BeginningsChecked counts answers that were compared with a known beginning, BeginningsDiffered those that differed.
