@@ -35,7 +35,7 @@ func Example() {
 	router.Store(second, "", &kvindex.Stored{
 		Tokens:    conversation[:32],
 		BlockSize: 16,
-		Handles:   []uint64{0xa1, 0xa2},
+		Hashes:    []uint64{0xa1, 0xa2},
 	})
 
 	// A request. Time and randomness are the caller's: a program passes time.Now().UnixNano() and rand.Uint64().

@@ -20,7 +20,6 @@ type term struct {
 var foreign = map[string]string{
 	"AdmitChunks":             "chunks of a chunked prefill",
 	"Chunks":                  "chunks of a stream in OpenAI's API",
-	"Handles":                 "engine hashes; to be renamed in kvindex",
 	"MaxBlocksPerBackend":     "a parameter of the policy's source",
 	"Medium":                  "a field of vLLM's events",
 	"OverlapScoreCredit":      "a parameter of the policy's source",

@@ -118,7 +118,7 @@ func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generat
 	s.Scope.Model = x.model
 	x.index.Store(h, s)
 	if s.Tier == block.TierGPU {
-		r.fleet.Cached(h, len(s.Handles), 0)
+		r.fleet.Cached(h, len(s.Hashes), 0)
 	}
 	return x.generation
 }
@@ -129,18 +129,18 @@ func (r *Router) Remove(h fleet.Holder, model string, s Removed) (generation uin
 	if x == nil {
 		return 0
 	}
-	x.index.Remove(h, s.Tier, s.Group, s.Handles)
+	x.index.Remove(h, s.Tier, s.Group, s.Hashes)
 	if s.Tier == block.TierGPU {
-		r.fleet.Cached(h, 0, len(s.Handles))
+		r.fleet.Cached(h, 0, len(s.Hashes))
 	}
 	return x.generation
 }
 
 // Removed is one announcement that blocks are gone.
 type Removed struct {
-	Tier    block.Tier
-	Group   int
-	Handles []uint64 // engine hashes
+	Tier   block.Tier
+	Group  int
+	Hashes []uint64 // engine hashes
 }
 
 // Clear forgets the blocks of h on one tier. The other tiers stay: a reset of an engine's cache does not empty them.

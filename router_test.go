@@ -62,10 +62,10 @@ func (w *world) store(h fleet.Holder, tokens []block.Token, s kvindex.Stored) {
 	size := w.fleet.Snapshot().Worker(h).Facts.BlockSize
 	s.BlockSize = size
 	s.Tokens = tokens[:len(tokens)/size*size]
-	s.Handles = nil
+	s.Hashes = nil
 	for range len(s.Tokens) / size {
 		w.handles[h]++
-		s.Handles = append(s.Handles, w.handles[h])
+		s.Hashes = append(s.Hashes, w.handles[h])
 	}
 	if w.router.Store(h, "", &s) == 0 {
 		w.t.Fatalf("nothing stored for holder %d", h)
@@ -262,7 +262,7 @@ func TestRemovedBlocksEndTheMatch(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 320)
 	w.store(0, p, kvindex.Stored{})
-	w.router.Remove(0, "llama", warmpath.Removed{Handles: []uint64{5}})
+	w.router.Remove(0, "llama", warmpath.Removed{Hashes: []uint64{5}})
 	if d := w.route(warmpath.Request{Tokens: p}); d.MatchTokens != 64 {
 		t.Errorf("match %d", d.MatchTokens)
 	}

@@ -21,8 +21,8 @@ type Held struct {
 	Depth  int    // blocks of the chain before the first
 	Parent uint64 // engine hash of the last of them, or key
 	Keys   []block.Key
-	// Handles are the engine's hashes of the blocks; nil when the holder's events carry keys.
-	Handles []uint64
+	// Hashes are the engine's hashes of the blocks; nil when the holder's events carry keys.
+	Hashes []uint64
 }
 
 var (
@@ -92,7 +92,7 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 	}
 	for k := range spot(n) {
 		hash, _ := b.hash(at + k)
-		held.Keys, held.Handles = append(held.Keys, b.key(at+k)), append(held.Handles, hash)
+		held.Keys, held.Hashes = append(held.Keys, b.key(at+k)), append(held.Hashes, hash)
 	}
 	if st.named&possession == 0 {
 		return append(list, held)
@@ -106,9 +106,9 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 		for k := range spot(n) {
 			again := held
 			if again.Depth += int(k); k > 0 {
-				again.Parent = held.Handles[k-1]
+				again.Parent = held.Hashes[k-1]
 			}
-			again.Keys, again.Handles = held.Keys[k:k+1], held.Handles[k:k+1]
+			again.Keys, again.Hashes = held.Keys[k:k+1], held.Hashes[k:k+1]
 			for range h.copies[copyOf{at + k, bit}] {
 				list = append(list, again)
 			}
@@ -120,7 +120,7 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 // Load adds a run of blocks that another index dumped of a holder, in the order in which they came. The holder's events
 // go on from there. Where an engine's reports cannot be told from copies they count as reports from then on.
 func (x *Index) Load(id fleet.Holder, r *Held) error {
-	if r.Depth < 0 || len(r.Keys) > MaxChain/int(x.size) || r.Depth > MaxChain/int(x.size)-len(r.Keys) || len(r.Handles) != len(r.Keys) || r.Tier > block.NumTiers {
+	if r.Depth < 0 || len(r.Keys) > MaxChain/int(x.size) || r.Depth > MaxChain/int(x.size)-len(r.Keys) || len(r.Hashes) != len(r.Keys) || r.Tier > block.NumTiers {
 		return fmt.Errorf("load %d blocks of holder %d at depth %d: not a run that Dump gives", len(r.Keys), id, r.Depth)
 	}
 	x.lock()
@@ -140,7 +140,7 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 		bit = placeBit(r.Tier, uint8(g))
 	}
 	parent, has := r.Parent, r.Depth > 0
-	for keys, hashes := r.Keys, r.Handles; len(keys) > 0; {
+	for keys, hashes := r.Keys, r.Hashes; len(keys) > 0; {
 		n := min(len(keys), x.stretch(0))
 		if !x.makeRoom(h, need{handles: n, size: int(x.size)}) {
 			x.refuse(h, allTiers)

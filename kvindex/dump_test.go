@@ -50,7 +50,7 @@ func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 				handles = append(handles, handle(p, i+1))
 			}
 			s := kvindex.Stored{
-				Tier: block.Tier(r.IntN(4) / 3), Handles: handles, Tokens: p[from*16 : to*16], BlockSize: 16, Origin: kvindex.OriginNew,
+				Tier: block.Tier(r.IntN(4) / 3), Hashes: handles, Tokens: p[from*16 : to*16], BlockSize: 16, Origin: kvindex.OriginNew,
 			}
 			if from > 0 {
 				s.HasParent, s.Parent = true, handle(p, from)
@@ -83,8 +83,8 @@ func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 					t.Fatalf("seed %d, %d steps later, prompt %d: %+v, the copy says %+v", seed, step, i, a, b)
 				}
 			}
-			if a, b := x.Stats(), y.Stats(); a.Memberships != b.Memberships || a.Handles != b.Handles {
-				t.Fatalf("seed %d, %d steps later: %d blocks, %d handles; the copy has %d, %d", seed, step, a.Memberships, a.Handles, b.Memberships, b.Handles)
+			if a, b := x.Stats(), y.Stats(); a.Memberships != b.Memberships || a.Hashes != b.Hashes {
+				t.Fatalf("seed %d, %d steps later: %d blocks, %d handles; the copy has %d, %d", seed, step, a.Memberships, a.Hashes, b.Memberships, b.Hashes)
 			}
 			turn(x, y)
 		}
@@ -119,7 +119,7 @@ func TestWhatCannotBeDumpedSaysSo(t *testing.T) {
 	if err := x.Dump(3, none); err == nil {
 		t.Error("a holder that is not known is dumped")
 	}
-	x.Store(0, &kvindex.Stored{Handles: []uint64{1, 2}, Tokens: seq(0, 16), BlockSize: 8})
+	x.Store(0, &kvindex.Stored{Hashes: []uint64{1, 2}, Tokens: seq(0, 16), BlockSize: 8})
 	if err := x.Dump(0, none); !errors.Is(err, kvindex.ErrExceptions) {
 		t.Errorf("blocks of other sizes: %v", err)
 	}
@@ -129,10 +129,10 @@ func TestWhatCannotBeDumpedSaysSo(t *testing.T) {
 		t.Errorf("handles that another holder gives otherwise: %v", err)
 	}
 	for _, r := range []kvindex.Held{
-		{Depth: -1, Keys: make([]block.Key, 1), Handles: make([]uint64, 1)},
-		{Depth: kvindex.MaxChain, Keys: make([]block.Key, 1), Handles: make([]uint64, 1)},
-		{Depth: 3, Parent: 77, Keys: make([]block.Key, 1), Handles: make([]uint64, 1)},
-		{Keys: make([]block.Key, 2), Handles: make([]uint64, 1)},
+		{Depth: -1, Keys: make([]block.Key, 1), Hashes: make([]uint64, 1)},
+		{Depth: kvindex.MaxChain, Keys: make([]block.Key, 1), Hashes: make([]uint64, 1)},
+		{Depth: 3, Parent: 77, Keys: make([]block.Key, 1), Hashes: make([]uint64, 1)},
+		{Keys: make([]block.Key, 2), Hashes: make([]uint64, 1)},
 	} {
 		if err := y.Load(4, &r); err == nil {
 			t.Errorf("loaded: %+v", r)

@@ -90,10 +90,10 @@ type Stored struct {
 	Parent    uint64      // engine hash of the block before the first
 	HasParent bool        // false: the run begins at the chain's first token
 
-	Handles []uint64      // engine hashes in order; kept by nobody
-	Tokens  []block.Token // of the whole run; empty in placeholders
+	Hashes []uint64      // engine hashes in order; kept by nobody
+	Tokens []block.Token // of the whole run; empty in placeholders
 	// BlockSize is the engine's block size in tokens; 0 when not told. When len(Tokens) is not
-	// len(Handles)·BlockSize, the handles do not align with the tokens, and blocks are known by their handles alone.
+	// len(Hashes)·BlockSize, the handles do not align with the tokens, and blocks are known by their handles alone.
 	BlockSize int
 	Features  []block.Feature // multimodal items, offsets relative to Tokens[0]; those before it are inherited
 	// First are the prompt's first tokens where the engine hashes blocks with a look-ahead of so many tokens; Tokens

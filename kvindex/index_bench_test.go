@@ -52,7 +52,7 @@ func announce(x *kvindex.Index, h fleet.Holder, prompt []block.Token, step int) 
 	}
 	for i := 0; i < len(handles); i += step {
 		to := min(i+step, len(handles))
-		s := kvindex.Stored{Handles: handles[i:to], Tokens: prompt[i*16 : to*16], BlockSize: 16}
+		s := kvindex.Stored{Hashes: handles[i:to], Tokens: prompt[i*16 : to*16], BlockSize: 16}
 		if i > 0 {
 			s.Parent, s.HasParent = handles[i-1], true
 		}
@@ -101,7 +101,7 @@ func BenchmarkStore(b *testing.B) {
 					handle++
 					handles[i] = handle * 0x9e3779b97f4a7c15
 				}
-				s := kvindex.Stored{Handles: handles, Tokens: tokens[at : at+step*16], BlockSize: 16}
+				s := kvindex.Stored{Hashes: handles, Tokens: tokens[at : at+step*16], BlockSize: 16}
 				if round%16 > 0 { // conversations of 16 events
 					s.Parent, s.HasParent = (handle-uint64(step))*0x9e3779b97f4a7c15, true
 				}
@@ -143,7 +143,7 @@ func BenchmarkChurn(b *testing.B) {
 		if n >= cached {
 			x.Remove(0, block.TierGPU, 0, event(n-cached))
 		}
-		x.Store(0, &kvindex.Stored{Handles: event(n), Tokens: tokens[at : at+step*16], BlockSize: 16, Scope: block.Scope{Salt: fmt.Sprint(n)}})
+		x.Store(0, &kvindex.Stored{Hashes: event(n), Tokens: tokens[at : at+step*16], BlockSize: 16, Scope: block.Scope{Salt: fmt.Sprint(n)}})
 		n++
 	}
 	b.ReportMetric(float64(n*step)/b.Elapsed().Seconds(), "blocks/s")
@@ -233,7 +233,7 @@ func BenchmarkEvictStall(b *testing.B) {
 			handles[i] = r.Uint64()
 		}
 		for i := 0; i < 512; i += 32 {
-			s := kvindex.Stored{Handles: handles[i : i+32], Tokens: prompt[i*16 : i*16+512], BlockSize: 16}
+			s := kvindex.Stored{Hashes: handles[i : i+32], Tokens: prompt[i*16 : i*16+512], BlockSize: 16}
 			if i > 0 {
 				s.Parent, s.HasParent = handles[i-1], true
 			}

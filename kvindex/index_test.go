@@ -54,10 +54,10 @@ func TestMatchAllocatesNothing(t *testing.T) {
 func TestStoreAndRemoveAllocateNothingInSteadyState(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
-	s := kvindex.Stored{Handles: []uint64{1, 2, 3, 4}, Tokens: seq(0, 64), BlockSize: 16}
+	s := kvindex.Stored{Hashes: []uint64{1, 2, 3, 4}, Tokens: seq(0, 64), BlockSize: 16}
 	turn := func() {
 		x.Store(0, &s)
-		x.Remove(0, block.TierGPU, 0, s.Handles)
+		x.Remove(0, block.TierGPU, 0, s.Hashes)
 	}
 	turn()
 	if n := testing.AllocsPerRun(100, turn); n != 0 {
@@ -123,7 +123,7 @@ func stress(t *testing.T, bytes int64, turns int) {
 	for w := range fleet.Holder(writers + 1) {
 		c.index.Forget(w)
 	}
-	if s := c.index.Stats(); s.Blocks != 0 || s.Memberships != 0 || s.Handles != 0 || s.Waiting != 0 || s.Speculative != 0 {
+	if s := c.index.Stats(); s.Blocks != 0 || s.Memberships != 0 || s.Hashes != 0 || s.Waiting != 0 || s.Speculative != 0 {
 		t.Errorf("left when all are forgotten: %+v", s)
 	}
 }
@@ -225,7 +225,7 @@ func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, siz
 		x.Remove(w, tier, 0, handles)
 		return
 	}
-	s := kvindex.Stored{Tier: tier, Handles: handles, Tokens: prompt[from*size : to*size], BlockSize: size}
+	s := kvindex.Stored{Tier: tier, Hashes: handles, Tokens: prompt[from*size : to*size], BlockSize: size}
 	if from > 0 {
 		text = id
 		s.HasParent, s.Parent = true, handle(from-1)
@@ -286,7 +286,7 @@ func TestWhatIsEvictedLeavesNoHandles(t *testing.T) {
 	for range 500 { // chains of engine blocks of one token, eight to a block
 		s := kvindex.Stored{BlockSize: 1}
 		for range 400 {
-			s.Handles = append(s.Handles, random.Uint64())
+			s.Hashes = append(s.Hashes, random.Uint64())
 			s.Tokens = append(s.Tokens, random.Uint32())
 		}
 		x.Store(0, &s)
@@ -296,8 +296,8 @@ func TestWhatIsEvictedLeavesNoHandles(t *testing.T) {
 		t.Fatal("nothing was evicted")
 	}
 	// Beside those of whole blocks there may be some of the last chain.
-	if s.Handles > 8*s.Blocks+400 {
-		t.Errorf("%d handles of %d blocks of eight are left", s.Handles, s.Blocks)
+	if s.Hashes > 8*s.Blocks+400 {
+		t.Errorf("%d handles of %d blocks of eight are left", s.Hashes, s.Blocks)
 	}
 }
 
@@ -306,9 +306,9 @@ func TestStatsTellWhatIsThere(t *testing.T) {
 	x := kvindex.New(h, kvindex.Config{Bytes: 32 << 20})
 	announce(x, 2, seq(0, 64), 4)
 	announce(x, 5, seq(0, 160), 4)
-	x.Store(5, &kvindex.Stored{Tier: block.TierCPU, Group: 1, Attention: block.AttentionSlidingWindow, Window: 64, Handles: []uint64{99}})
+	x.Store(5, &kvindex.Stored{Tier: block.TierCPU, Group: 1, Attention: block.AttentionSlidingWindow, Window: 64, Hashes: []uint64{99}})
 	s := x.Stats()
-	if s.Blocks != 10 || s.Memberships != 14 || s.Handles != 15 || s.Waiting != 1 || s.Budget != 32<<20 || len(s.Holders) != 2 {
+	if s.Blocks != 10 || s.Memberships != 14 || s.Hashes != 15 || s.Waiting != 1 || s.Budget != 32<<20 || len(s.Holders) != 2 {
 		t.Errorf("%+v", s)
 	}
 	five, ok := x.Holder(5)

@@ -34,7 +34,7 @@ func newLimited(t *testing.T, size int, cfg kvindex.Config) *limited {
 // store announces a block of tokens under a new handle, after a parent; 0: at the root.
 func (l *limited) store(id fleet.Holder, tokens []block.Token, parent uint64) uint64 {
 	l.handle++
-	l.x.Store(id, &kvindex.Stored{Handles: []uint64{l.handle}, Tokens: tokens, BlockSize: len(tokens), Parent: parent, HasParent: parent != 0})
+	l.x.Store(id, &kvindex.Stored{Hashes: []uint64{l.handle}, Tokens: tokens, BlockSize: len(tokens), Parent: parent, HasParent: parent != 0})
 	l.check()
 	return l.handle
 }
@@ -64,8 +64,8 @@ func (l *limited) fill(id fleet.Holder) {
 func TestThreeEventsThatWaitForEachOtherDoNotStopTheIndex(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{})
 	a := l.words(16)
-	l.x.Store(0, &kvindex.Stored{Handles: []uint64{8}, Tokens: a, BlockSize: 16, Parent: 9, HasParent: true})
-	l.x.Store(0, &kvindex.Stored{Handles: []uint64{9}, Tokens: a, BlockSize: 16, Parent: 8, HasParent: true})
+	l.x.Store(0, &kvindex.Stored{Hashes: []uint64{8}, Tokens: a, BlockSize: 16, Parent: 9, HasParent: true})
+	l.x.Store(0, &kvindex.Stored{Hashes: []uint64{9}, Tokens: a, BlockSize: 16, Parent: 8, HasParent: true})
 	if s, _ := l.x.Holder(0); s.Refused != 1 || s.Waiting != 1 || s.Whole {
 		t.Errorf("the circle: %+v", s)
 	}
@@ -73,8 +73,8 @@ func TestThreeEventsThatWaitForEachOtherDoNotStopTheIndex(t *testing.T) {
 	for i := range handles {
 		handles[i] = uint64(i + 100)
 	}
-	l.x.Store(0, &kvindex.Stored{Handles: handles, BlockSize: 1 << 20})
-	if s, _ := l.x.Holder(0); s.Refused != 2 || s.Handles != 1 {
+	l.x.Store(0, &kvindex.Stored{Hashes: handles, BlockSize: 1 << 20})
+	if s, _ := l.x.Holder(0); s.Refused != 2 || s.Hashes != 1 {
 		t.Errorf("the event: %+v", s)
 	}
 	l.check()
@@ -136,18 +136,18 @@ func TestALostMessageDoesNotStopAFullIndex(t *testing.T) {
 func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
 	skipRaced(t)
 	for name, event := range map[string]kvindex.Stored{
-		"of blocks that are too large":            {Handles: make([]uint64, 2000), BlockSize: 1 << 20},
-		"of the largest blocks, without tokens":   {Handles: make([]uint64, 2000), BlockSize: block.MaxSize},
-		"of one block of that size, with tokens":  {Handles: []uint64{1}, Tokens: make([]block.Token, block.MaxSize), BlockSize: block.MaxSize},
-		"of blocks of one token":                  {Handles: make([]uint64, 60_000), Tokens: make([]block.Token, 60_000), BlockSize: 1},
-		"of blocks of one token, after a parent":  {Handles: make([]uint64, 60_000), Tokens: make([]block.Token, 60_000), BlockSize: 1, HasParent: true, Parent: 7},
-		"of blocks of another size":               {Handles: make([]uint64, 1000), Tokens: make([]block.Token, 24_000), BlockSize: 24},
-		"of large blocks of another size":         {Handles: make([]uint64, 3), Tokens: make([]block.Token, 3*4097), BlockSize: 4097},
-		"of a block of 16,384 tokens":             {Handles: []uint64{1}, Tokens: make([]block.Token, 1<<14), BlockSize: 1 << 14},
-		"of blocks of a prime number, with items": {Handles: make([]uint64, 100), Tokens: make([]block.Token, 1300), BlockSize: 13, Features: []block.Feature{{ID: string(make([]byte, 1<<22)), Offset: 20}}},
+		"of blocks that are too large":            {Hashes: make([]uint64, 2000), BlockSize: 1 << 20},
+		"of the largest blocks, without tokens":   {Hashes: make([]uint64, 2000), BlockSize: block.MaxSize},
+		"of one block of that size, with tokens":  {Hashes: []uint64{1}, Tokens: make([]block.Token, block.MaxSize), BlockSize: block.MaxSize},
+		"of blocks of one token":                  {Hashes: make([]uint64, 60_000), Tokens: make([]block.Token, 60_000), BlockSize: 1},
+		"of blocks of one token, after a parent":  {Hashes: make([]uint64, 60_000), Tokens: make([]block.Token, 60_000), BlockSize: 1, HasParent: true, Parent: 7},
+		"of blocks of another size":               {Hashes: make([]uint64, 1000), Tokens: make([]block.Token, 24_000), BlockSize: 24},
+		"of large blocks of another size":         {Hashes: make([]uint64, 3), Tokens: make([]block.Token, 3*4097), BlockSize: 4097},
+		"of a block of 16,384 tokens":             {Hashes: []uint64{1}, Tokens: make([]block.Token, 1<<14), BlockSize: 1 << 14},
+		"of blocks of a prime number, with items": {Hashes: make([]uint64, 100), Tokens: make([]block.Token, 1300), BlockSize: 13, Features: []block.Feature{{ID: string(make([]byte, 1<<22)), Offset: 20}}},
 	} {
-		for i := range event.Handles {
-			event.Handles[i] = 1<<50 + uint64(i)
+		for i := range event.Hashes {
+			event.Hashes[i] = 1<<50 + uint64(i)
 		}
 		for mib := range int64(2) {
 			t.Run(fmt.Sprint(name, ", ", mib+1, " MiB"), func(t *testing.T) { oneEvent(t, &event, (mib+1)<<20) })
@@ -171,7 +171,7 @@ func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	if after.Bytes > after.Budget {
 		t.Errorf("%d bytes of %d", after.Bytes, after.Budget)
 	}
-	if n := after.Steps - l.steps; n > kvindextest.StepBudget(&after, len(event.Handles)) {
+	if n := after.Steps - l.steps; n > kvindextest.StepBudget(&after, len(event.Hashes)) {
 		t.Errorf("%d steps", n)
 	}
 	for id := range 2 {

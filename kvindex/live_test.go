@@ -104,7 +104,7 @@ func (p *player) apply(e *kvevent.Event) {
 		s := kvindex.Stored{
 			Tier: e.Tier, Group: e.Group, Attention: e.Attention, Window: e.Window,
 			Scope: block.Scope{LoRA: e.LoRA, Salt: e.Salt}, Parent: e.Parent, HasParent: e.HasParent,
-			Handles: e.Hashes, Tokens: e.Tokens, BlockSize: e.BlockSize, Features: e.Features,
+			Hashes: e.Hashes, Tokens: e.Tokens, BlockSize: e.BlockSize, Features: e.Features,
 			RootUnknown: e.Tier != block.TierGPU || !e.Aligned(),
 		}
 		p.index.Store(0, &s)

@@ -11,7 +11,7 @@ import (
 
 // told stores a prompt under handles of its own.
 func told(x *kvindex.Index, id fleet.Holder, prompt []block.Token, handles []uint64) {
-	x.Store(id, &kvindex.Stored{Handles: handles, Tokens: prompt, BlockSize: 16, Origin: kvindex.OriginNew})
+	x.Store(id, &kvindex.Stored{Hashes: handles, Tokens: prompt, BlockSize: 16, Origin: kvindex.OriginNew})
 }
 
 // blocksOf returns how many leading blocks each of three holders has.
@@ -49,7 +49,7 @@ func TestHandlesMeanSomethingWithinOneHolderOnly(t *testing.T) {
 		for _, id := range order {
 			x.Remove(id, block.TierGPU, 0, []uint64{3, 2, 1})
 		}
-		if s := x.Stats(); s.Memberships != 0 || s.Handles != 0 || s.Blocks != 0 {
+		if s := x.Stats(); s.Memberships != 0 || s.Hashes != 0 || s.Blocks != 0 {
 			t.Errorf("%v: left %+v", order, s)
 		}
 	}
@@ -121,7 +121,7 @@ func TestEnginesThatHashAlikePayForHandlesOnce(t *testing.T) {
 		}
 	}
 	s := x.Stats()
-	if s.Memberships != 64*512*16 || s.Handles != s.Memberships {
+	if s.Memberships != 64*512*16 || s.Hashes != s.Memberships {
 		t.Fatalf("%+v", s)
 	}
 	if each := float64(s.Bytes) / float64(s.Memberships); each > 6 {
@@ -133,7 +133,7 @@ func TestEnginesThatHashAlikePayForHandlesOnce(t *testing.T) {
 			x.Forget(id)
 		}
 	}
-	if s := x.Stats(); s.Memberships != 64*512*8 || s.Handles != s.Memberships || s.Blocks != 64*512 {
+	if s := x.Stats(); s.Memberships != 64*512*8 || s.Hashes != s.Memberships || s.Blocks != 64*512 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -75,7 +75,7 @@ func TestChosenHashesCostNoMoreThanOthers(t *testing.T) {
 			for i := range hashes {
 				hashes[i] = hash(i)
 			}
-			x.Store(0, &Stored{Handles: hashes, Tokens: tokens, BlockSize: size})
+			x.Store(0, &Stored{Hashes: hashes, Tokens: tokens, BlockSize: size})
 			s := x.Stats()
 			if s.Holders[0].Blocks[0] < colliding {
 				t.Fatalf("%+v", s)

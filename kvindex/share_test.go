@@ -26,7 +26,7 @@ func (f *flooder) store(n, size int, parent uint64) uint64 {
 	s := kvindex.Stored{Tokens: random(f.source, n*size), BlockSize: size, Parent: parent, HasParent: parent != 0}
 	for range n {
 		f.handle++
-		s.Handles = append(s.Handles, f.handle)
+		s.Hashes = append(s.Hashes, f.handle)
 	}
 	f.x.Store(flooding, &s)
 	return f.handle
@@ -47,7 +47,7 @@ var floods = map[string]func(f *flooder) (blocks int){
 		s := kvindex.Stored{Tokens: seq(77, 1600), BlockSize: 16}
 		for range 100 {
 			f.handle++
-			s.Handles = append(s.Handles, f.handle)
+			s.Hashes = append(s.Hashes, f.handle)
 		}
 		f.x.Store(flooding, &s)
 		return 100

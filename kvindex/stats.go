@@ -12,7 +12,7 @@ type Stats struct {
 	Blocks      int64 // distinct blocks that some holder has or is believed to have
 	Memberships int64 // (holder, block) pairs, confirmed
 	Speculative int64 // (holder, block) pairs, believed
-	Handles     int64 // (holder, engine hash) pairs, waiting ones included
+	Hashes      int64 // (holder, engine hash) pairs, waiting ones included
 	Waiting     int64 // of them, how many wait for a parent or for their place
 	Bytes       int64 // allocated; at most Budget
 	Budget      int64
@@ -34,7 +34,7 @@ type HolderStats struct {
 	Holder  fleet.Holder
 	Blocks  [block.NumTiers]int64 // of ours, by tier
 	Evicted [block.NumTiers]int64 // of ours that the budget had no room for, by tier, since it was last forgotten
-	Handles int64
+	Hashes  int64
 	Waiting int64
 	Groups  []GroupStats
 	// Provable is false when a cache group is of a kind whose blocks prove nothing: matches are 0.
@@ -71,7 +71,7 @@ func (x *Index) Stats() Stats {
 		Blocks:             x.blocks.held,
 		Memberships:        x.blocks.memberships,
 		Speculative:        x.blocks.beliefs.claims,
-		Handles:            x.pointed + x.named(),
+		Hashes:             x.pointed + x.named(),
 		Waiting:            int64(x.waiting),
 		Bytes:              x.bytes(),
 		Budget:             x.config.Bytes,
@@ -116,7 +116,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
-		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Handles: h.pointed + h.named, Waiting: h.waiting,
+		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Hashes: h.pointed + h.named, Waiting: h.waiting,
 		Provable: !x.view(h.id).unknown, Refused: h.refused, UnknownRemoved: h.unknown, Whole: h.broken == 0,
 	}
 	s.Groups = slices.Grow(s.Groups, len(h.groups))

@@ -42,14 +42,14 @@ func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
 	a := announcement{Stored: s, holder: h, aligned: s.aligned(), features: inOrder(s.Features)}
 	if keys != nil {
 		a.keys, a.aligned, s.BlockSize = keys, true, int(x.size)
-		s.Handles = unsafe.Slice((*uint64)(unsafe.SliceData(keys)), len(keys))
+		s.Hashes = unsafe.Slice((*uint64)(unsafe.SliceData(keys)), len(keys))
 	}
 	if a.impossible() {
 		x.refuse(h, 1<<s.Tier)
 		return
 	}
 	g := x.join(h, s)
-	if len(s.Handles) == 0 {
+	if len(s.Hashes) == 0 {
 		return
 	}
 	if g < 0 {
@@ -62,8 +62,8 @@ func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
 	if !s.HasParent && !s.RootUnknown {
 		a.root = x.hasher.Ahead(x.hasher.Root(s.Scope), s.First)
 	}
-	for a.from < len(s.Handles) {
-		a.to = min(a.from+x.stretch(s.BlockSize), len(s.Handles))
+	for a.from < len(s.Hashes) {
+		a.to = min(a.from+x.stretch(s.BlockSize), len(s.Hashes))
 		if !x.makeRoom(h, a.need()) {
 			x.refuse(h, 1<<s.Tier)
 			break
@@ -72,7 +72,7 @@ func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
 		a.from = x.apply(&a)
 		x.wake(h)
 		x.boundWaiting()
-		if a.from < len(s.Handles) && !x.yield(h) {
+		if a.from < len(s.Hashes) && !x.yield(h) {
 			return
 		}
 	}
@@ -80,7 +80,7 @@ func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
 
 // aligned reports whether the tokens determine each handle's place.
 func (s *Stored) aligned() bool {
-	return s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
+	return s.BlockSize > 0 && len(s.Tokens) == len(s.Hashes)*s.BlockSize
 }
 
 // impossible reports whether no engine can have the announced blocks: they are too large, or one is its own parent.
@@ -92,8 +92,8 @@ func (s *announcement) impossible() bool {
 	if !s.aligned {
 		return false
 	}
-	for i, handle := range s.Handles {
-		if i > 0 && handle == s.Handles[i-1] || i == 0 && s.HasParent && handle == s.Parent {
+	for i, handle := range s.Hashes {
+		if i > 0 && handle == s.Hashes[i-1] || i == 0 && s.HasParent && handle == s.Parent {
 			return true
 		}
 	}
@@ -167,7 +167,7 @@ func (x *Index) judge(a *announcement) bool {
 	case a.BlockSize <= 0:
 		a.copies = false // a placeholder: an offload tier has each chunk once
 	case !a.HasParent:
-		if x.announced(a.holder, a.Handles[len(a.Handles)-1], a.Tier, a.group) {
+		if x.announced(a.holder, a.Hashes[len(a.Hashes)-1], a.Tier, a.group) {
 			a.copies = false
 			a.holder.vague |= 1 << a.Tier
 			return a.holder.groups[a.group].kind == block.AttentionFull
@@ -186,14 +186,14 @@ func (x *Index) announced(h *holder, hash uint64, tier block.Tier, group uint8) 
 	return p != nil && p.find(tier, group) >= 0
 }
 
-// apply applies a stretch of an announcement, and returns the index of the first hash that is left; len(Handles) when
+// apply applies a stretch of an announcement, and returns the index of the first hash that is left; len(Hashes) when
 // the rest is impossible.
 func (x *Index) apply(a *announcement) int {
 	h := a.holder
 	l, placed := line{root: a.root}, !a.HasParent && !a.RootUnknown
 	parent, hasParent := a.Parent, a.HasParent
 	if a.from > 0 {
-		parent, hasParent = a.Handles[a.from-1], true
+		parent, hasParent = a.Hashes[a.from-1], true
 	}
 	if hasParent {
 		l, placed = x.after(x.refer(h, parent))
@@ -204,15 +204,15 @@ func (x *Index) apply(a *announcement) int {
 				break
 			}
 			if i > a.from {
-				parent, hasParent = a.Handles[i-1], true
+				parent, hasParent = a.Hashes[i-1], true
 			}
 		}
 		ok := false
 		if l, placed, ok = x.applyOne(a, i, l, placed, parent, hasParent); !ok {
 			x.refuse(h, 1<<a.Tier)
-			return len(a.Handles)
+			return len(a.Hashes)
 		}
-		parent, hasParent = a.Handles[i], true
+		parent, hasParent = a.Hashes[i], true
 	}
 	return a.to
 }
@@ -231,7 +231,7 @@ func (x *Index) applyRun(a *announcement, i int, l *line) (done int) {
 	} else {
 		keys = x.next(l, a.Tokens[i*size:(i+n)*size], absolute(a.within(i, i+n), int(l.end)-i*size)).keys
 	}
-	hashes, bit := a.Handles[i:i+n], placeBit(a.Tier, a.group)
+	hashes, bit := a.Hashes[i:i+n], placeBit(a.Tier, a.group)
 	for done < n {
 		if done += x.placeKeys(h, l, hashes[done:], keys[done:], bit, a.copies); done == n {
 			break
@@ -357,7 +357,7 @@ func (x *Index) addCopies(h *holder, c copyOf, n uint32) {
 // applyOne applies the announcement of one block, whatever it is. It returns the line after the block and whether its
 // place is known. ok is false when it is impossible.
 func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uint64, hasParent bool) (after line, known, ok bool) {
-	h, hash := a.holder, a.Handles[i]
+	h, hash := a.holder, a.Hashes[i]
 	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
 	p, at := x.refer(h, hash)
 	resolved := at != 0 || p != nil && p.end != 0
@@ -422,7 +422,7 @@ func (x *Index) place(a *announcement, i int, l *line, p *point, at spot, r *rec
 		p = nil
 	}
 	if p == nil {
-		p = x.add(h, a.Handles[i])
+		p = x.add(h, a.Hashes[i])
 	} else if k := p.find(r.tier, r.group); k >= 0 {
 		p.records[k].shrink(r.size) // what it covers must be right before it is resolved
 	}

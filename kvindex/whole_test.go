@@ -17,11 +17,11 @@ func TestAHolderIsWholeWhileNothingOfItIsLost(t *testing.T) {
 		},
 		"dropped while it waited": func(x *kvindex.Index) {
 			for i := range 100 {
-				x.Store(0, &kvindex.Stored{Handles: []uint64{uint64(i) + 10_000}, Tokens: seq(i, 16), BlockSize: 16, HasParent: true, Parent: uint64(i) + 20_000})
+				x.Store(0, &kvindex.Stored{Hashes: []uint64{uint64(i) + 10_000}, Tokens: seq(i, 16), BlockSize: 16, HasParent: true, Parent: uint64(i) + 20_000})
 			}
 		},
 		"refused": func(x *kvindex.Index) {
-			x.Store(0, &kvindex.Stored{Handles: []uint64{5}, Tokens: seq(0, 16), BlockSize: 16, HasParent: true, Parent: 5})
+			x.Store(0, &kvindex.Stored{Hashes: []uint64{5}, Tokens: seq(0, 16), BlockSize: 16, HasParent: true, Parent: 5})
 		},
 	}
 	for name, lose := range lose {
@@ -76,7 +76,7 @@ func TestALossOutlastsAResetWhileBlocksOfAnotherTierWaitForWhatWasLost(t *testin
 		announce(x, 0, seq(1_000_000+i*16_000, 1600), 20)
 	}
 	// The engine offloads the first block, which the index has evicted: its place is not known.
-	x.Store(0, &kvindex.Stored{Tier: block.TierCPU, Handles: []uint64{12345}, Tokens: seq(0, 16), BlockSize: 16, RootUnknown: true})
+	x.Store(0, &kvindex.Stored{Tier: block.TierCPU, Hashes: []uint64{12345}, Tokens: seq(0, 16), BlockSize: 16, RootUnknown: true})
 	x.Clear(0, block.TierGPU)
 	if s, _ := x.Holder(0); s.Waiting != 1 || s.Whole {
 		t.Errorf("%d blocks wait, whole %v: want a block that waits in a holder that is not whole", s.Waiting, s.Whole)

@@ -130,7 +130,7 @@ func (r *reader) apply(x *kvindex.Index, h fleet.Holder) {
 		}
 		s := &r.stored
 		s.Tier, s.Group, s.Attention, s.Scope.Salt = e.Tier, e.Group, e.Attention, e.Salt
-		s.Parent, s.HasParent, s.Handles, s.BlockSize = e.Parent, e.HasParent, e.Hashes, e.BlockSize
+		s.Parent, s.HasParent, s.Hashes, s.BlockSize = e.Parent, e.HasParent, e.Hashes, e.BlockSize
 		s.Tokens, s.Features = e.Tokens, e.Features
 		x.Store(h, s)
 	}

@@ -44,7 +44,7 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 			s.lastRemoved()
 			changed = true
 		}
-		generation = s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: e.Tier, Group: max(e.Group, 0), Handles: e.Hashes})
+		generation = s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: e.Tier, Group: max(e.Group, 0), Hashes: e.Hashes})
 	case kvevent.Cleared:
 		s.cleared++
 		generation = s.clear(e)
@@ -86,7 +86,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	x.Tier, x.Group, x.Attention, x.Window = e.Tier, max(e.Group, 0), e.Attention, e.Window
 	x.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt, Extra: s.rootExtra}
 	x.Parent, x.HasParent = e.Parent, e.HasParent
-	x.Handles, x.BlockSize = e.Hashes, e.BlockSize
+	x.Hashes, x.BlockSize = e.Hashes, e.BlockSize
 	x.First, x.Tokens = e.Shifted()
 	x.Features = e.Features
 	if ahead := len(e.Ahead); ahead > 0 {

@@ -79,7 +79,7 @@ func (s *stream) expire(now time.Time) (changed bool) {
 		if len(hashes) == 0 {
 			break
 		}
-		s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: tier, Handles: hashes})
+		s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: tier, Hashes: hashes})
 	}
 	if s.leaking != "" && !s.doubted && len(s.unremoved.queue) == 0 {
 		s.leaking, changed = "", true

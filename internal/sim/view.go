@@ -255,7 +255,7 @@ func (v *view) apply(h fleet.Holder, events []engine.Event) {
 		switch e.Kind {
 		case engine.Stored:
 			s := &v.stored
-			s.Tier, s.Handles, s.Tokens, s.BlockSize = e.Tier, v.handles, e.Tokens, e.BlockSize
+			s.Tier, s.Hashes, s.Tokens, s.BlockSize = e.Tier, v.handles, e.Tokens, e.BlockSize
 			s.Parent, s.HasParent = uint64(e.Parent), e.HasParent
 			s.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt}
 			s.RootUnknown = e.Tier != block.TierGPU // offload events drop the salt
@@ -264,7 +264,7 @@ func (v *view) apply(h fleet.Holder, events []engine.Event) {
 			for ; i+1 < len(events) && events[i+1].Kind == engine.Removed && events[i+1].Tier == e.Tier; i++ {
 				v.handles = appendHandles(v.handles, events[i+1].Hashes)
 			}
-			v.router.Remove(h, "", warmpath.Removed{Tier: e.Tier, Handles: v.handles})
+			v.router.Remove(h, "", warmpath.Removed{Tier: e.Tier, Hashes: v.handles})
 		case engine.Cleared:
 			v.router.Clear(h, "", e.Tier)
 		}

@@ -69,9 +69,9 @@ var chainCases = []conformanceCase{
 	}},
 	{name: "an announcement that begins a chain knows the place of a block better than the parent it waits for", size: 4, run: func(r *rig) {
 		a := words(1, 8)
-		r.Store(0, &kvindex.Stored{HasParent: true, Parent: 40, Handles: []uint64{50, 11}, Tokens: words(2, 8), BlockSize: 4})
-		r.Store(1, &kvindex.Stored{Handles: []uint64{50, 31}, Tokens: a, BlockSize: 4}) // the second block has another name
-		r.Store(0, &kvindex.Stored{Tier: block.TierDisk, Handles: []uint64{50, 11}, Tokens: a, BlockSize: 4})
+		r.Store(0, &kvindex.Stored{HasParent: true, Parent: 40, Hashes: []uint64{50, 11}, Tokens: words(2, 8), BlockSize: 4})
+		r.Store(1, &kvindex.Stored{Hashes: []uint64{50, 31}, Tokens: a, BlockSize: 4}) // the second block has another name
+		r.Store(0, &kvindex.Stored{Tier: block.TierDisk, Hashes: []uint64{50, 11}, Tokens: a, BlockSize: 4})
 		if all := r.Match(r.keys(a, block.Scope{}), 1, nil); len(all) != 2 || all[0].Tier != [block.NumTiers]uint32{2} {
 			r.Errorf("matches %+v", all)
 		}
@@ -113,7 +113,7 @@ var chainCases = []conformanceCase{
 			r.remove(a, cut{to: 5}) // parents first
 			r.remove(a, cut{from: 5})
 		}
-		if s := r.Stats(); s.Handles != 0 || s.Blocks != 0 || s.Memberships != 0 {
+		if s := r.Stats(); s.Hashes != 0 || s.Blocks != 0 || s.Memberships != 0 {
 			r.Errorf("kept %+v", s)
 		}
 	}},
@@ -129,8 +129,8 @@ var chainCases = []conformanceCase{
 	}},
 	{name: "handles are each holder's own", size: 16, run: func(r *rig) {
 		a, b := words(1, 16), words(2, 16)
-		r.Store(0, &kvindex.Stored{Handles: []uint64{7}, Tokens: a, BlockSize: 16})
-		r.Store(1, &kvindex.Stored{Handles: []uint64{7}, Tokens: b, BlockSize: 16})
+		r.Store(0, &kvindex.Stored{Hashes: []uint64{7}, Tokens: a, BlockSize: 16})
+		r.Store(1, &kvindex.Stored{Hashes: []uint64{7}, Tokens: b, BlockSize: 16})
 		r.want(a, only(1))
 		r.want(b, map[fleet.Holder]uint32{1: 1})
 		r.Remove(0, 0, 0, []uint64{7})
@@ -139,15 +139,15 @@ var chainCases = []conformanceCase{
 	{name: "handles of any 64 bits", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		handles := []uint64{1<<64 - 5, 0, 1 << 63, 1}
-		r.Store(0, &kvindex.Stored{Handles: handles, Tokens: a, BlockSize: 16})
+		r.Store(0, &kvindex.Stored{Hashes: handles, Tokens: a, BlockSize: 16})
 		r.want(a, only(4))
 		r.Remove(0, 0, 0, handles[1:2])
 		r.want(a, only(1))
 	}},
 	{name: "a handle that comes to name other tokens names nothing else", size: 16, run: func(r *rig) {
 		a, b := words(1, 16), words(2, 16)
-		r.Store(0, &kvindex.Stored{Handles: []uint64{7}, Tokens: a, BlockSize: 16})
-		r.Store(0, &kvindex.Stored{Handles: []uint64{7}, Tokens: b, BlockSize: 16})
+		r.Store(0, &kvindex.Stored{Hashes: []uint64{7}, Tokens: a, BlockSize: 16})
+		r.Store(0, &kvindex.Stored{Hashes: []uint64{7}, Tokens: b, BlockSize: 16})
 		r.want(a, nil)
 		r.want(b, only(1))
 		r.Remove(0, 0, 0, []uint64{7})

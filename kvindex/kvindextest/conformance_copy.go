@@ -122,7 +122,7 @@ var cutCases = []conformanceCase{
 		for from, to := 0, 0; to < 128; from = to {
 			to = min(128, to+[]int{8, 40, 4, 12, 64}[to%5])
 			r.Store(0, &kvindex.Stored{
-				Handles: []uint64{at(to)}, Tokens: a[from:to], BlockSize: to - from,
+				Hashes: []uint64{at(to)}, Tokens: a[from:to], BlockSize: to - from,
 				HasParent: from > 0, Parent: at(max(from, 1)),
 			})
 			r.want(a, only(uint32(to/16)))
@@ -145,7 +145,7 @@ var cutCases = []conformanceCase{
 	{name: "a block in two cuts is held while either covers it", size: 16, run: func(r *rig) {
 		a := words(1, 16)
 		r.store(a, cut{size: 16, Stored: kvindex.Stored{Origin: kvindex.OriginNew}})
-		r.Store(0, &kvindex.Stored{Handles: []uint64{1, 2}, Tokens: a, BlockSize: 8})
+		r.Store(0, &kvindex.Stored{Hashes: []uint64{1, 2}, Tokens: a, BlockSize: 8})
 		r.remove(a, cut{size: 16})
 		r.want(a, only(1))
 		r.Remove(0, 0, 0, []uint64{1})
@@ -153,8 +153,8 @@ var cutCases = []conformanceCase{
 	}},
 	{name: "overlapping parts add up to a block only if they cover it", size: 16, run: func(r *rig) {
 		a := words(1, 16)
-		r.Store(0, &kvindex.Stored{Handles: []uint64{1, 2, 3, 4}, Tokens: a, BlockSize: 4})
-		r.Store(0, &kvindex.Stored{Handles: []uint64{11, 12}, Tokens: a, BlockSize: 8, Origin: kvindex.OriginNew})
+		r.Store(0, &kvindex.Stored{Hashes: []uint64{1, 2, 3, 4}, Tokens: a, BlockSize: 4})
+		r.Store(0, &kvindex.Stored{Hashes: []uint64{11, 12}, Tokens: a, BlockSize: 8, Origin: kvindex.OriginNew})
 		r.Remove(0, 0, 0, []uint64{3, 12})
 		r.want(a, nil) // 0..12 twice, 12..16 once: as many tokens as a block
 	}},
@@ -162,9 +162,9 @@ var cutCases = []conformanceCase{
 		// vLLM with groups of block size 8 and 4: the same hashes in both, of other lengths.
 		a := words(1, 16)
 		fine := handlesOf(a, 4, "")
-		r.Store(0, &kvindex.Stored{Group: 0, Handles: []uint64{fine[1], fine[3]}, Tokens: a, BlockSize: 8})
+		r.Store(0, &kvindex.Stored{Group: 0, Hashes: []uint64{fine[1], fine[3]}, Tokens: a, BlockSize: 8})
 		r.want(a, only(4))
-		r.Store(0, &kvindex.Stored{Group: 1, Handles: fine, Tokens: a, BlockSize: 4})
+		r.Store(0, &kvindex.Stored{Group: 1, Hashes: fine, Tokens: a, BlockSize: 4})
 		r.want(a, only(4))
 		r.Remove(0, 0, 1, fine[2:3])
 		r.want(a, only(2))

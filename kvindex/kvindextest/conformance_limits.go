@@ -154,16 +154,16 @@ var boundCases = []conformanceCase{
 	{name: "circles of waiting blocks hold up nothing", size: 16, run: func(r *rig) {
 		a := words(1, 16)
 		next := func(handle, parent uint64) {
-			r.Store(0, &kvindex.Stored{Handles: []uint64{handle}, Tokens: a, BlockSize: 16, Parent: parent, HasParent: true})
+			r.Store(0, &kvindex.Stored{Hashes: []uint64{handle}, Tokens: a, BlockSize: 16, Parent: parent, HasParent: true})
 		}
 		next(1, 2)
 		next(2, 3)
 		next(3, 1)
 		next(4, 4)
-		r.Store(0, &kvindex.Stored{Handles: []uint64{2}, Tokens: a, BlockSize: 16})
+		r.Store(0, &kvindex.Stored{Hashes: []uint64{2}, Tokens: a, BlockSize: 16})
 		r.want(a, only(1))
 		r.Forget(0)
-		if s := r.Stats(); s.Handles != 0 || s.Waiting != 0 || s.Blocks != 0 {
+		if s := r.Stats(); s.Hashes != 0 || s.Waiting != 0 || s.Blocks != 0 {
 			r.Errorf("kept %+v", s)
 		}
 	}},
@@ -245,10 +245,10 @@ var boundCases = []conformanceCase{
 	{name: "what makes no sense does no harm", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{})
-		r.Store(0, &kvindex.Stored{Tier: 200, Handles: []uint64{1}, Tokens: a[:16], BlockSize: 16})
-		r.Store(0, &kvindex.Stored{Group: -9, Attention: 99, Window: -4, Handles: []uint64{1}, BlockSize: -1})
-		r.Store(0, &kvindex.Stored{Handles: []uint64{1, 2}, Tokens: a[:5], BlockSize: math.MaxInt})
-		r.Store(fleet.NoHolder, &kvindex.Stored{Handles: []uint64{1}, Tokens: a[:16], BlockSize: 16})
+		r.Store(0, &kvindex.Stored{Tier: 200, Hashes: []uint64{1}, Tokens: a[:16], BlockSize: 16})
+		r.Store(0, &kvindex.Stored{Group: -9, Attention: 99, Window: -4, Hashes: []uint64{1}, BlockSize: -1})
+		r.Store(0, &kvindex.Stored{Hashes: []uint64{1, 2}, Tokens: a[:5], BlockSize: math.MaxInt})
+		r.Store(fleet.NoHolder, &kvindex.Stored{Hashes: []uint64{1}, Tokens: a[:16], BlockSize: 16})
 		r.Remove(fleet.NoHolder, 99, -5, []uint64{1})
 		r.Clear(77, 99)
 		r.Forget(fleet.NoHolder)

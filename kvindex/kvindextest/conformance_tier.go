@@ -108,7 +108,7 @@ var tierCases = []conformanceCase{
 		r.store(a, cut{Stored: kvindex.Stored{Scope: salted}})
 		handles := handlesOf(a, 16, "tenant")
 		for i := 2; i >= 0; i-- { // children before parents
-			s := &kvindex.Stored{Tier: block.TierCPU, RootUnknown: true, Handles: handles[i : i+1], Tokens: a[i*16 : i*16+16], BlockSize: 16}
+			s := &kvindex.Stored{Tier: block.TierCPU, RootUnknown: true, Hashes: handles[i : i+1], Tokens: a[i*16 : i*16+16], BlockSize: 16}
 			if i > 0 {
 				s.Parent, s.HasParent = handles[i-1], true
 			}

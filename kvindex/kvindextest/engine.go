@@ -110,7 +110,7 @@ func (e *engine) evict() {
 
 func (e *engine) announce(t *text, hashes []uint64, from, to int, s kvindex.Stored) {
 	s.Scope, s.BlockSize = t.scope, e.size
-	s.Handles, s.Tokens = hashes[from:to], t.tokens[from*e.size:to*e.size]
+	s.Hashes, s.Tokens = hashes[from:to], t.tokens[from*e.size:to*e.size]
 	if from > 0 {
 		s.HasParent, s.Parent = true, hashes[from-1]
 	}
@@ -131,7 +131,7 @@ func (e *engine) offload(r *rand.Rand, t *text, hashes []uint64) {
 			e.host = e.host[1:]
 		}
 		e.host = append(e.host, hashes[i])
-		s := kvindex.Stored{Tier: block.TierCPU, RootUnknown: true, Handles: hashes[i : i+1]}
+		s := kvindex.Stored{Tier: block.TierCPU, RootUnknown: true, Hashes: hashes[i : i+1]}
 		if r.IntN(3) > 0 {
 			s.Tokens, s.BlockSize = t.tokens[i*e.size:(i+1)*e.size], e.size
 			if i > 0 {

@@ -35,7 +35,7 @@ func crowd(d *Door, r *rand.Rand) error {
 		}
 		s := kvindex.Stored{BlockSize: 1, Scope: block.Scope{Salt: "crowd"}}
 		for range crowdBlocks {
-			s.Handles = append(s.Handles, r.Uint64())
+			s.Hashes = append(s.Hashes, r.Uint64())
 			s.Tokens = append(s.Tokens, r.Uint32())
 		}
 		d.Store(crowdHolder, &s)

@@ -156,12 +156,12 @@ func (h *hostile) known() uint64 {
 }
 
 func (h *hostile) store(id fleet.Holder, s *kvindex.Stored) {
-	h.blocks += len(s.Handles)
+	h.blocks += len(s.Hashes)
 	h.door.Store(id, s)
 }
 
 func (h *hostile) flood(id fleet.Holder, n, size int) {
-	h.store(id, &kvindex.Stored{Handles: h.handles(n), Tokens: h.words(n * size), BlockSize: size})
+	h.store(id, &kvindex.Stored{Hashes: h.handles(n), Tokens: h.words(n * size), BlockSize: size})
 }
 
 // act does one harmful operation and names it.
@@ -173,31 +173,31 @@ func (h *hostile) act(id fleet.Holder) string {
 	case 0:
 		ring := h.handles(2 + h.IntN(6))
 		for i, handle := range ring {
-			h.store(id, &kvindex.Stored{Tier: tier, Handles: []uint64{handle}, Tokens: h.words(size), BlockSize: size, Parent: ring[(i+1)%len(ring)], HasParent: true})
+			h.store(id, &kvindex.Stored{Tier: tier, Hashes: []uint64{handle}, Tokens: h.words(size), BlockSize: size, Parent: ring[(i+1)%len(ring)], HasParent: true})
 		}
 		return "a circle"
 	case 1:
 		handle := h.known()
-		h.store(id, &kvindex.Stored{Tier: tier, Handles: []uint64{handle}, Tokens: h.words(size), BlockSize: size, Parent: handle, HasParent: true})
+		h.store(id, &kvindex.Stored{Tier: tier, Hashes: []uint64{handle}, Tokens: h.words(size), BlockSize: size, Parent: handle, HasParent: true})
 		return "a block that is its own parent"
 	case 2, 3:
 		n := 1 + h.IntN(60)
-		h.store(id, &kvindex.Stored{Tier: tier, Handles: h.handles(n), Tokens: h.words(n * size), BlockSize: size, Parent: h.next + 1<<40, HasParent: true})
+		h.store(id, &kvindex.Stored{Tier: tier, Hashes: h.handles(n), Tokens: h.words(n * size), BlockSize: size, Parent: h.next + 1<<40, HasParent: true})
 		return "a chain with an unknown parent"
 	case 4:
-		h.store(id, &kvindex.Stored{Tier: tier, Handles: h.handles(1 + 2000>>h.IntN(32)), BlockSize: 1 << h.IntN(21)})
+		h.store(id, &kvindex.Stored{Tier: tier, Hashes: h.handles(1 + 2000>>h.IntN(32)), BlockSize: 1 << h.IntN(21)})
 		return "giant blocks without tokens"
 	case 5:
 		if h.IntN(20) > 0 {
 			return "nothing"
 		}
 		n := 1 << h.IntN(17)
-		h.store(id, &kvindex.Stored{Handles: h.handles(1), Tokens: h.words(n), BlockSize: n, RootUnknown: h.IntN(4) == 0})
+		h.store(id, &kvindex.Stored{Hashes: h.handles(1), Tokens: h.words(n), BlockSize: n, RootUnknown: h.IntN(4) == 0})
 		return "a giant block"
 	case 6, 7:
 		t := &h.texts[h.IntN(len(h.texts))]
 		n := len(t.tokens) / size
-		h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Handles: h.handles(n), Tokens: t.tokens[:n*size], BlockSize: max(size, 1)})
+		h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Hashes: h.handles(n), Tokens: t.tokens[:n*size], BlockSize: max(size, 1)})
 		return "known content under new hashes"
 	case 8:
 		h.flood(id, 1+h.IntN(200)>>h.IntN(3), size)
@@ -208,14 +208,14 @@ func (h *hostile) act(id fleet.Holder) string {
 	case 10:
 		t := &h.texts[h.IntN(len(h.texts))]
 		stolen := handlesOf(t.tokens, h.size, t.scope.Salt)
-		h.store(id, &kvindex.Stored{Tier: tier, Handles: stolen, Tokens: h.words(len(stolen) * h.size), BlockSize: h.size})
+		h.store(id, &kvindex.Stored{Tier: tier, Hashes: stolen, Tokens: h.words(len(stolen) * h.size), BlockSize: h.size})
 		return "an honest engine's hashes of other content"
 	case 11:
 		t := &h.texts[h.IntN(len(h.texts))]
 		handles := handlesOf(t.tokens, h.size, t.scope.Salt)
 		h.blocks = len(handles)
 		if h.IntN(2) == 0 {
-			h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Handles: handles, Tokens: t.tokens[:len(handles)*h.size], BlockSize: h.size})
+			h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Hashes: handles, Tokens: t.tokens[:len(handles)*h.size], BlockSize: h.size})
 		}
 		h.door.Remove(id, tier, 0, handles[h.IntN(len(handles)):])
 		return "honest content, and its removal"
@@ -227,7 +227,7 @@ func (h *hostile) act(id fleet.Holder) string {
 	case 13:
 		line := h.handles(1 + h.IntN(30))
 		for i := len(line) - 1; i >= 0; i-- {
-			s := kvindex.Stored{Tier: tier, Handles: line[i : i+1], Tokens: h.words(size), BlockSize: size, HasParent: i > 0}
+			s := kvindex.Stored{Tier: tier, Hashes: line[i : i+1], Tokens: h.words(size), BlockSize: size, HasParent: i > 0}
 			if i > 0 {
 				s.Parent = line[i-1]
 			}
@@ -235,10 +235,10 @@ func (h *hostile) act(id fleet.Holder) string {
 		}
 		return "a chain from its end"
 	case 14:
-		h.store(id, &kvindex.Stored{Tier: tier, Handles: []uint64{h.known()}, Tokens: h.words(size), BlockSize: size, Parent: h.known(), HasParent: true})
+		h.store(id, &kvindex.Stored{Tier: tier, Hashes: []uint64{h.known()}, Tokens: h.words(size), BlockSize: size, Parent: h.known(), HasParent: true})
 		return "a known block after another parent"
 	case 15:
-		h.store(id, &kvindex.Stored{Tier: tier, Group: h.IntN(20), Attention: block.Attention(h.IntN(5)), Window: h.IntN(64), Handles: h.handles(1), Tokens: h.words(size), BlockSize: size,
+		h.store(id, &kvindex.Stored{Tier: tier, Group: h.IntN(20), Attention: block.Attention(h.IntN(5)), Window: h.IntN(64), Hashes: h.handles(1), Tokens: h.words(size), BlockSize: size,
 			Features: []block.Feature{{ID: string(make([]byte, h.IntN(1<<14))), Offset: h.IntN(size)}}})
 		return "one more group"
 	case 16:

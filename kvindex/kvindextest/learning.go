@@ -55,7 +55,7 @@ func learning(h *block.Hasher, x Learner) *Door {
 			}
 			from := len(chain)
 			chain = h.Append(slices.Clone(chain), parent, from*h.Size(), s.Tokens, s.Features)
-			for i, handle := range s.Handles {
+			for i, handle := range s.Hashes {
 				chains[name{id, handle}] = chain[:from+i+1]
 			}
 			x.Learn(id, chain, 1)

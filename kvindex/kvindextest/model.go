@@ -166,8 +166,8 @@ func (m *model) compare(got, want *Door, now int64) string {
 		return ""
 	}
 	w, g := want.Stats(), got.Stats()
-	if w.Handles != g.Handles || w.Waiting != g.Waiting {
-		return fmt.Sprintf("handles %d, waiting %d; the reference has %d, %d", g.Handles, g.Waiting, w.Handles, w.Waiting)
+	if w.Hashes != g.Hashes || w.Waiting != g.Waiting {
+		return fmt.Sprintf("handles %d, waiting %d; the reference has %d, %d", g.Hashes, g.Waiting, w.Hashes, w.Waiting)
 	}
 	return ""
 }
@@ -224,9 +224,9 @@ func trim(o op) *op {
 		o.handles = o.handles[:len(o.handles)-1]
 	case o.kind == opSpeculate && len(o.keys) > 1:
 		o.keys = o.keys[:len(o.keys)-1]
-	case o.kind == opStore && len(s.Handles) > 1 && len(s.Tokens) == len(s.Handles)*s.BlockSize:
-		s.Handles = s.Handles[:len(s.Handles)-1]
-		s.Tokens = s.Tokens[:len(s.Handles)*s.BlockSize]
+	case o.kind == opStore && len(s.Hashes) > 1 && len(s.Tokens) == len(s.Hashes)*s.BlockSize:
+		s.Hashes = s.Hashes[:len(s.Hashes)-1]
+		s.Tokens = s.Tokens[:len(s.Hashes)*s.BlockSize]
 	default:
 		return nil
 	}

@@ -68,7 +68,7 @@ func (o *op) String() string {
 		} else if !s.RootUnknown {
 			fmt.Fprintf(&b, " root %q", s.Scope.Salt)
 		}
-		fmt.Fprintf(&b, " handles %x of %d tokens %v", s.Handles, s.BlockSize, s.Tokens)
+		fmt.Fprintf(&b, " handles %x of %d tokens %v", s.Hashes, s.BlockSize, s.Tokens)
 		if len(s.Features) > 0 {
 			fmt.Fprintf(&b, " features %v", s.Features)
 		}
@@ -282,7 +282,7 @@ func (m *model) store(o *op) {
 	r := m.run(o)
 	lo, hi := r.from*r.size, r.to*r.size
 	s.Tier, s.Scope, s.BlockSize = m.tier(), r.text.scope, r.size
-	s.Handles, s.Tokens = m.handles(r), r.text.tokens[lo:hi]
+	s.Hashes, s.Tokens = m.handles(r), r.text.tokens[lo:hi]
 	if r.from > 0 {
 		s.HasParent, s.Parent = true, m.handle(r.text, lo)
 	}
@@ -294,17 +294,17 @@ func (m *model) store(o *op) {
 	switch m.choose(16) {
 	case 0: // a placeholder
 		s.Tokens, s.Features, s.BlockSize, s.HasParent, s.Attention, s.Window = nil, nil, 0, false, 0, 0
-		s.Handles = s.Handles[len(s.Handles)-1:]
+		s.Hashes = s.Hashes[len(s.Hashes)-1:]
 		s.RootUnknown = true
 	case 1: // blocks out of the window are left out
-		s.Handles = s.Handles[m.choose(len(s.Handles)):]
+		s.Hashes = s.Hashes[m.choose(len(s.Hashes)):]
 	case 2:
-		s.Handles = s.Handles[m.choose(len(s.Handles)):]
+		s.Hashes = s.Hashes[m.choose(len(s.Hashes)):]
 		s.Tokens, s.Features, s.RootUnknown = nil, nil, true
 	case 3: // an offload event
 		s.RootUnknown, s.Scope = true, block.Scope{}
 	case 4:
-		s.Handles, s.Tokens = nil, s.Tokens[:0]
+		s.Hashes, s.Tokens = nil, s.Tokens[:0]
 	case 5:
 		s.Origin = kvindex.Origin(1 + m.choose(2))
 	case 6:
@@ -314,8 +314,8 @@ func (m *model) store(o *op) {
 		s.BlockSize = r.size * (1 + m.choose(4))
 	case 8: // hashes collide, and chains bite their tails
 		if !m.tame {
-			for i := range s.Handles {
-				s.Handles[i] = uint64(m.choose(6)<<4 | i) // none twice: what is there for a moment only, one index may notice and another not
+			for i := range s.Hashes {
+				s.Hashes[i] = uint64(m.choose(6)<<4 | i) // none twice: what is there for a moment only, one index may notice and another not
 			}
 			s.Parent = uint64(m.choose(6)<<4 | m.choose(3))
 		}

@@ -131,7 +131,7 @@ func (h *refHolder) group(s *kvindex.Stored) int {
 
 func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h := x.holder(id)
-	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Handles)*s.BlockSize
+	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Hashes)*s.BlockSize
 	if s.BlockSize > block.MaxSize || aligned && ownParent(s) {
 		h.broken[s.Tier] = true // what was refused may be announced again
 		return
@@ -139,14 +139,14 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h.held = nil
 	g := h.group(s)
 	h.anyTier = h.anyTier || s.AnyTierOrder && s.Tier != block.TierGPU && g >= 0
-	if g < 0 || len(s.Handles) == 0 {
-		h.broken[s.Tier] = h.broken[s.Tier] || len(s.Handles) > 0
+	if g < 0 || len(s.Hashes) == 0 {
+		h.broken[s.Tier] = h.broken[s.Tier] || len(s.Hashes) > 0
 		return
 	}
 	at := place{s.Tier, g}
 
 	copies := true
-	if last := h.byHandle[s.Handles[len(s.Handles)-1]]; s.Origin == kvindex.OriginReused || s.Origin == kvindex.OriginUnknown && s.BlockSize == 0 {
+	if last := h.byHandle[s.Hashes[len(s.Hashes)-1]]; s.Origin == kvindex.OriginReused || s.Origin == kvindex.OriginUnknown && s.BlockSize == 0 {
 		copies = false
 	} else if s.Origin == kvindex.OriginUnknown && !s.HasParent && last != nil && last.records[at] != nil {
 		copies = false
@@ -159,7 +159,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	}
 
 	parent, hasParent := s.Parent, s.HasParent
-	for i, handle := range s.Handles {
+	for i, handle := range s.Hashes {
 		p := h.byHandle[handle]
 		if !aligned {
 			if p == nil {
@@ -185,8 +185,8 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 
 // ownParent reports whether a block of an announcement is its own parent.
 func ownParent(s *kvindex.Stored) bool {
-	for i, handle := range s.Handles {
-		if i > 0 && handle == s.Handles[i-1] || i == 0 && s.HasParent && handle == s.Parent {
+	for i, handle := range s.Hashes {
+		if i > 0 && handle == s.Hashes[i-1] || i == 0 && s.HasParent && handle == s.Parent {
 			return true
 		}
 	}
@@ -223,12 +223,12 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 	}
 	before := h.byHandle[parent]
 	if hasParent && (before == nil || !before.resolved) || !hasParent && s.RootUnknown {
-		if hasParent && (p == nil || !p.resolved && !p.waits) && h.circular(s.Handles[i], parent) {
+		if hasParent && (p == nil || !p.resolved && !p.waits) && h.circular(s.Hashes[i], parent) {
 			h.broken[s.Tier] = true
 			return nil
 		}
 		if p == nil {
-			p = h.add(s.Handles[i])
+			p = h.add(s.Hashes[i])
 		}
 		if !p.resolved && !p.waits && hasParent {
 			p.waits, p.awaits, p.tokens, p.features = true, parent, tokens, features
@@ -238,7 +238,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 	if p != nil && p.resolved && s.RootUnknown {
 		return p
 	}
-	next := &refPoint{handle: s.Handles[i], tokens: tokens, features: features}
+	next := &refPoint{handle: s.Hashes[i], tokens: tokens, features: features}
 	if hasParent {
 		next.parent = before
 	} else {
@@ -257,7 +257,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 		p = nil
 	}
 	if p == nil {
-		p = h.add(s.Handles[i])
+		p = h.add(s.Hashes[i])
 	}
 	p.resolved, p.waits = true, false
 	p.parent, p.root, p.tokens, p.features = next.parent, next.root, next.tokens, next.features
@@ -486,7 +486,7 @@ func (h *refHolder) proven(key block.Key) bool {
 func (x *reference) stats() kvindex.Stats {
 	var s kvindex.Stats
 	for _, h := range x.holders {
-		s.Handles += int64(len(h.points))
+		s.Hashes += int64(len(h.points))
 		for _, p := range h.points {
 			if !p.resolved {
 				s.Waiting++

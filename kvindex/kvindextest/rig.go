@@ -77,14 +77,14 @@ func (r *rig) store(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
 	s := c.Stored
-	s.Handles, s.Tokens, s.BlockSize = all[c.from:c.to], tokens[c.from*c.size:c.to*c.size], c.size
+	s.Hashes, s.Tokens, s.BlockSize = all[c.from:c.to], tokens[c.from*c.size:c.to*c.size], c.size
 	if c.from > 0 {
 		s.Parent, s.HasParent = all[c.from-1], true
 	}
 	// The index must keep nothing of what it is given.
-	s.Handles, s.Tokens, s.Features = slices.Clone(s.Handles), slices.Clone(s.Tokens), slices.Clone(s.Features)
+	s.Hashes, s.Tokens, s.Features = slices.Clone(s.Hashes), slices.Clone(s.Tokens), slices.Clone(s.Features)
 	r.Store(c.holder, &s)
-	clear(s.Handles)
+	clear(s.Hashes)
 	clear(s.Tokens)
 	clear(s.Features)
 }
@@ -94,7 +94,7 @@ func (r *rig) hint(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
 	s := c.Stored
-	s.Handles = slices.Clone(all[c.from:c.to])
+	s.Hashes = slices.Clone(all[c.from:c.to])
 	r.Store(c.holder, &s)
 }
 

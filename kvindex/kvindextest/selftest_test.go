@@ -82,7 +82,7 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 			if s.HasParent && !known[s.Parent] {
 				return
 			}
-			for _, handle := range s.Handles {
+			for _, handle := range s.Hashes {
 				known[handle] = true
 			}
 			d.Store(h, s)
@@ -93,7 +93,7 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		m, children := *d, map[uint64][]uint64{}
 		m.Store = func(h fleet.Holder, s *kvindex.Stored) {
 			parent := s.Parent
-			for i, handle := range s.Handles {
+			for i, handle := range s.Hashes {
 				if i > 0 || s.HasParent {
 					children[parent] = append(children[parent], handle)
 				}

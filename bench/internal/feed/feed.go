@@ -192,7 +192,7 @@ func (x *Index) Apply(e *Event) {
 		s := &x.stored
 		s.Scope.Model = "m"
 		s.Parent, s.HasParent = e.parent, !e.rooted
-		s.Handles, s.Tokens, s.BlockSize = e.handles, e.tokens, e.size
+		s.Hashes, s.Tokens, s.BlockSize = e.handles, e.tokens, e.size
 		s.Origin = kvindex.OriginNew // a trace's store is always a copy
 		x.Store(e.holder, s)
 	default:
