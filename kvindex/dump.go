@@ -142,7 +142,7 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 	parent, has := r.Parent, r.Depth > 0
 	for keys, hashes := r.Keys, r.Hashes; len(keys) > 0; {
 		n := min(len(keys), x.stretch(0))
-		if !x.makeRoom(h, need{handles: n, size: int(x.size)}) {
+		if !x.makeRoom(h, need{hashes: n, size: int(x.size)}) {
 			x.refuse(h, allTiers)
 			return fmt.Errorf("load %d blocks of holder %d: the index's budget is too small for them", len(r.Keys), id)
 		}

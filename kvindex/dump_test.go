@@ -34,7 +34,7 @@ func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 			}
 			prompts = append(prompts, p)
 		}
-		handle := func(p []block.Token, n int) uint64 {
+		hash := func(p []block.Token, n int) uint64 {
 			d := uint64(1)
 			for _, tok := range p[:n*16] {
 				d = (d ^ uint64(tok)) * 0x100000001b3
@@ -45,26 +45,26 @@ func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 			id, p := fleet.Holder(r.IntN(3)), prompts[r.IntN(len(prompts))]
 			from := r.IntN(20) * r.IntN(2)
 			to := from + 1 + r.IntN(30-from)
-			var handles []uint64
+			var hashes []uint64
 			for i := from; i < to; i++ {
-				handles = append(handles, handle(p, i+1))
+				hashes = append(hashes, hash(p, i+1))
 			}
 			s := kvindex.Stored{
-				Tier: block.Tier(r.IntN(4) / 3), Hashes: handles, Tokens: p[from*16 : to*16], BlockSize: 16, Origin: kvindex.OriginNew,
+				Tier: block.Tier(r.IntN(4) / 3), Hashes: hashes, Tokens: p[from*16 : to*16], BlockSize: 16, Origin: kvindex.OriginNew,
 			}
 			if from > 0 {
-				s.HasParent, s.Parent = true, handle(p, from)
+				s.HasParent, s.Parent = true, hash(p, from)
 			}
 			op, shuffled := r.IntN(5), r.IntN(2) == 0
 			if shuffled {
-				slices.Reverse(handles)
+				slices.Reverse(hashes)
 			}
 			for _, x := range indexes {
 				switch {
 				case op > 1 && !shuffled && from == 0:
 					x.Store(id, &s)
 				case op <= 1:
-					x.Remove(id, s.Tier, 0, handles)
+					x.Remove(id, s.Tier, 0, hashes)
 				}
 			}
 		}
@@ -84,7 +84,7 @@ func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 				}
 			}
 			if a, b := x.Stats(), y.Stats(); a.Memberships != b.Memberships || a.Hashes != b.Hashes {
-				t.Fatalf("seed %d, %d steps later: %d blocks, %d handles; the copy has %d, %d", seed, step, a.Memberships, a.Hashes, b.Memberships, b.Hashes)
+				t.Fatalf("seed %d, %d steps later: %d blocks, %d hashes; the copy has %d, %d", seed, step, a.Memberships, a.Hashes, b.Memberships, b.Hashes)
 			}
 			turn(x, y)
 		}
@@ -126,7 +126,7 @@ func TestWhatCannotBeDumpedSaysSo(t *testing.T) {
 	told(x, 1, seq(0, 64), []uint64{1, 2, 3, 4})
 	told(y, 2, seq(0, 64), []uint64{5, 6, 7, 8})
 	if err := x.Dump(1, func(r *kvindex.Held) error { return y.Load(1, r) }); !errors.Is(err, kvindex.ErrExceptions) {
-		t.Errorf("handles that another holder gives otherwise: %v", err)
+		t.Errorf("hashes that another holder gives otherwise: %v", err)
 	}
 	for _, r := range []kvindex.Held{
 		{Depth: -1, Keys: make([]block.Key, 1), Hashes: make([]uint64, 1)},

@@ -11,7 +11,7 @@ import (
 
 func TestWhatAForgottenHolderLeftIsGivenBackWithWhatIsStoredNext(t *testing.T) {
 	t.Run("of its own", func(t *testing.T) { forgetAndStore(t, 0) })
-	t.Run("of what was forgotten, by other handles", func(t *testing.T) { forgetAndStore(t, 1) })
+	t.Run("of what was forgotten, by other hashes", func(t *testing.T) { forgetAndStore(t, 1) })
 }
 
 func forgetAndStore(t *testing.T, prompt int) {

@@ -14,7 +14,7 @@ type Config struct {
 	// being grown twice. At the limit workers above their fair share lose their least recently used prefixes first,
 	// deepest blocks before their parents. Default 1 GiB, which is some 10 M blocks on one holder each; at least 1 MiB.
 	Bytes int64 `yaml:"bytes"`
-	// MaxWaiting is how many announced blocks may wait for a parent or a handle that is not known yet, over all
+	// MaxWaiting is how many announced blocks may wait for a parent or a hash that is not known yet, over all
 	// holders; the oldest are dropped. Default 65,536: an offload event comes before its parent by some dozen blocks,
 	// a lost message lets thousands wait until the holder is forgotten and learned again.
 	MaxWaiting int `yaml:"max_waiting"`
@@ -93,14 +93,14 @@ type Stored struct {
 	Hashes []uint64      // engine hashes in order; kept by nobody
 	Tokens []block.Token // of the whole run; empty in placeholders
 	// BlockSize is the engine's block size in tokens; 0 when not told. When len(Tokens) is not
-	// len(Hashes)·BlockSize, the handles do not align with the tokens, and blocks are known by their handles alone.
+	// len(Hashes)·BlockSize, the hashes do not align with the tokens, and blocks are known by their hashes alone.
 	BlockSize int
 	Features  []block.Feature // multimodal items, offsets relative to Tokens[0]; those before it are inherited
 	// First are the prompt's first tokens where the engine hashes blocks with a look-ahead of so many tokens; Tokens
 	// then begin after them (block.Hasher.Ahead). It is used where Scope is.
 	First []block.Token
 	// RootUnknown says that the scope cannot be known (offload events drop the salt): no chain is begun, the blocks
-	// only join a parent or a handle that is known.
+	// only join a parent or a hash that is known.
 	RootUnknown bool
 	Origin      Origin
 	// AnyTierOrder says that the engine loads the blocks of a chain from any tier in any order: each block counts on

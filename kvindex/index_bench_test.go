@@ -42,19 +42,19 @@ func random(r *rand.Rand, n int) []block.Token {
 
 // announce stores a prompt in events of some blocks.
 func announce(x *kvindex.Index, h fleet.Holder, prompt []block.Token, step int) {
-	handles := make([]uint64, len(prompt)/16)
+	hashes := make([]uint64, len(prompt)/16)
 	d := uint64(h) + 1
-	for i := range handles {
+	for i := range hashes {
 		for _, t := range prompt[i*16 : i*16+16] {
 			d = (d ^ uint64(t)) * 0x100000001b3
 		}
-		handles[i] = d
+		hashes[i] = d
 	}
-	for i := 0; i < len(handles); i += step {
-		to := min(i+step, len(handles))
-		s := kvindex.Stored{Hashes: handles[i:to], Tokens: prompt[i*16 : to*16], BlockSize: 16}
+	for i := 0; i < len(hashes); i += step {
+		to := min(i+step, len(hashes))
+		s := kvindex.Stored{Hashes: hashes[i:to], Tokens: prompt[i*16 : to*16], BlockSize: 16}
 		if i > 0 {
-			s.Parent, s.HasParent = handles[i-1], true
+			s.Parent, s.HasParent = hashes[i-1], true
 		}
 		x.Store(h, &s)
 	}
@@ -91,19 +91,19 @@ func BenchmarkStore(b *testing.B) {
 			h, _ := block.NewHasher(block.XXH3, 16)
 			x := kvindex.New(h, kvindex.Config{Bytes: 8 << 30})
 			tokens := random(r, 1<<20)
-			handle := uint64(0)
-			handles := make([]uint64, step)
+			hash := uint64(0)
+			hashes := make([]uint64, step)
 			b.ReportAllocs()
 			blocks, round := 0, uint64(0)
 			for b.Loop() {
 				at := blocks * 16 % (1<<20 - step*16)
-				for i := range handles {
-					handle++
-					handles[i] = handle * 0x9e3779b97f4a7c15
+				for i := range hashes {
+					hash++
+					hashes[i] = hash * 0x9e3779b97f4a7c15
 				}
-				s := kvindex.Stored{Hashes: handles, Tokens: tokens[at : at+step*16], BlockSize: 16}
+				s := kvindex.Stored{Hashes: hashes, Tokens: tokens[at : at+step*16], BlockSize: 16}
 				if round%16 > 0 { // conversations of 16 events
-					s.Parent, s.HasParent = (handle-uint64(step))*0x9e3779b97f4a7c15, true
+					s.Parent, s.HasParent = (hash-uint64(step))*0x9e3779b97f4a7c15, true
 				}
 				x.Store(fleet.Holder(round/16%8), &s)
 				round++
@@ -228,14 +228,14 @@ func BenchmarkEvictStall(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		prompt[0]++
-		handles := make([]uint64, 512)
-		for i := range handles {
-			handles[i] = r.Uint64()
+		hashes := make([]uint64, 512)
+		for i := range hashes {
+			hashes[i] = r.Uint64()
 		}
 		for i := 0; i < 512; i += 32 {
-			s := kvindex.Stored{Hashes: handles[i : i+32], Tokens: prompt[i*16 : i*16+512], BlockSize: 16}
+			s := kvindex.Stored{Hashes: hashes[i : i+32], Tokens: prompt[i*16 : i*16+512], BlockSize: 16}
 			if i > 0 {
-				s.Parent, s.HasParent = handles[i-1], true
+				s.Parent, s.HasParent = hashes[i-1], true
 			}
 			start := time.Now()
 			x.Store(fleet.Holder(n%8), &s)

@@ -205,7 +205,7 @@ var mixed = []int{16, 16, 8, 48}
 // churn stores or removes a stretch of a prompt, in engine blocks of one of some sizes.
 func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, sizes []int, random *rand.Rand) {
 	size := sizes[random.IntN(len(sizes))]
-	handle := func(i int) uint64 {
+	hash := func(i int) uint64 {
 		if i*size < 16*16 {
 			text = 0 // the part that all share
 		}
@@ -214,21 +214,21 @@ func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, siz
 	n := len(prompt) / size
 	from := random.IntN(n)
 	to := from + 1 + random.IntN(min(16, n-from))
-	var handles []uint64
+	var hashes []uint64
 	id := text
 	for i := from; i < to; i++ {
 		text = id
-		handles = append(handles, handle(i))
+		hashes = append(hashes, hash(i))
 	}
 	tier := block.Tier(random.IntN(2))
 	if random.IntN(2) == 0 {
-		x.Remove(w, tier, 0, handles)
+		x.Remove(w, tier, 0, hashes)
 		return
 	}
-	s := kvindex.Stored{Tier: tier, Hashes: handles, Tokens: prompt[from*size : to*size], BlockSize: size}
+	s := kvindex.Stored{Tier: tier, Hashes: hashes, Tokens: prompt[from*size : to*size], BlockSize: size}
 	if from > 0 {
 		text = id
-		s.HasParent, s.Parent = true, handle(from-1)
+		s.HasParent, s.Parent = true, hash(from-1)
 	}
 	x.Store(w, &s)
 }
@@ -276,7 +276,7 @@ func TestASmallBudgetOnlyForgets(t *testing.T) {
 	}
 }
 
-func TestWhatIsEvictedLeavesNoHandles(t *testing.T) {
+func TestWhatIsEvictedLeavesNoHashes(t *testing.T) {
 	hasher, err := block.NewHasher(block.XXH3, 8)
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func TestWhatIsEvictedLeavesNoHandles(t *testing.T) {
 	}
 	// Beside those of whole blocks there may be some of the last chain.
 	if s.Hashes > 8*s.Blocks+400 {
-		t.Errorf("%d handles of %d blocks of eight are left", s.Hashes, s.Blocks)
+		t.Errorf("%d hashes of %d blocks of eight are left", s.Hashes, s.Blocks)
 	}
 }
 

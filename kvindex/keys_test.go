@@ -15,9 +15,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// TestKeysThatAreHandlesMatchAsANaiveMap stores, removes and forgets random stretches of chains that part and part
+// TestKeysThatAreHashesMatchAsANaiveMap stores, removes and forgets random stretches of chains that part and part
 // again, parents removed before children and children stored before parents, and compares every answer with a map.
-func TestKeysThatAreHandlesMatchAsANaiveMap(t *testing.T) {
+func TestKeysThatAreHashesMatchAsANaiveMap(t *testing.T) {
 	rounds := uint64(300)
 	if testing.Short() {
 		rounds = 50

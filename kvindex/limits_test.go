@@ -15,7 +15,7 @@ import (
 type limited struct {
 	*testing.T
 	x      *kvindex.Index
-	handle uint64
+	hash   uint64
 	steps  int64 // after the last operation
 	source *rand.Rand
 }
@@ -28,15 +28,15 @@ func newLimited(t *testing.T, size int, cfg kvindex.Config) *limited {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &limited{T: t, x: kvindex.New(h, cfg), handle: 1 << 40, source: rand.New(rand.NewPCG(20, 26))}
+	return &limited{T: t, x: kvindex.New(h, cfg), hash: 1 << 40, source: rand.New(rand.NewPCG(20, 26))}
 }
 
-// store announces a block of tokens under a new handle, after a parent; 0: at the root.
+// store announces a block of tokens under a new hash, after a parent; 0: at the root.
 func (l *limited) store(id fleet.Holder, tokens []block.Token, parent uint64) uint64 {
-	l.handle++
-	l.x.Store(id, &kvindex.Stored{Hashes: []uint64{l.handle}, Tokens: tokens, BlockSize: len(tokens), Parent: parent, HasParent: parent != 0})
+	l.hash++
+	l.x.Store(id, &kvindex.Stored{Hashes: []uint64{l.hash}, Tokens: tokens, BlockSize: len(tokens), Parent: parent, HasParent: parent != 0})
 	l.check()
-	return l.handle
+	return l.hash
 }
 
 // check holds an operation to the budget in bytes and in steps.
@@ -69,11 +69,11 @@ func TestThreeEventsThatWaitForEachOtherDoNotStopTheIndex(t *testing.T) {
 	if s, _ := l.x.Holder(0); s.Refused != 1 || s.Waiting != 1 || s.Whole {
 		t.Errorf("the circle: %+v", s)
 	}
-	handles := make([]uint64, 2000)
-	for i := range handles {
-		handles[i] = uint64(i + 100)
+	hashes := make([]uint64, 2000)
+	for i := range hashes {
+		hashes[i] = uint64(i + 100)
 	}
-	l.x.Store(0, &kvindex.Stored{Hashes: handles, BlockSize: 1 << 20})
+	l.x.Store(0, &kvindex.Stored{Hashes: hashes, BlockSize: 1 << 20})
 	if s, _ := l.x.Holder(0); s.Refused != 2 || s.Hashes != 1 {
 		t.Errorf("the event: %+v", s)
 	}
@@ -87,7 +87,7 @@ func TestUnknownParentsDoNotStopASmallIndex(t *testing.T) {
 			cfg.Bytes = mib << 20
 			l := newLimited(t, 16, cfg)
 			for range 70_000 {
-				l.store(0, l.words(16), 1<<30+uint64(l.handle))
+				l.store(0, l.words(16), 1<<30+uint64(l.hash))
 			}
 			if s := l.x.Stats(); s.Waiting == 0 || s.WaitingDropped == 0 || s.Bytes > s.Budget/4 {
 				t.Errorf("%d wait, %d dropped, %d bytes", s.Waiting, s.WaitingDropped, s.Bytes)
@@ -116,7 +116,7 @@ func TestContentUnderNewHashesDoesNotStopAFullIndex(t *testing.T) {
 					parent = l.store(1, tokens, parent)
 				}
 				for range 20 {
-					l.store(1, l.words(16), 1<<30+l.handle)
+					l.store(1, l.words(16), 1<<30+l.hash)
 				}
 			}
 		})

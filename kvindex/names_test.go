@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// told stores a prompt under handles of its own.
-func told(x *kvindex.Index, id fleet.Holder, prompt []block.Token, handles []uint64) {
-	x.Store(id, &kvindex.Stored{Hashes: handles, Tokens: prompt, BlockSize: 16, Origin: kvindex.OriginNew})
+// told stores a prompt under hashes of its own.
+func told(x *kvindex.Index, id fleet.Holder, prompt []block.Token, hashes []uint64) {
+	x.Store(id, &kvindex.Stored{Hashes: hashes, Tokens: prompt, BlockSize: 16, Origin: kvindex.OriginNew})
 }
 
 // blocksOf returns how many leading blocks each of three holders has.
@@ -22,7 +22,7 @@ func blocksOf(x *kvindex.Index, h *block.Hasher, prompt []block.Token) (n [3]uin
 	return n
 }
 
-func TestHandlesMeanSomethingWithinOneHolderOnly(t *testing.T) {
+func TestEngineHashesMeanSomethingWithinOneHolderOnly(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	a, b := seq(0, 64), seq(1000, 64)
 	for _, order := range [][3]fleet.Holder{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
@@ -31,9 +31,9 @@ func TestHandlesMeanSomethingWithinOneHolderOnly(t *testing.T) {
 			switch id {
 			case 0:
 				told(x, id, a, []uint64{1, 2, 3, 4})
-			case 1: // other handles of the same blocks
+			case 1: // other hashes of the same blocks
 				told(x, id, a, []uint64{4, 3, 2, 1})
-			case 2: // the same handles of other blocks
+			case 2: // the same hashes of other blocks
 				told(x, id, b, []uint64{1, 2, 3, 4})
 			}
 		}
@@ -55,12 +55,12 @@ func TestHandlesMeanSomethingWithinOneHolderOnly(t *testing.T) {
 	}
 }
 
-func TestAHandleTwiceInOneAnnouncementNamesItsLastBlock(t *testing.T) {
+func TestAHashTwiceInOneAnnouncementNamesItsLastBlock(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
 	told(x, 0, seq(0, 64), []uint64{1, 2, 1, 3})
 	if got := blocksOf(x, h, seq(0, 64)); got[0] != 0 {
-		t.Errorf("%d blocks though the first lost its handle", got[0])
+		t.Errorf("%d blocks though the first lost its hash", got[0])
 	}
 	x.Remove(0, block.TierGPU, 0, []uint64{3, 1, 2})
 	if s := x.Stats(); s.Memberships != 0 || s.Blocks != 0 {
@@ -72,11 +72,11 @@ func TestANewSeedAfterARestartIsLearnedAnew(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
 	for seed := range uint64(5) {
-		handles := make([]uint64, 64)
-		for i := range handles {
-			handles[i] = seed<<32 | uint64(i+1)
+		hashes := make([]uint64, 64)
+		for i := range hashes {
+			hashes[i] = seed<<32 | uint64(i+1)
 		}
-		told(x, 0, seq(0, 64*16), handles)
+		told(x, 0, seq(0, 64*16), hashes)
 		if got := blocksOf(x, h, seq(0, 64*16)); got[0] != 64 {
 			t.Fatalf("seed %d: %d blocks", seed, got[0])
 		}
@@ -104,20 +104,20 @@ func TestANameThatNobodyUsesMakesNobodyOdd(t *testing.T) {
 	}
 }
 
-// TestEnginesThatHashAlikePayForHandlesOnce holds what a (holder, block) pair may cost where engines have the same
+// TestEnginesThatHashAlikePayForHashesOnce holds what a (holder, block) pair may cost where engines have the same
 // blocks.
-func TestEnginesThatHashAlikePayForHandlesOnce(t *testing.T) {
+func TestEnginesThatHashAlikePayForHashesOnce(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 64 {
 		prompt := random(r, 512*16)
-		handles := make([]uint64, 512)
-		for i := range handles {
-			handles[i] = r.Uint64()
+		hashes := make([]uint64, 512)
+		for i := range hashes {
+			hashes[i] = r.Uint64()
 		}
 		for id := range fleet.Holder(16) {
-			told(x, id, prompt, handles)
+			told(x, id, prompt, hashes)
 		}
 	}
 	s := x.Stats()

@@ -6,11 +6,11 @@ import (
 
 // need is an upper bound of what an operation stores.
 type need struct {
-	handles int // engine blocks
-	tokens  int
-	size    int   // of one engine block
-	bytes   int64 // of multimodal items
-	keyed   bool  // nothing but blocks of ours, and no exceptions
+	hashes int // engine blocks
+	tokens int
+	size   int   // of one engine block
+	bytes  int64 // of multimodal items
+	keyed  bool  // nothing but blocks of ours, and no exceptions
 }
 
 // bytes returns what the index has allocated.
@@ -25,16 +25,16 @@ const holderBytes = 768
 func (x *Index) growth(n need, size int) int64 {
 	b := &x.blocks
 	if n.keyed {
-		return b.growth(n.handles) + b.log.Growth(n.handles, 2) + b.beliefs.growth(n.handles)
+		return b.growth(n.hashes) + b.log.Growth(n.hashes, 2) + b.beliefs.growth(n.hashes)
 	}
-	blocks, each := max(n.tokens, n.handles*n.size)/size+1, int64(pointBytes+16+copyBytes+96)
+	blocks, each := max(n.tokens, n.hashes*n.size)/size+1, int64(pointBytes+16+copyBytes+96)
 	runs := 2
 	if n.size != size {
 		// Blocks that are put together: parts of them, and tails to remember.
-		blocks, runs = blocks+n.handles, blocks+n.handles
+		blocks, runs = blocks+n.hashes, blocks+n.hashes
 		each += (partsBytes+2*partBytes)*int64((n.size+size-2)/size+1) + int64(4*min(size, n.size+size)+8*(n.size/size+4))
 	}
-	return b.growth(blocks) + b.log.Growth(blocks, runs) + int64(n.handles)*each + int64(4*n.tokens) + n.bytes
+	return b.growth(blocks) + b.log.Growth(blocks, runs) + int64(n.hashes)*each + int64(4*n.tokens) + n.bytes
 }
 
 // vacant is an empty index. It is never changed.
@@ -55,19 +55,19 @@ func (x *Index) stretches(many int, n need) need {
 	if n.keyed {
 		size = cmp.Or(x.slack.size, int(x.size))
 	}
-	handles := many * x.stretch(size)
-	return need{handles: handles, tokens: handles * max(size, 2*int(x.size)), size: size, bytes: 32 * int64(handles)}
+	hashes := many * x.stretch(size)
+	return need{hashes: hashes, tokens: hashes * max(size, 2*int(x.size)), size: size, bytes: 32 * int64(hashes)}
 }
 
 // within reports whether room for another need is room for n.
 func (n need) within(other *need) bool {
-	return n.handles <= other.handles && n.tokens <= other.tokens && n.bytes <= other.bytes && (n.keyed || n.size == other.size)
+	return n.hashes <= other.hashes && n.tokens <= other.tokens && n.bytes <= other.bytes && (n.keyed || n.size == other.size)
 }
 
 // roomy reports whether the need fits in the budget as things are. Room is measured for many needs at a time.
 func (x *Index) roomy(n need) bool {
 	if n.within(&x.slack) || x.measure(n, slackStretches) || x.measure(n, 1) {
-		x.slack.handles -= n.handles
+		x.slack.hashes -= n.hashes
 		x.slack.tokens -= n.tokens
 		x.slack.bytes -= n.bytes
 		return true
@@ -82,7 +82,7 @@ func (x *Index) measure(n need, many int) bool {
 	b := &x.blocks
 	used, budget := x.bytes(), x.config.Bytes
 	b.heads.Tight, b.names.Tight = used > budget-budget/4, used > budget-budget/4
-	if !n.within(&big) || used+x.growth(big, int(x.size))+b.beliefs.growth(big.handles) > budget {
+	if !n.within(&big) || used+x.growth(big, int(x.size))+b.beliefs.growth(big.hashes) > budget {
 		return false
 	}
 	x.slack, x.low = big, many == 1
@@ -114,7 +114,7 @@ func (x *Index) makeRoom(h *holder, n need) bool {
 func (x *Index) roomToSplit(n int) {
 	b := &x.blocks
 	b.steps += uint64(n)
-	if x.slack.handles >= n {
+	if x.slack.hashes >= n {
 		return
 	}
 	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*512) + b.sets.byHash.Growth(n) + 4096

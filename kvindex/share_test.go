@@ -15,21 +15,21 @@ import (
 type flooder struct {
 	x      *kvindex.Index
 	source *rand.Rand
-	handle uint64
+	hash   uint64
 	parent uint64
 }
 
 const flooding fleet.Holder = 3
 
-// store announces n blocks of a size after a parent and returns the handle of the last.
+// store announces n blocks of a size after a parent and returns the hash of the last.
 func (f *flooder) store(n, size int, parent uint64) uint64 {
 	s := kvindex.Stored{Tokens: random(f.source, n*size), BlockSize: size, Parent: parent, HasParent: parent != 0}
 	for range n {
-		f.handle++
-		s.Hashes = append(s.Hashes, f.handle)
+		f.hash++
+		s.Hashes = append(s.Hashes, f.hash)
 	}
 	f.x.Store(flooding, &s)
-	return f.handle
+	return f.hash
 }
 
 var floods = map[string]func(f *flooder) (blocks int){
@@ -37,7 +37,7 @@ var floods = map[string]func(f *flooder) (blocks int){
 	"one chain": func(f *flooder) int { f.parent = f.store(500, 16, f.parent); return 500 },
 	"roots":     func(f *flooder) int { f.store(1, 16, 0); return 1 },
 	"waiting blocks": func(f *flooder) int {
-		f.store(10, 16, f.handle+1<<40)
+		f.store(10, 16, f.hash+1<<40)
 		return 10
 	},
 	"blocks of another size": func(f *flooder) int { f.store(20, 24, 0); return 20 },
@@ -46,8 +46,8 @@ var floods = map[string]func(f *flooder) (blocks int){
 	"one prompt in new hashes": func(f *flooder) int {
 		s := kvindex.Stored{Tokens: seq(77, 1600), BlockSize: 16}
 		for range 100 {
-			f.handle++
-			s.Hashes = append(s.Hashes, f.handle)
+			f.hash++
+			s.Hashes = append(s.Hashes, f.hash)
 		}
 		f.x.Store(flooding, &s)
 		return 100
@@ -112,7 +112,7 @@ func floodOthers(t *testing.T, more func(f *flooder) int, budget int64, flood in
 		share = filled(h, budget) / holders // an eighth is less than any index may have
 	}
 	x := kvindex.New(h, kvindex.Config{Bytes: budget})
-	f := &flooder{x: x, source: rand.New(rand.NewPCG(9, 9)), handle: 1 << 60}
+	f := &flooder{x: x, source: rand.New(rand.NewPCG(9, 9)), hash: 1 << 60}
 	stored := 0
 	for ; stored < flood/4; stored += more(f) { // the others come to an index that is full
 	}

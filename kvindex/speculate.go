@@ -204,7 +204,7 @@ func (x *Index) expect(id fleet.Holder, keys []block.Key, until int64) {
 	}
 	for at := spot(0); len(keys) > 0; {
 		n := min(len(keys), x.stretch(0))
-		if !x.roomy(need{handles: n, keyed: true}) {
+		if !x.roomy(need{hashes: n, keyed: true}) {
 			x.counts.speculativeDropped += int64(len(keys))
 			x.dropBeliefs(len(keys))
 			return

@@ -78,7 +78,7 @@ func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
 	}
 }
 
-// aligned reports whether the tokens determine each handle's place.
+// aligned reports whether the tokens determine each hash's place.
 func (s *Stored) aligned() bool {
 	return s.BlockSize > 0 && len(s.Tokens) == len(s.Hashes)*s.BlockSize
 }
@@ -92,8 +92,8 @@ func (s *announcement) impossible() bool {
 	if !s.aligned {
 		return false
 	}
-	for i, handle := range s.Hashes {
-		if i > 0 && handle == s.Hashes[i-1] || i == 0 && s.HasParent && handle == s.Parent {
+	for i, hash := range s.Hashes {
+		if i > 0 && hash == s.Hashes[i-1] || i == 0 && s.HasParent && hash == s.Parent {
 			return true
 		}
 	}
@@ -126,9 +126,9 @@ type announcement struct {
 
 // need returns an upper bound of the elements that the stretch stores.
 func (a *announcement) need() need {
-	n := need{handles: a.to - a.from, size: max(a.BlockSize, 0)}
+	n := need{hashes: a.to - a.from, size: max(a.BlockSize, 0)}
 	if a.aligned {
-		n.tokens = n.handles * a.BlockSize
+		n.tokens = n.hashes * a.BlockSize
 		for _, f := range a.within(a.from, a.to) {
 			n.bytes += 2 * (featureBytes + int64(len(f.ID)))
 		}

@@ -135,7 +135,7 @@ func (x *Index) wake(h *holder) {
 			continue
 		}
 		p := waiters.first
-		n := need{handles: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
+		n := need{hashes: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
 		if !x.roomy(n) {
 			// Eviction may take any of them: look again after it.
 			if !x.makeRoom(h, n) {

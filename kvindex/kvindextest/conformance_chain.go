@@ -102,7 +102,7 @@ var chainCases = []conformanceCase{
 		r.want(a, nil)
 		r.store(a, cut{from: 6})        // a child of a block that is there
 		r.store(a, cut{from: 4, to: 5}) // a block whose parent is gone
-		r.hint(a, cut{from: 3, to: 4})  // known by its handle
+		r.hint(a, cut{from: 3, to: 4})  // known by its hash
 		r.store(a, cut{from: 0, to: 3}) // the rest
 		r.want(a, only(10))
 	}},
@@ -127,7 +127,7 @@ var chainCases = []conformanceCase{
 		r.remove(a, cut{holder: 1})
 		r.want(a, only(4))
 	}},
-	{name: "handles are each holder's own", size: 16, run: func(r *rig) {
+	{name: "engine hashes are each holder's own", size: 16, run: func(r *rig) {
 		a, b := words(1, 16), words(2, 16)
 		r.Store(0, &kvindex.Stored{Hashes: []uint64{7}, Tokens: a, BlockSize: 16})
 		r.Store(1, &kvindex.Stored{Hashes: []uint64{7}, Tokens: b, BlockSize: 16})
@@ -136,15 +136,15 @@ var chainCases = []conformanceCase{
 		r.Remove(0, 0, 0, []uint64{7})
 		r.want(b, map[fleet.Holder]uint32{1: 1})
 	}},
-	{name: "handles of any 64 bits", size: 16, run: func(r *rig) {
+	{name: "hashes of any 64 bits", size: 16, run: func(r *rig) {
 		a := words(1, 64)
-		handles := []uint64{1<<64 - 5, 0, 1 << 63, 1}
-		r.Store(0, &kvindex.Stored{Hashes: handles, Tokens: a, BlockSize: 16})
+		hashes := []uint64{1<<64 - 5, 0, 1 << 63, 1}
+		r.Store(0, &kvindex.Stored{Hashes: hashes, Tokens: a, BlockSize: 16})
 		r.want(a, only(4))
-		r.Remove(0, 0, 0, handles[1:2])
+		r.Remove(0, 0, 0, hashes[1:2])
 		r.want(a, only(1))
 	}},
-	{name: "a handle that comes to name other tokens names nothing else", size: 16, run: func(r *rig) {
+	{name: "a hash that comes to name other tokens names nothing else", size: 16, run: func(r *rig) {
 		a, b := words(1, 16), words(2, 16)
 		r.Store(0, &kvindex.Stored{Hashes: []uint64{7}, Tokens: a, BlockSize: 16})
 		r.Store(0, &kvindex.Stored{Hashes: []uint64{7}, Tokens: b, BlockSize: 16})

@@ -117,8 +117,8 @@ var cutCases = []conformanceCase{
 	}},
 	{name: "sizes that vary in one stream", size: 16, run: func(r *rig) {
 		a := words(1, 128)
-		// The handles of one text cut in any way are the engine's hashes of its beginnings.
-		at := func(n int) uint64 { return handlesOf(a, 1, "")[n-1] }
+		// The hashes of one text cut in any way are the engine's hashes of its beginnings.
+		at := func(n int) uint64 { return hashesOf(a, 1, "")[n-1] }
 		for from, to := 0, 0; to < 128; from = to {
 			to = min(128, to+[]int{8, 40, 4, 12, 64}[to%5])
 			r.Store(0, &kvindex.Stored{
@@ -161,7 +161,7 @@ var cutCases = []conformanceCase{
 	{name: "a coarse block is named by its last fine hash", size: 4, run: func(r *rig) {
 		// vLLM with groups of block size 8 and 4: the same hashes in both, of other lengths.
 		a := words(1, 16)
-		fine := handlesOf(a, 4, "")
+		fine := hashesOf(a, 4, "")
 		r.Store(0, &kvindex.Stored{Group: 0, Hashes: []uint64{fine[1], fine[3]}, Tokens: a, BlockSize: 8})
 		r.want(a, only(4))
 		r.Store(0, &kvindex.Stored{Group: 1, Hashes: fine, Tokens: a, BlockSize: 4})

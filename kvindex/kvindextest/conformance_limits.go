@@ -153,8 +153,8 @@ var boundCases = []conformanceCase{
 	}},
 	{name: "circles of waiting blocks hold up nothing", size: 16, run: func(r *rig) {
 		a := words(1, 16)
-		next := func(handle, parent uint64) {
-			r.Store(0, &kvindex.Stored{Hashes: []uint64{handle}, Tokens: a, BlockSize: 16, Parent: parent, HasParent: true})
+		next := func(hash, parent uint64) {
+			r.Store(0, &kvindex.Stored{Hashes: []uint64{hash}, Tokens: a, BlockSize: 16, Parent: parent, HasParent: true})
 		}
 		next(1, 2)
 		next(2, 3)

@@ -67,14 +67,14 @@ var tierCases = []conformanceCase{
 		r.store(a, cut{to: 4, Stored: cpu})
 		r.Clear(0, block.TierGPU)
 		r.want(a, only(4))
-		r.store(a, cut{from: 4}) // the handle of the CPU's last block is its parent
+		r.store(a, cut{from: 4}) // the hash of the CPU's last block is its parent
 		r.want(a, only(4+0))     // but the GPU has none of the first: the match has descended
 		r.hint(a, cut{from: 4, to: 5, Stored: kvindex.Stored{Tier: block.TierCPU, RootUnknown: true}})
 		r.want(a, only(5))
 		r.Clear(0, block.TierCPU)
 		r.want(a, nil)
 	}},
-	{name: "placeholders join through handles that are known", size: 16, run: func(r *rig) {
+	{name: "placeholders join through hashes that are known", size: 16, run: func(r *rig) {
 		a := words(1, 96)
 		hint := kvindex.Stored{Tier: block.TierCPU, RootUnknown: true}
 		r.store(a, cut{to: 3})
@@ -106,11 +106,11 @@ var tierCases = []conformanceCase{
 		a := words(1, 48)
 		salted := block.Scope{Salt: "tenant"}
 		r.store(a, cut{Stored: kvindex.Stored{Scope: salted}})
-		handles := handlesOf(a, 16, "tenant")
+		hashes := hashesOf(a, 16, "tenant")
 		for i := 2; i >= 0; i-- { // children before parents
-			s := &kvindex.Stored{Tier: block.TierCPU, RootUnknown: true, Hashes: handles[i : i+1], Tokens: a[i*16 : i*16+16], BlockSize: 16}
+			s := &kvindex.Stored{Tier: block.TierCPU, RootUnknown: true, Hashes: hashes[i : i+1], Tokens: a[i*16 : i*16+16], BlockSize: 16}
 			if i > 0 {
-				s.Parent, s.HasParent = handles[i-1], true
+				s.Parent, s.HasParent = hashes[i-1], true
 			}
 			r.Store(0, s)
 		}

@@ -15,7 +15,7 @@ import (
 // Door is all that an index shows: the methods of kvindex.Index as functions, so that a test can replace one of them.
 type Door struct {
 	Store     func(h fleet.Holder, s *kvindex.Stored)
-	Remove    func(h fleet.Holder, tier block.Tier, group int, handles []uint64)
+	Remove    func(h fleet.Holder, tier block.Tier, group int, hashes []uint64)
 	Clear     func(h fleet.Holder, tier block.Tier)
 	Forget    func(h fleet.Holder)
 	Speculate func(h fleet.Holder, keys []block.Key, until int64)

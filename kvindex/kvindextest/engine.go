@@ -66,7 +66,7 @@ func (e *engine) hit(hashes []uint64) (all, fromPool int) {
 
 // serve caches a prompt. Prompts that run at once do not see each other's blocks.
 func (e *engine) serve(r *rand.Rand, t *text, atOnce int, report bool) {
-	hashes := handlesOf(t.tokens, e.size, t.scope.Salt)
+	hashes := hashesOf(t.tokens, e.size, t.scope.Salt)
 	usable := hashes[:(len(t.tokens)-1)/e.size]
 	hits, _ := e.hit(usable)
 	_, fromPool := e.hit(usable)
@@ -182,7 +182,7 @@ func runTruth(make Maker, r *rand.Rand, steps int, crowded bool) error {
 // compare holds a match to the pool. less: the index may have forgotten.
 func (e *engine) compare(m *model, t *text, less bool) error {
 	size := m.hasher.Size()
-	hashes := handlesOf(t.tokens, e.size, t.scope.Salt)
+	hashes := hashesOf(t.tokens, e.size, t.scope.Salt)
 	all, _ := e.hit(hashes)
 	var got kvindex.Match
 	for _, x := range e.door.Match(t.keys, 1, nil) {

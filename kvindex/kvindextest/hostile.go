@@ -32,8 +32,8 @@ type hostile struct {
 	door   *Door
 	size   int
 	texts  []text
-	next   uint64   // handle
-	recent []uint64 // handles
+	next   uint64   // hash
+	recent []uint64 // hashes
 	blocks int      // of the last operation
 }
 
@@ -114,7 +114,7 @@ func (e *engine) live(r *rand.Rand, m *model) {
 	t.features = slices.DeleteFunc(slices.Clone(t.features), func(f block.Feature) bool { return f.Offset >= len(t.tokens) })
 	switch r.IntN(30) {
 	case 0:
-		e.pool, e.reported = nil, false // but offload events may have missed handles that only a lost copy had
+		e.pool, e.reported = nil, false // but offload events may have missed hashes that only a lost copy had
 		e.ambiguous = e.ambiguous && len(e.host) > 0
 		e.door.Clear(e.holder, block.TierGPU)
 	case 1:
@@ -134,8 +134,8 @@ func (h *hostile) words(n int) []block.Token {
 	return out
 }
 
-// handles returns new handles.
-func (h *hostile) handles(n int) []uint64 {
+// hashes returns new hashes.
+func (h *hostile) hashes(n int) []uint64 {
 	out := make([]uint64, n)
 	for i := range out {
 		h.next++
@@ -147,7 +147,7 @@ func (h *hostile) handles(n int) []uint64 {
 	return out
 }
 
-// known returns a handle that may be known or waiting.
+// known returns a hash that may be known or waiting.
 func (h *hostile) known() uint64 {
 	if len(h.recent) == 0 || h.IntN(4) == 0 {
 		return uint64(h.IntN(40)) + 1
@@ -161,7 +161,7 @@ func (h *hostile) store(id fleet.Holder, s *kvindex.Stored) {
 }
 
 func (h *hostile) flood(id fleet.Holder, n, size int) {
-	h.store(id, &kvindex.Stored{Hashes: h.handles(n), Tokens: h.words(n * size), BlockSize: size})
+	h.store(id, &kvindex.Stored{Hashes: h.hashes(n), Tokens: h.words(n * size), BlockSize: size})
 }
 
 // act does one harmful operation and names it.
@@ -171,33 +171,33 @@ func (h *hostile) act(id fleet.Holder) string {
 	tier := block.Tier(h.IntN(2))
 	switch h.IntN(18) {
 	case 0:
-		ring := h.handles(2 + h.IntN(6))
-		for i, handle := range ring {
-			h.store(id, &kvindex.Stored{Tier: tier, Hashes: []uint64{handle}, Tokens: h.words(size), BlockSize: size, Parent: ring[(i+1)%len(ring)], HasParent: true})
+		ring := h.hashes(2 + h.IntN(6))
+		for i, hash := range ring {
+			h.store(id, &kvindex.Stored{Tier: tier, Hashes: []uint64{hash}, Tokens: h.words(size), BlockSize: size, Parent: ring[(i+1)%len(ring)], HasParent: true})
 		}
 		return "a circle"
 	case 1:
-		handle := h.known()
-		h.store(id, &kvindex.Stored{Tier: tier, Hashes: []uint64{handle}, Tokens: h.words(size), BlockSize: size, Parent: handle, HasParent: true})
+		hash := h.known()
+		h.store(id, &kvindex.Stored{Tier: tier, Hashes: []uint64{hash}, Tokens: h.words(size), BlockSize: size, Parent: hash, HasParent: true})
 		return "a block that is its own parent"
 	case 2, 3:
 		n := 1 + h.IntN(60)
-		h.store(id, &kvindex.Stored{Tier: tier, Hashes: h.handles(n), Tokens: h.words(n * size), BlockSize: size, Parent: h.next + 1<<40, HasParent: true})
+		h.store(id, &kvindex.Stored{Tier: tier, Hashes: h.hashes(n), Tokens: h.words(n * size), BlockSize: size, Parent: h.next + 1<<40, HasParent: true})
 		return "a chain with an unknown parent"
 	case 4:
-		h.store(id, &kvindex.Stored{Tier: tier, Hashes: h.handles(1 + 2000>>h.IntN(32)), BlockSize: 1 << h.IntN(21)})
+		h.store(id, &kvindex.Stored{Tier: tier, Hashes: h.hashes(1 + 2000>>h.IntN(32)), BlockSize: 1 << h.IntN(21)})
 		return "giant blocks without tokens"
 	case 5:
 		if h.IntN(20) > 0 {
 			return "nothing"
 		}
 		n := 1 << h.IntN(17)
-		h.store(id, &kvindex.Stored{Hashes: h.handles(1), Tokens: h.words(n), BlockSize: n, RootUnknown: h.IntN(4) == 0})
+		h.store(id, &kvindex.Stored{Hashes: h.hashes(1), Tokens: h.words(n), BlockSize: n, RootUnknown: h.IntN(4) == 0})
 		return "a giant block"
 	case 6, 7:
 		t := &h.texts[h.IntN(len(h.texts))]
 		n := len(t.tokens) / size
-		h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Hashes: h.handles(n), Tokens: t.tokens[:n*size], BlockSize: max(size, 1)})
+		h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Hashes: h.hashes(n), Tokens: t.tokens[:n*size], BlockSize: max(size, 1)})
 		return "known content under new hashes"
 	case 8:
 		h.flood(id, 1+h.IntN(200)>>h.IntN(3), size)
@@ -207,17 +207,17 @@ func (h *hostile) act(id fleet.Holder) string {
 		return "a root"
 	case 10:
 		t := &h.texts[h.IntN(len(h.texts))]
-		stolen := handlesOf(t.tokens, h.size, t.scope.Salt)
+		stolen := hashesOf(t.tokens, h.size, t.scope.Salt)
 		h.store(id, &kvindex.Stored{Tier: tier, Hashes: stolen, Tokens: h.words(len(stolen) * h.size), BlockSize: h.size})
 		return "an honest engine's hashes of other content"
 	case 11:
 		t := &h.texts[h.IntN(len(h.texts))]
-		handles := handlesOf(t.tokens, h.size, t.scope.Salt)
-		h.blocks = len(handles)
+		hashes := hashesOf(t.tokens, h.size, t.scope.Salt)
+		h.blocks = len(hashes)
 		if h.IntN(2) == 0 {
-			h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Hashes: handles, Tokens: t.tokens[:len(handles)*h.size], BlockSize: h.size})
+			h.store(id, &kvindex.Stored{Tier: tier, Scope: t.scope, Features: t.features, Hashes: hashes, Tokens: t.tokens[:len(hashes)*h.size], BlockSize: h.size})
 		}
-		h.door.Remove(id, tier, 0, handles[h.IntN(len(handles)):])
+		h.door.Remove(id, tier, 0, hashes[h.IntN(len(hashes)):])
 		return "honest content, and its removal"
 	case 12:
 		gone := []uint64{h.known(), h.known(), h.known(), h.Uint64()}
@@ -225,7 +225,7 @@ func (h *hostile) act(id fleet.Holder) string {
 		h.door.Remove(id, tier, h.IntN(2), gone)
 		return "a removal"
 	case 13:
-		line := h.handles(1 + h.IntN(30))
+		line := h.hashes(1 + h.IntN(30))
 		for i := len(line) - 1; i >= 0; i-- {
 			s := kvindex.Stored{Tier: tier, Hashes: line[i : i+1], Tokens: h.words(size), BlockSize: size, HasParent: i > 0}
 			if i > 0 {
@@ -238,7 +238,7 @@ func (h *hostile) act(id fleet.Holder) string {
 		h.store(id, &kvindex.Stored{Tier: tier, Hashes: []uint64{h.known()}, Tokens: h.words(size), BlockSize: size, Parent: h.known(), HasParent: true})
 		return "a known block after another parent"
 	case 15:
-		h.store(id, &kvindex.Stored{Tier: tier, Group: h.IntN(20), Attention: block.Attention(h.IntN(5)), Window: h.IntN(64), Hashes: h.handles(1), Tokens: h.words(size), BlockSize: size,
+		h.store(id, &kvindex.Stored{Tier: tier, Group: h.IntN(20), Attention: block.Attention(h.IntN(5)), Window: h.IntN(64), Hashes: h.hashes(1), Tokens: h.words(size), BlockSize: size,
 			Features: []block.Feature{{ID: string(make([]byte, h.IntN(1<<14))), Offset: h.IntN(size)}}})
 		return "one more group"
 	case 16:

@@ -18,7 +18,7 @@ type Learner interface {
 
 // ConformanceOfLearner checks an index that learns against the cases of [Conformance] that mean something to it: those
 // that only grow chains and forget holders. The others are about what such an index is never told: removals, copies,
-// engines' blocks of other sizes, tiers, groups, handles, beliefs beside confirmed blocks, and what waits for a parent.
+// engines' blocks of other sizes, tiers, groups, hashes, beliefs beside confirmed blocks, and what waits for a parent.
 func ConformanceOfLearner(t *testing.T, make func(h *block.Hasher) Learner) {
 	ran := 0
 	for _, c := range conformance {
@@ -39,7 +39,7 @@ func ConformanceOfLearner(t *testing.T, make func(h *block.Hasher) Learner) {
 func learning(h *block.Hasher, x Learner) *Door {
 	type name struct {
 		holder fleet.Holder
-		handle uint64
+		hash   uint64
 	}
 	chains := map[name][]block.Key{}
 	return &Door{
@@ -55,8 +55,8 @@ func learning(h *block.Hasher, x Learner) *Door {
 			}
 			from := len(chain)
 			chain = h.Append(slices.Clone(chain), parent, from*h.Size(), s.Tokens, s.Features)
-			for i, handle := range s.Hashes {
-				chains[name{id, handle}] = chain[:from+i+1]
+			for i, hash := range s.Hashes {
+				chains[name{id, hash}] = chain[:from+i+1]
 			}
 			x.Learn(id, chain, 1)
 		},

@@ -26,7 +26,7 @@ type Effort struct {
 
 // Model checks that an index answers as the naive reference does, after every operation of random histories: blocks
 // stored and removed twice, in parts, in other sizes, on several tiers and in several groups; parents that come late or
-// go early; holes; handles that lie; holders that are cleared and forgotten; entries that are believed for a while. A
+// go early; holes; hashes that lie; holders that are cleared and forgotten; entries that are believed for a while. A
 // failure prints the shortest history found that shows it.
 func Model(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
@@ -167,7 +167,7 @@ func (m *model) compare(got, want *Door, now int64) string {
 	}
 	w, g := want.Stats(), got.Stats()
 	if w.Hashes != g.Hashes || w.Waiting != g.Waiting {
-		return fmt.Sprintf("handles %d, waiting %d; the reference has %d, %d", g.Hashes, g.Waiting, w.Hashes, w.Waiting)
+		return fmt.Sprintf("hashes %d, waiting %d; the reference has %d, %d", g.Hashes, g.Waiting, w.Hashes, w.Waiting)
 	}
 	return ""
 }
@@ -186,7 +186,7 @@ func (m *model) explain(make Maker, history []op) error {
 }
 
 // shrink leaves out what is not needed for a history to fail: halves, then quarters, down to single operations, until
-// nothing more can go; then single handles from the ends of what remains.
+// nothing more can go; then single hashes from the ends of what remains.
 func shrink(history []op, fails func([]op) bool) []op {
 	for size := (len(history) + 1) / 2; size > 0; {
 		shorter := false
@@ -220,8 +220,8 @@ func shrink(history []op, fails func([]op) bool) []op {
 func trim(o op) *op {
 	s := &o.stored
 	switch {
-	case o.kind == opRemove && len(o.handles) > 1:
-		o.handles = o.handles[:len(o.handles)-1]
+	case o.kind == opRemove && len(o.hashes) > 1:
+		o.hashes = o.hashes[:len(o.hashes)-1]
 	case o.kind == opSpeculate && len(o.keys) > 1:
 		o.keys = o.keys[:len(o.keys)-1]
 	case o.kind == opStore && len(s.Hashes) > 1 && len(s.Tokens) == len(s.Hashes)*s.BlockSize:

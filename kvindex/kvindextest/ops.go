@@ -12,16 +12,16 @@ import (
 
 // op is one operation on an index.
 type op struct {
-	kind    opKind
-	holder  fleet.Holder
-	stored  kvindex.Stored // store
-	tier    block.Tier     // remove, clear
-	group   int            // remove
-	handles []uint64       // remove
-	keys    []block.Key    // speculate, doubt
-	known   int            // doubt
-	until   int64          // speculate, doubt
-	now     int64          // of the matches after it
+	kind   opKind
+	holder fleet.Holder
+	stored kvindex.Stored // store
+	tier   block.Tier     // remove, clear
+	group  int            // remove
+	hashes []uint64       // remove
+	keys   []block.Key    // speculate, doubt
+	known  int            // doubt
+	until  int64          // speculate, doubt
+	now    int64          // of the matches after it
 }
 
 type opKind uint8
@@ -40,7 +40,7 @@ func (o *op) apply(d *Door) {
 	case opStore:
 		d.Store(o.holder, &o.stored)
 	case opRemove:
-		d.Remove(o.holder, o.tier, o.group, o.handles)
+		d.Remove(o.holder, o.tier, o.group, o.hashes)
 	case opClear:
 		d.Clear(o.holder, o.tier)
 	case opForget:
@@ -68,7 +68,7 @@ func (o *op) String() string {
 		} else if !s.RootUnknown {
 			fmt.Fprintf(&b, " root %q", s.Scope.Salt)
 		}
-		fmt.Fprintf(&b, " handles %x of %d tokens %v", s.Hashes, s.BlockSize, s.Tokens)
+		fmt.Fprintf(&b, " hashes %x of %d tokens %v", s.Hashes, s.BlockSize, s.Tokens)
 		if len(s.Features) > 0 {
 			fmt.Fprintf(&b, " features %v", s.Features)
 		}
@@ -81,7 +81,7 @@ func (o *op) String() string {
 			}
 		}
 	case opRemove:
-		fmt.Fprintf(&b, "remove %v group %d handles %x", o.tier, o.group, o.handles)
+		fmt.Fprintf(&b, "remove %v group %d hashes %x", o.tier, o.group, o.hashes)
 	case opClear:
 		fmt.Fprintf(&b, "clear %v", o.tier)
 	case opForget:
@@ -196,8 +196,8 @@ func (m *model) newText(i, size int) text {
 	return t
 }
 
-// handle returns an engine's hash of a text's first n tokens: like vLLM's, it says nothing of how they were cut.
-func (m *model) handle(t *text, n int) uint64 {
+// hash returns an engine's hash of a text's first n tokens: like vLLM's, it says nothing of how they were cut.
+func (m *model) hash(t *text, n int) uint64 {
 	h := uint64(len(t.scope.Salt)+1) * 0x9e3779b97f4a7c15
 	for i, tok := range t.tokens[:n] {
 		h = (h ^ uint64(tok)) * 0x100000001b3
@@ -268,10 +268,10 @@ func (m *model) tier() block.Tier {
 	return []block.Tier{block.TierGPU, block.TierGPU, block.TierGPU, block.TierCPU, block.TierCPU, block.TierDisk}[m.choose(6)]
 }
 
-func (m *model) handles(r run) []uint64 {
+func (m *model) hashes(r run) []uint64 {
 	var out []uint64
 	for i := r.from; i < r.to; i++ {
-		out = append(out, m.handle(r.text, (i+1)*r.size))
+		out = append(out, m.hash(r.text, (i+1)*r.size))
 	}
 	return out
 }
@@ -282,9 +282,9 @@ func (m *model) store(o *op) {
 	r := m.run(o)
 	lo, hi := r.from*r.size, r.to*r.size
 	s.Tier, s.Scope, s.BlockSize = m.tier(), r.text.scope, r.size
-	s.Hashes, s.Tokens = m.handles(r), r.text.tokens[lo:hi]
+	s.Hashes, s.Tokens = m.hashes(r), r.text.tokens[lo:hi]
 	if r.from > 0 {
-		s.HasParent, s.Parent = true, m.handle(r.text, lo)
+		s.HasParent, s.Parent = true, m.hash(r.text, lo)
 	}
 	for _, f := range r.text.features {
 		if f.Offset < hi && f.Offset+4 > lo { // an item spans some tokens; those that began before are inherited
@@ -327,11 +327,11 @@ func (m *model) remove(o *op) {
 	r := m.run(o)
 	groups := m.groups[o.holder]
 	o.tier, o.group = m.tier(), groups[m.choose(len(groups))].Group
-	o.handles = m.handles(r)
+	o.hashes = m.hashes(r)
 	if m.one(2) { // tails go first
-		slices.Reverse(o.handles)
+		slices.Reverse(o.hashes)
 	}
 	if m.one(10) && !m.tame {
-		o.handles = append(o.handles, uint64(m.choose(6)<<4|m.choose(3)))
+		o.hashes = append(o.hashes, uint64(m.choose(6)<<4|m.choose(3)))
 	}
 }

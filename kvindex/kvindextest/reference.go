@@ -27,8 +27,8 @@ type refHolder struct {
 	groups   []refGroup
 	crowded  bool
 	anyTier  bool
-	byHandle map[uint64]*refPoint
-	points   []*refPoint // also those whose handle names another point now
+	byHash   map[uint64]*refPoint
+	points   []*refPoint // also those whose hash names another point now
 	believed map[block.Key]int64
 	vague    [block.NumTiers]bool         // something may have been a copy or a report
 	broken   [block.NumTiers]bool         // something was refused
@@ -55,7 +55,7 @@ type place struct {
 
 // refPoint is the end of an engine block.
 type refPoint struct {
-	handle   uint64
+	hash     uint64
 	resolved bool
 	parent   *refPoint // nil: the chain's root; of a resolved point
 	root     block.Key
@@ -104,7 +104,7 @@ func (x *reference) chain(p *refPoint) (keys []block.Key, tail []block.Token) {
 func (x *reference) holder(id fleet.Holder) *refHolder {
 	h := x.holders[id]
 	if h == nil {
-		h = &refHolder{byHandle: map[uint64]*refPoint{}, believed: map[block.Key]int64{}}
+		h = &refHolder{byHash: map[uint64]*refPoint{}, believed: map[block.Key]int64{}}
 		x.holders[id] = h
 	}
 	return h
@@ -146,7 +146,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	at := place{s.Tier, g}
 
 	copies := true
-	if last := h.byHandle[s.Hashes[len(s.Hashes)-1]]; s.Origin == kvindex.OriginReused || s.Origin == kvindex.OriginUnknown && s.BlockSize == 0 {
+	if last := h.byHash[s.Hashes[len(s.Hashes)-1]]; s.Origin == kvindex.OriginReused || s.Origin == kvindex.OriginUnknown && s.BlockSize == 0 {
 		copies = false
 	} else if s.Origin == kvindex.OriginUnknown && !s.HasParent && last != nil && last.records[at] != nil {
 		copies = false
@@ -159,19 +159,19 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	}
 
 	parent, hasParent := s.Parent, s.HasParent
-	for i, handle := range s.Hashes {
-		p := h.byHandle[handle]
+	for i, hash := range s.Hashes {
+		p := h.byHash[hash]
 		if !aligned {
 			if p == nil {
-				p = h.add(handle)
+				p = h.add(hash)
 			}
 		} else if p = x.place(h, s, i, p, parent, hasParent); p == nil {
 			break
 		}
 		p.announce(at, s.BlockSize, copies)
-		parent, hasParent = handle, true
+		parent, hasParent = hash, true
 		if len(h.believed) > 0 {
-			// What is proven, if only until the next handle contradicts it, replaces what is believed.
+			// What is proven, if only until the next hash contradicts it, replaces what is believed.
 			h.held = nil
 			x.compute(h)
 		}
@@ -185,18 +185,18 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 
 // ownParent reports whether a block of an announcement is its own parent.
 func ownParent(s *kvindex.Stored) bool {
-	for i, handle := range s.Hashes {
-		if i > 0 && handle == s.Hashes[i-1] || i == 0 && s.HasParent && handle == s.Parent {
+	for i, hash := range s.Hashes {
+		if i > 0 && hash == s.Hashes[i-1] || i == 0 && s.HasParent && hash == s.Parent {
 			return true
 		}
 	}
 	return false
 }
 
-// circular reports whether a handle is the parent of a block, or an ancestor of that parent among waiting blocks.
-func (h *refHolder) circular(handle, parent uint64) bool {
-	for parent != handle {
-		p := h.byHandle[parent]
+// circular reports whether a hash is the parent of a block, or an ancestor of that parent among waiting blocks.
+func (h *refHolder) circular(hash, parent uint64) bool {
+	for parent != hash {
+		p := h.byHash[parent]
 		if p == nil || p.resolved || !p.waits {
 			return false
 		}
@@ -205,9 +205,9 @@ func (h *refHolder) circular(handle, parent uint64) bool {
 	return true
 }
 
-func (h *refHolder) add(handle uint64) *refPoint {
-	p := &refPoint{handle: handle, records: map[place]*refRecord{}}
-	h.byHandle[handle] = p
+func (h *refHolder) add(hash uint64) *refPoint {
+	p := &refPoint{hash: hash, records: map[place]*refRecord{}}
+	h.byHash[hash] = p
 	h.points = append(h.points, p)
 	return p
 }
@@ -221,7 +221,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 			features = append(features, block.Feature{ID: f.ID, Offset: o})
 		}
 	}
-	before := h.byHandle[parent]
+	before := h.byHash[parent]
 	if hasParent && (before == nil || !before.resolved) || !hasParent && s.RootUnknown {
 		if hasParent && (p == nil || !p.resolved && !p.waits) && h.circular(s.Hashes[i], parent) {
 			h.broken[s.Tier] = true
@@ -238,7 +238,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 	if p != nil && p.resolved && s.RootUnknown {
 		return p
 	}
-	next := &refPoint{handle: s.Hashes[i], tokens: tokens, features: features}
+	next := &refPoint{hash: s.Hashes[i], tokens: tokens, features: features}
 	if hasParent {
 		next.parent = before
 	} else {
@@ -252,7 +252,7 @@ func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, p
 			return nil
 		}
 		clear(p.records)
-		delete(h.byHandle, p.handle)
+		delete(h.byHash, p.hash)
 		h.collect(next.parent)
 		p = nil
 	}
@@ -303,7 +303,7 @@ func (p *refPoint) from(size int) int {
 // resolveSome resolves the points whose parents are resolved and reports whether there were any.
 func (x *reference) resolveSome(h *refHolder) (any bool) {
 	for _, p := range h.points {
-		if q := h.byHandle[p.awaits]; p.waits && q != nil && q.resolved {
+		if q := h.byHash[p.awaits]; p.waits && q != nil && q.resolved {
 			p.waits, p.resolved, p.parent = false, true, q
 			any = true
 		}
@@ -320,12 +320,12 @@ func (h *refHolder) collect(parent *refPoint) {
 				return false
 			}
 			for _, q := range h.points {
-				if q != nil && (q.parent == p || q.waits && h.byHandle[q.awaits] == p) {
+				if q != nil && (q.parent == p || q.waits && h.byHash[q.awaits] == p) {
 					return false
 				}
 			}
-			if h.byHandle[p.handle] == p {
-				delete(h.byHandle, p.handle)
+			if h.byHash[p.hash] == p {
+				delete(h.byHash, p.hash)
 			}
 			again = true
 			return true
@@ -333,15 +333,15 @@ func (h *refHolder) collect(parent *refPoint) {
 	}
 }
 
-func (x *reference) remove(id fleet.Holder, tier block.Tier, group int, handles []uint64) {
+func (x *reference) remove(id fleet.Holder, tier block.Tier, group int, hashes []uint64) {
 	h := x.holders[id]
 	if h == nil {
 		return
 	}
 	h.held = nil
 	g := slices.IndexFunc(h.groups, func(g refGroup) bool { return g.id == max(group, 0) })
-	for _, handle := range handles {
-		if p := h.byHandle[handle]; p != nil && p.records[place{tier, g}] != nil {
+	for _, hash := range hashes {
+		if p := h.byHash[hash]; p != nil && p.records[place{tier, g}] != nil {
 			if r := p.records[place{tier, g}]; r.count > 1 {
 				r.count--
 			} else {

@@ -37,8 +37,8 @@ func words(seed, n int) []block.Token {
 	return out
 }
 
-// handlesOf returns engine hashes of tokens cut in blocks: like an engine's, they depend on all tokens before.
-func handlesOf(tokens []block.Token, size int, salt string) []uint64 {
+// hashesOf returns engine hashes of tokens cut in blocks: like an engine's, they depend on all tokens before.
+func hashesOf(tokens []block.Token, size int, salt string) []uint64 {
 	h := uint64(14695981039346656037)
 	for _, c := range salt {
 		h = (h ^ uint64(c)) * 1099511628211
@@ -65,7 +65,7 @@ func (r *rig) fill(tokens []block.Token, c cut) (cut, []uint64) {
 	if c.size == 0 {
 		c.size = r.hasher.Size()
 	}
-	all := handlesOf(tokens, c.size, c.Scope.Salt)
+	all := hashesOf(tokens, c.size, c.Scope.Salt)
 	if c.to == 0 {
 		c.to = len(all)
 	}
@@ -89,7 +89,7 @@ func (r *rig) store(tokens []block.Token, c cut) {
 	clear(s.Features)
 }
 
-// hint announces handles without the tokens that would align with them.
+// hint announces hashes without the tokens that would align with them.
 func (r *rig) hint(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
@@ -101,9 +101,9 @@ func (r *rig) hint(tokens []block.Token, c cut) {
 func (r *rig) remove(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
-	handles := slices.Clone(all[c.from:c.to])
-	slices.Reverse(handles) // tails go first
-	r.Remove(c.holder, c.Tier, c.Group, handles)
+	hashes := slices.Clone(all[c.from:c.to])
+	slices.Reverse(hashes) // tails go first
+	r.Remove(c.holder, c.Tier, c.Group, hashes)
 }
 
 func (r *rig) keys(tokens []block.Token, scope block.Scope, features ...block.Feature) []block.Key {

@@ -48,9 +48,9 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		// without those before it.
 		m, alone := *d, Reference(hasher, kvindex.Config{})
 		m.Store = func(h fleet.Holder, s *kvindex.Stored) { d.Store(h, s); alone.Store(h, s) }
-		m.Remove = func(h fleet.Holder, tier block.Tier, group int, handles []uint64) {
-			d.Remove(h, tier, group, handles)
-			alone.Remove(h, tier, group, handles)
+		m.Remove = func(h fleet.Holder, tier block.Tier, group int, hashes []uint64) {
+			d.Remove(h, tier, group, hashes)
+			alone.Remove(h, tier, group, hashes)
 		}
 		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
 			dst = d.Match(keys, now, dst)
@@ -82,8 +82,8 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 			if s.HasParent && !known[s.Parent] {
 				return
 			}
-			for _, handle := range s.Hashes {
-				known[handle] = true
+			for _, hash := range s.Hashes {
+				known[hash] = true
 			}
 			d.Store(h, s)
 		}
@@ -93,26 +93,26 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		m, children := *d, map[uint64][]uint64{}
 		m.Store = func(h fleet.Holder, s *kvindex.Stored) {
 			parent := s.Parent
-			for i, handle := range s.Hashes {
+			for i, hash := range s.Hashes {
 				if i > 0 || s.HasParent {
-					children[parent] = append(children[parent], handle)
+					children[parent] = append(children[parent], hash)
 				}
-				parent = handle
+				parent = hash
 			}
 			d.Store(h, s)
 		}
-		m.Remove = func(h fleet.Holder, tier block.Tier, group int, handles []uint64) {
-			for _, handle := range handles {
-				d.Remove(h, tier, group, children[handle])
+		m.Remove = func(h fleet.Holder, tier block.Tier, group int, hashes []uint64) {
+			for _, hash := range hashes {
+				d.Remove(h, tier, group, children[hash])
 			}
-			d.Remove(h, tier, group, handles)
+			d.Remove(h, tier, group, hashes)
 		}
 		return m
 	},
 	"only the first of many removals is seen": func(_ *block.Hasher, d *Door) Door {
 		m := *d
-		m.Remove = func(h fleet.Holder, tier block.Tier, group int, handles []uint64) {
-			d.Remove(h, tier, group, handles[:min(1, len(handles))])
+		m.Remove = func(h fleet.Holder, tier block.Tier, group int, hashes []uint64) {
+			d.Remove(h, tier, group, hashes[:min(1, len(hashes))])
 		}
 		return m
 	},
@@ -157,7 +157,7 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	"groups are not told apart": func(_ *block.Hasher, d *Door) Door {
 		m := *d
 		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Group = 0; d.Store(h, &c) }
-		m.Remove = func(h fleet.Holder, tier block.Tier, _ int, handles []uint64) { d.Remove(h, tier, 0, handles) }
+		m.Remove = func(h fleet.Holder, tier block.Tier, _ int, hashes []uint64) { d.Remove(h, tier, 0, hashes) }
 		return m
 	},
 	"windows are taken for full attention": func(_ *block.Hasher, d *Door) Door {
@@ -174,7 +174,7 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	"tiers are not told apart": func(_ *block.Hasher, d *Door) Door {
 		m := *d
 		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Tier = 0; d.Store(h, &c) }
-		m.Remove = func(h fleet.Holder, _ block.Tier, group int, handles []uint64) { d.Remove(h, 0, group, handles) }
+		m.Remove = func(h fleet.Holder, _ block.Tier, group int, hashes []uint64) { d.Remove(h, 0, group, hashes) }
 		return m
 	},
 	"beliefs never expire": func(_ *block.Hasher, d *Door) Door {
