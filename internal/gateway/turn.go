@@ -1,0 +1,240 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/queue"
+)
+
+// waiter is one request that waits.
+type waiter struct {
+	item     queue.Item
+	anywhere bool       // any worker of the base model would do for it
+	turn     bool       // it has its turn; guarded by the line's mu
+	called   chan error // holds one: nil when it has its turn, else why it waits no more
+	ended    chan ending
+}
+
+// ending is how a turn ended.
+type ending int
+
+const (
+	decided ending = iota // it waits no more: it goes to a worker, or its error is another than that there is no room
+	noRoom                // no worker that would do for it can take it
+	gone                  // its client left, or its time was over
+)
+
+// passed is how many requests may be passed over. The first request in order may find no room although others would:
+// it asked for one rank or one worker, or other workers failed it. A larger number would give a turn to the whole
+// queue each time.
+const passed = 4
+
+// pollInterval bounds how long freed capacity that sent no wake-up goes unnoticed: a backlog that became shorter with
+// time, a worker that came back.
+const pollInterval = 20 * time.Millisecond
+
+func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
+	return &waiter{
+		// An adapter may be on few of the base model's workers.
+		anywhere: !q.Rank.Asked() && q.Target == "" && len(q.Exclude) == 0 && pool.LoRA == "",
+		called:   make(chan error, 1),
+		ended:    make(chan ending, 1),
+	}
+}
+
+// await blocks until x has decided, its client leaves, or its patience ends; outcome is a metric's label.
+func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, began time.Time) (d *warmpath.Decision, outcome string, err error) {
+	timer := time.NewTimer(time.Duration(a.item.Deadline - began.UnixNano()))
+	defer timer.Stop()
+	for waits := true; ; {
+		var sentAway error
+		if waits {
+			select {
+			case sentAway = <-a.called:
+			case <-ctx.Done():
+				waits = false
+			case <-timer.C:
+				waits = false
+			}
+		}
+		if !waits {
+			if w.leave(l, a) {
+				break
+			}
+			sentAway = <-a.called // at the same moment
+		}
+		switch {
+		case errors.Is(sentAway, errDraining):
+			return nil, "drained", sentAway
+		case sentAway != nil:
+			return nil, "shed", sentAway
+		}
+		d, end, err := w.turn(ctx, l, a, x)
+		switch {
+		case end == gone:
+			return nil, "client_gone", err
+		case end == decided && err != nil:
+			return nil, "failed", err
+		case end == decided:
+			return d, "routed", nil
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, "client_gone", err
+	}
+	return nil, "timeout", w.timedOut(l, time.Since(began))
+}
+
+// turn decides for x, which has its turn, and ends the turn on every path. The ending is noRoom if x must wait on.
+func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d *warmpath.Decision, end ending, err error) {
+	defer func() {
+		if cause := recover(); cause != nil { // its client is answered: the requests behind it saw nothing of it
+			w.g.Telemetry.Panicked()
+			w.g.Log.Error("decision panicked", "cause", cause, "stack", string(debug.Stack()))
+			d, end, err = nil, decided, api.Internal(fmt.Errorf("decide: panic: %v", cause))
+		}
+		w.end(l, a, end)
+	}()
+	q := &x.prepared.route
+	if pool, ok := w.g.Fleet.Snapshot().Pool(q.Model); ok && !w.room(q, pool) {
+		return nil, noRoom, nil
+	}
+	d, err = x.decide(ctx)
+	switch {
+	case errors.Is(err, warmpath.ErrSaturated):
+		return nil, noRoom, nil
+	case err != nil && ctx.Err() != nil:
+		return nil, gone, err
+	}
+	return d, decided, err
+}
+
+// end records how a's turn ended, and lets run continue.
+func (w *waiting) end(l *line, a *waiter, e ending) {
+	l.mu.Lock()
+	a.turn = false
+	switch {
+	case e == decided:
+		l.queue.Served(&a.item, time.Now().UnixNano())
+		w.left(l, a)
+	case e == gone:
+		l.queue.Remove(&a.item)
+		w.left(l, a)
+	case w.over.Load(): // flush left it its turn
+		w.sendAway(l, a, errDraining)
+	}
+	l.mu.Unlock()
+	a.ended <- e
+}
+
+// left takes a off the line's waiters. l.mu is held.
+func (w *waiting) left(l *line, a *waiter) {
+	delete(l.waiters, &a.item)
+	l.here.Add(-1)
+	w.all.Add(-1)
+}
+
+// sendAway ends a's wait with the error of its client. l.mu is held, and a does not have its turn.
+func (w *waiting) sendAway(l *line, a *waiter, err error) {
+	l.queue.Remove(&a.item)
+	w.left(l, a)
+	a.called <- err
+}
+
+// leave takes a out of the line. It reports false when a was called at the same moment: then called holds why.
+func (w *waiting) leave(l *line, a *waiter) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a.turn || !l.queue.Remove(&a.item) {
+		return false
+	}
+	w.left(l, a)
+	return true
+}
+
+// run gives turns until ctx ends. Then it sends away the requests that still wait.
+func (w *waiting) run(ctx context.Context) {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		late := tick.C
+		if w.all.Load() == 0 {
+			late = nil // the first request that comes wakes run
+		}
+		select {
+		case <-ctx.Done():
+			w.flush()
+			return
+		case <-w.wake:
+		case <-late:
+		}
+		if w.all.Load() == 0 {
+			continue
+		}
+		for _, l := range w.snapshot() {
+			if l.here.Load() > 0 {
+				w.advance(l)
+			}
+		}
+	}
+}
+
+// advance gives turns in order, as long as requests find room.
+func (w *waiting) advance(l *line) {
+	var aside []*waiter // had their turn in vain
+	for len(aside) < passed {
+		a := l.call()
+		if a == nil {
+			break
+		}
+		if <-a.ended != noRoom {
+			continue
+		}
+		aside = append(aside, a)
+		if a.anywhere {
+			break // then there is no room for any request
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range aside {
+		if l.waiters[&a.item] != nil { // it did not leave meanwhile
+			l.queue.Return(&a.item)
+		}
+	}
+}
+
+// call gives the next waiter its turn, and returns it; nil when none waits.
+func (l *line) call() *waiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	item := l.queue.Pop()
+	if item == nil {
+		return nil
+	}
+	a := l.waiters[item]
+	a.turn = true
+	a.called <- nil
+	return a
+}
+
+// flush sends away all requests that wait, and all that come later. A request that has its turn ends the turn first.
+func (w *waiting) flush() {
+	w.over.Store(true)
+	for _, l := range w.snapshot() {
+		l.mu.Lock()
+		for _, a := range l.waiters {
+			if !a.turn {
+				w.sendAway(l, a, errDraining)
+			}
+		}
+		l.mu.Unlock()
+	}
+}
