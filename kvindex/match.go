@@ -250,11 +250,12 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 		}
 		version := atomic.LoadUint32(&s.version)
 		length := atomic.LoadUint32(&s.length)
-		blocks := s.run.Firsts()
-		if version&1 != 0 || length == 0 || int(length) > len(blocks) {
+		words, ok := s.run.Words()
+		// Keys go after the strand's length and version have changed: there are as many as the length said.
+		if !ok || version&1 != 0 || length == 0 || atomic.LoadUint32(&s.version) != version {
 			return t, false
 		}
-		n := uint32(agree(blocks[:length], keys))
+		n := uint32(agree(words.Firsts(length), keys))
 		if n == 0 || t.fixed && len(t.path) == cap(t.path) {
 			return t, false
 		}
@@ -267,8 +268,8 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 	return t, true
 }
 
-// head returns the strand whose first block has a key and follows a block of another strand, or is a chain's first when
-// that is 0. It reports false when a writer was at it.
+// head returns the strand whose first block seems to have a key and follows a block of another strand, or begins a chain
+// when that strand is 0. It reports false when a writer was at it.
 func (b *blocks) head(parent, after uint32, key block.Key) (uint32, bool) {
 	h := b.heads.Hash(uint64(key))
 	version := b.heads.Version(h)
@@ -278,9 +279,7 @@ func (b *blocks) head(parent, after uint32, key block.Key) (uint32, bool) {
 		if s == nil {
 			return 0, false
 		}
-		blocks := s.run.Firsts()
-		if len(blocks) > 0 && atomic.LoadUint64(&blocks[0]) == uint64(key) && atomic.LoadUint32(&s.parent) == parent &&
-			atomic.LoadUint32(&s.at)&strandOffset == after {
+		if atomic.LoadUint32(&s.parent) == parent && atomic.LoadUint32(&s.at)&strandOffset == after {
 			return uint32(v), true
 		}
 	}

@@ -53,6 +53,21 @@ func (r *Run) all() []uint64 {
 	return unsafe.Slice(p, runHeader+2*uint32(*p))
 }
 
+// Words is the memory that a run had at one moment.
+type Words struct{ at *uint64 }
+
+// Words returns the run's memory, and whether it has some.
+func (r *Run) Words() (Words, bool) {
+	p := r.words.Load()
+	return Words{p}, p != nil
+}
+
+// Firsts returns the first words of n pairs without a look at how many there are: n must be a number of pairs that was
+// published for this memory, or for what it replaced.
+func (w Words) Firsts(n uint32) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(w.at), runHeader*8)), n)
+}
+
 // Firsts returns the first words of all pairs for which there is room.
 func (r *Run) Firsts() []uint64 {
 	w := r.all()
