@@ -179,6 +179,9 @@ func (r *Router) Reclaim(now int64) int {
 	retired := r.fleet.Retire(now)
 	for _, h := range retired {
 		r.Forget(h)
+		for _, p := range r.table.Load().all {
+			p.Retire(h)
+		}
 	}
 	r.fleet.Reuse(retired)
 	return len(retired)

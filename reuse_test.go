@@ -8,6 +8,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // A holder that gets the id of one that left has no match, learned or expected, of the other.
@@ -59,5 +60,27 @@ func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	}
 	if n := w.fleet.Snapshot().Holders(); n > 3 {
 		t.Errorf("%d ids for one holder at a time", n)
+	}
+}
+
+// A session does not go to a worker only because it has the id of the session's first worker, which left.
+func TestASessionDoesNotFollowAnIDThatIsUsedAgain(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
+	send := func(now time.Duration) *warmpath.Decision {
+		return w.route(warmpath.Request{Policy: "manual", Session: policy.Session{Key: "alice", Source: "user"}, Now: int64(now)})
+	}
+	first := send(0)
+	w.fleet.Remove(first.Worker.ID)
+	first.Done(fleet.OutcomeServed, 0)
+	second := send(time.Minute)
+	for _, at := range []time.Duration{time.Minute, 90 * time.Minute} {
+		w.router.Reclaim(int64(at))
+	}
+	w.fleet.Put("http://new", vllm())
+	if n := w.fleet.Snapshot().Holders(); n != 2 {
+		t.Fatalf("%d ids", n)
+	}
+	if third := send(2 * time.Hour); third.Holder != second.Holder || third.Branch != policy.BranchSession {
+		t.Errorf("the session is at %s: %s", second.Worker.URL, third)
 	}
 }

@@ -49,8 +49,8 @@ type place struct {
 	rank   int
 }
 
-// holderState is what changes about a holder without a new snapshot. It lives as long as the process, so that a
-// reservation that was made before its worker was removed is released in the right place.
+// holderState is what changes about a holder without a new snapshot. It outlives the worker's removal, so that a
+// reservation that was made before is released in the right place.
 type holderState struct {
 	work         ledger
 	others       others

@@ -1,7 +1,6 @@
 package fleet
 
-// WorkerID is the dense id of a worker's URL. Like a [Holder], it is never assigned to another URL while the process
-// lives.
+// WorkerID is the dense id of a worker's URL. It is never assigned to another URL while the process lives.
 type WorkerID uint32
 
 // NoWorker is the id of no worker.

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,6 +101,36 @@ func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 		s.counts.add(h, 1)
 	}
 	shard.byKey[key] = x
+}
+
+// Forget removes h from the homes of all sessions. It visits every session, unless h is the home of none.
+func (s *Sessions) Forget(h fleet.Holder) {
+	if s.counts.of(h) == 0 {
+		return
+	}
+	for i := range s.shards {
+		s.forgetIn(&s.shards[i], h)
+	}
+}
+
+func (s *Sessions) forgetIn(shard *sessionShard, h fleet.Holder) {
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	for key, x := range shard.byKey {
+		at := slices.Index(x.homes[:x.n], h)
+		switch {
+		case at < 0:
+			continue
+		case x.n == 1:
+			s.drop(shard, key)
+			continue
+		case at == 0:
+			x.homes[0] = x.homes[1]
+		}
+		x.n = 1
+		s.counts.add(h, -1)
+		shard.byKey[key] = x
+	}
 }
 
 // Count returns how many sessions have a home at h.

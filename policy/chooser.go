@@ -29,6 +29,13 @@ type Nominator interface {
 	Nominate(q *Query, dst []fleet.Holder) []fleet.Holder
 }
 
+// Retirer is a chooser that keeps facts of a holder after Forget, because the holder may come back.
+type Retirer interface {
+	Chooser
+	// Retire drops everything about a holder that will not come back: its id may be given to another one.
+	Retire(h fleet.Holder)
+}
+
 // Stateless is embedded by a [Chooser] that remembers nothing: it has only Choose to write.
 type Stateless struct{}
 

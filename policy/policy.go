@@ -253,6 +253,15 @@ func (p *Policy) Forget(h fleet.Holder) {
 	}
 }
 
+// Retire drops everything that the policy remembers of a holder that will not come back: its id may be given to another
+// one.
+func (p *Policy) Retire(h fleet.Holder) {
+	p.Forget(h)
+	if r, ok := p.chooser.(Retirer); ok {
+		r.Retire(h)
+	}
+}
+
 // Choice is what a policy decided. Choose leaves the candidates in this order: those that passed the filters, then
 // those that were left out.
 type Choice struct {

@@ -95,6 +95,9 @@ func (m *manual) Finished(*policy.Finished) {}
 // Forget keeps the sessions: they go home when the worker is back.
 func (m *manual) Forget(fleet.Holder) {}
 
+// Retire forgets the holder as a home.
+func (m *manual) Retire(h fleet.Holder) { m.sessions.Forget(h) }
+
 // SessionAffinity keeps a session on the worker and rank that it was given while it is used, and gives it another one
 // when that cannot be used [Dynamo, --router-session-affinity-ttl-secs; llm-d, session-affinity-filter]. A new
 // session, and a request that names none, goes where the least work is to be done, its own uncached tokens included.
@@ -162,6 +165,9 @@ func (a *affinity) Finished(*policy.Finished) {}
 
 // Forget unbinds nothing: the bound holder is back soon, or is no longer a candidate.
 func (a *affinity) Forget(fleet.Holder) {}
+
+// Retire unbinds the sessions that are bound to the holder.
+func (a *affinity) Retire(h fleet.Holder) { a.sessions.Forget(h) }
 
 // Nominate names the holder that the session is bound to.
 func (a *affinity) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
