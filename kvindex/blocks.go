@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// blocks knows who has which blocks of ours: strands and what belongs to them. It is changed under Index.mu; Match reads
-// heads, strands, segments and sets without a lock.
+// blocks knows who has which blocks of ours: strands and what belongs to them. It is changed under Index.mu; Match
+// reads heads, strands, segments and sets without a lock.
 type blocks struct {
 	heads    memory.Table // the key of a strand's first block → the strand
 	names    memory.Table // the hash of a block → its spot

@@ -9,8 +9,8 @@
 // keys of its own from the announced tokens (block.Hasher), so that blocks of all engines and the request meet in one
 // space, whatever the engine's block size. Engine hashes remain what parents and removals are given in.
 //
-//   - Copies are counted for each (holder, tier, group, engine hash): vLLM stores and removes per physical block. What an
-//     engine reports again is no copy; where the wire does not tell a copy from a report the index takes it for a
+//   - Copies are counted for each (holder, tier, group, engine hash): vLLM stores and removes per physical block. What
+//     an engine reports again is no copy; where the wire does not tell a copy from a report the index takes it for a
 //     report: it may then forget a block too early, and never claims one that is gone. The rule is at judge, in
 //     store.go; Stored.Origin overrides it.
 //   - A block of ours is held while the union of the live engine blocks covers it. Engine blocks may be bigger,
@@ -71,9 +71,10 @@
 // announcement is also refused if it needs more than a quarter of the budget and more than its holder's fair share.
 // That share is the budget divided by the number of workers, divided by the known holders of its worker. Evictions take
 // from holders that exceed their shares: of some strands chosen at random the least recently used, from their ends. A
-// block goes only if all its holders exceed their shares, and never before its descendants. Where that finds too little,
-// evictions look at all strands, and each takes more than the one before. Blocks of a holder below its share go only to
-// make room for another such holder. A holder above its share is refused when it has nothing of its own left to evict.
+// block goes only if all its holders exceed their shares, and never before its descendants. Where that finds too
+// little, evictions look at all strands, and each takes more than the one before. Blocks of a holder below its share go
+// only to make room for another such holder. A holder above its share is refused when it has nothing of its own left to
+// evict.
 //
 // # Bounds
 //
@@ -104,10 +105,10 @@
 // never look at the whole index. So a decision takes as long in a full index, beside a flood of events, as in an idle
 // one.
 //
-// Match takes no lock: it reads heads, strands and sets by atomic loads and answers only if, after the last of them, the
-// versions of all strands on its path are unchanged. An answer is therefore of one moment, between two changes of
-// blocks; an announcement may be half applied then. A version is odd while a strand changes and never comes back; memory
-// that readers may be in is either left to the garbage collector or reused under another version. A reader whose check
-// fails retries, at most 16 times; then it takes the lock. A holder that is being forgotten is gone for readers at once.
-// Match allocates nothing when its destination has room.
+// Match takes no lock: it reads heads, strands and sets by atomic loads and answers only if, after the last of them,
+// the versions of all strands on its path are unchanged. An answer is therefore of one moment, between two changes of
+// blocks; an announcement may be half applied then. A version is odd while a strand changes and never comes back;
+// memory that readers may be in is either left to the garbage collector or reused under another version. A reader whose
+// check fails retries, at most 16 times; then it takes the lock. A holder that is being forgotten is gone for readers
+// at once. Match allocates nothing when its destination has room.
 package kvindex

@@ -12,7 +12,7 @@ import (
 type holder struct {
 	id      fleet.Holder
 	groups  []group
-	crowded bool  // it announced more than MaxGroups groups
+	tooMany bool  // it announced more than MaxGroups groups
 	anyTier bool  // its engine loads blocks from any tier in any order, and it has announced some below the accelerator
 	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
 	broken  uint8 // bit by tier: something of it was evicted, dropped or refused, so that its history is not whole
@@ -73,8 +73,8 @@ type view struct {
 	unknown bool    // a group proves nothing: no confirmed match
 }
 
-// plainView is the view of all holders with one group, which has full attention.
-var plainView = &view{full: 1, simple: true}
+// fullView is the view of all holders with one group, which has full attention.
+var fullView = &view{full: 1, simple: true}
 
 // proves reports whether a mask is as good as what is believed of a block.
 func (v *view) proves(mask uint64) bool {
@@ -157,8 +157,8 @@ func (x *Index) join(h *holder, s *Stored) int {
 	g, changed := h.find(s.Group), false
 	if g < 0 {
 		if len(h.groups) == MaxGroups {
-			if !h.crowded {
-				h.crowded = true
+			if !h.tooMany {
+				h.tooMany = true
 				x.publish(h)
 			}
 			return -1
@@ -217,17 +217,17 @@ func (x *Index) publish(h *holder) {
 }
 
 func (x *Index) digest(h *holder) *view {
-	v := &view{anyTier: h.anyTier, unknown: h.crowded}
+	v := &view{anyTier: h.anyTier, unknown: h.tooMany}
 	for i := range h.groups {
 		g := &h.groups[i]
 		if g.kind == block.AttentionFull {
 			v.full |= 1 << (4 * i)
 		}
 	}
-	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.crowded {
+	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.tooMany {
 		v.simple = true
 		if v.full == 1 && !v.anyTier {
-			return plainView
+			return fullView
 		}
 		return v
 	}
@@ -251,7 +251,7 @@ func (x *Index) digest(h *holder) *view {
 		}
 		v.groups = append(v.groups, l)
 	}
-	if h.crowded {
+	if h.tooMany {
 		v.groups = append(v.groups, limit{kind: block.AttentionOther, unit: 1})
 	}
 	return v

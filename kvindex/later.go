@@ -8,9 +8,9 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// later is what came to be believed while the index was being changed. Whoever changes it takes that in, in order, at its
-// next pause: a decision never waits for events to be applied. What does not fit is dropped: it would have saved a prefill
-// at most.
+// later is what came to be believed while the index was being changed. Whoever changes it takes that in, in order, at
+// its next pause: a decision never waits for events to be applied. What does not fit is dropped: it would have saved a
+// prefill at most.
 type later struct {
 	some      atomic.Bool // there may be something in list
 	mu        sync.Mutex  // guards what follows
@@ -31,15 +31,16 @@ type expectation struct {
 	known  int // of Doubt
 }
 
-// mostLater is how many blocks may wait for being believed: half a second of 200 requests a second of 650 new blocks, where
-// a writer takes half a second for one change. In a small index it is so many that what they take is 1/32 of the budget.
-// An expectation takes as much memory as expectationKeys blocks.
+// mostLater is how many blocks may wait for being believed: half a second of 200 requests a second of 650 new blocks,
+// where a writer takes half a second for one change. In a small index it is so many that what they take is 1/32 of the
+// budget. An expectation takes as much memory as expectationKeys blocks.
 const (
 	mostLater       = 1 << 16
 	expectationKeys = 6
 )
 
-// put notes what is to be believed. A doubt that does not fit whole is not noted: what it is of is believed until its time.
+// put notes what is to be believed. A doubt that does not fit whole is not noted: what it is of is believed until its
+// time.
 func (l *later) put(e expectation, keys []block.Key, most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

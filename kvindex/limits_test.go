@@ -181,8 +181,9 @@ func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	}
 }
 
-// A worker has the last block of each prompt that it is sent, and none before, and then removes it. What is believed of the others can
-// then be found only by a look at every strand: that is for the worker's own next event, and not for a decision.
+// A worker has the last block of each prompt that it is sent, and none before, and then removes it. What is believed of
+// the others can then be found only by a look at every strand: that is for the worker's own next event, and not for a
+// decision.
 func TestBeliefsWhoseEndsAreGoneCostOneLookAtTheIndex(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
 	const strands, prompts = 5000, 200

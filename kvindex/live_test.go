@@ -352,8 +352,8 @@ func TestBlockPoolTraces(t *testing.T) {
 	}
 }
 
-// TestEventsOfEveryForm plays events as maps, and batches with an event of an unknown name. The decoder of llm-d-kv-cache
-// at 7be76e119c lost both.
+// TestEventsOfEveryForm plays events as maps, and batches with an event of an unknown name. The decoder of
+// llm-d-kv-cache at 7be76e119c lost both.
 func TestEventsOfEveryForm(t *testing.T) {
 	tokens := seq(0, 64)
 	for _, name := range kvevent.Wires() {

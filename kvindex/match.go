@@ -125,14 +125,14 @@ func (x *Index) sum(t trail, views []atomic.Pointer[view], dst []Match) ([]Match
 			break
 		}
 		var one [1]uint64
-		members, plain := one[:], false
+		members, simple := one[:], false
 		if r.set&singleSet != 0 {
 			m := r.set.single()
-			one[0], plain = uint64(m), int(m.claim().state()) < len(states) && states[m.claim().state()].held() == 1
+			one[0], simple = uint64(m), int(m.claim().state()) < len(states) && states[m.claim().state()].held() == 1
 		} else {
-			members, plain, _ = x.blocks.sets.listed(r.set)
+			members, simple, _ = x.blocks.sets.listed(r.set)
 		}
-		if !plain {
+		if !simple {
 			return dst, false
 		}
 		if i == 0 {
@@ -174,7 +174,7 @@ func openAll(to []Match, members []uint64, views []atomic.Pointer[view], n uint3
 	to = to[:len(members)]
 	for k := range members {
 		id := atomic.LoadUint64(&members[k]) >> claimBits
-		if id >= uint64(len(views)) || views[id].Load() != plainView {
+		if id >= uint64(len(views)) || views[id].Load() != fullView {
 			return false
 		}
 		one := &to[k]
@@ -268,8 +268,8 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 	return t, true
 }
 
-// head returns the strand whose first block seems to have a key and follows a block of another strand, or begins a chain
-// when that strand is 0. It reports false when a writer was at it.
+// head returns the strand whose first block seems to have a key and follows a block of another strand, or begins a
+// chain when that strand is 0. It reports false when a writer was at it.
 func (b *blocks) head(parent, after uint32, key block.Key) (uint32, bool) {
 	h := b.heads.Hash(uint64(key))
 	version := b.heads.Version(h)

@@ -38,8 +38,8 @@ func collide(i uint64) uint64 {
 	return (h ^ h>>32) * inverse(0x9e3779b97f4a7c15)
 }
 
-// TestChosenHashesCollideUnderSeedZeroOnly holds keys that were chosen to collide to what chance makes of as many: 78 in
-// a segment, 0.001 at a home.
+// TestChosenHashesCollideUnderSeedZeroOnly holds keys that were chosen to collide to what chance makes of as many: 78
+// in a segment, 0.001 at a home.
 func TestChosenHashesCollideUnderSeedZeroOnly(t *testing.T) {
 	for _, seed := range []uint64{0, drawn, 1, 2, 3} {
 		x := seeded(t, 16, seed)

@@ -9,11 +9,12 @@ import (
 )
 
 // setID names a set of holders, each with its claim. 0 is the empty set. With the highest bit it is one holder and the
-// number of its state; else it is the run of a slab in which there are: a [setHead]; a hash of the members; the members,
-// ascending.
+// number of its state; else it is the run of a slab in which there are: a [setHead]; a hash of the members; the
+// members, ascending.
 //
 // A set never changes while something refers to it, and is there once: two sets are the same if their ids are (but for
-// hash collisions, when they may be taken for different ones, which costs a boundary between segments and nothing else).
+// hash collisions, when they may be taken for different ones, which costs a boundary between segments and nothing
+// else).
 type setID uint32
 
 const (
@@ -28,11 +29,11 @@ const (
 type setHead uint64
 
 const (
-	setPlain = 1 << 63 // all members have their blocks on the accelerator, in the first group, and nothing is believed
-	setKnown = 1 << 62 // some member knows the blocks by their hashes
+	setSimple = 1 << 63 // all members have their blocks on the accelerator, in the first group, and nothing is believed
+	setKnown  = 1 << 62 // some member knows the blocks by their hashes
 )
 
-func (w setHead) members() int { return int(w &^ (setPlain | setKnown) >> 32) }
+func (w setHead) members() int { return int(w &^ (setSimple | setKnown) >> 32) }
 
 // state says what a holder has of a block: a bit for each tier and group, and flags above them.
 type state struct {
@@ -137,9 +138,9 @@ func (s *sets) load(id setID, dst []member) ([]member, bool) {
 	return dst, ok
 }
 
-// listed returns the members of a set that is not single as they lie, and whether all of them are plain. Beside a
+// listed returns the members of a set that is not single as they lie, and whether all of them are simple. Beside a
 // writer they may be anything; ok is false when they surely are.
-func (s *sets) listed(id setID) (members []uint64, plain, ok bool) {
+func (s *sets) listed(id setID) (members []uint64, simple, ok bool) {
 	run := s.slab.At(uint32(id))
 	if len(run) < setHeader {
 		return nil, false, false
@@ -149,7 +150,7 @@ func (s *sets) listed(id setID) (members []uint64, plain, ok bool) {
 	if n > len(run)-setHeader {
 		return nil, false, false
 	}
-	return run[setHeader : setHeader+n], head&setPlain != 0, true
+	return run[setHeader : setHeader+n], head&setSimple != 0, true
 }
 
 // single returns the member of a set that names it itself.
@@ -248,13 +249,13 @@ func (s *sets) of(members []member) setID {
 	}
 	ref := s.slab.Alloc(setHeader + len(members))
 	run := s.slab.At(ref)
-	head := uint64(len(members))<<32 | setPlain
+	head := uint64(len(members))<<32 | setSimple
 	atomic.StoreUint64(&run[1], hash)
 	for i, m := range members {
 		atomic.StoreUint64(&run[setHeader+i], uint64(m))
 		st := s.state(m.claim())
 		if st.held() != 1 || m.claim().belief() != 0 {
-			head &^= setPlain
+			head &^= setSimple
 		}
 		if st.named&known != 0 {
 			head |= setKnown

@@ -333,7 +333,8 @@ func (b *blocks) doubtPath(at spot, c *change) {
 	}
 }
 
-// expire ends what has expired, looking at the oldest first: about as many blocks as n and some more. It returns how many.
+// expire ends what has expired, looking at the oldest first: about as many blocks as n and some more. It returns how
+// many.
 func (x *Index) expire(n int) (blocks int64) {
 	q := &x.blocks.beliefs
 	now := x.now.Load()

@@ -12,8 +12,8 @@ import (
 // Store tells that a holder announced blocks. The index keeps nothing of s.
 func (x *Index) Store(id fleet.Holder, s *Stored) { x.store(id, s, nil) }
 
-// StoreKeys tells that a holder has new copies of the blocks keys, a run of one chain, where the keys are the hashes that
-// [Index.Remove] takes back. parent is the key of the block before the first; hasParent false: the run begins the
+// StoreKeys tells that a holder has new copies of the blocks keys, a run of one chain, where the keys are the hashes
+// that [Index.Remove] takes back. parent is the key of the block before the first; hasParent false: the run begins the
 // chain. A block that is there already has one copy more, as with OriginNew. Blocks of an unknown parent wait for it.
 // The group has full attention.
 func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key) {

@@ -82,8 +82,8 @@ func (x *Index) countWaiting(h *holder, n int64) {
 	x.waitingBytes += n
 }
 
-// stopWaiting takes a point out of the queue and of the list of those that wait for its parent, and frees that parent if
-// it was known as one only.
+// stopWaiting takes a point out of the queue and of the list of those that wait for its parent, and frees that parent
+// if it was known as one only.
 func (x *Index) stopWaiting(h *holder, p *point) {
 	w := p.wait
 	if w == nil {

@@ -113,8 +113,8 @@ func (l *Log) Cut(r *Run, owner uint32, n int) {
 	}
 }
 
-// move gives a run new memory for room pairs: the first n of those that it has, and more. It is published when all is in
-// it.
+// move gives a run new memory for room pairs: the first n of those that it has, and more. It is published when all is
+// in it.
 func (l *Log) move(r *Run, owner uint32, n, room int, firsts, seconds []uint64) {
 	old := r.all()
 	w := l.alloc(owner, room)
@@ -193,9 +193,9 @@ func (l *Log) settle(i uint32) {
 	l.holes = append(l.holes, i)
 }
 
-// Compact moves the runs of some chunks of which a third is garbage, once a sixth of all is, so that two words are moved
-// for each that is given back. hard: of any chunk of which an eighth is, because memory is short. owned returns an
-// owner's run, and how many pairs of it are used.
+// Compact moves the runs of some chunks of which a third is garbage, once a sixth of all is, so that two words are
+// moved for each that is given back. hard: of any chunk of which an eighth is, because memory is short. owned returns
+// an owner's run, and how many pairs of it are used.
 func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 	if !hard && (l.garbage < l.patience || l.garbage*6 < l.words+8*l.size()) {
 		return
