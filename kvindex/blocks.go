@@ -24,6 +24,7 @@ type blocks struct {
 	veil        uint64  // what hashes on strands are changed by, so that 0 is none
 	begun       []int64 // strands, by the holder that began them
 	steps       uint64  // see Stats.Steps
+	extraBytes  int64   // of exceptions
 	held        int64   // blocks that somebody has or is believed to have
 	memberships int64
 
@@ -308,7 +309,7 @@ func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 	if gone := before.named &^ after.named & possession; before.named&copied != 0 && gone != 0 {
 		for k := lo; k < hi; k++ {
 			b.steps++
-			c.h.dropCopies(spotOf(i, k), gone)
+			b.dropCopies(c.h, spotOf(i, k), gone)
 		}
 	}
 	next := b.sets.with(set, c.h.id, now)
@@ -325,6 +326,22 @@ func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 		b.unname(i, lo, hi)
 	}
 	return next
+}
+
+// account notes that exceptions of a holder take n bytes more.
+func (b *blocks) account(h *holder, n int64) {
+	h.extra += n
+	b.extraBytes += n
+}
+
+// dropCopies forgets the copies of a block on the tiers and in the groups of some bits.
+func (b *blocks) dropCopies(h *holder, at spot, bits uint64) {
+	for ; bits != 0; bits &= bits - 1 {
+		if c := (copyOf{at, bits & -bits}); h.copies[c] > 0 {
+			delete(h.copies, c)
+			b.account(h, -copyBytes)
+		}
+	}
 }
 
 // lives reports whether a claim makes a block one that somebody has or is believed to have.

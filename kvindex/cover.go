@@ -71,11 +71,11 @@ func (x *Index) through(h *holder, p *point, add bool) {
 		x.blocks.steps++
 		if add {
 			a.through = append(a.through, at)
-			x.account(h, 8)
+			x.blocks.account(h, 8)
 		} else if i := slices.Index(a.through, at); i >= 0 {
 			x.blocks.steps += uint64(i)
 			a.through = slices.Delete(a.through, i, i+1)
-			x.account(h, -8)
+			x.blocks.account(h, -8)
 		}
 		for _, r := range a.records {
 			if h.groups[r.group].kind == block.AttentionStateSpace {
@@ -134,7 +134,7 @@ func (x *Index) cover(h *holder, c cover, p part, add bool) {
 		}
 		h.parts[c] = parts
 	}
-	x.account(h, partBytes*int64(after-before)+partsBytes*int64(min(after, 1)-min(before, 1)))
+	x.blocks.account(h, partBytes*int64(after-before)+partsBytes*int64(min(after, 1)-min(before, 1)))
 	ch := change{h: h}
 	switch {
 	case is == was:

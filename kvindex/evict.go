@@ -277,7 +277,7 @@ func (x *Index) abandon(set setID, i, lo, hi uint32, shaken []uint32) []uint32 {
 		if st.named&copied != 0 {
 			for k := lo; k < hi; k++ {
 				b.steps++
-				h.dropCopies(spotOf(i, k), st.named&possession)
+				b.dropCopies(h, spotOf(i, k), st.named&possession)
 			}
 		}
 		if q := m.claim().belief(); q != 0 {

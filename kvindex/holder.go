@@ -49,13 +49,6 @@ type holder struct {
 	quota  int64   // how many of its claims may go so that it does not
 }
 
-// dropCopies forgets the copies of a block on the tiers and in the groups of some bits.
-func (h *holder) dropCopies(at spot, bits uint64) {
-	for ; bits != 0; bits &= bits - 1 {
-		delete(h.copies, copyOf{at, bits & -bits})
-	}
-}
-
 // group is one cache group of a holder.
 type group struct {
 	id     int

@@ -148,7 +148,6 @@ type Index struct {
 	pointed      int64     // points of all holders
 	waiting      int       // points that wait, of all holders
 	waitingBytes int64
-	extraBytes   int64    // of exceptions
 	woken        []uint64 // hashes that became known while points waited for them
 	bare         []spot   // of blocks that were known before anything of them was stored
 	scratch      scratch

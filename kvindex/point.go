@@ -91,12 +91,6 @@ const (
 	featureBytes = 32
 )
 
-// account notes that exceptions of a holder take n bytes more.
-func (x *Index) account(h *holder, n int64) {
-	h.extra += n
-	x.extraBytes += n
-}
-
 // refer returns what a hash means to a holder: a point, or a block that it names; neither if it is not known.
 func (x *Index) refer(h *holder, hash uint64) (*point, spot) {
 	if len(h.byHash) > 0 {
@@ -194,7 +188,7 @@ func (x *Index) add(h *holder, hash uint64) *point {
 	h.points.push(ofHolder, p)
 	h.pointed++
 	x.pointed++
-	x.account(h, pointBytes)
+	x.blocks.account(h, pointBytes)
 	return p
 }
 
@@ -217,10 +211,10 @@ func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 	for _, f := range s.features {
 		if f.Offset >= int(s.end)-len(s.tail) && f.Offset < int(s.end) {
 			p.features = append(p.features, f)
-			x.account(h, featureBytes+int64(len(f.ID)))
+			x.blocks.account(h, featureBytes+int64(len(f.ID)))
 		}
 	}
-	x.account(h, 4*int64(len(p.tail)))
+	x.blocks.account(h, 4*int64(len(p.tail)))
 	if p.at != 0 {
 		x.pinOf(h, p.at).points.push(ofPin, p)
 	} else {
@@ -288,7 +282,7 @@ func (x *Index) note(h *holder, p *point, r record, copies bool) {
 	if i < 0 {
 		r.count = 1
 		p.records = append(p.records, r)
-		x.account(h, 16)
+		x.blocks.account(h, 16)
 		if p.end != 0 {
 			x.contribute(h, p, r, true)
 		}
@@ -327,7 +321,7 @@ func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 			continue
 		}
 		p.records = slices.Delete(p.records, i, i+1)
-		x.account(h, -16)
+		x.blocks.account(h, -16)
 		if p.end != 0 {
 			x.contribute(h, p, r, false)
 		}
@@ -362,9 +356,9 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 		return nil
 	}
 	x.through(h, p, false)
-	x.account(h, -4*int64(len(p.tail)))
+	x.blocks.account(h, -4*int64(len(p.tail)))
 	for _, f := range p.features {
-		x.account(h, -featureBytes-int64(len(f.ID)))
+		x.blocks.account(h, -featureBytes-int64(len(f.ID)))
 	}
 	if p.at != 0 {
 		h.pins[p.at].points.remove(ofPin, p)
@@ -392,7 +386,7 @@ func (x *Index) leave(h *holder, p *point) {
 	h.points.remove(ofHolder, p)
 	h.pointed--
 	x.pointed--
-	x.account(h, -pointBytes-16*int64(len(p.records)))
+	x.blocks.account(h, -pointBytes-16*int64(len(p.records)))
 }
 
 // release takes back that a point follows a block that its holder knows by its hash.
@@ -473,7 +467,7 @@ func (x *Index) fold(h *holder, at spot) (*point, bool) {
 		h.points.push(ofHolder, p)
 		h.pointed++
 		x.pointed++
-		x.account(h, pointBytes)
+		x.blocks.account(h, pointBytes)
 		points[at] = p
 		pin := x.pinOf(h, at)
 		for q := h.points.first; pin.anchored > 0 && q != nil; q = q.links[ofHolder].next { // what followed the block follows the point
@@ -497,7 +491,7 @@ func (x *Index) fold(h *holder, at spot) (*point, bool) {
 			r := record{count: 1 + h.copies[copyOf{at, bit}], size: x.size}
 			r.tier, r.group = placeOf(bit)
 			p.records = append(p.records, r)
-			x.account(h, 16)
+			x.blocks.account(h, 16)
 			x.contribute(h, p, r, true)
 		}
 		b.paintOne(at, change{h: h, drop: state{named: allBits}})

@@ -98,7 +98,7 @@ func (x *Index) dropCopy(h *holder, c copyOf) bool {
 		return false
 	case 1:
 		delete(h.copies, c)
-		x.account(h, -copyBytes)
+		x.blocks.account(h, -copyBytes)
 	default:
 		h.copies[c]--
 	}
@@ -248,7 +248,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	if h.claims > 0 {
 		x.sweep(change{h: h, drop: state{allBits, allBits}, doubt: anyBelief})
 	}
-	x.account(h, -h.extra)
+	x.blocks.account(h, -h.extra)
 	x.blocks.disinherit(h)
 	x.holders[id] = nil
 	x.known--

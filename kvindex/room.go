@@ -15,7 +15,7 @@ type need struct {
 
 // bytes returns what the index has allocated.
 func (x *Index) bytes() int64 {
-	return x.blocks.bytes() + x.extraBytes + int64(cap(x.holders))*16 + int64(x.known)*holderBytes
+	return x.blocks.bytes() + x.blocks.extraBytes + int64(cap(x.holders))*16 + int64(x.known)*holderBytes
 }
 
 // holderBytes covers a holder and its view with a few groups.
@@ -132,5 +132,5 @@ func (x *Index) fit() {
 func (x *Index) reset() {
 	x.slack = need{}
 	x.blocks.clear()
-	x.extraBytes, x.waitingBytes, x.waiting, x.pointed = 0, 0, 0, 0
+	x.blocks.extraBytes, x.waitingBytes, x.waiting, x.pointed = 0, 0, 0, 0
 }

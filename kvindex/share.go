@@ -70,7 +70,7 @@ func (x *Index) compareShares() (excess int64) {
 	each := func(bytes, n int64) float64 { return float64(bytes) / float64(max(n, 1)) }
 	aStrand := each(b.strands.Bytes()+b.heads.Bytes(), begun)
 	aClaim := each(b.bytes()-b.strands.Bytes()-b.heads.Bytes(), claims)
-	anExtra := each(x.extraBytes, extra)
+	anExtra := each(x.blocks.extraBytes, extra)
 	all, most := 0.0, 0.0
 	for _, h := range x.holders {
 		if h != nil {

@@ -349,7 +349,7 @@ func (x *Index) addCopies(h *holder, c copyOf, n uint32) {
 		h.copies = map[copyOf]uint32{}
 	}
 	if h.copies[c] == 0 {
-		x.account(h, copyBytes)
+		x.blocks.account(h, copyBytes)
 	}
 	h.copies[c] += n
 }

@@ -32,7 +32,7 @@ func (x *Index) wait(h *holder, p *point, w *waiting) {
 		h.waiting++
 		x.waiting++
 		x.countWaiting(h, waitingBytes+p.wait.bytes())
-		x.account(h, p.wait.bytes())
+		x.blocks.account(h, p.wait.bytes())
 	}
 	if !w.hasParent || w.parent == p.hash || p.wait.hasParent {
 		return
@@ -40,7 +40,7 @@ func (x *Index) wait(h *holder, p *point, w *waiting) {
 	old := p.wait.bytes()
 	w.tokens, w.features = slices.Clone(w.tokens), slices.Clone(w.features)
 	p.wait = w
-	x.account(h, w.bytes()-old)
+	x.blocks.account(h, w.bytes()-old)
 	x.countWaiting(h, w.bytes()-old)
 	if h.waiters == nil {
 		h.waiters = map[uint64]*list{}
@@ -93,7 +93,7 @@ func (x *Index) stopWaiting(h *holder, p *point) {
 	h.waiting--
 	x.waiting--
 	x.countWaiting(h, -waitingBytes-w.bytes())
-	x.account(h, -w.bytes())
+	x.blocks.account(h, -w.bytes())
 	p.wait = nil
 	if !w.hasParent {
 		return
@@ -245,7 +245,7 @@ func (x *Index) dropWaiting(h *holder, p *point) {
 	for _, r := range p.records {
 		h.broken |= 1 << r.tier
 	}
-	x.account(h, -16*int64(len(p.records)))
+	x.blocks.account(h, -16*int64(len(p.records)))
 	p.records = nil
 	x.leave(h, p)
 	x.stopWaiting(h, p)

@@ -1,0 +1,46 @@
+package kvindex
+
+import (
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+)
+
+// Whatever ends an exception must give back the memory that it was counted for, else a budget fills with nothing.
+func TestExceptionsThatEndTakeNoMemory(t *testing.T) {
+	tokens := make([]block.Token, 160)
+	for i := range tokens {
+		tokens[i] = block.Token(i)
+	}
+	hashes := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for name, end := range map[string]func(x *Index){
+		"removed": func(x *Index) {
+			for range 3 {
+				x.Remove(0, block.TierGPU, 0, hashes)
+				x.Remove(0, block.TierGPU, 0, []uint64{21, 22, 23, 24, 25, 31})
+			}
+		},
+		"cleared":   func(x *Index) { x.Clear(0, block.TierGPU) },
+		"forgotten": func(x *Index) { x.Forget(0) },
+		"evicted": func(x *Index) {
+			x.evict(nil, func() bool { return x.blocks.held == 0 && x.pointed <= 1 })
+			x.Remove(0, block.TierGPU, 0, []uint64{31})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := seeded(t, 16, drawn)
+			for range 3 {
+				x.Store(0, &Stored{Hashes: hashes, Tokens: tokens, BlockSize: 16, Origin: OriginNew})
+			}
+			x.Store(0, &Stored{Hashes: []uint64{21, 22, 23, 24, 25}, Tokens: tokens[:120], BlockSize: 24, Origin: OriginNew})
+			x.Store(0, &Stored{Hashes: []uint64{31}, Tokens: tokens[:16], BlockSize: 16, Parent: 99, HasParent: true})
+			x.Store(1, &Stored{Hashes: hashes, Tokens: tokens, BlockSize: 16})
+			if x.blocks.extraBytes == 0 {
+				t.Fatal("there are no exceptions")
+			}
+			if end(x); x.blocks.extraBytes != 0 {
+				t.Errorf("%d bytes are left", x.blocks.extraBytes)
+			}
+		})
+	}
+}
