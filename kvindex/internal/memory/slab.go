@@ -40,7 +40,10 @@ func (s *Slab) At(ref uint32) []uint64 {
 		return nil
 	}
 	chunk := (*c)[ref>>slabBits]
-	return chunk[ref&(slabChunk-1):]
+	if at := int(ref & (slabChunk - 1)); at < len(chunk) {
+		return chunk[at:]
+	}
+	return nil // a reader came by a reference from before Clear
 }
 
 // Alloc returns the reference of a run of at least n words, whose content is anything.
