@@ -12,7 +12,7 @@ import (
 type Config struct {
 	// Bytes is a hard limit of what the index allocates, in bytes: everything it keeps is counted, tables that are
 	// being grown twice. At the limit workers above their fair share lose their least recently used prefixes first,
-	// deepest blocks before their parents. Default 1 GiB, which is some 10 M blocks on one holder each; at least 1 MiB.
+	// deepest blocks before their parents. Default 1 GiB, which is some 20 M blocks on one holder each; at least 1 MiB.
 	Bytes int64 `yaml:"bytes"`
 	// MaxWaiting is how many announced blocks may wait for a parent or a hash that is not known yet, over all
 	// holders; the oldest are dropped. Default 65,536: an offload event comes before its parent by some dozen blocks,
