@@ -1,7 +1,7 @@
 // Package fleet knows the workers and their present state: which models they serve, whether they answer, how far the
 // index can believe their cache entries, and how much work is on them.
 //
-// It does no I/O. Discovery stores what a probe learned ([Fleet.Put], [Fleet.SetHealth]), ingest how complete a
+// It does no I/O. Discovery stores what a probe learned ([Fleet.Put], [Fleet.SetHealth]), kvfeed how complete a
 // holder's event stream is ([Fleet.SetTrust]), and the router each dispatched request and its end ([Fleet.Reserve],
 // [Fleet.Observe]). Engines' reports add the work of other routers ([Fleet.Report]), KV events the pressure of a
 // cache ([Fleet.Cached]). Requests that are never released expire ([Fleet.Expire]). From first tokens and growing

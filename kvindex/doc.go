@@ -28,7 +28,7 @@
 //
 // # What it refuses to know
 //
-// Events, their shapes and sequence numbers (kvevent, ingest); models (one index is for one of them); load, trust and
+// Events, their shapes and sequence numbers (kvevent, kvfeed); models (one index is for one of them); load, trust and
 // choice (fleet, policy); time, which is an argument. It does not guess:
 //
 //   - An engine hash without tokens is nothing until another event of the holder explains it. Hashes that do not align

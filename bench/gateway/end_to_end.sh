@@ -14,7 +14,7 @@ export CGO_ENABLED=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$root"
-go test -c -o "$work/ingest" ./internal/ingest
+go test -c -o "$work/ingest" ./kvfeed
 go test -c -o "$work/kvindex" ./kvindex
 
 # spent COMMAND…: milliseconds of processor time. The caller holds stdout.
@@ -47,7 +47,7 @@ each() {
 	echo "|---|---|"
 	for c in 1:400000 32:20000 512:2000; do
 		blocks=${c%:*}
-		each internal/ingest "Message/blocks=$blocks\$" "${c#*:}" | awk -v b="$blocks" '{printf "| %d blocks a message | %.2f M |\n", b, 2 * b / $1 * 1000}'
+		each kvfeed "Message/blocks=$blocks\$" "${c#*:}" | awk -v b="$blocks" '{printf "| %d blocks a message | %.2f M |\n", b, 2 * b / $1 * 1000}'
 	done
 	echo
 	echo "| match of 512 blocks, 1 M blocks in the index, prompts at random (kvindex, BenchmarkMatch) | µs |"

@@ -19,10 +19,10 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // Parts are the components that the admin listener shows. All are required except Connections, Notes, TokenModels,
@@ -37,7 +37,7 @@ type Parts struct {
 	// Connections bounds the connections of the admin listener. The zero value is no limit.
 	Connections gateway.ConnectionLimit
 	// Streams returns the statistics of each event stream, by its holder.
-	Streams func() map[fleet.Holder]*ingest.Stats
+	Streams func() map[fleet.Holder]*kvfeed.Stats
 	// IndexHolders returns the index's statistics of each holder.
 	IndexHolders func() map[fleet.Holder]IndexHolder
 	// Notes returns, by URL, what discovery could not learn of workers or had to assume; nil: there are no notes.

@@ -20,10 +20,10 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/kvfeed"
 	"github.com/warmpath/warmpath/kvindex"
 )
 
@@ -76,8 +76,8 @@ func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]st
 	return admin.New(cfg, admin.Parts{
 		Router: router, Gateway: g, Telemetry: tel, Bodies: bodies, Log: log, Reload: reload,
 		Sources: telemetry.Sources{Index: func() []telemetry.Index { return []telemetry.Index{{Model: "m", BlockSize: 16}} }},
-		Streams: func() map[fleet.Holder]*ingest.Stats {
-			return map[fleet.Holder]*ingest.Stats{h: {Endpoint: "tcp://a:5557", Sequence: 41, Gaps: 1, Replays: 2}}
+		Streams: func() map[fleet.Holder]*kvfeed.Stats {
+			return map[fleet.Holder]*kvfeed.Stats{h: {Endpoint: "tcp://a:5557", Sequence: 41, Gaps: 1, Replays: 2}}
 		},
 		Notes: func() map[string][]string { return map[string][]string{"http://b:1": {"it publishes no events"}} },
 		IndexHolders: func() map[fleet.Holder]admin.IndexHolder {

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // Workers is the answer of /admin/workers.
@@ -96,7 +96,7 @@ type Holder struct {
 	Kind   string       `json:"kind"` // the name of one of kinds
 	Leaked uint64       `json:"leaked_requests"`
 	IndexHolder
-	*ingest.Stats // of its event stream; its fields stand beside these, and are absent if the holder has no event source
+	*kvfeed.Stats // of its event stream; its fields stand beside these, and are absent if the holder has no event source
 }
 
 // Useless is a model name and an endpoint for which a holder gets no requests. Until is when the next one may be a

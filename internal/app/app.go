@@ -22,13 +22,13 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/lmcache"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // Options are what an App needs beside its configuration.
@@ -50,7 +50,7 @@ type Options struct {
 type App struct {
 	options   Options
 	indexes   lastKnown[[]warmpath.IndexStats]
-	events    lastKnown[[]ingest.Stats]
+	events    lastKnown[[]kvfeed.Stats]
 	log       *slog.Logger
 	fleet     *fleet.Fleet
 	router    *warmpath.Router
@@ -60,7 +60,7 @@ type App struct {
 	client    *proxy.Client
 	workers   *discovery.Static
 	reporter  *discovery.Reporter
-	ingest    *ingest.Manager
+	kvfeed    *kvfeed.Manager
 	gateway   *gateway.Gateway
 	admin     *admin.Admin
 	listening chan struct{} // closed when the addresses below are set
@@ -101,8 +101,8 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	events := cfg.Events
 	events.BlockSize = cfg.Routing.BlockSize
 	events.ZMQ.Network = o.Network
-	a.ingest = ingest.New(a.router, events, o.Log)
-	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.ingest.Stats
+	a.kvfeed = kvfeed.New(a.router, events, o.Log)
+	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.tokens = tokens.New(cfg.Tokens, tokenClient(o.Network))
 	a.tokens.Log = o.Log
@@ -121,7 +121,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	clients, operators := a.connections()
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
-		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.ingest.Scoped, Log: o.Log,
+		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
 		Stalled: a.stalled,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
@@ -293,7 +293,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
 	g.run("models", stop, func() error { return a.models.Run(rest) })
-	g.run("ingest", stop, func() error { return a.ingest.Run(rest) })
+	g.run("ingest", stop, func() error { return a.kvfeed.Run(rest) })
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
 	g.run("reclaim", stop, func() error { return a.reclaim(rest) })

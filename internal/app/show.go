@@ -5,9 +5,9 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
-	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // sources are the functions that metrics are read from at each scrape.
@@ -104,8 +104,8 @@ func (a *App) showModels() []admin.TokenModel {
 }
 
 // streams returns the statistics of each event stream, by its holder.
-func (a *App) streams() map[fleet.Holder]*ingest.Stats {
-	out := map[fleet.Holder]*ingest.Stats{}
+func (a *App) streams() map[fleet.Holder]*kvfeed.Stats {
+	out := map[fleet.Holder]*kvfeed.Stats{}
 	for _, s := range a.events.get() {
 		out[s.Holder] = &s
 	}

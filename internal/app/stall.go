@@ -79,7 +79,7 @@ func (a *App) stale() time.Duration { return max(a.indexes.stale(), a.events.sta
 // or an event is applied.
 func (a *App) stalls() []telemetry.Stall {
 	now := time.Now()
-	age, who := a.ingest.Oldest(now)
+	age, who := a.kvfeed.Oldest(now)
 	return []telemetry.Stall{
 		{What: "decisions", For: a.telemetry.Deciding.Oldest(now)},
 		{What: "events", For: age, Who: who},

@@ -13,12 +13,12 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/ingest"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+	"github.com/warmpath/warmpath/kvfeed"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -66,7 +66,7 @@ type Config struct {
 	// Index bounds the memory of the index, which knows the cached blocks of the workers.
 	Index kvindex.Config `yaml:"index"`
 	// Events are the settings for the engines' KV events.
-	Events ingest.Config `yaml:"events"`
+	Events kvfeed.Config `yaml:"events"`
 	// Gateway are the settings for clients and their requests.
 	Gateway gateway.Config `yaml:"gateway"`
 	// Queue says whether requests wait when all workers are saturated, and in which order.
@@ -139,7 +139,7 @@ func Default() Config {
 		},
 		Tokens:    tokens.DefaultConfig(),
 		Index:     kvindex.DefaultConfig(),
-		Events:    ingest.DefaultConfig(),
+		Events:    kvfeed.DefaultConfig(),
 		Gateway:   gateway.DefaultConfig(),
 		Queue:     queue.DefaultConfig(),
 		Body:      proxy.DefaultBodyConfig(),

@@ -246,7 +246,7 @@ func (w *world) deliver(b *batch, router int) {
 	w.done(b)
 }
 
-// apply hands events to the router as internal/ingest does after decoding: consecutive removals from one tier go
+// apply hands events to the router as kvfeed does after decoding: consecutive removals from one tier go
 // together.
 func (v *view) apply(h fleet.Holder, events []engine.Event) {
 	for i := 0; i < len(events); i++ {

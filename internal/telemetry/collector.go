@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/warmpath/warmpath/internal/ingest"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // Sources return the present state of other components. They are called at each scrape, concurrently. A nil function
@@ -55,7 +55,7 @@ type Holder struct {
 	Leaked        uint64  // requests that were lost without a release of their load
 	Timing        Timing
 	Report        *Report
-	Stream        *ingest.Stats // nil if the holder has no event source
+	Stream        *kvfeed.Stats // nil if the holder has no event source
 }
 
 // Timing is the learned duration of a holder's passes.
@@ -130,7 +130,7 @@ type collector struct {
 // streamCounter is one counter of an event stream with its description.
 type streamCounter struct {
 	desc  *prometheus.Desc
-	value func(*ingest.Stats) uint64
+	value func(*kvfeed.Stats) uint64
 }
 
 func newCollector(src Sources) *collector {
@@ -138,7 +138,7 @@ func newCollector(src Sources) *collector {
 	desc := func(name, help string, labels []string) *prometheus.Desc {
 		return prometheus.NewDesc("warmpath_"+name, help, labels, nil)
 	}
-	stream := func(name, help string, value func(*ingest.Stats) uint64) streamCounter {
+	stream := func(name, help string, value func(*kvfeed.Stats) uint64) streamCounter {
 		return streamCounter{desc("events_"+name+"_total", help, holder), value}
 	}
 	return &collector{
@@ -168,21 +168,21 @@ func newCollector(src Sources) *collector {
 		connected:     desc("events_connected", "1 while the event subscription is connected.", holder),
 		sequence:      desc("events_last_sequence", "Sequence number of the last event message.", holder),
 		streamCounters: []streamCounter{
-			stream("messages", "Event messages applied.", func(s *ingest.Stats) uint64 { return s.Messages }),
-			stream("applied", "Events applied.", func(s *ingest.Stats) uint64 { return s.Applied }),
-			stream("unapplied", "Events that were not applied, since they could belong to another request than it seems.", func(s *ingest.Stats) uint64 { return s.Unapplied }),
-			stream("skipped", "Events of an unknown kind or without use.", func(s *ingest.Stats) uint64 { return s.Skipped }),
-			stream("undecodable", "Messages that could not be decoded and were dropped whole.", func(s *ingest.Stats) uint64 { return s.Undecodable }),
-			stream("foreign", "Messages that are no KV events.", func(s *ingest.Stats) uint64 { return s.Foreign }),
-			stream("misdirected", "Messages of another data-parallel rank, which are not applied.", func(s *ingest.Stats) uint64 { return s.Misdirected }),
-			stream("gaps", "Gaps in the sequence.", func(s *ingest.Stats) uint64 { return s.Gaps }),
-			stream("checks", "Replays requested to find out whether messages are missing.", func(s *ingest.Stats) uint64 { return s.Checks }),
-			stream("replays", "Replays requested because messages were missing.", func(s *ingest.Stats) uint64 { return s.Replays }),
-			stream("replayed", "Messages of replays.", func(s *ingest.Stats) uint64 { return s.Replayed }),
-			stream("duplicates", "Messages seen before and dropped.", func(s *ingest.Stats) uint64 { return s.Duplicates }),
-			stream("lost", "Messages that were lost and could not be replayed.", func(s *ingest.Stats) uint64 { return s.Lost }),
-			stream("restarts", "Restarts of the engine's stream.", func(s *ingest.Stats) uint64 { return s.Restarts }),
-			stream("forgotten", "Times that all blocks of the holder were forgotten.", func(s *ingest.Stats) uint64 { return s.Forgotten }),
+			stream("messages", "Event messages applied.", func(s *kvfeed.Stats) uint64 { return s.Messages }),
+			stream("applied", "Events applied.", func(s *kvfeed.Stats) uint64 { return s.Applied }),
+			stream("unapplied", "Events that were not applied, since they could belong to another request than it seems.", func(s *kvfeed.Stats) uint64 { return s.Unapplied }),
+			stream("skipped", "Events of an unknown kind or without use.", func(s *kvfeed.Stats) uint64 { return s.Skipped }),
+			stream("undecodable", "Messages that could not be decoded and were dropped whole.", func(s *kvfeed.Stats) uint64 { return s.Undecodable }),
+			stream("foreign", "Messages that are no KV events.", func(s *kvfeed.Stats) uint64 { return s.Foreign }),
+			stream("misdirected", "Messages of another data-parallel rank, which are not applied.", func(s *kvfeed.Stats) uint64 { return s.Misdirected }),
+			stream("gaps", "Gaps in the sequence.", func(s *kvfeed.Stats) uint64 { return s.Gaps }),
+			stream("checks", "Replays requested to find out whether messages are missing.", func(s *kvfeed.Stats) uint64 { return s.Checks }),
+			stream("replays", "Replays requested because messages were missing.", func(s *kvfeed.Stats) uint64 { return s.Replays }),
+			stream("replayed", "Messages of replays.", func(s *kvfeed.Stats) uint64 { return s.Replayed }),
+			stream("duplicates", "Messages seen before and dropped.", func(s *kvfeed.Stats) uint64 { return s.Duplicates }),
+			stream("lost", "Messages that were lost and could not be replayed.", func(s *kvfeed.Stats) uint64 { return s.Lost }),
+			stream("restarts", "Restarts of the engine's stream.", func(s *kvfeed.Stats) uint64 { return s.Restarts }),
+			stream("forgotten", "Times that all blocks of the holder were forgotten.", func(s *kvfeed.Stats) uint64 { return s.Forgotten }),
 		},
 		indexBlocks:      desc("index_blocks", "Distinct blocks in the index.", []string{"model"}),
 		indexMemberships: desc("index_memberships", "Pairs of (holder, block) in the index.", []string{"model"}),

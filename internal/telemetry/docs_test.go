@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/warmpath/warmpath/internal/ingest"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // TestDocsNameMetricsThatExist: each metric in the pages for users exists.
@@ -79,7 +79,7 @@ func names() map[string]string {
 		series := make(chan prometheus.Metric, 1000)
 		newCollector(Sources{
 			Workers: func() []Worker {
-				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &ingest.Stats{}, Report: &Report{}, Timing: Timing{Parts: []TimingPart{{}}, Measured: 1}}}}}
+				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &kvfeed.Stats{}, Report: &Report{}, Timing: Timing{Parts: []TimingPart{{}}, Measured: 1}}}}}
 			},
 			Index:  func() []Index { return []Index{{Model: "m"}} },
 			Queue:  func() []Line { return []Line{{Model: "m"}} },

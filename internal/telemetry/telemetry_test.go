@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmpath/warmpath/internal/ingest"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 func scrape(t *testing.T, tel *Telemetry, src Sources) string {
@@ -64,7 +64,7 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 	text := scrape(t, tel, Sources{
 		Workers: func() []Worker {
 			return []Worker{{URL: "http://a", Up: true, Holders: []Holder{
-				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &ingest.Stats{Connected: true, Gaps: 2, Sequence: 41},
+				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &kvfeed.Stats{Connected: true, Gaps: 2, Sequence: 41},
 					Timing: Timing{Parts: []TimingPart{{"base", 0.012}}, Pace: 2, Measured: 2.1, Low: 1.9, High: 2.3}}}}}
 		},
 		Index: func() []Index { return []Index{{Model: "m", Blocks: 5, Bytes: 640}} },

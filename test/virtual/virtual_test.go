@@ -1,4 +1,4 @@
-// Package virtual runs the whole router (gateway, proxy, ingest, discovery, index, queue, admin) in virtual time: in
+// Package virtual runs the whole router (gateway, proxy, kvfeed, discovery, index, queue, admin) in virtual time: in
 // a bubble of testing/synctest, over a network in memory, with mock engines as workers. A run is made of a history: the
 // configuration, and some thirty steps such as requests, faults of workers and of the network, and reloads. A seed
 // draws the history. The router's promises are checked after each step (check), after every ten steps, when all faults

@@ -1,0 +1,76 @@
+package kvfeed
+
+import (
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: guesses about its cache are forgotten, too, since it may come back
+// with an empty cache.
+func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
+	r := newRig(t, Config{})
+	reconcile := func() { r.manager.reconcile(t.Context(), r.fleet.Snapshot()) }
+	first := r.fleet.Put(workerURL, facts(fleet.EngineOther, 0))
+	r.fleet.Put("http://127.0.0.1:8001", facts(fleet.EngineOther, 0))
+	reconcile()
+	req := &warmpath.Request{Model: "m", Tokens: prompt(1, 320), Now: 1, Policy: "cache_aware", Target: workerURL}
+	d, err := r.router.Route(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Done(fleet.OutcomeServed, 2)
+	req.Target = ""
+	branch := func() policy.Branch { // a minute later, when no slow start keeps the request away
+		t.Helper()
+		if d, err := r.router.Explain(t.Context(), req); err == nil {
+			d.Recycle()
+		}
+		req.Now += int64(time.Minute)
+		d, err := r.router.Explain(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Branch
+	}
+	if got := branch(); got != policy.BranchAffinity {
+		t.Fatalf("the conversation is told as %s", got)
+	}
+	r.fleet.Remove(first)
+	reconcile()
+	r.fleet.Put(workerURL, facts(fleet.EngineOther, 0))
+	reconcile()
+	if got := branch(); got != policy.BranchMiss {
+		t.Errorf("after it left and came back the conversation is told as %s", got)
+	}
+}
+
+// TestATrustEndsWithItsStream: a stream may set the trust of a worker after the fleet forgot the worker. If the worker
+// comes back without events, that trust must not hold.
+func TestATrustEndsWithItsStream(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	done := make(chan struct{})
+	r.manager.streams[s.holder] = &follower{stream: s, stop: func() { close(done) }, done: done}
+	r.fleet.Remove(s.worker)
+	s.Lost(0, 1)
+	s.Restarted("")
+	s.Complete()
+	r.manager.reconcile(t.Context(), r.fleet.Snapshot())
+	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	r.trust(s.holder, fleet.TrustApproximate, "no events")
+}
+
+// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: if it left and came back between two checks, its stream goes on.
+func TestAWorkerThatIsBackAtOnceIsTrustedAsBefore(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	r.trust(s.holder, fleet.TrustExact, "complete")
+	r.fleet.Remove(s.worker)
+	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	s.look(time.Now())
+	r.trust(s.holder, fleet.TrustExact, "complete")
+}

@@ -1,0 +1,93 @@
+package kvfeed
+
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+)
+
+// Config are the settings of a [Manager]. A zero field means its default.
+type Config struct {
+	// Listen is a ZMQ endpoint to bind for engines that connect to the router. Their topic kv@<host:port>@<model> names
+	// the worker. Default "": none.
+	Listen string `yaml:"listen"`
+	// Silence is how long a holder may send no events while it gets requests. After it the holder's trust is degraded.
+	// Default 60 s.
+	Silence time.Duration `yaml:"silence"`
+	// SilenceRequests is how many requests it must have answered in that time. Default 20: a few requests whose prompts
+	// are fully cached cause no events.
+	SilenceRequests int `yaml:"silence_requests"`
+	// Grace is how long entries are believed after the connection broke. Default 5 s: a reconnect takes less, and in this
+	// time the router misses few evictions.
+	Grace time.Duration `yaml:"grace"`
+	// UnremovedTTL is how long a stored block counts as cached on a tier that announces stored blocks but never removals
+	// (LMCache's and Mooncake's connectors). Default 5 min: LMCache's default memory of 5 GB holds 40,000 tokens of an
+	// 8 B model, which a busy engine replaces within minutes. Set it higher if the tier has more memory.
+	UnremovedTTL time.Duration `yaml:"unremoved_ttl"`
+	// AssumeSalt and AssumeExtraKey say that requests carry cache_salt or extra_key even if this router has not seen any:
+	// other clients use the engines, too, or the router was just started. They matter if the engine's events do not
+	// contain these keys (SGLang's never contain extra_key): new blocks of such a holder are then not believed. Default
+	// false: this begins with the first request that carries such a key.
+	AssumeSalt     bool `yaml:"assume_salt"`
+	AssumeExtraKey bool `yaml:"assume_extra_key"`
+	// Seeds are tried, besides vLLM's default, to identify an engine's hash chain. Default "0" and "42".
+	Seeds []string `yaml:"seeds"`
+	// BlockSize is the configured size of the router's own blocks, in tokens. The stream warns when events show that the
+	// router cannot use it. Default 0: none was configured.
+	BlockSize int `yaml:"-"`
+	// ZMQ are the settings of each stream. Default zmq.DefaultConfig.
+	ZMQ zmq.Config `yaml:"-"`
+}
+
+// DefaultConfig returns the meaning of a zero Config.
+func DefaultConfig() Config { return Config{}.withDefaults() }
+
+func (c Config) withDefaults() Config {
+	if c.Silence <= 0 {
+		c.Silence = time.Minute
+	}
+	if c.Grace <= 0 {
+		c.Grace = 5 * time.Second
+	}
+	if c.UnremovedTTL <= 0 {
+		c.UnremovedTTL = 5 * time.Minute
+	}
+	if c.SilenceRequests <= 0 {
+		c.SilenceRequests = 20
+	}
+	if c.Seeds == nil {
+		c.Seeds = []string{"0", "42"}
+	}
+	return c
+}
+
+const (
+	leastPending = 1 << 20 // bytes that the stream of a rank may always keep back: some hundred messages
+	leastMessage = 8 << 20 // bytes that a message of a rank may always have: a million tokens take five million
+)
+
+// wire returns the bounds of one stream: the ranks of a worker share the memory that one worker may take.
+func (c *Config) wire(ranks int) zmq.Config {
+	cfg := c.ZMQ
+	if cfg.PendingBytes <= 0 {
+		cfg.PendingBytes = zmq.DefaultConfig.PendingBytes
+	}
+	if cfg.MaxMessage <= 0 {
+		cfg.MaxMessage = zmq.DefaultConfig.MaxMessage
+	}
+	cfg.PendingBytes = max(cfg.PendingBytes/ranks, min(cfg.PendingBytes, leastPending))
+	cfg.MaxMessage = max(cfg.MaxMessage/ranks, min(cfg.MaxMessage, leastMessage))
+	return cfg
+}
+
+func (c *Config) assumed() kvevent.Keys {
+	var k kvevent.Keys
+	if c.AssumeSalt {
+		k |= kvevent.KeySalt
+	}
+	if c.AssumeExtraKey {
+		k |= kvevent.KeyExtra
+	}
+	return k
+}

@@ -1,0 +1,79 @@
+package kvfeed
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// An exact holder never has a block in the index that its engine removed: neither while the removal waits for messages
+// of a slow replay, nor after the replay was given up.
+func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := memnet.New()
+		p, _ := publish(t, zmq.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")})
+		r := newRig(t, Config{ZMQ: zmq.Config{Network: world.Host("10.0.0.1")}})
+		r.fleet.Put(workerURL, followed(p))
+		r.run()
+		synctest.Wait()
+		p.Publish(vllm(t, stored(1, 0, 64, 16)))
+		synctest.Wait()
+		view := func() (fleet.Trust, int) {
+			d, err := r.router.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: prompt(1, 200), Now: time.Now().UnixNano()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Recycle()
+			return d.Trust, d.MatchTokens
+		}
+		if trust, match := view(); trust != fleet.TrustExact || match != 64 {
+			t.Fatalf("trust %v, match %d", trust, match)
+		}
+		p.SetFaults(zmq.Faults{ReplayPause: 400 * time.Millisecond})
+		p.DropNext(1000)
+		for i := range 1000 {
+			p.Publish(vllm(t, stored(2+i, 0, 16, 16)))
+		}
+		p.Publish(vllm(t, removed(1, 0, 4)))
+		given := time.Duration(-1) // when the removal counted first
+		for began := time.Now(); time.Since(began) < 3*time.Minute; testenv.Pass(50 * time.Millisecond) {
+			synctest.Wait()
+			trust, match := view()
+			if match == 0 && given < 0 {
+				given = time.Since(began)
+			}
+			if trust != fleet.TrustDegraded {
+				t.Fatalf("%v after %v, with %d tokens of removed blocks", trust, time.Since(began), match)
+			}
+		}
+		if limit := zmq.DefaultConfig.RecoveryTime + zmq.DefaultConfig.ReplayTimeout; given < time.Second || given > limit {
+			t.Errorf("the recovery was given up after %v, want at most %v", given, limit)
+		}
+		p.SetFaults(zmq.Faults{})
+		testenv.Pass(time.Minute)
+		if trust, match := view(); trust != fleet.TrustExact || match != 0 {
+			t.Errorf("the replay works again: trust %v, match %d", trust, match)
+		}
+	})
+}
+
+// The ranks of one worker share the bound on messages that the router keeps back for it.
+func TestRanksShareTheBoundOnKeptMessages(t *testing.T) {
+	c := Config{}
+	whole := c.wire(1)
+	for _, ranks := range []int{2, 8, 64} {
+		got := c.wire(ranks)
+		if got.PendingBytes*ranks > whole.PendingBytes || got.PendingBytes < leastPending {
+			t.Errorf("each of %d ranks may keep %d bytes, a worker of one %d", ranks, got.PendingBytes, whole.PendingBytes)
+		}
+		if got.MaxMessage > max(whole.MaxMessage/ranks, leastMessage) || got.MaxMessage < leastMessage {
+			t.Errorf("each of %d ranks may send %d bytes at once, a worker of one %d", ranks, got.MaxMessage, whole.MaxMessage)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package kvfeed
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// guessing are the policies that learn the caches' content from requests.
+var guessing = []string{
+	"cache_aware", "vllm_cache_aware", "prefix_cache_affinity", "estimated", "kv:use_kv_events=false", "kv", "kv_aware", "marginal",
+}
+
+// guesser is a router with one policy over two workers without events, and its manager.
+func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *Manager) {
+	t.Helper()
+	spec, err := warmpath.PolicyKinds().Parse(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f = fleet.New(fleet.Config{})
+	if r, err = warmpath.New(warmpath.Options{Fleet: f, Policy: spec}); err != nil {
+		t.Fatal(err)
+	}
+	m = New(r, Config{}, slog.New(slog.DiscardHandler))
+	for _, url := range []string{"http://a:1", "http://b:1"} {
+		f.Put(url, facts(fleet.EngineVLLM, 16))
+	}
+	m.reconcile(t.Context(), f.Snapshot())
+	return f, r, m
+}
+
+// knows returns the expected match of a prompt on each worker, from the policy's candidates.
+func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, now time.Time) map[fleet.Holder]policy.Candidate {
+	t.Helper()
+	d, err := r.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Now: now.UnixNano()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Recycle()
+	all := map[fleet.Holder]policy.Candidate{}
+	for _, c := range d.Candidates {
+		all[c.Holder] = policy.Candidate{Predicted: c.Predicted, Match: c.Match, Terms: c.Terms}
+	}
+	return all
+}
+
+// TestNoPolicyUsesGuessesAboutAWorkerThatRestarted: a new process of a worker without events has an empty cache.
+func TestNoPolicyUsesGuessesAboutAWorkerThatRestarted(t *testing.T) {
+	for _, name := range guessing {
+		for how, restart := range map[string]func(*fleet.Fleet, fleet.WorkerID){
+			"refused connections": func(f *fleet.Fleet, id fleet.WorkerID) { f.Refused(id); f.Answered(id, fleet.Signs{}) },
+			"a later start":       func(f *fleet.Fleet, id fleet.WorkerID) { f.Answered(id, fleet.Signs{Started: 2000}) },
+			"fewer tokens":        func(f *fleet.Fleet, id fleet.WorkerID) { f.Answered(id, fleet.Signs{Tokens: 10}) },
+			"left and came back": func(f *fleet.Fleet, id fleet.WorkerID) {
+				url := f.Snapshot().ByID(id).URL
+				f.Remove(id)
+				f.Put(url, facts(fleet.EngineVLLM, 16))
+			},
+		} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				f, r, m := guesser(t, name)
+				now := time.Unix(1_800_000_000, 0)
+				tokens, text := prompt(1, 640), string(make([]byte, 2560))
+				fresh := knows(t, r, tokens, text, now)
+				d, err := r.Route(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Now: now.UnixNano()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				home := d.Holder
+				worker := d.Worker.ID
+				d.Done(fleet.OutcomeServed, now.UnixNano())
+				d.Recycle()
+				first := fleet.Signs{Started: 1000, Tokens: 640}
+				if how == "fewer tokens" {
+					first.Started = 0
+				}
+				f.Answered(worker, first)
+				m.reconcile(t.Context(), f.Snapshot())
+				learned := knows(t, r, tokens, text, now)
+				if learned[home].Terms == fresh[home].Terms && learned[home].Predicted == fresh[home].Predicted {
+					t.Fatalf("nothing was learned: %+v", learned[home])
+				}
+				restart(f, worker)
+				m.reconcile(t.Context(), f.Snapshot())
+				after := knows(t, r, tokens, text, now)
+				again := after[home].Terms == fresh[home].Terms || name == "marginal" // which learns how long answers are, too
+				again = again || after[home].Terms == policy.Candidate{}.Terms        // nothing is sent there yet
+				if after[home].Predicted != 0 || !again {
+					t.Errorf("%d tokens are still expected, terms %v, before the first request %v", after[home].Predicted, after[home].Terms, fresh[home].Terms)
+				}
+			})
+		}
+	}
+}
+
+// An event stream shows a restart by itself, and may have learned the new process already.
+func TestAnnouncedBlocksStayWhenAnotherProcessIsFound(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	r.manager.streams[s.holder] = &follower{stream: s, stop: func() {}, done: make(chan struct{}), bound: true}
+	s.source = zmq.Source{}
+	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
+	r.fleet.Refused(s.worker)
+	if !r.fleet.Answered(s.worker, fleet.Signs{}) {
+		t.Fatal("no restart")
+	}
+	r.manager.forgetAbsent(r.fleet.Snapshot())
+	if got := r.match(prompt(1, 100)); got != 64 {
+		t.Errorf("match %d, want 64", got)
+	}
+}

@@ -1,0 +1,107 @@
+package kvfeed
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"sync"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/kvevent"
+)
+
+// SGLang's events never contain extra_key. In its "dynamo" format, and for adapters that it names, the hash of a block
+// is hashed once more with the request's extra_key and cache_salt (srt/disaggregation/kv_events.py:
+// kv_event_namespace_seed, namespaced_block_hash). So the router can try the values that requests carried.
+
+// namespaceTag is the beginning of the text whose hash is a namespace.
+const namespaceTag = "sglang-kv-event-namespace-v1"
+
+// namespaced returns the hash under which the dynamo format announces a block of a request with these keys; "" is no
+// key.
+func namespaced(h kvevent.Hash, extra, salt string) kvevent.Hash {
+	if extra == "" && salt == "" {
+		return h
+	}
+	seed := []byte(namespaceTag)
+	for _, part := range [...]string{extra, salt} {
+		if part == "" {
+			seed = append(seed, 0)
+			continue
+		}
+		seed = append(seed, 1)
+		seed = binary.LittleEndian.AppendUint64(seed, uint64(len(part)))
+		seed = append(seed, part...)
+	}
+	sum := sha256.Sum256(seed)
+	sum = sha256.Sum256(binary.BigEndian.AppendUint64(sum[:], h))
+	return binary.BigEndian.Uint64(sum[:8])
+}
+
+// recentExtras is how many extra_key values of requests are tried. Each costs a hash for the first block of each
+// prompt. If more are in use at the same time, the blocks of some requests are not found.
+const recentExtras = 16
+
+// extras are the last values of extra_key in requests to a holder. Safe for concurrent use.
+type extras struct {
+	mu     sync.Mutex
+	values []string // the latest last
+}
+
+// maxExtra bounds one value: longer ones are not tried.
+const maxExtra = 1024
+
+func (x *extras) add(value string) {
+	if len(value) > maxExtra {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := len(x.values) - 1; i >= 0; i-- {
+		if x.values[i] == value {
+			copy(x.values[i:], x.values[i+1:])
+			x.values[len(x.values)-1] = value
+			return
+		}
+	}
+	if len(x.values) == recentExtras {
+		x.values = append(x.values[:0], x.values[1:]...)
+	}
+	x.values = append(x.values, value)
+}
+
+// find returns the extra_key with which the first block of a prompt has the announced hash; "" is no key.
+func (x *extras) find(plain, announced kvevent.Hash, salt string) (extra string, ok bool) {
+	if namespaced(plain, "", salt) == announced {
+		return "", true
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := len(x.values) - 1; i >= 0; i-- {
+		if namespaced(plain, x.values[i], salt) == announced {
+			return x.values[i], true
+		}
+	}
+	return "", false
+}
+
+// namespace finds the extra_key of the request for an event with a prompt's first block, by the hash of that block.
+// proven says that the hash depends on the keys: then events of requests with other keys have other hashes, and each
+// follows its own parent. s.mu is held.
+func (s *stream) namespace(e *kvevent.Event) (extra string, known, proven bool) {
+	h, err := block.NewEngineHasher(block.EngineChain{Algorithm: block.SGLangSHA256, Size: e.BlockSize, Bigram: e.Bigram})
+	if err != nil || !e.Aligned() || len(e.Ahead) > 0 && !e.Bigram {
+		return "", false, false
+	}
+	first := e.Tokens[:e.BlockSize]
+	if e.Bigram {
+		head, tail := e.Shifted()
+		first = append(append([]block.Token{}, head...), tail[:e.BlockSize]...)
+	}
+	digests := h.Append(nil, h.Root("", e.Salt), first, nil)
+	if len(digests) != 1 {
+		return "", false, false
+	}
+	plain := h.Normal(digests[0])
+	extra, known = s.extras.find(plain, e.Hashes[0], e.Salt)
+	return extra, known, known && e.Hashes[0] != plain
+}

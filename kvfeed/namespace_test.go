@@ -1,0 +1,90 @@
+package kvfeed
+
+import (
+	"testing"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+)
+
+// sglangStored announces a prompt as SGLang does: its own hashes, in the dynamo format with the request's keys in them.
+func sglangStored(t *testing.T, tokens []block.Token, size int, extra, salt string) kvevent.Event {
+	t.Helper()
+	h, err := block.NewEngineHasher(block.EngineChain{Algorithm: block.SGLangSHA256, Size: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := kvevent.Event{Kind: kvevent.Stored, Group: -1, Medium: "GPU", BlockSize: size, Salt: salt, Tokens: tokens[:len(tokens)/size*size]}
+	for _, d := range h.Append(nil, h.Root("", salt), e.Tokens, nil) {
+		e.Hashes = append(e.Hashes, namespaced(h.Normal(d), extra, salt))
+	}
+	return e
+}
+
+func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineSGLang, 16))
+	with := func(extra, salt string) func(*warmpath.Request) {
+		return func(q *warmpath.Request) { q.Extra, q.Salt = extra, salt }
+	}
+	seq := uint64(0)
+	send := func(events ...kvevent.Event) {
+		s.Message(seq, wire(t, "sglang-0.5.23", batch(events...)))
+		seq++
+	}
+	r.manager.Scoped(s.holder, "", "a")
+	r.manager.Scoped(s.holder, "tenant", "b")
+	send(sglangStored(t, prompt(1, 64), 16, "a", ""), sglangStored(t, prompt(2, 64), 16, "", ""),
+		sglangStored(t, prompt(3, 64), 16, "b", "tenant"), sglangStored(t, prompt(4, 64), 16, "never seen", ""))
+	more := sglangStored(t, prompt(1, 96), 16, "a", "")
+	more.HasParent, more.Parent = true, more.Hashes[3]
+	more.Hashes, more.Tokens = more.Hashes[4:], more.Tokens[64:]
+	send(more)
+	for _, c := range []struct {
+		conversation int
+		extra, salt  string
+		want         int
+	}{
+		{1, "a", "", 96}, {1, "", "", 0}, {1, "b", "", 0}, {1, "a", "tenant", 0},
+		{2, "", "", 64}, {2, "a", "", 0},
+		{3, "b", "tenant", 64}, {3, "b", "", 0}, {3, "", "tenant", 0},
+		{4, "", "", 0}, {4, "never seen", "", 0},
+	} {
+		if got := r.match(prompt(c.conversation, 200), with(c.extra, c.salt)); got != c.want {
+			t.Errorf("prompt %d with extra_key %q and salt %q matches %d tokens, want %d", c.conversation, c.extra, c.salt, got, c.want)
+		}
+	}
+	r.trust(s.holder, fleet.TrustDegraded, "an extra_key that this router has not sent")
+}
+
+// In the default format the hash does not cover extra_key: stored events are not believed after a request carried one.
+func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineSGLang, 16))
+	r.manager.Scoped(s.holder, "", "a")
+	s.Message(0, wire(t, "sglang-0.5.23", batch(sglangStored(t, prompt(1, 64), 16, "", ""))))
+	if got := r.match(prompt(1, 200)); got != 0 {
+		t.Errorf("%d tokens match", got)
+	}
+	r.trust(s.holder, fleet.TrustApproximate, "extra_key")
+}
+
+func TestFewExtraKeysAreRemembered(t *testing.T) {
+	var x extras
+	for i := range 100 {
+		x.add(string(rune('a' + i)))
+		x.add("kept")
+	}
+	x.add(string(make([]byte, 2000)))
+	if len(x.values) != recentExtras {
+		t.Errorf("%d values are kept", len(x.values))
+	}
+	if got, ok := x.find(7, namespaced(7, "kept", "s"), "s"); !ok || got != "kept" {
+		t.Errorf("found %q, %v", got, ok)
+	}
+	if _, ok := x.find(7, namespaced(7, "a", ""), ""); ok {
+		t.Error("a value of long ago is found")
+	}
+}

@@ -1,0 +1,99 @@
+package kvfeed
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// Stats is what one holder's event stream has counted since it began, and its state now. In JSON it is a part of what
+// GET /admin/workers says of the holder.
+type Stats struct {
+	Holder fleet.Holder `json:"-"`
+	Worker string       `json:"-"` // URL
+	Rank   int          `json:"-"`
+	Trust  fleet.Trust  `json:"-"`
+	Why    string       `json:"-"` // the reason of Trust
+
+	Endpoint  string `json:"events_endpoint"`
+	Replay    string `json:"replay_endpoint,omitempty"`
+	Connected bool   `json:"events_connected"`
+	Hash      string `json:"engine_hash,omitempty"` // how the engine hashes its blocks, if the stream could find it out
+
+	Sequence    uint64     `json:"last_sequence"` // of the last message
+	HasSequence bool       `json:"-"`
+	LastEvent   *time.Time `json:"last_event,omitempty"` // UTC; nil before the first event
+
+	Messages    uint64 `json:"messages"`
+	Applied     uint64 `json:"events_applied"`
+	Unapplied   uint64 `json:"events_unapplied"`     // stored events that could belong to another request than it seems
+	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, or not usable
+	Undecodable uint64 `json:"messages_undecodable"` // dropped whole
+	Foreign     uint64 `json:"messages_foreign"`     // no KV events
+	Misdirected uint64 `json:"messages_misdirected"` // of another rank, not applied
+	Gaps        uint64 `json:"gaps"`
+	Replays     uint64 `json:"replays"` // requested because messages were missing
+	Checks      uint64 `json:"checks"`  // replays requested to find out whether messages are missing
+	Replayed    uint64 `json:"replayed"`
+	Duplicates  uint64 `json:"duplicates"`
+	Lost        uint64 `json:"lost"`
+	Restarts    uint64 `json:"restarts"`
+	Forgotten   uint64 `json:"forgotten"` // times all that was known of the holder was dropped
+	LastError   string `json:"last_error,omitempty"`
+
+	Stored      uint64 `json:"-"` // events of each kind
+	Removed     uint64 `json:"-"`
+	Cleared     uint64 `json:"-"`
+	SkippedTags []Tag  `json:"-"`
+}
+
+// Tag counts skipped events of one name.
+type Tag struct {
+	Name  string
+	Count uint64
+}
+
+// Stats describes all streams, by worker URL and rank. Holders without events have none.
+func (m *Manager) Stats() []Stats {
+	m.mu.Lock()
+	streams := slices.Collect(maps.Values(m.streams))
+	m.mu.Unlock()
+	all := make([]Stats, 0, len(streams))
+	for _, f := range streams {
+		all = append(all, f.snapshot())
+	}
+	slices.SortFunc(all, func(a, b Stats) int {
+		if c := strings.Compare(a.Worker, b.Worker); c != 0 {
+			return c
+		}
+		return a.Rank - b.Rank
+	})
+	return all
+}
+
+func (s *stream) snapshot() Stats {
+	wire := s.wire() // takes the subscriber's own lock, so not under ours
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := Stats{
+		Holder: s.holder, Worker: s.url, Rank: s.rank, Trust: s.trust, Why: s.why,
+		Endpoint: s.source.Endpoint, Replay: s.source.Replay, Connected: s.connected, Hash: s.hash,
+		Sequence: s.sequence, HasSequence: s.hasSequence,
+		Messages: s.messages, Applied: s.events - s.unapplied, Unapplied: s.unapplied, Skipped: s.skipped,
+		Undecodable: s.undecodable + wire.Malformed, Foreign: s.foreign, Misdirected: s.misdirectedMessages,
+		Gaps: wire.Gaps, Replays: wire.Replays, Checks: wire.Checks, Replayed: wire.Replayed, Duplicates: wire.Duplicates,
+		Lost: wire.Lost, Restarts: s.restarts, Forgotten: s.forgotten, LastError: s.lastError,
+		Stored: s.stored, Removed: s.removed, Cleared: s.cleared,
+	}
+	if !s.lastEvent.IsZero() {
+		at := s.lastEvent.UTC()
+		out.LastEvent = &at
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.skippedTags)) {
+		out.SkippedTags = append(out.SkippedTags, Tag{name, s.skippedTags[name]})
+	}
+	return out
+}

@@ -1,0 +1,461 @@
+package kvfeed
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// stream applies the events of one holder: it is the zmq.Handler of the holder's subscriber. One goroutine calls the
+// handler's methods in order; the manager checks the stream from another.
+type stream struct {
+	router  *warmpath.Router
+	fleet   *fleet.Fleet
+	config  *Config
+	log     *slog.Logger // names worker and rank
+	holder  fleet.Holder
+	worker  fleet.WorkerID
+	url     string
+	rank    int
+	ranks   int // of the worker, used or not
+	engine  fleet.Engine
+	source  zmq.Source
+	version string         // of the engine
+	model   string         // from the topic of a bound stream; "" is the worker's base model
+	used    *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
+	extras  *extras        // values of extra_key among them
+	wire    func() zmq.Stats
+
+	began      atomic.Int64  // when the present call of the handler began or last made progress, Unix nanoseconds; 0: none
+	moved      atomic.Int64  // when a call of the handler last made progress or ended, Unix nanoseconds
+	turn       *sync.Mutex   // one stream of a worker changes the index at a time; taken with mu held
+	closing    atomic.Bool   // the stream ends
+	generation atomic.Uint64 // of the index that the stream feeds
+	renew      atomic.Bool   // the index was replaced: the holder's history must be replayed into the new one
+
+	// Used by the handler's goroutine only.
+	decoder kvevent.Decoder
+	batch   kvevent.Batch
+	out     kvindex.Stored
+	joined  kvevent.Event // several removals in one, with the hashes
+	gone    []kvevent.Hash
+
+	mu sync.Mutex // guards what follows
+	state
+}
+
+// state is the base of trust and statistics.
+type state struct {
+	started   time.Time
+	connected bool
+	since     time.Time // when connected last changed
+	connErr   error
+	everUp    bool
+
+	complete bool   // the history is whole since the cache was empty
+	missing  string // what is missing if it is not
+	broken   bool   // the missing part is a message that cannot be read, so that another replay does not help
+	reset    bool   // the history is whole only since a reset of the accelerator's cache
+	// behind: messages are missing, or may be. Later messages wait, so blocks that they remove still count as cached.
+	behind bool
+
+	unnumbered  bool   // messages carry no sequence numbers
+	hybrid      string // the kind of group that makes a prefix worth less than its blocks; "" is none
+	unnamed     bool   // groups have numbers but no kinds
+	groups      uint64 // bit i: group i was seen
+	tiers       uint8  // bit t: something was stored on tier t
+	offloads    bool   // something was stored below the accelerator since the engine started
+	namespaced  bool   // hashes depend on extra_key, see namespace
+	unplaced    bool   // prompts with an unknown extra_key were stored
+	rootExtra   string // extra_key of the prompt whose first block the present event has, if rootKnown
+	rootKnown   bool
+	ambiguous   string // why stored events are not applied; "": they are
+	misplaced   string // the stream is another holder's
+	number      int    // of the only rank of a worker, if hasNumber
+	hasNumber   bool
+	leaking     string // a medium whose blocks are announced and never removed
+	doubted     bool   // some of its blocks were not stored, since they may belong to other requests
+	unremoved   unremoved
+	removes     bool // an event without a cache group removed blocks below the accelerator
+	removals    removals
+	unknownThen int64     // removals of unknown blocks at the last question to the index
+	wholeThen   bool      // the history was whole at that time
+	ahead       int       // tokens after a block that its hash covers, if hasAhead
+	hasAhead    bool      // a block was stored
+	mixed       string    // why only hashes of events are used: their look-ahead differs; "": it does not
+	unread      string    // the error of an announcement that could not be read; "": none since the history was last whole
+	indexLost   string    // the blocks of the holder that the index lost; "": none
+	indexSeen   time.Time // when the index was last asked, and its answer
+	indexSaid   kvindex.HolderStats
+
+	blockSize int // tokens, as announced
+	hash      string
+	hashTried bool
+
+	counters
+	lastEvent     time.Time
+	processedThen uint64 // requests ever dispatched to the holder when the last event came
+	silent        string // why it counts as silent; "": it does not
+	sequence      uint64
+	hasSequence   bool
+
+	trust  fleet.Trust
+	why    string
+	judged time.Time            // when trust and why last changed
+	logged fleet.Trust          // as last logged
+	warns  map[string]time.Time // when a kind of warning was last written
+}
+
+// counters only grow.
+type counters struct {
+	messages, events              uint64
+	stored, removed, cleared      uint64
+	skipped, undecodable, foreign uint64
+	misdirectedMessages           uint64 // of events or load of another rank
+	unapplied                     uint64 // stored events that could belong to another request than it seems
+	skippedTags                   map[string]uint64
+	lastError                     string
+	forgotten                     uint64 // times that all blocks of the holder were forgotten
+	restarts                      uint64
+}
+
+// warnEvery is the time between two warnings of one kind for one holder while the cause lasts.
+const warnEvery = 5 * time.Minute
+
+// warn writes a warning unless the same kind was written lately. s.mu is held.
+func (s *stream) warn(kind, msg string, args ...any) {
+	now := time.Now()
+	if last, ok := s.warns[kind]; ok && now.Sub(last) < warnEvery {
+		return
+	}
+	if s.warns == nil {
+		s.warns = map[string]time.Time{}
+	}
+	s.warns[kind] = now
+	s.log.Warn(msg, args...)
+}
+
+// forget drops the holder's blocks from the index, and notes which part of its history is missing. s.mu is held.
+func (s *stream) forget(missing string) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.drop(missing)
+}
+
+// drop does the same as forget, while the stream has its turn.
+func (s *stream) drop(missing string) {
+	s.router.Forget(s.holder)
+	s.forgotten++
+	s.complete, s.missing = false, missing
+	s.unread, s.indexLost, s.mixed = "", "", ""
+	s.unremoved, s.unplaced = unremoved{}, false
+	s.tiers, s.reset, s.hasNumber, s.hasAhead, s.wholeThen = 0, false, false, false, false
+}
+
+// hasEvents reports whether the index has the holder's blocks, if any, from its events.
+func (s *stream) hasEvents() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.everUp && (s.connected || s.tiers != 0)
+}
+
+// step notes that the present call of the handler makes progress.
+func (s *stream) step() {
+	now := time.Now().UnixNano()
+	s.began.Store(now)
+	s.moved.Store(now)
+}
+
+// rest notes that no call of the handler is running.
+func (s *stream) rest() {
+	s.moved.Store(time.Now().UnixNano())
+	s.began.Store(0)
+}
+
+// Message applies one message. It implements zmq.Handler.
+func (s *stream) Message(seq uint64, payload []byte) {
+	s.step()
+	defer s.rest()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.messages++
+	s.sequence, s.hasSequence = seq, true
+	s.everUp = true
+	if foreign(payload) {
+		s.foreign++
+		s.load(payload)
+		return
+	}
+	if err := s.decoder.Decode(payload, &s.batch); err != nil {
+		s.undecodable++
+		s.lastError = fmt.Sprintf("message %d: %v", seq, err)
+		s.forget(fmt.Sprintf("message %d could not be read", seq))
+		s.broken = true
+		s.warn("decode", "a message of KV events could not be read: forgetting the holder, because the message may have removed blocks", "seq", seq, "error", err)
+		s.assess(time.Now())
+		return
+	}
+	b := &s.batch
+	if s.misdirected(b) {
+		return
+	}
+	changed, announced, incomplete := false, false, ""
+	for more := true; more; more = s.decoder.Next(b) {
+		part, ended := s.applyAll(b)
+		if ended {
+			return
+		}
+		changed = s.skip(b) || part || changed
+		announced = announced || len(b.Events) > 0
+		if b.Incomplete && incomplete == "" {
+			incomplete = b.Problem
+		}
+	}
+	b.Reset() // frees memory that only a large message needs
+	if cap(s.gone) > keptHashes {
+		s.gone = nil
+	}
+	if incomplete != "" {
+		s.forget(fmt.Sprintf("an event of message %d that takes blocks away could not be read", seq))
+		s.broken = true
+		s.warn("incomplete", "an event that takes blocks away could not be read: forgetting the holder", "seq", seq, "problem", incomplete)
+		changed = true
+	}
+	if now := time.Now(); now.Sub(s.indexSeen) >= indexEvery {
+		changed = s.askIndex(now) || changed
+		changed = s.judgeCopies() || changed
+	}
+	if announced {
+		s.lastEvent = time.Now()
+		s.processedThen = s.fleet.Snapshot().Load(s.holder).Processed
+		changed = changed || s.silent != ""
+		s.silent = ""
+	}
+	if changed {
+		s.assess(time.Now())
+	}
+}
+
+// keptHashes bounds the buffer for joined removals that a stream keeps between messages: 512 KiB.
+const keptHashes = 1 << 16
+
+// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream
+// ends: it applies no more events, since the holder is forgotten with it. s.mu is held.
+func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
+	for i := 0; i < len(b.Events); i++ {
+		s.turn.Lock()
+		if s.closing.Load() {
+			s.turn.Unlock()
+			return changed, true
+		}
+		s.step() // a message may have half a million events, and each may wait for the index: that is no stall
+		e := &b.Events[i]
+		n, hashes := b.Removals(i, s.gone[:0])
+		s.gone = hashes
+		if n > 1 {
+			s.joined, s.joined.Hashes = *e, hashes
+			e = &s.joined
+			s.removed += uint64(n - 1) // apply counts the other
+			i += n - 1
+		}
+		changed = s.apply(e) || changed
+		s.turn.Unlock()
+	}
+	s.events += uint64(len(b.Events) + b.Skipped)
+	return changed, false
+}
+
+// load passes the load that a scheduler of SGLang reports to the fleet. s.mu is held.
+func (s *stream) load(payload []byte) {
+	l, err := kvevent.DecodeLoadStat(payload)
+	switch {
+	case errors.Is(err, kvevent.ErrNoLoadStat) || s.engine != fleet.EngineSGLang:
+		return
+	case err != nil:
+		s.warn("load", "a report of the engine's load could not be read", "error", err)
+		return
+	}
+	// Each scheduler has a socket of its own, so that the socket shows whose load it is (load_publisher.py calls the rank
+	// in the message informational, and writes the socket's). A report of another rank comes from a wrong endpoint. The
+	// only rank of a worker may have any number.
+	if s.ranks > 1 && l.Rank >= 0 && l.Rank != int64(s.rank) {
+		s.misdirectedMessages++
+		s.warn("load rank", "a report of another rank's load is not used: check the events endpoint", "found", l.Rank)
+		return
+	}
+	r := fleet.Reported{At: time.Now().UnixNano(), Running: l.Running, Waiting: l.Waiting, QueuedTokens: l.UncachedTokens, QueueReported: l.Long, Computed: l.PrefillTokens}
+	if l.CacheTokens > 0 {
+		r.KVUsed = min(float64(l.UsedTokens)/float64(l.CacheTokens), 1)
+	}
+	if l.PrefillMicros <= math.MaxInt64/int64(time.Microsecond) {
+		r.Busy = time.Duration(l.PrefillMicros) * time.Microsecond
+	}
+	s.fleet.Report(s.holder, r)
+}
+
+// foreign reports whether a message is no batch of KV events and changes no cache. SGLang's load messages, arrays that
+// begin with a name, may come on the same socket.
+func foreign(payload []byte) bool {
+	const fixArray, array16, array32, fixString = 0x90, 0xdc, 0xdd, 0xa0
+	if len(payload) == 0 {
+		return false
+	}
+	head := 1
+	switch {
+	case payload[0] == array16:
+		head = 3
+	case payload[0] == array32:
+		head = 5
+	case payload[0]&0xf0 != fixArray:
+		return false
+	}
+	return len(payload) > head && payload[head]&0xe0 == fixString
+}
+
+// misdirected reports whether a batch is of another data-parallel rank: it says nothing about this holder's cache. A
+// worker with one rank may use any number for it, but always the same. s.mu is held.
+func (s *stream) misdirected(b *kvevent.Batch) bool {
+	if !b.HasRank {
+		return false
+	}
+	own := s.rank
+	if s.ranks < 2 {
+		if !s.hasNumber {
+			s.number, s.hasNumber = b.Rank, true
+		}
+		own = s.number
+	}
+	if b.Rank == own {
+		return false
+	}
+	s.misdirectedMessages++
+	if s.misplaced == "" {
+		s.forget("the stream is another rank's")
+		s.misplaced = fmt.Sprintf("%s carries events of data-parallel rank %d, this is rank %d", s.source.Endpoint, b.Rank, own)
+		s.warn("rank", "KV events are another rank's and are not used: check the events endpoint", "found", b.Rank)
+		s.assess(time.Now())
+	}
+	return true
+}
+
+// maxTags bounds the names of skipped events that have a counter of their own.
+const maxTags = 16
+
+// announcements are the names of events that announce blocks: of vLLM and SGLang, and of TensorRT-LLM.
+var announcements = []string{"BlockStored", "stored"}
+
+// skip counts events that could not be used, and reports whether trust may have changed: an announcement that cannot
+// be read means unknown blocks. s.mu is held.
+func (s *stream) skip(b *kvevent.Batch) (changed bool) {
+	if b.Skipped == 0 {
+		return false
+	}
+	s.skipped += uint64(b.Skipped)
+	if s.skippedTags == nil {
+		s.skippedTags = map[string]uint64{}
+	}
+	for _, t := range b.SkippedTags {
+		tag := t.Tag
+		if slices.Contains(announcements, tag) {
+			s.unread, changed = b.Problem, true
+		}
+		if _, ok := s.skippedTags[tag]; !ok && len(s.skippedTags) >= maxTags {
+			tag = "other"
+		}
+		s.skippedTags[tag] += uint64(t.Count)
+	}
+	s.warn("skipped", "KV events were skipped", "events", b.Skipped, "problem", b.Problem)
+	return changed
+}
+
+// Restarted forgets the holder, since its engine started again with an empty cache. It implements zmq.Handler.
+func (s *stream) Restarted(why string) {
+	s.step()
+	defer s.rest()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restarts++
+	s.log.Info("the engine's event stream began again", "why", why)
+	s.forget("the engine restarted, its history is being read")
+	s.fleet.Returned(s.holder)
+	s.broken = false
+	// Another engine may have other groups, tiers and blocks.
+	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
+	s.doubted, s.removes, s.namespaced = false, false, false
+	s.blockSize, s.hash, s.hashTried, s.offloads = 0, "", false, false
+	s.removals = removalsOf(s.engine, s.version)
+	s.assess(time.Now())
+}
+
+// Lost forgets the holder, since the missing messages may have removed blocks. It implements zmq.Handler.
+func (s *stream) Lost(from, to uint64) {
+	s.step()
+	defer s.rest()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	missing := fmt.Sprintf("messages %d to %d are lost", from, to-1)
+	switch {
+	case to <= from:
+		missing = fmt.Sprintf("messages after %d are missing: the connection broke and there is no replay", from)
+	case from == 0:
+		missing = fmt.Sprintf("history before message %d is missing", to)
+	}
+	s.forget(missing)
+	s.warn("lost", "KV events are lost: the holder is forgotten and learned again", "missing", missing)
+	s.assess(time.Now())
+}
+
+// Complete notes that the history is whole. It implements zmq.Handler.
+func (s *stream) Complete() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.everUp, s.behind = true, false
+	if !s.broken {
+		s.complete, s.missing, s.reset = true, "", false
+	}
+	s.assess(time.Now())
+}
+
+// Behind notes whether the stream waits for missing messages. It implements zmq.CatchUp.
+func (s *stream) Behind(behind bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.behind = behind
+	s.assess(time.Now())
+}
+
+// Unnumbered records that messages carry no sequence numbers. It implements zmq.Unnumbered.
+func (s *stream) Unnumbered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unnumbered = true
+	s.assess(time.Now())
+}
+
+// State notes that the connection came up or went down. It implements zmq.Handler.
+func (s *stream) State(connected bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if connected != s.connected {
+		s.connected, s.since = connected, time.Now()
+		s.unnumbered = false // the next connection shows it again
+	}
+	s.connErr = err
+	if connected && !s.everUp {
+		// From now on events say what is cached, so that what was learned from requests is not needed.
+		s.router.Forget(s.holder)
+		s.everUp = true
+	}
+	s.assess(time.Now())
+}

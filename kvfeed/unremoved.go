@@ -1,0 +1,95 @@
+package kvfeed
+
+import (
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+)
+
+// unremoved are the blocks of a tier that announces no removals: LMCache's and Mooncake's connectors announce the
+// blocks that they store in host memory, but no removals (LMCache's v1/cache_engine.py; with its server, LMCache
+// #5076). Such a block counts as cached for UnremovedTTL after it was stored last.
+type unremoved struct {
+	queue  []storedAt // the oldest first
+	latest map[kvevent.Hash]time.Time
+}
+
+// storedAt is one announcement of a block.
+type storedAt struct {
+	hash kvevent.Hash
+	at   time.Time
+	tier block.Tier
+}
+
+// mostUnremoved bounds the remembered announcements of one holder: 4 MiB, or 16 million tokens in LMCache's chunks of
+// 256. Beyond it the oldest blocks are removed.
+const mostUnremoved = 1 << 16
+
+// announcesNoRemovals reports whether a stored event is of a tier that may announce no removals. s.mu is held.
+//
+// The connectors in the engine's process write "cpu"; vLLM's own tier writes "CPU", and so does LMCache's connector
+// with a server. The latter's events name no cache group, while vLLM's own do. Versions that read the server's events
+// announce removals, which the first removal shows.
+func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
+	if e.Medium == "cpu" {
+		return true
+	}
+	return s.engine == fleet.EngineVLLM && e.Tier == block.TierCPU && e.Owner == "" && e.Group < 0 && len(e.Tokens) > 0 && s.groups != 0 && !s.removes
+}
+
+// keep notes stored blocks for which no removal will come. s.mu is held, and the stream has its turn.
+func (u *unremoved) keep(e *kvevent.Event, now time.Time) {
+	if u.latest == nil {
+		u.latest = map[kvevent.Hash]time.Time{}
+	}
+	for _, h := range e.Hashes {
+		u.latest[h] = now
+		u.queue = append(u.queue, storedAt{h, now, e.Tier})
+	}
+}
+
+// expired takes out hashes of one tier: those that were stored last at or before until, and those beyond the bound.
+func (u *unremoved) expired(until time.Time) (tier block.Tier, hashes []kvevent.Hash) {
+	n := 0
+	for ; n < len(u.queue); n++ {
+		q := &u.queue[n]
+		if q.at.After(until) && len(u.queue)-n <= mostUnremoved || len(hashes) > 0 && q.tier != tier {
+			break
+		}
+		if tier = q.tier; u.latest[q.hash] == q.at { // otherwise it was stored again
+			delete(u.latest, q.hash)
+			hashes = append(hashes, q.hash)
+		}
+	}
+	u.queue = u.queue[n:]
+	if len(u.queue) == 0 {
+		*u = unremoved{}
+	}
+	return tier, hashes
+}
+
+// expire removes unremoved blocks whose time is over, and reports whether trust may have changed. s.mu is held, and the
+// stream has its turn.
+func (s *stream) expire(now time.Time) (changed bool) {
+	for {
+		tier, hashes := s.unremoved.expired(now.Add(-s.config.UnremovedTTL))
+		if len(hashes) == 0 {
+			break
+		}
+		s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: tier, Hashes: hashes})
+	}
+	if s.leaking != "" && !s.doubted && len(s.unremoved.queue) == 0 {
+		s.leaking, changed = "", true
+	}
+	return changed
+}
+
+// removesAll notes that a tier announces removals, so that its blocks need no time limit. s.mu is held.
+func (s *stream) removesAll(e *kvevent.Event) {
+	if e.Tier != block.TierGPU && e.Owner == "" && e.Group < 0 && !s.removes {
+		s.removes, s.leaking, s.doubted, s.unremoved = true, "", false, unremoved{}
+	}
+}

@@ -1,0 +1,119 @@
+package kvfeed
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// chunk announces a part of a prompt as LMCache does: one hash, of its own kind, for all of the tokens.
+func chunk(c, start, n int, medium string) kvevent.Event {
+	name := func(end int) kvevent.Hash { return kvevent.Hash(c)<<40 | kvevent.Hash(end) }
+	e := kvevent.Event{
+		Kind: kvevent.Stored, Group: -1, Medium: medium, Tier: block.TierCPU, BlockSize: n, Hidden: kvevent.KeySalt,
+		Hashes: []kvevent.Hash{name(start + n)}, Tokens: prompt(c, start+n)[start:],
+	}
+	if start > 0 {
+		e.HasParent, e.Parent = true, name(start)
+	}
+	return e
+}
+
+func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{UnremovedTTL: time.Minute})
+		s := r.stream(facts(fleet.EngineVLLM, 16))
+		seq := uint64(0)
+		send := func(events ...kvevent.Event) {
+			s.Message(seq, wire(t, "vllm-0.32.0+bytes", batch(events...)))
+			seq++
+		}
+		check := func(want1, want2 int, trust fleet.Trust, why string) {
+			t.Helper()
+			s.look(time.Now())
+			if a, b := r.match(prompt(1, 700)), r.match(prompt(2, 200)); a != want1 || b != want2 {
+				t.Errorf("matches %d and %d, want %d and %d", a, b, want1, want2)
+			}
+			r.trust(s.holder, trust, why)
+		}
+		send(stored(2, 0, 64, 16))
+		check(0, 64, fleet.TrustExact, "")
+		send(chunk(1, 0, 256, "cpu"), chunk(1, 256, 256, "cpu"), chunk(1, 512, 36, "cpu"))
+		check(544, 64, fleet.TrustApproximate, "announces no removals: its blocks count for 1m0s")
+		testenv.Pass(30 * time.Second)
+		send(chunk(1, 0, 256, "cpu")) // stored again: it was dropped
+		testenv.Pass(29 * time.Second)
+		check(544, 64, fleet.TrustApproximate, "events.unremoved_ttl")
+		testenv.Pass(2 * time.Second)
+		check(256, 64, fleet.TrustApproximate, "")
+		testenv.Pass(30 * time.Second)
+		check(0, 64, fleet.TrustExact, "")
+
+		send(chunk(1, 0, 256, "cpu"))
+		send(kvevent.Event{Kind: kvevent.Cleared, Group: -1}) // of the accelerator: LMCache keeps its own
+		check(256, 0, fleet.TrustApproximate, "")
+		s.Restarted("test")
+		s.Complete()
+		check(0, 0, fleet.TrustExact, "")
+		if s.unremoved.queue != nil || s.unremoved.latest != nil {
+			t.Error("a restart leaves blocks behind")
+		}
+	})
+}
+
+// LMCache's events do not contain adapters and salts: if requests carry one, its blocks may belong to them.
+func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	r.manager.Scoped(s.holder, "tenant", "")
+	s.Message(0, wire(t, "vllm-0.32.0", batch(chunk(1, 0, 256, "cpu"))))
+	if got := r.match(prompt(1, 700)); got != 0 {
+		t.Errorf("%d tokens match", got)
+	}
+	r.trust(s.holder, fleet.TrustDegraded, "not believed")
+}
+
+// LMCache with a server writes the same medium as vLLM's own tier, and no cache group. New versions announce removals.
+func TestATierIsSeenToAnnounceRemovals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{UnremovedTTL: time.Minute})
+		s := r.stream(facts(fleet.EngineVLLM, 16))
+		gpu := stored(2, 0, 64, 16)
+		gpu.Group, gpu.Spec = 0, "full_attention"
+		s.Message(0, wire(t, "vllm-0.32.0", batch(gpu, chunk(1, 0, 256, "CPU"), chunk(1, 256, 256, "CPU"))))
+		if got := r.match(prompt(1, 700)); got != 512 {
+			t.Errorf("%d tokens match, want 512", got)
+		}
+		r.trust(s.holder, fleet.TrustApproximate, "announces no removals")
+		gone := chunk(1, 256, 256, "CPU")
+		gone.Kind = kvevent.Removed
+		s.Message(1, wire(t, "vllm-0.32.0", batch(gone)))
+		testenv.Pass(10 * time.Minute)
+		s.look(time.Now())
+		if got := r.match(prompt(1, 700)); got != 256 {
+			t.Errorf("%d tokens match, want 256: the engine tells what it drops", got)
+		}
+		r.trust(s.holder, fleet.TrustExact, "")
+	})
+}
+
+func TestBlocksWithoutRemovalsAreBoundedInNumber(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	for c := range 20 {
+		e := stored(c, 0, 16*mostUnremoved/8, 16)
+		e.Medium, e.Tier, e.Hidden = "cpu", block.TierCPU, kvevent.KeySalt
+		s.Message(uint64(c), wire(t, "vllm-0.32.0", batch(e)))
+	}
+	if n := len(s.unremoved.queue); n != mostUnremoved || len(s.unremoved.latest) != n {
+		t.Errorf("%d and %d blocks are kept, want %d", n, len(s.unremoved.latest), mostUnremoved)
+	}
+	if first, last := r.match(prompt(0, 100)), r.match(prompt(19, 100)); first != 0 || last != 96 {
+		t.Errorf("the first prompt matches %d tokens and the last %d, want 0 and 96", first, last)
+	}
+}
