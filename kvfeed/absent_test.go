@@ -13,7 +13,7 @@ import (
 // with an empty cache.
 func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	r := newRig(t, Config{})
-	reconcile := func() { r.manager.reconcile(t.Context(), r.fleet.Snapshot()) }
+	reconcile := func() { r.feed.reconcile(t.Context(), r.fleet.Snapshot()) }
 	first := r.fleet.Put(workerURL, facts(fleet.EngineOther, 0))
 	r.fleet.Put("http://127.0.0.1:8001", facts(fleet.EngineOther, 0))
 	reconcile()
@@ -54,12 +54,12 @@ func TestATrustEndsWithItsStream(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	done := make(chan struct{})
-	r.manager.streams[s.holder] = &follower{stream: s, stop: func() { close(done) }, done: done}
+	r.feed.streams[s.holder] = &follower{stream: s, stop: func() { close(done) }, done: done}
 	r.fleet.Remove(s.worker)
 	s.Lost(0, 1)
 	s.Restarted("")
 	s.Complete()
-	r.manager.reconcile(t.Context(), r.fleet.Snapshot())
+	r.feed.reconcile(t.Context(), r.fleet.Snapshot())
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
 	r.trust(s.holder, fleet.TrustApproximate, "no events")
 }

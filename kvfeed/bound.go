@@ -14,10 +14,10 @@ import (
 // bound is the handler of one stream of an engine that connected to the router. The topic names the worker, the first
 // batch the rank. Until both are known, messages are dropped and count as missing history.
 type bound struct {
-	manager *Manager
-	origin  zmq.Origin
+	feed   *Feed
+	origin zmq.Origin
 
-	mu         sync.Mutex // guards what follows; the listener calls one method at a time, the manager may end the stream
+	mu         sync.Mutex // guards what follows; the listener calls one method at a time, the feed may end the stream
 	f          *follower
 	first      bool // a message was seen
 	missing    bool // messages were dropped
@@ -25,12 +25,12 @@ type bound struct {
 }
 
 // accept accepts a stream of the listener.
-func (m *Manager) accept(o zmq.Origin) (zmq.Handler, string) {
+func (feed *Feed) accept(o zmq.Origin) (zmq.Handler, string) {
 	if o.Address == "" {
-		m.log.Warn("KV events refused: the topic must be kv@<host:port of the worker>@<model>", "topic", o.Topic, "peer", o.Peer)
+		feed.log.Warn("KV events refused: the topic must be kv@<host:port of the worker>@<model>", "topic", o.Topic, "peer", o.Peer)
 		return nil, ""
 	}
-	return &bound{manager: m, origin: o}, ""
+	return &bound{feed: feed, origin: o}, ""
 }
 
 // Message implements zmq.Handler.
@@ -60,10 +60,10 @@ func (b *bound) Message(seq uint64, payload []byte) {
 
 // take makes f the holder's stream, unless it already has a working one. A stream whose endpoint was never reached does
 // not count: older engines do not report that they connect to the router, so that their default port was tried.
-func (m *Manager) take(f *follower) bool {
-	m.mu.Lock()
-	old := m.streams[f.holder]
-	m.mu.Unlock()
+func (feed *Feed) take(f *follower) bool {
+	feed.mu.Lock()
+	old := feed.streams[f.holder]
+	feed.mu.Unlock()
 	if old != nil {
 		old.mu.Lock()
 		up := old.everUp
@@ -71,14 +71,14 @@ func (m *Manager) take(f *follower) bool {
 		if old.bound || up {
 			return false
 		}
-		m.end(old, "the engine dialled us")
+		feed.end(old, "the engine dialled us")
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.streams[f.holder] != nil {
+	feed.mu.Lock()
+	defer feed.mu.Unlock()
+	if feed.streams[f.holder] != nil {
 		return false
 	}
-	m.streams[f.holder] = f
+	feed.streams[f.holder] = f
 	return true
 }
 
@@ -101,8 +101,8 @@ func (f *follower) close() {
 
 // adopt finds the holder of this stream and makes it the holder's. b.mu is held.
 func (b *bound) adopt(payload []byte) bool {
-	m := b.manager
-	snap := m.fleet.Snapshot()
+	feed := b.feed
+	snap := feed.fleet.Snapshot()
 	w := workerAt(snap, b.origin.Address)
 	if w == nil {
 		return false
@@ -116,10 +116,10 @@ func (b *bound) adopt(payload []byte) bool {
 	if single := w.Facts.Ranks == 1; !batch.HasRank || single {
 		h, ok = w.Holders[0], single
 	}
-	if !ok || m.router.Generation(h) == 0 {
+	if !ok || feed.router.Generation(h) == 0 {
 		return false
 	}
-	s := m.newStream(w, h, zmq.Source{Endpoint: "bound " + b.origin.Peer, Topic: b.origin.Topic})
+	s := feed.newStream(w, h, zmq.Source{Endpoint: "bound " + b.origin.Peer, Topic: b.origin.Topic})
 	s.wire = func() zmq.Stats { return zmq.Stats{} }
 	s.model = b.origin.Model
 	if _, known := snap.Pool(s.model); !known {
@@ -133,7 +133,7 @@ func (b *bound) adopt(payload []byte) bool {
 		defer b.mu.Unlock()
 		f.close()
 	}
-	if !m.take(f) {
+	if !feed.take(f) {
 		return false
 	}
 	b.f, b.first = f, false
@@ -204,7 +204,7 @@ func (b *bound) Complete() {
 // State implements zmq.Handler. The stream ends with its connection: a new one begins without history.
 func (b *bound) State(connected bool, err error) {
 	b.mu.Lock()
-	f, m := b.f, b.manager
+	f, feed := b.f, b.feed
 	if f == nil || connected {
 		b.mu.Unlock()
 		return
@@ -214,8 +214,8 @@ func (b *bound) State(connected bool, err error) {
 	f.close()
 	b.mu.Unlock()
 	if ended {
-		return // the manager gave the holder to another stream
+		return // the feed gave the holder to another stream
 	}
-	m.end(f, fmt.Sprintf("the engine's connection ended: %v", err))
-	m.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")
+	feed.end(f, fmt.Sprintf("the engine's connection ended: %v", err))
+	feed.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// Config are the settings of a [Manager]. A zero field means its default.
+// Config are the settings of a [Feed]. A zero field means its default.
 type Config struct {
 	// Listen is a ZMQ endpoint to bind for engines that connect to the router. Their topic kv@<host:port>@<model> names
 	// the worker. Default "": none.

@@ -17,11 +17,11 @@ func TestGuessesFromRequestsEndAtTheFirstContact(t *testing.T) {
 	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet}); err != nil {
 		t.Fatal(err)
 	}
-	r.manager = New(r.router, Config{}, r.manager.log)
+	r.feed = New(r.router, Config{}, r.feed.log)
 	id := r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
 	r.fleet.SetHealth(id, true, "")
 	worker := r.fleet.Snapshot().Workers()[0]
-	s := r.manager.newStream(worker, worker.Holders[0], zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
+	s := r.feed.newStream(worker, worker.Holders[0], zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
 	s.wire = func() zmq.Stats { return zmq.Stats{} }
 
 	predicted := func() int {

@@ -17,8 +17,8 @@ var guessing = []string{
 	"cache_aware", "vllm_cache_aware", "prefix_cache_affinity", "estimated", "kv:use_kv_events=false", "kv", "kv_aware", "marginal",
 }
 
-// guesser is a router with one policy over two workers without events, and its manager.
-func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *Manager) {
+// guesser is a router with one policy over two workers without events, and its feed.
+func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *Feed) {
 	t.Helper()
 	spec, err := warmpath.PolicyKinds().Parse(name)
 	if err != nil {
@@ -104,14 +104,14 @@ func TestNoPolicyUsesGuessesAboutAWorkerThatRestarted(t *testing.T) {
 func TestAnnouncedBlocksStayWhenAnotherProcessIsFound(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
-	r.manager.streams[s.holder] = &follower{stream: s, stop: func() {}, done: make(chan struct{}), bound: true}
+	r.feed.streams[s.holder] = &follower{stream: s, stop: func() {}, done: make(chan struct{}), bound: true}
 	s.source = zmq.Source{}
 	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
 	r.fleet.Refused(s.worker)
 	if !r.fleet.Answered(s.worker, fleet.Signs{}) {
 		t.Fatal("no restart")
 	}
-	r.manager.forgetAbsent(r.fleet.Snapshot())
+	r.feed.forgetAbsent(r.fleet.Snapshot())
 	if got := r.match(prompt(1, 100)); got != 64 {
 		t.Errorf("match %d, want 64", got)
 	}

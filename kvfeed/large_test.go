@@ -104,8 +104,8 @@ func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
 		w := r.fleet.Snapshot().Workers()[0]
 		var streams [2]*stream
 		for i := range streams {
-			streams[i] = r.manager.newStream(w, w.Holders[i], zmq.Source{})
-			r.manager.streams[w.Holders[i]] = &follower{stream: streams[i]}
+			streams[i] = r.feed.newStream(w, w.Holders[i], zmq.Source{})
+			r.feed.streams[w.Holders[i]] = &follower{stream: streams[i]}
 		}
 		slow, busy := streams[0], streams[1]
 		slow.step()
@@ -113,23 +113,23 @@ func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
 			testenv.Pass(time.Second)
 			busy.step()
 			busy.rest()
-			if age, who := r.manager.Oldest(time.Now()); age > 0 {
+			if age, who := r.feed.Oldest(time.Now()); age > 0 {
 				t.Fatalf("%s is stalled for %v while another stream makes progress", who, age)
 			}
 		}
 		testenv.Pass(time.Second)
 		busy.rest()
-		if age, who := r.manager.Oldest(time.Now()); age != stuck || !strings.Contains(who, "rank 0") {
+		if age, who := r.feed.Oldest(time.Now()); age != stuck || !strings.Contains(who, "rank 0") {
 			t.Errorf("%q is stalled for %v, want rank 0 for %v", who, age, stuck)
 		}
 		slow.rest()
 		slow.step()
 		testenv.Pass(3 * time.Second)
-		if age, _ := r.manager.Oldest(time.Now()); age != 3*time.Second {
+		if age, _ := r.feed.Oldest(time.Now()); age != 3*time.Second {
 			t.Errorf("nothing makes progress for 3 s, and the stall is of %v", age)
 		}
 		slow.rest()
-		if age, _ := r.manager.Oldest(time.Now()); age != 0 {
+		if age, _ := r.feed.Oldest(time.Now()); age != 0 {
 			t.Errorf("nothing is under way, and the stall is of %v", age)
 		}
 	})

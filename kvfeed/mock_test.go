@@ -102,10 +102,10 @@ func TestPredictionsEqualWhatEnginesReport(t *testing.T) {
 						t.Fatalf("request %d of %d tokens: predicted %d, the engine reports %d", i, len(p), predicted, cached)
 					}
 					r.eventually("its events", func() bool {
-						return engine.Stats().Ranks[0].Running == 0 && r.manager.Stats()[0].Messages == engine.Stats().Ranks[0].Published
+						return engine.Stats().Ranks[0].Running == 0 && r.feed.Stats()[0].Messages == engine.Stats().Ranks[0].Published
 					})
 				}
-				if st := r.manager.Stats(); blocks < 100 && st[0].Removed == 0 {
+				if st := r.feed.Stats(); blocks < 100 && st[0].Removed == 0 {
 					t.Error("nothing was evicted: the test shows less than it should")
 				}
 			})

@@ -34,8 +34,8 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 		s.Message(seq, wire(t, "sglang-0.5.23", batch(events...)))
 		seq++
 	}
-	r.manager.Scoped(s.holder, "", "a")
-	r.manager.Scoped(s.holder, "tenant", "b")
+	r.feed.Scoped(s.holder, "", "a")
+	r.feed.Scoped(s.holder, "tenant", "b")
 	send(sglangStored(t, prompt(1, 64), 16, "a", ""), sglangStored(t, prompt(2, 64), 16, "", ""),
 		sglangStored(t, prompt(3, 64), 16, "b", "tenant"), sglangStored(t, prompt(4, 64), 16, "never seen", ""))
 	more := sglangStored(t, prompt(1, 96), 16, "a", "")
@@ -63,7 +63,7 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineSGLang, 16))
-	r.manager.Scoped(s.holder, "", "a")
+	r.feed.Scoped(s.holder, "", "a")
 	s.Message(0, wire(t, "sglang-0.5.23", batch(sglangStored(t, prompt(1, 64), 16, "", ""))))
 	if got := r.match(prompt(1, 200)); got != 0 {
 		t.Errorf("%d tokens match", got)

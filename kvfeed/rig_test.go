@@ -19,13 +19,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a router over one worker, and its manager.
+// rig is a router over one worker, and its feed.
 type rig struct {
-	t       testing.TB
-	fleet   *fleet.Fleet
-	router  *warmpath.Router
-	manager *Manager
-	log     *testenv.Buffer
+	t      testing.TB
+	fleet  *fleet.Fleet
+	router *warmpath.Router
+	feed   *Feed
+	log    *testenv.Buffer
 }
 
 func newRig(t testing.TB, c Config) *rig {
@@ -45,7 +45,7 @@ func newRigWithFleet(t testing.TB, c Config, index kvindex.Config, f *fleet.Flee
 	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, SpeculativeTTL: -1, ApproximateTTL: -1, Index: index}); err != nil {
 		t.Fatal(err)
 	}
-	r.manager = New(r.router, c, slog.New(slog.NewTextHandler(r.log, nil)))
+	r.feed = New(r.router, c, slog.New(slog.NewTextHandler(r.log, nil)))
 	return r
 }
 
@@ -61,7 +61,7 @@ func (r *rig) stream(f fleet.Facts) *stream {
 	id := r.fleet.Put(workerURL, f)
 	for _, w := range r.fleet.Snapshot().Workers() {
 		if w.ID == id {
-			r.manager.reconcile(r.t.Context(), r.fleet.Snapshot()) // notes adapters
+			r.feed.reconcile(r.t.Context(), r.fleet.Snapshot()) // notes adapters
 			return r.follow(w)
 		}
 	}
@@ -71,7 +71,7 @@ func (r *rig) stream(f fleet.Facts) *stream {
 
 // follow returns the stream of a worker's first rank, connected and whole.
 func (r *rig) follow(w *fleet.Worker) *stream {
-	s := r.manager.newStream(w, w.Holders[0], zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
+	s := r.feed.newStream(w, w.Holders[0], zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
 	s.wire = func() zmq.Stats { return zmq.Stats{} }
 	s.State(true, nil)
 	s.Complete()

@@ -57,10 +57,10 @@ type Tag struct {
 }
 
 // Stats describes all streams, by worker URL and rank. Holders without events have none.
-func (m *Manager) Stats() []Stats {
-	m.mu.Lock()
-	streams := slices.Collect(maps.Values(m.streams))
-	m.mu.Unlock()
+func (feed *Feed) Stats() []Stats {
+	feed.mu.Lock()
+	streams := slices.Collect(maps.Values(feed.streams))
+	feed.mu.Unlock()
 	all := make([]Stats, 0, len(streams))
 	for _, f := range streams {
 		all = append(all, f.snapshot())

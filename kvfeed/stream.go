@@ -18,7 +18,7 @@ import (
 )
 
 // stream applies the events of one holder: it is the zmq.Handler of the holder's subscriber. One goroutine calls the
-// handler's methods in order; the manager checks the stream from another.
+// handler's methods in order; the feed checks the stream from another.
 type stream struct {
 	router  *warmpath.Router
 	fleet   *fleet.Fleet

@@ -19,7 +19,7 @@ func (s *stream) assess(now time.Time) {
 	if trust != s.trust || why != s.why {
 		s.trust, s.why, s.judged = trust, why, now
 	}
-	// The fleet forgets it when the worker leaves. The worker may be back before the manager saw that it left.
+	// The fleet forgets it when the worker leaves. The worker may be back before the feed saw that it left.
 	if known, as := s.fleet.Snapshot().Trust(s.holder); known != trust || as != why {
 		s.fleet.SetTrust(s.holder, trust, why)
 	}
@@ -148,7 +148,7 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 	return changed
 }
 
-// look is the manager's regular check of the stream. It finds passed time limits, and losses of the index.
+// look is the feed's regular check of the stream. It finds passed time limits, and losses of the index.
 func (s *stream) look(now time.Time) {
 	load := s.fleet.Snapshot().Load(s.holder)
 	if !s.mu.TryLock() {

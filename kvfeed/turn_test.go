@@ -19,7 +19,7 @@ func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 	var streams []*stream
 	for _, w := range r.fleet.Snapshot().Workers() {
 		for _, h := range w.Holders {
-			streams = append(streams, r.manager.newStream(w, h, zmq.Source{}))
+			streams = append(streams, r.feed.newStream(w, h, zmq.Source{}))
 		}
 	}
 	waiting, other := streams[1], streams[3]

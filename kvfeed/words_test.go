@@ -40,7 +40,7 @@ func (r *rig) unconnected(source zmq.Source) *stream {
 	r.t.Helper()
 	r.fleet.SetHealth(r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16)), true, "")
 	w := r.fleet.Snapshot().Workers()[0]
-	s := r.manager.newStream(w, w.Holders[0], source)
+	s := r.feed.newStream(w, w.Holders[0], source)
 	s.wire = func() zmq.Stats { return zmq.Stats{} }
 	return s
 }

@@ -60,7 +60,7 @@ type App struct {
 	client    *proxy.Client
 	workers   *discovery.Static
 	reporter  *discovery.Reporter
-	kvfeed    *kvfeed.Manager
+	kvfeed    *kvfeed.Feed
 	gateway   *gateway.Gateway
 	admin     *admin.Admin
 	listening chan struct{} // closed when the addresses below are set

@@ -30,7 +30,7 @@ func (r *rig) eventually(what string, f func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			r.t.Fatalf("%s: not within a minute\nstats %+v\nlog:\n%s", what, r.manager.Stats(), r.log)
+			r.t.Fatalf("%s: not within a minute\nstats %+v\nlog:\n%s", what, r.feed.Stats(), r.log)
 		}
 	}
 }
@@ -42,11 +42,11 @@ func (r *rig) hasTrust(h fleet.Holder, want fleet.Trust, why string) func() bool
 	}
 }
 
-// run runs the manager until the test ends or the returned function is called.
+// run runs the feed until the test ends or the returned function is called.
 func (r *rig) run() (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.manager.Run(ctx) }()
+	go func() { done <- r.feed.Run(ctx) }()
 	stopped := false
 	stop = func() {
 		if stopped {
@@ -126,7 +126,7 @@ func TestRouterThatStartsLateLearnsTheHistory(t *testing.T) {
 	}
 	r.eventually("dropped events", func() bool { return r.match(prompt(300, 100)) == 64 && r.match(prompt(303, 100)) == 64 })
 	r.eventually("exact again", r.hasTrust(0, fleet.TrustExact, ""))
-	if st := r.manager.Stats(); len(st) != 1 || st[0].Replays == 0 || st[0].Replayed < 201 || st[0].Gaps != 1 || st[0].Sequence != 205 || !st[0].Connected {
+	if st := r.feed.Stats(); len(st) != 1 || st[0].Replays == 0 || st[0].Replayed < 201 || st[0].Gaps != 1 || st[0].Sequence != 205 || !st[0].Connected {
 		t.Errorf("stats %+v", st)
 	}
 }
@@ -138,7 +138,7 @@ func TestWithoutReplayHistoryIsMissingUntilAReset(t *testing.T) {
 	f := followed(p)
 	r.fleet.Put(workerURL, f)
 	r.run()
-	r.eventually("connected", func() bool { st := r.manager.Stats(); return len(st) == 1 && st[0].Connected })
+	r.eventually("connected", func() bool { st := r.feed.Stats(); return len(st) == 1 && st[0].Connected })
 	r.eventually("a live event", func() bool {
 		p.Publish(vllm(t, stored(2, 0, 64, 16)))
 		return r.match(prompt(2, 100)) == 64
@@ -163,7 +163,7 @@ func TestEngineThatRestartsIsForgotten(t *testing.T) {
 	r.run()
 	r.eventually("the first engine", func() bool { return r.match(prompt(19, 100)) == 64 })
 	stop()
-	r.eventually("disconnected", func() bool { return !r.manager.Stats()[0].Connected })
+	r.eventually("disconnected", func() bool { return !r.feed.Stats()[0].Connected })
 	q, _ := publish(t, zmq.PublisherConfig{Endpoint: f.Events[0].Endpoint, Replay: f.Events[0].Replay})
 	q.Publish(vllm(t, stored(50, 0, 64, 16)))
 	r.eventually("the second engine", func() bool { return r.match(prompt(50, 100)) == 64 })
@@ -173,7 +173,7 @@ func TestEngineThatRestartsIsForgotten(t *testing.T) {
 			t.Fatalf("conversation %d of the dead engine: match %d", i, got)
 		}
 	}
-	if st := r.manager.Stats(); st[0].Restarts != 1 {
+	if st := r.feed.Stats(); st[0].Restarts != 1 {
 		t.Errorf("%d restarts", st[0].Restarts)
 	}
 }
@@ -200,7 +200,7 @@ func TestRanksAreFollowedApart(t *testing.T) {
 			t.Errorf("rank %d: match %d", i, got)
 		}
 	}
-	if st := r.manager.Stats(); len(st) != 2 || st[0].Rank != 0 || st[1].Rank != 1 || st[1].Stored != 1 {
+	if st := r.feed.Stats(); len(st) != 2 || st[0].Rank != 0 || st[1].Rank != 1 || st[1].Stored != 1 {
 		t.Errorf("stats %+v", st)
 	}
 }
@@ -226,13 +226,13 @@ func TestFleetThatChangesIsFollowed(t *testing.T) {
 	r.fleet.Put(workerURL, f)
 	r.eventually("no events", r.hasTrust(0, fleet.TrustApproximate, "no events: learned from requests"))
 	r.eventually("forgotten", func() bool { return r.match(prompt(1, 200)) == 0 })
-	if st := r.manager.Stats(); len(st) != 0 {
+	if st := r.feed.Stats(); len(st) != 0 {
 		t.Errorf("stats %+v", st)
 	}
 	r.fleet.Put(workerURL, followed(p))
 	r.eventually("followed again", func() bool { return r.match(prompt(1, 200)) == 128 })
 	r.fleet.Remove(id)
-	r.eventually("left", func() bool { return len(r.manager.Stats()) == 0 })
+	r.eventually("left", func() bool { return len(r.feed.Stats()) == 0 })
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
 	if got := r.match(prompt(1, 200)); got != 0 {
 		t.Errorf("match %d of a worker that left and came back", got)
@@ -252,10 +252,10 @@ func TestUnreachableEventsAreApproximate(t *testing.T) {
 func TestEnginesThatDialAreFollowed(t *testing.T) {
 	r := newRig(t, Config{ZMQ: quick, Listen: anyPort})
 	r.run()
-	r.eventually("listening", func() bool { return !strings.HasSuffix(r.manager.ListenEndpoint(), ":0") })
+	r.eventually("listening", func() bool { return !strings.HasSuffix(r.feed.ListenEndpoint(), ":0") })
 	f := facts(fleet.EngineVLLM, 16)
 	r.fleet.Put(workerURL, f)
-	p, stop := publish(t, zmq.PublisherConfig{Endpoint: r.manager.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
+	p, stop := publish(t, zmq.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
 	r.eventually("a live event", func() bool {
 		p.Publish(vllm(t, stored(1, 0, 64, 16)))
 		return r.match(prompt(1, 100)) == 64
@@ -282,7 +282,7 @@ func TestAnEngineThatConnectsReplacesAnEndpointWithoutAnswer(t *testing.T) {
 	r.run()
 	r.fleet.Put(workerURL, f)
 	r.eventually("approximate", r.hasTrust(0, fleet.TrustApproximate, "cannot be reached"))
-	p, _ := publish(t, zmq.PublisherConfig{Endpoint: r.manager.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
+	p, _ := publish(t, zmq.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
 	r.eventually("a live event", func() bool {
 		p.Publish(vllm(t, stored(1, 0, 64, 16)))
 		return r.match(prompt(1, 100)) == 64
@@ -292,7 +292,7 @@ func TestAnEngineThatConnectsReplacesAnEndpointWithoutAnswer(t *testing.T) {
 func TestListenerThatCannotListenIsAnError(t *testing.T) {
 	p, _ := publish(t, zmq.PublisherConfig{Endpoint: anyPort})
 	r := newRig(t, Config{Listen: p.Endpoint()})
-	if err := r.manager.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for KV events") {
+	if err := r.feed.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for KV events") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -309,7 +309,7 @@ func TestLossyWireLosesNoBlock(t *testing.T) {
 		p.Publish(vllm(t, stored(i, 0, 32, 16)))
 	}
 	r.eventually("all", func() bool {
-		st := r.manager.Stats()
+		st := r.feed.Stats()
 		return len(st) == 1 && st[0].HasSequence && st[0].Sequence == n-1 && st[0].Stored == n
 	})
 	for i := range n {

@@ -15,9 +15,9 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// Manager follows the events of every holder of a router's fleet. Run is called once; the other methods may be called
+// Feed follows the events of every holder of a router's fleet. Run is called once; the other methods may be called
 // from any goroutine.
-type Manager struct {
+type Feed struct {
 	router   *warmpath.Router
 	fleet    *fleet.Fleet
 	config   Config
@@ -42,58 +42,58 @@ type follower struct {
 	bound bool          // the engine connected to the router
 }
 
-// New returns a Manager that feeds router. It starts nothing.
-func New(router *warmpath.Router, c Config, log *slog.Logger) *Manager {
+// New returns a Feed that feeds router. It starts nothing.
+func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	c = c.withDefaults()
-	m := &Manager{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
+	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
 	if c.Listen != "" {
-		m.listener = zmq.NewListener(c.Listen, c.ZMQ, m.accept)
+		feed.listener = zmq.NewListener(c.Listen, c.ZMQ, feed.accept)
 	}
-	return m
+	return feed
 }
 
 // ListenEndpoint returns the endpoint that engines may connect to, with its real port after Run opened it; "" is none.
-func (m *Manager) ListenEndpoint() string {
-	if m.listener == nil {
+func (feed *Feed) ListenEndpoint() string {
+	if feed.listener == nil {
 		return ""
 	}
-	return m.listener.Endpoint()
+	return feed.listener.Endpoint()
 }
 
 // Scoped notes that a request with this cache_salt and extra_key will be sent to h. From then on, stored events without
 // such keys are not believed where the keys matter. So it must be called before the request is sent. It costs a map
 // lookup.
-func (m *Manager) Scoped(h fleet.Holder, salt, extra string) {
+func (feed *Feed) Scoped(h fleet.Holder, salt, extra string) {
 	var keys kvevent.Keys
 	if salt != "" {
 		keys |= kvevent.KeySalt
 	}
 	if extra != "" {
 		keys |= kvevent.KeyExtra
-		m.extrasOf(h).add(extra)
+		feed.extrasOf(h).add(extra)
 	}
 	if keys != 0 {
-		m.keysOf(h).Or(uint32(keys))
+		feed.keysOf(h).Or(uint32(keys))
 	}
 }
 
 // keysOf returns the keys that requests to h were seen to carry.
-func (m *Manager) keysOf(h fleet.Holder) *atomic.Uint32 {
-	if v, ok := m.used.Load(h); ok {
+func (feed *Feed) keysOf(h fleet.Holder) *atomic.Uint32 {
+	if v, ok := feed.used.Load(h); ok {
 		return v.(*atomic.Uint32)
 	}
 	fresh := &atomic.Uint32{}
-	fresh.Store(uint32(m.config.assumed()))
-	v, _ := m.used.LoadOrStore(h, fresh)
+	fresh.Store(uint32(feed.config.assumed()))
+	v, _ := feed.used.LoadOrStore(h, fresh)
 	return v.(*atomic.Uint32)
 }
 
 // extrasOf returns the values of extra_key that requests to h carried lately.
-func (m *Manager) extrasOf(h fleet.Holder) *extras {
-	if v, ok := m.extras.Load(h); ok {
+func (feed *Feed) extrasOf(h fleet.Holder) *extras {
+	if v, ok := feed.extras.Load(h); ok {
 		return v.(*extras)
 	}
-	v, _ := m.extras.LoadOrStore(h, &extras{})
+	v, _ := feed.extras.LoadOrStore(h, &extras{})
 	return v.(*extras)
 }
 
@@ -101,28 +101,28 @@ func (m *Manager) extrasOf(h fleet.Holder) *extras {
 const checkEvery = time.Second
 
 // Run follows the fleet until ctx ends; that is no error. A configured listener that cannot be opened is an error.
-func (m *Manager) Run(ctx context.Context) error {
+func (feed *Feed) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	failed := make(chan error, 1)
 	var listening sync.WaitGroup
-	if m.listener != nil {
-		if err := m.listener.Listen(); err != nil {
+	if feed.listener != nil {
+		if err := feed.listener.Listen(); err != nil {
 			return fmt.Errorf("listen for KV events: %w", err)
 		}
-		listening.Go(func() { failed <- m.listener.Run(ctx) })
+		listening.Go(func() { failed <- feed.listener.Run(ctx) })
 	}
 	defer listening.Wait()
-	defer m.stopAll()
+	defer feed.stopAll()
 	defer cancel()
 
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	for {
-		snap := m.fleet.Snapshot()
-		m.began.Store(time.Now().UnixNano())
-		m.reconcile(ctx, snap)
-		m.began.Store(0)
+		snap := feed.fleet.Snapshot()
+		feed.began.Store(time.Now().UnixNano())
+		feed.reconcile(ctx, snap)
+		feed.began.Store(0)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -137,9 +137,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-snap.Superseded():
 		case <-ticker.C:
 			now := time.Now()
-			m.began.Store(now.UnixNano())
-			m.look(now)
-			m.began.Store(0)
+			feed.began.Store(now.UnixNano())
+			feed.look(now)
+			feed.began.Store(0)
 		}
 	}
 }
@@ -151,10 +151,10 @@ const stuck = 20 * time.Second
 // Oldest returns for how long the application of events has made no progress, and the holder that waits; 0 if no events
 // are being applied. While other streams make progress, a stream without progress counts only after the time stuck.
 // Oldest takes no lock that is held while events are applied.
-func (m *Manager) Oldest(now time.Time) (age time.Duration, who string) {
+func (feed *Feed) Oldest(now time.Time) (age time.Duration, who string) {
 	var moved int64
-	age, who = ageOf(&m.began, now), "the follower of all streams"
-	for _, f := range m.list() {
+	age, who = ageOf(&feed.began, now), "the follower of all streams"
+	for _, f := range feed.list() {
 		moved = max(moved, f.moved.Load())
 		if a := ageOf(&f.began, now); a >= age && a > 0 {
 			age, who = a, fmt.Sprintf("%s, rank %d", f.url, f.rank)
@@ -174,33 +174,33 @@ func ageOf(began *atomic.Int64, now time.Time) time.Duration {
 }
 
 // step notes that the present check or reconciliation makes progress.
-func (m *Manager) step() {
-	if m.began.Load() != 0 { // otherwise a test calls it directly
-		m.began.Store(time.Now().UnixNano())
+func (feed *Feed) step() {
+	if feed.began.Load() != 0 { // otherwise a test calls it directly
+		feed.began.Store(time.Now().UnixNano())
 	}
 }
 
 // look checks the time limits of each stream.
-func (m *Manager) look(now time.Time) {
-	for _, f := range m.list() {
+func (feed *Feed) look(now time.Time) {
+	for _, f := range feed.list() {
 		f.look(now)
-		m.step()
+		feed.step()
 	}
 }
 
-func (m *Manager) list() []*follower {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := make([]*follower, 0, len(m.streams))
-	for _, f := range m.streams {
+func (feed *Feed) list() []*follower {
+	feed.mu.Lock()
+	defer feed.mu.Unlock()
+	all := make([]*follower, 0, len(feed.streams))
+	for _, f := range feed.streams {
 		all = append(all, f)
 	}
 	return all
 }
 
 // reconcile starts, stops and replaces streams so that they match the snapshot.
-func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
-	m.forgetAbsent(snap)
+func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
+	feed.forgetAbsent(snap)
 	wanted := map[fleet.Holder]zmq.Source{}
 	for _, w := range snap.Workers() {
 		adapters := false
@@ -209,7 +209,7 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		}
 		for _, h := range w.Holders {
 			if adapters {
-				m.keysOf(h).Or(uint32(kvevent.KeyLoRA))
+				feed.keysOf(h).Or(uint32(kvevent.KeyLoRA))
 			}
 		}
 		for _, e := range w.Facts.Events {
@@ -218,69 +218,69 @@ func (m *Manager) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 			}
 		}
 	}
-	for _, f := range m.list() {
-		m.step()
+	for _, f := range feed.list() {
+		feed.step()
 		w := snap.Worker(f.holder)
 		source, ok := wanted[f.holder]
 		switch {
 		case w == nil:
-			m.end(f, "the worker left")
+			feed.end(f, "the worker left")
 			// The stream may have set the trust after the fleet forgot the worker, which may come back without events.
-			m.fleet.ResetTrust(f.holder)
+			feed.fleet.ResetTrust(f.holder)
 		case f.bound:
-			if f.outdated(w) || f.renew.Load() || f.generation.Load() != m.router.Generation(f.holder) {
-				m.end(f, "the worker or the index changed")
+			if f.outdated(w) || f.renew.Load() || f.generation.Load() != feed.router.Generation(f.holder) {
+				feed.end(f, "the worker or the index changed")
 			}
 		case !ok:
-			m.end(f, "the worker publishes no events")
-			m.fleet.ResetTrust(f.holder)
-		case source != f.source || f.outdated(w) || f.renew.Load() || f.generation.Load() != m.router.Generation(f.holder):
-			m.end(f, "the worker or the index changed")
+			feed.end(f, "the worker publishes no events")
+			feed.fleet.ResetTrust(f.holder)
+		case source != f.source || f.outdated(w) || f.renew.Load() || f.generation.Load() != feed.router.Generation(f.holder):
+			feed.end(f, "the worker or the index changed")
 		}
 	}
 	for h, source := range wanted {
-		m.mu.Lock()
-		_, running := m.streams[h]
-		m.mu.Unlock()
+		feed.mu.Lock()
+		_, running := feed.streams[h]
+		feed.mu.Unlock()
 		// A worker that serves no model has no index.
-		if w := snap.Worker(h); !running && m.router.Generation(h) != 0 {
-			m.begin(ctx, m.newStream(w, h, source))
+		if w := snap.Worker(h); !running && feed.router.Generation(h) != 0 {
+			feed.begin(ctx, feed.newStream(w, h, source))
 		}
 	}
 }
 
 // forgetAbsent forgets the holders that left since the last snapshot, and what was learned from requests about holders
 // with a new process. This concerns holders without events, too: the index and policies have guesses about them.
-func (m *Manager) forgetAbsent(snap *fleet.Snapshot) {
-	for h := range m.present {
+func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
+	for h := range feed.present {
 		if snap.Worker(h) == nil {
-			delete(m.present, h)
-			m.router.Forget(h)
-			m.step()
+			delete(feed.present, h)
+			feed.router.Forget(h)
+			feed.step()
 		}
 	}
 	for _, w := range snap.Workers() {
 		for _, h := range w.Holders {
-			if was, known := m.present[h]; known && was != w.Incarnation {
-				m.forgetLearned(h)
-				m.log.Info("another process serves there: everything learned from requests is forgotten", "worker", w.URL, "rank", snap.Rank(h))
+			if was, known := feed.present[h]; known && was != w.Incarnation {
+				feed.forgetLearned(h)
+				feed.log.Info("another process serves there: everything learned from requests is forgotten", "worker", w.URL, "rank", snap.Rank(h))
 			}
-			m.present[h] = w.Incarnation
+			feed.present[h] = w.Incarnation
 		}
 	}
 }
 
 // forgetLearned forgets what was learned from requests. A holder with an event stream keeps the announced blocks: the
 // stream shows a restart by itself, and may have learned the new process already.
-func (m *Manager) forgetLearned(h fleet.Holder) {
-	m.mu.Lock()
-	f := m.streams[h]
-	m.mu.Unlock()
+func (feed *Feed) forgetLearned(h fleet.Holder) {
+	feed.mu.Lock()
+	f := feed.streams[h]
+	feed.mu.Unlock()
 	if f != nil && f.hasEvents() {
-		m.router.ForgetLearned(h)
+		feed.router.ForgetLearned(h)
 		return
 	}
-	m.router.Forget(h)
+	feed.router.Forget(h)
 }
 
 // outdated reports whether the worker's facts that the stream was made from have changed.
@@ -288,37 +288,37 @@ func (s *stream) outdated(w *fleet.Worker) bool {
 	return s.engine != w.Facts.Engine || s.ranks != w.Facts.Ranks || s.version != w.Facts.Version
 }
 
-func (m *Manager) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) *stream {
-	rank := m.fleet.Snapshot().Rank(h)
+func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) *stream {
+	rank := feed.fleet.Snapshot().Rank(h)
 	s := &stream{
-		router: m.router, fleet: m.fleet, config: &m.config,
-		log:    m.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
+		router: feed.router, fleet: feed.fleet, config: &feed.config,
+		log:    feed.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine, version: w.Facts.Version,
-		source: source, used: m.keysOf(h), extras: m.extrasOf(h), turn: m.turnOf(w.ID),
-		state: state{started: time.Now(), processedThen: m.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, logged: fleet.TrustApproximate},
+		source: source, used: feed.keysOf(h), extras: feed.extrasOf(h), turn: feed.turnOf(w.ID),
+		state: state{started: time.Now(), processedThen: feed.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, logged: fleet.TrustApproximate},
 	}
 	s.removals = removalsOf(s.engine, s.version)
-	s.generation.Store(m.router.Generation(h))
+	s.generation.Store(feed.router.Generation(h))
 	return s
 }
 
 // turnOf returns the mutex that a worker's streams take to change the index, so that only one of them waits for the
 // index at a time. The index serves its writers, decisions included, in order: otherwise each decision could wait for
 // 256 events of a worker with 256 ranks.
-func (m *Manager) turnOf(id fleet.WorkerID) *sync.Mutex {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	turn := m.turns[id]
+func (feed *Feed) turnOf(id fleet.WorkerID) *sync.Mutex {
+	feed.mu.Lock()
+	defer feed.mu.Unlock()
+	turn := feed.turns[id]
 	if turn == nil {
 		turn = &sync.Mutex{}
-		m.turns[id] = turn
+		feed.turns[id] = turn
 	}
 	return turn
 }
 
 // begin follows a holder's own endpoint.
-func (m *Manager) begin(ctx context.Context, s *stream) {
-	sub := zmq.NewSubscriber(s.source, m.config.wire(s.ranks), s)
+func (feed *Feed) begin(ctx context.Context, s *stream) {
+	sub := zmq.NewSubscriber(s.source, feed.config.wire(s.ranks), s)
 	s.wire = sub.Stats
 	sctx, cancel := context.WithCancel(ctx)
 	stop := func() {
@@ -326,9 +326,9 @@ func (m *Manager) begin(ctx context.Context, s *stream) {
 		cancel()
 	}
 	f := &follower{stream: s, stop: stop, done: make(chan struct{})}
-	m.mu.Lock()
-	m.streams[s.holder] = f
-	m.mu.Unlock()
+	feed.mu.Lock()
+	feed.streams[s.holder] = f
+	feed.mu.Unlock()
 	s.mu.Lock()
 	s.assess(time.Now())
 	s.mu.Unlock()
@@ -342,21 +342,21 @@ func (m *Manager) begin(ctx context.Context, s *stream) {
 }
 
 // end stops a stream, waits for it, and forgets its holder. The next stream of the holder begins with its history.
-func (m *Manager) end(f *follower, why string) {
+func (feed *Feed) end(f *follower, why string) {
 	f.stop()
 	<-f.done
-	m.mu.Lock()
-	if m.streams[f.holder] == f {
-		delete(m.streams, f.holder)
+	feed.mu.Lock()
+	if feed.streams[f.holder] == f {
+		delete(feed.streams, f.holder)
 	}
-	m.mu.Unlock()
-	m.router.Forget(f.holder)
+	feed.mu.Unlock()
+	feed.router.Forget(f.holder)
 	f.log.Info("stopped following KV events", "why", why)
 }
 
 // stopAll stops all streams. The index keeps its content, since the process ends.
-func (m *Manager) stopAll() {
-	all := m.list()
+func (feed *Feed) stopAll() {
+	all := feed.list()
 	for _, f := range all {
 		f.stop()
 	}
