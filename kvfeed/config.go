@@ -7,7 +7,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// Config are the settings of a [Feed]. A zero field means its default.
+// Config are the settings of a [Feed]. A zero field means its default. The tags are the names in the section "events"
+// of the configuration file of warmpath serve.
 type Config struct {
 	// Listen is a ZMQ endpoint to bind for engines that connect to the router. Their topic kv@<host:port>@<model> names
 	// the worker. Default "": none.
@@ -33,14 +34,15 @@ type Config struct {
 	AssumeExtraKey bool `yaml:"assume_extra_key"`
 	// Seeds are tried, besides vLLM's default, to identify an engine's hash chain. Default "0" and "42".
 	Seeds []string `yaml:"seeds"`
-	// BlockSize is the configured size of the router's own blocks, in tokens. The stream warns when events show that the
-	// router cannot use it. Default 0: none was configured.
+	// BlockSize is the value of warmpath.Options.BlockSize, in tokens. It only serves a warning: the log has a line when
+	// an engine's blocks are smaller, because the router then uses the smaller size. Default 0: no warning.
 	BlockSize int `yaml:"-"`
-	// ZMQ are the settings of each stream. Default zmq.DefaultConfig.
+	// ZMQ are the settings of each stream: times, retries, and bounds of memory. The ranks of a worker share PendingBytes
+	// and MaxMessage. Default zmq.DefaultConfig.
 	ZMQ zmq.Config `yaml:"-"`
 }
 
-// DefaultConfig returns the meaning of a zero Config.
+// DefaultConfig returns a Config with each default in its field. It means the same as Config{}.
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {

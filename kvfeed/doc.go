@@ -1,13 +1,44 @@
-// Package kvfeed keeps the index true. It follows one ordered stream of KV events for each holder, applies it through
-// the Router, and sets the trust of the holder: how far its entries in the index can be believed, and why.
+// Package kvfeed keeps a router's index true. A [Feed] follows one ordered stream of KV events for each holder of the
+// router's fleet, applies it to the index, and sets the trust of the holder: how far its entries in the index can be
+// believed, and why.
 //
-// It knows what gaps of a stream and missing fields of an event mean for the claims. It does not know the wire (kvevent
-// and kvevent/zmq do), where workers come from (discovery does) and how requests are routed.
+// The one call:
 //
 //	feed := kvfeed.New(router, kvfeed.Config{}, logger)
-//	err := feed.Run(ctx)
+//	err := feed.Run(ctx) // until ctx ends; in a goroutine of its own
 //
-// Two rules decide everything here. First, the index may know too little, which costs time, but never claim too much:
-// an event that could belong to another request than it seems to is not applied. Second, trust is never better than the
-// worst thing that happened since the holder's cache was last known to be empty.
+// The feed follows each worker whose [fleet.Facts] have an event source ([fleet.EventSource]), from [fleet.Fleet.Put]
+// to [fleet.Fleet.Remove]. It dials the engine's sockets and asks for the history. One more call is needed if
+// requests carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent.
+//
+// The package knows what gaps of a stream and missing fields of an event mean for the claims of the index. It does not
+// know the bytes on the wire (kvevent and kvevent/zmq do), where workers come from, and how requests are routed.
+//
+// # What it guarantees
+//
+//   - The index may know too little, which costs time. It never claims a block that the holder does not have, except
+//     while an event is under way. The feed does not apply an event that could belong to another request than it seems
+//     to.
+//   - Trust is never better than the worst thing that happened since the holder's cache was last known to be empty.
+//   - When a holder leaves, restarts, or loses a part of its history, its blocks are forgotten.
+//
+// # Without this package
+//
+// A program that calls [warmpath.Router.Store], Remove and Clear by itself must keep the same rules. Otherwise the
+// index claims blocks that are gone, and requests wait for prompts that have to be computed again.
+//
+//   - Order: one goroutine applies the events of a holder, in the order of their sequence numbers.
+//   - Loss: after a gap that no replay fills, after a message that cannot be decoded, and after a batch with
+//     [kvevent.Batch.Incomplete], call [warmpath.Router.Forget]. The lost events may have removed blocks.
+//   - Restart: when an engine's sequence begins again, call [warmpath.Router.Forget] before the first new event.
+//   - Other requests' blocks: do not store an event with keys that cannot be read ([kvevent.Event.Unread]), or with
+//     keys that requests use and its format has no field for ([kvevent.Event.Hidden]). Set
+//     [kvindex.Stored.RootUnknown] where only the begin of the chain is in doubt.
+//   - Tiers: removals and resets count for one tier. A tier that announces no removals needs a time limit.
+//   - New index: when the generation that Store returns, or [warmpath.Router.Generation] after a change of the fleet,
+//     differs from the last one, forget the holder and replay its history.
+//   - Leaving: after [fleet.Fleet.Remove], stop the holder's stream first, then call [warmpath.Router.Forget]. Its id
+//     may belong to another holder later.
+//   - Trust: call [fleet.Fleet.SetTrust] with [fleet.TrustExact] only when the history is complete since the holder's
+//     cache was empty.
 package kvfeed

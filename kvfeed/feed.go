@@ -15,8 +15,9 @@ import (
 	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
-// Feed follows the events of every holder of a router's fleet. Run is called once; the other methods may be called
-// from any goroutine.
+// Feed follows the events of every holder of a router's fleet. Make it with [New]. Run is called once. The other
+// methods may be called from any goroutine, before, during and after Run. A router has one Feed: two would apply each
+// event twice.
 type Feed struct {
 	router   *warmpath.Router
 	fleet    *fleet.Fleet
@@ -42,9 +43,13 @@ type follower struct {
 	bound bool          // the engine connected to the router
 }
 
-// New returns a Feed that feeds router. It starts nothing.
+// New returns a Feed that applies events to router, for the holders of router's fleet. It starts nothing. The lines of
+// log name the worker and its rank; nil logs nothing.
 func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	c = c.withDefaults()
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
 	if c.Listen != "" {
 		feed.listener = zmq.NewListener(c.Listen, c.ZMQ, feed.accept)
@@ -52,7 +57,8 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	return feed
 }
 
-// ListenEndpoint returns the endpoint that engines may connect to, with its real port after Run opened it; "" is none.
+// ListenEndpoint returns the endpoint of [Config.Listen], with its real port once Run has opened it. "" means that no
+// endpoint is configured.
 func (feed *Feed) ListenEndpoint() string {
 	if feed.listener == nil {
 		return ""
@@ -60,9 +66,10 @@ func (feed *Feed) ListenEndpoint() string {
 	return feed.listener.Endpoint()
 }
 
-// Scoped notes that a request with this cache_salt and extra_key will be sent to h. From then on, stored events without
-// such keys are not believed where the keys matter. So it must be called before the request is sent. It costs a map
-// lookup.
+// Scoped notes that a request with this cache_salt and extra_key will be sent to h; "" is none. Call it between
+// [warmpath.Router.Route] and the sending of the request. From then on, stored events without such keys are not
+// believed where the keys matter: some engines do not announce which request's keys a block belongs to. A call costs a
+// map lookup.
 func (feed *Feed) Scoped(h fleet.Holder, salt, extra string) {
 	var keys kvevent.Keys
 	if salt != "" {
@@ -100,7 +107,9 @@ func (feed *Feed) extrasOf(h fleet.Holder) *extras {
 // checkEvery is the time between two checks of all streams. A passed time limit is found at most so much later.
 const checkEvery = time.Second
 
-// Run follows the fleet until ctx ends; that is no error. A configured listener that cannot be opened is an error.
+// Run follows the fleet until ctx ends, and returns nil then. A [Config.Listen] that cannot be opened, or that stops
+// listening, is an error. An engine that cannot be reached is none: it shows in the holder's trust, and is dialled
+// again. When Run returns, all its goroutines have ended; the index and the trust stay as they were.
 func (feed *Feed) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -148,9 +157,10 @@ func (feed *Feed) Run(ctx context.Context) error {
 // large operation. Both take less than 20 s; a longer time is a stall.
 const stuck = 20 * time.Second
 
-// Oldest returns for how long the application of events has made no progress, and the holder that waits; 0 if no events
-// are being applied. While other streams make progress, a stream without progress counts only after the time stuck.
-// Oldest takes no lock that is held while events are applied.
+// Oldest returns for how long the application of events has made no progress at now, and the holder that waits, in
+// words. It is for health checks. It returns 0 if no events are being applied. While other streams make progress, a
+// stream without progress counts only after 20 s. Oldest takes no lock that is held while events are applied, so it
+// returns at once even during a stall.
 func (feed *Feed) Oldest(now time.Time) (age time.Duration, who string) {
 	var moved int64
 	age, who = ageOf(&feed.began, now), "the follower of all streams"

@@ -9,16 +9,17 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Stats is what one holder's event stream has counted since it began, and its state now. In JSON it is a part of what
-// GET /admin/workers says of the holder.
+// Stats is what one holder's event stream has counted since it began, and its state now. A stream begins anew, with all
+// counters at 0, when its worker's facts or the model's index change. In JSON it is a part of what GET /admin/workers
+// says of the holder.
 type Stats struct {
 	Holder fleet.Holder `json:"-"`
 	Worker string       `json:"-"` // URL
-	Rank   int          `json:"-"`
+	Rank   int          `json:"-"` // global data-parallel rank
 	Trust  fleet.Trust  `json:"-"`
 	Why    string       `json:"-"` // the reason of Trust
 
-	Endpoint  string `json:"events_endpoint"`
+	Endpoint  string `json:"events_endpoint"` // "bound " and the peer's address if the engine connected to Config.Listen
 	Replay    string `json:"replay_endpoint,omitempty"`
 	Connected bool   `json:"events_connected"`
 	Hash      string `json:"engine_hash,omitempty"` // how the engine hashes its blocks, if the stream could find it out
@@ -27,21 +28,21 @@ type Stats struct {
 	HasSequence bool       `json:"-"`
 	LastEvent   *time.Time `json:"last_event,omitempty"` // UTC; nil before the first event
 
-	Messages    uint64 `json:"messages"`
-	Applied     uint64 `json:"events_applied"`
+	Messages    uint64 `json:"messages"`             // received in order, live or replayed
+	Applied     uint64 `json:"events_applied"`       // all others, Skipped included
 	Unapplied   uint64 `json:"events_unapplied"`     // stored events that could belong to another request than it seems
 	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, or not usable
 	Undecodable uint64 `json:"messages_undecodable"` // dropped whole
 	Foreign     uint64 `json:"messages_foreign"`     // no KV events
 	Misdirected uint64 `json:"messages_misdirected"` // of another rank, not applied
-	Gaps        uint64 `json:"gaps"`
-	Replays     uint64 `json:"replays"` // requested because messages were missing
-	Checks      uint64 `json:"checks"`  // replays requested to find out whether messages are missing
-	Replayed    uint64 `json:"replayed"`
-	Duplicates  uint64 `json:"duplicates"`
-	Lost        uint64 `json:"lost"`
-	Restarts    uint64 `json:"restarts"`
-	Forgotten   uint64 `json:"forgotten"` // times all that was known of the holder was dropped
+	Gaps        uint64 `json:"gaps"`                 // times that a sequence number was ahead of the expected one
+	Replays     uint64 `json:"replays"`              // requested because messages were missing
+	Checks      uint64 `json:"checks"`               // replays requested to find out whether messages are missing
+	Replayed    uint64 `json:"replayed"`             // messages of replays that were new
+	Duplicates  uint64 `json:"duplicates"`           // messages that came again and were dropped
+	Lost        uint64 `json:"lost"`                 // messages given up: no replay brought them
+	Restarts    uint64 `json:"restarts"`             // of the engine, as its sequence numbers show
+	Forgotten   uint64 `json:"forgotten"`            // times all that was known of the holder was dropped
 	LastError   string `json:"last_error,omitempty"`
 
 	Stored      uint64 `json:"-"` // events of each kind
@@ -52,11 +53,12 @@ type Stats struct {
 
 // Tag counts skipped events of one name.
 type Tag struct {
-	Name  string
+	Name  string // as the engine wrote it; "other" stands for all names beyond a bound
 	Count uint64
 }
 
-// Stats describes all streams, by worker URL and rank. Holders without events have none.
+// Stats describes all streams, sorted by worker URL and rank. Holders without events have none. The result belongs to
+// the caller. A call takes the lock of each stream for a moment, so it may wait for a large message.
 func (feed *Feed) Stats() []Stats {
 	feed.mu.Lock()
 	streams := slices.Collect(maps.Values(feed.streams))
