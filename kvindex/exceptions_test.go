@@ -44,3 +44,19 @@ func TestExceptionsThatEndTakeNoMemory(t *testing.T) {
 		})
 	}
 }
+
+// A block that becomes a point may have children that end before the next block. An eviction drops points from the last
+// one to the first, so the block must come before them.
+func TestABlockThatBecomesAPointComesBeforeItsChildren(t *testing.T) {
+	tokens := make([]block.Token, 24)
+	x := seeded(t, 16, drawn)
+	x.Store(0, &Stored{Hashes: []uint64{1}, Tokens: tokens[:16], BlockSize: 16})
+	x.Store(0, &Stored{Hashes: []uint64{2}, Tokens: tokens[16:], BlockSize: 8, Parent: 1, HasParent: true})
+	x.Store(0, &Stored{Hashes: []uint64{1}, BlockSize: 8}) // covers less now
+	if x.pointed != 2 {
+		t.Fatalf("%d points, want the block and its child", x.pointed)
+	}
+	if x.evict(nil, func() bool { return x.blocks.held == 0 && x.pointed == 0 }); x.blocks.extraBytes != 0 {
+		t.Errorf("%d bytes are left", x.blocks.extraBytes)
+	}
+}

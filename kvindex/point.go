@@ -66,6 +66,15 @@ func (l *list) push(kind int, p *point) {
 	l.last = p
 }
 
+func (l *list) pushFront(kind int, p *point) {
+	if p.links[kind].next = l.first; l.first != nil {
+		l.first.links[kind].prev = p
+	} else {
+		l.last = p
+	}
+	l.first = p
+}
+
 func (l *list) remove(kind int, p *point) {
 	k := &p.links[kind]
 	if k.prev != nil {
@@ -428,23 +437,18 @@ func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 // of from now on is more than a claim can. It reports false when there is no room for that.
 func (x *Index) fold(h *holder, at spot) (*point, bool) {
 	b := &x.blocks
-	type folding struct {
-		at     spot
-		parent *point
-		p      *point
-	}
-	all := []folding{{at: at}}
+	all := []spot{at}
 	for k := 0; k < len(all); k++ { // parents first
 		b.steps++
-		at := all[k].at
+		at := all[k]
 		s := b.strands.At(at.strand())
 		if up := at + 1; up.offset() < s.length && b.stateAt(up, h.id).named&(known|unnamed) != 0 {
-			all = append(all, folding{at: up})
+			all = append(all, up)
 		}
 		for c := s.child; c != 0; c = b.strands.At(c).next {
 			b.steps++
 			if up := spotOf(c, 0); b.strands.At(c).hung() == at.offset() && b.stateAt(up, h.id).named&(known|unnamed) != 0 {
-				all = append(all, folding{at: up})
+				all = append(all, up)
 			}
 		}
 	}
@@ -452,8 +456,7 @@ func (x *Index) fold(h *holder, at spot) (*point, bool) {
 		return nil, false
 	}
 	points := make(map[spot]*point, len(all))
-	for k := range all {
-		at := all[k].at
+	for _, at := range all {
 		st := b.stateAt(at, h.id)
 		hash, _ := b.hash(at)
 		p := &point{hash: hash, at: at, end: b.end(at) * x.size}
@@ -478,7 +481,7 @@ func (x *Index) fold(h *holder, at spot) (*point, bool) {
 				pin.anchored--
 			}
 		}
-		pin.points.push(ofPin, p)
+		pin.points.pushFront(ofPin, p) // a parent comes before its children, and some may end in the next block
 		up := b.before(at)
 		if p.parent = points[up]; p.parent != nil {
 			p.parent.kids++
