@@ -20,9 +20,10 @@ check: ## format, vet, staticcheck, architecture and the fast tests: under a min
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
 	$(GO) test -short ./...
+	cd examples && $(GO) vet ./... && $(GO) test ./...
 
 test: ## every test: some 10 minutes on two cores; the last lines name what skipped, and the command that installs what it needs
-	$(GO) test -v ./... 2>&1 | awk -f test/skipped.awk
+	{ $(GO) test -v ./...; s=$$?; (cd examples && $(GO) test -v ./...) && exit $$s; } 2>&1 | awk -f test/skipped.awk
 
 race: ## make test -short under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -race -short ./...
@@ -79,4 +80,4 @@ demo: ## three policies on mock engines, side by side in one process
 	$(GO) run ./cmd/warmpath demo
 
 tidy: ## go.mod of every module
-	$(GO) mod tidy && (cd tools && $(GO) mod tidy) && cd bench && $(GO) mod tidy
+	$(GO) mod tidy && for m in tools bench examples; do (cd $$m && $(GO) mod tidy) || exit 1; done

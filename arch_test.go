@@ -132,6 +132,26 @@ func TestDependenciesHaveOneHome(t *testing.T) {
 	}
 }
 
+// The examples are a module of their own, as a user's program is, and use only what a user can import. Their tests may
+// use this module's mock engines.
+func TestExamplesImportPublicPackages(t *testing.T) {
+	programs, err := filepath.Glob("examples/*/main.go")
+	if err != nil || len(programs) < 3 {
+		t.Fatalf("%d examples found: %v", len(programs), err)
+	}
+	for _, path := range programs {
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range parsed.Imports {
+			if strings.Contains(spec.Path.Value, "/internal/") {
+				t.Errorf("%s imports %s, which a user cannot", path, spec.Path.Value)
+			}
+		}
+	}
+}
+
 func TestCoreTouchesNothing(t *testing.T) {
 	for _, f := range goFiles(t) {
 		if f.test || !slices.Contains(core, f.dir) {

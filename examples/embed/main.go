@@ -1,0 +1,150 @@
+// Command embed routes requests to workers by what their KV caches hold: the router as a library, without a gateway.
+//
+//	go run ./embed -model MODEL http://gpu-1:8000,tcp://gpu-1:5557,tcp://gpu-1:5657 http://gpu-2:8000,…
+//
+// Each argument is a worker: its URL, the endpoint of its KV events, and the endpoint of its replay socket.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvfeed"
+)
+
+func main() {
+	model := flag.String("model", "mock", "`NAME` of the model, as the workers serve it")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		log.Fatal("name at least one worker: URL,EVENTS,REPLAY")
+	}
+	if err := run(context.Background(), os.Stdout, *model, flag.Args()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run routes one prompt three times. From the second time on, the router knows which worker has it cached.
+func run(ctx context.Context, out io.Writer, model string, addresses []string) error {
+	workers := fleet.New(fleet.Config{})
+	router, err := warmpath.New(warmpath.Options{Fleet: workers})
+	if err != nil {
+		return err
+	}
+	for _, address := range addresses {
+		part := strings.Split(address+",,", ",") // what is not given is ""
+		facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: model}}, BlockSize: 16}
+		if part[1] != "" {
+			facts.Events = []fleet.EventSource{{Endpoint: part[1], Replay: part[2]}}
+		}
+		workers.Put(part[0], facts)
+	}
+
+	// The feed keeps the index true. The upkeep gives back the load of lost requests, and the ids of workers that left.
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	feed := kvfeed.New(router, kvfeed.Config{}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	running.Go(func() { _ = feed.Run(ctx) }) // without Config.Listen, Run returns no error
+	running.Go(func() { upkeep(ctx, router) })
+	awaitHistory(ctx, workers)
+
+	prompt := make([]block.Token, 200) // a program's tokens come from its tokenizer, or from vLLM's POST /tokenize
+	for i := range prompt {
+		prompt[i] = block.Token(1000 + i)
+	}
+	for range 3 {
+		d, err := router.Route(ctx, &warmpath.Request{Model: model, Tokens: prompt, MaxTokens: 8, Now: now(), Random: rand.Uint64()})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, d) // before Done and Recycle, after which the decision belongs to the router again
+		outcome := fleet.OutcomeServed
+		err = send(ctx, d.Worker.URL, model, prompt, func() { d.FirstToken(now()) })
+		if err != nil {
+			outcome = fleet.OutcomeFailed
+		}
+		d.Done(outcome, now())
+		d.Recycle()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func now() int64 { return time.Now().UnixNano() }
+
+// awaitHistory waits until the feed has read what each worker has cached, at most two seconds. A server need not wait:
+// until then it routes by load, and by what it sent where.
+func awaitHistory(ctx context.Context, workers *fleet.Fleet) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for _, w := range workers.Snapshot().Workers() {
+		for exact := len(w.Facts.Events) == 0; !exact && ctx.Err() == nil; <-time.After(time.Millisecond) {
+			trust, _ := workers.Snapshot().Trust(w.Holders[0])
+			exact = trust == fleet.TrustExact
+		}
+	}
+}
+
+// upkeep runs until ctx ends.
+func upkeep(ctx context.Context, router *warmpath.Router) {
+	tick := time.NewTicker(30 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			router.Fleet().Expire(now())
+			router.Reclaim(now())
+		}
+	}
+}
+
+// send sends the prompt to a worker and reads the answer to its end. It calls token for each piece of the answer; the
+// decision counts only the first call.
+func send(ctx context.Context, url, model string, prompt []block.Token, token func()) error {
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": 8, "stream": true})
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(io.LimitReader(response.Body, 1000))
+		return fmt.Errorf("%s answered %s: %s", url, response.Status, why)
+	}
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "data: {") {
+			token()
+		}
+	}
+	return lines.Err()
+}

@@ -1,0 +1,14 @@
+module github.com/warmpath/warmpath/examples
+
+go 1.26.0
+
+require github.com/warmpath/warmpath v0.0.0
+
+require (
+	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
+	github.com/valyala/fastjson v1.6.10 // indirect
+	github.com/zeebo/xxh3 v1.1.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)
+
+replace github.com/warmpath/warmpath => ../
