@@ -211,8 +211,8 @@ f:4:13: "soon" is not a duration such as 50ms, 2s or 1m30s
 f:5:3: the key "max_wait" stands twice, first on line 4
 f:6:16: a list stands where a duration such as 2s is expected
 f:7:12: "99999999999999999999" is out of range
-f:8:15: there is no anchor &unknown before this alias
-f:9:16: "!percent" is a tag without a meaning here: leave it out`
+f:8:15: there is no anchor (&…) of this alias before it: write a value that begins with * in quotes
+f:9:16: a tag (!…) has no meaning here: leave it out, or write a value that begins with ! in quotes`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v\nwant\n%s", err, want)
 	}

@@ -24,8 +24,9 @@ var (
 	// setting is NAME=VALUE where NAME names a secret: a flag, an option of --worker, a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
 	// planted matches a secret in a file, valid YAML or not: NAME: VALUE, NAME VALUE or NAME=VALUE. A tag, an anchor, a
-	// quote or a block indicator may precede the value. The value may stand on the next line.
-	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)(?:[&!][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*(.*)`)
+	// quote or a block indicator may precede the value, which may stand on the next line. The first group has what precedes it: a
+	// secret that begins with such a sign and is not in quotes.
+	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)((?:[&!*][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*)(.*)`)
 	// nextKey is the beginning of the next key on the same line: there the value before it ends.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
 )
@@ -101,7 +102,10 @@ func secretsOf(data []byte) (found []string) {
 	}
 	text := kept.String()
 	for _, match := range planted.FindAllStringSubmatchIndex(text, -1) {
-		first := nextKey.Split(text[match[2]:match[3]], 2)[0]
+		for _, word := range strings.FieldsFunc(text[match[2]:match[3]], splits) {
+			found = append(found, word, strings.TrimLeft(word, signs))
+		}
+		first := nextKey.Split(text[match[4]:match[5]], 2)[0]
 		if strings.HasSuffix(strings.TrimSpace(first), ":") { // the next key: this one has no value
 			continue
 		}
@@ -109,11 +113,16 @@ func secretsOf(data []byte) (found []string) {
 		for _, line := range append([]string{first}, continued(text[match[1]:], len(name)-len(strings.TrimLeft(name, " ")))...) {
 			value := strings.TrimSpace(line)
 			found = append(found, value, strings.Trim(value, `"'{}[], `))
-			found = append(found, strings.FieldsFunc(value, splits)...)
+			for _, word := range strings.FieldsFunc(value, splits) {
+				found = append(found, word, strings.TrimLeft(word, signs))
+			}
 		}
 	}
 	return found
 }
+
+// signs have a meaning at the beginning of a value without quotes. A message may quote the rest of the value.
+const signs = "!&*|>%@`?-"
 
 // aKey is a line that begins with a key.
 var aKey = regexp.MustCompile(`^\s*(?:- +)?["']?[\w.-]+["']?:(?:\s|$)`)

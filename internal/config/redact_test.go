@@ -186,7 +186,10 @@ queue:
 			"'" + line, "x" + line, "{" + line, "[" + line, "!!int " + line, "&a " + line, "*a " + line, "<<: " + line, "%" + line, "@" + line, "`" + line, "|\n" + line,
 			line + line, line[:len(line)/2] + "\n", bare + "'\n", bare + "\"\n", bare + "}\n", bare + " [\n", strings.ReplaceAll(line, "\"", ""),
 			strings.Replace(line, ": ", ": - ", 1), strings.Replace(line, ": ", ": !!int ", 1), strings.Replace(line, ": ", ": [", 1), strings.Replace(line, ": ", ": {", 1),
-			strings.Replace(line, ": ", ": &b ", 1), strings.Replace(line, "_", "", 1), strings.Replace(line, "e", "é", 1), "      " + strings.Replace(line, ":", "", 1), "      " + line,
+			strings.Replace(line, ": ", ": &b ", 1), strings.Replace(line, ": ", ": !", 1), strings.Replace(line, ": ", ": *", 1),
+			strings.Replace(line, ": ", ": &", 1), strings.Replace(line, ": ", ": |", 1), strings.Replace(line, ": ", ": !!", 1),
+			strings.Replace(line, ": ", ": ![", 1), strings.Replace(line, ": ", ": !a *", 1),
+			strings.Replace(line, "_", "", 1), strings.Replace(line, "e", "é", 1), "      " + strings.Replace(line, ":", "", 1), "      " + line,
 		} {
 			text := strings.Join(lines[:i], "") + broken + strings.Join(lines[i+1:], "")
 			message := errorOf(t, text)
@@ -200,6 +203,29 @@ queue:
 		}
 	}
 	t.Logf("%d files, %d refused", tried, refused)
+}
+
+// A value that begins with a sign of YAML and has no quotes may be a password.
+func TestASecretThatYAMLTakesForATagOrAnAliasIsNotShown(t *testing.T) {
+	for _, form := range []string{
+		"admin:\n  key: %s\n", "admin: {key: %s}\n", "admin: {key: [%s]}\n", "admin:\n  key:\n    %s\n", "admin:\n  key: %s x\n", "admin:\n  key: &a %s\n",
+		"workers:\n  - url: http://a\n    api_key: %s\n", "workers:\n  - url: http://a\n    api_key: %s\n    model: m\n", "workers:\n  - {url: http://a, api_key: %s, model: m}\n",
+	} {
+		for _, sign := range []string{"!", "!!", "!a!", "*", "&", "|", ">", "@", "%", "? ", "- "} {
+			text := fmt.Sprintf(form, sign+canary)
+			if message := errorOf(t, text); strings.Contains(message, canary) {
+				t.Errorf("%q:\n%s", text, message)
+			}
+		}
+	}
+	for sign, want := range map[string]string{
+		"!": "2:8: a tag (!…) has no meaning here", "!!": "2:8: a tag (!…) has no meaning here",
+		"*": "2:8: there is no anchor (&…) of this alias before it", "|": "2:8: a text block begins on the line after | or >",
+	} {
+		if message := errorOf(t, "admin:\n  key: "+sign+canary+"\n"); !strings.Contains(message, want) {
+			t.Errorf("%s: %q, want %q in it", sign, message, want)
+		}
+	}
 }
 
 func TestRedactLeavesOtherTextAlone(t *testing.T) {

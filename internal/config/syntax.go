@@ -67,6 +67,8 @@ func syntaxError(path string, err error) error {
 		message = "a tab: YAML is indented with spaces"
 	case strings.HasSuffix(message, "value is not allowed in this context"): // also of a mapping
 		message = "a value is not allowed here: check the indentation of this line and the next"
+	case strings.HasPrefix(message, "invalid header option"): // quotes the text after | or >
+		message = "a text block begins on the line after | or >: write a value that begins with this sign in quotes"
 	}
 	at := located.GetToken().Position
 	return fmt.Errorf("%s:%d:%d: %s", path, at.Line, at.Column, message)
@@ -99,22 +101,25 @@ func (t *tree) visit(node ast.Node) bool {
 	return !t.ended
 }
 
-// resolve returns the mapping, sequence or scalar that node stands for; nil if there is none, which is a mistake.
+// standardTags add nothing to a value: the type of the setting decides how it is read.
+var standardTags = []string{"!!binary", "!!bool", "!!float", "!!int", "!!map", "!!null", "!!omap", "!!seq", "!!set", "!!str", "!!timestamp"}
+
+// resolve returns the mapping, sequence or scalar that node stands for; nil if there is none, which is a mistake. The
+// mistake does not quote a tag or an alias: it may be a secret without its quotes, such as key: !Tr0ub4dor.
 func (t *tree) resolve(node ast.Node) ast.Node {
 	for node != nil && t.visit(node) {
 		switch n := node.(type) {
 		case *ast.AnchorNode:
 			node = n.Value
 		case *ast.TagNode:
-			// The type of the setting decides how its value is read. So a standard tag, such as !!str, adds nothing.
-			if n.Value == nil || !strings.HasPrefix(n.Start.Value, "!!") {
-				t.mistaken(position(n), fmt.Sprintf("%q is a tag without a meaning here: leave it out", n.Start.Value))
+			if n.Value == nil || !slices.Contains(standardTags, n.Start.Value) {
+				t.mistaken(position(n), "a tag (!…) has no meaning here: leave it out, or write a value that begins with ! in quotes")
 				return nil
 			}
 			node = n.Value
 		case *ast.AliasNode:
 			if node = t.anchored(n); node == nil {
-				t.mistaken(position(n), fmt.Sprintf("there is no anchor &%s before this alias", text(n.Value)))
+				t.mistaken(position(n), "there is no anchor (&…) of this alias before it: write a value that begins with * in quotes")
 			}
 		default:
 			return node
