@@ -8,6 +8,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
@@ -18,9 +19,9 @@ const maxNodes = 4 << 20
 
 // syntax parses data and returns the content of its one document; nil if the file has none.
 func syntax(path string, data []byte) (ast.Node, error) {
-	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey()) // the walk reports repeated keys
+	file, err := parsed(path, data)
 	if err != nil {
-		return nil, syntaxError(path, err)
+		return nil, err
 	}
 	var body ast.Node
 	documents := 0
@@ -39,6 +40,57 @@ func syntax(path string, data []byte) (ast.Node, error) {
 		return nil, fmt.Errorf("%s:%d:1: this line stands after an empty document: keep only one ---", path, line)
 	}
 	return body, nil
+}
+
+// parsed calls the parser. The parser of goccy/go-yaml 1.19.2 panics on "%TAG !! x\n---\na: !!b\n". A reload calls it
+// in a router that serves, so a panic becomes an error. The error does not have the panic's value, which may be content.
+func parsed(path string, data []byte) (file *ast.File, err error) {
+	defer func() {
+		if recover() != nil {
+			err = fmt.Errorf("%s: the YAML parser cannot read this file: leave out directives (%%…) and tags (!…), "+
+				"or start from `warmpath config sample`", path)
+		}
+	}()
+	tokens := lexer.Tokenize(string(data))
+	if at := tooDeep(tokens); at != nil {
+		return nil, fmt.Errorf("%s:%d:%d: the values are nested too deep: at most %d brackets, and %d columns of indent",
+			path, at.Line, at.Column, maxBrackets, maxIndent)
+	}
+	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()) // the walk reports repeated keys
+	if err != nil {
+		return nil, syntaxError(path, err)
+	}
+	return file, nil
+}
+
+// The parser needs memory with the square of the depth: gigabytes for 50,000 brackets. The settings need a depth of six.
+const (
+	maxBrackets = 100 // open at one place
+	maxIndent   = 200 // columns: each level of lists and keys without brackets takes one or more
+)
+
+// tooDeep returns the first place that is nested too deep; nil if there is none. The tokens know which brackets and
+// dashes are a part of a text or of a comment.
+func tooDeep(tokens token.Tokens) *token.Position {
+	open, line := 0, 0
+	for _, t := range tokens {
+		first := t.Position.Line != line
+		line = t.Position.Line
+		switch t.Type {
+		case token.CommentType:
+			continue
+		case token.SequenceStartType, token.MappingStartType:
+			open++
+		case token.SequenceEndType, token.MappingEndType:
+			open = max(open-1, 0)
+		case token.SequenceEntryType, token.MappingKeyType:
+			first = true // another one may follow on the same line
+		}
+		if open > maxBrackets || open == 0 && first && t.Position.Column > maxIndent {
+			return t.Position
+		}
+	}
+	return nil
 }
 
 // firstContent returns the number of the first line that is no comment, marker or directive; 0 if there is none. The

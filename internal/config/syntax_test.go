@@ -1,0 +1,51 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A reload parses the file in a router that serves.
+func TestAPanicOfTheParserIsAnErrorThatNamesTheFile(t *testing.T) {
+	message := errorOf(t, "%TAG !! x\n---\na: !!b\n")
+	if !strings.Contains(message, "f.yaml: the YAML parser cannot read this file: leave out directives") || strings.Contains(message, "nil pointer") {
+		t.Errorf("%q", message)
+	}
+}
+
+func TestDeepFilesAreRefusedBeforeTheyCostMemory(t *testing.T) {
+	const deep = 50_000
+	var indented strings.Builder
+	for i := range 1000 {
+		indented.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	for name, text := range map[string]string{
+		"lists":             strings.Repeat("[", deep),
+		"mappings":          strings.Repeat("{a: ", deep),
+		"both":              strings.Repeat("[{a: ", deep),
+		"closed":            "a: " + strings.Repeat("[", deep) + strings.Repeat("]", deep),
+		"dashes":            strings.Repeat("- ", deep) + "a",
+		"question marks":    strings.Repeat("? ", deep) + "a",
+		"indented":          indented.String(),
+		"after a closed ]":  "a: []]\nb: " + strings.Repeat("[", deep),
+		"101 brackets":      strings.Repeat("[", maxBrackets+1),
+		"behind a quote":    "a: \"[\n\"\nb: " + strings.Repeat("[", deep),
+		"keys of mappings":  strings.Repeat("? [", deep),
+		"dashes, brackets":  strings.Repeat("- ", 50) + strings.Repeat("[", deep),
+		"indented brackets": strings.Repeat(" ", 50) + strings.Repeat("[", deep),
+	} {
+		if message := errorOf(t, text); !strings.Contains(message, "the values are nested too deep") {
+			t.Errorf("%s: %.300q", name, message)
+		}
+	}
+	for name, text := range map[string]string{
+		"quoted":       "# " + strings.Repeat("[", deep) + "\nlisten: ':8080' # " + strings.Repeat("{", deep) + "\nadmin: {key: '" + strings.Repeat("[", 200) + "'}\n",
+		"unquoted":     "admin: {key_file: a" + strings.Repeat("- ", 200) + "}\n",
+		"side by side": "tokens: {a: [" + strings.Repeat("[],", 200) + "]}\n",
+	} {
+		if message := errorOf(t, text); strings.Contains(message, "nested too deep") {
+			t.Errorf("%s: %.300q", name, message)
+		}
+	}
+}
