@@ -256,6 +256,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(Sample()))
 	f.Add([]byte("workers: [{url: http://a}]\n"))
 	f.Add([]byte("a: &a [*a]\n"))
+	f.Add([]byte("<<: &a [*a]\n"))
 	f.Add([]byte("%TAG !! x\n---\na: !!b\n")) // goccy/go-yaml 1.19.2 panics
 	f.Add([]byte("workers: !0000 00000"))
 	f.Add([]byte("policies: &a\n  - type: random\n"))

@@ -90,6 +90,7 @@ func (r *reader) policyList(cfg *Config, node ast.Node) {
 
 // policy reads a policy over p, whose type may be given, and adds it to cfg. It returns false if its type is unknown.
 func (r *reader) policy(cfg *Config, node ast.Node, p Policy) (Policy, bool) {
+	before := len(r.noted)
 	m, ok := r.resolve(node).(*ast.MappingNode)
 	if !ok {
 		if node = r.resolve(node); node != nil {
@@ -117,7 +118,7 @@ func (r *reader) policy(cfg *Config, node ast.Node, p Policy) (Policy, bool) {
 	}
 	p.Parameters = cfg.Routing.defaults(kind)
 	r.parameters(m, p)
-	r.placeAs(fmt.Sprintf("policies[%d]", len(cfg.Policies)), position(m))
+	r.placeAs(fmt.Sprintf("policies[%d]", len(cfg.Policies)), position(m), r.noted[before:])
 	cfg.Policies = append(cfg.Policies, p)
 	return p, true
 }
@@ -135,12 +136,12 @@ func (r *reader) parameters(m *ast.MappingNode, p Policy) {
 	})
 }
 
-// placeAs notes the places of the present path, and of all below it, under another path, too: Validate reports on a
-// policy by its index, wherever it is written.
-func (r *reader) placeAs(path string, at *token.Position) {
-	for old, place := range r.places {
+// placeAs notes the places of the present path, and of the paths below it, under another path, too: Validate reports on
+// a policy by its index, wherever it is written. The paths below are among read.
+func (r *reader) placeAs(path string, at *token.Position, read []string) {
+	for _, old := range read {
 		if rest, below := strings.CutPrefix(old, r.path+"."); below {
-			r.places[path+"."+rest] = place
+			r.places[path+"."+rest] = r.places[old]
 		}
 	}
 	r.places[path] = at

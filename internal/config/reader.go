@@ -26,6 +26,7 @@ type reader struct {
 	mistakes []mistake
 	broken   map[string]bool            // units (see unit) with a mistake
 	places   map[string]*token.Position // by path, such as workers[0].url
+	noted    []string                   // the keys of places, in the order in which they were read
 	path     string                     // of the value that is being read
 }
 
@@ -77,6 +78,12 @@ func (r *reader) mistake(at *token.Position, problem string) {
 		r.mistakes = append(r.mistakes, mistake{at, errors.New(problem)})
 	}
 	r.ended = r.ended || len(r.mistakes) > maxMistakes
+}
+
+// note keeps the place of the value that is being read.
+func (r *reader) note(at *token.Position) {
+	r.places[r.path] = at
+	r.noted = append(r.noted, r.path)
 }
 
 // err returns all mistakes in the order of the file, each as FILE:LINE:COLUMN: problem; nil if there are none.
@@ -146,7 +153,7 @@ func (r *reader) value(node ast.Node, v reflect.Value) {
 	if node = r.resolve(node); node == nil {
 		return
 	}
-	r.places[r.path] = position(node)
+	r.note(position(node))
 	if _, null := node.(*ast.NullNode); null {
 		return
 	}
@@ -178,7 +185,7 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 		return
 	}
 	if r.path != "" {
-		r.places[r.path] = position(node)
+		r.note(position(node))
 	}
 	m, ok := node.(*ast.MappingNode)
 	if !ok {

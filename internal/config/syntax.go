@@ -128,18 +128,21 @@ func syntaxError(path string, err error) error {
 
 // tree resolves anchors, aliases, tags and merge keys of a document.
 type tree struct {
-	anchors  map[string][]*ast.AnchorNode // by name, in the order of the file
+	anchors  map[string][]*ast.AnchorNode // by name, sorted by their offsets
 	visited  int                          // nodes
 	ended    bool                         // the walk visits no more nodes
-	merging  map[*ast.MappingNode]bool    // mappings whose merge keys are being followed
+	merging  map[ast.Node]bool            // mappings and lists whose merge keys are being followed
 	mistaken func(at *token.Position, problem string)
 }
 
 func newTree(root ast.Node, mistaken func(*token.Position, string)) *tree {
-	t := &tree{anchors: map[string][]*ast.AnchorNode{}, merging: map[*ast.MappingNode]bool{}, mistaken: mistaken}
+	t := &tree{anchors: map[string][]*ast.AnchorNode{}, merging: map[ast.Node]bool{}, mistaken: mistaken}
 	for _, n := range ast.Filter(ast.AnchorType, root) {
 		a := n.(*ast.AnchorNode)
 		t.anchors[text(a.Name)] = append(t.anchors[text(a.Name)], a)
+	}
+	for _, same := range t.anchors {
+		slices.SortStableFunc(same, func(a, b *ast.AnchorNode) int { return a.Start.Position.Offset - b.Start.Position.Offset })
 	}
 	return t
 }
@@ -182,12 +185,14 @@ func (t *tree) resolve(node ast.Node) ast.Node {
 
 // anchored returns the value of the last anchor of that name before the alias.
 func (t *tree) anchored(alias *ast.AliasNode) ast.Node {
-	for _, a := range slices.Backward(t.anchors[text(alias.Value)]) {
-		if a.Start.Position.Offset < alias.Start.Position.Offset {
-			return a.Value
-		}
+	same := t.anchors[text(alias.Value)]
+	i, _ := slices.BinarySearchFunc(same, alias.Start.Position.Offset, func(a *ast.AnchorNode, offset int) int {
+		return a.Start.Position.Offset - offset
+	})
+	if i == 0 {
+		return nil
 	}
-	return nil
+	return same[i-1].Value
 }
 
 // entry is a key of a mapping with its value.
@@ -242,6 +247,12 @@ func (t *tree) merged(node ast.Node) []entry {
 	case *ast.MappingNode:
 		return t.entries(n)
 	case *ast.SequenceNode:
+		if t.merging[n] {
+			t.mistaken(position(n), "a merge key (<<) merges a list that contains itself")
+			return nil
+		}
+		t.merging[n] = true
+		defer delete(t.merging, n)
 		var found []entry
 		for _, inner := range n.Values {
 			found = append(found, t.merged(inner)...)

@@ -14,6 +14,19 @@ func TestAPanicOfTheParserIsAnErrorThatNamesTheFile(t *testing.T) {
 	}
 }
 
+func TestAMergeKeyThatMergesItselfIsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"<<: &a [*a]\n":            "a merge key (<<) merges a list that contains itself",
+		"<<: &a [[[*a]]]\n":        "a merge key (<<) merges a list that contains itself",
+		"<<: &a {<<: *a}\n":        "a merge key (<<) merges these keys with themselves",
+		"<<: &a [{<<: [*a]}, 1]\n": "a merge key (<<) merges a list that contains itself",
+	} {
+		if message := errorOf(t, text); !strings.Contains(message, want) {
+			t.Errorf("%q: %q, want %q in it", text, message, want)
+		}
+	}
+}
+
 func TestDeepFilesAreRefusedBeforeTheyCostMemory(t *testing.T) {
 	const deep = 50_000
 	var indented strings.Builder
@@ -47,5 +60,20 @@ func TestDeepFilesAreRefusedBeforeTheyCostMemory(t *testing.T) {
 		if message := errorOf(t, text); strings.Contains(message, "nested too deep") {
 			t.Errorf("%s: %.300q", name, message)
 		}
+	}
+}
+
+// The place of a policy is known however many stand before it, and an alias means the last anchor before it.
+func TestManyPoliciesAndAliasesKeepTheirPlaces(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("policies:\n")
+	const n = 1500
+	for i := range n {
+		fmt.Fprintf(&text, "  - {type: random, name: &n p%d}\n", i)
+	}
+	text.WriteString("  - {type: random, name: *n}\n")
+	message := errorOf(t, text.String())
+	if want := fmt.Sprintf("f.yaml:%d:", n+2); !strings.Contains(message, want) {
+		t.Errorf("%.300q, want %q in it", message, want)
 	}
 }
