@@ -362,7 +362,7 @@ func (l *ledger) release(r *Reservation, now int64) {
 	if r.owned {
 		r.owned = false
 		l.owned--
-		l.released = now
+		l.released = max(l.released, now)
 	}
 }
 

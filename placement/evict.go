@@ -61,26 +61,35 @@ func (s *Store) Evict(now int64) {
 		s.due.CompareAndSwap(0, now+int64(s.config.Interval))
 		return
 	}
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		return // one of the next requests evicts
+	}
 	defer s.mu.Unlock()
+	if due = s.due.Load(); now < due {
+		return
+	}
 	s.now = max(s.now, now)
-	s.expire()
-	if more := s.trim(); !more {
+	if more := s.expire() || s.trim(); !more {
 		s.due.Store(now + int64(s.config.Interval))
 	}
 }
 
-// expire drops placements past their TTL. mu is held.
-func (s *Store) expire() {
+// expire drops placements past their TTL. It stops after a stretch of them, and reports whether there may be more. mu is
+// held.
+func (s *Store) expire() (more bool) {
 	if s.config.TTL == 0 {
-		return
+		return false
 	}
-	until := s.now - int64(s.config.TTL)
+	until, left := s.now-int64(s.config.TTL), stretch
 	for i := range s.holders {
-		for who := &s.holders[i]; who.oldest != 0 && s.links[who.oldest].at <= until; {
+		for who := &s.holders[i]; who.oldest != 0 && s.links[who.oldest].at <= until; left-- {
+			if left == 0 {
+				return true
+			}
 			s.drop(fleet.Holder(i), 0)
 		}
 	}
+	return false
 }
 
 // trim brings each holder with more than HolderUnits to HolderTarget. It stops after Config.Step, and reports whether

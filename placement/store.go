@@ -26,7 +26,8 @@ type Config struct {
 	// TTL is how long a placement is believed after its last use. A pass of [Store.Evict] drops it after that.
 	TTL time.Duration
 	// Units is how many units of all holders there may be at once, a shared one counted for each holder. When there are
-	// more, the least recently used of all holders go, until PruneTo of Units are left.
+	// more, the least recently used of all holders go, until PruneTo of Units are left: at least 2,048 units with each
+	// call of [Store.Learn].
 	Units int64
 	// PruneTo is above 0 and at most 1. Default 0.8, as Dynamo's prune_target_ratio.
 	PruneTo float64
@@ -69,8 +70,9 @@ type Store struct {
 	holders   []holder // by number
 	used      int64    // bytes of memory: text, nodes and links
 	held      int64    // bytes of keys that holders have, a shared one counted for each holder
-	now       int64    // the latest time of any call: stamps never decrease
+	now       int64    // the latest time of any call, and the stamp of the last use: each use has a later one
 	next      int      // the holder at which a pass goes on: a pass visits each holder once
+	pruning   bool     // more than Units were held, and PruneTo of them is not reached yet
 	path      []uint32 // scratch
 	heap      []fleet.Holder
 }
@@ -81,7 +83,7 @@ const maxHolders = 1 << 20
 // New returns an empty store with one root, [First].
 func New(c Config) *Store {
 	unit, page := c.Keys.sizes()
-	s := &Store{config: c.withDefaults(), unit: unit, page: page, links: make([]link, 1), children: map[edge]uint32{}}
+	s := &Store{config: c.withDefaults(), unit: unit, page: page, links: make([]link, 1), children: map[edge]uint32{}, now: -1}
 	s.Plant()
 	return s
 }
@@ -116,7 +118,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now = max(s.now, now)
+	s.now = max(s.now+1, now) // Unlearn tells uses apart by their stamps, also when a clock stands still or is set back
 	l.at = s.now
 	s.admit(h)
 	for at := s.grow(uint32(root), key); len(s.nodes[at].text) > 0; at = s.nodes[at].parent {
@@ -128,8 +130,12 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	if limit := s.config.HolderUnits * int64(s.unit); limit > 0 && !s.config.WholeRuns && s.holders[h].bytes > 2*limit {
 		s.shrink(h, limit)
 	}
-	if limit := s.config.Units * int64(s.unit); limit > 0 && s.held > limit {
-		s.prune(int64(float64(limit) * s.config.PruneTo))
+	if limit := s.config.Units * int64(s.unit); limit > 0 {
+		s.pruning = s.pruning || s.held > limit
+		if target := int64(float64(limit) * s.config.PruneTo); s.pruning {
+			s.prune(max(target, s.held-max(stretch*int64(s.unit), 2*int64(len(key)))))
+			s.pruning = s.held > target
+		}
 	}
 	return l
 }
@@ -143,7 +149,7 @@ func (s *Store) whole(key []byte) []byte {
 }
 
 // Unlearn takes back what Learn of this key added, because the prompt was not sent. Runs that were used again
-// afterwards stay. If another use has the same time and the same runs, it is taken back, too.
+// afterwards stay.
 func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,8 +186,8 @@ func (s *Store) Forget(h fleet.Holder) {
 	}
 }
 
-// stretch is how many placements are dropped before other goroutines may look at the store: some 50 µs.
-const stretch = 256
+// stretch is how many placements or units are dropped before other goroutines may look at the store: some 0.2 ms.
+const stretch = 2048
 
 func (s *Store) forgetSome(h fleet.Holder) (more bool) {
 	s.mu.Lock()

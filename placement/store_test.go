@@ -19,7 +19,8 @@ func evict(s *Store, now int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = max(s.now, now)
-	s.expire()
+	for s.expire() {
+	}
 	for s.trim() {
 	}
 	return before - s.held/int64(s.unit)

@@ -73,3 +73,47 @@ func TestUnlearningLeavesWhatWasThereBefore(t *testing.T) {
 		}
 	}
 }
+
+// A worker that nothing is sent to any more keeps the order that the last calls left behind, until it is forgotten.
+func TestRequestsOfOneMomentAreUnlearnedInOrder(t *testing.T) {
+	t.Run("two", func(t *testing.T) {
+		x := newBlocks(Config{TTL: 100})
+		a, b, z := block.Key(1), block.Key(2), block.Key(3)
+		x.Learn(0, []block.Key{a, z}, 1)
+		x.Learn(0, []block.Key{a, b}, 2)
+		x.Unlearn(0, []block.Key{a, b}, x.Learn(0, []block.Key{a, b}, 2))
+		x.Forget(0)
+		check(t, x.Store)
+	})
+	t.Run("any", func(t *testing.T) {
+		type sent struct {
+			h    fleet.Holder
+			keys []block.Key
+			l    Learned
+		}
+		for seed := range uint64(200) {
+			r := rand.New(rand.NewPCG(seed, 11))
+			x := newBlocks(Config{TTL: 60})
+			var under []sent // requests that may turn out not to have been sent
+			for range 300 {
+				keys := prompt(r.IntN(3), r.IntN(2)*2, 2+r.IntN(6))
+				keys, h, now := keys[:1+r.IntN(len(keys))], fleet.Holder(r.IntN(2)), int64(r.IntN(3))
+				switch k := r.IntN(8); {
+				case k < 4:
+					under = append(under, sent{h, keys, x.Learn(h, keys, now)})
+				case k < 7 && len(under) > 0:
+					i := r.IntN(len(under))
+					x.Unlearn(under[i].h, under[i].keys, under[i].l)
+					under = append(under[:i], under[i+1:]...)
+				case r.IntN(20) == 0:
+					x.Forget(h)
+				}
+				check(t, x.Store)
+			}
+			x.Forget(0)
+			if evict(x.Store, 1000); x.Stats().Units != 0 {
+				t.Errorf("seed %d: %d blocks never expire", seed, x.Stats().Units)
+			}
+		}
+	})
+}
