@@ -2,9 +2,9 @@
 //
 // A request's tokens become blocks, the blocks are matched in an index of what each worker's cache holds, a policy
 // weighs the match against the fleet's load, and [Router.Route] returns a [Decision]. The package does no I/O, starts
-// no goroutine and reads no clock: callers bring workers in through a [fleet.Fleet], KV events through [Router.Store]
-// and its companions, and time and randomness with each [Request]. The gateway of this module is one caller, the
-// simulator another.
+// no goroutine and reads no clock: callers bring workers in through a [fleet.Fleet], KV events through package kvfeed,
+// and time and randomness with each [Request]. The gateway of this module is one caller, the simulator another. The
+// folder examples has programs to copy.
 //
 //	now := func() int64 { return time.Now().UnixNano() }
 //	d, err := router.Route(ctx, &warmpath.Request{Model: "llama", Tokens: tokens, Now: now(), Random: rand.Uint64()})
