@@ -48,6 +48,7 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 	}
 	for _, address := range addresses {
 		part := strings.Split(address+",,", ",") // what is not given is ""
+		// A program fills in what its workers report. The feed corrects the block size by the events.
 		facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: model}}, BlockSize: 16}
 		if part[1] != "" {
 			facts.Events = []fleet.EventSource{{Endpoint: part[1], Replay: part[2]}}

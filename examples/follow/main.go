@@ -49,6 +49,7 @@ type place struct {
 type handler struct {
 	out     io.Writer
 	copies  map[place]int
+	state   string // of the connection, as it was printed last
 	decoder kvevent.Decoder
 	batch   kvevent.Batch // reused: the events are valid until the next call of Decode
 }
@@ -125,9 +126,12 @@ func (h *handler) Complete() { fmt.Fprintln(h.out, "the history is complete") }
 
 // State implements [zmq.Handler].
 func (h *handler) State(connected bool, err error) {
-	if connected {
-		fmt.Fprintln(h.out, "connected")
-		return
+	state := "connected"
+	if !connected {
+		state = fmt.Sprint("not connected: ", err)
 	}
-	fmt.Fprintln(h.out, "not connected:", err)
+	if state != h.state { // a Subscriber goes on trying, and reports each failure
+		fmt.Fprintln(h.out, state)
+	}
+	h.state = state
 }
