@@ -69,13 +69,13 @@ func TestAReportShowsARestartThatNoCheckSaw(t *testing.T) {
 	asked := func() uint64 {
 		t.Helper()
 		var err error
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
-			if err = r.ask(context.Background(), s.URL(), id); err == nil {
-				return f.Snapshot().ByID(id).Incarnation
-			}
+		if !testenv.Poll(time.Minute, func() bool {
+			err = r.ask(context.Background(), s.URL(), id)
+			return err == nil
+		}) {
+			t.Fatal(err)
 		}
-		t.Fatal(err)
-		return 0
+		return f.Snapshot().ByID(id).Incarnation
 	}
 	first := asked()
 	if again := asked(); again != first {

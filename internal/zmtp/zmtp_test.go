@@ -98,7 +98,7 @@ func start(t testing.TB, typ Type, endpoint string, cfg Config) (s *Socket, stop
 // untilSubscribed waits until a PUB socket's n peers have subscribed to topic.
 func untilSubscribed(t testing.TB, s *Socket, topic string, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(time.Millisecond) {
+	subscribed := testenv.Poll(patience, func() bool {
 		have := 0
 		for _, p := range s.snapshot() {
 			p.mu.Lock()
@@ -107,11 +107,11 @@ func untilSubscribed(t testing.TB, s *Socket, topic string, n int) {
 			}
 			p.mu.Unlock()
 		}
-		if have == n {
-			return
-		}
+		return have == n
+	})
+	if !subscribed {
+		t.Fatalf("%d peers did not subscribe within %v", n, patience)
 	}
-	t.Fatalf("%d peers did not subscribe within %v", n, patience)
 }
 
 func endpointsUnderTest(t *testing.T) map[string]string {

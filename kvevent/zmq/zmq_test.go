@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/warmpath/warmpath/internal/zmtp"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -258,10 +259,8 @@ func (e *engine) again() PublisherConfig {
 // eventually waits until ok.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
+	if !testenv.Poll(patience, ok) {
+		t.Fatalf("not within %v: %s", patience, what)
 	}
 }
 
