@@ -31,7 +31,8 @@ func TestNothingOutsideTheRepositoryIsCited(t *testing.T) {
 	})
 }
 
-// sleeps bounds the calls of time.Sleep in tests. A test waits for an event, or runs in virtual time (testing/synctest).
+// sleeps bounds the places where tests wait for a time. A test waits for an event, or runs in virtual time
+// (testing/synctest).
 const sleeps = 10
 
 // longest bounds a function in lines.
@@ -49,33 +50,97 @@ func TestFiguresOfTheHouse(t *testing.T) {
 			t.Fatal(err)
 		}
 		test := strings.HasSuffix(path, "_test.go")
+		if test || strings.HasPrefix(path, "test/testenv/") {
+			for _, pos := range waits(file) {
+				sleeping = append(sleeping, files.Position(pos).String())
+			}
+		}
 		if !test && file.Name.Name != "main" {
 			for _, name := range undocumented(file) {
 				t.Errorf("%s: %s is exported and has no comment", files.Position(name.Pos()), name)
 			}
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.FuncDecl:
-				if lines := files.Position(n.End()).Line - files.Position(n.Pos()).Line + 1; !test && lines > longest {
-					t.Errorf("%s: %s has %d lines, %d are allowed", files.Position(n.Pos()), n.Name, lines, longest)
-				}
-			case *ast.CallExpr:
-				if called, ok := n.Fun.(*ast.SelectorExpr); test && ok && called.Sel.Name == "Sleep" {
-					if name, ok := called.X.(*ast.Ident); ok && name.Name == "time" {
-						sleeping = append(sleeping, files.Position(n.Pos()).String())
-					}
-				}
+		for _, decl := range file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || test {
+				continue
 			}
-			return true
-		})
+			if lines := files.Position(f.End()).Line - files.Position(f.Pos()).Line + 1; lines > longest {
+				t.Errorf("%s: %s has %d lines, %d are allowed", files.Position(f.Pos()), f.Name, lines, longest)
+			}
+		}
 	})
 	if len(sleeping) > sleeps {
-		t.Errorf("%d calls of time.Sleep in tests, %d are allowed:\n%s", len(sleeping), sleeps, strings.Join(sleeping, "\n"))
+		t.Errorf("%d places where tests wait for a time, %d are allowed:\n%s", len(sleeping), sleeps, strings.Join(sleeping, "\n"))
 	}
 }
 
-// undocumented returns the exported functions, methods and types of a file that have no comment.
+// waits returns the places where a file waits for a time: calls of time.Sleep, and receives from time.After. A receive
+// in a select is a deadline. In a file of tests with synctest, a receive takes no real time.
+func waits(file *ast.File) (found []token.Pos) {
+	virtual := slices.ContainsFunc(file.Imports, func(s *ast.ImportSpec) bool { return s.Path.Value == `"testing/synctest"` })
+	deadlines := map[ast.Node]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CommClause:
+			if s, ok := n.Comm.(*ast.ExprStmt); ok {
+				deadlines[s.X] = true
+			}
+		case *ast.UnaryExpr:
+			if n.Op == token.ARROW && calls(n.X, "time", "After") && !virtual && !deadlines[n] {
+				found = append(found, n.Pos())
+			}
+		case *ast.CallExpr:
+			if calls(n, "time", "Sleep") {
+				found = append(found, n.Pos())
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// calls reports whether n is a call of the function name of a package.
+func calls(n ast.Expr, of, name string) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	called, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || called.Sel.Name != name {
+		return false
+	}
+	x, ok := called.X.(*ast.Ident)
+	return ok && x.Name == of
+}
+
+func TestWaitsForATimeAreFound(t *testing.T) {
+	const body = `
+func f() {
+	time.Sleep(1)
+	<-time.After(1)
+	for ; ; <-time.After(1) {
+	}
+	select {
+	case <-time.After(1):
+		<-time.After(1)
+	case <-c:
+	}
+}
+`
+	for head, want := range map[string]int{"package p\nimport \"time\"\n": 4, "package p\nimport \"testing/synctest\"\n": 1} {
+		file, err := parser.ParseFile(token.NewFileSet(), "p.go", head+body, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := waits(file); len(found) != want {
+			t.Errorf("%s%d waits, want %d", head, len(found), want)
+		}
+	}
+}
+
+// undocumented returns the exported functions, methods, types, constants and variables of a file that have no comment.
+// A comment of a group, or on the same line, is enough for a constant or a variable.
 func undocumented(file *ast.File) (names []*ast.Ident) {
 	for _, decl := range file.Decls {
 		switch d := decl.(type) {
@@ -85,8 +150,15 @@ func undocumented(file *ast.File) (names []*ast.Ident) {
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
-				if s, ok := spec.(*ast.TypeSpec); ok && d.Doc == nil && s.Doc == nil && s.Name.IsExported() {
-					names = append(names, s.Name)
+				switch s := spec.(type) {
+				case *ast.TypeSpec:
+					if d.Doc == nil && s.Doc == nil && s.Name.IsExported() {
+						names = append(names, s.Name)
+					}
+				case *ast.ValueSpec:
+					if d.Doc == nil && s.Doc == nil && s.Comment == nil {
+						names = append(names, slices.DeleteFunc(slices.Clone(s.Names), func(n *ast.Ident) bool { return !n.IsExported() })...)
+					}
 				}
 			}
 		}

@@ -8,6 +8,7 @@ import (
 // Kind is the Python type of a value. The exported kinds are those of JSON; templates make values of further kinds.
 type Kind uint8
 
+// The kinds of values.
 const (
 	KindUndefined Kind = iota // the zero value: a name or attribute that does not exist
 	kindMissing               // a variable of a scope before its assignment; no expression returns it

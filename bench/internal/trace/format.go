@@ -18,10 +18,10 @@ const (
 	headerSize = 64
 	recordSize = 24
 
-	// MaxWorkers and MaxUnits bound what a file may claim: four times the largest fleet we measure, and a block of
-	// 65,536 tokens cut into blocks of 16.
+	// MaxWorkers bounds the workers that a file may claim: four times the largest fleet we measure.
 	MaxWorkers = 1 << 14
-	MaxUnits   = 1 << 12
+	// MaxUnits bounds the blocks of 16 tokens in one block: those of a block of 65,536 tokens.
+	MaxUnits = 1 << 12
 )
 
 // Versions of the format.
