@@ -19,6 +19,8 @@ type term struct {
 // foreign are exported names with a word that the glossary does not use, each with the reason.
 var foreign = map[string]string{
 	"AdmitChunks":             "chunks of a chunked prefill",
+	"Class":                   "how an attempt ended; not a kind of worker",
+	"SameClass":               "a size class of an allocator; not a kind of worker",
 	"Chunks":                  "chunks of a stream in OpenAI's API",
 	"MaxBlocksPerBackend":     "a parameter of the policy's source",
 	"Medium":                  "a field of vLLM's events",
@@ -59,7 +61,7 @@ func TestExportedNamesAreGlossaryWords(t *testing.T) {
 	for _, row := range glossary(t) {
 		for _, word := range row.not {
 			if !strings.Contains(word, " ") { // a name made of two words is no surprise in itself
-				instead[strings.ToLower(word)] = row.words[0]
+				instead[singular(joined(strings.ToLower(word)))] = row.words[0]
 			}
 		}
 	}
@@ -72,8 +74,7 @@ func TestExportedNamesAreGlossaryWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range exported(file) {
-			for _, word := range camel.FindAllString(name, -1) {
-				word = strings.TrimSuffix(strings.ToLower(word), "s")
+			for _, word := range wordsOf(name) {
 				if use, ok := instead[word]; ok && foreign[name] == "" {
 					t.Errorf("%s: %s has the word %q; GLOSSARY.md says %q", path, name, word, use)
 				}
@@ -82,7 +83,48 @@ func TestExportedNamesAreGlossaryWords(t *testing.T) {
 	}
 }
 
-var camel = regexp.MustCompile(`[A-Z]+(?:[a-z]+|\b)|[A-Z][a-z]*`)
+// wordsOf returns the words of a name, and each two words that follow each other as one: WarmUp has warm-up. All are
+// in lower case and in the singular.
+func wordsOf(name string) (words []string) {
+	last := ""
+	for _, word := range strings.Fields(strings.ToLower(camel.ReplaceAllString(acronym.ReplaceAllString(name, "$1 $2"), "$1 $2"))) {
+		if words = append(words, singular(word)); last != "" {
+			words = append(words, singular(last+word))
+		}
+		last = word
+	}
+	return words
+}
+
+// A word ends before an upper-case letter that follows another letter, and an acronym before the last of its letters
+// that a lower-case letter follows: KVPods is KV, Pods.
+var (
+	camel   = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	acronym = regexp.MustCompile(`([A-Z])([A-Z][a-z])`)
+)
+
+// singular drops the ending of a plural: pods, classes, canaries.
+func singular(word string) string {
+	switch {
+	case strings.HasSuffix(word, "ies"):
+		return strings.TrimSuffix(word, "ies") + "y"
+	case strings.HasSuffix(word, "sses"), strings.HasSuffix(word, "xes"):
+		return strings.TrimSuffix(word, "es")
+	case strings.HasSuffix(word, "ss"):
+		return word
+	}
+	return strings.TrimSuffix(word, "s")
+}
+
+func TestWordsOfANameAreFound(t *testing.T) {
+	for name, want := range map[string]string{
+		"WarmUpTime": "warm up warmup time uptime", "Classes": "class", "Class": "class", "KVPods": "kv pod kvpod", "Canaries": "canary",
+	} {
+		if got := strings.Join(wordsOf(name), " "); got != want {
+			t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
+}
 
 // exported returns the exported names that a file declares: types, functions, methods, constants, variables and fields.
 func exported(file *ast.File) (names []string) {
