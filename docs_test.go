@@ -51,6 +51,37 @@ func TestDocumentsThatAreNamedExist(t *testing.T) {
 	}
 }
 
+var (
+	testNamed = regexp.MustCompile(`\bTest[A-Z][A-Za-z0-9_]*`)
+	testFunc  = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9_]*)\(`)
+)
+
+// Every test that a document names exists. TestName stands for any.
+func TestTestsThatDocumentsNameExist(t *testing.T) {
+	inCode := map[string]bool{"TestName": true}
+	named := map[string]string{} // the document by the name of the test
+	eachFile(t, func(path string, data []byte) {
+		switch {
+		case strings.HasSuffix(path, "_test.go"):
+			for _, m := range testFunc.FindAllSubmatch(data, -1) {
+				inCode[string(m[1])] = true
+			}
+		case filepath.Ext(path) == ".md":
+			for _, name := range testNamed.FindAllString(string(data), -1) {
+				named[name] = path
+			}
+		}
+	})
+	for name, path := range named {
+		if !inCode[name] {
+			t.Errorf("%s names %s: there is no such test", path, name)
+		}
+	}
+	if len(named) < 50 {
+		t.Errorf("%d tests named: the test looks for them in the wrong way", len(named))
+	}
+}
+
 // A reader who chooses a policy finds each one's page from docs/policies.md.
 func TestEveryPolicysPageHasALink(t *testing.T) {
 	text, err := os.ReadFile("docs/policies.md")
