@@ -18,7 +18,7 @@ func Example() {
 		panic(err)
 	}
 
-	// What a probe learned. The source of a holder's events raises the trust once their history is whole.
+	// What a probe learned, and trust in each holder's entries, as if the history of its events were complete.
 	facts := fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16}
 	workers.Put("http://10.0.0.7:8000", facts)
 	workers.Put("http://10.0.0.8:8000", facts)
@@ -26,7 +26,8 @@ func Example() {
 		workers.SetTrust(w.Holders[0], fleet.TrustExact, "replayed from 0")
 	}
 
-	// A KV event: the second worker stored two blocks. The handles are the engine's own hashes.
+	// A KV event by hand: the second worker stored two blocks. Hashes are the engine's own. A program leaves this, and the
+	// trust, to package kvfeed.
 	conversation := make([]block.Token, 40) // from the tokenizer
 	for i := range conversation {
 		conversation[i] = block.Token(1000 + i)

@@ -108,6 +108,9 @@ func (r *Router) of(h fleet.Holder, model string) *modelIndex {
 // Store applies h's announcement that blocks are stored. The router sets s.Scope.Model. model is the model name that
 // the event gives, "" when it gives none: then it is the worker's base model.
 //
+// Package kvfeed calls Store, Remove and Clear for all engines of a fleet. A program that calls them by itself must
+// keep the rules that kvfeed's package comment lists. Otherwise the index claims blocks that are gone.
+//
 // It returns the generation of the index that was changed; see [Router.Generation]. It returns 0, and stores nothing,
 // when h serves no model that we know.
 func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generation uint64) {
