@@ -196,8 +196,8 @@ func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
 // Done.
 func (d *Decision) Unsent() { d.router.unspeculate(d) }
 
-// Done gives the load back and tells the fleet how the request ended, at now in Unix nanoseconds. Only the first call
-// counts.
+// Done releases the load and reports to the fleet how the request ended, at now in Unix nanoseconds. Only the first
+// call counts.
 func (d *Decision) Done(o fleet.Outcome, now int64) {
 	if !d.open.Swap(false) {
 		return

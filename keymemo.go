@@ -17,7 +17,8 @@ type keyMemo struct {
 	bytes   int
 }
 
-// memoName is what the keys of a beginning depend on, beside the block size, which is one for an index.
+// memoName holds all that the keys of a beginning depend on, except the block size, which is the same for the whole
+// index.
 type memoName struct {
 	mark [2]uint64
 	root block.Key
@@ -43,7 +44,7 @@ const (
 	memoBytes = 8 << 20
 	// memoTokens is the shortest beginning that is kept: hashing a shorter one takes no longer than a lookup.
 	memoTokens = 2048
-	// memoOverhead is the bytes of an entry beside its keys.
+	// memoOverhead is the bytes of an entry in addition to its keys.
 	memoOverhead = 192
 )
 

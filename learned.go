@@ -100,7 +100,7 @@ func (r *Router) learn(x *modelIndex, d *Decision) {
 	}
 }
 
-// unlearn takes back what the policies learned from d and did not know before.
+// unlearn removes what the policies learned from d and did not know before.
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
 		if l.by != nil {
@@ -110,8 +110,8 @@ func (d *Decision) unlearn() {
 	clear(d.learned[:])
 }
 
-// appendText appends to p.keys the keys of the text's whole blocks, for a prompt whose tokens are not known. They
-// live in the model's index beside those of tokens, under the same budget. No event confirms them.
+// appendText appends to p.keys the keys of the text's whole blocks, for a prompt whose tokens are not known. They are
+// in the model's index together with keys of tokens, under the same budget. No event confirms them.
 func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
 	p.keys, p.text = placement.AppendText(p.keys, h, scope, text, p.text)
 }

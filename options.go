@@ -17,8 +17,8 @@ type Options struct {
 
 	// Policy decides the requests that name no policy. Default: marginal.
 	Policy policy.Spec
-	// Policies are further policies that requests may name, beside the built-in ones and Policy. A policy with the
-	// name of a built-in one replaces it.
+	// Policies are further policies that requests may name, in addition to the built-in ones and Policy. A policy with
+	// the name of a built-in one replaces it.
 	Policies []policy.Spec
 	// ModelPolicies names the policy of each model that has another one than Policy, by the model name in requests or
 	// by the base model.

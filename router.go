@@ -74,7 +74,7 @@ func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
 	return d, err
 }
 
-// routed tells the policies that d is acted upon.
+// routed notifies the policies that d's request is sent.
 func (d *Decision) routed() {
 	c := &d.Candidates[d.Chosen]
 	d.open.Store(true)
@@ -325,7 +325,7 @@ func (r *Router) speculate(d *Decision) {
 	}
 }
 
-// unspeculate takes back what speculate added for d.
+// unspeculate removes what speculate added for d.
 func (r *Router) unspeculate(d *Decision) {
 	x := (*r.indexes.Load())[d.Base]
 	if x == nil || x.hasher.Size() != d.BlockSize || d.Chosen < 0 || len(d.keys) == 0 {

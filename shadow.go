@@ -7,9 +7,9 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// A shadow policy is asked beside the policy that decides, and its answer is only compared: see Explain. It must
-// remember what happened, not what it would have done. So it is told of every routed request and of its end, as if it
-// had decided the request itself.
+// A shadow policy decides about the same request as the policy in use, and its decision is only compared: see Explain.
+// It must remember what happened, not what it would have done. So every routed request and its end are reported to it,
+// as if it had decided the request itself.
 
 // Shadow returns the shadow policy, nil when there is none.
 func (r *Router) Shadow() *policy.Policy { return r.table.Load().shadow }

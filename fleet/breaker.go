@@ -32,8 +32,8 @@ type BreakerConfig struct {
 	// other workers' answers first. Default 3: one may be an accident, and two happen when a client's request is
 	// retried. More would send too many requests to a dead engine between two active checks.
 	Failures int `yaml:"failures"`
-	// Delay until the first trial. Default 2 s, less than the interval of active checks, so that a hiccup costs little.
-	// It doubles with every failed trial up to MaxDelay.
+	// Delay until the first trial. Default 2 s, less than the interval of active checks, so that a short failure costs
+	// little. It doubles with every failed trial up to MaxDelay.
 	Delay time.Duration `yaml:"delay"`
 	// MaxDelay bounds the delay. Default 30 s: an engine takes that long to start.
 	MaxDelay time.Duration `yaml:"max_delay"`
@@ -85,7 +85,7 @@ func (b *Breaker) Closed() bool { return b.until == 0 }
 // Allows reports whether a request may be sent at now.
 func (b *Breaker) Allows(now int64) bool { return now >= b.until }
 
-// Begin notes that a request is sent at now. If the breaker is half open, it is the trial, and no other request
+// Begin records that a request is sent at now. If the breaker is half open, it is the trial, and no other request
 // passes until it ends or c.Trial is over.
 func (b *Breaker) Begin(c BreakerConfig, now int64) {
 	if !b.Closed() && b.Allows(now) {
@@ -94,9 +94,9 @@ func (b *Breaker) Begin(c BreakerConfig, now int64) {
 	}
 }
 
-// Observe notes how a request ended at now.
+// Observe records how a request ended at now.
 func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
-	// Requests that were under way when it opened end one after the other and are no new evidence.
+	// Requests that were under way when it opened end later. They are no new evidence.
 	if !b.Closed() && !b.trial && !b.Allows(now) {
 		return
 	}
@@ -124,7 +124,7 @@ func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
 	}
 }
 
-// delay returns how long to stay open after this number of trips before.
+// delay returns how long a breaker stays open that opened this many times before.
 func (c BreakerConfig) delay(trips int) time.Duration {
 	d := c.Delay
 	for ; trips > 0 && d < c.MaxDelay; trips-- {

@@ -12,12 +12,12 @@ const (
 	terms
 )
 
-// estimator learns a Timing from measured durations: a regression of the duration on the amounts that were computed
-// in it, one measurement at a time. It is a Kalman filter. Its state is the coefficients as multiples of the first
-// assumption, and it may drift slowly [Kalman 1960; recursive least squares with a random walk in place of
-// forgetting, so that coefficients that no measurement concerns stay as they are]. A measurement that is far off
-// moves it no more than one at the bound [Huber, Robust Estimation of a Location Parameter, 1964]: requests that
-// waited for memory, or behind another router's requests, look like that.
+// estimator learns a Timing from measured durations: a regression of the duration on the amounts that were computed in
+// it, one measurement at a time. It is a Kalman filter. Its state is the coefficients as multiples of the first
+// assumption, and it may drift slowly [Kalman 1960; recursive least squares with a random walk in place of forgetting,
+// so that coefficients that no measurement concerns stay as they are]. A measurement beyond a bound moves it no more
+// than one at the bound [Huber, Robust Estimation of a Location Parameter, 1964]: a request that waited for memory, or
+// behind another router's requests, gives such a measurement.
 //
 // A slow machine is slow in everything: the multiples covary before anything is measured. So coefficients that
 // measurements cannot separate keep the assumed ratio, such as a pass's base and its part for each sequence where the
@@ -26,7 +26,7 @@ type estimator struct {
 	assumed [terms]float64
 	factor  [terms]float64        // of assumed
 	spread  [terms][terms]float64 // covariance of factor
-	scale   float64               // mean of how far off measurements are, in units of their expected error
+	scale   float64               // mean error of measurements, in units of their expected error
 	samples int
 }
 
@@ -39,9 +39,9 @@ const (
 	leastFactor = 0.02 // bounds a coefficient from below: none of them is 0
 	greatest    = 100  // bounds it from above
 	// mostLeverage bounds the weight of a measurement relative to everything known without it, in its own direction. A
-	// worker reports how many passes there were, and may report anything: an answer of 100,000 tokens in a second
-	// would decide alone and for good. Beyond a half a measurement outweighs all others, which is to be avoided
-	// [Huber, Robust Statistics, 1981, §7.2]. A smaller bound would make the first honest ones count for less, too.
+	// worker reports how many passes there were, and may report anything: an answer of 100,000 tokens in a second would
+	// decide alone and for good. Beyond a half, one measurement outweighs all others, which is to be avoided [Huber,
+	// Robust Statistics, 1981, §7.2]. A smaller bound would also lower the weight of the first correct measurements.
 	mostLeverage = 0.5
 )
 
@@ -73,8 +73,8 @@ func (e *estimator) coefficients() (c [terms]float64) {
 	return c
 }
 
-// predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them: that of
-// its own expected error, and that of the coefficients.
+// predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them: the
+// variance of its own expected error plus that of the coefficients.
 func (e *estimator) predict(amounts *[terms]float64, expected float64) (predicted, variance float64) {
 	predicted, variance, _ = e.project(amounts)
 	noise := expected * e.scale
@@ -98,8 +98,8 @@ func (e *estimator) project(amounts *[terms]float64) (predicted, variance float6
 	return predicted, variance, covariance
 }
 
-// observe learns that amounts of the terms took this many milliseconds, with an expected error. weight is above 0:
-// how many measurements it counts for.
+// observe learns that amounts of the terms took this many milliseconds, with an expected error. weight is the number of
+// measurements that it counts for, above 0.
 func (e *estimator) observe(amounts *[terms]float64, took, expected, weight float64) {
 	e.loosen()
 	predicted, variance, covariance := e.project(amounts)
@@ -148,7 +148,7 @@ const sampleTokens = 16
 type sample struct {
 	at, output int64
 	decoding   int64   // requests
-	context    int64   // tokens they had
+	context    int64   // tokens that these requests had
 	computed   int64   // prompt tokens that the holder had computed
 	guesses    int64   // prompts whose computed tokens are unknown
 	pairs      float64 // the same for attention
@@ -159,19 +159,20 @@ type sample struct {
 	queued            bool    // other prompts waited, too
 }
 
-// passes is the state that the estimator needs of a ledger beside the readers' figures; the ledger's mutex guards it.
+// passes is the estimator's own state of a ledger, in addition to the figures that readers see; the ledger's mutex
+// guards it.
 type passes struct {
-	decoding, context int64   // requests that decode, and the prompt tokens they have
+	decoding, context int64   // requests that decode, and their prompt tokens
 	computed          int64   // prompt tokens computed so far
 	pairs             float64 // the same for attention
 	guesses           int64   // prompts whose computed tokens are unknown
 
-	// What decoded until at, in nanoseconds times requests and times their tokens. For an answer in one piece this is
-	// the only way to know how many requests decoded beside it.
+	// Sums over the time until at: nanoseconds times decoding requests, and nanoseconds times their tokens. For an
+	// answer in one piece this is the only way to know how many requests decoded at the same time.
 	decoded, resident float64
 	at                int64
 
-	// The prompts whose first tokens came at the same time: one pass computed the last part of all of them.
+	// The prompts whose first tokens came at the same time. One pass computed the last part of all these prompts.
 	group struct {
 		open            bool
 		start, end      int64
@@ -195,7 +196,7 @@ func (p *passes) elapse(now, output int64) {
 	}
 }
 
-// join notes that a prompt is computed, or assumed to be, and its answer decodes.
+// join records that a prompt is computed, or assumed to be, and that its answer decodes.
 func (l *ledger) join(w *Work, now int64) {
 	p := &l.passes
 	p.elapse(now, l.output.Load())
@@ -220,7 +221,7 @@ func (l *ledger) sampleAt(r *Reservation, now int64) sample {
 	}
 }
 
-// wholeAt is sampleAt for an answer that comes in one piece.
+// wholeAt is sampleAt for an answer in one piece.
 func (l *ledger) wholeAt(r *Reservation, now int64) sample {
 	s := l.sampleAt(r, now)
 	l.passes.elapse(now, l.output.Load())
@@ -229,7 +230,7 @@ func (l *ledger) wholeAt(r *Reservation, now int64) sample {
 	return s
 }
 
-// observePrompt notes a first token. mu is held, r waits.
+// observePrompt records a first token. mu is held, r waits.
 func (l *ledger) observePrompt(r *Reservation, now int64) {
 	p := &l.passes
 	g := &p.group
@@ -238,8 +239,8 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 	}
 	if !g.open {
 		g.open = true
-		// The prompt before it in the queue may never show a first token. This prompt did not begin before its own
-		// dispatch, and not before the last first token.
+		// The prompt before it in the queue may never show a first token. This prompt began after its own dispatch, and
+		// after the latest first token of another prompt.
 		g.start = max(l.since.Load(), g.end, r.dispatched)
 		g.busy = g.start == r.dispatched && p.decoding > 0
 		g.decoding, g.context, g.tokens, g.pairs, g.guess = p.decoding, p.context+l.output.Load(), 0, 0, false
@@ -276,7 +277,7 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 		r.sample = l.sampleAt(r, now)
 		return
 	}
-	// Prompts that are half computed belong half to this interval: wait for a moment without them.
+	// While a prompt is partly computed, its part in this interval is unknown: measure later.
 	if l.queue.first != nil && now-p.group.end > sameTime {
 		return
 	}
@@ -293,11 +294,11 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 	r.sample = l.sampleAt(r, now)
 }
 
-// observeWhole learns from an answer of n tokens that came in one piece. Its duration from dispatch is the sum of its
-// prompt, of prompts that came meanwhile, and of its own passes. Many such answers, with different prompts and
-// lengths, show how much each of them took. Prompts that were half computed when it began count too little, and
-// prompts that were half computed when it ended count too much. In the long run these errors cancel, so such a
-// measurement is worth less but not wrong. mu is held.
+// observeWhole learns from an answer of n tokens that came in one piece. Its duration from dispatch is the time of its
+// prompt, of other prompts computed meanwhile, and of its own passes. Many such answers, with different prompts and
+// lengths, show how much each of them took. Prompts that were half computed when it began count too little, and prompts
+// that were half computed when it ended count too much. In the long run these errors cancel, so such a measurement is
+// worth less but not wrong. mu is held.
 func (l *ledger) observeWhole(r *Reservation, n int64) {
 	s, e := &r.sample, &r.came
 	took := float64(e.at-s.at) / 1e6
@@ -316,7 +317,8 @@ func (l *ledger) observeWhole(r *Reservation, n int64) {
 		0.5*t.Step(int64(decoding), int64(context))+0.1*took+s.pending+e.pending, e.at)
 }
 
-// learnEvery is how often answers are learned from: each of a hundred would repeat the same about the same passes.
+// learnEvery is the time between two measurements of answers: answers that run together share passes, so that each
+// would repeat the same measurement.
 const learnEvery = 100e6 // nanoseconds
 
 // mayLearn reports whether answers may be learned from at now. A clock that was set back does not stop learning.

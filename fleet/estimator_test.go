@@ -116,11 +116,11 @@ func TestTimingIsLearnedFromHardwareUnlikeTheAssumption(t *testing.T) {
 	}
 }
 
-// TestAnswersThatSharePassesTeachNothing: several answers to one prompt share passes, so the number of passes is
-// unknown.
+// TestAnswersThatSharePassesTeachNothing: several answers to one prompt share passes, so the number of passes cannot be
+// known from their tokens.
 func TestAnswersThatSharePassesTeachNothing(t *testing.T) {
 	for name, w := range map[string]Work{"streamed": {}, "in one piece": {Whole: true}} {
-		prompts := 10 // the prompts of streams are always learned from
+		prompts := 10 // the prompt of a stream always gives a measurement
 		if w.Whole {
 			prompts = 0
 		}
@@ -202,7 +202,8 @@ func TestNoMeasurementDecidesByItself(t *testing.T) {
 	}
 }
 
-// TestACountThatNoAnswerCanHaveIsNotBelieved: it is a sign of life, but neither load nor a measurement.
+// TestACountThatNoAnswerCanHaveIsNotBelieved: such a count shows that the request lives, but changes neither load nor
+// times.
 func TestACountThatNoAnswerCanHaveIsNotBelieved(t *testing.T) {
 	const now = int64(1e18)
 	long := serving("m", 1)

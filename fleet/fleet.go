@@ -18,7 +18,7 @@ type Config struct {
 	// DefaultExpiry.
 	Expiry time.Duration
 	// BlockSizes are the tokens of an engine block by base model, for models whose workers report none or a wrong one.
-	// They replace what probes and events say. Default: nil, none.
+	// They replace the sizes that probes and events report. Default: nil, none.
 	BlockSizes map[string]int
 }
 
@@ -37,8 +37,8 @@ type Fleet struct {
 	scopes  []*scopes // by WorkerID
 	byPlace map[place]Holder
 	holders []holder
-	gone    map[Holder]int64          // holders that left: when Retire first saw it, Unix nanoseconds
-	free    []Holder                  // ids for holders to come
+	gone    map[Holder]int64          // holders that left: the time of the first Retire afterwards, Unix nanoseconds
+	free    []Holder                  // ids for future holders
 	turns   map[string]*atomic.Uint64 // by model name
 	kinds   []*kind                   // of present workers, in the order of first sight
 }
@@ -49,8 +49,8 @@ type place struct {
 	rank   int
 }
 
-// holderState is what changes about a holder without a new snapshot. It outlives the worker's removal, so that a
-// reservation that was made before is released in the right place.
+// holderState is what changes about a holder without a new snapshot. It outlives the worker's removal, so that an
+// earlier reservation is released in the right place.
 type holderState struct {
 	work         ledger
 	others       others
@@ -203,7 +203,7 @@ func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 // count.
 func (f *Fleet) StaticBlockSize(model string) int { return max(f.config.BlockSizes[model], 0) }
 
-// SetBlockSize corrects the engine block size, which a probe may not know or get wrong, by what events say. It does
+// SetBlockSize sets the engine block size that events show. A probe may not know it, or have a wrong one. It does
 // nothing for a model with a static block size.
 func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.mu.Lock()
@@ -234,7 +234,7 @@ func (f *Fleet) Remove(id WorkerID) {
 	f.publish()
 }
 
-// left resets h for its return. f.mu is held.
+// left resets h when its worker leaves, so that a return starts anew. f.mu is held.
 func (f *Fleet) left(h Holder) {
 	s := f.holders[h].state
 	s.trust.Store(&initialTrust)
@@ -303,8 +303,8 @@ func (f *Fleet) prune(k *kind) {
 	}
 }
 
-// SetTrust stores how far h's entries can be believed from now on, and the reason in words. It makes no new snapshot:
-// trust is read live.
+// SetTrust stores how far h's index entries can be believed from now on, and the reason in words. It makes no new
+// snapshot: trust is read live.
 func (f *Fleet) SetTrust(h Holder, t Trust, why string) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.trust.Store(&trustState{level: t, why: why})
@@ -316,7 +316,7 @@ func (f *Fleet) ResetTrust(h Holder) {
 	f.SetTrust(h, initialTrust.level, initialTrust.why)
 }
 
-// Observe notes how a request to h ended at now, in Unix nanoseconds: passive health.
+// Observe records how a request to h ended at now, in Unix nanoseconds: passive health.
 func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
 	s := f.Snapshot().state(h)
 	if s == nil {
@@ -343,8 +343,8 @@ func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
 	s.blockedUntil.Store(s.breaker.until)
 }
 
-// reset forgets the health that was learned from requests, except the health in scopes: otherwise a worker that fails
-// its checks now and then would clear that, too. A holder that had requests before starts slowly.
+// reset forgets the health that was learned from requests, except the health in scopes: otherwise each failed check of
+// a worker would clear that, too. A holder that had requests before starts slowly.
 func (s *holderState) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -382,8 +382,8 @@ func (f *Fleet) replace(w *Worker) {
 	f.publish()
 }
 
-// publish builds the next snapshot and swaps it in. f.mu is held. It costs in proportion to the fleet. Probes change
-// the fleet at most a few hundred times a second.
+// publish builds the next snapshot and swaps it in. f.mu is held. Its time grows with the fleet. Probes change the
+// fleet at most a few hundred times a second.
 func (f *Fleet) publish() {
 	last := f.current.Load()
 	s := &Snapshot{

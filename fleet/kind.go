@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// LabelHardware is the label by which an operator says which workers of a model are alike. It takes precedence over
-// what a probe finds.
+// LabelHardware is the label by which an operator says which workers of a model are alike. It replaces the facts that
+// probes find.
 const LabelHardware = "hardware"
 
 // kindKey is what the workers of a kind have in common. If hardware is set, only model and hardware are used: the
-// operator's label replaces what probes find.
+// operator's label replaces the facts that probes find.
 type kindKey struct {
 	model, hardware  string
 	engine           Engine
@@ -70,7 +70,8 @@ const (
 	// surveyEvery is how often paces are compared.
 	surveyEvery = 1e9 // nanoseconds
 	// firstBetween is the variance between machines of one kind before any is measured: a standard deviation of 0.3,
-	// because machines that differ at all differ by a third. It weighs as much as firstMachines measured machines.
+	// because machines that are not equal usually differ by a third. It weighs as much as firstMachines measured
+	// machines.
 	firstBetween, firstMachines = 0.09, 2
 	// taughtFor is the time constant in seconds with which pace.taught decays.
 	taughtFor = 600
@@ -130,8 +131,8 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	if !(predicted > 0) || !(took > 0) || math.IsInf(predicted+variance+took, 0) || math.IsNaN(variance) {
 		return
 	}
-	// The holder's level is divided out: its kind learns the times of the median holder. Its transient is not: it
-	// follows the last residual so closely that the error of one measurement would be passed on to the next.
+	// The holder's level is divided out: its kind learns the times of the median holder. Its transient is not divided
+	// out: it follows the last residual so closely that the error of one measurement would pass to the next.
 	own := 1.0
 	if k.evident > 1 {
 		own = math.Exp(min(max(p.level-k.median, -math.Ln10), math.Ln10))
@@ -156,7 +157,7 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 }
 
 // weight returns how much a measurement of p counts for its kind: 1 while p contributed at most its share of the last
-// measurements, less beyond, 0 from twice its share on.
+// measurements, less above that share, and 0 from twice the share on.
 func (k *kind) weight(p *pace) float64 {
 	switch {
 	case p.away:
@@ -169,9 +170,9 @@ func (k *kind) weight(p *pace) float64 {
 
 // survey compares the holders and decides whose pace is believed. mu is held.
 //
-// The level of a holder is compared with the median, so that a few outliers change nothing for the others. A pace is
-// believed if its 95 % confidence interval excludes everything within 10 % of the median. Its logarithm is then
-// shrunk by between / (between + error²) [James and Stein 1961; between by the method of moments, DerSimonian and
+// The level of a holder is compared with the median, so that a few outliers do not change the judgement of the others.
+// A pace is believed if its 95 % confidence interval excludes everything within 10 % of the median. Its logarithm is
+// then shrunk by between / (between + error²) [James and Stein 1961; between by the method of moments, DerSimonian and
 // Laird 1986].
 func (k *kind) survey(now int64) {
 	forget := math.Exp(-min(max(float64(now-k.surveyed), 0)/1e9/taughtFor, 100))
@@ -244,9 +245,9 @@ func (k *kind) judge(p *pace, now int64) Pace {
 	beyond := math.Abs(off) > math.Log(farthest)
 	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || beyond)
 	judged.Away = p.away
-	// Not believed, so factor 1: a holder that is out of range, or whose times one factor does not explain, and that
-	// seems to be fast, as a worker does that reports untrue lengths of its answers; and both of two that are too far
-	// apart.
+	// The factor is 1, because the pace is not believed, in two cases. The holder seems to be fast, and its pace is out
+	// of range or one factor does not explain its times: a worker that reports false lengths of its answers looks like
+	// this. Or the kind has two holders that are too far apart.
 	if (p.away || beyond) && (off < 0 || k.evident == 2) {
 		return judged
 	}

@@ -209,7 +209,7 @@ func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 	}
 }
 
-// TestOfTwoThatAreTooFarApartNeitherIsBelieved: one of them is no machine of the kind, and it is unknown which.
+// TestOfTwoThatAreTooFarApartNeitherIsBelieved: one of two is unlike the kind, and it is unknown which.
 func TestOfTwoThatAreTooFarApartNeitherIsBelieved(t *testing.T) {
 	m := newMachines(2, cpu)
 	m.each(10*time.Minute, time.Second, slow(1, 1e-3))

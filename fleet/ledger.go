@@ -23,8 +23,8 @@ type ledger struct {
 	predicted, head, since atomic.Int64
 
 	// For answers in one piece, whose first token is not seen: the time at which their prompts will be computed by the
-	// time model; the uncached tokens of all that are unanswered; and the part of these in the engine's queue by its
-	// last report.
+	// time model; the uncached tokens of all such requests under way; and the part of these tokens in the engine's
+	// queue by its last report.
 	whole, unseen, queued atomic.Int64
 
 	kind   atomic.Pointer[kind] // changed under mu
@@ -39,16 +39,16 @@ type ledger struct {
 	shared    map[uint64]sharing // by mark
 	recency   recency
 	owned     int   // reservations that their owners have not released, whether or not they expired
-	released  int64 // when the last was, Unix nanoseconds
+	released  int64 // when the last reservation was released, Unix nanoseconds
 	computing int64 // uncached tokens of all prompts, plus tokens of the answers
 	passes    passes
-	learnAt   int64 // when an answer may teach again
+	learnAt   int64 // the earliest time of the next measurement of an answer
 }
 
 // sharing is the blocks between one mark and the mark before it, and how many requests have them.
 type sharing struct {
 	requests int32
-	blocks   int32 // as the first request counted: the engine's block size may be learned meanwhile
+	blocks   int32 // as the first request counted them: the engine's block size may change meanwhile
 }
 
 // timing returns how long passes take, without a lock.
@@ -72,7 +72,8 @@ func (l *ledger) restart() {
 	l.kind.Load().restart(&l.pace)
 }
 
-// meanUncached is the assumed work of a request of another router, by our own requests there.
+// meanUncached is the mean of our own requests' uncached tokens there. A request of another router is assumed to have
+// as many.
 func (l *ledger) meanUncached() int64 { return l.mean.Load() }
 
 // maxShared bounds the marks that a holder counts: 1,024 long prompts with nothing in common. Blocks beyond it count
@@ -94,20 +95,20 @@ func (l *ledger) load() Load {
 	return out
 }
 
-// A prompt is late when it takes longer than late times its predicted time plus lateAfter. Twice the predicted time
-// is usual: decodes run in the same passes, and times may not be learned yet. lateAfter is for short prompts: the API
-// server of a busy engine on a CPU needs 40 to 60 ms for a chat (bench/results/simulator.md). The delay that counts
-// is at most latest: a client or an engine that holds back the first text of an answer must not close a worker that
-// serves others.
+// A prompt is late when it takes longer than late times its predicted time plus lateAfter. Twice the predicted time is
+// usual: decodes run in the same passes, and times may not be learned yet. lateAfter is for short prompts: the API
+// server of a busy engine on a CPU needs 40 to 60 ms for a chat (bench/results/simulator.md). The delay that counts is
+// at most latest: a client or an engine that holds back the first text of an answer must not close a worker that serves
+// others.
 const (
 	late      = 3
 	lateAfter = 100_000_000   // nanoseconds
 	latest    = 1_000_000_000 // nanoseconds; half of what makes a worker saturated by default (queue.max_backlog)
 )
 
-// project subtracts from the backlog what is computed by now. It looks at the first prompt in the queue only, so that
-// a prompt that takes longer than predicted does not make those behind it look done. The delay of a late first prompt
-// is added: its holder computes more slowly than was learned, or not at all.
+// project subtracts from the backlog what is computed by now. It subtracts at most the first prompt in the queue: if
+// that prompt takes longer than predicted, the prompts behind it still count. The delay of a late first prompt is
+// added: its holder computes more slowly than was learned, or not at all.
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0
@@ -123,7 +124,7 @@ func (l *ledger) project(out *Load, now int64) {
 }
 
 // projectWhole adds the prompts of answers in one piece: the tokens that are left by the time model, at most their
-// prompts' tokens, and at least the tokens that the engine reported in its queue.
+// prompts' tokens, and at least the tokens in the engine's queue by its report.
 func (l *ledger) projectWhole(out *Load, now int64) {
 	if out.Timing.Token <= 0 {
 		return
@@ -282,7 +283,7 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	return freed + r.blocks
 }
 
-// begin notes that the first prompt of the queue is computed from now on. mu is held.
+// begin records that the first prompt of the queue is computed from now on. mu is held.
 func (l *ledger) begin(now int64) {
 	head := int64(0)
 	if l.queue.first != nil {
@@ -292,7 +293,7 @@ func (l *ledger) begin(now int64) {
 	l.since.Store(now)
 }
 
-// leaveQueue gives back what the prompt of r held. mu is held; r is waiting.
+// leaveQueue releases the load of r's prompt. mu is held; r is waiting.
 func (l *ledger) leaveQueue(r *Reservation, now int64) {
 	l.waiting.Add(-1)
 	l.prefill.Add(-int64(r.work.UncachedTokens))
@@ -317,7 +318,7 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 	}
 	l.observePrompt(r, now)
 	if l.queue.first != r {
-		l.since.Store(now) // the first was overtaken: the holder computes, so the wait of the first is no sign of trouble
+		l.since.Store(now) // r overtook the first prompt: the holder computes, so the first prompt's wait does not show a slow holder
 	}
 	l.leaveQueue(r, now)
 	r.stage, r.touched = stageRunning, now
@@ -345,10 +346,10 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	r.output, r.touched = n, now
 	switch {
 	case r.work.Whole:
-		if r.came.at != 0 && came == n { // once
+		if r.came.at != 0 && came == n { // only the first time
 			l.observeWhole(r, n)
 		}
-	case came > sampleTokens: // a count at the end, or pieces that were held back: when they were computed is unknown
+	case came > sampleTokens: // the count came at the end, or pieces were held back: the times of the tokens are unknown
 		r.sample = l.sampleAt(r, now)
 	case n-r.sample.output >= sampleTokens:
 		l.observeSteps(r, now)
@@ -366,7 +367,7 @@ func (l *ledger) release(r *Reservation, now int64) {
 	}
 }
 
-// end gives back everything of r. mu is held.
+// end releases all load of r. mu is held.
 func (l *ledger) end(r *Reservation, now int64) bool {
 	computed := int32(r.work.ContextBlocks)
 	if r.stage == stageWaiting || r.unseen { // it was refused, or its client left: nothing more is computed or announced
@@ -381,7 +382,7 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	case stageRunning:
 		l.running.remove(r)
 		l.computed(r)
-		if early := r.until - now; early > 0 { // sooner than predicted: the prompts behind it move up
+		if early := r.until - now; early > 0 { // it was computed sooner than predicted, and so will be the prompts behind it
 			l.whole.Add(-min(early, r.predict))
 		}
 		l.passes.elapse(now, l.output.Load())
@@ -416,7 +417,7 @@ func (l *ledger) expire(before, now int64) (leaks int) {
 	return leaks
 }
 
-// list is reservations in order, linked through themselves.
+// list is an ordered, doubly linked list of reservations.
 type list struct{ first, last *Reservation }
 
 func (q *list) push(r *Reservation) {

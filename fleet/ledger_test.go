@@ -119,7 +119,7 @@ func TestExpiryMakesNobodyLate(t *testing.T) {
 	}
 }
 
-// An engine that reports absurd figures attracts nothing, and nothing overflows.
+// An engine that reports absurd figures attracts no requests, and no sum overflows.
 func TestAbsurdReportsDoNotOverflow(t *testing.T) {
 	f := one(t)
 	for _, r := range []Reported{{Running: math.MaxInt64}, {Waiting: math.MaxInt64, Running: math.MaxInt64}, {QueuedTokens: math.MaxInt64, QueueReported: true},
@@ -136,7 +136,7 @@ func TestBlocksThatRunningRequestsShareCountOnce(t *testing.T) {
 	f := one(t)
 	s := f.Snapshot()
 	blocks := func() int64 { return s.Load(0).ContextBlocks }
-	marks := func(keys ...uint64) []Mark { // one each 10 blocks
+	marks := func(keys ...uint64) []Mark { // one mark every 10 blocks
 		var m []Mark
 		for i, k := range keys {
 			m = append(m, Mark{Key: k, Blocks: int32(10 * (i + 1))})
@@ -174,7 +174,7 @@ func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
 		case !r.Held():
 			w := whole(random.IntN(4000))
 			for at, key := NextMark(0), uint64(random.IntN(3)); at <= w.ContextBlocks; at = NextMark(at) {
-				key = key*3 + uint64(random.IntN(2)) // chained: a fork never joins again
+				key = key*3 + uint64(random.IntN(2)) // keys are chained: after a fork they stay different
 				w.Marks = append(w.Marks, Mark{Key: key<<20 | uint64(at), Blocks: int32(at)})
 			}
 			f.Reserve(r, 0, w, step)
@@ -248,7 +248,7 @@ func TestAnswersGrow(t *testing.T) {
 	r.FirstToken(2)
 	r.Tokens(1, 2)
 	r.Tokens(7, 3)
-	r.Tokens(4, 4) // late news
+	r.Tokens(4, 4) // a count that comes late
 	if got := s.Load(0).OutputTokens; got != 7 || r.Output() != 7 {
 		t.Errorf("%d tokens on the holder, %d of the request, want 7", got, r.Output())
 	}
@@ -280,12 +280,12 @@ func TestALostRequestExpires(t *testing.T) {
 	if diff := cmp.Diff(want, s.Load(0)); diff != "" {
 		t.Error(diff)
 	}
-	lost.Release(2 * minute) // its owner remembers: nothing is given back twice
+	lost.Release(2 * minute) // Expire gave its load back already; a late Release gives nothing back
 	waiting.FirstToken(2 * minute)
 	if diff := cmp.Diff(want, s.Load(0)); diff != "" {
 		t.Error(diff)
 	}
-	f.Reserve(&lost, 0, whole(1), 0) // and may use it again
+	f.Reserve(&lost, 0, whole(1), 0) // the reservation may be used again
 	lost.Release(0)
 }
 
@@ -370,8 +370,8 @@ func TestPressureRisesAsACacheFills(t *testing.T) {
 	}
 }
 
-// TestACacheWhoseHistoryIsLostIsNotEmpty: lost messages empty no cache, and a router that starts beside a running
-// engine does not know its cache.
+// TestACacheWhoseHistoryIsLostIsNotEmpty: lost messages do not mean an empty cache, and a router that starts after its
+// engines does not know their caches.
 func TestACacheWhoseHistoryIsLostIsNotEmpty(t *testing.T) {
 	f := one(t)
 	pressure := func() float64 { l := f.Snapshot().LoadAt(0, 0); return l.Pressure() }

@@ -8,7 +8,7 @@ import (
 // Useless is a scope in which a holder gets only trials, because its answers there were useless.
 type Useless struct {
 	Scope Scope
-	Until int64 // the next trial, in Unix nanoseconds; in the past until a request comes that can be the trial
+	Until int64 // the time from which a request may be the next trial, in Unix nanoseconds; it may be past
 }
 
 // Useless returns the scopes in which h gets no requests, at most mostScopes, EveryScope first.
@@ -41,7 +41,7 @@ func (s *Snapshot) Limited(h Holder, now int64) (until int64) {
 	return 0
 }
 
-// ScopeChange is what an outcome changed for a holder in a scope.
+// ScopeChange is the change that an outcome makes for a holder in a scope.
 type ScopeChange uint8
 
 // The changes.

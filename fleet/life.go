@@ -58,7 +58,7 @@ func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	return true
 }
 
-// before reports whether next are the signs of another, later process than s.
+// before reports whether next belongs to a later process than s.
 func (s *Signs) before(next *Signs) bool {
 	switch {
 	case s.Started > 0 && next.Started > 0:
@@ -75,7 +75,7 @@ func (s *Signs) before(next *Signs) bool {
 		s.Seed != 0 && next.Seed != 0 && next.Seed != s.Seed
 }
 
-// note keeps the signs that next reports.
+// note stores the signs that next reports.
 func (s *Signs) note(next *Signs) {
 	s.Started = max(s.Started, next.Started)
 	if next.Tokens > 0 {

@@ -11,12 +11,12 @@ type Load struct {
 	PendingTokens int64  // the part of PrefillTokens that is not computed yet, by the holder's Timing
 	ContextBlocks int64  // engine blocks of all requests' prompts; a shared block counts once
 	ContextTokens int64  // prompt tokens of all requests, shared ones counted for each: a decode step reads them
-	OutputTokens  int64  // reported tokens of the answers under way
+	OutputTokens  int64  // tokens of the answers under way, as reported by the caller
 	Processed     uint64 // requests this router ever dispatched
-	Turns         uint64 // Processed in thousandths, each times the holder's pace; breaks ties, so that an idle fleet is used in turn
+	Turns         uint64 // 1,000 times the holder's pace for each dispatched request; breaks ties, so that an idle fleet is used in turn
 
 	Backlog   time.Duration // predicted time until PendingTokens are computed, plus the delay of a late prompt
-	Others    Others        // the part of all this that other routers put there
+	Others    Others        // the part of these figures that comes from other routers
 	Reported  Reported
 	Timing    Timing  // how long the holder's passes take, as learned so far
 	Room      float64 // 1 − pressure: 1 in an empty cache, 0 in a full one or where it is not known
@@ -40,15 +40,15 @@ type Reported struct {
 	QueuedTokens  int64 // uncached prompt tokens of its queue; 0 is unknown unless QueueReported is set
 	QueueReported bool  // the engine reports QueuedTokens
 	// Computed and Busy are counters: uncached prompt tokens that the engine computed, and how long it computed. 0 is
-	// unknown. Two reports give the time of a prompt token, by which the work of others is timed.
+	// unknown. Two reports give the time of a prompt token, from which the time of other routers' work is computed.
 	Computed int64
 	Busy     time.Duration
 	KVUsed   float64 // share of the KV cache that running requests use, 0 to 1
 }
 
-// ReportedFor is how long a report counts. Its weight falls in proportion to its age, from full weight to none.
-// Engines are asked every second; after ten missed answers nothing is known. Requests of seconds to a minute are half
-// gone by then.
+// ReportedFor is how long a report counts. Its weight falls in proportion to its age, from full weight to none. Engines
+// are asked every second, so the report fades over ten missed answers. By then half of the requests, which take seconds
+// to a minute, have ended.
 const ReportedFor = 10 * time.Second
 
 // Load returns this router's own work on h, as counted when requests were dispatched: without Others and Timing, and

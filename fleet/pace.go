@@ -8,17 +8,16 @@ import (
 // pace is how much longer a holder's passes take than its kind's, as a logarithm. It is a Kalman filter with two
 // states: the level, which lasts, and the transient, which other work on the machine brings and takes away [Kalman
 // 1960]. Only their sum is measured. The transient is an Ornstein-Uhlenbeck process: its autocorrelation falls with a
-// time constant. So several measurements within a minute carry the same information about the level, and evidence
-// grows with time: measurements over t seconds are worth about 1 + t/(2·transientFor) independent ones [Bayley and
-// Hammersley 1946, the effective number of independent observations]. The kind's mutex guards everything except the
-// atomic.
+// time constant. So several measurements within a minute carry the same information about the level, and evidence grows
+// with time: measurements over t seconds are worth about 1 + t/(2·transientFor) independent ones [Bayley and Hammersley
+// 1946, the effective number of independent observations]. The kind's mutex guards everything except the atomic.
 type pace struct {
 	level, transient                             float64
 	levelVariance, covariance, transientVariance float64 // the covariance matrix
 	at                                           int64   // of the last measurement, Unix nanoseconds; 0: none
 	samples                                      int
 	misfit                                       float64 // running mean of innovation²/its variance: 1 where the model fits
-	taught                                       float64 // measurements that the kind took, fading with taughtFor
+	taught                                       float64 // measurements that count for the kind, fading with taughtFor
 	away                                         bool    // the kind learns nothing from it: one factor does not explain its times
 	current                                      Pace    // of the last survey
 
@@ -30,10 +29,11 @@ const (
 	// firstLevel is the variance of an unknown level: one standard deviation is a factor of e either way. So the
 	// interval comes from the measurements, and the assumption does not matter.
 	firstLevel = 1.0
-	// levelDrift is by how much the level's variance grows in a second: what was learned in an hour fades in one.
+	// levelDrift is by how much the level's variance grows in a second: what is learned in an hour fades in another
+	// hour.
 	levelDrift = 2e-5
 	// stationaryVariance is the transient's variance before any measurement: other work on the machine makes passes
-	// take 20 % longer or shorter, half as long again at times.
+	// take 20 % longer or shorter, and sometimes 50 % longer.
 	stationaryVariance = 0.04
 	// transientFor is its time constant in seconds: a build, a backup or a batch job lasts minutes.
 	transientFor = 60
@@ -41,7 +41,7 @@ const (
 	leastNoise = 4e-4
 	// mostVariance is the variance below which there is evidence of the level.
 	mostVariance = 0.25
-	// fewSamples is how many measurements make evidence: before that the kind's times may be as new as the holder's.
+	// fewSamples is how many measurements make evidence: with fewer, the kind's times may be as new as the holder's.
 	fewSamples = 8
 	// within is half of a 95 % confidence interval in standard errors.
 	within = 1.96

@@ -13,7 +13,7 @@ type pressure struct{ bits atomic.Uint64 } // of a float; 0: no event has come
 // is an eighth of the size.
 const pressureBlocks = 4096
 
-// Cached notes that h's events announced blocks that were stored on the accelerator, and others that were removed
+// Cached records that h's events announced blocks that were stored on the accelerator, and blocks that were removed
 // from it. The events of one holder come from one goroutine at a time.
 func (f *Fleet) Cached(h Holder, stored, removed int) {
 	snap := f.Snapshot()
@@ -32,7 +32,7 @@ func (f *Fleet) Cached(h Holder, stored, removed int) {
 	s.pressure.bits.Store(math.Float64bits(max(now, math.SmallestNonzeroFloat64)))
 }
 
-// Emptied notes that h's cache is empty: its engine reset it.
+// Emptied records that h's cache is empty: its engine reset it.
 func (f *Fleet) Emptied(h Holder) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.emptied()
@@ -44,7 +44,7 @@ func (s *holderState) emptied() {
 	s.pressure.bits.Store(math.Float64bits(math.SmallestNonzeroFloat64))
 }
 
-// Lost notes that the content of h's cache is no longer known: messages are lost, or the stream is not read any more.
+// Lost records that the content of h's cache is no longer known: messages are lost, or the stream is not read any more.
 // The pressure stays. The count of held blocks begins at 0, so that nothing is at risk until events remove blocks.
 func (f *Fleet) Lost(h Holder) {
 	if s := f.Snapshot().state(h); s != nil {
@@ -53,8 +53,7 @@ func (f *Fleet) Lost(h Holder) {
 }
 
 // room returns 1 less the pressure of s's cache, and whether it is known. A cache whose history is complete, and that
-// has sent no event, is empty. Any other cache without events counts as full, as a cache is that has served for a
-// while.
+// has sent no event, is empty. Any other cache without events counts as full, because a cache fills up soon.
 func (s *holderState) room() (room float64, known bool) {
 	bits := s.pressure.bits.Load()
 	if bits != 0 {

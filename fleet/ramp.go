@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Slow start of a holder that returns. It may always have one request at once more than its answers since. Of the
-// requests beyond, it gets firstShare at first. It gets its whole share after rampServed answers or after rampTime,
-// whichever comes first: answers on a busy fleet, time on a quiet one. A failure restarts the slow start without the
-// first rule: otherwise a holder that fails now and then would get all requests of a quiet fleet by it.
+// Slow start of a holder that returns. It may always have one request more at once than its answers since its return.
+// Of further requests it gets the share firstShare at first. It gets its whole share after rampServed answers or after
+// rampTime, whichever comes first: on a busy fleet the answers, on a quiet one the time. A failure restarts the slow
+// start, and then the rule of one more request does not apply: otherwise a holder that fails now and then would get all
+// requests of a quiet fleet.
 const (
 	firstShare = 0.1              // without requests nothing would be learned; a tenth can be retried elsewhere
 	rampServed = 50               // answers: an engine that fails under load fails earlier
@@ -19,14 +20,14 @@ const (
 // asked for a pause. It is safe for concurrent use without a lock. The zero value gives the whole share.
 type ramp struct {
 	since  atomic.Int64 // Unix nanoseconds; 0: over; rampPending: it begins with the next request, see standing
-	served atomic.Int64 // answers since
+	served atomic.Int64 // answers since it returned
 	failed atomic.Bool  // since it returned
 }
 
 const rampPending = 1
 
-// begin starts the ramp at now, in Unix nanoseconds, or with rampPending at the next request that could go there.
-// Before a ramp's beginning the holder has its whole share.
+// begin starts the ramp at now, in Unix nanoseconds. With rampPending it starts at the next request that could be sent
+// there; until then the holder has its whole share.
 func (r *ramp) begin(now int64) {
 	r.failed.Store(false)
 	r.served.Store(0)

@@ -8,7 +8,7 @@ package fleet
 type recency struct {
 	cacheShape                     // if its blocks are 0, nothing is kept
 	now         uint32             // the present generation; from 1 on
-	generations [generations]int64 // blocks that were last used in generation g, at g modulo the number
+	generations [generations]int64 // blocks that were last used in generation g, at index g modulo len
 	held        int64              // blocks that are cached, by the holder's events
 	uses        []use              // a hash table in sets of useWays; the oldest of a set is replaced
 	evicted     uint32             // the latest generation with an evicted block; 0: none
@@ -30,21 +30,21 @@ func (s *Snapshot) cacheShape(h Holder) cacheShape {
 type use struct {
 	tag        uint32 // of the mark's key
 	generation uint32 // 0: the place is free
-	blocks     int32  // all of them; another prompt that shares the first ones counts them, too
+	blocks     int32  // all blocks between the marks; another prompt that shares some of them counts them, too
 }
 
 const (
 	// A generation is 1/perCache of the cache: 1,024 tokens of 65,536, a part of most prompts. The kept generations
-	// hold two caches: anything older is evicted anyway.
+	// hold two caches: older blocks are evicted in any case.
 	generations = 128
 	perCache    = 64
 	useWays     = 4
-	// Prompts have a mark each 10 to 20 % of their length, and share those at their beginning. A use for each eight
-	// blocks holds twice the marks of a cache of conversations, and takes 1.5 bytes a block.
+	// Prompts have a mark every 10 to 20 % of their length, and share the marks of a common beginning. A use for each
+	// eight blocks holds twice the marks of a cache of conversations, and takes 1.5 bytes a block.
 	fewestUses, blocksPerUse, mostUses = 256, 8, 1 << 16
 )
 
-// resize forgets the order when the cache has another shape: its size was only learned now, or it is a new process.
+// resize forgets the order when the cache has another shape: its size was just learned, or it belongs to a new process.
 func (c *recency) resize(shape cacheShape) {
 	if shape == c.cacheShape {
 		return
@@ -86,7 +86,7 @@ func (c *recency) set(key uint64) []use {
 	return c.uses[at : at+useWays]
 }
 
-// add adds n blocks to generation g, or subtracts them. A generation that is no longer kept has none.
+// add adds n blocks to generation g, or subtracts them. For a generation that is no longer kept it does nothing.
 func (c *recency) add(g uint32, n int64) {
 	if c.now-g >= generations {
 		return
@@ -95,9 +95,9 @@ func (c *recency) add(g uint32, n int64) {
 	*at = max(*at+n, 0)
 }
 
-// take notes that a request uses the blocks that end with a mark, and whether one of them was evicted. Then all
-// blocks that were last used in the mark's generation or before are evicted, or soon will be. Blocks at risk that a
-// policy counts as uncached count as evicted, too: they will be when the request is scheduled.
+// take records that a request uses the blocks that end with a mark, and whether one of these blocks was evicted. If so,
+// all blocks that were last used in the mark's generation or before are evicted, or soon will be. If a policy counts
+// blocks at risk as uncached, they count as evicted here, too: they will be evicted when the request is scheduled.
 func (c *recency) take(key uint64, evicted bool) {
 	u := c.find(key)
 	if u == nil {
@@ -110,7 +110,7 @@ func (c *recency) take(key uint64, evicted bool) {
 	*u = use{}
 }
 
-// put notes that the n blocks that end with a mark are no longer in use: they are the most recently used.
+// put records that the n blocks that end with a mark are no longer in use: they become the most recently used.
 func (c *recency) put(key uint64, n int64) {
 	if len(c.uses) == 0 {
 		return
@@ -131,7 +131,7 @@ func (c *recency) put(key uint64, n int64) {
 	c.add(c.now, n)
 }
 
-// rest notes that the n blocks behind a prompt's last mark, and those of its answer, are no longer in use.
+// rest records that the n blocks after a prompt's last mark, and the blocks of its answer, are no longer in use.
 func (c *recency) rest(n, answer int64) {
 	if c.blocks > 0 {
 		c.add(c.now, n+answer/c.blockSize)
@@ -149,8 +149,9 @@ func (c *recency) pass() {
 	c.generations[c.now%generations] = 0
 }
 
-// stored notes that the engine announced n new blocks. As many as our requests have not announced yet are attributed
-// to them: they enter the order when their request ends. The rest belongs to other clients, and enters it now.
+// stored records that the engine announced n new blocks. It attributes them first to our own requests whose blocks are
+// unannounced: these blocks enter the order when their request ends. The rest belongs to other clients, and enters the
+// order now.
 func (c *recency) stored(n int64) {
 	c.held += n
 	if c.blocks == 0 {
@@ -173,9 +174,9 @@ func (c *recency) newer(g uint32) (n int64) {
 	return n
 }
 
-// cached notes that the engine announced new blocks and removals. known says that the history of the cache is
-// complete. Otherwise the cache is assumed to have been full when it removed blocks, except for a partly full block
-// of each request.
+// cached notes that the engine announced new blocks and removals. known says that the history of the cache is complete.
+// If it is not, the cache is assumed to have been full when it removed blocks, except for a partly full block of each
+// request.
 func (l *ledger) cached(stored, removed int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,7 +209,7 @@ func (s *Snapshot) AtRisk(h Holder, marks []Mark, matched, usable int) int {
 		return 0
 	}
 	if st.trust.Load().level != TrustExact {
-		usable = matched // blocks that are not matched may be cached nevertheless
+		usable = matched // blocks that do not match may still be cached
 	}
 	l := &st.work
 	l.mu.Lock()
@@ -259,16 +260,16 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 		lost := min(max(c.lost(u.generation, evicted, n, evictions, left), 0), n)
 		risk += lost
 		if lost < n {
-			break // its beginning stays, and so do all blocks before it
+			break // the beginning of these blocks stays, and so do all blocks before them
 		}
 		end = begin
 	}
 	return min(risk, evictions)
 }
 
-// lost returns how many of n blocks of generation g are evicted by this number of evictions; it may be below 0 or
-// above n. Generations go in order, from the latest one with an evicted block on. If there is none, or it is no
-// longer kept, the number of blocks beyond left goes: left is what requests leave of the cache.
+// lost returns how many of n blocks of generation g are evicted by this number of evictions; it may be below 0 or above
+// n. Generations are evicted in order, from the latest one with an evicted block on. If there is no such generation, or
+// it is no longer kept, all blocks beyond left are evicted, where left is the room that requests leave in the cache.
 func (c *recency) lost(g, evicted uint32, n, evictions, left int64) int64 {
 	switch {
 	case evicted == 0 || c.now-evicted >= generations:
@@ -276,6 +277,6 @@ func (c *recency) lost(g, evicted uint32, n, evictions, left int64) int64 {
 	case g <= evicted:
 		return evictions
 	}
-	sooner := c.newer(evicted-1) - c.newer(g) - n // blocks that go before these
+	sooner := c.newer(evicted-1) - c.newer(g) - n // blocks that are evicted before these
 	return evictions - max(sooner, 0)
 }

@@ -43,7 +43,7 @@ func (c *cacheFixture) sendWork(w Work) *Reservation {
 	return r
 }
 
-// compute announces the blocks that a prompt stored and removed, and notes its first token.
+// compute announces the blocks that a prompt stored and removed, and reports its first token.
 func (c *cacheFixture) compute(r *Reservation, stored, removed int) {
 	c.now++
 	c.f.Cached(0, stored, 0)
@@ -122,7 +122,7 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	r := c.send(b, 40, 20)
 	c.compute(r, 20, 0)
 	r.Release(c.now)
-	c.send(chain(3, 64, 0), 64, 0) // 35 remain: 20 shared, 15 of b's
+	c.send(chain(3, 64, 0), 64, 0) // 35 blocks remain: 20 shared, 15 of b's
 	if got, want := c.risk(a, 40), 20; got != want {
 		t.Errorf("%d blocks of the older prompt are at risk, want its own %d", got, want)
 	}
@@ -131,11 +131,12 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	}
 }
 
-// An eviction shows which blocks go next, whatever the count of all blocks says: hits of others are not seen.
+// An eviction shows which blocks are evicted next. The count of all blocks does not: hits of other clients are not
+// seen.
 func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 	c := cacheOf(1000)
 	a, b, d := chain(1, 40, 0), chain(2, 40, 0), chain(3, 40, 0)
-	c.f.Cached(0, 880, 0) // blocks of other clients, older than the next ones unless hit again
+	c.f.Cached(0, 880, 0) // blocks of other clients; they are evicted before the next blocks unless they are hit again
 	for _, marks := range [][]Mark{a, b, d} {
 		c.serve(marks, 40, 0)
 	}
@@ -147,7 +148,7 @@ func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 		t.Errorf("%d blocks of a prompt are at risk whose end was evicted, want what is left, 20", n)
 	}
 	c.send(a, 40, 20)
-	// 30 and 20 blocks are to come, and one for each request: b's 40 go, and 12 of d's.
+	// The two requests will store 30 and 20 blocks, and one more each: b's 40 are evicted, and 12 of d's.
 	if n := c.risk(b, 40); n != 40 {
 		t.Errorf("%d blocks are at risk of the next prompt in order, want all 40", n)
 	}
@@ -165,7 +166,7 @@ func TestAnAnswerAndThePromptsEndArePartOfTheOrder(t *testing.T) {
 	r.Tokens(10*16, c.now)
 	c.f.Cached(0, 10, 0)
 	r.Release(c.now)
-	c.send(chain(3, 30, 0), 30, 0) // 69 remain: 49 of the second prompt, 20 of a's
+	c.send(chain(3, 30, 0), 30, 0) // 69 blocks remain: 49 of the second prompt, 20 of a's
 	if got, want := c.risk(a, 40), 20; got != want {
 		t.Errorf("%d blocks are at risk, want %d", got, want)
 	}
@@ -227,7 +228,7 @@ func TestTheLastBlockOfARepeatedPromptIsNotEvicted(t *testing.T) {
 	if g := c.evicted(); g != 0 {
 		t.Errorf("a repeated prompt taught that generation %d is evicted", g)
 	}
-	again = c.send(b, 40, 38) // one less than can be
+	again = c.send(b, 40, 38) // one block less than an engine can use
 	if g := c.evicted(); g == 0 {
 		t.Error("a block that was evicted taught nothing")
 	}
@@ -255,7 +256,7 @@ func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
 	}
 }
 
-// The blocks of a request that was never computed will not come, whatever else is under way.
+// If a request was never computed, its blocks are no longer expected, even while other requests are under way.
 func TestARequestThatEndsBeforeItIsComputedAnnouncesNothing(t *testing.T) {
 	for name, whole := range map[string]bool{"a stream": false, "an answer in one piece": true} {
 		c := cacheOf(100)
@@ -304,7 +305,8 @@ func TestARefusedPromptEntersNoOrder(t *testing.T) {
 	}
 }
 
-// A router that starts beside full caches does not know their content. Their removals show that they are full.
+// A router that starts after the caches were filled does not know their content. Their removals show that they are
+// full.
 func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 	for trust, want := range map[Trust]int{TrustDegraded: 21, TrustExact: 0} {
 		c := cacheOf(100)
@@ -312,12 +314,12 @@ func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 		a, b := chain(1, 40, 0), chain(2, 40, 0)
 		for _, marks := range [][]Mark{a, b} {
 			r := c.send(marks, 40, 0)
-			c.f.Cached(0, 0, 40) // each takes the place of others
+			c.f.Cached(0, 0, 40) // each takes the place of another block
 			c.compute(r, 40, 0)
 			r.Release(c.now)
 		}
 		c.send(chain(3, 40, 0), 40, 0)
-		if got := c.risk(a, 40); got != want { // of an exact history it is an engine that drops blocks where it has room
+		if got := c.risk(a, 40); got != want { // with an exact history the engine drops blocks although it has room
 			t.Errorf("trust %v: %d blocks of the oldest prompt are at risk, want %d", trust, got, want)
 		}
 		if n := c.risk(b, 40); n != 0 {
@@ -371,7 +373,7 @@ func TestRecencyStaysWithinBounds(t *testing.T) {
 					c.f.Emptied(0)
 				}
 			case 5:
-				if random.IntN(50) == 0 { // its size is learned, or it is another process
+				if random.IntN(50) == 0 { // the cache's size is learned, or the engine is a new process
 					c.f.Put("http://a", Facts{Models: []Model{{ID: "m"}}, BlockSize: 16, BlocksPerRank: random.IntN(500)})
 				}
 			}

@@ -21,8 +21,8 @@ type counted struct {
 	busy     time.Duration
 }
 
-// leastTimed is the least number of tokens from which the time of one is computed. Fewer are a part of a pass, and
-// each pass has a constant cost.
+// leastTimed is the least number of tokens from which the time of one token is computed. Fewer are a part of a pass,
+// and each pass has a constant cost.
 const leastTimed = 1024
 
 // time learns the time of a prompt token from the engine's counters.
@@ -48,9 +48,9 @@ const (
 	longestBacklog = 24 * time.Hour
 )
 
-// Report stores an engine's report about h. The work that this router has there at this moment is subtracted, so that
-// nothing counts twice; the rest, if positive, is the work of others. Requests on their way between here and the
-// engine make it too small rather than too large. It allocates; engines are asked once a second.
+// Report stores an engine's report about h. This router's own work there is subtracted, so that no request counts
+// twice; the rest, if positive, is the work of others. Requests between the router and the engine make this rest too
+// small, never too large. It allocates; engines are asked once a second.
 func (f *Fleet) Report(h Holder, r Reported) {
 	snap := f.Snapshot()
 	s := snap.state(h)

@@ -7,9 +7,9 @@ import (
 
 // Work is the work that one request puts on a holder.
 type Work struct {
-	UncachedTokens int // prompt tokens that the holder has to compute: outstanding until the first token
-	PromptTokens   int // all tokens of the prompt: read at every step of the answer, until the end
-	ContextBlocks  int // engine blocks of the prompt: resident until the end
+	UncachedTokens int // prompt tokens that the holder has to compute: they count until the first token
+	PromptTokens   int // all tokens of the prompt: every step of the answer reads them
+	ContextBlocks  int // engine blocks of the prompt: they take memory until the end
 
 	Most  int   // most requests that its holder may have, this one included; 0 is no limit
 	Scope Scope // the request's scope, in which the holder has a health of its own; 0 is none
@@ -17,7 +17,7 @@ type Work struct {
 	// Whole says that the answer comes in one piece, so that its first token is not seen: FirstToken then means that
 	// the whole answer is there. The prompt counts as computed when the time model says so, but not before the engine
 	// reports that the request left its queue ([Fleet.Report]). If Tokens is called after FirstToken, the duration of
-	// prompt and answer together is learned from.
+	// prompt and answer together is a measurement.
 	Whole bool
 
 	// MostTokens is the greatest length of one answer; 0 is unknown. A count beyond it, or beyond the model's length,
@@ -61,9 +61,9 @@ func NextMark(place int) int {
 	return place + step
 }
 
-// Reservation is one request's share of a holder's load. [Fleet.Reserve] fills it; the zero value holds nothing and
-// may be released. All methods may be called from any goroutine, in any order, any number of times: each share is
-// given back exactly once. A reservation must not be copied or moved while it holds something.
+// Reservation is one request's part of a holder's load. [Fleet.Reserve] fills it; the zero value holds nothing and may
+// be released. All methods may be called from any goroutine, in any order, any number of times: each part of the load
+// is released exactly once. A reservation must not be copied or moved while it holds something.
 type Reservation struct {
 	ledger  *ledger // nil: never used
 	longest int     // tokens that all answers may have together; set before anyone else sees the reservation
@@ -71,12 +71,12 @@ type Reservation struct {
 	// What follows is guarded by the ledger's mutex.
 	work  Work
 	stage stage
-	owned bool // its owner has not released it, even where it expired
+	owned bool // its owner has not released it, even if it expired
 
 	tracked             uint64 // bit i: mark i is counted
 	blocks              int64  // the part of ContextBlocks that no mark counts
 	predict             int64  // predicted nanoseconds of the prompt
-	unseen, queued      bool   // of a whole answer: it has not come; the engine's last report had it in its queue
+	unseen, queued      bool   // of an answer in one piece: unseen until it comes; queued if the engine's last report had it in its queue
 	until               int64  // of a whole answer: when the prompt was predicted to be computed, Unix nanoseconds
 	output              int64  // tokens of the answer so far
 	dispatched, touched int64  // when it was dispatched, and its last sign of life; Unix nanoseconds
@@ -147,14 +147,14 @@ func (r *Reservation) cachedBlocks() int32 {
 	return int32(int64(w.ContextBlocks) * int64(max(w.PromptTokens-w.UncachedTokens, 0)) / int64(w.PromptTokens))
 }
 
-// FirstToken gives the prompt tokens back at now, in Unix nanoseconds: they are computed.
+// FirstToken records that the prompt is computed at now, in Unix nanoseconds: its tokens no longer count as load.
 func (r *Reservation) FirstToken(now int64) {
 	if r.ledger != nil {
 		r.ledger.firstToken(r, now)
 	}
 }
 
-// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. It is also the request's sign of life.
+// Tokens records that the answer has n tokens at now, in Unix nanoseconds. It is also the request's sign of life.
 func (r *Reservation) Tokens(n int, now int64) {
 	if r.ledger != nil {
 		r.ledger.tokens(r, int64(n), now)
@@ -171,7 +171,7 @@ func (r *Reservation) Output() int {
 	return int(r.output)
 }
 
-// Release gives back everything that is still held, at now in Unix nanoseconds.
+// Release releases all load that is still held, at now in Unix nanoseconds.
 func (r *Reservation) Release(now int64) {
 	if r.ledger != nil {
 		r.ledger.release(r, now)
@@ -188,8 +188,8 @@ func (r *Reservation) Held() bool {
 	return r.stage != stageNone
 }
 
-// Expire gives back the work of requests without a sign of life for Config.Expiry at now, in Unix nanoseconds, and
-// returns their number: their owner lost them without a release, which is a bug. They are counted as leaks. It visits
+// Expire releases the load of requests that gave no sign of life for Config.Expiry, at now in Unix nanoseconds, and
+// returns their number. Their owner lost them without a release, which is a bug. They are counted as leaks. It visits
 // all holders; twice a minute is often enough.
 func (f *Fleet) Expire(now int64) (leaks int) {
 	s := f.Snapshot()

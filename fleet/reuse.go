@@ -6,16 +6,16 @@ import (
 )
 
 // keepIDs is how long a holder that left keeps its id, and so its history, for its return. An hour is longer than a
-// restart that loads a large model. Few ids are bound by it: there are 2^20, and no fleet replaces that many ranks in
-// an hour.
+// restart that loads a large model. The ids do not run out: there are 2^20, and no fleet replaces that many ranks in an
+// hour.
 const keepIDs = time.Hour
 
-// Retire takes back the ids of holders that left the fleet an hour ago, as seen by earlier calls, and to which no
-// request refers: each reservation was released as long ago. A lost request keeps its holder's id for good. now is in
-// Unix nanoseconds.
+// Retire makes ids available again: the ids of holders that left the fleet an hour ago, as seen by earlier calls, and
+// to which no request refers: each reservation was released as long ago. A lost request keeps its holder's id for good.
+// now is in Unix nanoseconds.
 //
-// The caller makes all that it keeps by holder forget the ids, and then hands them to [Fleet.Reuse]. A worker that
-// comes back later gets new ids.
+// The caller removes the ids from everything that it stores by holder, and then passes them to [Fleet.Reuse]. A worker
+// that comes back later gets new ids.
 func (f *Fleet) Retire(now int64) (retired []Holder) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -42,7 +42,7 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 	return retired
 }
 
-// Reuse lets holders to come have ids that Retire returned.
+// Reuse makes ids that Retire returned available for new holders.
 func (f *Fleet) Reuse(retired []Holder) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

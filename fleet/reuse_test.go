@@ -19,7 +19,7 @@ func TestIDsOfHoldersThatLeftAreUsedAgain(t *testing.T) {
 	}
 	retire(0)
 	f.Remove(old)
-	retire(1 * hour) // sees that they left
+	retire(1 * hour) // the first call after the removal: the hour until the ids are retired begins
 	retire(2*hour - 1)
 
 	var busy Reservation
@@ -31,7 +31,7 @@ func TestIDsOfHoldersThatLeftAreUsedAgain(t *testing.T) {
 	busy.Release(9 * hour)
 	retire(7*hour - 1)
 	retire(7*hour, 1)
-	f.Observe(1, OutcomeFailed, 7*hour) // late, and of no consequence
+	f.Observe(1, OutcomeFailed, 7*hour) // it comes after the id was retired, and has no effect
 	f.Expire(7 * hour)
 	if f.Snapshot().Rank(1) != 0 || f.Snapshot().Worker(1) != nil || f.Snapshot().Available(1, 0) {
 		t.Error("a retired id still means something")

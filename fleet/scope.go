@@ -19,7 +19,7 @@ func ScopeOf(model, endpoint string) Scope {
 	for i := range len(model) {
 		h = (h ^ uint64(model[i])) * 0x100000001b3
 	}
-	h *= 0x100000001b3 // a byte between them that neither has
+	h *= 0x100000001b3 // separates the two by a byte that neither contains
 	for i := range len(endpoint) {
 		h = (h ^ uint64(endpoint[i])) * 0x100000001b3
 	}
@@ -43,8 +43,8 @@ type scopeHealth struct {
 // leavesOut reports whether no request of the scope may pass at now. A nil scopeHealth is a scope without trouble.
 func (x *scopeHealth) leavesOut(now int64) bool { return x != nil && now < x.until.Load() }
 
-// mostScopes bounds the scopes of a worker: more served names than a worker has adapters. Beyond it, the scope whose
-// pause ends first is dropped.
+// mostScopes bounds the scopes of a worker: more served names than a worker has adapters. When there are more, the
+// scope whose pause ends first is dropped.
 const mostScopes = 1024
 
 // ObserveScope records how a request in a scope at h ended, at now, for the passive health of h's worker in that

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestOneSlowMachineIsBelievedLessThanOneOfMany: in its first 20 s a machine takes twice as long. If all others are
-// alike, this is rather chance, and only a part is believed. If machines differ as much anyway, most of it is
-// believed.
+// TestOneSlowMachineIsBelievedLessThanOneOfMany: in its first 20 s a machine takes twice as long. If all other machines
+// are alike, this is probably chance, and only a part of the difference is believed. If machines differ as much in
+// general, most of it is believed.
 func TestOneSlowMachineIsBelievedLessThanOneOfMany(t *testing.T) {
 	believed := func(others func(i int) float64) (share float64) {
 		m := newMachines(16, cpu)

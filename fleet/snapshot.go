@@ -49,8 +49,8 @@ func (p *Pool) Position(h Holder) int {
 	return int(p.positions[h]) - 1
 }
 
-// Turn returns how many turns were taken for this model name before, and takes one when take is set. Round robin goes
-// by it. The count outlives the snapshot.
+// Turn returns how many turns were taken for this model name before, and takes one when take is set. Round robin
+// chooses by this count. The count outlives the snapshot.
 func (p *Pool) Turn(take bool) uint64 {
 	if take {
 		return p.turn.Add(1) - 1

@@ -9,7 +9,7 @@ type Bar uint8
 const (
 	BarNone        Bar = iota
 	BarUnavailable     // its worker is not ready, or its breaker is open
-	BarUseless         // its answers in the request's scope were useless where others' were not
+	BarUseless         // its answers in the request's scope were useless, and another worker's were not
 	BarLimited         // its worker answered 429, and the pause is not over
 	BarSuspect         // its worker seems to be frozen
 )
@@ -17,7 +17,7 @@ const (
 // Standing says whether a holder may get a request now, and which share of its requests.
 type Standing struct {
 	Bar   Bar
-	Share float64 // the part of its requests that it gets, by its slow start: 1 unless it returned recently
+	Share float64 // the part of its requests that it gets during slow start: 1 unless it returned recently
 }
 
 // Standing returns h's standing at now, in Unix nanoseconds, for a tenant's requests in a scope. It takes no lock.

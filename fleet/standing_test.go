@@ -30,7 +30,7 @@ func TestAHolderMayBeUselessForOneScopeAlone(t *testing.T) {
 	chat, embed := ScopeOf("m", "/chat"), ScopeOf("m", "/embeddings")
 	f.ObserveScope(0, embed, OutcomeFailed, second)
 	f.ObserveScope(0, chat, OutcomeServed, second)
-	f.ObserveScope(0, embed, OutcomeServed, second) // it was under way
+	f.ObserveScope(0, embed, OutcomeServed, second) // the request was under way when the worker was left out
 	if got := barOf(f, 0, embed, "", second); got != BarUseless {
 		t.Errorf("embeddings: bar %d, want useless", got)
 	}

@@ -7,11 +7,11 @@ type Trust uint8
 const (
 	// TrustNone: the entries are not used for matching.
 	TrustNone Trust = iota
-	// TrustApproximate: no events; entries are learned from the requests that were sent there, and expire. Or some
-	// entries are of a tier that announces no removals, and expire.
+	// TrustApproximate: there are no events, or a tier announces no removals. Without events, entries are learned from
+	// the requests that were sent there. Learned entries and the tier's entries expire.
 	TrustApproximate
 	// TrustDegraded: events arrive, but history is missing or some cache groups cannot be proven. The entries of the
-	// index are true; there may be more.
+	// index are true, but the holder may have more blocks.
 	TrustDegraded
 	// TrustExact: the stream is complete from the engine's start or from a full replay.
 	TrustExact
@@ -34,5 +34,5 @@ type trustState struct {
 }
 
 // initialTrust is the trust before the first event: entries are learned from requests, as for a worker that publishes
-// none.
+// no events.
 var initialTrust = trustState{TrustApproximate, "no events: learned from requests"}

@@ -1,6 +1,6 @@
 package fleet
 
-// WorkerID is the dense id of a worker's URL. It is never assigned to another URL while the process lives.
+// WorkerID is the dense id of a worker's URL. An id is never assigned to another URL while the process lives.
 type WorkerID uint32
 
 // NoWorker is the id of no worker.
@@ -31,7 +31,7 @@ func (e Engine) String() string {
 // Model is one line of a worker's /v1/models.
 type Model struct {
 	ID          string // the name requests use
-	Root        string // what was loaded: two ids with the same root on one worker are one model; "" is unknown
+	Root        string // the model's source: two ids with the same root on one worker are one model; "" is unknown
 	Parent      string // the base model's ID when this is a LoRA adapter, else ""
 	MaxModelLen int    // tokens of prompt and answer together; 0 is unknown
 }
@@ -77,8 +77,8 @@ func (f *Facts) UsedRanks() int {
 	return min(max(f.Ranks, 1), most)
 }
 
-// BaseModel returns the name under which the worker's base model is indexed: its first model that is no adapter, or
-// "" before any is known. KV events name no model: they are about this one.
+// BaseModel returns the name under which the worker's base model is indexed: its first model that is no adapter, or ""
+// before any is known. KV events name no model: they are about the base model.
 func (f *Facts) BaseModel() string {
 	for i := range f.Models {
 		if f.Models[i].Parent == "" {

@@ -68,7 +68,7 @@ var (
 	believed = Config{TTL: 120 * time.Second, Units: 1 << 20, PruneTo: 0.8}
 )
 
-// has returns how many blocks each holder is taken to have.
+// has returns how many blocks of keys the store says that each holder has.
 func has(x *blocks, keys []block.Key, now int64) map[fleet.Holder]int {
 	got := map[fleet.Holder]int{}
 	for _, m := range x.Match(keys, now, nil) {
@@ -117,11 +117,11 @@ func TestAHolderKeepsWhatItUsedLast(t *testing.T) {
 	x.Learn(0, a, 0)
 	x.Learn(0, b, 0)
 	x.Learn(0, c, 0)
-	want(t, x, a, 0, map[fleet.Holder]int{0: 10}) // the limit is for passes
+	want(t, x, a, 0, map[fleet.Holder]int{0: 10}) // the limit is applied only by a pass
 	if n := evict(x.Store, 0); n != 5 {
 		t.Errorf("%d went, want 5", n)
 	}
-	want(t, x, a, 0, map[fleet.Holder]int{0: 5}) // from its end
+	want(t, x, a, 0, map[fleet.Holder]int{0: 5}) // the pass dropped blocks from the prompt's end
 	want(t, x, b, 0, map[fleet.Holder]int{0: 10})
 	x.Learn(0, a[:2], 0) // a's head is new again, its tail is not
 	x.Learn(0, prompt(4, 0, 10), 0)
@@ -283,8 +283,8 @@ func TestWhatMakesNoSenseDoesNoHarm(t *testing.T) {
 	want(t, x, prompt(1, 0, 3), 0, map[fleet.Holder]int{0: 3})
 }
 
-// reference is the same in the simplest way: the last use of each block of each holder, set for the whole prefix by
-// each use.
+// reference is a naive store: it has the time of the last use of each block of each holder. A use sets the time for the
+// whole prefix.
 type reference struct {
 	cfg    Config
 	blocks map[fleet.Holder]map[block.Key]*used
@@ -327,7 +327,8 @@ func (r *reference) holders() (all []fleet.Holder) {
 	return all
 }
 
-// trim leaves n blocks of some holders: the least recently used go first, the deepest of one use before the others.
+// trim leaves n blocks of each of some holders. It drops the least recently used blocks first, within one use the
+// deepest.
 func (r *reference) trim(n int, holders ...fleet.Holder) {
 	type entry struct {
 		h fleet.Holder

@@ -16,7 +16,7 @@ func (s *Store) fit() {
 				most = i
 			}
 		}
-		for range 16 { // looking for the largest costs more than dropping its least recent run
+		for range 16 { // finding the largest holder costs more than dropping its least recent run
 			if s.used-int64(s.roots)*nodeBytes <= s.config.Bytes || !s.drop(fleet.Holder(most), 0) {
 				break
 			}
@@ -24,7 +24,7 @@ func (s *Store) fit() {
 	}
 }
 
-// weight is the memory that a holder would take if it were alone.
+// weight is the memory that a holder's placements would take if no other holder shared them.
 func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
 
 // drop drops the holder's least recent run. If most is above 0 and runs are not evicted whole, it drops at most this
@@ -49,8 +49,8 @@ func (s *Store) shrink(h fleet.Holder, target int64) {
 	}
 }
 
-// Evict begins a pass when one is due at now, in Unix nanoseconds, or continues one. A pass drops placements past
-// their TTL, and units of holders beyond HolderUnits. The first call only starts the clock. Call it with each
+// Evict begins a pass when one is due at now, in Unix nanoseconds, or continues one. A pass drops placements older than
+// TTL, and units of holders beyond HolderUnits. The first call only sets the time of the first pass. Call it with each
 // request.
 func (s *Store) Evict(now int64) {
 	due := s.due.Load()
@@ -74,8 +74,8 @@ func (s *Store) Evict(now int64) {
 	}
 }
 
-// expire drops placements past their TTL. It stops after a stretch of them, and reports whether there may be more. mu is
-// held.
+// expire drops placements older than TTL. It stops after a stretch of them, and reports whether there may be more. mu
+// is held.
 func (s *Store) expire() (more bool) {
 	if s.config.TTL == 0 {
 		return false
@@ -128,7 +128,8 @@ func (s *Store) trim() (more bool) {
 	return false
 }
 
-// prune evicts until the holders together have at most target bytes of keys; the least recently used go. mu is held.
+// prune evicts until the holders together have at most target bytes of keys; the least recently used are evicted. mu is
+// held.
 func (s *Store) prune(target int64) {
 	heap := s.heap[:0] // holders, the one with the oldest placement first
 	for h := range s.holders {

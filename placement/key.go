@@ -11,10 +11,10 @@ import (
 type Keys uint8
 
 const (
-	// Text: a key is a prompt's text. A unit is a byte, and prompts may part anywhere.
+	// Text: a key is a prompt's text. A unit is a byte, and prompts may diverge at any byte.
 	Text Keys = iota
-	// Tokens: a key is a prompt's token ids, as [TokenBytes] returns them. Prompts part at multiples of 16 tokens, as in
-	// engines' caches.
+	// Tokens: a key is a prompt's token ids, as [TokenBytes] returns them. Prompts diverge at multiples of 16 tokens,
+	// as in engines' caches.
 	Tokens
 	// Blocks: a key is the chained keys of a prompt's blocks, as [BlockBytes] returns them. A unit is a block.
 	Blocks

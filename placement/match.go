@@ -11,10 +11,10 @@ type Matches struct {
 	at    []found        // by holder
 	order []fleet.Holder // holders with a match, the longest first
 	path  []uint32       // nodes
-	ends  []int          // bytes of the key that match up to there
+	ends  []int          // bytes of the key that match up to the end of each node
 }
 
-// found is a holder's match; it is valid if its round is the present one.
+// found is a holder's match; it is valid only if its round equals the round of Matches.
 type found struct {
 	round uint32
 	bytes int

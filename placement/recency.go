@@ -58,7 +58,7 @@ func (s *Store) age(h fleet.Holder, l uint32, at int64) {
 	s.place(who, l, older)
 }
 
-// link returns the id of a new placement of the holder, just before the link older in its list.
+// link returns the id of a new placement of the holder. It is next to older in the holder's list, on the newer side.
 func (s *Store) link(h fleet.Holder, id, older uint32, at int64) uint32 {
 	var l uint32
 	if last := len(s.freeLinks) - 1; last >= 0 {
@@ -85,7 +85,7 @@ func (s *Store) unlink(who *holder, l uint32) {
 	s.used -= linkBytes
 }
 
-// place puts l into the list just before the link older; 0 is the empty list's.
+// place inserts l next to older, on its newer side. older is 0 when the list is empty.
 func (s *Store) place(who *holder, l, older uint32) {
 	x := &s.links[l]
 	x.older, x.newer = older, 0
@@ -114,7 +114,7 @@ func (s *Store) placeOldest(who *holder, l uint32) {
 	who.oldest = l
 }
 
-// take takes l out of the list.
+// take removes l from the list.
 func (s *Store) take(who *holder, l uint32) {
 	x := s.links[l]
 	if x.newer == 0 {

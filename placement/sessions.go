@@ -36,7 +36,8 @@ type sessionShard struct {
 	swept int64
 }
 
-// session has its homes, the oldest one first: a session goes back to that one.
+// session is the entry of one session: its homes, the oldest one first. The session returns to the oldest home that can
+// be used.
 type session struct {
 	homes [2]fleet.Holder
 	n     uint8
@@ -65,8 +66,8 @@ func (s *Sessions) Homes(key uint64, now int64, dst []fleet.Holder) (homes []fle
 	return append(dst, x.homes[:x.n]...), true
 }
 
-// Learn notes that a request of the session was sent to h at now. h becomes a home of the session: a second one, or
-// in place of the oldest.
+// Learn records that a request of the session was sent to h at now. h becomes a home of the session: a second one, or
+// the replacement of the oldest.
 func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 	shard := &s.shards[key%SessionShards]
 	shard.mu.Lock()

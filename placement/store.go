@@ -15,8 +15,9 @@ type Config struct {
 
 	// Bytes bounds the memory at every moment. The holder that takes the most loses its least recent runs.
 	Bytes int64
-	// HolderUnits is how many units of a holder a pass of [Store.Evict] leaves: the least recently used go, and of one key
-	// the deepest first. Between passes a holder may have more: up to twice as many, or without a bound if WholeRuns.
+	// HolderUnits is how many units of a holder a pass of [Store.Evict] leaves: the least recently used are evicted
+	// first, and within one key the deepest. Between passes a holder may have more: up to twice as many, or without a
+	// bound if WholeRuns.
 	HolderUnits int64
 	// HolderTarget is how many units a pass leaves a holder that has more than HolderUnits. 0 means HolderUnits.
 	HolderTarget int64
@@ -26,15 +27,15 @@ type Config struct {
 	// TTL is how long a placement is believed after its last use. A pass of [Store.Evict] drops it after that.
 	TTL time.Duration
 	// Units is how many units of all holders there may be at once, a shared one counted for each holder. When there are
-	// more, the least recently used of all holders go, until PruneTo of Units are left: at least 2,048 units with each
-	// call of [Store.Learn].
+	// more, the least recently used of all holders are evicted, at least 2,048 units with each call of [Store.Learn],
+	// until PruneTo of Units are left.
 	Units int64
 	// PruneTo is above 0 and at most 1. Default 0.8, as Dynamo's prune_target_ratio.
 	PruneTo float64
 	// Interval is the time between passes. 0 means that there are none.
 	Interval time.Duration
-	// Step bounds what one call of [Store.Evict] evicts for HolderUnits, in units, or in runs if WholeRuns: the next call
-	// goes on. 0 means that each pass is one call.
+	// Step bounds how much one call of [Store.Evict] evicts for HolderUnits, in units, or in runs if WholeRuns. The
+	// next call continues. 0 means that each pass is one call.
 	Step int
 }
 
@@ -69,7 +70,7 @@ type Store struct {
 	children  map[edge]uint32
 	holders   []holder // by number
 	used      int64    // bytes of memory: text, nodes and links
-	held      int64    // bytes of keys that holders have, a shared one counted for each holder
+	held      int64    // bytes of keys that holders have; a shared byte counts for each holder
 	now       int64    // the latest time of any call, and the stamp of the last use: each use has a later one
 	next      int      // the holder at which a pass goes on: a pass visits each holder once
 	pruning   bool     // more than Units were held, and PruneTo of them is not reached yet
@@ -102,15 +103,15 @@ func (s *Store) Plant() Root {
 	return Root(s.node(node{}))
 }
 
-// Learned is what one call of [Store.Learn] did, for [Store.Unlearn].
+// Learned records the changes of one call of [Store.Learn], for [Store.Unlearn].
 type Learned struct {
 	known  int   // bytes of the key that the holder had before
 	at     int64 // the stamp of this use
 	before int64 // the stamp of the last run that the holder had before
 }
 
-// Learn notes that the holder was sent a prompt with this key at now, in Unix nanoseconds: all its beginnings are the
-// holder's most recent ones. An incomplete page at the end is left out, and so is what exceeds a quarter of Bytes. It
+// Learn records that the holder was sent a prompt with this key at now, in Unix nanoseconds. All runs of the key become
+// the holder's most recent ones. It leaves out an incomplete page at the end, and all beyond a quarter of Bytes. It
 // does not keep key.
 func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learned) {
 	if key = s.whole(key); len(key) == 0 || h >= maxHolders {
@@ -148,8 +149,7 @@ func (s *Store) whole(key []byte) []byte {
 	return key[:len(key)-len(key)%s.page]
 }
 
-// Unlearn takes back what Learn of this key added, because the prompt was not sent. Runs that were used again
-// afterwards stay.
+// Unlearn undoes a call of Learn whose prompt was not sent. Runs that were used again afterwards stay.
 func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,19 +174,19 @@ func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 	}
 }
 
-// continued reports whether a use with this stamp went on behind the run of link x.
+// continued reports whether a use with this stamp also covers a child of link x's run.
 func (s *Store) continued(x uint32, at int64) bool {
 	older := s.links[x].older
 	return older != 0 && s.links[older].at == at && s.nodes[s.links[older].node].parent == s.links[x].node
 }
 
-// Forget drops all that the holder has.
+// Forget drops all placements of the holder.
 func (s *Store) Forget(h fleet.Holder) {
 	for s.forgetSome(h) {
 	}
 }
 
-// stretch is how many placements or units are dropped before other goroutines may look at the store: some 0.2 ms.
+// stretch is how many placements or units are dropped before the lock is released for other goroutines: some 0.2 ms.
 const stretch = 2048
 
 func (s *Store) forgetSome(h fleet.Holder) (more bool) {
@@ -218,7 +218,7 @@ func (s *Store) Units(h fleet.Holder) int64 {
 type Stats struct {
 	Runs       int   // nodes of the tree, without roots
 	Placements int   // pairs of a holder and a run
-	Units      int64 // that holders have, a shared one counted for each holder
+	Units      int64 // units that holders have; a shared unit counts for each holder
 	Bytes      int64 // memory, as counted against Config.Bytes
 }
 

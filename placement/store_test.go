@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// evict runs one whole pass at now, and returns how many units went.
+// evict runs one whole pass at now, and returns how many units were evicted.
 func evict(s *Store, now int64) int64 {
 	before := s.Stats().Units
 	s.mu.Lock()
@@ -26,7 +26,7 @@ func evict(s *Store, now int64) int64 {
 	return before - s.held/int64(s.unit)
 }
 
-// naive remembers every key whole.
+// naive is a reference that stores every key of each holder.
 type naive map[fleet.Holder][][]byte
 
 func (n naive) match(holder fleet.Holder, key []byte, page int) int {

@@ -30,14 +30,14 @@ type edge struct {
 	page   uint64 // the bytes themselves, or a hash of 16 tokens: the text is compared anyway
 }
 
-// The memory of a node with its edge, and of a placement, beside the text, in bytes; measured by
+// The memory of a node with its edge, and of a placement, without the text, in bytes; measured by
 // TestMemoryIsWhatIsCounted.
 const (
 	nodeBytes = 160
 	linkBytes = 36
 )
 
-// admit makes room for the holder.
+// admit extends the holders to include h.
 func (s *Store) admit(h fleet.Holder) {
 	if n := int(h) + 1; n > len(s.holders) {
 		s.holders = append(s.holders, make([]holder, n-len(s.holders))...)

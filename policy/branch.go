@@ -11,7 +11,7 @@ const (
 	BranchFallback Branch = "fallback"  // the holder of the best match cannot be used now; the next best
 	BranchSpill    Branch = "spill"     // load outweighs the best match
 	BranchDirect   Branch = "direct"    // the client named the worker
-	BranchNoTokens Branch = "no_tokens" // the tokens are not known, so that no match is
+	BranchNoTokens Branch = "no_tokens" // the tokens are not known, and so the matches are not
 	BranchDraw     Branch = "draw"      // drawn at random, and not the best
 	BranchSilent   Branch = "silent"    // an external source gave no answer
 	BranchSession  Branch = "session"   // the home of the session
@@ -26,8 +26,8 @@ const (
 	BranchNone     Branch = "none"      // there is no candidate
 )
 
-// missAtRisk is the key of the words for a miss where workers have a part of the prompt, and all of it is at risk. It
-// is not a branch.
+// missAtRisk is a key of reasons, not a branch: a miss although workers have a part of the prompt, because all of it is
+// at risk.
 const missAtRisk Branch = "miss at risk"
 
 // reasons are the words of kv_aware, and the general words of each branch. A [Spec] may have its own.
@@ -54,7 +54,7 @@ var reasons = map[Branch]string{
 	BranchNone:     "no worker can be used",
 }
 
-// allAtRisk begins the words for a miss of a prompt that workers have a part of.
+// allAtRisk begins the reason of a miss if workers have a part of the prompt.
 const allAtRisk = "what workers have of the prompt is expected to be evicted before it is scheduled: "
 
 // Reason returns the general words for the branch. A [Choice] has those of its policy.
@@ -70,7 +70,7 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 	case !q.Known:
 		return BranchNoTokens
 	}
-	// A longer match that was left out explains the choice better than the one that was taken.
+	// If a longer match was left out, it explains the choice better than the chosen match.
 	longest, why, outweighed := c[picked].Kept(), "", false
 	for i := range c {
 		switch r := c[i].Reason; {

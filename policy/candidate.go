@@ -8,7 +8,7 @@ import (
 // Query is a request as policies see it.
 type Query struct {
 	PromptTokens int              // tokens of the prompt, estimated when they are not known; ≥ 0
-	Known        bool             // the tokens are known; otherwise there are no matches
+	Known        bool             // the tokens are known; if not, no candidate has a match
 	Target       string           // the one worker the client asked for, by URL or host:port; "" is any
 	Rank         int              // the one data-parallel rank the client asked for; negative is any
 	Exclude      []fleet.WorkerID // workers that were tried already
@@ -35,10 +35,10 @@ type Candidate struct {
 	Hash      uint64
 	Trust     fleet.Trust
 	Available bool // a request may go there
-	// Bar is the reason why it should get no request, BarNone when there is none. A suspect, and a holder with useless
-	// answers, are available and come last.
+	// Bar is the reason why it should get no request, BarNone when there is none. A suspect and a holder with useless
+	// answers are available, but get requests only if no other holder can.
 	Bar       fleet.Bar
-	Withheld  float64 // the part of its share that it does not get during slow start, 0 to 1
+	Withheld  float64 // the part of its share of requests that it does not get during slow start, 0 to 1
 	Load      fleet.Load
 	BlockSize int // tokens of an engine block there; what Load.ContextBlocks counts
 
@@ -46,7 +46,7 @@ type Candidate struct {
 	Tier      [block.NumTiers]int // Match by tier
 	Predicted int                 // as Match, with speculative entries; ≥ Match
 	Active    int                 // prompt tokens that requests under way there hold already; 0 without Spec.NeedsActive
-	AtRisk    int                 // the end of Predicted that will be evicted before the request is scheduled; 0 without NeedsRisk
+	AtRisk    int                 // the last tokens of Predicted that are expected to be evicted before the request is scheduled; 0 without NeedsRisk
 	Full      int                 // what the groups with full attention alone would match; for explanation only
 
 	Score  float64           // weighted sum of the scorers, set when the candidate passed the filters; higher is better

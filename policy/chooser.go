@@ -20,9 +20,8 @@ type Chooser interface {
 	Forget(h fleet.Holder)
 }
 
-// Nominator is a chooser that may choose a holder without a match and with much load, such as the holder of a
-// session. In a large fleet it is offered its nominees beside the holders of matches and of little load, in place of
-// all.
+// Nominator is a chooser that may choose a holder without a match and with much load, such as the holder of a session.
+// In a large fleet it is offered its nominees and the holders of matches and of little load, not all holders.
 type Nominator interface {
 	Chooser
 	// Nominate appends a few holders to dst. It is called before Choose, under the same rules.
@@ -61,10 +60,10 @@ func (r *ranked) Choose(q *Query, c []Candidate) Pick {
 	return Pick{Index: Best(q, c), Ranked: true}
 }
 
-// Pick is what a chooser decided.
+// Pick is a chooser's decision.
 type Pick struct {
 	Index  int    // of the candidate; -1 when the chooser refuses all
-	Branch Branch // "" follows from the matches, as for policies made of scorers
+	Branch Branch // "": the branch follows from the matches, as for policies made of scorers
 	Ranked bool   // the highest Score was taken
 }
 

@@ -10,8 +10,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestManyMayUseAPolicyAtOnce is for the race detector, and for policies that count: no order of choices and ends
-// makes one fail.
+// TestManyMayUseAPolicyAtOnce finds data races, and counters that go wrong when choices and ends come in any order.
 func TestManyMayUseAPolicyAtOnce(t *testing.T) {
 	for _, s := range kinds.BuiltIn() {
 		t.Run(s.Name, func(t *testing.T) {

@@ -1,10 +1,10 @@
 // Package policy chooses a holder for a request: filter, then score, then pick.
 //
-// It knows candidates: what a holder has of the prompt, what load is on it, whether it can be used. It does not know
-// how these facts were found. A policy is data ([Spec]): names of filters, weighted scorers and one picker. A policy
-// that has to remember something, or that these cannot express, is a [Chooser] in Go. [Own] returns our ready-made
-// kinds with their [Parameters]; package peers has those of other projects. [Kinds.Parse] makes a policy from a line
-// of text.
+// It knows candidates: holders, each with its match of the prompt, its load, and whether it can be used. It does not
+// know how these facts were found. A policy is data ([Spec]): names of filters, weighted scorers and one picker. A
+// policy that has to remember something, or that these cannot express, is a [Chooser] in Go. [Own] returns our
+// ready-made kinds with their [Parameters]; package peers has those of other projects. [Kinds.Parse] makes a policy
+// from a line of text.
 //
 //	spec, err := policy.Own().Parse("kv_aware:imbalance_tokens=2048")
 //	p, err := policy.Build(spec)
@@ -34,9 +34,9 @@
 //
 // # Longest match, and how far to follow it
 //
-// kv_aware follows the longest match: load decides only among equals. That alone has a trap. When all requests share
-// their first block (a system prompt), its first holder attracts every new conversation, however busy it is.
-// [Spec].ImbalanceTokens bounds this: a candidate is considered only while its work, plus the request's uncached
+// kv_aware follows the longest match: load decides only among equals. This rule alone fails in one case: when all
+// requests share their first block (a system prompt), its first holder attracts every new conversation, however busy it
+// is. [Spec].ImbalanceTokens bounds this: a candidate is considered only while its work, plus the request's uncached
 // tokens there, exceeds the least such sum by no more than this number. So a long match may wait longer than a short
 // one, an idle fleet follows every match, and a busy holder of a tiny match loses. The default is 0, no bound.
 // [DefaultImbalanceTokens] suits a fleet with shared system prompts.

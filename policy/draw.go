@@ -23,7 +23,7 @@ func HashText(parts ...string) uint64 {
 	return Mix64(h)
 }
 
-// Uniform returns a number in (0, 1) that belongs to this request and holder, whatever the order of candidates.
+// Uniform returns a number in (0, 1) that depends only on the request and the holder, not on the order of candidates.
 func Uniform(q *Query, c *Candidate) float64 {
 	return (float64(Mix64(c.Hash^Mix64(q.Random))>>11) + 0.5) / (1 << 53)
 }

@@ -29,8 +29,8 @@ const (
 	ReasonImbalance   = "too much work for what it matches"
 )
 
-// filters by name, without the filter of every policy. There is none for the model: the router offers only candidates
-// that serve it.
+// filters are the filters that a [Spec] may name. usable is not among them: every policy applies it first. No filter
+// checks the model: the router offers only candidates that serve it.
 var filters = map[string]func(*Spec) Filter{
 	"balanced":  func(s *Spec) Filter { return balanced(s.ImbalanceTokens) },
 	"locality":  func(s *Spec) Filter { return nearest(s.Locality) },
@@ -40,7 +40,8 @@ var filters = map[string]func(*Spec) Filter{
 // FilterNames returns the names of all filters that a [Spec] may name, sorted.
 func FilterNames() []string { return known(filters) }
 
-// usable is the filter of every policy: it leaves out candidates that cannot serve the request.
+// usable is the common filter, which every policy applies first: it leaves out candidates that cannot serve the
+// request.
 type usable struct{}
 
 func (usable) Filter(q *Query, c []Candidate) int {
@@ -76,7 +77,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	return kept
 }
 
-// readmit lets the candidates pass that were left out for this reason, because no other candidate is left.
+// readmit lets candidates pass that were left out for this reason. It is called when no candidate passed.
 func readmit(c []Candidate, why string) (kept int) {
 	for i := range c {
 		if c[i].Reason != why {
@@ -133,8 +134,8 @@ func startsSlowly(q *Query, c *Candidate) bool {
 	return float64(Mix64(c.Hash^Mix64(draw^0x5107)))/(1<<64) < c.Withheld
 }
 
-// names reports whether target, as a client wrote it, is the worker at url. The scheme and a trailing slash may be
-// left out.
+// names reports whether target, as a client wrote it, is the worker at url. Target may lack the scheme and a trailing
+// slash.
 func names(target, url string) bool {
 	target = strings.TrimSuffix(target, "/")
 	if target == url {

@@ -32,8 +32,8 @@ func eachAlone(t *testing.T, test func(t *testing.T, p *policy.Policy)) {
 	}
 }
 
-// TestSlowStartWorksForEveryPolicy: the holder that returned is idle while the others work, so that a policy by load
-// alone would give it every request.
+// TestSlowStartWorksForEveryPolicy: the holder that returned is idle while the others work; without slow start, a
+// policy by load would send it every request.
 func TestSlowStartWorksForEveryPolicy(t *testing.T) {
 	eachAlone(t, func(t *testing.T, p *policy.Policy) {
 		rnd := rand.New(rand.NewPCG(1, 2))

@@ -46,7 +46,7 @@ func NewKind[P any, T interface {
 	return Kind{name, func() Parameters { p := defaults(); return T(&p) }}
 }
 
-// Join returns the kinds of all lists, sorted by name. Two of one name are a bug of the program.
+// Join returns the kinds of all lists, sorted by name. It panics if two kinds have one name.
 func Join(lists ...Kinds) Kinds {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, func(a, b Kind) int { return strings.Compare(a.Name, b.Name) })

@@ -22,7 +22,7 @@ const (
 )
 
 // nearest is the locality filter. It keeps the candidates on the router's own node; if there are none, those in its
-// zone; if there are none, all. It comes after the filter of every policy, so that workers that cannot be used or are
+// zone; if there are none, all. It comes after the common filter (usable), so that workers that cannot be used or are
 // saturated do not count. [Ray Serve, LocalityMixin: node, availability zone, all]
 type nearest Locality
 

@@ -7,19 +7,20 @@ import "time"
 type LongestMatch struct {
 	// TierWeights are the worth of a matched token by where its block lies, 0 to 1.
 	TierWeights TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far a match is followed: a worker gives way when its work and the request's uncached
-	// tokens there exceed the least such sum in the fleet by more. 0 is no bound.
+	// ImbalanceTokens bounds how far a match is followed: a worker is passed over when its work plus the request's
+	// uncached tokens there exceeds the least such sum in the fleet by more. 0 is no bound.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// EnableSpeculative counts a dispatched prompt as cached before events confirm it.
 	EnableSpeculative bool `yaml:"enable_speculative"`
-	// SpeculativeTTLMs is for how long, in milliseconds. 0 means the router's own: routing.speculative_ttl.
+	// SpeculativeTTLMs is how long enable_speculative counts it, in milliseconds. 0 means the router's own time:
+	// routing.speculative_ttl.
 	SpeculativeTTLMs int `yaml:"speculative_ttl_ms"`
 	// BlockSize is the tokens of the index's blocks. All policies share one index: the value counts only for the
-	// fleet's policy, and only if routing.block_size is not set. 0 means the engines' own.
+	// fleet's policy, and only if routing.block_size is not set. 0 means the engines' own block size.
 	BlockSize int `yaml:"block_size"`
 }
 
-// DefaultLongestMatch returns the definition: no bound.
+// DefaultLongestMatch returns kv_aware as it is defined, without a bound.
 func DefaultLongestMatch() LongestMatch {
 	w := DefaultTierWeights
 	return LongestMatch{TierWeights: TierWeights{w[0], w[1], w[2], w[3]}, EnableSpeculative: true}
@@ -59,21 +60,21 @@ func KVAware() Spec { return DefaultLongestMatch().Spec("kv_aware") }
 
 // Mix is a policy that the operator composes: filters, weighted scorers and a picker by name.
 type Mix struct {
-	// Filters leave workers out, in this order, after the filter of every policy.
+	// Filters leave workers out, in this order, after the common filter.
 	Filters []string `yaml:"filters"`
-	// Scorers rate workers from 0 to 1; their ratings times their weights are added up.
+	// Scorers score workers from 0 to 1; the sum of scores times weights decides.
 	Scorers []Weighted `yaml:"scorers"`
 	// Picker chooses by the scores.
 	Picker string `yaml:"picker"`
 	// TierWeights are the worth of a matched token by where its block lies, 0 to 1, for the match scorer.
 	TierWeights TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far a match is followed, as for kv_aware. 0 is no bound.
+	// ImbalanceTokens bounds how far a match is followed, as in kv_aware. 0 is no bound.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// Locality is where this router runs, for the locality filter.
 	Locality Locality `yaml:"locality"`
 }
 
-// DefaultMix returns a mix of nothing yet.
+// DefaultMix returns a mix without filters and scorers.
 func DefaultMix() Mix {
 	return Mix{Filters: []string{}, Scorers: []Weighted{}, Picker: "best", TierWeights: DefaultLongestMatch().TierWeights}
 }

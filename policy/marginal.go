@@ -14,12 +14,14 @@ import (
 // docs/policies.md explains the terms.
 type Marginal struct {
 	// Externality is the weight of a millisecond of another request's answer, relative to one before this request's
-	// first token. The ratio of what service levels allow for the two gives it: 5 s to the first token and 100 ms for
-	// each of 343 more (the mean of the public conversation trace) is 0.15; 2 s and 50 ms is 0.12. At 0 each request
-	// is served as if it were alone. At 1 long prompts wait a long time for a holder that they disturb little.
+	// first token. It follows from the ratio of the times that service levels allow for the two: 5 s to the first token
+	// and 100 ms for each of 343 more (the mean of the public conversation trace) is 0.15; 2 s and 50 ms is 0.12. At 0
+	// each request is served as if it were alone. At 1 long prompts wait a long time for a holder that they disturb
+	// little.
 	Externality float64 `yaml:"externality"`
 	// Eviction is the weight of computing again the blocks that uncached tokens evict. At 1 an evicted block is wanted
-	// again with even odds, and its return evicts as much with even odds again: 1/2 + 1/4 + … of it.
+	// again with a probability of one half, and computing it again evicts as many blocks, which are again wanted with
+	// one half: 1/2 + 1/4 + … of the cost.
 	Eviction float64 `yaml:"eviction"`
 	// Tail is the additional weight of a millisecond of waiting beyond TailAfter: requests must not starve for others'
 	// sake.
@@ -51,11 +53,11 @@ func (p Marginal) Validate() error {
 // The terms of a marginal cost, in milliseconds.
 const (
 	costWait    = iota // until the prompts before it are computed
-	costMemory         // until running requests have made room for it
+	costMemory         // until running requests have freed memory for it
 	costPrefill        // computing what is not cached
-	costTail           // the part of the wait beyond TailAfter, again
-	costDecode         // the answer, beside the requests that run there
-	costOthers         // what the requests there lose to this prompt and answer
+	costTail           // the part of the wait beyond TailAfter, counted a second time
+	costDecode         // the answer, slowed by the requests that run there
+	costOthers         // the delay that this prompt and answer cause the requests there
 	costEvict          // computing the evicted blocks again
 )
 
@@ -114,21 +116,21 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // Constants of the prices.
 const (
-	// levelled is by how many requests holders differ before the router levels them. A smaller value lets long answers
-	// gather on a few holders of a dozen requests each. A larger value sends requests of busy fleets away from their
-	// prefix for a difference that soon is gone.
+	// levelled is the difference in requests between holders from which the router levels their loads. A smaller value
+	// lets long answers gather on a few holders of a dozen requests each. With a larger value, requests of busy fleets
+	// leave their prefix because of a difference that soon disappears.
 	levelled = 24
 	// mostTogether bounds the share of an answer during which a request that was running at its start keeps running.
-	// Of two answers with the same distribution of lengths, one of them met at a random moment, both run for half of
-	// the mean length, whatever the distribution: E[min(R, L)] = E[L]/2 for the residual R of L. Later requests go to
-	// holders with room.
+	// Take two answers with the same distribution of lengths, where the second begins at a random moment of the first.
+	// Both run together for half of the mean length, whatever the distribution: E[min(R, L)] = E[L]/2 for the residual
+	// R of L. Later requests go to holders with room.
 	mostTogether = 0.5
-	// leastPressure bounds the pressure of a cache with room from below: its new blocks evict nothing yet, but the
-	// cache is full sooner.
+	// leastPressure is the least pressure, also of a cache with room: new blocks evict nothing there yet, but make the
+	// cache full sooner.
 	leastPressure = 0.5
 )
 
-// typical is what prices depend on beside the candidate.
+// typical holds the facts of a price that do not depend on the candidate.
 type typical struct {
 	answer   float64      // tokens
 	together float64      // the share of the answer during which a holder's additional load lasts
@@ -138,11 +140,11 @@ type typical struct {
 
 // typical returns what to expect of an answer to q.
 //
-// Where holders serve many requests at once, their loads do not stay different for a whole answer. A router that
-// reads load keeps holders within a number k of requests that does not grow with their load [Mitzenmacher, The Power
-// of Two Choices, 2001]. It sends each holder n new ones in the time of an answer, n being the requests that it has.
-// So a difference of k is levelled in k/n of that time. A long conversation counts for many short ones, so k is not
-// one or two.
+// Where holders serve many requests at once, their loads do not stay different for a whole answer. A router that reads
+// load keeps holders within a number k of requests that does not grow with their load [Mitzenmacher, The Power of Two
+// Choices, 2001]. In the time of an answer it sends each holder n new requests, where n is the number of requests that
+// the holder has. So a difference of k is levelled in k/n of that time. A long conversation counts for many short ones,
+// so k is not one or two.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
 	t.together = min(mostTogether, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
@@ -208,7 +210,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	step := t.Step(l.Requests, l.ContextTokens+l.OutputTokens)
 	compute := t.Token*n + t.Attention*n*(prompt-n/2)
 
-	// Prompts before it, with the decodes of the passes they take, and the rest of the pass under way.
+	// The wait for the prompts before it, for the decodes in the same passes, and for the rest of the pass under way.
 	wait := float64(l.Backlog) / 1e6 * (t.Token / own.Token)
 	if wait == 0 {
 		wait = t.Token * float64(l.PendingTokens)
@@ -220,8 +222,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	}
 
 	// Requests that run there now slow a part of the answer, and are slowed by it for as long, at the machine's own
-	// pace. Everything else is priced at the mean machine's pace: an idle machine is as good as another, so that a
-	// slow machine gets work in proportion to its pace, and its cache is used.
+	// pace. All other terms are priced at the mean machine's pace. So two idle machines cost the same, and a slow
+	// machine gets work in proportion to its pace, so that its cache is used.
 	alone := answer * t.Base
 	slowed := together * answer * (own.Context*context + own.Sequence*requests)
 	slows := together * answer * (own.Context*prompt + own.Sequence)
@@ -270,15 +272,16 @@ func shortage(c *Candidate, n float64) float64 {
 	return 0
 }
 
-// means are running means by model. Models that share a slot share a mean, which makes their prices a little wrong.
+// means are running means by model. Two models may share a slot, and then a mean, which makes their prices a little
+// wrong.
 type means struct {
 	slots [32]atomic.Uint64 // the mean as float32, and how many values it is of
 }
 
 const (
-	firstAnswer = 211 // tokens: the mean of the public trace azure2023_conv, until there are own ones
+	firstAnswer = 211 // tokens: the mean of the public trace azure2023_conv, used until answers were measured
 	firstCrowd  = 1
-	meanOver    = 256 // values: enough for a long tail, soon over when the use changes
+	meanOver    = 256 // values: enough for a long tail, and few enough to follow a change of use
 )
 
 func (a *means) slot(model string) *atomic.Uint64 {

@@ -36,8 +36,8 @@ func TestWhatIsAtRiskCountsAsComputedAgain(t *testing.T) {
 	}
 }
 
-// TestAMissSaysWhetherAMatchIsAtRisk: an operator who sees a long match beside the word miss must learn why the match
-// does not count, from a policy's own words and from the general words.
+// TestAMissSaysWhetherAMatchIsAtRisk: an operator who sees a long match and the word miss must learn why the match does
+// not count, from a policy's own words and from the general words.
 func TestAMissSaysWhetherAMatchIsAtRisk(t *testing.T) {
 	doomed := func(a, _ *policy.Candidate) { a.Predicted, a.AtRisk = 4000, 4000 }
 	for _, c := range []struct {

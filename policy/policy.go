@@ -13,18 +13,19 @@ import (
 // Spec is a policy as data.
 type Spec struct {
 	Name    string
-	Filters []string // applied in order, after the filter of every policy: target, rank, excluded, healthy, saturated
+	Filters []string // applied in order, after the filter that all policies share (target, rank, excluded, healthy, saturated)
 	Scorers []Weighted
 	Picker  string // "" is best
 
-	// Chooser makes what decides in place of the scorers and the picker, after the filters. It is called once for each
-	// policy that is built from the spec, so that each policy has a memory of its own. Terms names its terms.
+	// Chooser makes a chooser, which decides after the filters in place of the scorers and the picker. It is called
+	// once for each policy that is built from the spec, so that each policy has a memory of its own. Terms names its
+	// terms.
 	Chooser func() Chooser
 	Terms   []string
 	// Reasons are the policy's own words for what a branch means. A branch without an entry has its general words.
 	Reasons map[Branch]string
-	// NeedsMatches and NeedsText say what the Chooser reads. With NeedsMatches it gets the prompt's tokens and keys,
-	// too.
+	// NeedsMatches and NeedsText say whether the Chooser reads matches and the prompt's text. With NeedsMatches it gets
+	// the prompt's tokens and keys, too.
 	NeedsMatches, NeedsText bool
 
 	// NeedsActive: the policy reads Candidate.Active. The router then makes a lookup at each holder that matches.
@@ -54,8 +55,8 @@ type Spec struct {
 	// bound gets the balanced filter, also if it does not list it.
 	ImbalanceTokens int
 
-	// Learned takes matches from where the policy's own requests were sent, in place of what engines announce. nil
-	// takes what they announce. The router keeps what is learned, for each model.
+	// Learned takes matches from the requests that the policy sent, in place of the engines' announcements. With nil,
+	// matches come from the announcements. The router keeps what is learned, for each model.
 	Learned *Learned
 
 	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached before events confirm it. 0
@@ -80,16 +81,17 @@ type Weighted struct {
 	Weight float64 `yaml:"weight"` // > 0
 }
 
-// DefaultTierWeights are the worth of a block where nothing was measured. Host memory: the weight that llm-d uses,
-// and close to what a reload over PCIe costs beside computing a long prefix. Disk and remote storage: enough to win
+// DefaultTierWeights are the worth of a block where nothing was measured. Host memory: the weight that llm-d uses, and
+// close to the cost of a reload over PCIe, relative to computing a long prefix. Disk and remote storage: enough to win
 // over a worker that has nothing, not enough to win over a worker that has half of it on the GPU.
 var DefaultTierWeights = [block.NumTiers]float64{block.TierGPU: 1.0, block.TierCPU: 0.8, block.TierDisk: 0.3, block.TierRemote: 0.1}
 
 // DefaultImbalanceTokens is the bound for fleets where many conversations share a system prompt: the smallest default
-// token budget of a step in vLLM and SGLang. A smaller imbalance than a step is no queue: moving a request for it
-// would give up a match for nothing. A larger bound is not needed: what a match saves is credited in full on top of
-// the bound, so that a conversation leaves its home only when it is served sooner elsewhere. At 8,192 a fleet of long
-// conversations would still send each new one to a worker that runs 32,000 tokens of others, beside idle workers.
+// token budget of a step in vLLM and SGLang. If the imbalance is less than a step, no queue forms, and moving a request
+// would give up a match for nothing. A larger bound is not needed: the tokens that a match saves are credited in full
+// in addition to the bound, so that a conversation leaves its worker only when it is served sooner elsewhere. With
+// 8,192, each new long conversation would go to a worker that runs 32,000 tokens of others, while other workers are
+// idle.
 const DefaultImbalanceTokens = 2048
 
 func (s *Spec) tierWeights() [block.NumTiers]float64 {
@@ -120,7 +122,7 @@ type weightedScorer struct {
 	weight float64
 }
 
-// Build makes a policy from its spec. The error names everything that is wrong with it.
+// Build makes a policy from its spec. The error names all problems of the spec.
 func Build(s Spec) (*Policy, error) {
 	var errs []error
 	if s.Name == "" {
@@ -208,7 +210,7 @@ func known[V any](m map[string]V) []string {
 // means the router's own setting; a negative value means not at all.
 func (p *Policy) SpeculativeTTL() time.Duration { return p.spec.SpeculativeTTL }
 
-// Learned returns how the policy learns from its own decisions, nil when it goes by what engines announce.
+// Learned returns how the policy learns from its own decisions; nil if it uses the engines' announcements.
 func (p *Policy) Learned() *Learned { return p.spec.Learned }
 
 // Name returns the policy's name.
@@ -262,14 +264,13 @@ func (p *Policy) Retire(h fleet.Holder) {
 	}
 }
 
-// Choice is what a policy decided. Choose leaves the candidates in this order: those that passed the filters, then
-// those that were left out.
+// Choice is a policy's decision. Choose leaves the candidates that passed the filters first, and the others after them.
 type Choice struct {
 	Index  int // of the chosen candidate; -1 when no candidate passed the filters
 	Passed int // candidates that passed the filters
 	Branch Branch
 	Reason string // what the branch means, in the policy's words
-	Ranked bool   // the highest score was taken, and among equals the least work; otherwise the picker draws in its own way
+	Ranked bool   // the highest score was taken, and among equals the least work; false: by another rule of the picker
 }
 
 // Choose filters, scores and picks. It reorders c and overwrites Score and Reason. It allocates nothing.
@@ -311,7 +312,7 @@ func (p *Policy) choose(q *Query, c []Candidate) Choice {
 	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: p.ranks}
 }
 
-// noteTerm stores as a term what its scorer added: the score less the terms so far.
+// noteTerm stores the part of the score that a scorer added: the score less the terms so far.
 func noteTerm(c []Candidate, term int) {
 	for i := range c {
 		added := c[i].Score

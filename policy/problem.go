@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Problems collects what is wrong with parameters: Validate of a [Parameters] adds each problem and returns Join.
-// The zero value is empty.
+// Problems collects the problems of parameters: Validate of a [Parameters] adds each problem and returns Join. The zero
+// value is empty.
 type Problems []error
 
 // Join returns all problems as one error, nil when there are none.

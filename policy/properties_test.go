@@ -100,8 +100,7 @@ func setMatch(c *policy.Candidate, blocks int, q *policy.Query) {
 	c.Predicted = max(c.Predicted, c.Match)
 }
 
-// eligible reports whether a request may go to a candidate at all. It is written apart from the filters that it
-// checks.
+// eligible reports whether a request may go to a candidate at all. It shares no code with the filters that it checks.
 func eligible(q *policy.Query, c *policy.Candidate) bool {
 	return c.Available && !slices.Contains(q.Exclude, c.Worker.ID) &&
 		(q.Target == "" || strings.HasSuffix(c.Worker.URL, q.Target)) &&
@@ -190,7 +189,7 @@ func each(t *testing.T, property string, check func(t *rapid.T, p *policy.Policy
 		t.Run(s.Name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				p := build(t, s)
-				for range rapid.IntRange(0, 3).Draw(t, "before") { // policies that remember have something to
+				for range rapid.IntRange(0, 3).Draw(t, "before") { // gives policies that remember something to remember
 					q := drawQuery(t)
 					c := drawCandidates(t, &q)
 					if choice := p.Choose(&q, c); choice.Index >= 0 {

@@ -12,9 +12,9 @@ type Reach uint8
 const (
 	// ReachFew: the holders of the longest matches, some with little load, and the nominees of a [Nominator].
 	ReachFew Reach = iota
-	// ReachAll: all. A decision then costs in proportion to the fleet.
+	// ReachAll: all. The time of a decision then grows with the fleet.
 	ReachAll
-	// ReachTurn: some in a row, from the holder whose turn it is.
+	// ReachTurn: consecutive holders, from the holder whose turn it is.
 	ReachTurn
 	// ReachAny: some at random.
 	ReachAny
@@ -36,7 +36,7 @@ func (p *Policy) reachOf(s *Spec) Reach {
 	return ReachFew
 }
 
-// Nominate appends the holders that the policy wants to be offered beside those of matches and of little load.
+// Nominate appends the holders that the policy wants to be offered in addition to those of matches and of little load.
 func (p *Policy) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
 	if p.nominator == nil {
 		return dst

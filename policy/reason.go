@@ -1,7 +1,7 @@
 package policy
 
-// ReasonsBy returns the reasons of a policy that weighs matches, if it looks at them, against other things. by says in
-// words which candidate it takes, such as "the lowest predicted cost".
+// ReasonsBy returns the reasons of a policy that takes a candidate by a sum of which matches are only a part. by names
+// that candidate in words, such as "the lowest predicted cost".
 func ReasonsBy(by string) map[Branch]string {
 	return map[Branch]string{
 		BranchAffinity: by + ", and no worker has a longer match",
@@ -26,7 +26,8 @@ var byPicker = map[string]string{
 	"weighted_random":       "drawn at random, more likely with a higher score",
 }
 
-// reasonsOf returns the words of s, or else those that follow from its scorers and picker. nil are the general words.
+// reasonsOf returns the reasons of s; if it has none, the reasons that follow from its scorers and picker. nil stands
+// for the general reasons.
 func reasonsOf(s *Spec) map[Branch]string {
 	ranks := s.Picker == "" || s.Picker == "best"
 	switch {

@@ -52,7 +52,7 @@ func TestEachPolicySaysWhatItTakes(t *testing.T) {
 	}
 }
 
-// TestAChoiceExplainsItsWinner: the reason of a choice is what Why says of the chosen one.
+// TestAChoiceExplainsItsWinner: the reason of a choice equals Why of the chosen candidate.
 func TestAChoiceExplainsItsWinner(t *testing.T) {
 	for _, spec := range kinds.BuiltIn() {
 		p := build(t, spec)

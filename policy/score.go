@@ -21,8 +21,8 @@ var scorers = map[string]func(*Spec) Scorer{
 	"kv_cache": func(*Spec) Scorer { return kvFree{} },
 }
 
-// match rates the share of the prompt that a candidate has. Each token is weighted by the tier of its block. What is
-// predicted beyond the confirmed blocks was computed a moment ago, and counts as on the GPU.
+// match rates the share of the prompt that a candidate has. Each token is weighted by the tier of its block. Predicted
+// tokens beyond the confirmed blocks were computed a moment ago, and count as on the GPU.
 type match [block.NumTiers]float64
 
 func (m match) Score(q *Query, c []Candidate, weight float64) {
@@ -39,7 +39,7 @@ func (m match) Score(q *Query, c []Candidate, weight float64) {
 }
 
 // loadHalf is the work in tokens at which the load rating is one half. The scale only matters where load is mixed with
-// other scorers. With more work than one pass computes, requests wait for each other.
+// other scorers. It is the work of one pass: with more, requests wait for each other.
 const loadHalf = fleet.PassTokens
 
 // load rates an idle candidate 1, and less with more work, never 0. Different loads always get different ratings,

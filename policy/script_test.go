@@ -29,7 +29,7 @@ var folders = []struct {
 //	    tokens of the prompt that it has
 //	load NAME[/RANK] [requests=N] [prefill=N] [pending=N] [context=N] [processed=N] [waiting=N] [output=N]
 //	    context in engine blocks
-//	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   the report of its engine, made now
+//	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   its engine's report, made at the present time
 //	asked NAME [keys=N] [tokens=N]        the answer of an external source about the worker: chunks, tokens of the prompt
 //	route POLICY[:KEY=VALUE,…] tokens=N [option …]   a request that is sent; tokens=?N: N estimated, not known
 //	    → NAME/RANK BRANCH …              the expected choice, indented; rewritten with -update

@@ -9,13 +9,13 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Source is an external source of facts for a policy, such as the controller of a shared cache. It returns what it
-// knows of the workers' caches, by ascending worker, and which part of the prompt they have; the result must not be
-// changed. A policy does no I/O: a Source is called by the program that prepares requests, before the policy decides.
-// Its time is part of the request's time, so it must bound itself.
+// Source is an external source of facts for a policy, such as the controller of a shared cache. It returns for each
+// worker, in ascending order, how much its cache has in all and of the prompt; the caller must not change the result. A
+// policy does no I/O: the program that prepares requests calls the Source before the policy decides. Its time is part
+// of the request's time, so it must bound its own time.
 type Source func(ctx context.Context, prompt []block.Token) []Cached
 
-// Cached is what a [Source] knows of one worker's cache.
+// Cached is a [Source]'s knowledge of one worker's cache.
 type Cached struct {
 	Worker fleet.WorkerID
 	Tokens int   // tokens of the prompt's beginning that are cached there

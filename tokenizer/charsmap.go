@@ -164,7 +164,8 @@ func graphemeLength(text string) int {
 	return at
 }
 
-// joinsGrapheme decides by the two classes alone.
+// joinsGrapheme reports whether characters of these classes stay in one grapheme, by the rules that need only two
+// characters (UAX #29, GB3 to GB9b).
 func joinsGrapheme(before, after uint8) bool {
 	switch {
 	case before == gcCR && after == gcLF:

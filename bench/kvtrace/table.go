@@ -49,8 +49,8 @@ var hashLine = regexp.MustCompile(`^hash (.*?): n=.* p50=(\d+) .* p99=(\d+) `)
 
 const ours = "warmpath-"
 
-// table reads lines of the form "FILE<tab>LINE", where LINE is what our and the peers' harness print, any number of
-// passes, and writes the ratios of ours over the best peer, cell by cell. Values are medians over the passes.
+// table reads lines of the form "FILE<tab>LINE". LINE is one line that a harness printed, ours or a peer's, in any
+// number of passes. For each cell table writes our median over the passes, divided by the best peer's.
 func table(in io.Reader, out io.Writer) error {
 	cells := map[cell]figures{}
 	var answers, hashes []string

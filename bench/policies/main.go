@@ -26,7 +26,7 @@ type set struct {
 	workload string // TRACES stands for the folder of the traces
 	rate     string
 	workers  int
-	kv       int // tokens; 0: the profile's
+	kv       int // tokens; 0: the capacity of the profile
 	slow     int // number of workers at half speed
 	routers  int // routers without a shared view; 0: one
 }

@@ -275,7 +275,7 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	header := r.Header.Clone()
-	header.Del("Authorization") // the admin's key is not the engine's
+	header.Del("Authorization") // this header has the admin's key, which no engine may see
 	names, err := a.policies(r.URL.Query().Get("policy"))
 	if err != nil {
 		problem(w, http.StatusBadRequest, err)

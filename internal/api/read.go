@@ -244,7 +244,7 @@ func (r *Request) readMaxTokens(s *jsonscan.Scanner, f Field) {
 	}
 }
 
-// readTextOnly reads a value that counts when it is a string, and passes when it is not.
+// readTextOnly reads a string, and ignores a value of any other type.
 func (r *Request) readTextOnly(s *jsonscan.Scanner, f Field, into *string) {
 	if s.Peek() != '"' {
 		*into = ""

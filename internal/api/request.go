@@ -60,7 +60,8 @@ type Request struct {
 	// session.
 	SessionID      string
 	PromptCacheKey string
-	// userID and sessionParams are no engine's fields: strings are read, other values pass.
+	// userID is user_id, sessionParams is session_params.session_id or .id. A value of another type is ignored, not
+	// refused.
 	userID, sessionParams string
 
 	// MaxTokens is max_completion_tokens, else max_tokens; 0 when neither is given.

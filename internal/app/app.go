@@ -31,7 +31,7 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// Options are what an App needs beside its configuration.
+// Options are what an App needs in addition to its configuration.
 type Options struct {
 	Log *slog.Logger // required
 	// Load reads the configuration again for a reload; nil refuses reloads.

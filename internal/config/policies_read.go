@@ -123,7 +123,7 @@ func (r *reader) policy(cfg *Config, node ast.Node, p Policy) (Policy, bool) {
 	return p, true
 }
 
-// parameters reads the keys of a policy beside its type and name.
+// parameters reads the keys of a policy other than its type and name.
 func (r *reader) parameters(m *ast.MappingNode, p Policy) {
 	known := policy.ParameterKeys(p.Parameters)
 	r.fields(m, reflect.ValueOf(p.Parameters).Elem(), section{

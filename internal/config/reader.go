@@ -173,7 +173,7 @@ func (r *reader) value(node ast.Node, v reflect.Value) {
 	}
 }
 
-// section says how the keys of a mapping are treated beside those of the struct.
+// section says how a mapping's keys that are not fields of the struct are treated.
 type section struct {
 	take    func(entry) bool // takes a key of its own and returns true; nil takes none
 	unknown func(entry)      // reports an unknown key; nil: as an unknown field with the nearest known one

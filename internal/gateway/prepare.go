@@ -48,7 +48,7 @@ func (p *prepared) reset() {
 // unneeded is the token outcome where the policy does not look at matches.
 const unneeded tokens.Outcome = "unneeded"
 
-// prepare reads body and finds its tokens. An error is the client's, ready for api.WriteError.
+// prepare reads body and finds its tokens. An error is the client's fault, and is ready for api.WriteError.
 func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body []byte, h http.Header) error {
 	if err := api.Read(d, body, &p.read); err != nil {
 		return err
@@ -177,7 +177,7 @@ func workerOf(w *fleet.Worker, model string) tokens.Worker {
 // tokens of longer prompts take longer.
 const longPrompt = 4096
 
-// loads takes a look at all engines at once. It tells the token source how much each engine has to do, and how long a
+// loads looks at all engines at once. It reports to the token source how much each engine has to do, and how long a
 // prompt's token takes there.
 func (g *Gateway) loads() func(tokens.Worker) tokens.Load {
 	s, now := g.Fleet.Snapshot(), time.Now().UnixNano()

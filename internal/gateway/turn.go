@@ -134,7 +134,7 @@ func (w *waiting) end(l *line, a *waiter, e ending) {
 	a.ended <- e
 }
 
-// left takes a off the line's waiters. l.mu is held.
+// left removes a from the line's waiters. l.mu is held.
 func (w *waiting) left(l *line, a *waiter) {
 	delete(l.waiters, &a.item)
 	l.here.Add(-1)
@@ -148,7 +148,7 @@ func (w *waiting) sendAway(l *line, a *waiter, err error) {
 	a.called <- err
 }
 
-// leave takes a out of the line. It reports false when a was called at the same moment: then called holds why.
+// leave removes a from the line. It reports false when a was called at the same moment: then called holds why.
 func (w *waiting) leave(l *line, a *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,7 +57,7 @@ type Config struct {
 	Plain      bool
 	Vocabulary int // made-up token ids are below it; 0: below 17,384, which all common models have
 
-	Network  network.Network // where targets are dialled; nil: the machine's
+	Network  network.Network // where targets are dialled; nil: the machine's network
 	SLOs     []report.SLO    // nil: report.DefaultSLOs
 	Setup    report.Setup    // copied into the report: rate, seed
 	Rows     io.Writer       // takes one JSON line for each answered request, as [ReadMeasured] reads them; nil: none

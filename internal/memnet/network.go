@@ -252,8 +252,8 @@ type listener struct {
 	network *Network
 	at      netip.AddrPort
 
-	mu     sync.Mutex // guards what follows; taken after the network's
-	cond   sync.Cond  // a connection came, or closed
+	mu     sync.Mutex // guards the fields below; locked after the network's mu
+	cond   sync.Cond  // signals a new connection, or the end of the listener
 	queue  []*pair
 	closed bool
 }

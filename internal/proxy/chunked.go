@@ -4,7 +4,7 @@ import "errors"
 
 var errChunk = errors.New("a chunk of the answer is malformed")
 
-// Bounds on what a chunked body may hold beside its data.
+// Bounds on what a chunked body may hold in addition to its data.
 const (
 	maxChunkSize    = 1 << 56 // more digits are an attempt to overflow a counter
 	maxChunkLine    = 1 << 10 // a chunk's size with its extensions; engines send no extensions

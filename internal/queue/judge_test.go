@@ -12,7 +12,7 @@ import (
 // outcome is the result of a simulated overload for one tenant.
 type outcome struct {
 	served, refused, timedOut int
-	waits                     []float64 // seconds, of those served
+	waits                     []float64 // seconds, of the requests that were served
 	tokens                    int
 }
 
@@ -79,7 +79,7 @@ func overload(order string, seed uint64) map[string]*outcome {
 				waiting[it] = true
 			}
 		}
-		for it := range waiting { // patience ends
+		for it := range waiting { // requests past their deadline leave
 			if it.Deadline <= now && q.Remove(it) {
 				got[it.Tenant].timedOut++
 				delete(waiting, it)

@@ -26,8 +26,8 @@ func (p *pace) served(now int64) {
 // pause ends the present interval: no request waits, so the time until the next one leaves says nothing.
 func (p *pace) pause() { p.last = 0 }
 
-// gap returns the time between two requests, 0 when it is not known. A long silence counts with a quarter of its
-// length: even at a steady pace some silences last several times the mean.
+// gap returns the time between two requests, 0 when it is not known. A gap that is longer than the mean counts with a
+// quarter of its length: even at a steady pace some gaps last several times the mean.
 func (p *pace) gap(now int64) int64 {
 	gap := int64(p.mean)
 	if p.last != 0 {

@@ -13,19 +13,19 @@ type Item struct {
 	Priority int    // the body's; clamped to -1000..1000
 	Tokens   int    // the cost of serving it: uncached prompt tokens at the holder with the longest match
 	Bytes    int64  // memory it holds while it waits
-	Arrived  int64  // when it came, Unix nanoseconds; before Push if it was tried at a worker first
+	Arrived  int64  // when it arrived, Unix nanoseconds; earlier than Push if it was tried at a worker first
 	Deadline int64  // when it is refused, Unix nanoseconds
 
 	virtual int64  // the order: see virtualTime
 	seq     uint64 // breaks ties: earlier pushes first
-	at      int    // where it lies in its line's heap; -1: it is out, or not in the queue
+	at      int    // its index in its line's heap; -1: it has its turn, or is not in the queue
 	line    *line  // nil: not in the queue
 }
 
 // out reports whether the item has its turn: Pop returned it, and the turn has not ended.
 func (it *Item) out() bool { return it.line != nil && it.at < 0 }
 
-// line is the waiting requests of one tenant, or all of them where the order knows no tenants.
+// line holds the waiting requests of one tenant, or all waiting requests if the order ignores tenants.
 type line struct {
 	tenant  string
 	items   []*Item // a heap by virtual, then seq
@@ -34,14 +34,14 @@ type line struct {
 	deficit int64   // fair: tokens that may be served before the other tenants' turn; negative is a debt
 }
 
-// requests returns how many requests wait in the line, including those that have their turn.
+// requests returns how many requests wait in the line, including requests that have their turn.
 func (l *line) requests() int { return len(l.items) + len(l.out) }
 
-// Queue is waiting requests in order. Use New: the zero value is not usable. It is not safe for concurrent use.
+// Queue holds waiting requests in order. Use New: the zero value is not usable. It is not safe for concurrent use.
 type Queue struct {
 	cfg   Config
 	lines map[string]*line // by tenant: the tenants that wait, or were served while others waited
-	len   int              // requests that wait; those that have their turn count
+	len   int              // requests that wait, including requests that have their turn
 	bytes int64            // of those requests
 	seq   uint64
 	pace  pace
@@ -50,9 +50,9 @@ type Queue struct {
 // New returns an empty queue. cfg has passed Validate. With the order off the queue serves in order of arrival.
 func New(cfg Config) *Queue { return &Queue{cfg: cfg, lines: map[string]*line{}} }
 
-// Use applies cfg from now on. Waiting requests are put into its order, and what tenants were served is forgotten. A
-// request that has its turn comes back into the new order. cfg has passed Validate. Requests beyond a lower limit
-// stay.
+// Use applies cfg from now on. Waiting requests are sorted again by the new order, and the tenants' use is forgotten. A
+// request that has its turn returns to its place in the new order. cfg has passed Validate. Requests beyond a lower
+// limit stay.
 func (q *Queue) Use(cfg Config) {
 	old := q.lines
 	q.cfg, q.len, q.bytes, q.lines = cfg, 0, 0, map[string]*line{}
@@ -136,7 +136,7 @@ const (
 	maxTokens   = 1 << 30
 )
 
-// virtualTime returns the arrival time, later by what the request costs and earlier by what speaks for it.
+// virtualTime returns the arrival time, plus the request's cost, minus the time that its priority or deadline is worth.
 func (q *Queue) virtualTime(it *Item) int64 {
 	switch q.cfg.Order {
 	case Shortest, Fair:
@@ -156,7 +156,7 @@ func (q *Queue) virtualTime(it *Item) int64 {
 	return it.Arrived
 }
 
-// ahead estimates how many requests will be served before an item that is not in the queue and has its virtual time.
+// ahead estimates how many requests will be served before it. The item has its virtual time, but is not in the queue.
 func (q *Queue) ahead(it *Item) int {
 	n, waiting := 0, 0
 	mine := q.tenantOf(it)
@@ -205,7 +205,7 @@ func (q *Queue) lineOf(it *Item) *line {
 	return l
 }
 
-// count adds an item to the totals (n is 1) or takes it off (n is -1).
+// count adds an item to the totals (n is 1) or subtracts it (n is -1).
 func (q *Queue) count(it *Item, n int) {
 	q.len += n
 	q.bytes += int64(n) * it.Bytes
@@ -233,8 +233,8 @@ func (q *Queue) Pop() *Item {
 	return it
 }
 
-// in takes an item that has its turn off the list of these.
-func (l *line) in(it *Item) {
+// endTurn ends an item's turn: it removes the item from l.out.
+func (l *line) endTurn(it *Item) {
 	at := slices.Index(l.out, it)
 	if at < 0 {
 		panic("bug: a turn is ended that was not given")
@@ -242,7 +242,8 @@ func (l *line) in(it *Item) {
 	l.out = slices.Delete(l.out, at, at+1)
 }
 
-// cost returns what serving an item takes off its tenant's deficit. A prompt that is cached whole costs one token.
+// cost returns how many tokens serving an item subtracts from its tenant's deficit. A prompt that is cached whole costs
+// one token.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
 // rounds is how many quanta every tenant gets before the next request is served: as many as the least indebted tenant
@@ -296,7 +297,7 @@ func (q *Queue) refill(rounds int64) {
 
 // Return ends the turn of a request that was not served, and puts it back at its old place.
 func (q *Queue) Return(it *Item) {
-	it.line.in(it)
+	it.line.endTurn(it)
 	heap.Push((*byTime)(it.line), it)
 }
 
@@ -311,8 +312,8 @@ func (q *Queue) Served(it *Item, now int64) {
 	q.settle()
 }
 
-// Remove takes an item out of the queue unserved, also during its turn, because the client left or the time is over.
-// It reports whether the item was in the queue.
+// Remove removes an item unserved, also during its turn, because the client left or the time is over. It reports
+// whether the item was in the queue.
 func (q *Queue) Remove(it *Item) bool {
 	if it.line == nil {
 		return false
@@ -322,10 +323,10 @@ func (q *Queue) Remove(it *Item) bool {
 	return true
 }
 
-// drop takes an item out of the queue.
+// drop removes an item from the queue.
 func (q *Queue) drop(it *Item) {
 	if it.out() {
-		it.line.in(it)
+		it.line.endTurn(it)
 	} else {
 		heap.Remove((*byTime)(it.line), it.at)
 	}
@@ -333,9 +334,9 @@ func (q *Queue) drop(it *Item) {
 	it.line = nil
 }
 
-// settle forgets what matters only while requests wait: when none waits there is nothing to share out. A tenant
-// without waiting requests is remembered until the others were served as much. Else a tenant that always has just one
-// request waiting would always go first.
+// settle forgets lines that no longer matter. When no request waits, it forgets all. A tenant without waiting requests
+// is remembered until the other tenants were served as much; otherwise a tenant that always has exactly one waiting
+// request would always go first.
 func (q *Queue) settle() {
 	if q.len == 0 {
 		clear(q.lines)
@@ -352,7 +353,7 @@ func (q *Queue) settle() {
 	}
 }
 
-// Charge takes the tokens of an answer off a tenant's deficit, while requests wait.
+// Charge subtracts the tokens of an answer from a tenant's deficit, while requests wait.
 func (q *Queue) Charge(tenant string, tokens int) {
 	if q.cfg.Order != Fair || q.len == 0 || tokens <= 0 {
 		return

@@ -24,7 +24,7 @@ func aged(order string) Config {
 	return c
 }
 
-// push adds items; none may be refused.
+// push adds items, and fails the test when one is refused.
 func push(t *testing.T, q *Queue, now int64, items ...*Item) {
 	t.Helper()
 	for _, it := range items {
@@ -47,7 +47,8 @@ func drain(q *Queue, now int64, name func(*Item) string) []string {
 func byTenant(it *Item) string { return it.Tenant }
 
 func TestOrders(t *testing.T) {
-	// Four requests, a second apart; each order has its own first.
+	// Four requests, a second apart: first came first, small has the fewest tokens, vip the lowest priority number,
+	// late the earliest deadline.
 	items := func() []*Item {
 		return []*Item{
 			{Tenant: "first", Arrived: 1 * second, Tokens: 9000, Priority: 5, Deadline: 90 * second},
@@ -123,7 +124,7 @@ func TestAHeavyTenantDoesNotStarveALightOne(t *testing.T) {
 		push(t, q, 0, &Item{Tenant: "heavy", Arrived: i, Tokens: 500})
 	}
 	drained := 0
-	for range 100 { // the heavy one alone: nobody keeps it back
+	for range 100 { // heavy is the only tenant: no other tenant limits it
 		q.Served(q.Pop(), second)
 		drained++
 	}
@@ -132,7 +133,7 @@ func TestAHeavyTenantDoesNotStarveALightOne(t *testing.T) {
 		it := q.Pop()
 		q.Served(it, second)
 		if it.Tenant == "light" {
-			if i > 2 { // at most the rest of one quantum goes before it
+			if i > 2 { // at most the rest of one quantum is served before it
 				t.Errorf("served after %d of the heavy tenant's, want 2 at the most", i)
 			}
 			return
@@ -335,7 +336,7 @@ func TestATurnMakesNoRoom(t *testing.T) {
 	push(t, q, 0, &Item{})
 }
 
-// Random calls are compared with a set without order: no request is lost or returned twice, and the counts are right.
+// Random calls are compared with a plain set of items: no request is lost or returned twice, and the counts are right.
 func TestNothingIsLost(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -457,8 +458,8 @@ func BenchmarkPushPop(b *testing.B) {
 	}
 }
 
-// After a change from any order to any other, waiting requests are served as if they had come under the new order.
-// None is lost or counted twice.
+// After a change from any order to any other, waiting requests are served as if they had arrived under the new order.
+// No request is lost or counted twice.
 func TestAnotherOrderCountsForThoseThatWait(t *testing.T) {
 	items := func() []*Item {
 		return []*Item{

@@ -54,8 +54,8 @@ func TestAQueueThatIsFullOfBytesShedsWhoHoldsMostBytes(t *testing.T) {
 	if refused != nil || len(shed) != 1 || names(shed)[0] != "big8" || q.Bytes() != 86 {
 		t.Errorf("shed %v, refused %v, %d bytes wait", names(shed), refused, q.Bytes())
 	}
-	// The newcomer's tenant would have more than the heavy tenant keeps: nothing changes, though some requests were
-	// already taken out.
+	// The newcomer's tenant would have more than the heavy tenant keeps: nothing changes, even though some requests
+	// were removed first.
 	before := q.Bytes()
 	if shed, refused := q.Push(&Item{Tenant: "other", Arrived: 10, Bytes: 50}, 10); refused == nil || shed != nil || q.Bytes() != before || q.Len() != 9 {
 		t.Errorf("shed %v, refused %v, %d bytes of %d requests wait", names(shed), refused, q.Bytes(), q.Len())
@@ -90,7 +90,8 @@ func TestAnEmptiedLimitIsNotFilledBySheddingMore(t *testing.T) {
 	}
 }
 
-// Five clients, each of which asks again when it was answered, compete with 2,000 clients of another tenant.
+// Five clients compete with 2,000 clients of another tenant. Each of the five sends its next request when it has its
+// answer.
 func TestNoRequestOfALightTenantIsRefusedForAHeavyOne(t *testing.T) {
 	q := New(config(Fair))
 	type client struct {

@@ -15,7 +15,7 @@ type moment struct {
 type kind uint8
 
 // The kinds, in their order at the same time: the world changes, KV events arrive, requests arrive, and then engines
-// begin a pass that sees all of it.
+// begin a pass, which includes all of these.
 const (
 	atFault kind = iota
 	atRestart

@@ -25,15 +25,15 @@ type Config struct {
 	Decode []Group
 
 	Rate float64 // speed-up of the arrivals that go by the clock; 0 is 1: as recorded. Think times are not scaled
-	Seed uint64  // of everything random
+	Seed uint64  // seeds every random choice
 
 	// Routers share the requests at random. Each has an index and a fleet of its own, and sees only its own load. 0 is 1.
 	Routers int
 	// Lag is the time from a pass's end until routers have applied its events. LagJitter adds a uniformly random part,
 	// drawn for each batch; the batches of one worker stay in order.
 	Lag, LagJitter time.Duration
-	// Loss is the share of event batches that are lost. The next batch shows the gap. With Replay the lost batch is then
-	// applied; otherwise the router forgets the worker, as in production for a publisher without replay.
+	// Loss is the share of event batches that are lost. The gap is noticed with the next batch. With Replay the lost
+	// batch is then applied; otherwise the router forgets the worker, as in production for a publisher without replay.
 	Loss   float64
 	Replay bool
 	// Speculative is how long a dispatched prompt counts as cached without its events. 0: the router's default, 2 s;
@@ -42,10 +42,11 @@ type Config struct {
 	// Metrics is how often each router asks each engine for its load, as the gateway's scraper does. 0 is a second, the
 	// gateway's default; negative is never. MetricsLag is the age of an answer when it comes.
 	Metrics, MetricsLag time.Duration
-	// Hop is the time a request takes from the client through the router to its engine, and a token back. 0: none.
+	// Hop is the time that a request takes from the client through the router to its engine, and that a token takes in
+	// the other direction. 0: none.
 	Hop time.Duration
 
-	MaxRequests int // of a worker, from which on it is saturated; 0: no limit
+	MaxRequests int // a worker with as many requests is saturated; 0: no limit
 	Queue       int // requests that a router holds while all workers are saturated; beyond, they are rejected
 	// QueueOrder is the production queue's order of those requests: fcfs (by arrival) or shortest (fewest uncached tokens
 	// first; a second of waiting is worth 500). "" is fcfs.
@@ -252,7 +253,7 @@ func (s scaled) Duration(b *engine.Batch) time.Duration {
 	return time.Duration(float64(s.Timing.Duration(b)) / s.speed)
 }
 
-// Assumptions returns what a result rests on, in sentences.
+// Assumptions returns the assumptions behind a result, in sentences.
 func (c Config) Assumptions() []string {
 	c = c.withDefaults()
 	var all []string
@@ -354,8 +355,8 @@ func Policies() []string {
 	return names
 }
 
-// needsController is the policy that asks an external controller, which is not modelled. Without its answers it is
-// another policy.
+// needsController is the policy that asks an external controller, which is not modelled. Without the controller's
+// answers only its fallback policy would run.
 const needsController = "lmcache_aware"
 
 // SplitPolicies joins the parts of a policy that a command line's list has split at the commas:

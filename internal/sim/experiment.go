@@ -107,7 +107,8 @@ func (f Files) profile(name string) (engine.Profile, error) {
 	return p, nil
 }
 
-// Configs returns the runs of the experiment over w. Policies vary fastest, so that the runs to compare stand together.
+// Configs returns the runs of the experiment over w. Policies vary fastest, so that the runs that are compared follow
+// each other.
 func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
 	base, err := x.base(w)
 	if err != nil {
@@ -277,9 +278,9 @@ func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile
 	return groups, nil
 }
 
-// grain is the size of modelled blocks. A trace that tells content in blocks of 512 tokens says nothing about smaller
-// ones. Smaller blocks take 10 to 30 times as long and move hit rates by 0.2 points (docs/simulator.md). In a cache of
-// few large blocks, half-full ones would waste too much.
+// grain is the size of modelled blocks. A trace that records content in blocks of 512 tokens has no information about
+// smaller blocks. Smaller blocks take 10 to 30 times as long and move hit rates by 0.2 points (docs/simulator.md). In a
+// cache of few large blocks, partly full blocks would waste too much memory.
 func (x *Experiment) grain(w *workload.Workload, p *engine.Profile, kv int) int {
 	if x.Grain > 0 {
 		return x.Grain

@@ -11,8 +11,8 @@ const healthEvery = 5 * time.Second
 
 func nextCheck(at time.Duration) time.Duration { return (at/healthEvery + 1) * healthEvery }
 
-// die kills a worker. Requests without a token are sent again, others fail, and its cache is empty. Routers notice by
-// refused connections and at their next health check.
+// die kills a worker. Requests without a token are sent again, others fail, and its cache is empty. Routers notice it
+// by refused connections and at their next health check.
 func (w *world) die(f *Fault) {
 	r := w.ranks[f.Worker]
 	if r.dead {
@@ -44,7 +44,8 @@ func (w *world) die(f *Fault) {
 	}
 }
 
-// restart brings a worker back with an empty cache. Its event stream begins anew, which routers notice with its lag.
+// restart brings a worker back with an empty cache. Its event stream begins anew, which routers notice after the event
+// lag.
 func (w *world) restart(r *rank) {
 	e, err := engine.New(w.engineConfig(r.group))
 	if err != nil {

@@ -29,13 +29,13 @@ type flight struct {
 	hashed   cursor // how far the engine's hashes reach
 	decision *warmpath.Decision
 	router   int
-	rank     *rank // nil: none has it
+	rank     *rank // nil: the request is at no rank
 	place    int   // in rank.live
 
 	arrival, started, first, last time.Duration // started: -1 before
 	predicted                     int
 	cached, loaded                int // of a prefill leg that is over
-	reported                      int // tokens of the answer that the router knows of
+	reported                      int // tokens of the answer that were reported to the router
 	decoding                      bool
 	tries                         int
 	exclude                       []fleet.WorkerID
@@ -59,9 +59,9 @@ func (w *world) prompt(f *flight) []block.Token {
 	return w.tokens
 }
 
-// sequence is the input of the engine: the prompt's tokens and the answer's. An engine that hashes runs reads no token.
-// So all requests share blank tokens, which saves making and reading tens of thousands for each; describe makes the
-// tokens of its events.
+// sequence is the input of the engine: the prompt's tokens and the answer's. An engine that hashes runs reads no
+// tokens. So all requests share blank tokens: making tens of thousands for each request would take long. describe makes
+// the tokens of the engine's events.
 func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
 	if n := f.req.Input; w.runs {
 		return w.blank[:n], w.blank[n : n+f.req.Output]
@@ -94,7 +94,7 @@ func (w *world) ask(f *flight) warmpath.Request {
 	return req
 }
 
-// release ends a flight. Its client learns of the end when the last token has come to it.
+// release ends a flight. Its client notices the end when the last token has reached it.
 func (w *world) release(f *flight) {
 	f.engine.Recycle()
 	if end := f.last + w.cfg.Hop; f.last > 0 && end > w.now {
@@ -121,8 +121,8 @@ func (w *world) arrive(id int) {
 	w.dispatch(f)
 }
 
-// dispatch sends a request to the worker that the router chose. It holds the request when no worker has room, and
-// rejects it when it may not wait.
+// dispatch sends a request to the worker that the router chose. When no worker has room, it holds the request, or
+// rejects it if the queue is full.
 func (w *world) dispatch(f *flight) {
 	req := w.ask(f)
 	if w.place(f, &req) || w.hold(f, &req) {
@@ -177,7 +177,7 @@ func (w *world) submit(f *flight) {
 		q.Output = q.Output[:1]
 	}
 	if err := r.engine.Submit(q); err != nil {
-		// The engine answers 400: the worker did its part.
+		// The engine answers 400: this is not the worker's fault.
 		w.freed = true
 		w.finishDecision(f, fleet.OutcomeServed)
 		w.rec.Reject(w.now)
@@ -224,7 +224,7 @@ func (w *world) output(f *flight, first bool, at time.Duration) {
 	f.tell(1, w.now)
 }
 
-// tell tells the router of n more tokens of the answer.
+// tell reports n more tokens of the answer to the router.
 func (f *flight) tell(n int, at time.Duration) {
 	f.reported += n
 	f.decision.Tokens(f.reported, epoch+int64(at))

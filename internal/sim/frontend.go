@@ -3,7 +3,7 @@ package sim
 import "time"
 
 // Frontend is the time that an engine's API server takes for its requests: HTTP, chat template, tokenizer, and a part
-// of the stream for each token. It is one process beside the passes of all ranks, and does one thing after another in
+// of the stream for each token. It is one process, apart from the ranks' engines, and does one task after another in
 // the order of arrival [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The zero
 // value takes no time.
 type Frontend struct {
@@ -12,11 +12,11 @@ type Frontend struct {
 	Pass    time.Duration // for each pass that makes tokens of answers
 	Output  time.Duration // for each of those tokens
 	End     time.Duration // for each request, after its answer
-	// Shared: the API server and the passes of its ranks have together as many cores as there are ranks. While all of them
-	// work, the API server counts as two of them: it has several threads and sleeps more often, which the operating system
-	// favours. With one rank that is two thirds of the core. Half of the core made first tokens of short prompts half as
-	// long again as measured on real engines; four fifths made those of long prompts a fifth too short. With two ranks it
-	// is one core, and each rank has half of the other.
+	// Shared: the API server and the passes of its ranks have together as many cores as there are ranks. While all of
+	// them work, the API server counts as two ranks: it has several threads and sleeps more often, which the operating
+	// system favours. With one rank it gets two thirds of the core. These figures fit real engines: with half of the
+	// core, first tokens of short prompts came 50 % too late; with four fifths, first tokens of long prompts came 20 %
+	// too early. With two ranks the API server gets one core, and each rank half of the other.
 	Shared bool
 }
 
@@ -29,7 +29,7 @@ func (f *Frontend) valid() bool {
 
 // apiServer is the state of a worker's API server, which its ranks share.
 type apiServer struct {
-	free  time.Duration // when all its work so far is done
+	free  time.Duration // when all its present work is done
 	ranks []*rank
 }
 

@@ -19,7 +19,7 @@ func together(requests, input, output int) *workload.Workload {
 	return w
 }
 
-// An API server does one thing after another: a pass of 1 ms, requests of 10 ms each, and a token of an answer of 2 ms.
+// An API server does one task after another: a pass of 1 ms, requests of 10 ms each, and a token of an answer of 2 ms.
 func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 	play := func(front Frontend, output int) (first, most, end float64) {
 		r := run(t, config(together(4, 100, output), "round_robin", func(c *Config) {
@@ -40,7 +40,7 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 		// All four are in one pass, and their tokens follow each other.
 		{"answers", Frontend{Output: 2 * time.Millisecond}, 1, 1 + (2.+4+6+8)/4, 9, 9},
 		{"passes", Frontend{Pass: 3 * time.Millisecond}, 1, 4, 4, 4},
-		// The second pass takes 1 ms, the first one's tokens 8: those of the second follow.
+		// The second pass takes 1 ms. The tokens of the first pass take 8 ms, and the tokens of the second follow them.
 		{"answers of two", Frontend{Output: 2 * time.Millisecond}, 2, 6, 9, 17},
 		// The work after an answer delays only a request that comes during it.
 		{"ends", Frontend{End: 5 * time.Millisecond}, 1, 1, 1, 1},
@@ -52,8 +52,8 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 	}
 }
 
-// An API server on the engine's core lengthens passes by the time that it works during them, and takes half as long
-// again itself.
+// An API server on the engine's core lengthens passes by the time that it works during them, and its own work takes 50
+// % longer.
 func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	w := together(2, 100, 1)
 	w.Requests[1].Arrival = 50 * time.Millisecond // in the first one's pass, which takes 100 ms
@@ -114,7 +114,7 @@ func TestRanksShareAnAPIServer(t *testing.T) {
 	}
 }
 
-// A client sends the request that follows an answer when the answer has come to it.
+// A client sends its next request when the answer to the last one has reached it.
 func TestAClientWaitsForTheWayBack(t *testing.T) {
 	w := together(3, 100, 1)
 	for i := range 2 {

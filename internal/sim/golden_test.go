@@ -38,7 +38,7 @@ const (
 	goldenPage  = "../../bench/results/policies.md"            // the page that has the table
 	goldenBegin = "<!-- golden run -->\n"                      // the table stands between these two lines
 	goldenEnd   = "<!-- end of golden run -->"                 //
-	rewrite     = "go test ./internal/sim -run Golden -update" // what makes all three anew
+	rewrite     = "go test ./internal/sim -run Golden -update" // the command that writes all three again
 )
 
 // goldenExperiment is `warmpath sim` with these flags; the page with the table says so.

@@ -17,7 +17,7 @@ type ladder struct {
 	policy    string
 	published map[string]float64
 	knee      string  // the first stage beyond the knee; "" is none
-	within    float64 // of the throughput, 0: only the order counts
+	within    float64 // of the throughput, 0: the throughput is not compared, only the order
 	seeds     int     // runs that are averaged
 }
 
@@ -27,8 +27,9 @@ const kneeWait = 35_000 // milliseconds
 var ladders = []ladder{
 	{policy: "precise_prefix_cache", published: map[string]float64{"10 qps": 3902, "20 qps": 9184, "35 qps": 9780, "40 qps": 10270}, within: .10, seeds: 1},
 	{policy: "estimated", published: map[string]float64{"10 qps": 3842, "20 qps": 8082, "35 qps": 7443, "40 qps": 8046}, knee: "40 qps", seeds: 1},
-	// One draw of random differs from the next by five per cent. From 40 requests a second on, the clients' bound makes
-	// its eight published stages alike, 4,764 to 4,970. Their mean stands for the first of them, which was 4,774.
+	// Two runs of random differ by five per cent. From 40 requests a second on, the clients' bound limits the load, and
+	// the eight published stages of random are alike, 4,764 to 4,970. The mean of these stages stands for the first,
+	// which was 4,774.
 	{policy: "random", published: map[string]float64{"10 qps": 3568, "20 qps": 4933, "35 qps": 4332, "40 qps": 4842}, knee: "20 qps", within: .10, seeds: 3},
 	// llm-d's load scheduler: the waiting queue and the KV cache in use, with equal weights.
 	{policy: "precise_prefix_cache:prefix_weight=0,queue_weight=1,kv_cache_weight=1", knee: "20 qps",

@@ -22,13 +22,13 @@ import (
 
 // The mock fleet behind the real gateway, over real sockets in real time, and its simulation must agree: hit rate
 // within a point, mean time to first token within a tenth. Engines run at half speed, so that the machine's own delays
-// weigh less. A busy machine only ever makes the live fleet slower. So it is played up to three times; a difference of
-// more than a tenth is logged, and one of more than a half fails.
+// weigh less. A busy machine makes the live fleet slower, never faster. So the live fleet is played up to three times;
+// a difference of more than a tenth is logged, and one of more than a half fails.
 func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
-	t.Parallel() // with the other one: both mostly wait
+	t.Parallel() // in parallel with the other live test: both mostly wait
 	playBoth(t, sharedPrefixes(16, 200, 120*time.Millisecond), 16*2400)
 }
 
@@ -49,7 +49,7 @@ func playBoth(t *testing.T, w *workload.Workload, kvTokens int) {
 	agree(t, func() *report.Run { return playLive(t, w, workers, kvTokens, speed) }, simulated, len(w.Requests))
 }
 
-// agree plays live, again where the machine was slow, and compares.
+// agree plays live and compares. It plays again when the machine was slow.
 func agree(t *testing.T, play func() *report.Run, simulated *report.Run, requests int) {
 	t.Helper()
 	live := play()
@@ -80,7 +80,7 @@ func TestConversationsLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
-	t.Parallel() // with the other one: both mostly wait
+	t.Parallel() // in parallel with the other live test: both mostly wait
 	// A pool holds half of what its worker's requests use, so blocks are evicted all the time.
 	playBoth(t, conversations(40, 4), 16*700)
 }

@@ -15,7 +15,7 @@ type answer struct {
 }
 
 func (w *world) report(a *answer) {
-	w.freed = true // of what other routers had there
+	w.freed = true // other routers may have freed room there
 	for _, v := range a.pool.views {
 		v.fleet.Report(a.holder, a.said)
 	}
@@ -58,7 +58,7 @@ func (w *world) askEngine(r *rank) {
 		w.report(&said)
 		return
 	}
-	late := said // the planned moment is allocated
+	late := said // a copy: the planned moment keeps a pointer to it
 	w.agenda.plan(moment{at: w.now + w.cfg.MetricsLag, kind: atReport, with: &late})
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Four routers see a quarter of the load each. They know of the rest only what engines report.
+// Four routers see a quarter of the load each. They know the rest of the load only from the engines' reports.
 func TestRoutersLearnFromEnginesTheLoadOfOtherRouters(t *testing.T) {
 	w := families(400, 800, 45*time.Millisecond)
 	several := func(c *Config) { c.Routers = 4 }

@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Goal is the goal of a plan: at least Share of all requests within the run's first SLO. Failed requests count as
-// outside.
+// Goal is the goal of a plan: at least Share of all requests within the run's first SLO. A failed request is not within
+// the SLO.
 type Goal struct {
 	Share float64
 	// MaxWorkers bounds the search for workers, MaxRate that for the rate, as a factor.
@@ -25,7 +25,7 @@ type Goal struct {
 // Plan is the answer for one policy.
 type Plan struct {
 	Policy  string        `json:"policy"`
-	Found   bool          `json:"found"`   // false: the easiest setup that was tried does not keep the goal
+	Found   bool          `json:"found"`   // false: even the setup with the lowest rate or the most workers does not keep the goal
 	Limited bool          `json:"limited"` // the search reached its bound: the true answer may be better
 	Workers int           `json:"workers"`
 	Rate    float64       `json:"rate"`
@@ -33,7 +33,7 @@ type Plan struct {
 	Runs    []*report.Run `json:"-"` // all that were tried, by rate or workers
 }
 
-// ratePrecision ends the bisection of a rate: below it, two seeds differ more.
+// ratePrecision ends the bisection of a rate: a finer rate means nothing, as two seeds differ by more.
 const ratePrecision = 0.02
 
 // PlanRate finds for each policy the largest rate that keeps the goal, by doubling or halving from c.Rate and then
@@ -176,7 +176,7 @@ func (t *trial) done(p Plan) Plan {
 	return p
 }
 
-// ignoreEnd drops the error of an ended context: the plans that were found stand.
+// ignoreEnd drops the error of an ended context: the plans that were found are valid.
 func ignoreEnd(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil

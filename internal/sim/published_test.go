@@ -61,7 +61,7 @@ func conversation(t *testing.T) func(*sim.Experiment) {
 }
 
 // LMetric's paper (arXiv 2603.15202): near saturation its product beats linear and weighted sums of the same terms, and
-// those beat counting requests.
+// such sums beat counting requests.
 func TestLMetricBeatsLinearAndWeightedNearSaturation(t *testing.T) {
 	linear, weighted := "kv", "precise_prefix_cache"
 	runs := sweep(t, func(x *sim.Experiment) {
@@ -102,7 +102,7 @@ func TestThePrefillLoadScaleSaturates(t *testing.T) {
 // bursts has 24 requests with one new prefix within two seconds, again and again: the worst case for event lag.
 const bursts = "gen:burst,size=24,spread=2,bursts=16,every=4,system=16000,seed=1"
 
-// Event lag costs hits and tail latency; speculative entries take the cost away.
+// Event lag costs hits and tail latency; with speculative entries it does not.
 func TestEventLagCostsHitsAndTails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes ten seconds of a core")

@@ -70,7 +70,7 @@ func (w *world) notify(r *rank) {
 		r.doing = awaiting
 		w.wakeAt(r, w.now)
 	case steady:
-		// The passes that have begun by now are finished before the new request is looked at.
+		// The passes that have begun by now are played to their end before the new request counts.
 		end := r.since + w.playSteady(r, w.now-r.since)
 		r.doing = awaiting
 		w.wakeAt(r, max(end, w.now))

@@ -39,7 +39,7 @@ func (w *world) scale() {
 	}
 }
 
-// drain takes out the worker with the fewest requests, the newest of several.
+// drain stops new requests to the worker with the fewest requests; among several such workers, to the newest.
 func (w *world) drain() {
 	least := -1
 	for i := range w.main.workers {

@@ -92,7 +92,7 @@ func asJSON(t testing.TB, runs ...*report.Run) []byte {
 	return b.Bytes()
 }
 
-// everything turns on all random parts of a run.
+// everything enables all random parts of a run.
 func everything(c *Config) {
 	c.Routers, c.Lag, c.LagJitter, c.Loss, c.Replay = 3, 20*time.Millisecond, 50*time.Millisecond, .05, true
 	c.Faults = []Fault{{At: 5 * time.Second, Worker: 1, Down: 4 * time.Second}}
@@ -159,7 +159,8 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 	if aware.HitRate < random.HitRate+.1 {
 		t.Errorf("kv_aware hits %.3f, random %.3f", aware.HitRate, random.HitRate)
 	}
-	// Routers see of a quiet fleet what engines have, except for requests of one family in flight together.
+	// On a quiet fleet, routers know what engines have cached. The exception is requests of one family that are in
+	// flight together.
 	if aware.PredictedTokens < aware.CachedTokens*97/100 {
 		t.Errorf("predicted %d tokens, engines found %d", aware.PredictedTokens, aware.CachedTokens)
 	}
@@ -344,7 +345,7 @@ func TestStagesDrainBeforeTheNextBegins(t *testing.T) {
 	r := run(t, config(w, "round_robin", func(c *Config) { c.Samples = 1000 }))
 	end, begin := 0.0, 1e9
 	for _, s := range r.Samples {
-		// A run with fewer requests than room for samples keeps all of them.
+		// When a run has fewer requests than Samples, all of them are kept.
 		if s.Arrival < r.Stages[0].Seconds-1e-3 {
 			end = max(end, s.End)
 		} else {

@@ -33,7 +33,7 @@ func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Work
 	return w
 }
 
-// unsteady is n equal engines whose passes scatter by 30 %.
+// unsteady returns n equal engines whose passes scatter by 30 %.
 func unsteady(w *workload.Workload, n int, seed uint64) Config {
 	return config(w, "marginal", func(c *Config) {
 		c.Seed = seed
@@ -50,7 +50,7 @@ func oneOfEight(w *workload.Workload, seed uint64) Config {
 	return c
 }
 
-// bursts is other work on one of n machines at a time, for one to three minutes. It makes passes take 30 % longer.
+// bursts returns other work on one of n machines at a time, for one to three minutes. It makes passes take 30 % longer.
 func bursts(n int, seed uint64, span time.Duration) (all []Disturbance) {
 	random := rand.New(rand.NewPCG(seed, 0xb0))
 	for at := time.Duration(0); at < span; {

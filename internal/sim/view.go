@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// pool is the workers that take the same requests, with their routers.
+// pool holds the workers that take the same requests, and their routers.
 type pool struct {
 	name    string
 	views   []*view // by router
@@ -246,8 +246,7 @@ func (w *world) deliver(b *batch, router int) {
 	w.done(b)
 }
 
-// apply hands events to the router as kvfeed does after decoding: consecutive removals from one tier go
-// together.
+// apply hands events to the router as kvfeed does after decoding: consecutive removals from one tier become one call.
 func (v *view) apply(h fleet.Holder, events []engine.Event) {
 	for i := 0; i < len(events); i++ {
 		e := &events[i]
@@ -258,7 +257,7 @@ func (v *view) apply(h fleet.Holder, events []engine.Event) {
 			s.Tier, s.Hashes, s.Tokens, s.BlockSize = e.Tier, v.handles, e.Tokens, e.BlockSize
 			s.Parent, s.HasParent = uint64(e.Parent), e.HasParent
 			s.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt}
-			s.RootUnknown = e.Tier != block.TierGPU // offload events drop the salt
+			s.RootUnknown = e.Tier != block.TierGPU // offload events leave out the salt
 			v.router.Store(h, "", s)
 		case engine.Removed:
 			for ; i+1 < len(events) && events[i+1].Kind == engine.Removed && events[i+1].Tier == e.Tier; i++ {

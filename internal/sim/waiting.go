@@ -9,14 +9,14 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// waiting is the requests that a router holds while all workers are saturated, in the production queue. They wait until
-// their turn, as traces tell no client's patience.
+// waiting holds the requests that a router keeps in the production queue while all workers are saturated. A request
+// waits until its turn, however long: traces do not record when clients give up.
 type waiting struct {
 	queue   *queue.Queue
 	flights map[*queue.Item]*flight
 }
 
-// queueOrders are the orders of the production queue for which a workload tells enough: it has no priorities, deadlines
+// queueOrders are the orders of the production queue that a workload has the facts for: it has no priorities, deadlines
 // or tenants.
 var queueOrders = []string{queue.FCFS, queue.Shortest}
 
@@ -26,7 +26,7 @@ func newWaiting(c *Config) *waiting {
 	return &waiting{queue: queue.New(cfg), flights: map[*queue.Item]*flight{}}
 }
 
-// hold lets a request wait that no worker has room for. It reports false when the queue is full.
+// hold puts a request into the queue because no worker has room for it. It reports false when the queue is full.
 func (w *world) hold(f *flight, req *warmpath.Request) bool {
 	if w.cfg.Queue == 0 {
 		return false

@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// unlike is more load than two workers can serve for a while: of every eight prompts one has 12,000 tokens, the others
-// 500.
-func unlike(requests int) *workload.Workload {
+// mixedLengths returns requests that come faster than two workers can serve them: one prompt in eight has 12,000
+// tokens, the others 500.
+func mixedLengths(requests int) *workload.Workload {
 	w := &workload.Workload{Name: "unlike", Block: 64}
 	for i := range requests {
 		n := 500
@@ -30,7 +30,7 @@ func unlike(requests int) *workload.Workload {
 // allows: 500 tokens of difference are worth a second.
 func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	in := func(order string) *report.Run {
-		return run(t, config(unlike(600), "least_load", func(c *Config) {
+		return run(t, config(mixedLengths(600), "least_load", func(c *Config) {
 			c.Groups[0].Count, c.MaxRequests, c.Queue, c.QueueOrder = 2, 4, 1000, order
 		}))
 	}
@@ -63,7 +63,7 @@ func TestHeldRequestsNeverWaitForever(t *testing.T) {
 		"another router's end":    func(c *Config) { c.Routers = 2 },
 		"prompts are handed over": func(c *Config) { c.Decode = []Group{c.Groups[0]}; c.Decode[0].Count = 8 },
 	} {
-		c := config(unlike(8), "least_load", func(c *Config) { c.Groups[0].Count, c.MaxRequests, c.Queue = 1, 1, 1000 })
+		c := config(mixedLengths(8), "least_load", func(c *Config) { c.Groups[0].Count, c.MaxRequests, c.Queue = 1, 1, 1000 })
 		change(&c)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		r, err := Run(ctx, c, nil)

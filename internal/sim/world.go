@@ -179,7 +179,7 @@ func (w *world) happen(m *moment) {
 	}
 }
 
-// busy reports whether a tick of the world has anything to wait for.
+// busy reports whether requests are left, so that periodic events have to go on.
 func (w *world) busy() bool {
 	_, coming := w.arrivals.peek(w)
 	return w.live > 0 || w.planned > 0 || len(w.unsent) > 0 || coming
@@ -255,7 +255,7 @@ func (c *clocked) span() time.Duration {
 	return r[len(r)-1].Arrival - r[0].Arrival
 }
 
-// followers knows which requests come after the end of others.
+// followers records which requests follow the end of another request.
 type followers struct {
 	begin   []int32 // of request i's followers in list
 	list    []int32

@@ -50,7 +50,7 @@ type Holder struct {
 	Refused       int64   // its announcements and blocks that the index refused since it was last forgotten
 	Suspect       bool    // its worker seems to be frozen
 	Share         float64 // the share of its normal requests that it gets: below 1 during slow start
-	Useless       bool    // it gets no requests for a model and endpoint, since its answers there were useless
+	Useless       bool    // it gets no requests for a model and endpoint, because its answers there were useless
 	Limited       bool    // it is paused after a 429, at least for one tenant
 	Leaked        uint64  // requests that were lost without a release of their load
 	Timing        Timing
@@ -79,7 +79,7 @@ type Report struct {
 	KVUsed           float64
 }
 
-// Index is the state of the block index of one base model. In JSON it is a part of what GET /admin/workers says.
+// Index is the state of the block index of one base model. In JSON it is a part of the answer of GET /admin/workers.
 type Index struct {
 	Model       string `json:"model"`
 	BlockSize   int    `json:"block_size"` // tokens
@@ -94,19 +94,19 @@ type Index struct {
 type TokenStats struct {
 	CacheBytes, CacheEntries int64
 	Asked, Hedged, Opened    uint64 // calls to engines, second calls because the first was slow, breakers that opened
-	Waited, Late             uint64 // questions that waited for their turn, answers that came after their request went on
+	Waited, Late             uint64 // questions that waited for their turn, and answers that came after their request was routed without them
 	Checked, Differed        uint64 // prompts with ids made in process: compared with an engine's ids, and different
 	// Distrusted are the models whose ids made in process are not used now.
 	Distrusted []string
-	// BeginningsChecked counts answers that were compared with a known beginning, BeginningsDiffered those that differed.
-	// BeginningsOff are the models whose beginnings are not used now.
+	// BeginningsChecked counts answers that were compared with a known beginning, BeginningsDiffered answers that
+	// differed from it. BeginningsOff are the models whose beginnings are not used now.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string
 	// Models is the number of models by the source of their ids; nil if it is unknown.
 	Models map[string]int
 }
 
-// trusts are all values of the label trust. A scrape shows those that do not hold as 0.
+// trusts are all values of the label trust. A scrape shows 0 for each trust that the holder does not have.
 var trusts = []string{"exact", "degraded", "approximate", "none"}
 
 // collector turns Sources into metrics.
@@ -211,7 +211,8 @@ func newCollector(src Sources) *collector {
 	}
 }
 
-// Describe sends nothing. So the registry does not check the collector, whose series come and go with workers.
+// Describe sends no description. So the registry does not check the collector's series, which appear and disappear with
+// workers.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect asks every source once.

@@ -73,7 +73,7 @@ func names() map[string]string {
 	all := map[string]string{}
 	name := regexp.MustCompile(`fqName: "([^"]+)".* variableLabels: \{([^}]*)\}`)
 	descs := make(chan *prometheus.Desc)
-	go func() { // ends when all are told
+	go func() { // ends when all descriptions are sent
 		defer close(descs)
 		New(DefaultConfig()).registry.Describe(descs)
 		series := make(chan prometheus.Metric, 1000)

@@ -192,7 +192,7 @@ func (t *Telemetry) Finished(rec *Record) {
 	}
 }
 
-// compare counts the difference between the predicted cached tokens and those that the engine reported.
+// compare counts the difference between the predicted cached tokens and the cached tokens that the engine reported.
 func (s *workerSeries) compare(rec *Record) {
 	if rec.ReportedTokens == nil {
 		if rec.UsageUnasked && rec.OutputTokens == nil {

@@ -16,8 +16,9 @@ import (
 type answer struct {
 	tokens   []block.Token
 	features []block.Feature
-	// A place where lists part has no tokens as long as only one answer is known there. from is that answer's key, and
-	// head the beginning of its next turn's text.
+	// At a fork (the turn in which prompts with equal earlier turns begin to differ) tokens is nil until a second
+	// answer is known. Until then from is the key of the first answer's prompt, and head is the beginning of the text
+	// of its turn after the fork.
 	from key
 	head []byte
 }

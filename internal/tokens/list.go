@@ -11,11 +11,12 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// key is a hash of everything that decides the tokens of a prompt, or of its beginning: 128 bits of SHA-256. So a
-// tenant cannot construct a prompt with the key, and the ids, of another tenant's prompt.
+// key is a hash of everything that decides the tokens of a prompt, or of its beginning: 128 bits of SHA-256, so that no
+// tenant can construct a prompt whose key equals that of another tenant's prompt; two such prompts would share their
+// ids.
 type key [16]byte
 
-// list is a request's prompt in parts: the parts beside the turns (model, template, tools, …), then one turn after
+// list is a request's prompt in parts: first everything but the turns (model, template, tools, …), then one turn after
 // another. Two lists with the same first turns have the same keys for these turns.
 type list struct {
 	turns []byte // as spelled in the request's body, and valid as long as the body is
@@ -60,10 +61,11 @@ func roleOf(raw []byte) role {
 }
 
 const (
-	// headBytes is how much of a text is kept to find where two texts part. Texts that are equal so far are not
+	// headBytes is how much of a text is kept to find where two texts differ first. Texts that are equal so far are not
 	// compared.
 	headBytes = 32
-	// Of a long list the first and the last steps are kept: conversations part near the beginning, and grow at the end.
+	// Of a long list the first and the last steps are kept: conversations diverge near the beginning, and grow at the
+	// end.
 	firstSteps = 8
 	lastSteps  = 120
 	// maxTurns is how many turns are read one by one. Each costs a hash: a body of 4 MiB has room for 1.4 million
@@ -200,7 +202,7 @@ func textOf(content []byte) []byte {
 	return nil
 }
 
-// classFields are the arguments of a template beside the turns. How the template renders turns may depend on them.
+// classFields are the arguments of a template other than the turns. How the template renders turns may depend on them.
 var classFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
 	api.FieldAddGenerationPrompt, api.FieldContinueFinalMessage, api.FieldAddSpecialTokens}
 

@@ -11,15 +11,15 @@ import (
 )
 
 // VLLMCacheAware is vllm_cache_aware, from the design document "vLLM Cache-Aware Load Balancing Design" of the SGLang
-// model gateway. A tracker of blocks, learned from where requests were sent, says how much of the prompt each holder
-// has. The holder with the longest run is taken if that run is a large enough share of the prompt and the holder is
-// not much busier than the others. Otherwise the next best such holder is taken; if there is none, the holder with
-// the fewest requests.
+// model gateway. A tracker records the blocks of the requests that were sent to each holder. It says how much of the
+// prompt each holder has. The holder with the longest run is taken if that run is a large enough share of the prompt
+// and the holder is not much busier than the others. Otherwise the next best such holder is taken; if there is none,
+// the holder with the fewest requests.
 //
-// It differs from the document where its text is weaker than its purpose. Blocks are known by chained keys, not by
-// position and content. The deepest blocks of the least recent request are evicted first, so that the remaining
-// blocks of a holder are always a prefix. An overloaded holder gives way to the next best one, not to the idlest at
-// once.
+// It differs from the document where the document's rules would fail its purpose. Blocks are known by chained keys, not
+// by position and content. The deepest blocks of the least recent request are evicted first, so that the remaining
+// blocks of a holder are always a prefix. If the best holder is overloaded, the next best one is taken, not at once the
+// holder with the fewest requests.
 type VLLMCacheAware struct {
 	// BlockSize is the tokens of a block when hits are counted: the share of the prompt's full blocks of this size
 	// that a holder has. The tracker itself keeps the router's own blocks, which are the engines'.
@@ -27,7 +27,8 @@ type VLLMCacheAware struct {
 	// MaxBlocksPerBackend is how many of the router's blocks are tracked for each holder. Between two evictions it may
 	// be twice as many.
 	MaxBlocksPerBackend int `yaml:"max_blocks_per_backend"`
-	// EvictionIntervalSecs is how often holders are cut to that number, in seconds; the least recently used blocks go.
+	// EvictionIntervalSecs is how often holders are cut to that number, in seconds; the least recently used blocks are
+	// evicted.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
 	// CacheThreshold is the share of the prompt's blocks, 0 to 1, above which a holder is preferred.
 	CacheThreshold float64 `yaml:"cache_threshold"`
@@ -130,7 +131,7 @@ func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true}
 	switch hits := c[best].Terms[termHits]; {
 	case hits < most:
-		// Busier holders have more hits and were passed over for their load, which the order of scores does not show.
+		// A busier holder with more hits was passed over because of its load. The order of scores does not show that.
 		pick.Branch, pick.Ranked = policy.BranchSpill, false
 	case hits < longest:
 		pick.Branch = policy.BranchFallback

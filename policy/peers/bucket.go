@@ -14,11 +14,11 @@ import (
 // there for prefill workers]. A length is the characters of the text, or four for each token where the text is not
 // known.
 type Bucket struct {
-	// BalanceAbsThreshold and BalanceRelThreshold turn lengths off. The worker with the fewest characters is taken
-	// while the most characters sent to a worker within the interval exceed the fewest by more than the first
-	// threshold, and by more than a factor of the second.
+	// BalanceAbsThreshold and BalanceRelThreshold bound how far lengths decide. While the most characters sent to a
+	// worker within the interval exceed the fewest by more than this difference, and by more than the factor
+	// balance_rel_threshold, the worker with the fewest characters is taken.
 	BalanceAbsThreshold int `yaml:"balance_abs_threshold"`
-	// BalanceRelThreshold: see balance_abs_threshold.
+	// BalanceRelThreshold is the factor of balance_abs_threshold's rule.
 	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
 	// BucketAdjustIntervalSecs is how often the bounds are computed again, and how far back they look, in seconds.
 	BucketAdjustIntervalSecs int `yaml:"bucket_adjust_interval_secs"`
@@ -45,8 +45,8 @@ func (p Bucket) Spec(name string) policy.Spec {
 	}}
 }
 
-// buckets is a Bucket at work. One lock guards all: the window belongs to all workers together. It is held for as
-// long as adding a number takes, and once an interval for sorting the window.
+// buckets is the chooser of a Bucket. One lock guards everything, because all workers share one window. It is held
+// while a number is added, and once an interval while the window is sorted.
 type buckets struct {
 	Bucket
 	interval int64 // nanoseconds
@@ -57,8 +57,8 @@ type buckets struct {
 	sent     []int64 // characters in the window by holder
 	total    int64
 	bounds   []int64 // most characters of each bucket but the last, ascending
-	target   int64   // characters a bucket, when bounds were drawn
-	adjusted int64   // when
+	target   int64   // characters a bucket when the bounds were computed
+	adjusted int64   // when bounds were computed last, Unix nanoseconds
 }
 
 type dispatch struct {
@@ -131,7 +131,7 @@ func (b *buckets) Routed(q *policy.Query, c *policy.Candidate) {
 	}
 }
 
-// expire removes from the window what is older than the interval. mu is held.
+// expire removes dispatches older than the interval from the window. mu is held.
 func (b *buckets) expire(now int64) {
 	for b.head < len(b.window) && (now-b.window[b.head].at >= b.interval || len(b.window)-b.head > maxWindow) {
 		old := b.window[b.head]
@@ -145,8 +145,8 @@ func (b *buckets) expire(now int64) {
 	}
 }
 
-// adjust computes bounds that give each worker that was sent something as many characters of the window, unless the
-// target changed by less than a factor of two. mu is held.
+// adjust computes bounds that divide the window's characters evenly among the workers that were sent any. It keeps the
+// bounds if the target changed by less than a factor of two. mu is held.
 func (b *buckets) adjust() {
 	m := 0
 	for _, n := range b.sent {
@@ -175,7 +175,7 @@ func (b *buckets) adjust() {
 			sum = 0
 		}
 	}
-	for len(b.bounds) < m-1 { // few and long prompts: the other buckets share the last bound
+	for len(b.bounds) < m-1 { // there are fewer different lengths than buckets: the remaining buckets get the last bound
 		b.bounds = append(b.bounds, lengths[len(lengths)-1])
 	}
 }

@@ -9,12 +9,13 @@ import (
 )
 
 // CacheAware is cache_aware of SMG and the SGLang router [SMG 1.9.0, model_gateway/src/policies/cache_aware.rs]: it
-// takes the holder that was sent the longest beginning of the prompt before, guessed from requests alone. It takes
-// the holder with the fewest requests when the fleet is out of balance or that beginning is too short.
+// takes the holder that was sent the longest beginning of the prompt before. It knows this from its own requests, not
+// from events. It takes the holder with the fewest requests when the fleet is out of balance or that beginning is too
+// short.
 //
-// It differs from the source in three points. Of all holders of the longest beginning it takes the one with the
-// fewest requests, not the last one that was sent it. A holder that cannot be used gives way to the next best, not to
-// the first healthy worker. A worker that leaves is forgotten.
+// It differs from the source in three points. Among all holders of the longest beginning it takes the one with the
+// fewest requests; the source takes the one that was sent it last. If that holder cannot be used, it takes the next
+// best; the source takes the first healthy worker. A worker that leaves is forgotten.
 type CacheAware struct {
 	// CacheThreshold is the share of the prompt, 0 to 1, above which the longest beginning is followed.
 	CacheThreshold float64 `yaml:"cache_threshold"`
@@ -31,10 +32,10 @@ type CacheAware struct {
 	// MaxTreeSize is how many characters of each holder are remembered, of all models; tokens where tokens are
 	// compared.
 	MaxTreeSize int `yaml:"max_tree_size"`
-	// By says what is compared: "text", or "tokens", which have to be made first and see differences that only the
-	// chat template shows. Where one is not known, the other is used.
+	// By says what is compared: "text" or "tokens". Tokens have to be made first, and also differ where only the chat
+	// template differs. When the chosen form of a prompt is not known, the other is used.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory at every moment: for texts, and as much again for tokens. The source has no such
+	// MaxBytes bounds the memory for texts, and as much again for tokens. It is never exceeded. The source has no such
 	// bound.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
@@ -138,8 +139,8 @@ func (x *cacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: best, Branch: given(m, c, best, best), Ranked: true}
 }
 
-// given returns the branch for candidate picked, where candidate best was sent the longest beginning: the beginning
-// was followed, or it is the next best because the holder of a longer one cannot be used, or it was passed over.
+// given returns the branch for candidate picked, when candidate best was sent the longest beginning among all
+// candidates. The branch is affinity, fallback (a holder with a longer beginning cannot be used) or spill.
 func given(m *placement.Matches, c []policy.Candidate, picked, best int) policy.Branch {
 	switch sent := c[best].Terms[termSent]; {
 	case m == nil:

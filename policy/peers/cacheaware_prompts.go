@@ -41,14 +41,14 @@ func newPrompts(tokensFirst bool, c placement.Config, charsPerToken int64) *prom
 	return p
 }
 
-// promptKey is where a prompt belongs, and its key; the key is empty when nothing of the prompt is known.
+// promptKey is a prompt's store and root, and its key; the key is empty when neither text nor tokens are known.
 type promptKey struct {
 	store *placement.Store
 	root  placement.Root
 	key   []byte
 }
 
-// of returns where q's prompt belongs; ok is false when its model was not seen before.
+// of returns the store, root and key of q's prompt; ok is false when its model was not seen before.
 func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
 	roots, ok := (*p.roots.Load())[promptScope{q.Model, q.LoRA}]
 	if len(q.Prompt.Text) > 0 && (!p.tokensFirst || len(q.Prompt.Tokens) == 0) {
@@ -57,8 +57,8 @@ func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
 	return promptKey{p.tokens, roots.tokens, placement.TokenBytes(q.Prompt.Tokens)}, ok
 }
 
-// match finds what holders were sent of q's prompt before. The caller gives the result back with done; it is nil when
-// nothing of the prompt is known.
+// match finds how much of q's prompt each holder was sent before. The caller returns the result with done. It is nil
+// when neither text nor tokens are known.
 func (p *prompts) match(q *policy.Query) *placement.Matches {
 	at, ok := p.of(q)
 	if len(at.key) == 0 {
@@ -102,7 +102,7 @@ func share(m *placement.Matches, h fleet.Holder) float64 {
 	return float64(m.Of(h)) / float64(m.Total())
 }
 
-// sent notes that q's prompt goes to h.
+// sent records that q's prompt is sent to h.
 func (p *prompts) sent(q *policy.Query, h fleet.Holder) {
 	at, ok := p.of(q)
 	if len(at.key) == 0 {
@@ -117,7 +117,7 @@ func (p *prompts) sent(q *policy.Query, h fleet.Holder) {
 	p.tokens.Evict(q.Now)
 }
 
-// plant makes the roots of a model. There are as many as the fleet ever served names.
+// plant makes the roots of a model. Their number is the number of names that the fleet ever served.
 func (p *prompts) plant(s promptScope) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *prompts) plant(s promptScope) {
 	p.roots.Store(&all)
 }
 
-// characters returns how much h has in the store that q's prompt belongs into.
+// characters returns how many characters h has in the store of q's prompt.
 func (p *prompts) characters(q *policy.Query, h fleet.Holder) int64 {
 	at, _ := p.of(q)
 	return at.store.Units(h)

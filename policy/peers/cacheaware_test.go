@@ -97,7 +97,7 @@ func idle(n int) []policy.Candidate {
 	return c
 }
 
-// route chooses and sends.
+// route chooses a candidate and records the request as sent to it.
 func route(p *built, q *policy.Query, c []policy.Candidate) *policy.Candidate {
 	choice := p.Choose(q, c)
 	if choice.Index < 0 {
@@ -264,7 +264,7 @@ func BenchmarkChooseFromMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkRouted: the same prompts again, which is what a memory mostly sees.
+// BenchmarkRouted: the same prompts again, the most frequent case.
 func BenchmarkRouted(b *testing.B) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		b.Run(name, func(b *testing.B) {

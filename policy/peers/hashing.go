@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// hashKey returns the number that places a request: the hash of its session, else of its prompt. source says which of
-// the two; "" means that there is neither.
+// hashKey returns the hash of the request's session, or of its prompt if it names no session. source says which of the
+// two was used; "" means that there is neither.
 func hashKey(q *policy.Query, fallback string) (key uint64, source policy.Branch) {
 	switch {
 	case q.Session.Key != "":
@@ -47,11 +47,11 @@ func unkeyed(q *policy.Query, c []policy.Candidate, fallback string) policy.Pick
 }
 
 // RendezvousHash sends each session to the worker for which a hash of both is the highest. When a worker leaves, only
-// its sessions move. When one joins, only those move that become its own [Thaler and Ravishankar, Using name-based
-// mappings to increase hit rates, 1998; bet0x/vllm-router 0.12]. The hash has 64 bits; the source's has 23.
+// its sessions move. When one joins, the only sessions that move are those that it gets [Thaler and Ravishankar, Using
+// name-based mappings to increase hit rates, 1998; bet0x/vllm-router 0.12]. The hash has 64 bits; the source's has 23.
 type RendezvousHash struct {
-	// Fallback is for requests that name no session: prompt (a hash of the whole prompt, as the source does), least_load
-	// or random.
+	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as the source does),
+	// least_load or random.
 	Fallback string `yaml:"fallback"`
 	// Weighted gives each worker sessions in proportion to the KV blocks that it has room for, if all workers report
 	// theirs.
@@ -113,8 +113,8 @@ func (p *rendezvous) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 type ConsistentHash struct {
 	// VirtualNodes is how many places on the ring a worker has.
 	VirtualNodes int `yaml:"virtual_nodes"`
-	// Fallback is for requests that name no session: prompt (a hash of the whole prompt, as the source does), least_load
-	// or random.
+	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as the source does),
+	// least_load or random.
 	Fallback string `yaml:"fallback"`
 }
 
@@ -161,13 +161,13 @@ func (p *consistent) Routed(*policy.Query, *policy.Candidate) {}
 func (p *consistent) Finished(*policy.Finished)               {}
 func (p *consistent) Forget(h fleet.Holder)                   { p.ring.remove(h) }
 
-// PrefixHash sends prompts with the same beginning to the next worker on a ring, and passes over workers that have
-// more than their share of the load [SMG 1.9.0, model_gateway/src/policies/prefix_hash.rs; Mirrokni and others,
-// Consistent Hashing with Bounded Loads, 2018]. The source's documentation walks the ring; its code takes the least
-// loaded worker instead. This port walks, which keeps displaced prompts together.
+// PrefixHash sends prompts with the same beginning to the next worker on a ring, and passes over workers that have more
+// than their share of the load [SMG 1.9.0, model_gateway/src/policies/prefix_hash.rs; Mirrokni and others, Consistent
+// Hashing with Bounded Loads, 2018]. By its documentation the source walks the ring; its code takes the worker with the
+// least load. This port walks the ring, which keeps displaced prompts together.
 type PrefixHash struct {
-	// PrefixTokenCount is how many tokens of the prompt are hashed. Without tokens four bytes of text are hashed for
-	// each.
+	// PrefixTokenCount is how many tokens of the prompt are hashed. Without tokens, four bytes of text stand for a
+	// token.
 	PrefixTokenCount int `yaml:"prefix_token_count"`
 	// LoadFactor is how many times the mean number of requests a worker may have before the next one is taken.
 	LoadFactor float64 `yaml:"load_factor"`

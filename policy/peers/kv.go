@@ -18,8 +18,8 @@ type KV struct {
 	// RouterTemperature above 0 draws workers with a probability that falls with their cost: a softmax over costs that
 	// are normalised by their range. 0 takes the lowest cost; equal ones are drawn with the same probability.
 	RouterTemperature float64 `yaml:"router_temperature"`
-	// UseKVEvents takes matches from what engines announced. false takes them from what was dispatched in the last
-	// router_ttl, for engines without events.
+	// UseKVEvents takes matches from the blocks that engines announced. false takes them from the prompts dispatched in
+	// the last router_ttl, for engines without events.
 	UseKVEvents bool `yaml:"use_kv_events"`
 	// RouterTTL is how long a dispatched prompt counts as cached without events.
 	RouterTTL time.Duration `yaml:"router_ttl"`
@@ -37,7 +37,7 @@ type KV struct {
 	HostCacheHitWeight float64 `yaml:"host_cache_hit_weight"`
 	// DiskCacheHitWeight is the credit of a block on disk or in remote storage.
 	DiskCacheHitWeight float64 `yaml:"disk_cache_hit_weight"`
-	// DecodeActiveRequestWeight is the cost of a request under way beside its blocks, in blocks.
+	// DecodeActiveRequestWeight is what each request under way costs in addition to its blocks, in blocks.
 	DecodeActiveRequestWeight float64 `yaml:"decode_active_request_weight"`
 	// TrackPrefillTokens counts blocks to prefill at all.
 	TrackPrefillTokens bool `yaml:"track_prefill_tokens"`
@@ -89,7 +89,8 @@ func (p KV) Spec(name string) policy.Spec {
 	return s
 }
 
-// kvCost chooses by KV's cost. Scores are negated costs. The credit term is what the prefill term was lowered by.
+// kvCost chooses by KV's cost. Scores are negated costs. The term credit is the number of blocks by which the match
+// lowered the term prefill.
 type kvCost struct {
 	policy.Stateless
 	KV
@@ -147,8 +148,8 @@ func (k *kvCost) queued(x *policy.Candidate) int64 {
 	return x.Load.PrefillTokens
 }
 
-// credit returns the worth of x's match in blocks. What is predicted beyond the confirmed blocks was computed a
-// moment ago: it is on the GPU.
+// credit returns the worth of x's match in blocks. Predicted tokens beyond the confirmed blocks were computed a moment
+// ago: they are on the GPU.
 func (k *kvCost) credit(x *policy.Candidate, size, decay float64) float64 {
 	device := float64(x.Tier[block.TierGPU] + x.Predicted - x.Match)
 	return (k.OverlapScoreCredit*decay*device + k.HostCacheHitWeight*float64(x.Tier[block.TierCPU]) +

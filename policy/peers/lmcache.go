@@ -9,14 +9,15 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// LMCacheAware is lmcache_aware of bet0x/vllm-router 0.11.0 (src/policies/lmcache_aware.rs): it asks the controller
-// of an LMCache deployment. lookup_mode says what. With "occupancy" it asks how much each worker has cached of
-// anything, and weighs that against load. With "prefix_lookup" it asks for each request which worker has the longest
-// beginning of the prompt, and goes by occupancy where no worker has any. Without an answer the fallback policy
+// LMCacheAware is lmcache_aware of bet0x/vllm-router 0.11.0 (src/policies/lmcache_aware.rs): it asks the controller of
+// an LMCache deployment. lookup_mode says for what. With "occupancy" it asks how many chunks each worker has cached, of
+// any prompt, and weighs that against load. With "prefix_lookup" it asks for each request which worker has the longest
+// beginning of the prompt, and decides by occupancy when no worker has any. Without an answer the fallback policy
 // decides.
 //
-// Occupancy rewards workers for being full, whatever of: it is the source's default and a poor guide. A lookup
-// credits each chunk of the prompt to its first holder only: of two workers with one prefix, one looks empty.
+// Occupancy is the source's default. It prefers workers whose caches are full, even if they have nothing of the prompt.
+// A lookup credits each chunk of the prompt to its first holder only: of two workers with one prefix, the second looks
+// empty.
 //
 // The policy's Source asks the controller: internal/lmcache in this program.
 type LMCacheAware struct {
@@ -115,13 +116,13 @@ var fallbacks = map[string]func(q *policy.Query, c []policy.Candidate) int{
 
 // lmcacheAware remembers nothing: its facts come with each request.
 type lmcacheAware struct {
-	looks    bool // by prefix
+	looks    bool // lookup_mode is prefix_lookup
 	weight   float64
 	fallback func(q *policy.Query, c []policy.Candidate) int
 }
 
 // Terms of lmcache_aware: the share of the prompt that is cached, or else the worker's occupancy as a share of the
-// fullest worker's; and by how much its load is below that of the busiest worker, 0 to 1.
+// fullest worker's; and the difference between its load and the busiest worker's, as a share of the latter, 0 to 1.
 const termCached = 0
 
 func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {

@@ -9,16 +9,15 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// PrefixCacheAffinity is the PrefixCacheAffinityRouter of Ray Serve [Ray documentation, "PrefixCacheAffinityRouter
-// for LLM inference optimization"]. While queues have similar lengths, it takes the holders that were sent the
-// longest beginning of the prompt before. Where that beginning is short, it takes the holders of which the fewest
-// characters are remembered. Among these it takes the shortest queue. Otherwise it takes the shorter queue of two
-// drawn at random.
+// PrefixCacheAffinity is the PrefixCacheAffinityRouter of Ray Serve [Ray documentation, "PrefixCacheAffinityRouter for
+// LLM inference optimization"]. While queues have similar lengths, it takes the holders that were sent the longest
+// beginning of the prompt before. Where that beginning is short, it takes the holders for which the fewest characters
+// are remembered. Among these it takes the shortest queue. Otherwise it takes the shorter queue of two drawn at random.
 //
 // A queue is this router's requests under way at a holder.
 type PrefixCacheAffinity struct {
-	// ImbalancedThreshold is by how many requests the longest queue may exceed the shortest. Beyond it prompts do not
-	// count.
+	// ImbalancedThreshold is by how many requests the longest queue may exceed the shortest. If it exceeds it by more,
+	// prompts do not count.
 	ImbalancedThreshold int `yaml:"imbalanced_threshold"`
 	// MatchRateThreshold is the share of the prompt, 0 to 1, from which the longest beginning is followed.
 	MatchRateThreshold float64 `yaml:"match_rate_threshold"`
@@ -28,14 +27,14 @@ type PrefixCacheAffinity struct {
 	EvictionThresholdChars int  `yaml:"eviction_threshold_chars"`
 	EvictionTargetChars    int  `yaml:"eviction_target_chars"`
 	EvictionIntervalSecs   int  `yaml:"eviction_interval_secs"`
-	// Filters narrow the choice before, in this order; Ray's are multiplex and locality.
+	// Filters leave workers out before the choice, in this order; Ray's are multiplex and locality.
 	Filters []string `yaml:"filters"`
 	// Locality is where this router runs, for the locality filter.
 	Locality policy.Locality `yaml:"locality"`
-	// By says what is compared: "text", or "tokens", which have to be made first. Where one is not known, the other is
-	// used. The source knows text only.
+	// By says what is compared: "text" or "tokens". Tokens have to be made first. When the chosen form of a prompt is
+	// not known, the other is used. The source knows text only.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory at every moment: for texts, and as much again for tokens. The source has no such
+	// MaxBytes bounds the memory for texts, and as much again for tokens. It is never exceeded. The source has no such
 	// bound.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
@@ -138,8 +137,8 @@ func (x *prefixAffinity) follow(m *placement.Matches, q *policy.Query, c []polic
 	return policy.Pick{Index: picked, Branch: given(m, c, picked, picked), Ranked: true}
 }
 
-// fill picks the shortest queue among the holders of which the fewest characters are remembered. If none is
-// remembered, the holders do not differ: it takes the shorter queue of two.
+// fill picks the shortest queue among the holders for which the fewest characters are remembered. If no characters are
+// remembered for any holder, it takes the shorter queue of two drawn at random.
 func (x *prefixAffinity) fill(m *placement.Matches, q *policy.Query, c []policy.Candidate, best int) policy.Pick {
 	fewest, any := int64(0), false
 	for i := range c {

@@ -18,11 +18,12 @@ type Manual struct {
 	MaxIdleSecs int `yaml:"max_idle_secs"`
 	// EvictionIntervalSecs is how often idle sessions are looked for.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// MaxSessions bounds how many are remembered, at some 50 bytes each; when there are more, random ones are forgotten.
+	// MaxSessions bounds how many sessions are remembered, at some 50 bytes each; when there are more, random ones are
+	// forgotten.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
-// DefaultManual returns SMG's defaults, and a bound, which it has none.
+// DefaultManual returns SMG's defaults, and a bound, which SMG does not have.
 func DefaultManual() Manual {
 	return Manual{AssignmentMode: "random", MaxIdleSecs: 14400, EvictionIntervalSecs: 60, MaxSessions: 1 << 20}
 }
@@ -92,22 +93,23 @@ func (m *manual) Routed(q *policy.Query, c *policy.Candidate) { learnSession(m.s
 
 func (m *manual) Finished(*policy.Finished) {}
 
-// Forget keeps the sessions: they go home when the worker is back.
+// Forget keeps the sessions: they return to the worker when it is back.
 func (m *manual) Forget(fleet.Holder) {}
 
 // Retire forgets the holder as a home.
 func (m *manual) Retire(h fleet.Holder) { m.sessions.Forget(h) }
 
 // SessionAffinity keeps a session on the worker and rank that it was given while it is used, and gives it another one
-// when that cannot be used [Dynamo, --router-session-affinity-ttl-secs; llm-d, session-affinity-filter]. A new
-// session, and a request that names none, goes where the least work is to be done, its own uncached tokens included.
+// when that cannot be used [Dynamo, --router-session-affinity-ttl-secs; llm-d, session-affinity-filter]. A new session,
+// and a request that names none, is placed where the least work is left to do, its own uncached tokens included.
 type SessionAffinity struct {
 	// TTL is the idle time after which a session is forgotten.
 	TTL time.Duration `yaml:"ttl"`
-	// Mode is soft (a session whose worker cannot be used gets another) or hard (its requests are refused until it
-	// can).
+	// Mode is soft (a session whose worker cannot be used gets another) or hard (its requests are refused until the
+	// worker can be used).
 	Mode string `yaml:"mode"`
-	// MaxSessions bounds how many are remembered, at some 50 bytes each; when there are more, random ones are forgotten.
+	// MaxSessions bounds how many sessions are remembered, at some 50 bytes each; when there are more, random ones are
+	// forgotten.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
@@ -178,12 +180,12 @@ func (a *affinity) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder 
 	return dst
 }
 
-// sessionKey returns the key of q's session, which is of one model and adapter.
+// sessionKey returns the key of q's session. Sessions of different models or adapters have different keys.
 func sessionKey(q *policy.Query) uint64 {
 	return policy.HashText(q.Model, q.LoRA, q.Session.Source, q.Session.Key)
 }
 
-// learnSession notes that q's session, if it names one, was sent to c.
+// learnSession records that q's session, if it names one, was sent to c.
 func learnSession(s *placement.Sessions, q *policy.Query, c *policy.Candidate) {
 	if q.Session.Key != "" {
 		s.Learn(sessionKey(q), c.Holder, q.Now)

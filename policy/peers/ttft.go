@@ -11,14 +11,14 @@ import (
 // as it has to be loaded [Mooncake, FAST'25, algorithm 1; llm-d's predicted latency]. Scores are negated
 // milliseconds.
 type PredictedTTFT struct {
-	// Learned uses the times that the worker's kind learned, at the worker's own pace, if there are any, in place of
-	// those below.
+	// Learned uses the learned times of the worker's kind, at the worker's own pace. While none are learned, the
+	// parameters below count.
 	Learned bool `yaml:"learned"`
 	// TokenMs is the milliseconds that an uncached token takes.
 	TokenMs float64 `yaml:"token_ms"`
-	// AttentionMs is the additional time for each token before it.
+	// AttentionMs is the additional milliseconds of an uncached token for each token before it.
 	AttentionMs float64 `yaml:"attention_ms"`
-	// BaseMs is the additional time of a step of 8,192 tokens.
+	// BaseMs is the additional milliseconds of a step of 8,192 tokens.
 	BaseMs float64 `yaml:"base_ms"`
 	// TierWeights are the share of a matched token's computation that is saved, by the tier of its block.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`

@@ -1,6 +1,6 @@
-// Package testenv has what tests of several packages need beside the code that they test: recordings of engines,
-// traces, the built binary, and processes that play the other side. It imports nothing of this module, so that every
-// package can use it.
+// Package testenv has what tests of several packages need in addition to the code that they test: recordings of
+// engines, traces, the built binary, and processes that play the other side. It imports nothing of this module, so that
+// every package can use it.
 package testenv
 
 import (

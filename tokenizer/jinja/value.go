@@ -386,7 +386,7 @@ func (d *Dict) Clone() *Dict {
 	return c
 }
 
-// Remove takes a string key out.
+// Remove removes a string key.
 func (d *Dict) Remove(key string) {
 	i := d.find(key)
 	if i < 0 {
