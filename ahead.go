@@ -45,10 +45,9 @@ type aheadKeys struct {
 
 // SetAhead notes that h's engine hashes a block together with the given number of tokens after it, at most
 // block.MaxAhead. Requests are then also matched with their own next tokens against what h holds. model is as for
-// [Router.Store].
-// Call it before the first such block is stored. 0 and [Router.Forget] take it back.
-// It reports false, and changes nothing, when the holders of the model or of h's worker would have too many different
-// look-aheads. Then h's blocks must not be stored.
+// [Router.Store]. Call it before the first such block is stored. 0 and [Router.Forget] undo it. It reports false, and
+// changes nothing, when the holders of the model or of h's worker would have too many different look-aheads. Then h's
+// blocks must not be stored.
 func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
 	x := r.of(h, model)
 	if x == nil || tokens < 0 || tokens > block.MaxAhead {

@@ -113,7 +113,7 @@ func TestAChangeThatIsWrongChangesNothing(t *testing.T) {
 	}
 }
 
-// A policy that takes the place of another knows nothing, and the memory of the other is given back.
+// A policy that replaces another knows nothing, and the memory of the other is freed.
 func TestWhatAReplacedPolicyLearnedIsDropped(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policy: withoutEvents(t)}, vllm(), vllm())
 	p := prompt(1, 500)

@@ -53,7 +53,7 @@ type Request struct {
 	Random uint64 // uniformly random: the same request with the same number, at the same state, is decided alike
 }
 
-// Errors that callers tell apart, with errors.Is.
+// Errors that callers distinguish with errors.Is.
 var (
 	ErrUnknownModel  = errors.New("no worker serves the model")
 	ErrUnknownPolicy = errors.New("no policy has this name")

@@ -66,7 +66,7 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 }
 
 // Explain decides as Route does and changes nothing. When no worker can be chosen it returns both the decision, whose
-// candidates tell why, and the error. The decision is nil only when there are no candidates.
+// candidates say why, and the error. The decision is nil only when there are no candidates.
 func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
 	p := r.Prepare(req)
 	d, err := p.Explain(ctx)

@@ -73,9 +73,9 @@ func (s *Sequence) Jump(to uint64) {
 	s.next = max(s.next, to)
 }
 
-// Reconnected tells the sequence that the live stream has a new connection. Its messages are published from now on, so
-// a number below Expected is a restart. A restarted engine that has already counted past Expected goes unnoticed here:
-// to find it, compare a replayed message with the one that came before.
+// Reconnected records that the live stream has a new connection. Its messages are published from now on, so a number
+// below Expected is a restart. A restarted engine that has already counted past Expected goes unnoticed here: to find
+// it, compare a replayed message with the one that came before.
 func (s *Sequence) Reconnected() { s.floor = s.next }
 
 // Reset makes the sequence expect message 0 of a restarted engine.

@@ -99,7 +99,7 @@ func readBlock(b *Batch, s *jsonscan.Scanner) (p polledBlock, problem string) {
 		case "tokens":
 			b.tokens = b.tokens[:before]
 			ok = p.readTokens(b, s)
-		case "mm_keys": // they tell where in an item the block begins, not where in the block the item begins
+		case "mm_keys": // they contain where in an item the block begins, not where in the block the item begins
 			if value := s.Raw(); !isNull(value) && !isEmptyArray(value) {
 				p.unread |= KeyFeature
 			}

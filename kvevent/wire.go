@@ -40,7 +40,7 @@ type format struct {
 	place   bool // has locality (vllm#48281)
 	owner   bool // has ownership and session_id (vllm#52067, #51381)
 	ahead   bool // has lookahead_token_ids (vLLM 0.33)
-	offsets bool // extra_keys have an item's offset beside its identifier (vllm#36708)
+	offsets bool // extra_keys have an item's offset in addition to its identifier (vllm#36708)
 	meta    bool // SGLang: a salted event has a map as eighth element
 	hash    hashForm
 }

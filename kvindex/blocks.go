@@ -17,7 +17,7 @@ type blocks struct {
 	names    memory.Table // the hash of a block → its spot
 	strands  memory.Arena[strand]
 	log      memory.Log  // strands' keys and hashes
-	segments memory.Slab // those that do not fit in their strands: their number, then they
+	segments memory.Slab // the segments that do not fit in their strands: their number, then the segments
 	sets     sets
 
 	beliefs     beliefs
@@ -156,7 +156,7 @@ func (b *blocks) segmentWords(s *strand) []uint64 {
 	return run[1 : 1+run[0]]
 }
 
-// setAt returns the set of those who have the block at a spot.
+// setAt returns the set of the holders that have the block at a spot.
 func (b *blocks) setAt(at spot) setID {
 	_, g := b.segmentAt(at)
 	return g.set
@@ -619,7 +619,7 @@ func (b *blocks) furthest(s *strand) uint32 {
 	return n
 }
 
-// shorten cuts a strand's blocks from n on, which nobody has and on which nothing hangs.
+// shorten cuts a strand's blocks from n on. They have neither holders nor child strands.
 func (b *blocks) shorten(i uint32, s *strand, n uint32) {
 	if n == 0 {
 		b.heads.Delete(b.heads.Hash(s.run.Firsts()[0]), uint64(i))
@@ -668,7 +668,7 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 	return parent
 }
 
-// eachChildrenFirst calls f for all strands, those that hang on a strand before it. f may free strands.
+// eachChildrenFirst calls f for all strands, child strands before their parents. f may free strands.
 func (b *blocks) eachChildrenFirst(f func(i uint32, s *strand)) {
 	order := make([]uint32, 0, b.strands.Len()) // parents first
 	b.strands.Each(func(i uint32, s *strand) {

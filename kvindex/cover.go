@@ -33,7 +33,7 @@ func (p *point) from(size uint32) uint32 {
 	return p.end - min(p.end, size)
 }
 
-// contribute adds or takes back what a record of a point with a place covers.
+// contribute adds or removes the part that a record covers; the record's point has a place.
 func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 	size, bit := x.size, placeBit(r.tier, r.group)
 	if h.groups[r.group].kind == block.AttentionStateSpace {
@@ -55,8 +55,8 @@ func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 	}
 }
 
-// through tells the points before p that end within the first block that p completes that they are part of it, and adds
-// what they cover of it; or takes both back.
+// through adds p's first completed block to the points before p that end within it, with the parts that they cover; or
+// removes both.
 func (x *Index) through(h *holder, p *point, add bool) {
 	size := x.size
 	if p.start%size == 0 || p.end/size == p.start/size {
@@ -86,8 +86,8 @@ func (x *Index) through(h *holder, p *point, add bool) {
 	}
 }
 
-// cover adds or takes back a part; the block is held while the union of all parts is the whole of it. The common case,
-// covered as a whole and once, is the claim's bit alone.
+// cover adds or removes a part. The holder has the block while the union of all parts is the whole block. In the common
+// case, one part that is the whole block, only the claim's bit is set.
 func (x *Index) cover(h *holder, c cover, p part, add bool) {
 	x.blocks.steps++
 	was := x.blocks.stateAt(c.at, h.id).covered&c.bit != 0

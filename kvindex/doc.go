@@ -24,7 +24,7 @@
 //   - Full-attention groups must have every leading block. A sliding window of w tokens allows a length if the last
 //     ⌈(w-1)/b⌉ engine blocks of b tokens before it are there; a state-space group if it has a checkpoint at it. The
 //     match is the longest length that all groups allow, where a length divides into every group's blocks.
-//   - Speculative blocks (with an expiry) are told apart from confirmed ones, and replaced by them.
+//   - Speculative blocks (with an expiry) are kept apart from confirmed ones, and replaced by them.
 //
 // # What it refuses to know
 //
@@ -35,12 +35,12 @@
 //     with their tokens (windows that skip blocks) are never placed by counting. So a model that has only sliding
 //     windows matches where its events align, in prompts no longer than the window, and nowhere else.
 //   - Groups of other kinds (chunked local, encoder, cross attention), windows of unknown width and more than MaxGroups
-//     groups prove nothing: the holder's matches are 0, Full tells what full attention alone would claim.
-//   - A chain whose scope is not known (offload events drop the salt) is never begun.
-//   - An EAGLE engine's last block depends on a token that is not known: one block less.
-//   - An engine hash that comes to name other tokens loses what it named before.
-//   - A report of reused blocks that leaves out what a window dropped cannot be told from new blocks of a short prompt
-//     when the index has been evicting: Holder's Whole is false then.
+//     groups prove nothing: the holder's matches are 0, and Full is the match that full attention alone would give.
+//   - A chain whose scope is not known (offload events leave out the salt) is never begun.
+//   - An EAGLE engine's last block depends on a token that is not known: a match has one block less.
+//   - When an engine hash names new tokens, its old block is forgotten.
+//   - A report of reused blocks may leave out blocks that a window dropped. After the index evicted blocks, such a
+//     report looks the same as new blocks of a short prompt: Holder's Whole is false then.
 //
 // # Structure
 //
@@ -64,8 +64,8 @@
 //
 // Memory is in kvindex/internal/memory: a block takes some 35 bytes with its engine hash, however many holders have it,
 // if they have much the same; a point some 400. Config.Bytes is a hard limit: room is made before an announcement is
-// applied, and tables that grow count old and new. Only points have pointers for the garbage collector to follow,
-// beside one of each strand.
+// applied, and tables that grow count old and new. The garbage collector follows only the pointers of points, and one
+// of each strand.
 //
 // An announcement that does not fit in an empty index is refused before anything is evicted. At the limit, an
 // announcement is also refused if it needs more than a quarter of the budget and more than its holder's fair share.
@@ -98,12 +98,12 @@
 //
 // Writers exclude each other for at most 256 blocks at a time, hashing included, and let others in between; each
 // holder's events must come from one goroutine at a time, in order, for their order to mean anything. Forget and Clear
-// keep writers out for a look at each strand, and so does an eviction that smaller steps could not prevent.
+// hold the lock while they look at each strand, and so does an eviction that smaller steps could not prevent.
 //
-// Speculate and Doubt wait for no writer: what they say while the index is locked is noted, and taken in by the writer
-// that has the lock at its next pause, in order, at most 65,536 blocks. They make no room but of what is believed, and
-// never look at the whole index. So a decision takes as long in a full index, beside a flood of events, as in an idle
-// one.
+// Speculate and Doubt wait for no writer: while the index is locked, their calls are stored, for at most 65,536 blocks.
+// The writer that has the lock applies them in order at its next pause. To make room they drop only speculative blocks,
+// and never look at the whole index. So a decision takes as long in a full index, during a flood of events, as in an
+// idle one.
 //
 // Match takes no lock: it reads heads, strands and sets by atomic loads and answers only if, after the last of them,
 // the versions of all strands on its path are unchanged. An answer is therefore of one moment, between two changes of

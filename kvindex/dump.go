@@ -29,7 +29,7 @@ var (
 	// ErrChanged says that a holder changed while it was dumped. Hold its events back and begin anew.
 	ErrChanged = errors.New("the holder changed while it was dumped: hold its events back and begin anew")
 	// ErrExceptions says that some of a holder's engine hashes do not name single blocks of the index's size, or name
-	// other blocks than for other holders. Its own events have to tell what it has.
+	// other blocks than for other holders. Its own events have to announce its blocks.
 	ErrExceptions = errors.New("some of the holder's engine hashes do not name one block each as those of others do: learn it from its events")
 )
 
@@ -118,7 +118,7 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 }
 
 // Load adds a run of blocks that another index dumped of a holder, in the order in which they came. The holder's events
-// go on from there. Where an engine's reports cannot be told from copies they count as reports from then on.
+// go on from there. If an engine's reports look the same as copies, they count as reports from then on.
 func (x *Index) Load(id fleet.Holder, r *Held) error {
 	if r.Depth < 0 || len(r.Keys) > MaxChain/int(x.size) || r.Depth > MaxChain/int(x.size)-len(r.Keys) || len(r.Hashes) != len(r.Keys) || r.Tier > block.NumTiers {
 		return fmt.Errorf("load %d blocks of holder %d at depth %d: not a run that Dump gives", len(r.Keys), id, r.Depth)

@@ -9,25 +9,26 @@ import (
 )
 
 const (
-	// sampled is how many strands an eviction compares: of so many the oldest eighth is older than nine in ten of all,
-	// nearly always.
+	// sampled is how many strands an eviction compares. With 64, the oldest eighth is nearly always older than nine in
+	// ten of all strands.
 	sampled = 64
-	// mostCut bounds the blocks that go from one strand at a time: its deepest.
+	// mostCut bounds how many blocks are evicted from one strand at a time, the deepest first.
 	mostCut = 4096
-	// passes is how many looks at all strands take everything that may go.
+	// passes is the number of passes over all strands after which every evictable block is evicted.
 	passes = 4
 )
 
-// evict drops blocks until there is room: the least recently used first, deepest before their parents. Blocks go whose
-// holders all exceed their shares; when there are none left, and h does not exceed its own, any; in the end everything.
-// It reports whether there is room. h may be nil: then there is.
+// evict drops blocks until there is room: the least recently used first, children before their parents. First it evicts
+// blocks whose holders all exceed their shares. If that is not enough, and h does not exceed its share, it evicts any
+// blocks, at last all. It reports whether there is room. If h is nil, it always makes room.
 func (x *Index) evict(h *holder, room func() bool) bool {
 	b := &x.blocks
 	for _, fair := range []bool{true, false} {
 		if !fair && h != nil && h.over {
 			return false
 		}
-		// Some old strands at a time, chosen at random, while that finds any.
+		// First by samples: each step evicts the oldest strands of a random sample. When a sample yields nothing, the
+		// passes below look at all strands.
 		for n := 0; n < int(b.strands.Space())/sampled*8+sampled; n++ {
 			if room() {
 				return true
@@ -100,7 +101,8 @@ func (x *Index) evictSome(fair bool) bool {
 	return did
 }
 
-// evictOlder drops what may go of the strands that are in the older part of their ages, of which each pass takes more.
+// evictOlder drops evictable blocks of the strands whose age is in the older part of all ages. With each pass that part
+// grows.
 func (x *Index) evictOlder(fair bool, pass int) {
 	b := &x.blocks
 	oldest, newest := uint32(1<<32-1), uint32(0)
@@ -126,8 +128,8 @@ func (x *Index) evictOlder(fair bool, pass int) {
 	x.fit()
 }
 
-// cutEnd drops what may go of a strand's last blocks, and reports whether there was any. quotas: no more than the quota
-// of a holder that has them.
+// cutEnd drops the evictable blocks at a strand's end, and reports whether there was any. With quotas, no holder loses
+// more than its quota.
 func (x *Index) cutEnd(i uint32, fair, quotas bool) bool {
 	b := &x.blocks
 	s := b.strands.At(i)

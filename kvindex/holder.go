@@ -28,8 +28,8 @@ type holder struct {
 	lost     int                   // beliefs, see endLost
 	changes  uint64                // of its claims, so far
 
-	// What claims cannot tell, the exceptions.
-	copies       map[copyOf]uint32 // how often beyond the first it has a block that its claim says is copied
+	// The exceptions: facts that claims cannot express.
+	copies       map[copyOf]uint32 // number of copies beyond the first, of blocks whose claim says that they are copied
 	points       list              // all of them, oldest first
 	pointed      int64             // how many
 	byHash       map[uint64]*point
@@ -40,13 +40,13 @@ type holder struct {
 	waiters      map[uint64]*list // points that wait for a parent, by its hash
 	waiting      int64
 	waitingBytes int64
-	disowned     bool  // some block is kept as a parent that its hash does not mean any more
-	extra        int64 // bytes of all that
+	disowned     bool  // a block is kept as a parent although its hash means another block now
+	extra        int64 // bytes of these exceptions
 
 	worker *worker // guarded as x.workers is
 	weight float64 // bytes that it was charged when shares were compared last
 	over   bool    // it exceeded its share then
-	quota  int64   // how many of its claims may go so that it does not
+	quota  int64   // how many of its claims may be evicted until it no longer exceeds its share
 }
 
 // group is one cache group of a holder.

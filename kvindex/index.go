@@ -69,7 +69,7 @@ const MaxGroups = 15
 // MaxChain bounds a chain in tokens. What an engine announces beyond is ignored.
 const MaxChain = 1 << 30
 
-// Origin tells why an engine announces a block, where its wire says so.
+// Origin is the reason why an engine announces a block, if its events contain it.
 type Origin uint8
 
 // The origins.
@@ -92,8 +92,8 @@ type Stored struct {
 
 	Hashes []uint64      // engine hashes in order; kept by nobody
 	Tokens []block.Token // of the whole run; empty in placeholders
-	// BlockSize is the engine's block size in tokens; 0 when not told. When len(Tokens) is not
-	// len(Hashes)·BlockSize, the hashes do not align with the tokens, and blocks are known by their hashes alone.
+	// BlockSize is the engine's block size in tokens; 0: unknown. When len(Tokens) is not len(Hashes)·BlockSize, the
+	// hashes do not align with the tokens, and blocks are known by their hashes alone.
 	BlockSize int
 	Features  []block.Feature // multimodal items, offsets relative to Tokens[0]; those before it are inherited
 	// First are the prompt's first tokens where the engine hashes blocks with a look-ahead of so many tokens; Tokens
@@ -117,8 +117,8 @@ type Match struct {
 	// Blocks is the number of leading blocks that are confirmed and that all cache groups of the holder let the
 	// engine use, over all tiers.
 	Blocks uint32
-	// Tier splits Blocks by the tier from which each block would be read. Blocks on one tier follow those on a faster
-	// one, but with Stored.AnyTierOrder.
+	// Tier splits Blocks by the tier from which each block would be read. Blocks on one tier follow blocks on a faster
+	// one, unless Stored.AnyTierOrder is set.
 	Tier [block.NumTiers]uint32
 	// Speculative is Blocks if speculative entries were confirmed; at least Blocks.
 	Speculative uint32
@@ -153,9 +153,9 @@ type Index struct {
 	scratch      scratch
 	workers      map[workerKey]*worker
 	counts       counters
-	hand         uint64        // where evict looks next
+	hand         uint64        // the strand at which evict continues
 	clock        atomic.Uint64 // operations so far: what recency is measured in
-	now          atomic.Int64  // the latest time a Match was told
+	now          atomic.Int64  // the latest time that a Match was given
 	matchers     sync.Pool     // of *matcher
 	later        later
 	slack        need // what surely fits, so that room is not measured for each announcement

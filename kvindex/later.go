@@ -56,7 +56,7 @@ func (l *later) put(e expectation, keys []block.Key, most int) {
 	}
 }
 
-// take returns what is to be believed, and takes it off. It is valid until the next take.
+// take returns the stored expectations and removes them. They are valid until the next take.
 func (l *later) take() ([]expectation, []block.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,13 +67,13 @@ func (l *later) take() ([]expectation, []block.Key) {
 	return list, keys
 }
 
-// lock takes mu, and takes in what was noted meanwhile.
+// lock locks mu, and applies the expectations stored meanwhile.
 func (x *Index) lock() {
 	x.mu.Lock()
 	x.catchUp()
 }
 
-// unlock takes in what was noted meanwhile, and gives mu back.
+// unlock applies the expectations stored meanwhile, and unlocks mu.
 func (x *Index) unlock() {
 	x.catchUp()
 	x.blocks.compact(false)
@@ -84,7 +84,7 @@ func (x *Index) unlock() {
 	}
 }
 
-// tell takes an expectation in: now, if the index is not being changed, else at that change's next pause.
+// tell applies an expectation: at once if no writer has the lock, otherwise at the writer's next pause.
 func (x *Index) tell(e expectation, keys []block.Key) {
 	if !x.mu.TryLock() {
 		x.later.put(e, keys, int(min(mostLater, x.config.Bytes>>9)))

@@ -89,7 +89,7 @@ func TestADecisionDoesNotWaitForEvents(t *testing.T) {
 func TestNothingWaitsInAnIndexThatIsLeftAlone(t *testing.T) {
 	x, r := newBusy(t), rand.New(rand.NewPCG(1, 2))
 	told, done := make(chan []block.Key), make(chan bool)
-	go func() { // ends with told
+	go func() { // ends when told is closed
 		for keys := range told {
 			x.Speculate(2, keys, 5)
 			done <- true

@@ -155,7 +155,8 @@ func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
 	}
 }
 
-// oneEvent announces an event beside two holders that leave room for a third share. They keep their blocks.
+// oneEvent announces an event in an index with two other holders that leave room for a third share. They keep their
+// blocks.
 func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: budget})
 	blocks := int(budget >> 8)

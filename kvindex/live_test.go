@@ -241,7 +241,7 @@ func TestLiveHybrid(t *testing.T) {
 				whole, part := p.match(prompt, block.Scope{}), p.match(prompt[:192], block.Scope{})
 				want := map[int][2]uint32{0: {15, 0}, 1: {15, 6}, 2: {15, 6}, 6: {15, 6}, 7: {0, 0}}
 				if src == "mistral" {
-					// Which of the tokens its hashes stand for is not told: nothing is claimed.
+					// The event does not say which of the tokens its hashes stand for: nothing is claimed.
 					want = map[int][2]uint32{0: {0, 0}, 1: {0, 0}, 7: {0, 0}}
 				}
 				if w, ok := want[m.Seq]; ok && (whole.Blocks != w[0] || part.Blocks != w[1]) {

@@ -44,10 +44,10 @@ type cursor struct {
 	at     int32 // of its Match in the destination
 	row    int32 // of its masks; -1: it needs none
 	view   *view
-	tier   uint8 // confirmed blocks are now read from here
-	guess  uint8 // the same if what is believed counts
-	sure   bool  // the confirmed run goes on
-	likely bool  // the run that counts what is believed goes on
+	tier   uint8 // the tier from which the last confirmed block is read
+	guess  uint8 // the same, counting speculative blocks, too
+	sure   bool  // all blocks so far are confirmed (Full and Tier still grow)
+	likely bool  // the same, counting speculative blocks, too (Speculative still grows)
 }
 
 // newMatcher returns a matcher with room for most requests, in one piece.
@@ -330,7 +330,8 @@ func (t trail) steady() bool {
 	return true
 }
 
-// tally counts what each holder has of the runs: those of the first run, and those that need not have the first block.
+// tally counts how many blocks of the runs each holder has: the holders of the first run, and the holders that need not
+// have the first block.
 func (x *Index) tally(m *matcher, dst []Match) (_ []Match, ok bool) {
 	views, depth := x.views.Load(), 0
 	for _, r := range m.runs {
@@ -405,7 +406,8 @@ func (m *matcher) clearMasks(n int) {
 	}
 }
 
-// advance moves all cursors over a run, which begins after done blocks, and drops those whose own runs have ended.
+// advance moves all cursors over a run, which begins after done blocks, and drops the cursors whose own runs have
+// ended.
 func (m *matcher) advance(x *Index, r run, done int, dst []Match) bool {
 	members, n := m.members, 0
 	all := x.blocks.sets.all()
@@ -480,7 +482,7 @@ func (c *cursor) move(held uint64, guessed bool, n uint32, r *Match) bool {
 	return c.sure || c.likely
 }
 
-// finish weighs the groups of those holders that have some, and leaves out those that have nothing.
+// finish weighs the groups of holders that have groups, and leaves out holders without a match.
 func (x *Index) finish(m *matcher, dst []Match, first int) []Match {
 	n := first
 	for i := first; i < len(dst); i++ {
@@ -554,8 +556,8 @@ func (x *Index) usable(m *matcher, v *view, column []uint64, wild uint64, tiers 
 // anywhere returns the groups that have a block on some tier, as bits of the first tier.
 func anywhere(mask uint64) uint64 { return (mask | mask>>1 | mask>>2 | mask>>3) & anyGroup }
 
-// slowest returns the tier from which the last group of those that have a block gets it, each from its best; the
-// first if none has it.
+// slowest returns the slowest tier among the best tiers of the groups that have a block; the first tier if no group has
+// it.
 func slowest(mask uint64) uint8 {
 	all, some := anywhere(mask), uint64(0)
 	for tier := range uint8(block.NumTiers) {

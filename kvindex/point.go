@@ -6,9 +6,10 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// point is the end of an engine block that a holder's claims cannot tell of: it is of another size than ours, or does
-// not begin where one of ours does, or its hash names another block for other holders, or it waits for its parent. It
-// lives while it has a record or a child, so that the key of a removed parent is known as long as children need it.
+// point is the end of an engine block that a holder's claims cannot express: its size differs from ours, it does not
+// begin where one of our blocks does, its hash names another block for other holders, or it waits for its parent. A
+// point lives while it has a record or a child, so that the key of a removed parent is known as long as children need
+// it.
 type point struct {
 	hash   uint64
 	parent *point    // the point before it; nil: it follows a block that is known by its hash, or the root, or waits
@@ -52,7 +53,7 @@ type link struct{ prev, next *point }
 const (
 	ofHolder = iota // all of a holder
 	ofQueue         // those of them that wait, oldest first
-	ofParent        // those that wait for one parent
+	ofParent        // points that wait for one parent
 	numLists
 	ofPin = ofQueue // those of one block: they do not wait
 )
@@ -306,7 +307,7 @@ func (x *Index) note(h *holder, p *point, r record, copies bool) {
 	case p.end == 0:
 		rec.shrink(r.size)
 	case p.from(r.size) > p.from(rec.size):
-		// Copies of different sizes: which one goes first cannot be known, so that the smaller is what is sure.
+		// Copies of different sizes: it is unknown which copy is evicted first, so only the smaller one is sure.
 		x.contribute(h, p, *rec, false)
 		rec.size = r.size
 		x.contribute(h, p, *rec, true)
@@ -384,7 +385,7 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 	return p.parent
 }
 
-// leave takes a point out of its holder's lists.
+// leave removes a point from its holder's lists.
 func (x *Index) leave(h *holder, p *point) {
 	if !p.lone {
 		if delete(h.byHash, p.hash); len(h.byHash) == 0 {

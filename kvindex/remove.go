@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Remove tells that a holder dropped one copy of each block from a tier and group. Hashes that are not known are
+// Remove records that a holder dropped one copy of each block from a tier and group. Hashes that are not known are
 // ignored.
 func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uint64) {
 	x.remove(id, tier, group, len(hashes), func(i int) uint64 { return hashes[i] })
@@ -199,9 +199,9 @@ func (x *Index) sweep(c change) (touched []uint32) {
 	return touched
 }
 
-// Clear tells that a holder emptied one tier. What it has on other tiers stays, and stays known by its hashes. The
-// tier is whole again. If it was not, the tiers of blocks that still wait are not whole: the index may have lost the
-// blocks that they wait for.
+// Clear records that a holder emptied one tier. Its blocks on other tiers stay, and stay known by their hashes. The
+// tier is whole again. If it was not whole before, the tiers of blocks that still wait are no longer whole: the index
+// may have lost the parents of these blocks.
 func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	x.lock()
 	defer x.unlock()

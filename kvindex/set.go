@@ -12,9 +12,9 @@ import (
 // number of its state; else it is the run of a slab in which there are: a [setHead]; a hash of the members; the
 // members, ascending.
 //
-// A set never changes while something refers to it, and is there once: two sets are the same if their ids are (but for
-// hash collisions, when they may be taken for different ones, which costs a boundary between segments and nothing
-// else).
+// A set never changes while it is referred to, and is stored once: two sets are equal if and only if their ids are
+// equal. The exception is a hash collision: two equal sets may then have different ids, which costs only a boundary
+// between segments.
 type setID uint32
 
 const (
@@ -118,10 +118,11 @@ func (s *sets) all() []state {
 	return noStates[:1:1]
 }
 
-// state returns what a claim says, for the writer.
+// state returns the state of a claim, for the writer.
 func (s *sets) state(c claim) state { return s.all()[c.state()] }
 
-// load appends the members of a set to dst. Beside a writer they may be anything; false tells that they surely are.
+// load appends the members of a set to dst. While a writer changes the sets, they may be wrong; false says that they
+// certainly are.
 func (s *sets) load(id setID, dst []member) ([]member, bool) {
 	if id == 0 {
 		return dst, true
@@ -138,8 +139,8 @@ func (s *sets) load(id setID, dst []member) ([]member, bool) {
 	return dst, ok
 }
 
-// listed returns the members of a set that is not single as they lie, and whether all of them are simple. Beside a
-// writer they may be anything; ok is false when they surely are.
+// listed returns the stored members of a set that is not single, and whether all of them are simple. While a writer
+// changes the sets, they may be wrong; ok is false when they certainly are.
 func (s *sets) listed(id setID) (members []uint64, simple, ok bool) {
 	run := s.slab.At(uint32(id))
 	if len(run) < setHeader {

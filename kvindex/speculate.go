@@ -180,9 +180,9 @@ func (x *Index) Speculate(id fleet.Holder, keys []block.Key, until int64) {
 	x.tell(expectation{holder: id, until: until}, keys)
 }
 
-// Doubt takes back what one Speculate with this time made believed, because the request was not sent: that a holder has
-// the blocks of keys after the first known ones, which it was believed to have before. What others made believed for
-// longer stays. It waits for nobody, as Speculate.
+// Doubt undoes one Speculate with this time, because the request was not sent: the holder is no longer expected to have
+// the blocks of keys after the first known ones, which were expected before. Expectations of other calls with a later
+// time stay. Like Speculate, it waits for no writer.
 func (x *Index) Doubt(id fleet.Holder, keys []block.Key, known int, until int64) {
 	x.tell(expectation{holder: id, until: until, doubt: true, known: known}, keys)
 }
@@ -323,7 +323,7 @@ func (b *blocks) walk(keys []block.Key) (runs []keyRun, n int) {
 	return runs, n
 }
 
-// doubtPath takes a belief back from a block and all before it.
+// doubtPath removes a belief from a block and all blocks before it.
 func (b *blocks) doubtPath(at spot, c *change) {
 	it := b.beliefs.at(c.doubt)
 	for at != 0 && it.blocks > 0 {

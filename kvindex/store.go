@@ -9,11 +9,11 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Store tells that a holder announced blocks. The index keeps nothing of s.
+// Store records that a holder announced blocks. The index keeps nothing of s.
 func (x *Index) Store(id fleet.Holder, s *Stored) { x.store(id, s, nil) }
 
-// StoreKeys tells that a holder has new copies of the blocks keys, a run of one chain, where the keys are the hashes
-// that [Index.Remove] takes back. parent is the key of the block before the first; hasParent false: the run begins the
+// StoreKeys records that a holder has new copies of the blocks keys, a run of one chain. The keys serve as the engine
+// hashes, also for [Index.Remove]. parent is the key of the block before the first; hasParent false: the run begins the
 // chain. A block that is there already has one copy more, as with OriginNew. Blocks of an unknown parent wait for it.
 // The group has full attention.
 func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key) {
@@ -115,7 +115,7 @@ type announcement struct {
 	*Stored
 	holder   *holder
 	group    uint8
-	aligned  bool        // tokens tell which hash is where
+	aligned  bool        // the tokens show the position of each hash
 	keys     []block.Key // of the blocks, where they are known
 	root     block.Key
 	copies   bool // a block that is there already has one copy more

@@ -21,8 +21,8 @@ type strand struct {
 	more    uint32     // the run of the slab that has the segments, when they do not fit; else 0
 	used    uint32     // when it was last stored to or matched
 	depth   uint32     // blocks before the first
-	child   uint32     // the first of those that hang on it
-	next    uint32     // neighbours among them
+	child   uint32     // its first child strand
+	next    uint32     // its neighbours among its parent's children
 	prev    uint32
 }
 
@@ -54,7 +54,7 @@ func (s spot) offset() uint32 { return uint32(s & 0xffff) }
 // entry is what a table keeps of a spot: see memory.Table.
 func (s spot) entry() uint64 { return uint64(s) + 1 }
 
-// segment of a strand: its blocks up to an end (exclusive), and the set of those that have them.
+// segment of a strand: its blocks up to an end (exclusive), and the set of the holders that have these blocks.
 type segment struct {
 	end uint32
 	set setID

@@ -6,13 +6,13 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// waiting is what a point tells of its place that is not known yet.
+// waiting has the facts of a point whose place in its chain is not known yet.
 type waiting struct {
 	parent    uint64 // hash
 	hasParent bool   // false: only the point's own hash is known
 	tokens    []block.Token
 	features  []block.Feature // at positions relative to the point's first token
-	key       block.Key       // of the block, where it was told without tokens
+	key       block.Key       // of the block, if it was announced without tokens
 }
 
 func (w *waiting) bytes() int64 {
@@ -82,8 +82,8 @@ func (x *Index) countWaiting(h *holder, n int64) {
 	x.waitingBytes += n
 }
 
-// stopWaiting takes a point out of the queue and of the list of those that wait for its parent, and frees that parent
-// if it was known as one only.
+// stopWaiting removes a point from the queue and from the list of points that wait for its parent. It frees the parent
+// if the parent was kept only for them.
 func (x *Index) stopWaiting(h *holder, p *point) {
 	w := p.wait
 	if w == nil {
@@ -168,7 +168,7 @@ func (x *Index) wake(h *holder) {
 }
 
 // settle makes a block that its hash names of a point that waits, after a line, and moves the line along. It reports
-// false when the point tells of more than such a block can.
+// false when the point has more records than such a block can have.
 func (x *Index) settle(h *holder, p *point, l *line, key block.Key) bool {
 	for _, r := range p.records {
 		if r.size != 0 && r.size != x.size {
@@ -240,7 +240,7 @@ func (x *Index) boundWaitingBy(over func() bool, size func(h *holder) int64) {
 	}
 }
 
-// dropWaiting forgets a point that waits; those that wait for it wait on.
+// dropWaiting forgets a point that waits. Points that wait for it continue to wait.
 func (x *Index) dropWaiting(h *holder, p *point) {
 	for _, r := range p.records {
 		h.broken |= 1 << r.tier

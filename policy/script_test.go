@@ -136,7 +136,8 @@ func fields(line string) []string {
 	})
 }
 
-// tell writes a choice the way scripts expect it: the chosen one and why, then each candidate by holder.
+// tell writes a choice in the form that scripts expect: the chosen candidate and the reason, then each candidate by
+// holder.
 func tell(q *policy.Query, c []policy.Candidate, choice policy.Choice, terms []string) string {
 	var out strings.Builder
 	if choice.Index < 0 {
@@ -163,7 +164,7 @@ func tell(q *policy.Query, c []policy.Candidate, choice policy.Choice, terms []s
 	return out.String()
 }
 
-// tellTerms writes what a score is made of, where that is more than one thing.
+// tellTerms writes the terms of a score, if there is more than one.
 func tellTerms(c *policy.Candidate, terms []string) string {
 	if len(terms) < 2 {
 		return ""

@@ -115,7 +115,7 @@ func property(name string) (charset, bool) {
 	return s, known
 }
 
-// longCategories are the long names that patterns use beside the short ones.
+// longCategories are the long names that patterns use in addition to the short ones.
 var longCategories = map[string]string{"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Symbol": "S",
 	"Separator": "Z", "Other": "C", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt",
 	"Modifier_Letter": "Lm", "Other_Letter": "Lo", "Decimal_Number": "Nd", "Nonspacing_Mark": "Mn"}

@@ -122,7 +122,7 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// mockRouter answers with "<n>" repeated, and fails when told so.
+// mockRouter answers with "<n>" repeated, and fails when the test sets it to.
 type mockRouter struct {
 	mu       sync.Mutex
 	requests []chatRequest

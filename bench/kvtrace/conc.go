@@ -22,7 +22,7 @@ type tailEvent struct {
 	requests int // asked before it
 }
 
-// beside is what conc replays.
+// beside is the input of conc: writes, and lookups at the same time.
 type beside struct {
 	warm     []feed.Event
 	tail     []tailEvent

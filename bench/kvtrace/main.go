@@ -10,7 +10,7 @@
 //	kvtrace [-mode M] replay FILE [ROUNDS]     time each query where it stands in the trace
 //	kvtrace [-mode M] apply FILE [ROUNDS]      time events on one writer; SPLIT=n cuts them to n blocks
 //	kvtrace [-mode M] mem FILE                 resident memory
-//	kvtrace [-mode M] conc FILE RATE [ROUNDS]  lookups beside a writer; RATE in block operations/s, 0 saturated
+//	kvtrace [-mode M] conc FILE RATE [ROUNDS]  lookups while a writer works; RATE in block operations/s, 0 saturated
 //	kvtrace hash | timer                       hashing 8,192 tokens; what a clock costs
 //	kvtrace table < LINES                      ratios of our lines and the peers' (see compare.sh)
 package main

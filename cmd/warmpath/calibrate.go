@@ -200,7 +200,7 @@ func readFile(path string, read func(io.Reader) error) error {
 	return nil
 }
 
-// tell prints how well the profile explains the measurements.
+// tell prints how well the profile fits the measurements.
 func (f *calibrateFlags) tell(out io.Writer, q *loadgen.Quality) error {
 	if f.asJSON {
 		return writeIndented(out, q)

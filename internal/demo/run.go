@@ -51,7 +51,7 @@ type Options struct {
 	Small bool
 }
 
-// errInterrupted tells scripts that the demo did not come to its end.
+// errInterrupted shows scripts that the demo did not reach its end.
 var errInterrupted = errors.New("the demo was interrupted before its end: there is nothing to compare")
 
 // Run shows the demo and returns what the runs measured, in the order of [policies]. It ends when the context does.

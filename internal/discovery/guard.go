@@ -113,7 +113,7 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	})
 }
 
-// judge makes w a suspect or ends the suspicion, and tells the fleet.
+// judge makes w a suspect or ends the suspicion, and reports it to the fleet.
 func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	if alive == (x.since == 0) {
 		return

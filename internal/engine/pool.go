@@ -56,7 +56,7 @@ func (p *pool) unlink(id int32) {
 // lookup returns the oldest copy of a hash, or nullBlock.
 func (p *pool) lookup(h Hash) int32 { return p.cached.find(h) }
 
-// touch takes a reference to a cached block, and takes it out of the free list if it is there.
+// touch takes a reference to a cached block, and removes it from the free list if it is there.
 func (p *pool) touch(id int32) {
 	if p.slots[id].refs == 0 {
 		p.unlink(id)

@@ -116,7 +116,7 @@ func probe(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && (r.URL.Path == "/health" || r.URL.Path == "/readiness")
 }
 
-// wait takes a place for a request, to be given back by leave. It returns false when there is none.
+// wait takes a place for a request; leave frees it. It returns false when there is none.
 func (l *limitListener) wait(ctx context.Context) bool {
 	select {
 	case l.serving <- struct{}{}:

@@ -108,7 +108,7 @@ func (x *askedEngines) complete(prompt string) (waited time.Duration) {
 	return time.Duration(x.Telemetry.Last(1)[0].TokensMS * float64(time.Millisecond))
 }
 
-// The gateway tells the token source the load of each engine.
+// The gateway reports the load of each engine to the token source.
 func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := askEngines(t, 2, 3*time.Millisecond, time.Millisecond)
@@ -126,7 +126,7 @@ func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 	})
 }
 
-// The gateway tells the token source how long a token takes to compute, and whether prompts were cached.
+// The gateway reports to the token source how long a token takes to compute, and whether prompts were cached.
 func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = 4 * 10_000                                         // bytes of some 10,000 tokens

@@ -254,7 +254,7 @@ func (x *exchange) fresh(w *fleet.Worker) bool {
 	return !slices.Contains(q.Exclude, w.ID) && !x.g.evidence.distrusted(q.Scope, w)
 }
 
-// others returns the workers beside w that take requests like x now. The result is valid until the next call.
+// others returns the workers other than w that take requests like x now. The result is valid until the next call.
 func (x *exchange) others(w *fleet.Worker) []*fleet.Worker {
 	q := &x.prepared.route
 	snap := x.g.Fleet.Snapshot()

@@ -57,7 +57,7 @@ func (s *Scanner) Fail(problem string) {
 // Pos returns the offset in the text of the next byte to be read.
 func (s *Scanner) Pos() int { return s.pos }
 
-// Peek skips white space and returns the next byte without taking it, 0 at the end of the text. The byte tells the kind
+// Peek skips white space and returns the next byte without taking it, 0 at the end of the text. The byte shows the kind
 // of the next value; see IsNumber.
 func (s *Scanner) Peek() byte {
 	for s.pos < len(s.text) {

@@ -17,7 +17,7 @@ const simulated = 2000
 var batchBudgets = []int{512, 1024, 2048, 4096, 8192, 16384}
 
 // FitMeasured fits base's timing, its batch budget and its sequence limit to the requests that an engine served. It
-// begins with a regression on the load beside each request. Then it plays the requests through the engine model and
+// begins with a regression on the load during each request. Then it plays the requests through the engine model and
 // improves the coefficients. It assumes that no two prompts share a prefix.
 func FitMeasured(rows []Measured, base engine.Profile) (engine.Profile, Quality, error) {
 	if len(rows) < 10 {
@@ -81,7 +81,7 @@ func sequenceLimit(rows []Measured) int {
 	return most
 }
 
-// regress fits each request's prefill and decode time to the load beside it: passes, decodes, their context, prompt
+// regress fits each request's prefill and decode time to the load during it: passes, decodes, their context, prompt
 // tokens.
 func regress(rows []Measured) []float64 {
 	var features [][]float64

@@ -176,7 +176,7 @@ func TestLaterTurnsRepeatWhatTheEngineSaid(t *testing.T) {
 			cfg := t.against(t.mock(nil))
 			cfg.Prompt = form
 			r := run(t, w, cfg).Runs[0]
-			// All of the history is cached, answers included, but for the last block of each turn.
+			// All of the history is cached, answers included, except the last block of each turn.
 			ideal := workload.Measure(w, workload.StatsOptions{Block: 16}).Infinite.All
 			if r.Requests.Answered != 12 || math.Abs(r.HitRate-ideal) > 0.06 {
 				t.Errorf("%s: %d answered with hit rate %.3f, want 12 with %.3f", form, r.Requests.Answered, r.HitRate, ideal)

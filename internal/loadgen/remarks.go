@@ -35,7 +35,7 @@ func kind(x *exchange) string {
 // millisecond or two late, and a shorter delay is less than an engine's step.
 const lateness = 5 * time.Millisecond
 
-// remarks returns the sentences that the report shows beside the numbers.
+// remarks returns the sentences that the report shows next to the numbers.
 func (p *player) remarks() []string {
 	out := []string{"latencies count from the time at which a request was meant to be sent"}
 	if p.cfg.Concurrency > 0 {

@@ -138,7 +138,7 @@ func (c Class) String() string {
 // EngineError that was held back, only a comparison with other workers shows whether the worker is at fault.
 func (c Class) WorkerFault() bool { return c >= Refused && c <= Truncated }
 
-// Result tells how an attempt ended.
+// Result is how an attempt ended.
 type Result struct {
 	Class Class
 	// Status is the status of the worker's answer, 0 when none came.

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Compared is the kind of a report that [Beside] made of others.
+// Compared is the kind of a report that [Beside] made from others.
 const Compared Kind = "compared"
 
 // maxReport bounds a report that is read, in bytes. A sweep of sixty runs over an hour takes 6 MB.

@@ -80,8 +80,8 @@ func (b *beginnings) off() []string {
 type known struct {
 	tokens []block.Token
 	at     int // bytes of the turns that tokens cover
-	// own: tokens are the answer for an earlier state of the same chat. Else they are what two lists have in common
-	// that part here.
+	// own: tokens are the answer for an earlier state of the same chat. If not, they are the ids that two lists have in
+	// common that diverge here.
 	own  bool
 	from key // the cache's key of the answer or the fork
 }
@@ -97,14 +97,14 @@ func (l *list) kindOf(i int) key {
 	return k
 }
 
-// forkKind returns the kind of a list that parts from others after step i of l.
+// forkKind returns the kind of a list that diverges from others after step i of l.
 func (l *list) forkKind(i int) key {
 	k := l.kindOf(i)
 	k[3] ^= 1
 	return k
 }
 
-// forkOf returns the key of the ids that lists have in common when they part after step i and the next role is the
+// forkOf returns the key of the ids that lists have in common when they diverge after step i and the next role is the
 // same.
 func (l *list) forkOf(i int) key {
 	k := l.steps[i].key
@@ -142,8 +142,8 @@ func (s *Source) beginning(model string, l *list) (found known, used bool) {
 	return known{}, false
 }
 
-// forked returns the ids that l has in common with two lists that parted after step i. Both had one more turn. If l has
-// more turns, the ids count only after answers for such lists agreed. The caller holds beginnings.mu.
+// forked returns the ids that l has in common with two lists that diverged after step i. Both had one more turn. If l
+// has more turns, the ids count only after answers for such lists agreed. The caller holds beginnings.mu.
 func (s *Source) forked(m *template, l *list, i int) (known, bool) {
 	fork, ok := s.cache.get(l.forkOf(i))
 	if !ok || fork.tokens == nil {
@@ -266,8 +266,8 @@ func (m *template) learn(kind key, dropped int) {
 	c.dropped = max(c.dropped, dropped)
 }
 
-// fork records the answer at the place where l's last turn begins. When another list has parted from l there, it keeps
-// the ids that both have in common.
+// fork records the answer at the place where l's last turn begins. When another list has diverged from l there, it
+// keeps the ids that both have in common.
 func (s *Source) fork(l *list, a *answer) {
 	i := len(l.steps) - 2
 	if i < 0 || len(l.head) == 0 || l.rewritten(i) {

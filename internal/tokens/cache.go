@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// entryOverhead is the memory of one remembered prompt beside its ids, in bytes: map slot, list element, headers.
+// entryOverhead is the memory of one remembered prompt in addition to its ids, in bytes: map slot, list element,
+// headers.
 const entryOverhead = 256
 
 // cache remembers answers, and the ids that answers have in common. Beyond limit bytes it drops the least recently

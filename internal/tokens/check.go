@@ -154,7 +154,7 @@ func (m *check) prune(workers []Worker) {
 	maps.DeleteFunc(m.again, func(url string, _ time.Time) bool { return gone(url) })
 }
 
-// undo takes back a comparison with w that failed. Another prompt is compared in its place, not before again.
+// undo forgets a comparison with w that failed. Another prompt is compared in its place, but not before the time again.
 func (c *checks) undo(model string, w Worker, again time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ var (
 		"user":       true, "metadata": true, "service_tier": true, "cache_salt": true, "priority": true, "request_id": true,
 		"skip_special_tokens": true, "spaces_between_special_tokens": true, "include_stop_str_in_output": true,
 	}
-	// The ids already follow add_special_tokens, and vLLM ignores it beside ids.
+	// The ids already follow add_special_tokens, and vLLM ignores it if there are ids.
 	forwardableCompletions = map[string]bool{"prompt": true, "add_special_tokens": true}
 	forwardableChatVLLM    = map[string]bool{"messages": true, "max_completion_tokens": true}
 	forwardableChatSGLang  = map[string]bool{"messages": true, "max_completion_tokens": true, "rid": true,
@@ -37,8 +37,8 @@ type Forward struct {
 }
 
 // AppendForwarded appends to dst the body for the worker: the request's own bytes, with the prompt's ids in place of
-// its text (vLLM completions) or beside its messages (chats; the engine then renders nothing). ok is false when the
-// request's own body must be sent. The ids are sent only if all of this holds:
+// its text (vLLM completions) or in addition to its messages (chats; the engine then renders nothing). ok is false when
+// the request's own body must be sent. The ids are sent only if all of this holds:
 //
 //   - Config.Forward is auto.
 //   - The ids were made in process for that kind of engine and for the base model itself. The model is proven: its ids
@@ -46,7 +46,7 @@ type Forward struct {
 //     probes.
 //   - The prompt is one text, or messages with plain texts as contents. The last message is not the assistant's,
 //     because such a turn is continued. The prompt has no media.
-//   - The body has only fields that lose nothing beside ids: see forwardable.
+//   - The body has only fields that mean the same with ids as with text: see forwardable.
 //   - A vLLM chat takes ids in kv_transfer_params (renderers/online_renderer.py, vllm#48145). The engine is known to be
 //     0.32 or later: older versions pass the ids to a connector. Prompt and answer fit the model's length: otherwise
 //     the engine refuses them in the middle of the stream instead of before it.
@@ -81,7 +81,7 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 	return dst, false
 }
 
-// appendBeside appends body with one more field in front of its fields. body must have at least one field.
+// appendBeside appends body with one more field before its own fields. body must have at least one field.
 func appendBeside(dst, body []byte, before string, ids []block.Token, after string) []byte {
 	open := bytes.IndexByte(body, '{') + 1
 	dst = append(dst, body[:open]...)

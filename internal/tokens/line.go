@@ -142,7 +142,7 @@ func (ps *peers) arrange() {
 	maps.DeleteFunc(ps.turns, func(client, _ uint64) bool { return of[client] == 0 })
 }
 
-// leave takes q out of the line. It returns false when q is not there.
+// leave removes q from the line. It returns false when q is not there.
 func (ps *peers) leave(q *question) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -173,7 +173,7 @@ func (ps *peers) raise(q *question, worth time.Duration) {
 	ps.arrange()
 }
 
-// lower takes q out of the line because no request waits for the answer any more. It returns false when q is not there.
+// lower removes q from the line because no request waits for the answer any more. It returns false when q is not there.
 func (ps *peers) lower(q *question) bool {
 	if !ps.leave(q) {
 		return false

@@ -73,7 +73,7 @@ type refusal struct {
 	render bool   // at render alone
 }
 
-// ending says what the end of a call tells about the worker.
+// ending is the evidence about the worker from the end of a call.
 type ending uint8
 
 const (

@@ -42,7 +42,8 @@ func (p *Prompt) Has(names map[string]bool) bool {
 func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	switch r.Form {
 	case api.PromptIDs:
-		// SGLang uses input_ids beside messages since 0.5.13. vLLM's chat request has no such field and ignores it.
+		// SGLang 0.5.13 and later accept input_ids together with messages. vLLM's chat request has no such field and
+		// ignores it.
 		if r.Dialect == api.OpenAIChat && kind != SGLang {
 			if r.Raw(api.FieldMessages) == nil {
 				return nil, Refused

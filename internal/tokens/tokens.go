@@ -187,12 +187,12 @@ type Stats struct {
 	Opened         uint64 // pauses of workers after failures
 	Waited         uint64 // questions that waited in line
 	Late           uint64 // answers that came after all their requests had stopped waiting
-	// Checked counts prompts with ids made in process that were compared with the engine's ids; Differed those that
-	// were not equal.
+	// Checked counts prompts with ids made in process that were compared with the engine's ids; Differed prompts whose
+	// ids were not equal.
 	Checked, Differed uint64
 	Distrusted        []string // models whose ids made in process are not used now
 	// BeginningsChecked counts answers that were compared with the beginning that was expected; BeginningsDiffered
-	// those that were not equal.
+	// prompts whose ids were not equal.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string // models whose beginnings are not used now
 }

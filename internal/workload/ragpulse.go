@@ -28,11 +28,11 @@ type ragRow struct {
 	Session string `json:"session_id"`
 }
 
-// ragFiles have the lengths of the texts. They lie beside 0_trace.jsonl.
+// ragFiles have the lengths of the texts. They are in the folder of 0_trace.jsonl.
 var ragFiles = []string{"1_sys_prompt.jsonl", "2_passages.jsonl", "3_history.jsonl", "4_user_input.jsonl", "5_web_search.jsonl"}
 
-// readRAGPulse reads RAGPulse. The length of a text comes from the files beside the trace. Without them it is an equal
-// share of the first prompt that has the text.
+// readRAGPulse reads RAGPulse. The length of a text comes from the files in the trace's folder. Without them it is an
+// equal share of the first prompt that has the text.
 func readRAGPulse(b *builder, l *lines) error {
 	lengths, err := b.ragLengths()
 	if err != nil {

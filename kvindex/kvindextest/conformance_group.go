@@ -55,7 +55,7 @@ var groupCases = []conformanceCase{
 		a := words(1, 480)
 		w := window
 		w.RootUnknown, w.BlockSize = true, 32
-		r.hint(a, cut{size: 32, from: 11, Stored: w}) // which of the tokens is not told
+		r.hint(a, cut{size: 32, from: 11, Stored: w}) // the event does not say which of the tokens
 		r.want(a, nil)
 		b := words(2, 128)
 		r.store(b, cut{Stored: window})

@@ -15,7 +15,7 @@ import (
 // of physical blocks, as vLLM's (least recently used first, tails before heads, the same block computed twice by
 // requests that run at once, resets, reports of reused blocks) and a host tier to which blocks are offloaded, and
 // compares each match with the pool. A match may never claim more; and not less, except after a copy or a report that
-// the wire does not tell apart.
+// the wire does not distinguish.
 func Truth(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runTruth(make, r, effort.Steps, false) })

@@ -11,10 +11,10 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Hostile runs [Truth] in an index that is at its limit from the start, beside holders that announce harmful events:
-// circles, blocks that are their own parents, unknown parents, giants, the same content under new hashes, floods, and
-// the hashes of honest engines with other tokens. After every operation the index is within its budget, and the
-// operation took no more steps than [StepBudget]. The index claims no more than the honest engines have, and claims
+// Hostile runs [Truth] in an index that is at its limit from the start, together with holders that announce harmful
+// events: circles, blocks that are their own parents, unknown parents, giants, the same content under new hashes,
+// floods, and the hashes of honest engines with other tokens. After every operation the index is within its budget, and
+// the operation took no more steps than [StepBudget]. The index claims no more than the honest engines have, and claims
 // exactly that for holders that it calls whole.
 func Hostile(t *testing.T, make Maker, effort Effort) {
 	t.Helper()

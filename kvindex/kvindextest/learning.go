@@ -17,7 +17,7 @@ type Learner interface {
 }
 
 // ConformanceOfLearner checks an index that learns against the cases of [Conformance] that mean something to it: those
-// that only grow chains and forget holders. The others are about what such an index is never told: removals, copies,
+// that only grow chains and forget holders. The others are about facts that such an index never gets: removals, copies,
 // engines' blocks of other sizes, tiers, groups, hashes, beliefs beside confirmed blocks, and what waits for a parent.
 func ConformanceOfLearner(t *testing.T, make func(h *block.Hasher) Learner) {
 	ran := 0

@@ -20,7 +20,8 @@ type Effort struct {
 	Runs  int    // histories
 	Steps int    // operations in each
 	Seed  uint64 // of the first history; 0 is a new one each time, which a failure names
-	// Progress is told after each hundredth how many histories are done, by several goroutines; nil: nobody asks.
+	// Progress is called after each hundredth of the histories with the number that are done, from several goroutines.
+	// It may be nil.
 	Progress func(done int)
 }
 

@@ -311,7 +311,8 @@ func (x *reference) resolveSome(h *refHolder) (any bool) {
 	return any
 }
 
-// collect drops points that have no record and no child, but for one that is about to have one; nil: none.
+// collect drops the points that have neither a record nor a child, except parent, which is about to get a child and may
+// be nil.
 func (h *refHolder) collect(parent *refPoint) {
 	for again := true; again; {
 		again = false

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// TestAUselessWorkerFailsNobody runs two slow mock engines beside a worker that looks healthy, and that gives a useless
+// TestAUselessWorkerFailsNobody runs two slow mock engines and a worker that looks healthy, and that gives a useless
 // answer to every completion at once.
 func TestAUselessWorkerFailsNobody(t *testing.T) {
 	answers := map[string]func(w http.ResponseWriter){

@@ -154,7 +154,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 	}
 }
 
-// forwardingVLLM tests vLLM: completions take ids as the prompt, chats in a field beside their messages.
+// forwardingVLLM tests vLLM: completions take ids as the prompt, chats in a field in addition to their messages.
 func forwardingVLLM(t *testing.T, e *engine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"kv_transfer_params":{"prompt_token_ids":[`, chatOf, []string{`,"logprobs":true`, `,"kv_transfer_params":{}`,
 		`,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
@@ -163,7 +163,7 @@ func forwardingVLLM(t *testing.T, e *engine, dir string) {
 	}, []string{`,"echo":true`, `,"logprobs":1`, `,"truncate_prompt_tokens":8`, `,"unheard_of":1`})
 }
 
-// forwardingSGLang tests SGLang: chats take input_ids beside their messages.
+// forwardingSGLang tests SGLang: chats take input_ids in addition to their messages.
 func forwardingSGLang(t *testing.T, e *engine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"input_ids":[`, chatOf, []string{`,"logprobs":true`, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
 }

@@ -65,7 +65,7 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 	})
 }
 
-// TestHybridAndOffload runs a gemma-like model with sliding windows beside an engine with a CPU tier.
+// TestHybridAndOffload runs a gemma-like model with sliding windows, and an engine with a CPU tier.
 func TestHybridAndOffload(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)

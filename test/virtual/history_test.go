@@ -49,7 +49,7 @@ type engineSetup struct {
 	BufferSteps  int
 	NoReplay     bool    `json:",omitempty"`
 	NoEvents     bool    `json:",omitempty"`
-	Hidden       bool    `json:",omitempty"` // the engine does not tell its event endpoints
+	Hidden       bool    `json:",omitempty"` // the engine does not report its event endpoints
 	ScaleOut     bool    `json:",omitempty"`
 	Speed        float64 // factor on the engine's speed
 	Model        string

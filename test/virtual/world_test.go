@@ -24,7 +24,7 @@ const (
 	routerIP = "10.0.0.1"
 	clientIP = "10.0.0.2"
 	httpPort = 8000 // of engines
-	pubPort  = 5557 // vLLM's default, which the router tries where an engine does not tell its port
+	pubPort  = 5557 // vLLM's default, which the router tries if an engine does not report its port
 	replay   = 5657
 	adminKey = "operators only"
 )

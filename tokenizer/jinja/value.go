@@ -33,7 +33,7 @@ const (
 )
 
 // Value is one Python value. The zero value is undefined. Copies share their list or dict, as in Python. Scalars are in
-// num and str, other values behind ref. The kind tells ref's type, so that no reflection is needed.
+// num and str, other values behind ref. The kind determines ref's type, so that no reflection is needed.
 type Value struct {
 	kind Kind
 	safe bool // a markupsafe.Markup string

@@ -56,7 +56,7 @@ type Record struct {
 	Handles []uint64 // Stored, Removed; of Stored with one unit it is Keys
 }
 
-// IsQuestion reports whether the record asks and does not tell.
+// IsQuestion reports whether the record is a question, not an event.
 func (r *Record) IsQuestion() bool { return r.Kind == Query || r.Kind == Probe }
 
 // IsStore reports whether the record stores blocks.

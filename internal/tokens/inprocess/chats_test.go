@@ -24,8 +24,8 @@ import (
 
 // TestChatFigures prints how long requests wait for their ids, and how much of that is processor time: 40 conversations
 // of 5 turns with 4 system prompts of 4,000 tokens, 6 clients, and the files of the model of test/engines. It runs
-// alone, and then beside two and six processes that only compute. The difference between wall clock and processor time
-// is the scheduler's.
+// alone, and then together with two and six processes that only compute. The difference between wall clock and
+// processor time is the scheduler's.
 func TestChatFigures(t *testing.T) {
 	if os.Getenv("WARMPATH_FIGURES") == "" {
 		t.Skip("set WARMPATH_FIGURES=1")

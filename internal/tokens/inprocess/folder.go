@@ -16,8 +16,8 @@ type Path struct {
 	// name. While the fleet has several, the folder is treated as a found one: it is used for a model after that
 	// model's engine agreed in every probe.
 	Name string `yaml:"name"`
-	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template beside it, or a
-	// folder of a Hugging Face cache (models--ORG--NAME; the newest snapshot is used), or hub:ORG/NAME[@REVISION],
+	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template in the same folder,
+	// or a folder of a Hugging Face cache (models--ORG--NAME; the newest snapshot is used), or hub:ORG/NAME[@REVISION],
 	// which is downloaded where hub.allow permits it.
 	Path string `yaml:"path"`
 }

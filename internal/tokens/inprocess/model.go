@@ -68,7 +68,8 @@ func (m *Model) warmUp() {
 	}
 }
 
-// templateSources finds the chat templates as Transformers does: files beside the tokenizer win over its configuration.
+// templateSources finds the chat templates as Transformers does: files in the tokenizer's folder win over its
+// configuration.
 func templateSources(files fs.FS) (map[string]string, error) {
 	sources := map[string]string{}
 	if err := configTemplates(files, sources); err != nil {

@@ -50,7 +50,7 @@ const (
 	probeResult = `{"role":"tool","tool_call_id":"call00001","content":"{\"temp\": -3.5, \"sky\": \"Schnee ❄\"}"}`
 )
 
-// chatProbe is a chat: members are the members of its body beside model.
+// chatProbe is a chat: members are the members of its body other than model.
 type chatProbe struct{ name, members string }
 
 // Each chat tests something in which templates differ.

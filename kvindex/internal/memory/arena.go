@@ -7,7 +7,7 @@ import (
 )
 
 // Arena hands out elements by indexes from 1 on, in chunks that never move and are given back one by one. One writer at
-// a time; readers may call At beside it, also for elements that were released.
+// a time; readers may call At at the same time, also for elements that were released.
 type Arena[T any] struct {
 	chunks atomic.Pointer[[]atomic.Pointer[[arenaChunk]T]]
 	states []arenaState // by chunk
@@ -91,7 +91,7 @@ func (a *Arena[T]) addChunk() uint32 {
 	return c
 }
 
-// Release takes an element back.
+// Release frees an element.
 func (a *Arena[T]) Release(i uint32) {
 	c := i >> arenaBits
 	st := &a.states[c]
@@ -140,7 +140,7 @@ func (a *Arena[T]) Len() int { return a.live }
 // Space returns an upper bound of the indexes of elements.
 func (a *Arena[T]) Space() uint32 { return uint32(len(a.states)) << arenaBits }
 
-// Clear takes all elements and their memory back.
+// Clear frees all elements and their memory.
 func (a *Arena[T]) Clear() {
 	a.chunks.Store(nil)
 	a.states, a.room, a.holes, a.live, a.n = nil, nil, nil, 0, 0

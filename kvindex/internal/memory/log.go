@@ -8,8 +8,8 @@ import (
 
 // Log keeps runs of pairs of words, each owned by one user, who alone refers to it. New runs are written one after
 // another into chunks of one size; a chunk of which much is garbage is emptied by moving what is left: so no memory is
-// lost between runs of different lengths. One writer at a time. Readers may read a run's first words beside it, as many
-// as the writer has published; memory that they may be in is left to the garbage collector.
+// lost between runs of different lengths. One writer at a time. Readers may read a run's first words at the same time,
+// as many as the writer has published; memory that they may be in is left to the garbage collector.
 type Log struct {
 	// Words is the size of a chunk; 0: 2,048. It must be set while the log is empty.
 	Words int
@@ -113,8 +113,7 @@ func (l *Log) Cut(r *Run, owner uint32, n int) {
 	}
 }
 
-// move gives a run new memory for room pairs: the first n of those that it has, and more. It is published when all is
-// in it.
+// move gives a run new memory for room pairs. It copies the run's first n pairs. It is published when all is in it.
 func (l *Log) move(r *Run, owner uint32, n, room int, firsts, seconds []uint64) {
 	old := r.all()
 	w := l.alloc(owner, room)

@@ -83,7 +83,7 @@ func (s *Slab) add(size int) int {
 	return n
 }
 
-// Release takes a run of n words back.
+// Release frees a run of n words.
 func (s *Slab) Release(ref uint32, n int) {
 	class, size := slabClass(n)
 	s.used -= size
@@ -95,7 +95,7 @@ func (s *Slab) Release(ref uint32, n int) {
 	s.free[class] = ref
 }
 
-// Clear takes all runs back and gives their memory back.
+// Clear frees all runs and their memory.
 func (s *Slab) Clear() {
 	s.chunks.Store(nil)
 	s.free = [64]uint32{}

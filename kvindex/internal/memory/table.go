@@ -6,13 +6,14 @@ import "sync/atomic"
 // key's hash and not the key: a caller holds what [Table.Find] yields to what it looks for. An entry takes 12 bytes.
 //
 // It is an open-addressing table with linear probing, in 256 segments that grow and shrink alone, each into new memory:
-// growth costs a 256th at a time. One writer at a time. Readers may run beside it: what they find must be checked
-// against what it leads to, and what they do not find may have been moved, which [Table.Version] tells.
+// growth costs a 256th at a time. One writer at a time. Readers may run at the same time. A reader must compare a found
+// entry with the element that it leads to. An entry that it does not find may have been moved: [Table.Version] shows
+// that.
 type Table struct {
 	// Seed changes how keys are hashed, so that nobody who does not know it can choose keys that collide. It must be
 	// set while the table is empty.
 	Seed uint64
-	// Shared says that there are readers beside the writer.
+	// Shared says that there are readers while the writer works.
 	Shared bool
 	// Tight makes segments fuller and grow by an eighth and not by a quarter, for when memory is short.
 	Tight bool
@@ -278,8 +279,8 @@ func (t *Table) Clear() {
 // Bytes returns how much memory the table takes.
 func (t *Table) Bytes() int64 { return int64(t.slots) * entryBytes }
 
-// Growth returns an upper bound of the memory that n more entries take, with the old memory of one segment beside its
-// new. Hashes are even: no segment gets more than twice its share and some.
+// Growth returns an upper bound of the memory that n more entries take, with the old memory of one segment in addition
+// to its new. Hashes are even: no segment gets more than twice its share and some.
 func (t *Table) Growth(n int) int64 {
 	share := n/(tableSegments/2) + 8
 	more, most, step := 0, 0, 0
