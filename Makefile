@@ -23,7 +23,7 @@ check: ## format, vet, staticcheck, architecture and the fast tests: under a min
 	cd examples && $(GO) vet ./... && $(GO) test ./...
 
 test: ## every test: some 10 minutes on two cores; the last lines name what skipped, and the command that installs what it needs
-	{ $(GO) test -v ./...; s=$$?; (cd examples && $(GO) test -v ./...) && exit $$s; } 2>&1 | awk -f test/skipped.awk
+	{ $(GO) test -v ./...; s=$$?; (cd examples && $(GO) test -v ./...) && exit $$s; } | awk -f test/skipped.awk
 
 race: ## make test -short under the race detector (needs gcc)
 	CGO_ENABLED=1 $(GO) test -race -short ./...

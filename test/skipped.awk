@@ -3,7 +3,7 @@
 # package failed.
 #
 # The lines of a package are consecutive. The last one has the package's result. testenv.Missing writes the lines of
-# skips.
+# skips. Compile errors are no lines of a package: go test writes them to its standard error, which must not come here.
 {
   if ($0 ~ /^ok  \t/ || $0 ~ /^\?   \t/ || $0 ~ /^\t[^ ]+\t\tcoverage/) {
     print

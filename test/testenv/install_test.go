@@ -3,7 +3,10 @@ package testenv
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,5 +53,37 @@ func TestMakeTestNamesWhatWasSkipped(t *testing.T) {
 	cmd.Stdin = strings.NewReader("ok  \tm/a\t0.1s\n")
 	if got, err := cmd.Output(); err != nil || string(got) != "ok  \tm/a\t0.1s\n" {
 		t.Errorf("without a failure: %q, %v", got, err)
+	}
+}
+
+// go test writes compile errors to its standard error, before the results of packages that it built later.
+func TestMakeTestShowsCompileErrors(t *testing.T) {
+	if _, err := exec.LookPath("make"); err != nil {
+		Missing(t, "make", "apt-get install make")
+	}
+	stub := filepath.Join(t.TempDir(), "go")
+	script := `#!/bin/sh
+case $PWD in */examples) exit 0 ;; esac
+printf '# m/b\nb.go:3:13: undefined: missing\n' >&2
+printf '=== RUN   TestA\n    a_test.go:1: skipped: needs a thing: make thing\n--- SKIP: TestA (0.00s)\nok  \tm/a\t0.1s\n'
+printf 'FAIL\tm/b [build failed]\nok  \tm/c\t0.1s\nFAIL\n'
+exit 1
+`
+	if err := os.WriteFile(stub, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("make", "-s", "-C", "../..", "test", "GO="+stub)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS") })
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err == nil {
+		t.Error("make test succeeds")
+	}
+	want := "ok  \tm/a\t0.1s\nFAIL\tm/b [build failed]\nok  \tm/c\t0.1s\nFAIL\nskipped: 1 test needs a thing: make thing\n"
+	if diff := cmp.Diff(want, stdout.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if !strings.Contains(stderr.String(), "undefined: missing") {
+		t.Errorf("the compile error is missing in\n%s", &stderr)
 	}
 }
