@@ -24,8 +24,8 @@ type Feed struct {
 	config   Config
 	log      *slog.Logger
 	listener *zmq.Listener           // nil: none
-	used     sync.Map                // fleet.Holder → *atomic.Uint32 of kvevent.Keys
-	extras   sync.Map                // fleet.Holder → *extras
+	used     sync.Map                // place → *atomic.Uint32 of kvevent.Keys
+	extras   sync.Map                // place → *extras
 	present  map[fleet.Holder]uint64 // of the last snapshot, with their workers' incarnations; reconcile's alone
 
 	began atomic.Int64 // when the present check or reconciliation began, Unix nanoseconds; 0: none is running
@@ -33,6 +33,13 @@ type Feed struct {
 	mu      sync.Mutex // guards what follows; never held while waiting
 	streams map[fleet.Holder]*follower
 	turns   map[fleet.WorkerID]*sync.Mutex // see turnOf
+}
+
+// place is a rank of a worker. Unlike a holder's id, which another rank may get after an hour, it never names anything
+// else, and it is the same when the worker comes back.
+type place struct {
+	worker fleet.WorkerID
+	rank   int
 }
 
 // follower is a stream with its goroutines.
@@ -66,41 +73,42 @@ func (feed *Feed) ListenEndpoint() string {
 	return feed.listener.Endpoint()
 }
 
-// Scoped notes that a request with this cache_salt and extra_key will be sent to h; "" is none. Call it between
+// Scoped notes that a request with this cache_salt and extra_key will be sent to that rank of a worker; "" is none. Call it between
 // [warmpath.Router.Route] and the sending of the request. From then on, stored events without such keys are not
 // believed where the keys matter: some engines do not announce which request's keys a block belongs to. A call costs a
 // map lookup.
-func (feed *Feed) Scoped(h fleet.Holder, salt, extra string) {
+func (feed *Feed) Scoped(w fleet.WorkerID, rank int, salt, extra string) {
+	at := place{w, rank}
 	var keys kvevent.Keys
 	if salt != "" {
 		keys |= kvevent.KeySalt
 	}
 	if extra != "" {
 		keys |= kvevent.KeyExtra
-		feed.extrasOf(h).add(extra)
+		feed.extrasOf(at).add(extra)
 	}
 	if keys != 0 {
-		feed.keysOf(h).Or(uint32(keys))
+		feed.keysOf(at).Or(uint32(keys))
 	}
 }
 
-// keysOf returns the keys that requests to h were seen to carry.
-func (feed *Feed) keysOf(h fleet.Holder) *atomic.Uint32 {
-	if v, ok := feed.used.Load(h); ok {
+// keysOf returns the keys that requests to a rank were seen to carry.
+func (feed *Feed) keysOf(at place) *atomic.Uint32 {
+	if v, ok := feed.used.Load(at); ok {
 		return v.(*atomic.Uint32)
 	}
 	fresh := &atomic.Uint32{}
 	fresh.Store(uint32(feed.config.assumed()))
-	v, _ := feed.used.LoadOrStore(h, fresh)
+	v, _ := feed.used.LoadOrStore(at, fresh)
 	return v.(*atomic.Uint32)
 }
 
-// extrasOf returns the values of extra_key that requests to h carried lately.
-func (feed *Feed) extrasOf(h fleet.Holder) *extras {
-	if v, ok := feed.extras.Load(h); ok {
+// extrasOf returns the values of extra_key that requests to a rank carried lately.
+func (feed *Feed) extrasOf(at place) *extras {
+	if v, ok := feed.extras.Load(at); ok {
 		return v.(*extras)
 	}
-	v, _ := feed.extras.LoadOrStore(h, &extras{})
+	v, _ := feed.extras.LoadOrStore(at, &extras{})
 	return v.(*extras)
 }
 
@@ -219,7 +227,7 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		}
 		for _, h := range w.Holders {
 			if adapters {
-				feed.keysOf(h).Or(uint32(kvevent.KeyLoRA))
+				feed.keysOf(place{w.ID, snap.Rank(h)}).Or(uint32(kvevent.KeyLoRA))
 			}
 		}
 		for _, e := range w.Facts.Events {
@@ -304,7 +312,7 @@ func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) 
 		router: feed.router, fleet: feed.fleet, config: &feed.config,
 		log:    feed.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine, version: w.Facts.Version,
-		source: source, used: feed.keysOf(h), extras: feed.extrasOf(h), turn: feed.turnOf(w.ID),
+		source: source, used: feed.keysOf(place{w.ID, rank}), extras: feed.extrasOf(place{w.ID, rank}), turn: feed.turnOf(w.ID),
 		state: state{started: time.Now(), processedThen: feed.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, logged: fleet.TrustApproximate},
 	}
 	s.removals = removalsOf(s.engine, s.version)

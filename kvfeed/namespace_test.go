@@ -2,6 +2,7 @@ package kvfeed
 
 import (
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
@@ -34,8 +35,8 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 		s.Message(seq, wire(t, "sglang-0.5.23", batch(events...)))
 		seq++
 	}
-	r.feed.Scoped(s.holder, "", "a")
-	r.feed.Scoped(s.holder, "tenant", "b")
+	r.feed.Scoped(s.worker, s.rank, "", "a")
+	r.feed.Scoped(s.worker, s.rank, "tenant", "b")
 	send(sglangStored(t, prompt(1, 64), 16, "a", ""), sglangStored(t, prompt(2, 64), 16, "", ""),
 		sglangStored(t, prompt(3, 64), 16, "b", "tenant"), sglangStored(t, prompt(4, 64), 16, "never seen", ""))
 	more := sglangStored(t, prompt(1, 96), 16, "a", "")
@@ -63,12 +64,43 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineSGLang, 16))
-	r.feed.Scoped(s.holder, "", "a")
+	r.feed.Scoped(s.worker, s.rank, "", "a")
 	s.Message(0, wire(t, "sglang-0.5.23", batch(sglangStored(t, prompt(1, 64), 16, "", ""))))
 	if got := r.match(prompt(1, 200)); got != 0 {
 		t.Errorf("%d tokens match", got)
 	}
 	r.trust(s.holder, fleet.TrustApproximate, "extra_key")
+}
+
+// A holder's id goes to another worker an hour after its own has left. The keys of requests stay with their worker.
+func TestKeysOfRequestsStayWithTheirWorker(t *testing.T) {
+	r := newRig(t, Config{})
+	stored := func(s *stream) {
+		s.Message(0, wire(t, "sglang-0.5.23", batch(sglangStored(t, prompt(1, 64), 16, "", ""))))
+	}
+	old := r.stream(facts(fleet.EngineSGLang, 16))
+	r.feed.Scoped(old.worker, old.rank, "", "a")
+	leave := func(w fleet.WorkerID) {
+		r.fleet.Remove(w)
+		for _, at := range []time.Duration{0, 90 * time.Minute} {
+			r.router.Reclaim(int64(at))
+		}
+	}
+	leave(old.worker)
+
+	other := r.fleet.Put("http://127.0.0.1:8001", facts(fleet.EngineSGLang, 16))
+	s := r.follow(r.fleet.Snapshot().ByID(other))
+	if s.holder != old.holder {
+		t.Fatalf("the new worker has the id %d, want %d again", s.holder, old.holder)
+	}
+	if stored(s); r.match(prompt(1, 200)) != 64 {
+		t.Errorf("%d tokens match at another worker, want 64", r.match(prompt(1, 200)))
+	}
+	leave(other)
+
+	if stored(r.stream(facts(fleet.EngineSGLang, 16))); r.match(prompt(1, 200)) != 0 {
+		t.Errorf("%d tokens match at the worker that came back, want 0: its requests carried an extra_key", r.match(prompt(1, 200)))
+	}
 }
 
 func TestFewExtraKeysAreRemembered(t *testing.T) {

@@ -89,7 +89,7 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			r.trust(s.holder, fleet.TrustExact, "")
 
 			// The first request with an extra_key is sent. Its blocks have the same hashes as those without.
-			r.feed.Scoped(s.holder, "", "tenant")
+			r.feed.Scoped(s.worker, s.rank, "", "tenant")
 			s.Message(1, wire(t, version, batch(stored(1, 0, 64, 16), stored(1, 64, 64, 16), stored(2, 0, 64, 16))))
 			if got := r.match(prompt(1, 200)); got != 64 {
 				t.Errorf("plain match %d: what was there before is still true, what came may be another's", got)
@@ -116,7 +116,7 @@ func TestHiddenKeysAreAmbiguousOnlyWhereTheHashLacksThem(t *testing.T) {
 		f.Models = append(f.Models, fleet.Model{ID: "sql", Parent: "m"})
 		return f
 	}
-	salted := func(r *rig, s *stream) { r.feed.Scoped(s.holder, "tenant", "") }
+	salted := func(r *rig, s *stream) { r.feed.Scoped(s.worker, s.rank, "tenant", "") }
 	for _, test := range []struct {
 		name    string
 		facts   fleet.Facts

@@ -70,7 +70,7 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
-	r.feed.Scoped(s.holder, "tenant", "")
+	r.feed.Scoped(s.worker, s.rank, "tenant", "")
 	s.Message(0, wire(t, "vllm-0.32.0", batch(chunk(1, 0, 256, "cpu"))))
 	if got := r.match(prompt(1, 700)); got != 0 {
 		t.Errorf("%d tokens match", got)

@@ -243,7 +243,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 		a.Set = append(a.Set, proxy.Field{Name: headerRank, Value: strconv.Itoa(d.Rank)})
 	}
 	if q := &x.prepared.route; q.Salt != "" || q.Extra != "" {
-		x.g.Scoped(d.Holder, q.Salt, q.Extra)
+		x.g.Scoped(d.Worker.ID, d.Rank, q.Salt, q.Extra)
 	}
 	result := x.ask(ctx, x.g.roster(d.Worker.ID))
 	x.decision = nil

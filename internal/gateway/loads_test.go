@@ -92,7 +92,7 @@ func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken 
 	x.Gateway = gateway.New(g, gateway.Parts{
 		Router: router, Fleet: x.fleet, Tokens: source, Client: upstream, Bodies: proxy.NewBodies(proxy.DefaultBodyConfig()),
 		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
-		Scoped: func(fleet.Holder, string, string) {},
+		Scoped: func(fleet.WorkerID, int, string, string) {},
 	})
 	return x
 }
