@@ -52,9 +52,8 @@ func parsed(path string, data []byte) (file *ast.File, err error) {
 		}
 	}()
 	tokens := lexer.Tokenize(string(data))
-	if at := tooDeep(tokens); at != nil {
-		return nil, fmt.Errorf("%s:%d:%d: the values are nested too deep: at most %d brackets, and %d columns of indent",
-			path, at.Line, at.Column, maxBrackets, maxIndent)
+	if at, problem := tooMuch(tokens); at != nil {
+		return nil, fmt.Errorf("%s:%d:%d: %s", path, at.Line, at.Column, problem)
 	}
 	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()) // the walk reports repeated keys
 	if err != nil {
@@ -69,10 +68,15 @@ const (
 	maxIndent   = 200 // columns: each level of lists and keys without brackets takes one or more
 )
 
-// tooDeep returns the first place that is nested too deep; nil if there is none. The tokens know which brackets and
-// dashes are a part of a text or of a comment.
-func tooDeep(tokens token.Tokens) *token.Position {
-	open, line := 0, 0
+// maxKeys bounds the keys outside of brackets. The parser calls itself for each further key of a mapping: a million of
+// them in a file of maxFile bytes could exceed the stack, which ends the process without a panic to recover from. Ten
+// thousand workers with ten settings each have as many as this.
+const maxKeys = 100_000
+
+// tooMuch returns the first place that is nested too deep, or has a key too many, with the problem; nil if there is
+// none. The tokens know which brackets, dashes and colons are a part of a text or of a comment.
+func tooMuch(tokens token.Tokens) (*token.Position, string) {
+	open, line, keys := 0, 0, 0
 	for _, t := range tokens {
 		first := t.Position.Line != line
 		line = t.Position.Line
@@ -85,12 +89,20 @@ func tooDeep(tokens token.Tokens) *token.Position {
 			open = max(open-1, 0)
 		case token.SequenceEntryType, token.MappingKeyType:
 			first = true // another one may follow on the same line
+		case token.MappingValueType:
+			if open == 0 {
+				keys++
+			}
+		}
+		if keys > maxKeys {
+			return t.Position, fmt.Sprintf("the file has more than %d keys: start from `warmpath config sample`", maxKeys)
 		}
 		if open > maxBrackets || open == 0 && first && t.Position.Column > maxIndent {
-			return t.Position
+			return t.Position, fmt.Sprintf("the values are nested too deep: at most %d brackets, and %d columns of indent",
+				maxBrackets, maxIndent)
 		}
 	}
-	return nil
+	return nil, ""
 }
 
 // firstContent returns the number of the first line that is no comment, marker or directive; 0 if there is none. The
@@ -157,7 +169,8 @@ func (t *tree) visit(node ast.Node) bool {
 }
 
 // standardTags add nothing to a value: the type of the setting decides how it is read.
-var standardTags = []string{"!!binary", "!!bool", "!!float", "!!int", "!!map", "!!null", "!!omap", "!!seq", "!!set", "!!str", "!!timestamp"}
+var standardTags = []string{"!!binary", "!!bool", "!!float", "!!int", "!!map", "!!null", "!!omap",
+	"!!seq", "!!set", "!!str", "!!timestamp"}
 
 // resolve returns the mapping, sequence or scalar that node stands for; nil if there is none, which is a mistake. The
 // mistake does not quote a tag or an alias: it may be a secret without its quotes, such as key: !Tr0ub4dor.

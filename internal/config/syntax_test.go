@@ -77,3 +77,11 @@ func TestManyPoliciesAndAliasesKeepTheirPlaces(t *testing.T) {
 		t.Errorf("%.300q, want %q in it", message, want)
 	}
 }
+
+// The parser calls itself once for each further key of a mapping.
+func TestAFileWithTooManyKeysIsRefusedBeforeItTakesTheStack(t *testing.T) {
+	message := errorOf(t, "model_policies:\n"+strings.Repeat("  a: b\n", maxKeys))
+	if want := fmt.Sprintf("f.yaml:%d:4: the file has more than %d keys", maxKeys+1, maxKeys); !strings.Contains(message, want) {
+		t.Errorf("%.300q, want %q in it", message, want)
+	}
+}
