@@ -443,7 +443,7 @@ func (s *stream) Unnumbered() {
 	s.assess(time.Now())
 }
 
-// State notes that the connection came up or went down. It implements zmq.Handler.
+// State records that the connection was made or lost. It implements zmq.Handler.
 func (s *stream) State(connected bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ type holder struct {
 	view    *view
 
 	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
-	evicted  [block.NumTiers]int64 // the same of blocks that went to keep within the budget
+	evicted  [block.NumTiers]int64 // the same, of blocks that were evicted to stay within the budget
 	named    int64                 // blocks that it knows by their hashes, or keeps as parents
 	claims   int64                 // blocks that it has, knows, pins or is believed to have
 	believed int64                 // blocks

@@ -104,7 +104,7 @@ type Stored struct {
 	RootUnknown bool
 	Origin      Origin
 	// AnyTierOrder says that the engine loads the blocks of a chain from any tier in any order: each block counts on
-	// its best tier, and a match may go from the host back to the accelerator. TensorRT-LLM does:
+	// its best tier, and a match may continue from the host back on the accelerator. TensorRT-LLM does:
 	// loadOrAllocateBlocks in cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp walks its tree and onboards every
 	// matched block that is not on the accelerator. vLLM and SGLang do not. It counts from the holder's first such
 	// announcement for a tier below the accelerator on.

@@ -251,7 +251,8 @@ func BenchmarkEvictStall(b *testing.B) {
 	b.ReportMetric(float64(x.Stats().Blocks), "blocks")
 }
 
-// believing returns an index that believes that a holder has many prompts, and their keys: a busy fleet without events.
+// believing returns an index with speculative blocks of many prompts of one holder, and the prompts' keys, as in a busy
+// fleet without events.
 func believing(b *testing.B) (*kvindex.Index, [][]block.Key) {
 	h, err := block.NewHasher(block.XXH3, 16)
 	if err != nil {

@@ -105,7 +105,7 @@ func (x *Index) compareShares() (excess int64) {
 // closer to 1 would let a single holder pay for all; a smaller one would charge holders with much less than a share.
 const aboutMost = 0.98
 
-// spares reports whether a set has a holder at or below its share: the set's blocks stay while others can go.
+// spares reports whether a set has a holder at or below its share: the set's blocks stay while others can be evicted.
 func (x *Index) spares(set setID) bool {
 	var one [1]uint64
 	for _, w := range x.blocks.sets.members(set, &one) {

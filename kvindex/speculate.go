@@ -355,7 +355,7 @@ func (x *Index) expire(n int) (blocks int64) {
 	return blocks
 }
 
-// endLost ends a holder's lost beliefs, and its expired ones. It looks at every strand where there are lost ones.
+// endLost ends a holder's lost and expired beliefs. If the holder has lost beliefs, it looks at every strand.
 func (x *Index) endLost(h *holder) {
 	if h.lost > 0 {
 		x.sweep(change{h: h, expired: cmp.Or(x.now.Load(), lost)})

@@ -19,7 +19,7 @@ import (
 type cell struct {
 	verb   string // lookup-local and -tokens are compared with the peers' lookup, which begins with local hashes
 	file   string
-	what   string // length, cut or rate
+	what   string // the case: prompt length, cut or event rate
 	metric string
 }
 

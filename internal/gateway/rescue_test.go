@@ -2,8 +2,8 @@ package gateway
 
 import "testing"
 
-// A frozen worker may hold thousands of streams, which stay there. The search for another worker walks the pool, and
-// is not made for streams: these exchanges have no fleet.
+// A frozen worker may hold thousands of streams, which cannot be retried. So no other worker is searched for them,
+// which would walk the whole pool. The exchanges of this test have no fleet: a search would panic.
 func TestARescueLooksOnlyAtRequestsThatWait(t *testing.T) {
 	g := &Gateway{rescues: newBudget()}
 	for range 3 {

@@ -24,7 +24,7 @@ type Config struct {
 	// Decode, when not empty, are decode workers. Then Groups only prefill, and hand the KV over.
 	Decode []Group
 
-	Rate float64 // speed-up of the arrivals that go by the clock; 0 is 1: as recorded. Think times are not scaled
+	Rate float64 // speed-up of arrivals at recorded times; 0 is 1: as recorded. Think times are not scaled
 	Seed uint64  // seeds every random choice
 
 	// Routers share the requests at random. Each has an index and a fleet of its own, and sees only its own load. 0 is 1.

@@ -53,7 +53,7 @@ func Sweep(ctx context.Context, configs []Config, parallel int, tell func(Progre
 		})
 	}
 	finished := make(chan struct{})
-	go func() { // ends when the workers have
+	go func() { // ends when all workers have ended
 		workers.Wait()
 		close(finished)
 	}()

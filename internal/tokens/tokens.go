@@ -192,7 +192,7 @@ type Stats struct {
 	Checked, Differed uint64
 	Distrusted        []string // models whose ids made in process are not used now
 	// BeginningsChecked counts answers that were compared with the beginning that was expected; BeginningsDiffered
-	// prompts whose ids were not equal.
+	// answers that differed from it.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string // models whose beginnings are not used now
 }

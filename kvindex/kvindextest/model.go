@@ -187,7 +187,7 @@ func (m *model) explain(make Maker, history []op) error {
 }
 
 // shrink leaves out what is not needed for a history to fail: halves, then quarters, down to single operations, until
-// nothing more can go; then single hashes from the ends of what remains.
+// nothing more can be removed; then single hashes from the ends of the remaining operations.
 func shrink(history []op, fails func([]op) bool) []op {
 	for size := (len(history) + 1) / 2; size > 0; {
 		shorter := false

@@ -328,7 +328,7 @@ func (m *model) remove(o *op) {
 	groups := m.groups[o.holder]
 	o.tier, o.group = m.tier(), groups[m.choose(len(groups))].Group
 	o.hashes = m.hashes(r)
-	if m.one(2) { // tails go first
+	if m.one(2) { // the last blocks are removed first
 		slices.Reverse(o.hashes)
 	}
 	if m.one(10) && !m.tame {

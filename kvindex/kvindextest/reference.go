@@ -62,7 +62,7 @@ type refPoint struct {
 	tokens   []block.Token   // since the parent
 	features []block.Feature // offsets since the parent
 
-	waits  bool // for awaits, with tokens
+	waits  bool // it waits for the parent of hash awaits, and has tokens
 	awaits uint64
 
 	records map[place]*refRecord

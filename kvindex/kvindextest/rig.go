@@ -102,7 +102,7 @@ func (r *rig) remove(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
 	hashes := slices.Clone(all[c.from:c.to])
-	slices.Reverse(hashes) // tails go first
+	slices.Reverse(hashes) // the last blocks are removed first
 	r.Remove(c.holder, c.Tier, c.Group, hashes)
 }
 

@@ -22,7 +22,8 @@ type PrefixCacheAffinity struct {
 	// MatchRateThreshold is the share of the prompt, 0 to 1, from which the longest beginning is followed.
 	MatchRateThreshold float64 `yaml:"match_rate_threshold"`
 	// DoEviction cuts holders with more than EvictionThresholdChars to EvictionTargetChars every EvictionIntervalSecs
-	// seconds; the least recent go first. Where tokens are compared, one counts as four characters.
+	// seconds; the least recently used are dropped first. Where tokens are compared, one token counts as four
+	// characters.
 	DoEviction             bool `yaml:"do_eviction"`
 	EvictionThresholdChars int  `yaml:"eviction_threshold_chars"`
 	EvictionTargetChars    int  `yaml:"eviction_target_chars"`
