@@ -68,9 +68,10 @@ const (
 	maxIndent   = 200 // columns: each level of lists and keys without brackets takes one or more
 )
 
-// maxKeys bounds the keys outside of brackets. The parser calls itself for each further key of a mapping: a million of
-// them in a file of maxFile bytes could exceed the stack, which ends the process without a panic to recover from. Ten
-// thousand workers with ten settings each have as many as this.
+// maxKeys bounds the keys outside of brackets, the tags and the anchors, all together. The parser calls itself for each
+// further key of a mapping, and for each further tag of a value (660 bytes of stack): millions of them in a file of
+// maxFile bytes could exceed the stack, which ends the process without a panic to recover from. Ten thousand workers with
+// ten settings each have as many as this.
 const maxKeys = 100_000
 
 // tooMuch returns the first place that is nested too deep, or has a key too many, with the problem; nil if there is
@@ -93,9 +94,11 @@ func tooMuch(tokens token.Tokens) (*token.Position, string) {
 			if open == 0 {
 				keys++
 			}
+		case token.TagType, token.AnchorType:
+			keys++
 		}
 		if keys > maxKeys {
-			return t.Position, fmt.Sprintf("the file has more than %d keys: start from `warmpath config sample`", maxKeys)
+			return t.Position, fmt.Sprintf("the file has more than %d keys, tags and anchors: start from `warmpath config sample`", maxKeys)
 		}
 		if open > maxBrackets || open == 0 && first && t.Position.Column > maxIndent {
 			return t.Position, fmt.Sprintf("the values are nested too deep: at most %d brackets, and %d columns of indent",

@@ -78,10 +78,17 @@ func TestManyPoliciesAndAliasesKeepTheirPlaces(t *testing.T) {
 	}
 }
 
-// The parser calls itself once for each further key of a mapping.
+// The parser calls itself once for each further key of a mapping, and for each further tag of a value.
 func TestAFileWithTooManyKeysIsRefusedBeforeItTakesTheStack(t *testing.T) {
-	message := errorOf(t, "model_policies:\n"+strings.Repeat("  a: b\n", maxKeys))
-	if want := fmt.Sprintf("f.yaml:%d:4: the file has more than %d keys", maxKeys+1, maxKeys); !strings.Contains(message, want) {
-		t.Errorf("%.300q, want %q in it", message, want)
+	for text, at := range map[string]string{
+		"model_policies:\n" + strings.Repeat("  a: b\n", maxKeys):       fmt.Sprintf("f.yaml:%d:4:", maxKeys+1),
+		"model_policies:\n" + strings.Repeat("  ! \n", maxKeys) + "  a": "f.yaml:",
+		"policy: " + strings.Repeat("!!str ", maxKeys) + "a":            "f.yaml:1:",
+		"policy: " + strings.Repeat("&a\n ", maxKeys) + "a":             "f.yaml:",
+	} {
+		message := errorOf(t, text)
+		if want := fmt.Sprintf("the file has more than %d keys", maxKeys); !strings.Contains(message, want) || !strings.Contains(message, at) {
+			t.Errorf("%.20q: %.300q, want %q and %q in it", text, message, at, want)
+		}
 	}
 }
