@@ -70,8 +70,8 @@ const (
 
 // maxKeys bounds the keys outside of brackets, the tags and the anchors, all together. The parser calls itself for each
 // further key of a mapping, and for each further tag of a value (660 bytes of stack): millions of them in a file of
-// maxFile bytes could exceed the stack, which ends the process without a panic to recover from. Ten thousand workers with
-// ten settings each have as many as this.
+// maxFile bytes could exceed the stack, which ends the process without a panic to recover from. Ten thousand workers
+// with ten settings each have as many as this.
 const maxKeys = 100_000
 
 // tooMuch returns the first place that is nested too deep, or has a key too many, with the problem; nil if there is
