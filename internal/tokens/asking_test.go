@@ -116,7 +116,7 @@ func TestASingleFrozenEngineDelaysOnlyAFewRequests(t *testing.T) {
 			}
 			pass(20 * time.Millisecond)
 		}
-		if waited > 6 { // those of the first 100 ms
+		if waited > 6 { // the requests of the first 100 ms may wait
 			t.Errorf("%d of 100 requests waited for a frozen engine", waited)
 		}
 		if n := e.asked("a"); n > callsPerEngine {
