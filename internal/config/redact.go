@@ -23,9 +23,9 @@ var (
 	brokenUserInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
 	// setting is NAME=VALUE where NAME names a secret: a flag, an option of --worker, a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
-	// planted matches a secret in a file, valid YAML or not: NAME: VALUE, NAME VALUE or NAME=VALUE. A tag, an anchor, a
-	// quote or a block indicator may precede the value, which may stand on the next line. The first group has what precedes it: a
-	// secret that begins with such a sign and is not in quotes.
+	// planted matches a secret in a file, valid YAML or not: NAME: VALUE, NAME VALUE or NAME=VALUE. A tag, an anchor,
+	// a quote or a block indicator may precede the value, which may stand on the next line. The first group has what
+	// precedes it: a secret that begins with such a sign and is not in quotes.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)((?:[&!*][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*)(.*)`)
 	// nextKey is the beginning of the next key on the same line: there the value before it ends.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
