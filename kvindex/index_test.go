@@ -14,21 +14,10 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestConformance(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
-
-// raced reports whether the race detector is on: sync.Pool then forgets at random.
-var raced = func() bool {
-	var pool sync.Pool
-	for range 100 {
-		pool.Put(new(int))
-		if pool.Get() == nil {
-			return true
-		}
-	}
-	return false
-}()
 
 func TestMatchAllocatesNothing(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
@@ -43,7 +32,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	keys := h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil)
 	x.Speculate(9, keys, 100)
 	dst := make([]kvindex.Match, 0, 16)
-	if n := testing.AllocsPerRun(100, func() { dst = x.Match(keys, 1, dst[:0]) }); n != 0 && !raced {
+	if n := testing.AllocsPerRun(100, func() { dst = x.Match(keys, 1, dst[:0]) }); n != 0 && !testenv.Race() {
 		t.Errorf("%v allocations", n)
 	}
 	if len(dst) != 10 {
@@ -87,7 +76,7 @@ func TestReadersRunBesideWriters(t *testing.T) {
 }
 
 func stress(t *testing.T, bytes int64, turns int) {
-	if raced {
+	if testenv.Race() {
 		turns /= 4
 	}
 	h, _ := block.NewHasher(block.XXH3, 16)

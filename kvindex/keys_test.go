@@ -13,6 +13,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // TestKeysThatAreHashesMatchAsANaiveMap stores, removes and forgets random stretches of chains that part and part
@@ -150,7 +151,7 @@ func keyedRound(t *testing.T, seed uint64) {
 // match. A holder that stands still must be seen whole in every answer, and nobody with more than there ever was.
 func TestReadersOfKeysRunBesideWriters(t *testing.T) {
 	turns := 20_000
-	if raced || testing.Short() {
+	if testenv.Race() || testing.Short() {
 		turns /= 5
 	}
 	h, _ := block.NewHasher(block.XXH3, 16)

@@ -8,6 +8,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // busy is an index in the middle of a change.
@@ -151,7 +152,7 @@ func TestADoubtThatDoesNotFitIsNone(t *testing.T) {
 }
 
 func TestADecisionDuringAChangeDoesNotAllocate(t *testing.T) {
-	if raced {
+	if testenv.Race() {
 		t.Skip("skipped: the race detector allocates")
 	}
 	x, r := newBusy(t), rand.New(rand.NewPCG(1, 2))

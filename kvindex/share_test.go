@@ -9,6 +9,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // flooder announces invented blocks in batches.
@@ -79,7 +80,7 @@ func floodBlocks() int {
 // ten times as long.
 func skipRaced(t *testing.T) {
 	t.Helper()
-	if raced {
+	if testenv.Race() {
 		t.Skip("one goroutine, nothing for the race detector: runs without it")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 const second = int64(time.Second)
@@ -443,7 +444,7 @@ func TestLearningAndMatchingAllocateNothing(t *testing.T) {
 		x.Learn(1, keys, 1)
 		x.Learn(1, keys[:50], 1)
 		dst = x.Match(keys, 1, dst[:0])
-	}); n != 0 && !raceEnabled {
+	}); n != 0 && !testenv.Race() {
 		t.Errorf("%v allocations", n)
 	}
 }

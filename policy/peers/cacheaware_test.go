@@ -12,6 +12,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // learning are the policies that remember prompts, with bounds small enough for tests to reach.
@@ -230,7 +231,7 @@ func taught(tb testing.TB, name string, n int) (*built, []policy.Query) {
 }
 
 func TestChoosingFromMemoryAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race() {
 		t.Skip("skipped: the race detector makes sync.Pool drop values at random")
 	}
 	for name := range learning() {

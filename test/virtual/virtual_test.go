@@ -42,6 +42,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 const (
@@ -73,7 +75,7 @@ func TestTheWholeRouterKeepsItsPromisesInVirtualTime(t *testing.T) {
 	// A run's heap is a few megabytes, so at 100 % the collector takes a third of the test's time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	seeds := number("WARMPATH_VIRTUAL_SEEDS", 40)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || testenv.Race() {
 		seeds = min(seeds, 6)
 	}
 	first := number("WARMPATH_VIRTUAL_FIRST", 1)
