@@ -18,6 +18,7 @@ import (
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // modelFolder writes a model of a few words. Chats begin with the word opens.
@@ -101,7 +102,7 @@ func TestAModelsFilesAreFoundWithoutASetting(t *testing.T) {
 			url, asked := anEngine(t, c.reported, right, "secret")
 			cfg := settings()
 			cfg.Workers = []discovery.Target{{URL: url, APIKey: "secret"}}
-			var log lines
+			var log testenv.Buffer
 			r := startWith(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 			r.wait("it is known where ids come from", func() bool { return strings.Contains(log.String(), "token ids are") })
 			probes := asked.Load()

@@ -17,14 +17,15 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // reloading is a router whose file changes when the test calls reload.
-func reloading(t *testing.T) (r *router, log *lines, reload func(change func(*config.Config)) []string) {
+func reloading(t *testing.T) (r *router, log *testenv.Buffer, reload func(change func(*config.Config)) []string) {
 	t.Helper()
 	e := engine(t, nil)
 	var next *config.Config
-	log = &lines{}
+	log = &testenv.Buffer{}
 	r = startWith(t, settings(e), app.Options{
 		Log: slog.New(slog.NewTextHandler(log, nil)), Load: func() (*config.Config, error) { return next, nil },
 	})

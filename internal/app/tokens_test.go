@@ -10,31 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
+	"github.com/warmpath/warmpath/test/testenv"
 )
-
-// lines is a log that can be read while it is written.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
 
 // wrongTokenizer writes a model folder whose tokenizer gives the engine's ids for "yes", and other ids for "bad": the
 // ids of "bad" and "odd" are exchanged.
@@ -116,7 +98,7 @@ func TestAWrongTokenizerIsFoundOutWhileServingAndBelievedAgain(t *testing.T) {
 	e := engine(t, nil)
 	cfg := settings(e)
 	cfg.Models = []inprocess.Path{{Path: wrongTokenizer(t, e)}}
-	var log lines
+	var log testenv.Buffer
 	r := startWith(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	r.exact(1)
 	has := func(path string, want ...string) {

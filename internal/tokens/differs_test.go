@@ -1,36 +1,18 @@
 package tokens
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
-
-// lockedLog is a log that may be written and read concurrently.
-type lockedLog struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
 
 // spelling makes ids from files in a folder, and decodes any ids to a prompt's text.
 type spelling struct{ made }
@@ -52,7 +34,7 @@ func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 					return rendering(r, body)
 				}})
 				defer s.Close()
-				var log lockedLog
+				var log testenv.Buffer
 				s.Log, s.Local = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level})), spelling{made{7, 8}}
 				serve := func(text string) {
 					find(t, s, of("m", chat(text)), a)

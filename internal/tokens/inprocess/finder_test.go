@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // engines are fake engines by URL. Each makes its ids from its own files.
@@ -104,30 +105,13 @@ type finderTest struct {
 	*Finder
 	t       *testing.T
 	engines *engines
-	log     *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
+	log     *testenv.Buffer
 }
 
 // runFinder runs a Finder until the test ends, inside a bubble.
 func runFinder(t *testing.T, change func(*FinderParts)) *finderTest {
 	t.Helper()
-	x := &finderTest{t: t, engines: &engines{by: map[string]*fakeEngine{}, asked: map[string]int{}}, log: &lockedBuffer{}}
+	x := &finderTest{t: t, engines: &engines{by: map[string]*fakeEngine{}, asked: map[string]int{}}, log: &testenv.Buffer{}}
 	parts := FinderParts{Fleet: fleet.New(fleet.Config{}), Asker: x.engines, Cache: "/nowhere",
 		Log: slog.New(slog.NewTextHandler(x.log, nil))}
 	if change != nil {
@@ -138,7 +122,7 @@ func runFinder(t *testing.T, change func(*FinderParts)) *finderTest {
 
 // runThis runs f until the test ends, inside a bubble.
 func runThis(t *testing.T, f *Finder) *finderTest {
-	x := &finderTest{t: t, engines: &engines{by: map[string]*fakeEngine{}, asked: map[string]int{}}, log: &lockedBuffer{}}
+	x := &finderTest{t: t, engines: &engines{by: map[string]*fakeEngine{}, asked: map[string]int{}}, log: &testenv.Buffer{}}
 	f.Asker = x.engines
 	return x.run(f)
 }
