@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -32,4 +33,26 @@ func Installed(t testing.TB, name, command string) string {
 		Missing(t, path, command)
 	}
 	return path
+}
+
+// JSONFiles reads the JSON files of a folder that is installed in the cache folder, by name. It skips where it is not
+// there: command installs it.
+func JSONFiles[T any](t testing.TB, name, command string) []T {
+	t.Helper()
+	dir := Installed(t, name, command)
+	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no JSON files in %s: %v", dir, err)
+	}
+	out := make([]T, len(paths))
+	for i, p := range paths {
+		raw, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(raw, &out[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
 }

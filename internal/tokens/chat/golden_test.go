@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -46,22 +44,7 @@ func sample(t testing.TB) (out []golden) {
 // collected reads all golden data, or skips where it is not installed.
 func collected(t testing.TB) []golden {
 	t.Helper()
-	dir := testenv.Installed(t, "templates/golden", "make golden")
-	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no templates in %s: %v", dir, err)
-	}
-	out := make([]golden, len(paths))
-	for i, p := range paths {
-		raw, err := os.ReadFile(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(raw, &out[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out
+	return testenv.JSONFiles[golden](t, "templates/golden", "make golden")
 }
 
 // differs says how a render differs from Python's; "" when it is equal.
