@@ -37,7 +37,9 @@ func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 			l.showFaults(w, r)
 			return
 		}
-		// The answer must be out before the connection is cut.
+		// The whole answer must be out before the connection is cut. Without a length it would be sent in chunks, and
+		// the last chunk follows only after this handler has returned.
+		w.Header().Set("Content-Length", "0")
 		w.WriteHeader(http.StatusAccepted)
 		_ = http.NewResponseController(w).Flush()
 		l.work.Add(1)
