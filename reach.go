@@ -4,6 +4,7 @@ import (
 	"maps"
 	"sync/atomic"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/policy"
@@ -67,7 +68,7 @@ func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 		d.query.Turn = 0 // the first that can be used
 	case policy.ReachAny:
 		for i := range uint64(watched) {
-			d.add(snap, pool, int(policy.Mix64(req.Random+i)%n))
+			d.add(snap, pool, int(block.Mix64(req.Random+i)%n))
 		}
 	default:
 		d.addLightest(snap, pool, r.scout(pool.Name))
@@ -153,7 +154,7 @@ func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	n := 0
 	start := 0
 	if len(d.matches) > mostMatches {
-		start = int(policy.Mix64(d.query.Random) % uint64(len(d.matches)))
+		start = int(block.Mix64(d.query.Random) % uint64(len(d.matches)))
 	}
 	for i := range d.matches {
 		at := start + i

@@ -6,13 +6,10 @@ import "slices"
 // blocks are independent of each other, and the processor computes several at the same time. Only one addition for each
 // block must be done in order. docs/design/0006 says why different prefixes still have different keys.
 
-const (
-	golden  = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: the places of blocks are its multiples
-	spreads = 0x9fb21c651e98df25 // XXH3's PRIME_MX2, an odd number of 32 one bits
-)
+const spreads = 0x9fb21c651e98df25 // XXH3's PRIME_MX2, an odd number of 32 one bits
 
-// place is the number for a block's position in its term. It is not 0 for the first block.
-func (h *Hasher) place(start int) uint64 { return (uint64(start/h.size) + 1) * golden }
+// place is the number for a block's position in its term: a multiple of Golden, not 0 for the first block.
+func (h *Hasher) place(start int) uint64 { return (uint64(start/h.size) + 1) * Golden }
 
 // term is what a block adds to its parent's key.
 func term(local, place uint64) Key { return Key(mix(local^place, spreads)) }
@@ -51,7 +48,7 @@ func (h *Hasher) Chain(dst []Key, parent Key, start int, locals []uint64) []Key 
 
 // The constants of the chain are variables here, since the compiler keeps variables in registers, but would load
 // constants of 64 bits again for each block.
-var chainFactor, chainStep uint64 = spreads, golden
+var chainFactor, chainStep uint64 = spreads, Golden
 
 // chain sets keys to the keys of the blocks with these local hashes. Sixteen blocks in one step take half the time of
 // single ones (BenchmarkHash), and two thirds of that of eight: the number of instructions counts here, not the

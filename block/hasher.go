@@ -223,19 +223,19 @@ func (h *Hasher) blocks(dst []Key, parent Key, start int, tokens []Token) []Key 
 		for i := range keys {
 			parent += term(block16((*[16]Token)(tokens)), at)
 			keys[i], tokens = parent, tokens[16:]
-			at += golden
+			at += Golden
 		}
 	case 32:
 		for i := range keys {
 			parent += term(block32((*[32]Token)(tokens)), at)
 			keys[i], tokens = parent, tokens[32:]
-			at += golden
+			at += Golden
 		}
 	default:
 		for i := range keys {
 			parent += term(local(tokens[:h.size]), at)
 			keys[i], tokens = parent, tokens[h.size:]
-			at += golden
+			at += Golden
 		}
 	}
 	return dst

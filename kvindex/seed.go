@@ -1,14 +1,13 @@
 package kvindex
 
-// derive returns one of the numbers that a seed stands for, 0 for seed 0. It is the finalizer of SplitMix64.
+import "github.com/warmpath/warmpath/block"
+
+// derive returns one of the numbers that a seed stands for, 0 for seed 0.
 func derive(seed, number uint64) uint64 {
 	if seed == 0 {
 		return 0
 	}
-	z := seed + number*0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+	return block.Mix64(seed + number*block.Golden)
 }
 
 // plant gives the tables what they need of a seed. They must be empty.

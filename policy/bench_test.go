@@ -17,7 +17,7 @@ func field(n int) (policy.Query, []policy.Candidate) {
 		c[i] = policy.Candidate{
 			Worker:    &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://10.0.0.%d:8000", i)},
 			Holder:    fleet.Holder(i),
-			Hash:      policy.Mix64(uint64(i)),
+			Hash:      block.Mix64(uint64(i)),
 			Available: i%50 != 7,
 			BlockSize: 16,
 			Load:      fleet.Load{PrefillTokens: int64(i * 37 % 5000), ContextBlocks: int64(i * 61 % 4000)},

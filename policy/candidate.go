@@ -85,5 +85,5 @@ func lighter(q *Query, a, b *Candidate) bool {
 	if a.Load.Processed != b.Load.Processed {
 		return a.Load.Processed < b.Load.Processed
 	}
-	return Mix64(a.Hash^q.Random) < Mix64(b.Hash^q.Random)
+	return block.Mix64(a.Hash^q.Random) < block.Mix64(b.Hash^q.Random)
 }

@@ -1,17 +1,13 @@
 package policy
 
-import "math/bits"
+import (
+	"math/bits"
 
-// Mix64 is the finaliser of splitmix64: each bit of x changes half of the result's bits. It is a bijection, so that
-// different holders never tie.
-func Mix64(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
+	"github.com/warmpath/warmpath/block"
+)
 
 // HashText returns a hash of several texts that is the same in every router: FNV-1a with a zero byte after each text,
-// and Mix64.
+// and [block.Mix64].
 func HashText(parts ...string) uint64 {
 	h := uint64(0xcbf29ce484222325)
 	for _, part := range parts {
@@ -20,12 +16,12 @@ func HashText(parts ...string) uint64 {
 		}
 		h *= 0x100000001b3
 	}
-	return Mix64(h)
+	return block.Mix64(h)
 }
 
 // Uniform returns a number in (0, 1) that depends only on the request and the holder, not on the order of candidates.
 func Uniform(q *Query, c *Candidate) float64 {
-	return (float64(Mix64(c.Hash^Mix64(q.Random))>>11) + 0.5) / (1 << 53)
+	return (float64(block.Mix64(c.Hash^block.Mix64(q.Random))>>11) + 0.5) / (1 << 53)
 }
 
 // Best returns the candidate with the highest Score. Among equals it takes the one with the least work, the request's
@@ -52,7 +48,7 @@ func AnyBest(q *Query, c []Candidate) int {
 }
 
 // Any returns each candidate with the same probability.
-func Any(q *Query, c []Candidate) int { return below(Mix64(q.Random), len(c)) }
+func Any(q *Query, c []Candidate) int { return below(block.Mix64(q.Random), len(c)) }
 
 // below maps the uniformly random r to 0..n-1 [Lemire, Fast Random Integer Generation in an Interval, 2019, without the
 // rejection step: the bias is n/2^64].

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
 
@@ -131,7 +132,7 @@ func startsSlowly(q *Query, c *Candidate) bool {
 	if q.Session.Key != "" {
 		draw = HashText(q.Session.Key)
 	}
-	return float64(Mix64(c.Hash^Mix64(draw^0x5107)))/(1<<64) < c.Withheld
+	return float64(block.Mix64(c.Hash^block.Mix64(draw^0x5107)))/(1<<64) < c.Withheld
 }
 
 // names reports whether target, as a client wrote it, is the worker at url. Target may lack the scheme and a trailing

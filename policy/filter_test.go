@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -13,7 +14,7 @@ import (
 func three() []policy.Candidate {
 	c := make([]policy.Candidate, 3)
 	for i := range c {
-		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: policy.Mix64(uint64(i + 1)),
+		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: block.Mix64(uint64(i + 1)),
 			Available: true, BlockSize: 16}
 	}
 	return c

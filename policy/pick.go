@@ -2,6 +2,8 @@ package policy
 
 import (
 	"math"
+
+	"github.com/warmpath/warmpath/block"
 )
 
 // Picker chooses one of the candidates that passed the filters, and returns its index. c is not empty. It is called
@@ -75,11 +77,11 @@ func fewerRequests(q *Query, a, b *Candidate) bool {
 }
 
 func (p powerOfTwo) Pick(q *Query, c []Candidate) int {
-	first := below(Mix64(q.Random), len(c))
+	first := below(block.Mix64(q.Random), len(c))
 	if len(c) == 1 {
 		return first
 	}
-	second := below(Mix64(q.Random+1), len(c)-1)
+	second := below(block.Mix64(q.Random+1), len(c)-1)
 	if second >= first {
 		second++
 	}

@@ -74,7 +74,7 @@ func drawCandidates(t *rapid.T, q *policy.Query) []policy.Candidate {
 			Worker:    &fleet.Worker{ID: fleet.WorkerID(id), URL: fmt.Sprintf("http://w%d", id)},
 			Holder:    fleet.Holder(i),
 			Rank:      i % 2,
-			Hash:      policy.Mix64(uint64(i)),
+			Hash:      block.Mix64(uint64(i)),
 			Available: rapid.IntRange(0, 3).Draw(t, "available") > 0,
 			BlockSize: 16,
 			Load: fleet.Load{
@@ -255,7 +255,7 @@ func TestMoreMatchNeverRepels(t *testing.T) {
 func TestRandomReachesEveryWorkerEvenly(t *testing.T) {
 	c := make([]policy.Candidate, 4)
 	for i := range c {
-		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: policy.Mix64(uint64(i)), Available: true}
+		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: block.Mix64(uint64(i)), Available: true}
 	}
 	for _, name := range []string{"random", "power_of_two", "kv_aware"} {
 		spec, err := builtIn(name)

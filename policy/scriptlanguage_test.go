@@ -76,7 +76,7 @@ func (s *script) run(command, name string, options []string) (string, error) {
 
 func (s *script) worker(name string, options []string) error {
 	c := policy.Candidate{Holder: fleet.Holder(len(s.candidates)), BlockSize: 16, Available: true, Trust: fleet.TrustExact}
-	c.Hash = policy.Mix64(uint64(c.Holder))
+	c.Hash = block.Mix64(uint64(c.Holder))
 	for _, w := range s.workers {
 		if w.URL == "http://"+name {
 			c.Worker = w
@@ -372,7 +372,7 @@ func promptTokens(q *policy.Query, value string) error {
 			base = base*131 + uint64(b)
 		}
 		for i := range n {
-			q.Prompt.Tokens = append(q.Prompt.Tokens, block.Token(policy.Mix64(base*4096+uint64(i))>>40))
+			q.Prompt.Tokens = append(q.Prompt.Tokens, block.Token(block.Mix64(base*4096+uint64(i))>>40))
 		}
 	}
 	h, err := block.NewHasher(block.XXH3, 16)

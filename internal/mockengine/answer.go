@@ -72,7 +72,7 @@ func answerTo(prompt []block.Token, choice int, o *answerOptions) answer {
 		binary.LittleEndian.PutUint32(b[:], t)
 		h.Write(b[:])
 	}
-	random := splitmix(h.Sum64() ^ o.seed ^ uint64(choice)*0x9e3779b97f4a7c15 ^ uint64(len(prompt))<<32)
+	random := splitmix(h.Sum64() ^ o.seed ^ uint64(choice)*block.Golden ^ uint64(len(prompt))<<32)
 	if o.tool != "" {
 		return callAnswer(&random, o)
 	}
@@ -134,15 +134,12 @@ func firstStop(text []byte, stop []string) (at int, found string) {
 	return at, found
 }
 
-// splitmix is SplitMix64 (Steele et al. 2014): one word of state, good enough for choosing words.
+// splitmix is the generator SplitMix64.
 type splitmix uint64
 
 func (s *splitmix) next() uint64 {
-	*s += 0x9e3779b97f4a7c15
-	z := uint64(*s)
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+	*s += block.Golden
+	return block.Mix64(uint64(*s))
 }
 
 func hex64(v uint64) string {

@@ -46,13 +46,8 @@ func identity(size int) engine.HashFunc {
 	}
 }
 
-// fold mixes v into h; splitmix64's finaliser.
-func fold(h, v uint64) uint64 {
-	h += v*0x9e3779b97f4a7c15 + 0x632be59bd9b4e019
-	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
-	h = (h ^ h>>27) * 0x94d049bb133111eb
-	return h ^ h>>31
-}
+// fold mixes v into h.
+func fold(h, v uint64) uint64 { return block.Mix64(h + v*block.Golden + 0x632be59bd9b4e019) }
 
 // hasRunsOnly reports whether no request has recorded token ids. Then equal content is in runs with equal ids.
 func hasRunsOnly(requests []workload.Request) bool {

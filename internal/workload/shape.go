@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/warmpath/warmpath/block"
 )
 
 // Shape changes a workload's rate, order and size, and keeps its content. The zero value changes nothing.
@@ -164,10 +166,10 @@ func (w *Workload) append(other *Workload, salt uint64, sessions int) int {
 		if salt > 0 {
 			r.Segments = slices.Clone(r.Segments)
 			for j := range r.Segments {
-				r.Segments[j].ID = mix(r.Segments[j].ID ^ salt*golden)
+				r.Segments[j].ID = mix(r.Segments[j].ID ^ salt*block.Golden)
 			}
 			if r.OutputSegment != 0 {
-				r.OutputSegment = mix(r.OutputSegment ^ salt*golden)
+				r.OutputSegment = mix(r.OutputSegment ^ salt*block.Golden)
 			}
 		}
 		w.Requests = append(w.Requests, r)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/warmpath/warmpath/block"
 )
 
 // StatsOptions say what [Measure] measures. The zero value: lengths, rates and the hit rate of an infinite cache.
@@ -216,7 +218,7 @@ type cutter struct {
 func (c *cutter) add(s Segment) {
 	for at := 0; at < s.Tokens; {
 		n := min(c.block-c.fill, s.Tokens-at)
-		c.chain = mix(c.chain ^ mix(s.ID^uint64(at)*golden) ^ uint64(n)<<32)
+		c.chain = mix(c.chain ^ mix(s.ID^uint64(at)*block.Golden) ^ uint64(n)<<32)
 		at += n
 		if c.fill += n; c.fill == c.block {
 			c.emit(c.chain)

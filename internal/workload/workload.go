@@ -144,7 +144,7 @@ func (s Segment) appendSpan(dst []block.Token, from, n int) []block.Token {
 	began := len(dst)
 	dst = slices.Grow(dst, n)[:began+n]
 	rest := dst[began:]
-	x := (mix(s.ID) + golden*uint64(from/4)) * factor
+	x := (mix(s.ID) + block.Golden*uint64(from/4)) * factor
 	if skip := from % 4; skip > 0 {
 		x += step
 		rest = rest[take(rest, four(x)>>(16*skip)):]
@@ -196,20 +196,14 @@ func pair(v uint64) uint64 { return v&0xffff | v<<16&(0xffff<<32) }
 // overflows.
 const lanes = 1<<48 | 1<<32 | 1<<16 | 1
 
-// The state of a segment before its token 4·n is (mix(ID) + n·golden)·factor. It grows by step.
+// The state of a segment before its token 4·n is (mix(ID) + n·Golden)·factor. It grows by step.
 const (
-	golden = 0x9e3779b97f4a7c15
 	factor = 0xbf58476d1ce4e5b9
-	step   = golden * factor & (1<<64 - 1)
+	step   = block.Golden * factor & (1<<64 - 1)
 )
 
-// mix is the finaliser of splitmix64: every bit of v reaches every bit of the result.
-func mix(v uint64) uint64 {
-	v += golden
-	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9
-	v = (v ^ v>>27) * 0x94d049bb133111eb
-	return v ^ v>>31
-}
+// mix returns the first number of SplitMix64 with the seed v.
+func mix(v uint64) uint64 { return block.Mix64(v + block.Golden) }
 
 // The kinds of content that belong to one request.
 const (

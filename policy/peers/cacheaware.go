@@ -3,6 +3,7 @@ package peers
 import (
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
@@ -208,7 +209,7 @@ func idler(q *policy.Query, a, b *policy.Candidate) bool {
 	if a.Load.Processed != b.Load.Processed {
 		return a.Load.Processed < b.Load.Processed
 	}
-	return policy.Mix64(a.Hash^q.Random) < policy.Mix64(b.Hash^q.Random)
+	return block.Mix64(a.Hash^q.Random) < block.Mix64(b.Hash^q.Random)
 }
 
 func (x *cacheAware) Routed(q *policy.Query, c *policy.Candidate) { x.prompts.sent(q, c.Holder) }

@@ -93,7 +93,7 @@ func prompted(system, conversation, turns int) policy.Query {
 func idle(n int) []policy.Candidate {
 	c := make([]policy.Candidate, n)
 	for i := range c {
-		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: policy.Mix64(uint64(i)), Available: true, BlockSize: 16}
+		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: block.Mix64(uint64(i)), Available: true, BlockSize: 16}
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -22,7 +23,7 @@ func hashKey(q *policy.Query, fallback string) (key uint64, source policy.Branch
 	case len(q.Prompt.Text) > 0:
 		return hashPrompt(q.Prompt.Text), policy.BranchNoKey
 	case len(q.Prompt.Keys) > 0:
-		return policy.Mix64(uint64(q.Prompt.Keys[len(q.Prompt.Keys)-1])), policy.BranchNoKey
+		return block.Mix64(uint64(q.Prompt.Keys[len(q.Prompt.Keys)-1])), policy.BranchNoKey
 	}
 	return 0, ""
 }
@@ -32,7 +33,7 @@ func hashPrompt[T ~byte | ~uint32](prompt []T) uint64 {
 	for _, x := range prompt {
 		h = (h ^ uint64(x)) * 0x100000001b3
 	}
-	return policy.Mix64(h)
+	return block.Mix64(h)
 }
 
 // keyless are the choices for a request that names no session.
@@ -93,7 +94,7 @@ func (p *rendezvous) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	b := 0
 	for i := range c {
 		x := &c[i]
-		u := (float64(policy.Mix64(x.Hash^key)>>11) + 0.5) / (1 << 53)
+		u := (float64(block.Mix64(x.Hash^key)>>11) + 0.5) / (1 << 53)
 		weight := 1.0
 		if weighted {
 			weight = float64(x.Worker.Facts.BlocksPerRank)
@@ -313,7 +314,7 @@ func (r *ring) learn(c []policy.Candidate) *circle {
 		}
 		next.known[h] = true
 		for node := range r.nodes {
-			next.places = append(next.places, place{policy.Mix64(c[i].Hash + uint64(node)*0x9e3779b97f4a7c15), c[i].Holder})
+			next.places = append(next.places, place{block.Mix64(c[i].Hash + uint64(node)*block.Golden), c[i].Holder})
 		}
 	}
 	slices.SortFunc(next.places, func(a, b place) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.holder, b.holder)) })

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -56,7 +57,7 @@ func TestSessionsSpreadAsEvenlyAsChance(t *testing.T) {
 			p := build(t, parameters.Spec("p"))
 			c := idle(8)
 			for i := range c {
-				c[i].Hash = policy.Mix64(uint64(draw*8+i) + 12345)
+				c[i].Hash = block.Mix64(uint64(draw*8+i) + 12345)
 			}
 			var counts [8]float64
 			for _, h := range homes(p, c, 512) {

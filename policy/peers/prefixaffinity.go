@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
@@ -183,10 +184,10 @@ func (x *prefixAffinity) shorterOfTwo(m *placement.Matches, q *policy.Query, c [
 func twoOf(q *policy.Query, c []policy.Candidate) (first, second int) {
 	second = -1
 	for i := 1; i < len(c); i++ {
-		switch lot := policy.Mix64(c[i].Hash ^ q.Random); {
-		case lot < policy.Mix64(c[first].Hash^q.Random):
+		switch lot := block.Mix64(c[i].Hash ^ q.Random); {
+		case lot < block.Mix64(c[first].Hash^q.Random):
 			first, second = i, first
-		case second < 0 || lot < policy.Mix64(c[second].Hash^q.Random):
+		case second < 0 || lot < block.Mix64(c[second].Hash^q.Random):
 			second = i
 		}
 	}
