@@ -1,6 +1,7 @@
 package warmpath_test
 
 import (
+	"bytes"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -34,7 +35,7 @@ var layers = [][]string{
 }
 
 // testOnly packages hold helpers for tests. Only test files and other testOnly packages may import them.
-var testOnly = []string{"internal/memnet", "kvindex/kvindextest", "test/testenv"}
+var testOnly = []string{"kvindex/kvindextest", "test/testenv"}
 
 // core packages decide. A test drives them in virtual time, so time, randomness and bytes are arguments.
 var core = []string{
@@ -130,6 +131,16 @@ func TestDependenciesHaveOneHome(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The network in memory stands beside the interface that it implements, but only tests may use it.
+func TestOnlyTestsUseTheNetworkInMemory(t *testing.T) {
+	eachFile(t, func(path string, text []byte) {
+		production := strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !strings.HasPrefix(path, "internal/network/")
+		if production && bytes.Contains(text, []byte("network.NewMemory(")) {
+			t.Errorf("%s uses network.NewMemory, which is for tests only", path)
+		}
+	})
 }
 
 // The examples are a module of their own, as a user's program is, and use only what a user can import. Their tests may

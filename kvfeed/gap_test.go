@@ -7,7 +7,7 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -16,7 +16,7 @@ import (
 // of a slow replay, nor after the replay was given up.
 func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		world := memnet.New()
+		world := network.NewMemory()
 		p, _ := publish(t, zmq.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")})
 		r := newRig(t, Config{ZMQ: zmq.Config{Network: world.Host("10.0.0.1")}})
 		r.fleet.Put(workerURL, followed(p))

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -61,8 +61,8 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 // limited serves handler behind a limit of connections, in virtual time. send sends a text on a new connection and
 // returns the whole answer; an empty text leaves the connection silent.
 func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFunc) (send func(text string) (answer string)) {
-	network := memnet.New()
-	inner, err := network.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
+	memory := network.NewMemory()
+	inner, err := memory.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFu
 		serving.Wait()
 	})
 	return func(text string) string {
-		conn, err := network.Host("10.0.0.2").Dial(t.Context(), "tcp", "10.0.0.1:80")
+		conn, err := memory.Host("10.0.0.2").Dial(t.Context(), "tcp", "10.0.0.1:80")
 		if err != nil {
 			t.Error(err)
 			return ""

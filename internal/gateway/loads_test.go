@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -44,14 +44,14 @@ func askEngines(t *testing.T, n int, answersAfter, perToken time.Duration) *aske
 // askEnginesAs is askEngines for a gateway of that configuration.
 func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken time.Duration) *askedEngines {
 	t.Helper()
-	network := memnet.New()
+	memory := network.NewMemory()
 	x := &askedEngines{t: t, asked: map[string]int{}}
 	timing := fleet.DefaultTiming
 	timing.Token, timing.Attention = float64(perToken)/float64(time.Millisecond), 0
 	x.fleet = fleet.New(fleet.Config{Timing: timing})
 	for i := range n {
 		address := fmt.Sprintf("10.0.0.%d:80", i+1)
-		l, err := network.Host(strings.TrimSuffix(address, ":80")).Listen("tcp", address)
+		l, err := memory.Host(strings.TrimSuffix(address, ":80")).Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken 
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := network.Host("10.0.1.1")
+	client := memory.Host("10.0.1.1")
 	cfg := proxy.DefaultConfig()
 	cfg.Network = client
 	upstream := proxy.New(cfg)

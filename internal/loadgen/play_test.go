@@ -16,8 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/warmpath/warmpath/internal/engine"
-	"github.com/warmpath/warmpath/internal/memnet"
 	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
@@ -26,18 +26,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // bench is a network in memory, in the virtual time of a bubble: what a test measures is exact.
 type bench struct {
 	*testing.T
-	network *memnet.Network
+	network *network.Memory
 	hosts   int
 }
 
 // inVirtualTime runs a test in a bubble.
 func inVirtualTime(t *testing.T, test func(b *bench)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(&bench{T: t, network: memnet.New()}) })
+	synctest.Test(t, func(t *testing.T) { test(&bench{T: t, network: network.NewMemory()}) })
 }
 
 // host returns a new host and its address.
-func (b *bench) host() (*memnet.Host, string) {
+func (b *bench) host() (*network.Host, string) {
 	b.hosts++
 	ip := fmt.Sprintf("10.0.0.%d", b.hosts)
 	return b.network.Host(ip), ip

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
-	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -98,8 +98,8 @@ func TestBadBodiesAreRefusedInTheDialectsShape(t *testing.T) {
 
 func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		l, err := network.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
+		memory := network.NewMemory()
+		l, err := memory.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); _ = s.Serve(l) }()
 		defer func() { _ = s.Close(); <-done }()
-		c, err := network.Host("10.0.0.2").Dial(t.Context(), "tcp", "10.0.0.1:80")
+		c, err := memory.Host("10.0.0.2").Dial(t.Context(), "tcp", "10.0.0.1:80")
 		if err != nil {
 			t.Fatal(err)
 		}

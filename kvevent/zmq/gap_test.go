@@ -5,14 +5,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // followed is an engine and its subscriber on a network in memory, after n messages.
 func followed(t *testing.T, cfg Config, n int) (*engine, *Subscriber, *diary) {
 	t.Helper()
-	world := memnet.New()
+	world := network.NewMemory()
 	at := PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")}
 	e := startEngine(t, "a", at)
 	cfg.Network = world.Host("10.0.0.1")

@@ -15,8 +15,8 @@ import (
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
-	"github.com/warmpath/warmpath/internal/memnet"
 	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Addresses of the network.
@@ -33,8 +33,8 @@ const (
 // Clients use the fields that mu guards alone.
 type world struct {
 	setup   setup
-	network *memnet.Network
-	client  *memnet.Host
+	network *network.Memory
+	client  *network.Host
 	clients *http.Client
 	router  *app.App
 	stop    context.CancelFunc
@@ -59,7 +59,7 @@ type world struct {
 // engine is one worker: a mock engine, or another server at its address.
 type engine struct {
 	world  *world
-	host   *memnet.Host
+	host   *network.Host
 	ip     string
 	setup  engineSetup
 	server *mockengine.Server
@@ -81,7 +81,7 @@ func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPor
 
 // start starts the engines, the router and the clients.
 func start(s setup, out io.Writer) (*world, error) {
-	w := &world{setup: s, network: memnet.New(), prompts: map[string][]uint32{}, used: map[string]time.Time{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
+	w := &world{setup: s, network: network.NewMemory(), prompts: map[string][]uint32{}, used: map[string]time.Time{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
 	w.bubble = bubbleOf()
 	w.base, w.leave = context.WithCancel(context.Background())
 	w.client = w.network.Host(clientIP)

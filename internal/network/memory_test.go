@@ -1,4 +1,4 @@
-package memnet_test
+package network_test
 
 import (
 	"bytes"
@@ -14,13 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/warmpath/warmpath/internal/memnet"
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 const server = "10.0.0.1"
 
 // dial returns both ends of a connection to port 80 of server.
-func dial(t *testing.T, n *memnet.Network) (client, accepted net.Conn) {
+func dial(t *testing.T, n *network.Memory) (client, accepted net.Conn) {
 	t.Helper()
 	l, err := n.Host(server).Listen("tcp", ":80")
 	if err != nil {
@@ -39,7 +39,7 @@ func dial(t *testing.T, n *memnet.Network) (client, accepted net.Conn) {
 
 func TestBytesArriveInOrderAndSlowReadersHoldWritersBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, accepted := dial(t, memnet.New())
+		client, accepted := dial(t, network.NewMemory())
 		want := bytes.Repeat([]byte("0123456789"), 100_000)
 		go func() {
 			if _, err := client.Write(want); err != nil {
@@ -60,7 +60,7 @@ func TestBytesArriveInOrderAndSlowReadersHoldWritersBack(t *testing.T) {
 
 func TestDeadlinesAndDelaysAreOfVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := memnet.New()
+		n := network.NewMemory()
 		client, accepted := dial(t, n)
 		began := time.Now()
 		_ = client.SetReadDeadline(began.Add(time.Minute))
@@ -80,26 +80,26 @@ func TestFaultsLookLikeThoseOfTheKernel(t *testing.T) {
 	one := make([]byte, 1)
 	for _, c := range []struct {
 		name  string
-		fault func(n *memnet.Network, client, accepted net.Conn)
+		fault func(n *network.Memory, client, accepted net.Conn)
 		read  error // of the client, nil: EOF
 	}{
-		{"cut", func(n *memnet.Network, _, _ net.Conn) { n.Host(server).Cut(80) }, syscall.ECONNRESET},
-		{"half-closed", func(n *memnet.Network, _, _ net.Conn) { n.Host(server).HalfClose(80) }, io.EOF},
-		{"closed", func(_ *memnet.Network, _, accepted net.Conn) { _ = accepted.Close() }, io.EOF},
-		{"closed with unread bytes", func(_ *memnet.Network, client, accepted net.Conn) {
+		{"cut", func(n *network.Memory, _, _ net.Conn) { n.Host(server).Cut(80) }, syscall.ECONNRESET},
+		{"half-closed", func(n *network.Memory, _, _ net.Conn) { n.Host(server).HalfClose(80) }, io.EOF},
+		{"closed", func(_ *network.Memory, _, accepted net.Conn) { _ = accepted.Close() }, io.EOF},
+		{"closed with unread bytes", func(_ *network.Memory, client, accepted net.Conn) {
 			_, _ = client.Write(one)
 			_ = accepted.Close()
 		}, syscall.ECONNRESET},
-		{"written to after its end", func(_ *memnet.Network, client, accepted net.Conn) {
+		{"written to after its end", func(_ *network.Memory, client, accepted net.Conn) {
 			_ = accepted.Close()
 			_, _ = client.Read(one)
 			_, _ = client.Write(one)
 		}, io.EOF},
-		{"closed by itself", func(_ *memnet.Network, client, _ net.Conn) { _ = client.Close() }, net.ErrClosed},
+		{"closed by itself", func(_ *network.Memory, client, _ net.Conn) { _ = client.Close() }, net.ErrClosed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := memnet.New()
+				n := network.NewMemory()
 				client, accepted := dial(t, n)
 				c.fault(n, client, accepted)
 				synctest.Wait()
@@ -117,7 +117,7 @@ func TestFaultsLookLikeThoseOfTheKernel(t *testing.T) {
 
 func TestConnectsAreRefusedOrTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := memnet.New()
+		n := network.NewMemory()
 		host := n.Host("10.0.0.2")
 		if _, err := host.Dial(t.Context(), "tcp", server+":80"); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("nobody listens: %v", err)
@@ -147,7 +147,7 @@ func TestConnectsAreRefusedOrTimeOut(t *testing.T) {
 
 func TestHTTPRunsOverIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := memnet.New()
+		n := network.NewMemory()
 		l, err := n.Host(server).Listen("tcp", server+":0")
 		if err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package memnet
+package network
 
 import (
 	"context"
@@ -25,8 +25,20 @@ const (
 	firstPort = 32768
 )
 
-// Network is a set of hosts that reach each other. Its methods may be called from any goroutine.
-type Network struct {
+// Memory is a network in memory for tests: hosts that listen and dial, connections with deadlines, half-close and
+// bounded buffers, and the faults of real networks on demand. It is built on mutexes, conditions and timers alone: in a
+// bubble of testing/synctest all its waiting is durable, so a whole application runs over it in virtual time.
+//
+// Programs see TCP's behaviour: bytes in order, EOF after the other side's last byte, a reset for bytes sent to a
+// closed socket, refused and timed-out connects. Bandwidth and names are not modelled: addresses are literal.
+//
+//	n := network.NewMemory()
+//	l, err := n.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
+//	c, err := n.Host("10.0.0.2").Dial(ctx, "tcp", "10.0.0.1:80")
+//	n.Host("10.0.0.1").Cut(80)
+//
+// The methods of Memory may be called from any goroutine.
+type Memory struct {
 	mu        sync.Mutex // guards what follows; taken before a direction's
 	hosts     map[netip.Addr]*Host
 	listeners map[netip.AddrPort]*listener
@@ -35,21 +47,21 @@ type Network struct {
 	port      uint16        // given last
 }
 
-// New returns a network without hosts.
-func New() *Network {
-	return &Network{hosts: map[netip.Addr]*Host{}, listeners: map[netip.AddrPort]*listener{}, changed: make(chan struct{}), port: firstPort}
+// NewMemory returns a network without hosts.
+func NewMemory() *Memory {
+	return &Memory{hosts: map[netip.Addr]*Host{}, listeners: map[netip.AddrPort]*listener{}, changed: make(chan struct{}), port: firstPort}
 }
 
 // Host is one address of the network. It implements the network that an application listens on and dials from.
 type Host struct {
-	network *Network
+	network *Memory
 	ip      netip.Addr
 	lost    atomic.Bool  // nothing arrives at this host or from it
 	delay   atomic.Int64 // nanoseconds, added to each way
 }
 
 // Host returns the host with that IP address, made at the first call.
-func (n *Network) Host(ip string) *Host {
+func (n *Memory) Host(ip string) *Host {
 	addr := netip.MustParseAddr(ip)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -62,7 +74,7 @@ func (n *Network) Host(ip string) *Host {
 }
 
 // Open returns how many connections are not closed by both sides.
-func (n *Network) Open() int {
+func (n *Memory) Open() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.conns)
@@ -106,7 +118,7 @@ func (h *Host) each(port uint16, f func(*pair)) int {
 }
 
 // stir wakes all calls that wait for the network.
-func (n *Network) stir() {
+func (n *Memory) stir() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stirred()
@@ -117,7 +129,7 @@ func (n *Network) stir() {
 }
 
 // stirred wakes waiting dials. n.mu is held.
-func (n *Network) stirred() {
+func (n *Memory) stirred() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
@@ -147,7 +159,7 @@ func (h *Host) Listen(network, address string) (net.Listener, error) {
 	return l, nil
 }
 
-func (n *Network) freePort() uint16 {
+func (n *Memory) freePort() uint16 {
 	if n.port++; n.port < firstPort {
 		n.port = firstPort
 	}
@@ -241,7 +253,7 @@ func pathDelay(a, b *Host) time.Duration {
 }
 
 // forget drops a connection that both sides have closed.
-func (n *Network) forget(p *pair) {
+func (n *Memory) forget(p *pair) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.conns = slices.DeleteFunc(n.conns, func(q *pair) bool { return q == p })
@@ -249,7 +261,7 @@ func (n *Network) forget(p *pair) {
 
 // listener is an open address.
 type listener struct {
-	network *Network
+	network *Memory
 	at      netip.AddrPort
 
 	mu     sync.Mutex // guards the fields below; locked after the network's mu

@@ -1,4 +1,4 @@
-package memnet
+package network
 
 import (
 	"io"
@@ -13,7 +13,7 @@ import (
 
 // pair is one connection with both of its ends.
 type pair struct {
-	network        *Network
+	network        *Memory
 	client, server netip.AddrPort
 	up, down       *direction   // from the dialling side, and to it
 	left           atomic.Int32 // sides that have closed
