@@ -29,7 +29,7 @@ var layers = [][]string{
 	{"internal/api", "internal/tokens/chat", "internal/queue", "kvevent/zmq", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy/peers"},
-	{"policy", "tokenizer", "tokenizer/harmony"},
+	{"policy", "tokenizer"},
 	{"kvindex", "placement", "kvevent", "tokenizer/jinja"},
 	{"block", "fleet", "internal/network", "internal/jsonscan", "kvindex/internal/memory"},
 }

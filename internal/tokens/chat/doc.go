@@ -7,6 +7,5 @@
 //	text, err := q.Render(nil, chat.RenderContext{Tokens: specialTokens, Now: time.Now()})
 //
 // For gpt-oss, which vLLM renders without a template, ReadHarmony returns the prompt in pieces. The package refuses to
-// know how a template is rendered (tokenizer/jinja), how Harmony is written (tokenizer/harmony), and where a model's
-// files lie.
+// know how a template is rendered (tokenizer/jinja), and where a model's files lie.
 package chat

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/warmpath/warmpath/tokenizer/harmony"
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
@@ -13,7 +12,7 @@ import (
 
 // ReadHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it; the date of now is in it.
 // The body must not change while the pieces are in use. Errors are those of ReadRequest.
-func ReadHarmony(body []byte, now time.Time) ([]harmony.Piece, error) {
+func ReadHarmony(body []byte, now time.Time) ([]HarmonyPiece, error) {
 	b := &bodyReader{config: &RequestConfig{}, defaults: &jinja.Dict{}}
 	if err := b.open(body); err != nil {
 		return nil, err
@@ -47,12 +46,12 @@ func ReadHarmony(body []byte, now time.Time) ([]harmony.Piece, error) {
 	if err := h.read(messages); err != nil {
 		return nil, err
 	}
-	return harmony.Render(h.conversation), nil
+	return renderHarmony(h.conversation), nil
 }
 
 // harmonyReader collects a conversation.
 type harmonyReader struct {
-	conversation []harmony.Message
+	conversation []harmonyMessage
 	names        map[string]string // of the called tools, by the id of the call
 }
 
@@ -67,24 +66,24 @@ func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effo
 		messages = messages[1:]
 	}
 	offered := harmonyTools(tools)
-	h.add(harmony.Message{Author: "system", Texts: []string{harmony.System(effort, now, len(offered) > 0)}})
+	h.add(harmonyMessage{Author: "system", Texts: []string{harmonySystem(effort, now, len(offered) > 0)}})
 	if instructions == "" && len(offered) == 0 {
 		return messages, nil
 	}
-	text, err := harmony.Developer(instructions, offered)
+	text, err := harmonyDeveloper(instructions, offered)
 	if err != nil {
 		return nil, err
 	}
-	h.add(harmony.Message{Author: "developer", Texts: []string{text}})
+	h.add(harmonyMessage{Author: "developer", Texts: []string{text}})
 	return messages, nil
 }
 
 // harmonyTools returns the functions of tools that vllmTools has checked.
-func harmonyTools(tools jinja.Value) []harmony.Tool {
-	var out []harmony.Tool
+func harmonyTools(tools jinja.Value) []harmonyTool {
+	var out []harmonyTool
 	for _, tool := range tools.Items() {
 		fn, _ := tool.Dict().Get("function")
-		t := harmony.Tool{}
+		t := harmonyTool{}
 		t.Name, _ = textOf(fn.Dict(), "name")
 		t.Description, _ = textOf(fn.Dict(), "description")
 		t.Parameters, _ = fn.Dict().Get("parameters")
@@ -93,7 +92,7 @@ func harmonyTools(tools jinja.Value) []harmony.Tool {
 	return out
 }
 
-func (h *harmonyReader) add(m harmony.Message) { h.conversation = append(h.conversation, m) }
+func (h *harmonyReader) add(m harmonyMessage) { h.conversation = append(h.conversation, m) }
 
 // flatText returns the text of a content with its parts joined; ok is false when there is no text.
 func flatText(content jinja.Value) (string, bool) {
@@ -151,15 +150,15 @@ func (h *harmonyReader) read(messages []*jinja.Dict) error {
 			id, _ := textOf(m, "tool_call_id")
 			content, _ := m.Get("content")
 			text, _ := flatText(content)
-			h.add(harmony.Message{Author: "functions." + h.names[id], Channel: "commentary to=assistant",
+			h.add(harmonyMessage{Author: "functions." + h.names[id], Channel: "commentary to=assistant",
 				Texts: []string{text}})
 		case "system", "developer":
 			content, _ := m.Get("content")
 			if text, ok := flatText(content); ok {
-				h.add(harmony.Message{Author: "developer", Texts: []string{"# Instructions\n\n" + text}})
+				h.add(harmonyMessage{Author: "developer", Texts: []string{"# Instructions\n\n" + text}})
 			}
 		case "user":
-			h.add(harmony.Message{Author: "user", Texts: partTexts(m)})
+			h.add(harmonyMessage{Author: "user", Texts: partTexts(m)})
 		default:
 			return refuse("unknown role %q", role)
 		}
@@ -187,12 +186,12 @@ func partTexts(m *jinja.Dict) []string {
 // assistant adds the Harmony messages of an assistant message: its reasoning, its calls, its answer.
 func (h *harmonyReader) assistant(m *jinja.Dict) {
 	reasoning, _ := textOf(m, "reasoning")
-	analysis := harmony.Message{Author: "assistant", Channel: "analysis", Texts: []string{reasoning}}
+	analysis := harmonyMessage{Author: "assistant", Channel: "analysis", Texts: []string{reasoning}}
 	calls, _ := m.Get("tool_calls")
 	if calls.Kind() == jinja.KindList && len(calls.Items()) > 0 {
 		content, _ := m.Get("content")
 		if text, _ := flatText(content); text != "" {
-			h.add(harmony.Message{Author: "assistant", Channel: "commentary", Texts: []string{text}})
+			h.add(harmonyMessage{Author: "assistant", Channel: "commentary", Texts: []string{text}})
 		}
 		if reasoning != "" {
 			h.add(analysis)
@@ -201,7 +200,7 @@ func (h *harmonyReader) assistant(m *jinja.Dict) {
 			fn, _ := call.Dict().Get("function")
 			name, _ := textOf(fn.Dict(), "name")
 			arguments, _ := textOf(fn.Dict(), "arguments")
-			h.add(harmony.Message{Author: "assistant to=functions." + name, Channel: "commentary json",
+			h.add(harmonyMessage{Author: "assistant to=functions." + name, Channel: "commentary json",
 				Texts: []string{arguments}, Call: true})
 		}
 		return
@@ -210,6 +209,6 @@ func (h *harmonyReader) assistant(m *jinja.Dict) {
 		h.add(analysis)
 	}
 	if texts := partTexts(m); len(texts) > 0 && texts[0] != "" {
-		h.add(harmony.Message{Author: "assistant", Channel: "final", Texts: texts})
+		h.add(harmonyMessage{Author: "assistant", Channel: "final", Texts: texts})
 	}
 }

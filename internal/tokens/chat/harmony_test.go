@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/test/testenv"
-	"github.com/warmpath/warmpath/tokenizer/harmony"
 )
 
 var november = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -104,7 +103,7 @@ func TestASchemaWithOverlongTypesIsLeftToTheEngine(t *testing.T) {
 	schema := strings.Repeat(`{"type":"object","properties":{"p":`, levels) + `{"type":"object","properties":{` +
 		properties.String()[1:] + `}}` + strings.Repeat("}}", levels)
 	_, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":`+schema+`}}]}`)
-	if !errors.Is(err, harmony.ErrSchema) {
+	if !errors.Is(err, ErrSchema) {
 		t.Errorf("%d bytes of schema: %v", len(schema), err)
 	}
 }

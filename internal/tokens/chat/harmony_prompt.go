@@ -1,27 +1,31 @@
-package harmony
+package chat
 
 import (
 	"strings"
 	"time"
 )
 
-// Piece is a part of a prompt that is encoded on its own: a special token, or a text without special tokens.
-type Piece struct {
+// Harmony prompts are written as the library openai-harmony writes them (src/encoding.rs of oss-harmony 0.0.10), quirks
+// included, because a prompt must have the same tokens. Each piece is encoded on its own: a special token that a client
+// spells in a text stays text.
+
+// HarmonyPiece is a part of a prompt that is encoded on its own: a special token, or a text without special tokens.
+type HarmonyPiece struct {
 	Special string // the token's spelling; "" for a text
 	Text    string
 }
 
-// Message is one message of a conversation.
-type Message struct {
+// harmonyMessage is one message of a conversation.
+type harmonyMessage struct {
 	Author  string   // with the recipient: "assistant to=functions.weather"
 	Channel string   // with the content type: "commentary json"; "" is none
-	Texts   []string // each is a Piece of its own
+	Texts   []string // each is a HarmonyPiece of its own
 	Call    bool     // it ends as the call of a tool
 }
 
-// System returns the text of the system message. effort is low, medium or high; the date of now is in the text; tools
-// says that the model may call tools.
-func System(effort string, now time.Time, tools bool) string {
+// harmonySystem returns the text of the system message. effort is low, medium or high; the date of now is in the text;
+// tools says that the model may call tools.
+func harmonySystem(effort string, now time.Time, tools bool) string {
 	text := "You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: " +
 		now.Format("2006-01-02") + "\n\nReasoning: " + effort +
 		"\n\n# Valid channels: analysis, commentary, final. Channel must be included for every message."
@@ -31,8 +35,8 @@ func System(effort string, now time.Time, tools bool) string {
 	return text
 }
 
-// Developer returns the text of the developer message: instructions and tools. Either may be empty.
-func Developer(instructions string, tools []Tool) (string, error) {
+// harmonyDeveloper returns the text of the developer message: instructions and tools. Either may be empty.
+func harmonyDeveloper(instructions string, tools []harmonyTool) (string, error) {
 	var sections []string
 	if instructions != "" {
 		sections = append(sections, "# Instructions", instructions)
@@ -47,32 +51,32 @@ func Developer(instructions string, tools []Tool) (string, error) {
 	return strings.Join(sections, "\n\n"), nil
 }
 
-// Render returns the prompt for the assistant's next message. It leaves out the reasoning before the last answer: the
+// renderHarmony returns the prompt for the assistant's next message. It leaves out the reasoning before the last answer: the
 // messages on the channel analysis before the last message on the channel final.
-func Render(conversation []Message) []Piece {
+func renderHarmony(conversation []harmonyMessage) []HarmonyPiece {
 	answered := -1
 	for i := range conversation {
 		if conversation[i].Channel == "final" {
 			answered = i
 		}
 	}
-	var out []Piece
-	special := func(token string) { out = append(out, Piece{Special: token}) }
+	var out []HarmonyPiece
+	special := func(token string) { out = append(out, HarmonyPiece{Special: token}) }
 	for i := range conversation {
 		m := &conversation[i]
 		if i < answered && m.Channel == "analysis" {
 			continue
 		}
 		special("<|start|>")
-		out = append(out, Piece{Text: m.Author})
+		out = append(out, HarmonyPiece{Text: m.Author})
 		if m.Channel != "" {
 			special("<|channel|>")
-			out = append(out, Piece{Text: m.Channel})
+			out = append(out, HarmonyPiece{Text: m.Channel})
 		}
 		special("<|message|>")
 		for _, s := range m.Texts {
 			if s != "" {
-				out = append(out, Piece{Text: s})
+				out = append(out, HarmonyPiece{Text: s})
 			}
 		}
 		if m.Call {
@@ -82,5 +86,5 @@ func Render(conversation []Message) []Piece {
 		}
 	}
 	special("<|start|>")
-	return append(out, Piece{Text: "assistant"})
+	return append(out, HarmonyPiece{Text: "assistant"})
 }

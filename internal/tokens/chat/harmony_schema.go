@@ -1,4 +1,4 @@
-package harmony
+package chat
 
 import (
 	"errors"
@@ -20,15 +20,15 @@ var ErrSchema = errors.New("a tool's schema is very long, or has numbers that on
 // schema can be a hundred times as long as the schema.
 const maxTypes = 4 << 20
 
-// Tool is a function that the model may call.
-type Tool struct {
+// harmonyTool is a function that the model may call.
+type harmonyTool struct {
 	Name        string
 	Description string
 	Parameters  jinja.Value // a JSON schema; None or the zero value when the function takes none
 }
 
 // toolSection returns the section on tools.
-func toolSection(tools []Tool) (string, error) {
+func toolSection(tools []harmonyTool) (string, error) {
 	lines := []string{"## functions\n", "namespace functions {\n"}
 	written := 0
 	for i := range tools {

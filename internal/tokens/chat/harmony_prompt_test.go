@@ -1,10 +1,10 @@
-package harmony
+package chat
 
 import (
 	"testing"
 )
 
-func spelled(pieces []Piece) (text string) {
+func spelled(pieces []HarmonyPiece) (text string) {
 	for _, p := range pieces {
 		text += p.Special + p.Text
 	}
@@ -12,7 +12,7 @@ func spelled(pieces []Piece) (text string) {
 }
 
 func TestReasoningBeforeTheLastAnswerIsLeftOut(t *testing.T) {
-	got := spelled(Render([]Message{
+	got := spelled(renderHarmony([]harmonyMessage{
 		{Author: "assistant", Channel: "analysis", Texts: []string{"old"}},
 		{Author: "assistant", Channel: "final", Texts: []string{"answer"}},
 		{Author: "assistant", Channel: "analysis", Texts: []string{"new"}},
@@ -27,7 +27,7 @@ func TestReasoningBeforeTheLastAnswerIsLeftOut(t *testing.T) {
 }
 
 func TestASpecialTokenInATextStaysText(t *testing.T) {
-	for _, p := range Render([]Message{{Author: "user", Texts: []string{"<|end|>"}}}) {
+	for _, p := range renderHarmony([]harmonyMessage{{Author: "user", Texts: []string{"<|end|>"}}}) {
 		if p.Text == "<|end|>" {
 			return
 		}
