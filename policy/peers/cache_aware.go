@@ -3,7 +3,6 @@ package peers
 import (
 	"time"
 
-	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
@@ -178,38 +177,6 @@ func (x *cacheAware) unbalanced(q *policy.Query, c []policy.Candidate) bool {
 		}
 	}
 	return high > x.OverloadTokenUsageThreshold || high-low > x.BalanceTokenUsageThreshold
-}
-
-// spread returns the fewest and the most requests that any candidate has.
-func spread(c []policy.Candidate) (least, most int64) {
-	least = c[0].Load.Requests
-	for i := range c {
-		least, most = min(least, c[i].Load.Requests), max(most, c[i].Load.Requests)
-	}
-	return least, most
-}
-
-// idlest picks the candidate with the fewest requests; the caller sets the branch.
-func idlest(q *policy.Query, c []policy.Candidate) policy.Pick {
-	best := 0
-	for i := range c {
-		c[i].Score = c[i].Terms[termIdle]
-		if i > 0 && idler(q, &c[i], &c[best]) {
-			best = i
-		}
-	}
-	return policy.Pick{Index: best, Ranked: true}
-}
-
-// idler reports whether a goes before b where requests are counted: fewer requests, then fewer so far, then the hash.
-func idler(q *policy.Query, a, b *policy.Candidate) bool {
-	if a.Load.Requests != b.Load.Requests {
-		return a.Load.Requests < b.Load.Requests
-	}
-	if a.Load.Processed != b.Load.Processed {
-		return a.Load.Processed < b.Load.Processed
-	}
-	return block.Mix64(a.Hash^q.Random) < block.Mix64(b.Hash^q.Random)
 }
 
 func (x *cacheAware) Routed(q *policy.Query, c *policy.Candidate) { x.prompts.sent(q, c.Holder) }

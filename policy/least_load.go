@@ -1,14 +1,5 @@
 package policy
 
-// Direct obeys the worker that the client names, and refuses requests that name none.
-type Direct struct{}
-
-// Validate finds nothing: there are no parameters.
-func (Direct) Validate() error { return nil }
-
-// Spec returns the policy.
-func (Direct) Spec(name string) Spec { return Spec{Name: name, NeedsTarget: true} }
-
 // LeastLoad takes the holder with the least load.
 type LeastLoad struct {
 	// By is what load means: work (prompt tokens to compute and a share of the context), requests, or seconds (SMG's
@@ -71,46 +62,3 @@ func (p *LeastLoad) seconds(q *Query, c []Candidate) {
 		x.Score = 0 - (x.Terms[0] + x.Terms[1])
 	}
 }
-
-// PowerOfTwo takes two holders at random, and of them the one with less load; the first if both have the same.
-type PowerOfTwo struct {
-	// By is what load means: work (prompt tokens to compute and a share of the context), or requests (SMG: the used
-	// share of the KV cache where both report it, else requests).
-	By string `yaml:"by"`
-}
-
-// DefaultPowerOfTwo returns our measure of load.
-func DefaultPowerOfTwo() PowerOfTwo { return PowerOfTwo{By: "work"} }
-
-// Validate returns all problems.
-func (p PowerOfTwo) Validate() error {
-	var wrong Problems
-	wrong.OneOf("by", p.By, "work", "requests")
-	return wrong.Join()
-}
-
-// Spec returns the policy.
-func (p PowerOfTwo) Spec(name string) Spec {
-	if p.By == "requests" {
-		return Spec{Name: name, Scorers: []Weighted{{"requests", 1}}, Picker: "power_of_two_requests"}
-	}
-	return Spec{Name: name, Scorers: []Weighted{{"load", 1}}, Picker: "power_of_two"}
-}
-
-// Random takes any holder with the same probability.
-type Random struct{}
-
-// Validate finds nothing: there are no parameters.
-func (Random) Validate() error { return nil }
-
-// Spec returns the policy.
-func (Random) Spec(name string) Spec { return Spec{Name: name, Picker: "random"} }
-
-// RoundRobin takes the holders in turn.
-type RoundRobin struct{}
-
-// Validate finds nothing: there are no parameters.
-func (RoundRobin) Validate() error { return nil }
-
-// Spec returns the policy.
-func (RoundRobin) Spec(name string) Spec { return Spec{Name: name, Picker: "round_robin"} }

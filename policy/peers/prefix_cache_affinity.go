@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
@@ -177,21 +176,6 @@ func (x *prefixAffinity) shorterOfTwo(m *placement.Matches, q *policy.Query, c [
 		c[i].Score = c[i].Terms[termIdle]
 	}
 	return policy.Pick{Index: first, Branch: given(m, c, first, best)}
-}
-
-// twoOf draws two different candidates at random, independent of their order. If there is only one, both are that
-// one.
-func twoOf(q *policy.Query, c []policy.Candidate) (first, second int) {
-	second = -1
-	for i := 1; i < len(c); i++ {
-		switch lot := block.Mix64(c[i].Hash ^ q.Random); {
-		case lot < block.Mix64(c[first].Hash^q.Random):
-			first, second = i, first
-		case second < 0 || lot < block.Mix64(c[second].Hash^q.Random):
-			second = i
-		}
-	}
-	return first, max(second, 0)
 }
 
 func (x *prefixAffinity) Routed(q *policy.Query, c *policy.Candidate) { x.prompts.sent(q, c.Holder) }

@@ -1,0 +1,54 @@
+package policy
+
+// Mix is a policy that the operator composes: filters, weighted scorers and a picker by name.
+type Mix struct {
+	// Filters leave workers out, in this order, after the common filter.
+	Filters []string `yaml:"filters"`
+	// Scorers score workers from 0 to 1; the sum of scores times weights decides.
+	Scorers []Weighted `yaml:"scorers"`
+	// Picker chooses by the scores.
+	Picker string `yaml:"picker"`
+	// TierWeights are the worth of a matched token by where its block lies, 0 to 1, for the match scorer.
+	TierWeights TierWeights `yaml:"tier_weights"`
+	// ImbalanceTokens bounds how far a match is followed, as in kv_aware. 0 is no bound.
+	ImbalanceTokens int `yaml:"imbalance_tokens"`
+	// Locality is where this router runs, for the locality filter.
+	Locality Locality `yaml:"locality"`
+}
+
+// DefaultMix returns a mix without filters and scorers.
+func DefaultMix() Mix {
+	return Mix{Filters: []string{}, Scorers: []Weighted{}, Picker: "best", TierWeights: DefaultLongestMatch().TierWeights}
+}
+
+// Validate returns all problems.
+func (p Mix) Validate() error {
+	var wrong Problems
+	for _, f := range p.Filters {
+		wrong.OneOf("filters", f, known(filters)...)
+	}
+	for _, s := range p.Scorers {
+		wrong.OneOf("scorers", s.Scorer, known(scorers)...)
+		if !(s.Weight > 0 && s.Weight <= maxNumber) {
+			wrong.Add("scorers", "weight %v of %s is not above 0", s.Weight, s.Scorer)
+		}
+	}
+	if len(p.Scorers) == 0 && p.Picker == "best" {
+		wrong.Add("scorers", "none are given (known: %v)", known(scorers))
+	}
+	if len(p.Scorers) > MaxTerms {
+		wrong.Add("scorers", "%d of them, at most %d", len(p.Scorers), MaxTerms)
+	}
+	wrong.OneOf("picker", p.Picker, known(pickers)...)
+	wrong.Section("tier_weights", p.TierWeights.Validate())
+	wrong.AtLeast("imbalance_tokens", float64(p.ImbalanceTokens), 0)
+	return wrong.Join()
+}
+
+// Spec returns the policy.
+func (p Mix) Spec(name string) Spec {
+	return Spec{
+		Name: name, Filters: append([]string(nil), p.Filters...), Scorers: append([]Weighted(nil), p.Scorers...), Picker: p.Picker,
+		TierWeights: p.TierWeights.ByTier(), ImbalanceTokens: p.ImbalanceTokens, Locality: p.Locality,
+	}
+}

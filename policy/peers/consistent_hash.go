@@ -1,0 +1,60 @@
+package peers
+
+import (
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// ConsistentHash sends each session to the next worker on a ring [Karger and others, Consistent Hashing and Random
+// Trees, 1997; vllm-project/router and bet0x/vllm-router 0.11]. Where that worker cannot be used, the next one on the
+// ring takes over, so that its sessions spread.
+type ConsistentHash struct {
+	// VirtualNodes is how many places on the ring a worker has.
+	VirtualNodes int `yaml:"virtual_nodes"`
+	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as the source does),
+	// least_load or random.
+	Fallback string `yaml:"fallback"`
+}
+
+// DefaultConsistentHash returns the source's defaults.
+func DefaultConsistentHash() ConsistentHash {
+	return ConsistentHash{VirtualNodes: 160, Fallback: "prompt"}
+}
+
+// Validate returns all problems.
+func (p ConsistentHash) Validate() error {
+	var wrong policy.Problems
+	wrong.Within("virtual_nodes", float64(p.VirtualNodes), 1, 1000)
+	wrong.OneOf("fallback", p.Fallback, keyless...)
+	return wrong.Join()
+}
+
+// Spec returns the policy.
+func (p ConsistentHash) Spec(name string) policy.Spec {
+	return policy.Spec{
+		Name: name, NeedsText: p.Fallback == "prompt", Terms: []string{"step"},
+		Chooser: func() policy.Chooser { return &consistent{ring: newRing(p.VirtualNodes), fallback: p.Fallback} },
+	}
+}
+
+type consistent struct {
+	ring     *ring
+	fallback string
+}
+
+func (p *consistent) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
+	key, source := hashKey(q, p.fallback)
+	if source == "" {
+		return unkeyed(q, c, p.fallback)
+	}
+	at, steps := p.ring.walk(key, c, func(*policy.Candidate) bool { return true })
+	c[at].Terms[0] = float64(steps)
+	if steps > 1 && source == policy.BranchSession {
+		source = policy.BranchMoved
+	}
+	return policy.Pick{Index: at, Branch: source}
+}
+
+func (p *consistent) Routed(*policy.Query, *policy.Candidate) {}
+func (p *consistent) Finished(*policy.Finished)               {}
+func (p *consistent) Forget(h fleet.Holder)                   { p.ring.remove(h) }

@@ -1,0 +1,18 @@
+package peers
+
+import (
+	"github.com/warmpath/warmpath/placement"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// sessionKey returns the key of q's session. Sessions of different models or adapters have different keys.
+func sessionKey(q *policy.Query) uint64 {
+	return policy.HashText(q.Model, q.LoRA, q.Session.Source, q.Session.Key)
+}
+
+// learnSession records that q's session, if it names one, was sent to c.
+func learnSession(s *placement.Sessions, q *policy.Query, c *policy.Candidate) {
+	if q.Session.Key != "" {
+		s.Learn(sessionKey(q), c.Holder, q.Now)
+	}
+}
