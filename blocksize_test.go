@@ -131,7 +131,7 @@ func TestAStaticBlockSizeStandsInForWhatWorkersReport(t *testing.T) {
 		{16, 4, 16, 112}, // our own blocks are not smaller than 16
 	} {
 		f := fleet.New(fleet.Config{BlockSizes: map[string]int{"llama": c.static, "other": 7}})
-		r, err := warmpath.New(warmpath.Options{Fleet: f, Policy: policy.KVAware()})
+		r, err := warmpath.New(warmpath.Options{Fleet: f, Policy: policy.DefaultKVAware().Spec("kv_aware")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 // A prompt that waits at the only worker will evict the end of the oldest prompt before that prompt is scheduled
 // again.
 func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
-	for _, spec := range []policy.Spec{policy.KVAware(), policy.DefaultMarginal().Spec("marginal")} {
+	for _, spec := range []policy.Spec{policy.DefaultKVAware().Spec("kv_aware"), policy.DefaultMarginal().Spec("marginal")} {
 		t.Run(spec.Name, func(t *testing.T) {
 			facts := vllm()
 			facts.BlocksPerRank = 100

@@ -37,7 +37,7 @@ func newWorld(t testing.TB, o warmpath.Options, workers ...fleet.Facts) *world {
 	w := &world{t: t, fleet: fleet.New(fleet.Config{}), handles: map[fleet.Holder]uint64{}}
 	o.Fleet = w.fleet
 	if o.Policy.Name == "" {
-		o.Policy = policy.KVAware() // it goes by matches alone, so decisions show them
+		o.Policy = policy.DefaultKVAware().Spec("kv_aware") // it goes by matches alone, so decisions show them
 	}
 	var err error
 	if w.router, err = warmpath.New(o); err != nil {
@@ -437,7 +437,7 @@ func TestNewSaysAllThatIsWrong(t *testing.T) {
 }
 
 func TestABuiltInPolicyCanBeReplaced(t *testing.T) {
-	tuned := policy.KVAware()
+	tuned := policy.DefaultKVAware().Spec("kv_aware")
 	tuned.ImbalanceTokens = 1000
 	w := newWorld(t, warmpath.Options{Policies: []policy.Spec{tuned}, Policy: policy.Spec{Name: "mine"}}, vllm(), vllm())
 	p := prompt(1, 64)

@@ -74,13 +74,13 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 // The longest match alone gathers all conversations with one system prompt at one worker. A bound prevents that: see
 // the comment of package policy.
 func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
-	turns, crowded, matched := converse(t, policy.KVAware())
+	turns, crowded, matched := converse(t, policy.DefaultKVAware().Spec("kv_aware"))
 	t.Logf("by definition:  turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*matched)
 	if slices.Max(turns) != 32*8 {
 		t.Errorf("by definition all turns go to the first holder; turns: %v", turns)
 	}
 
-	spec := policy.KVAware()
+	spec := policy.DefaultKVAware().Spec("kv_aware")
 	spec.ImbalanceTokens = policy.DefaultImbalanceTokens
 	turns, crowded, bounded := converse(t, spec)
 	t.Logf("with the bound: turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*bounded)

@@ -28,7 +28,7 @@ type Kinds []Kind
 func Own() Kinds {
 	return Kinds{
 		NewKind("direct", func() Direct { return Direct{} }),
-		NewKind("kv_aware", DefaultLongestMatch),
+		NewKind("kv_aware", DefaultKVAware),
 		NewKind("least_load", DefaultLeastLoad),
 		NewKind("marginal", DefaultMarginal),
 		NewKind("mix", DefaultMix),

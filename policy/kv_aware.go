@@ -2,9 +2,9 @@ package policy
 
 import "time"
 
-// LongestMatch is kv_aware: it takes the holder with the longest contiguous match, weighted by tier; among equals the
+// KVAware takes the holder with the longest contiguous match, weighted by tier; among equals the
 // one with the least uncached work; without a match the one with the least load.
-type LongestMatch struct {
+type KVAware struct {
 	// TierWeights are the worth of a matched token by where its block lies, 0 to 1.
 	TierWeights TierWeights `yaml:"tier_weights"`
 	// ImbalanceTokens bounds how far a match is followed: a worker is passed over when its work plus the request's
@@ -20,14 +20,14 @@ type LongestMatch struct {
 	BlockSize int `yaml:"block_size"`
 }
 
-// DefaultLongestMatch returns kv_aware as it is defined, without a bound.
-func DefaultLongestMatch() LongestMatch {
+// DefaultKVAware returns kv_aware as it is defined, without a bound.
+func DefaultKVAware() KVAware {
 	w := DefaultTierWeights
-	return LongestMatch{TierWeights: TierWeights{w[0], w[1], w[2], w[3]}, EnableSpeculative: true}
+	return KVAware{TierWeights: TierWeights{w[0], w[1], w[2], w[3]}, EnableSpeculative: true}
 }
 
 // Validate returns all problems.
-func (p LongestMatch) Validate() error {
+func (p KVAware) Validate() error {
 	var wrong Problems
 	wrong.Section("tier_weights", p.TierWeights.Validate())
 	if p.TierWeights == (TierWeights{}) {
@@ -40,7 +40,7 @@ func (p LongestMatch) Validate() error {
 }
 
 // Spec returns the policy.
-func (p LongestMatch) Spec(name string) Spec {
+func (p KVAware) Spec(name string) Spec {
 	s := Spec{
 		Name:            name,
 		Scorers:         []Weighted{{"match", 1}},
@@ -54,6 +54,3 @@ func (p LongestMatch) Spec(name string) Spec {
 	}
 	return s
 }
-
-// KVAware is kv_aware with its defaults.
-func KVAware() Spec { return DefaultLongestMatch().Spec("kv_aware") }

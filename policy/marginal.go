@@ -35,7 +35,7 @@ type Marginal struct {
 // DefaultMarginal returns the parameters we recommend.
 func DefaultMarginal() Marginal {
 	return Marginal{
-		Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: 2500 * time.Millisecond, TierWeights: DefaultLongestMatch().TierWeights,
+		Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: 2500 * time.Millisecond, TierWeights: DefaultKVAware().TierWeights,
 	}
 }
 

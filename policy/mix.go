@@ -18,7 +18,7 @@ type Mix struct {
 
 // DefaultMix returns a mix without filters and scorers.
 func DefaultMix() Mix {
-	return Mix{Filters: []string{}, Scorers: []Weighted{}, Picker: "best", TierWeights: DefaultLongestMatch().TierWeights}
+	return Mix{Filters: []string{}, Scorers: []Weighted{}, Picker: "best", TierWeights: DefaultKVAware().TierWeights}
 }
 
 // Validate returns all problems.

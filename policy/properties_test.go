@@ -21,7 +21,7 @@ var kinds = policy.Join(policy.Own(), peers.Kinds())
 
 // specs are the built-in policies, and kv_aware with a bound.
 func specs() []policy.Spec {
-	bounded := policy.KVAware()
+	bounded := policy.DefaultKVAware().Spec("kv_aware")
 	bounded.Name, bounded.ImbalanceTokens = "kv_aware bounded", policy.DefaultImbalanceTokens
 	return append(kinds.BuiltIn(), bounded)
 }

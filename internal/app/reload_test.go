@@ -118,8 +118,8 @@ func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
 		c.Body.MaxBytes++
 		c.Gateway.Attempts++
 		c.Routing.MaxRequests = 9
-		c.Policies = []config.Policy{{Name: "coarse", Type: "kv_aware", Parameters: &policy.LongestMatch{
-			TierWeights: policy.DefaultLongestMatch().TierWeights, BlockSize: 64}}}
+		c.Policies = []config.Policy{{Name: "coarse", Type: "kv_aware", Parameters: &policy.KVAware{
+			TierWeights: policy.DefaultKVAware().TierWeights, BlockSize: 64}}}
 		c.Policy = "coarse"
 	}
 	for range 2 { // it is not in force the second time either

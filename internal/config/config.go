@@ -130,7 +130,7 @@ func Default() Config {
 		Models:          []inprocess.Path{},
 		Admin:           admin.DefaultConfig(),
 		Routing: Routing{
-			TierWeights:     policy.DefaultLongestMatch().TierWeights,
+			TierWeights:     policy.DefaultKVAware().TierWeights,
 			ImbalanceTokens: policy.DefaultImbalanceTokens,
 			SpeculativeTTL:  2 * time.Second,
 			ApproximateTTL:  2 * time.Minute,

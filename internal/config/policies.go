@@ -23,7 +23,7 @@ type Policy struct {
 func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 	p := k.Defaults()
 	switch p := p.(type) {
-	case *policy.LongestMatch:
+	case *policy.KVAware:
 		p.TierWeights, p.ImbalanceTokens = r.TierWeights, r.ImbalanceTokens
 	case *policy.Mix:
 		p.TierWeights = r.TierWeights

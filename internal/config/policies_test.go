@@ -24,11 +24,11 @@ func load(t *testing.T, file string) *Config {
 
 func TestPoliciesTakeTheirDefaultsFromRouting(t *testing.T) {
 	cfg := load(t, "policies.yaml")
-	unbounded := cfg.Policies[0].Parameters.(*policy.LongestMatch)
+	unbounded := cfg.Policies[0].Parameters.(*policy.KVAware)
 	if unbounded.ImbalanceTokens != 0 || unbounded.TierWeights.CPU != 0.5 || !unbounded.EnableSpeculative {
 		t.Errorf("unbounded: %+v", unbounded)
 	}
-	gentle := cfg.Policies[1].Parameters.(*policy.LongestMatch)
+	gentle := cfg.Policies[1].Parameters.(*policy.KVAware)
 	if want := (policy.TierWeights{GPU: 1, CPU: 0.5, Disk: 0.05, Remote: 0.1}); gentle.ImbalanceTokens != 1000 || gentle.TierWeights != want {
 		t.Errorf("gentle: %+v", gentle)
 	}
@@ -70,7 +70,7 @@ func TestPoliciesKeepTheirParametersHoweverTheyAreWritten(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if p, ok := cfg.Parameters()["kv_aware"].(*policy.LongestMatch); !ok || p.ImbalanceTokens != 7 {
+		if p, ok := cfg.Parameters()["kv_aware"].(*policy.KVAware); !ok || p.ImbalanceTokens != 7 {
 			t.Errorf("%q: %+v", text, cfg.Parameters()["kv_aware"])
 		}
 	}

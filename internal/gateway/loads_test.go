@@ -75,7 +75,7 @@ func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken 
 		t.Cleanup(func() { _ = server.Close(); <-done })
 		x.fleet.Put("http://"+address, fleet.Facts{Engine: fleet.EngineSGLang, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, CanTokenize: true})
 	}
-	router, err := warmpath.New(warmpath.Options{Fleet: x.fleet, Policy: policy.KVAware()})
+	router, err := warmpath.New(warmpath.Options{Fleet: x.fleet, Policy: policy.DefaultKVAware().Spec("kv_aware")})
 	if err != nil {
 		t.Fatal(err)
 	}

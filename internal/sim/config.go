@@ -337,7 +337,7 @@ func ParsePolicy(s string) (policy.Spec, error) {
 	case spec.NeedsTarget:
 		return spec, fmt.Errorf("policy %q: no request of a workload names its worker", name)
 	}
-	if name == policy.KVAware().Name && !strings.Contains(text, "imbalance_tokens=") {
+	if name == "kv_aware" && !strings.Contains(text, "imbalance_tokens=") {
 		spec.ImbalanceTokens = policy.DefaultImbalanceTokens
 	}
 	spec.Name = s

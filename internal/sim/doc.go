@@ -2,7 +2,7 @@
 // warmpath.Router with its index, policies and fleet, through the same calls as the gateway's. A run is repeatable bit
 // for bit: it has one goroutine, one clock and seeded randomness.
 //
-//	cfg := sim.Config{Workload: w, Policy: policy.KVAware(), Groups: []sim.Group{{Count: 8, Profile: profile}}}
+//	cfg := sim.Config{Workload: w, Policy: policy.DefaultKVAware().Spec("kv_aware"), Groups: []sim.Group{{Count: 8, Profile: profile}}}
 //	run, err := sim.Run(ctx, cfg, nil)
 //
 // What is modelled and what is not: docs/simulator.md, and [Config.Assumptions] for a report.

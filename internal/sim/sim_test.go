@@ -373,7 +373,7 @@ func TestAThousandWorkersAndManyRanks(t *testing.T) {
 }
 
 func TestMistakesAreAllReported(t *testing.T) {
-	_, err := Run(context.Background(), Config{Rate: -1, Routers: 100, Loss: 2, Queue: 3, QueueOrder: "fair", Policy: policy.KVAware()}, nil)
+	_, err := Run(context.Background(), Config{Rate: -1, Routers: 100, Loss: 2, Queue: 3, QueueOrder: "fair", Policy: policy.DefaultKVAware().Spec("kv_aware")}, nil)
 	if err == nil {
 		t.Fatal("a configuration of mistakes was accepted")
 	}

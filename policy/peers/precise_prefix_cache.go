@@ -28,7 +28,7 @@ type PrecisePrefixCache struct {
 // DefaultPrecisePrefixCache returns the weights of llm-d's published measurement.
 func DefaultPrecisePrefixCache() PrecisePrefixCache {
 	return PrecisePrefixCache{
-		PrefixWeight: 3, QueueWeight: 2, KVCacheWeight: 2, TierWeights: policy.DefaultLongestMatch().TierWeights, SpeculativeIndexing: true,
+		PrefixWeight: 3, QueueWeight: 2, KVCacheWeight: 2, TierWeights: policy.DefaultKVAware().TierWeights, SpeculativeIndexing: true,
 		Picker: "max_score",
 	}
 }

@@ -27,7 +27,7 @@ type PredictedTTFT struct {
 // DefaultPredictedTTFT returns the times of a dense 32B model on two H100.
 func DefaultPredictedTTFT() PredictedTTFT {
 	t := fleet.DefaultTiming
-	return PredictedTTFT{Learned: true, TokenMs: t.Token, AttentionMs: t.Attention, BaseMs: t.Base, TierWeights: policy.DefaultLongestMatch().TierWeights}
+	return PredictedTTFT{Learned: true, TokenMs: t.Token, AttentionMs: t.Attention, BaseMs: t.Base, TierWeights: policy.DefaultKVAware().TierWeights}
 }
 
 // Validate returns all problems.
