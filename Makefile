@@ -46,7 +46,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 
 interop: ## tests with real libzmq and the official OpenAI client; installs what it needs (see test/interop.sh)
 	bash test/interop.sh
-	WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/zmtp/... ./kvevent/... ./kvfeed/...
+	WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/zmtp/... ./kvfeed/...
 	$(GO) test -count=1 -run OpenAI ./test/binary
 
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects

@@ -6,7 +6,7 @@
 // index can refuse a block instead of guessing. [Sequence] distinguishes a gap, a duplicate and a restarted engine.
 // [Wire] writes the same payloads, for mock engines and publishers.
 //
-// It does not know sockets (package kvevent/zmq), Warmpath's block keys (package block), the index (package kvindex),
+// It does not know sockets and sequence numbers on them (package kvfeed), Warmpath's block keys (package block), the index (package kvindex),
 // or which engine a worker runs: it recognizes every format by its bytes alone.
 //
 //	var d kvevent.Decoder

@@ -8,14 +8,13 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // bound is the handler of one stream of an engine that connected to the router. The topic names the worker, the first
 // batch the rank. Until both are known, messages are dropped and count as missing history.
 type bound struct {
 	feed   *Feed
-	origin zmq.Origin
+	origin Origin
 
 	mu         sync.Mutex // guards what follows; the listener calls one method at a time, the feed may end the stream
 	f          *follower
@@ -25,7 +24,7 @@ type bound struct {
 }
 
 // accept accepts a stream of the listener.
-func (feed *Feed) accept(o zmq.Origin) (zmq.Handler, string) {
+func (feed *Feed) accept(o Origin) (Handler, string) {
 	if o.Address == "" {
 		feed.log.Warn("KV events refused: the topic must be kv@<host:port of the worker>@<model>", "topic", o.Topic, "peer", o.Peer)
 		return nil, ""
@@ -33,7 +32,7 @@ func (feed *Feed) accept(o zmq.Origin) (zmq.Handler, string) {
 	return &bound{feed: feed, origin: o}, ""
 }
 
-// Message implements zmq.Handler.
+// Message implements Handler.
 func (b *bound) Message(seq uint64, payload []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,8 +118,8 @@ func (b *bound) adopt(payload []byte) bool {
 	if !ok || feed.router.Generation(h) == 0 {
 		return false
 	}
-	s := feed.newStream(w, h, zmq.Source{Endpoint: "bound " + b.origin.Peer, Topic: b.origin.Topic})
-	s.wire = func() zmq.Stats { return zmq.Stats{} }
+	s := feed.newStream(w, h, fleet.EventSource{Endpoint: "bound " + b.origin.Peer, Topic: b.origin.Topic})
+	s.wire = func() StreamStats { return StreamStats{} }
 	s.model = b.origin.Model
 	if _, known := snap.Pool(s.model); !known {
 		s.model = ""
@@ -165,7 +164,7 @@ func workerAt(snap *fleet.Snapshot, address string) *fleet.Worker {
 	return byHost
 }
 
-// Restarted implements zmq.Handler.
+// Restarted implements Handler.
 func (b *bound) Restarted(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -175,7 +174,7 @@ func (b *bound) Restarted(why string) {
 	}
 }
 
-// Lost implements zmq.Handler.
+// Lost implements Handler.
 func (b *bound) Lost(from, to uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,14 +184,14 @@ func (b *bound) Lost(from, to uint64) {
 	}
 }
 
-// Unnumbered implements zmq.Unnumbered. It passes the call on with the first message, when the holder is known.
+// Unnumbered implements Unnumbered. It passes the call on with the first message, when the holder is known.
 func (b *bound) Unnumbered() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unnumbered, b.first = true, false
 }
 
-// Complete implements zmq.Handler.
+// Complete implements Handler.
 func (b *bound) Complete() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,7 +200,7 @@ func (b *bound) Complete() {
 	}
 }
 
-// State implements zmq.Handler. The stream ends with its connection: a new one begins without history.
+// State implements Handler. The stream ends with its connection: a new one begins without history.
 func (b *bound) State(connected bool, err error) {
 	b.mu.Lock()
 	f, feed := b.f, b.feed

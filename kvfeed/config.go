@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // Config are the settings of a [Feed]. A zero field means its default. The tags are the names in the section "events"
@@ -38,8 +37,8 @@ type Config struct {
 	// an engine's blocks are smaller, because the router then uses the smaller size. Default 0: no warning.
 	BlockSize int `yaml:"-"`
 	// ZMQ are the settings of each stream: times, retries, and bounds of memory. The ranks of a worker share PendingBytes
-	// and MaxMessage. Default zmq.DefaultConfig.
-	ZMQ zmq.Config `yaml:"-"`
+	// and MaxMessage. Default DefaultStreamConfig.
+	ZMQ StreamConfig `yaml:"-"`
 }
 
 // DefaultConfig returns a Config with each default in its field. It means the same as Config{}.
@@ -70,13 +69,13 @@ const (
 )
 
 // wire returns the bounds of one stream: the ranks of a worker share the memory that one worker may take.
-func (c *Config) wire(ranks int) zmq.Config {
+func (c *Config) wire(ranks int) StreamConfig {
 	cfg := c.ZMQ
 	if cfg.PendingBytes <= 0 {
-		cfg.PendingBytes = zmq.DefaultConfig.PendingBytes
+		cfg.PendingBytes = DefaultStreamConfig.PendingBytes
 	}
 	if cfg.MaxMessage <= 0 {
-		cfg.MaxMessage = zmq.DefaultConfig.MaxMessage
+		cfg.MaxMessage = DefaultStreamConfig.MaxMessage
 	}
 	cfg.PendingBytes = max(cfg.PendingBytes/ranks, min(cfg.PendingBytes, leastPending))
 	cfg.MaxMessage = max(cfg.MaxMessage/ranks, min(cfg.MaxMessage, leastMessage))

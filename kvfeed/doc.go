@@ -12,7 +12,7 @@
 // requests carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent.
 //
 // The package knows what gaps of a stream and missing fields of an event mean for the claims of the index. It does not
-// know the bytes on the wire (kvevent and kvevent/zmq do), where workers come from, and how requests are routed.
+// know the encoding of events (kvevent), the ZeroMQ protocol, where workers come from, and how requests are routed.
 //
 // # What it guarantees
 //

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
@@ -27,7 +27,7 @@ func Example() {
 	for i := range prompt {
 		prompt[i] = block.Token(1000 + i)
 	}
-	engine := zmq.NewPublisher(zmq.PublisherConfig{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://127.0.0.1:*"})
+	engine := mockengine.NewPublisher(mockengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://127.0.0.1:*"})
 	if err := engine.Listen(); err != nil {
 		panic(err)
 	}

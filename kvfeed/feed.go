@@ -12,7 +12,6 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // Feed follows the events of every holder of a router's fleet. Make it with [New]. Run is called once. The other
@@ -23,7 +22,7 @@ type Feed struct {
 	fleet    *fleet.Fleet
 	config   Config
 	log      *slog.Logger
-	listener *zmq.Listener           // nil: none
+	listener *Listener               // nil: none
 	used     sync.Map                // place → *atomic.Uint32 of kvevent.Keys
 	extras   sync.Map                // place → *extras
 	present  map[fleet.Holder]uint64 // of the last snapshot, with their workers' incarnations; reconcile's alone
@@ -59,7 +58,7 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	}
 	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
 	if c.Listen != "" {
-		feed.listener = zmq.NewListener(c.Listen, c.ZMQ, feed.accept)
+		feed.listener = NewListener(c.Listen, c.ZMQ, feed.accept)
 	}
 	return feed
 }
@@ -219,7 +218,7 @@ func (feed *Feed) list() []*follower {
 // reconcile starts, stops and replaces streams so that they match the snapshot.
 func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 	feed.forgetAbsent(snap)
-	wanted := map[fleet.Holder]zmq.Source{}
+	wanted := map[fleet.Holder]fleet.EventSource{}
 	for _, w := range snap.Workers() {
 		adapters := false
 		for _, model := range w.Facts.Models {
@@ -232,7 +231,7 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		}
 		for _, e := range w.Facts.Events {
 			if h, ok := w.Rank(e.Rank); ok {
-				wanted[h] = zmq.Source{Endpoint: e.Endpoint, Replay: e.Replay, Topic: e.Topic}
+				wanted[h] = e
 			}
 		}
 	}
@@ -306,7 +305,7 @@ func (s *stream) outdated(w *fleet.Worker) bool {
 	return s.engine != w.Facts.Engine || s.ranks != w.Facts.Ranks || s.version != w.Facts.Version
 }
 
-func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source zmq.Source) *stream {
+func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source fleet.EventSource) *stream {
 	rank := feed.fleet.Snapshot().Rank(h)
 	s := &stream{
 		router: feed.router, fleet: feed.fleet, config: &feed.config,
@@ -336,7 +335,7 @@ func (feed *Feed) turnOf(id fleet.WorkerID) *sync.Mutex {
 
 // begin follows a holder's own endpoint.
 func (feed *Feed) begin(ctx context.Context, s *stream) {
-	sub := zmq.NewSubscriber(s.source, feed.config.wire(s.ranks), s)
+	sub := NewSubscriber(s.source, feed.config.wire(s.ranks), s)
 	s.wire = sub.Stats
 	sctx, cancel := context.WithCancel(ctx)
 	stop := func() {

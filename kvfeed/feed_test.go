@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // quick are settings for the loopback.
-var quick = zmq.Config{
+var quick = StreamConfig{
 	ReplayTimeout: 10 * time.Second, ReplayTime: time.Minute, Verify: 200 * time.Millisecond,
 	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
 }
@@ -63,9 +63,9 @@ func (r *rig) run() (stop func()) {
 }
 
 // publish runs a publisher until the returned function is called.
-func publish(t *testing.T, c zmq.PublisherConfig) (p *zmq.Publisher, stop func()) {
+func publish(t *testing.T, c mockengine.PublisherConfig) (p *mockengine.Publisher, stop func()) {
 	t.Helper()
-	p = zmq.NewPublisher(c)
+	p = mockengine.NewPublisher(c)
 	if err := p.Listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,14 +93,14 @@ func vllm(t testing.TB, events ...kvevent.Event) []byte {
 	return wire(t, "vllm-0.32.0", batch(events...))
 }
 
-func followed(p *zmq.Publisher) fleet.Facts {
+func followed(p *mockengine.Publisher) fleet.Facts {
 	f := facts(fleet.EngineVLLM, 16)
 	f.Events = []fleet.EventSource{{Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint()}}
 	return f
 }
 
 func TestRouterThatStartsLateLearnsTheHistory(t *testing.T) {
-	p, _ := publish(t, zmq.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
+	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
 	for i := range 200 {
 		p.Publish(vllm(t, stored(i, 0, 64, 16)))
 	}
@@ -132,7 +132,7 @@ func TestRouterThatStartsLateLearnsTheHistory(t *testing.T) {
 }
 
 func TestWithoutReplayHistoryIsMissingUntilAReset(t *testing.T) {
-	p, _ := publish(t, zmq.PublisherConfig{Endpoint: anyPort})
+	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
 	p.Publish(vllm(t, stored(1, 0, 64, 16)))
 	r := newRig(t, Config{ZMQ: quick})
 	f := followed(p)
@@ -153,7 +153,7 @@ func TestWithoutReplayHistoryIsMissingUntilAReset(t *testing.T) {
 }
 
 func TestEngineThatRestartsIsForgotten(t *testing.T) {
-	p, stop := publish(t, zmq.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
+	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
 	f := followed(p)
 	for i := range 20 {
 		p.Publish(vllm(t, stored(i, 0, 64, 16)))
@@ -164,7 +164,7 @@ func TestEngineThatRestartsIsForgotten(t *testing.T) {
 	r.eventually("the first engine", func() bool { return r.match(prompt(19, 100)) == 64 })
 	stop()
 	r.eventually("disconnected", func() bool { return !r.feed.Stats()[0].Connected })
-	q, _ := publish(t, zmq.PublisherConfig{Endpoint: f.Events[0].Endpoint, Replay: f.Events[0].Replay})
+	q, _ := publish(t, mockengine.PublisherConfig{Endpoint: f.Events[0].Endpoint, Replay: f.Events[0].Replay})
 	q.Publish(vllm(t, stored(50, 0, 64, 16)))
 	r.eventually("the second engine", func() bool { return r.match(prompt(50, 100)) == 64 })
 	r.eventually("exact", r.hasTrust(0, fleet.TrustExact, ""))
@@ -179,11 +179,11 @@ func TestEngineThatRestartsIsForgotten(t *testing.T) {
 }
 
 func TestRanksAreFollowedApart(t *testing.T) {
-	var ranks [2]*zmq.Publisher
+	var ranks [2]*mockengine.Publisher
 	f := facts(fleet.EngineVLLM, 16)
 	f.Ranks = 2
 	for i := range ranks {
-		ranks[i], _ = publish(t, zmq.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
+		ranks[i], _ = publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
 		b := batch(stored(i, 0, 64, 16))
 		b.Rank = i
 		ranks[i].Publish(wire(t, "vllm-0.32.0", b))
@@ -206,7 +206,7 @@ func TestRanksAreFollowedApart(t *testing.T) {
 }
 
 func TestFleetThatChangesIsFollowed(t *testing.T) {
-	p, _ := publish(t, zmq.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
+	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
 	p.Publish(vllm(t, stored(1, 0, 128, 32)))
 	r := newRig(t, Config{ZMQ: quick})
 	r.run()
@@ -240,7 +240,7 @@ func TestFleetThatChangesIsFollowed(t *testing.T) {
 }
 
 func TestUnreachableEventsAreApproximate(t *testing.T) {
-	p, stop := publish(t, zmq.PublisherConfig{Endpoint: anyPort})
+	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
 	f := followed(p)
 	stop()
 	r := newRig(t, Config{ZMQ: quick})
@@ -255,7 +255,7 @@ func TestEnginesThatDialAreFollowed(t *testing.T) {
 	r.eventually("listening", func() bool { return !strings.HasSuffix(r.feed.ListenEndpoint(), ":0") })
 	f := facts(fleet.EngineVLLM, 16)
 	r.fleet.Put(workerURL, f)
-	p, stop := publish(t, zmq.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
+	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
 	r.eventually("a live event", func() bool {
 		p.Publish(vllm(t, stored(1, 0, 64, 16)))
 		return r.match(prompt(1, 100)) == 64
@@ -275,14 +275,14 @@ func TestEnginesThatDialAreFollowed(t *testing.T) {
 }
 
 func TestAnEngineThatConnectsReplacesAnEndpointWithoutAnswer(t *testing.T) {
-	dead, stop := publish(t, zmq.PublisherConfig{Endpoint: anyPort})
+	dead, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
 	f := followed(dead)
 	stop()
 	r := newRig(t, Config{ZMQ: quick, Listen: anyPort})
 	r.run()
 	r.fleet.Put(workerURL, f)
 	r.eventually("approximate", r.hasTrust(0, fleet.TrustApproximate, "cannot be reached"))
-	p, _ := publish(t, zmq.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
+	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
 	r.eventually("a live event", func() bool {
 		p.Publish(vllm(t, stored(1, 0, 64, 16)))
 		return r.match(prompt(1, 100)) == 64
@@ -290,7 +290,7 @@ func TestAnEngineThatConnectsReplacesAnEndpointWithoutAnswer(t *testing.T) {
 }
 
 func TestListenerThatCannotListenIsAnError(t *testing.T) {
-	p, _ := publish(t, zmq.PublisherConfig{Endpoint: anyPort})
+	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
 	r := newRig(t, Config{Listen: p.Endpoint()})
 	if err := r.feed.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for KV events") {
 		t.Errorf("error %v", err)
@@ -298,7 +298,7 @@ func TestListenerThatCannotListenIsAnError(t *testing.T) {
 }
 
 func TestLossyWireLosesNoBlock(t *testing.T) {
-	p, _ := publish(t, zmq.PublisherConfig{Endpoint: anyPort, Replay: anyPort, Seed: 3})
+	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort, Seed: 3})
 	p.DropShare(0.05)
 	p.LoseReplay(0.3)
 	r := newRig(t, Config{ZMQ: quick})

@@ -6,7 +6,6 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // TestGuessesFromRequestsEndAtTheFirstContact: before the stream is up, a dispatched prompt counts as cached
@@ -21,8 +20,8 @@ func TestGuessesFromRequestsEndAtTheFirstContact(t *testing.T) {
 	id := r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
 	r.fleet.SetHealth(id, true, "")
 	worker := r.fleet.Snapshot().Workers()[0]
-	s := r.feed.newStream(worker, worker.Holders[0], zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
-	s.wire = func() zmq.Stats { return zmq.Stats{} }
+	s := r.feed.newStream(worker, worker.Holders[0], fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557"})
+	s.wire = func() StreamStats { return StreamStats{} }
 
 	predicted := func() int {
 		d, err := r.router.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: prompt(1, 100), Now: time.Now().UnixNano()})

@@ -7,8 +7,8 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/internal/network"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -17,8 +17,8 @@ import (
 func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := network.NewMemory()
-		p, _ := publish(t, zmq.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")})
-		r := newRig(t, Config{ZMQ: zmq.Config{Network: world.Host("10.0.0.1")}})
+		p, _ := publish(t, mockengine.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")})
+		r := newRig(t, Config{ZMQ: StreamConfig{Network: world.Host("10.0.0.1")}})
 		r.fleet.Put(workerURL, followed(p))
 		r.run()
 		synctest.Wait()
@@ -35,7 +35,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 		if trust, match := view(); trust != fleet.TrustExact || match != 64 {
 			t.Fatalf("trust %v, match %d", trust, match)
 		}
-		p.SetFaults(zmq.Faults{ReplayPause: 400 * time.Millisecond})
+		p.SetFaults(mockengine.PublisherFaults{ReplayPause: 400 * time.Millisecond})
 		p.DropNext(1000)
 		for i := range 1000 {
 			p.Publish(vllm(t, stored(2+i, 0, 16, 16)))
@@ -52,10 +52,10 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 				t.Fatalf("%v after %v, with %d tokens of removed blocks", trust, time.Since(began), match)
 			}
 		}
-		if limit := zmq.DefaultConfig.RecoveryTime + zmq.DefaultConfig.ReplayTimeout; given < time.Second || given > limit {
+		if limit := DefaultStreamConfig.RecoveryTime + DefaultStreamConfig.ReplayTimeout; given < time.Second || given > limit {
 			t.Errorf("the recovery was given up after %v, want at most %v", given, limit)
 		}
-		p.SetFaults(zmq.Faults{})
+		p.SetFaults(mockengine.PublisherFaults{})
 		testenv.Pass(time.Minute)
 		if trust, match := view(); trust != fleet.TrustExact || match != 0 {
 			t.Errorf("the replay works again: trust %v, match %d", trust, match)

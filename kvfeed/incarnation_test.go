@@ -8,7 +8,6 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -105,7 +104,7 @@ func TestAnnouncedBlocksStayWhenAnotherProcessIsFound(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	r.feed.streams[s.holder] = &follower{stream: s, stop: func() {}, done: make(chan struct{}), bound: true}
-	s.source = zmq.Source{}
+	s.source = fleet.EventSource{}
 	s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
 	r.fleet.Refused(s.worker)
 	if !r.fleet.Answered(s.worker, fleet.Signs{}) {

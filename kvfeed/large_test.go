@@ -10,7 +10,6 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -104,7 +103,7 @@ func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
 		w := r.fleet.Snapshot().Workers()[0]
 		var streams [2]*stream
 		for i := range streams {
-			streams[i] = r.feed.newStream(w, w.Holders[i], zmq.Source{})
+			streams[i] = r.feed.newStream(w, w.Holders[i], fleet.EventSource{})
 			r.feed.streams[w.Holders[i]] = &follower{stream: streams[i]}
 		}
 		slow, busy := streams[0], streams[1]

@@ -12,7 +12,6 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -71,8 +70,8 @@ func (r *rig) stream(f fleet.Facts) *stream {
 
 // follow returns the stream of a worker's first rank, connected and whole.
 func (r *rig) follow(w *fleet.Worker) *stream {
-	s := r.feed.newStream(w, w.Holders[0], zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
-	s.wire = func() zmq.Stats { return zmq.Stats{} }
+	s := r.feed.newStream(w, w.Holders[0], fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557"})
+	s.wire = func() StreamStats { return StreamStats{} }
 	s.State(true, nil)
 	s.Complete()
 	return s

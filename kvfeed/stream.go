@@ -13,11 +13,10 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// stream applies the events of one holder: it is the zmq.Handler of the holder's subscriber. One goroutine calls the
+// stream applies the events of one holder: it is the Handler of the holder's subscriber. One goroutine calls the
 // handler's methods in order; the feed checks the stream from another.
 type stream struct {
 	router  *warmpath.Router
@@ -30,12 +29,12 @@ type stream struct {
 	rank    int
 	ranks   int // of the worker, used or not
 	engine  fleet.Engine
-	source  zmq.Source
+	source  fleet.EventSource
 	version string         // of the engine
 	model   string         // from the topic of a bound stream; "" is the worker's base model
 	used    *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
 	extras  *extras        // values of extra_key among them
-	wire    func() zmq.Stats
+	wire    func() StreamStats
 
 	began      atomic.Int64  // when the present call of the handler began or last made progress, Unix nanoseconds; 0: none
 	moved      atomic.Int64  // when a call of the handler last made progress or ended, Unix nanoseconds
@@ -183,7 +182,7 @@ func (s *stream) rest() {
 	s.began.Store(0)
 }
 
-// Message applies one message. It implements zmq.Handler.
+// Message applies one message. It implements Handler.
 func (s *stream) Message(seq uint64, payload []byte) {
 	s.step()
 	defer s.rest()
@@ -379,7 +378,7 @@ func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	return changed
 }
 
-// Restarted forgets the holder, since its engine started again with an empty cache. It implements zmq.Handler.
+// Restarted forgets the holder, since its engine started again with an empty cache. It implements Handler.
 func (s *stream) Restarted(why string) {
 	s.step()
 	defer s.rest()
@@ -398,7 +397,7 @@ func (s *stream) Restarted(why string) {
 	s.assess(time.Now())
 }
 
-// Lost forgets the holder, since the missing messages may have removed blocks. It implements zmq.Handler.
+// Lost forgets the holder, since the missing messages may have removed blocks. It implements Handler.
 func (s *stream) Lost(from, to uint64) {
 	s.step()
 	defer s.rest()
@@ -416,7 +415,7 @@ func (s *stream) Lost(from, to uint64) {
 	s.assess(time.Now())
 }
 
-// Complete notes that the history is whole. It implements zmq.Handler.
+// Complete notes that the history is whole. It implements Handler.
 func (s *stream) Complete() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -427,7 +426,7 @@ func (s *stream) Complete() {
 	s.assess(time.Now())
 }
 
-// Behind notes whether the stream waits for missing messages. It implements zmq.CatchUp.
+// Behind notes whether the stream waits for missing messages. It implements CatchUp.
 func (s *stream) Behind(behind bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -435,7 +434,7 @@ func (s *stream) Behind(behind bool) {
 	s.assess(time.Now())
 }
 
-// Unnumbered records that messages carry no sequence numbers. It implements zmq.Unnumbered.
+// Unnumbered records that messages carry no sequence numbers. It implements Unnumbered.
 func (s *stream) Unnumbered() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -443,7 +442,7 @@ func (s *stream) Unnumbered() {
 	s.assess(time.Now())
 }
 
-// State records that the connection was made or lost. It implements zmq.Handler.
+// State records that the connection was made or lost. It implements Handler.
 func (s *stream) State(connected bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

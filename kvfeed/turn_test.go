@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // Only one stream of a worker waits for the index at a time: otherwise decisions, which wait there, too, would wait for
@@ -19,7 +18,7 @@ func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 	var streams []*stream
 	for _, w := range r.fleet.Snapshot().Workers() {
 		for _, h := range w.Holders {
-			streams = append(streams, r.feed.newStream(w, h, zmq.Source{}))
+			streams = append(streams, r.feed.newStream(w, h, fleet.EventSource{}))
 		}
 	}
 	waiting, other := streams[1], streams[3]

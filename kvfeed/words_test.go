@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 func TestAConfiguredBlockSizeThatIsNotUsedIsLogged(t *testing.T) {
@@ -36,18 +35,18 @@ func TestAConfiguredBlockSizeThatIsNotUsedIsLogged(t *testing.T) {
 }
 
 // unconnected returns a stream whose connection has not come up yet.
-func (r *rig) unconnected(source zmq.Source) *stream {
+func (r *rig) unconnected(source fleet.EventSource) *stream {
 	r.t.Helper()
 	r.fleet.SetHealth(r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16)), true, "")
 	w := r.fleet.Snapshot().Workers()[0]
 	s := r.feed.newStream(w, w.Holders[0], source)
-	s.wire = func() zmq.Stats { return zmq.Stats{} }
+	s.wire = func() StreamStats { return StreamStats{} }
 	return s
 }
 
 func TestAnEndpointWithoutAnswerIsLogged(t *testing.T) {
 	r := newRig(t, Config{})
-	s := r.unconnected(zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
+	s := r.unconnected(fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557"})
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connect: connection refused")}
 	s.State(false, refused)
 	r.trust(s.holder, fleet.TrustApproximate, "tcp://127.0.0.1:5557 cannot be reached (connect: connection refused); learned from requests")
@@ -75,14 +74,14 @@ func TestABrokenConnectionIsLoggedBriefly(t *testing.T) {
 
 func TestWithoutReplayTheHistoryIsUnknown(t *testing.T) {
 	r := newRig(t, Config{})
-	s := r.unconnected(zmq.Source{Endpoint: "tcp://127.0.0.1:5557"})
+	s := r.unconnected(fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557"})
 	s.State(true, nil)
 	r.trust(s.holder, fleet.TrustDegraded, "no replay endpoint")
 }
 
 func TestTheLogShowsTrustThatHasSettled(t *testing.T) {
 	r := newRig(t, Config{})
-	s := r.unconnected(zmq.Source{Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5657"})
+	s := r.unconnected(fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5657"})
 	s.State(true, nil) // history is being read
 	s.Complete()
 	if log := r.log.String(); strings.Count(log, "trust changed") != 1 || !strings.Contains(log, "from=approximate to=exact") {
@@ -94,7 +93,7 @@ func TestTheLogShowsTrustThatHasSettled(t *testing.T) {
 	}
 
 	r = newRig(t, Config{})
-	s = r.unconnected(zmq.Source{Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5657"})
+	s = r.unconnected(fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5657"})
 	s.State(true, nil)
 	s.look(time.Now().Add(6 * time.Second))
 	if log := r.log.String(); !strings.Contains(log, readingHistory) {

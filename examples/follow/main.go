@@ -15,12 +15,13 @@ import (
 	"os/signal"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 func main() {
-	var source zmq.Source
+	var source fleet.EventSource
 	flag.StringVar(&source.Endpoint, "events", "tcp://127.0.0.1:5557", "`ENDPOINT` of the engine's PUB socket")
 	flag.StringVar(&source.Replay, "replay", "", "`ENDPOINT` of its replay socket; without it, earlier events are not known")
 	flag.StringVar(&source.Topic, "topic", "", "`PREFIX` of the topic; empty for every message")
@@ -33,9 +34,9 @@ func main() {
 }
 
 // follow prints the events of source until ctx ends.
-func follow(ctx context.Context, source zmq.Source, out io.Writer) error {
+func follow(ctx context.Context, source fleet.EventSource, out io.Writer) error {
 	h := &handler{out: out, copies: map[place]int{}}
-	return zmq.NewSubscriber(source, zmq.DefaultConfig, h).Run(ctx)
+	return kvfeed.NewSubscriber(source, kvfeed.DefaultStreamConfig, h).Run(ctx)
 }
 
 // place is where a block is. An engine may have several copies of a block there, and announces each.
@@ -54,7 +55,7 @@ type handler struct {
 	batch   kvevent.Batch // reused: the events are valid until the next call of Decode
 }
 
-// Message implements [zmq.Handler].
+// Message implements [kvfeed.Handler].
 func (h *handler) Message(seq uint64, payload []byte) {
 	if err := h.decoder.Decode(payload, &h.batch); err != nil {
 		h.forget(fmt.Sprintf("message %d cannot be read and may have removed blocks: %v", seq, err))
@@ -109,10 +110,10 @@ func (h *handler) forget(why string) {
 	fmt.Fprintln(h.out, "forgotten:", why)
 }
 
-// Restarted implements [zmq.Handler].
+// Restarted implements [kvfeed.Handler].
 func (h *handler) Restarted(why string) { h.forget("the engine began again: " + why) }
 
-// Lost implements [zmq.Handler].
+// Lost implements [kvfeed.Handler].
 func (h *handler) Lost(from, to uint64) {
 	if to <= from {
 		h.forget(fmt.Sprintf("messages from %d on may be lost: the connection broke, and there is no replay", from))
@@ -121,10 +122,10 @@ func (h *handler) Lost(from, to uint64) {
 	h.forget(fmt.Sprintf("messages from %d up to, not including, %d are lost", from, to))
 }
 
-// Complete implements [zmq.Handler].
+// Complete implements [kvfeed.Handler].
 func (h *handler) Complete() { fmt.Fprintln(h.out, "the history is complete") }
 
-// State implements [zmq.Handler].
+// State implements [kvfeed.Handler].
 func (h *handler) State(connected bool, err error) {
 	state := "connected"
 	if !connected {

@@ -7,8 +7,9 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // lines collects what is printed, and calls complete when it says that the history is.
@@ -29,7 +30,7 @@ func TestTheBlocksOfAnEngineArePrinted(t *testing.T) {
 	var publishing sync.WaitGroup
 	defer publishing.Wait()
 	defer cancel()
-	engine := zmq.NewPublisher(zmq.PublisherConfig{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://127.0.0.1:*"})
+	engine := mockengine.NewPublisher(mockengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://127.0.0.1:*"})
 	if err := engine.Listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func TestTheBlocksOfAnEngineArePrinted(t *testing.T) {
 
 	following, stop := context.WithCancel(ctx)
 	out := &lines{complete: stop}
-	if err := follow(following, zmq.Source{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()}, out); err != nil {
+	if err := follow(following, fleet.EventSource{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()}, out); err != nil {
 		t.Fatal(err)
 	}
 	want := `connected

@@ -15,8 +15,8 @@ import (
 
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -157,7 +157,7 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 	for _, mib := range budgets {
 		t.Run(fmt.Sprintf("%d MiB", mib), func(t *testing.T) {
 			honest, liar := engine(t, nil), engine(t, nil)
-			stream := zmq.NewPublisher(zmq.PublisherConfig{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0"})
+			stream := mockengine.NewPublisher(mockengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0"})
 			if err := stream.Listen(); err != nil {
 				t.Fatal(err)
 			}

@@ -14,8 +14,9 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // listener keeps the state that a rank's events describe: copies of each hash by tier.
@@ -128,8 +129,8 @@ func listenTo(t testing.TB, s *Server, rank int) *listener {
 	t.Helper()
 	l := newListener(t)
 	source := s.Sources()[rank]
-	subscriber := zmq.NewSubscriber(zmq.Source{Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic},
-		zmq.Config{ReplayTimeout: 100 * time.Millisecond}, l)
+	subscriber := kvfeed.NewSubscriber(fleet.EventSource{Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic},
+		kvfeed.StreamConfig{ReplayTimeout: 100 * time.Millisecond}, l)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- subscriber.Run(ctx) }()

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/network"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // life is the engine between a start and an end: sockets, ranks and their requests.
@@ -153,7 +152,7 @@ func (l *life) reset() bool {
 func (l *life) applyEventFaults(f Faults) {
 	for _, r := range l.ranks {
 		if r.publisher != nil {
-			r.publisher.SetFaults(zmq.Faults{
+			r.publisher.SetFaults(PublisherFaults{
 				Drop: f.DropEvents, ReplayLoss: f.LoseReplay, ReplayEndLoss: f.LoseReplay, ReplayLimit: f.ReplayLimit,
 			})
 		}

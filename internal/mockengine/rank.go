@@ -13,15 +13,14 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/network"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // rank is one data-parallel rank: an engine model, the goroutine that steps it, and its publisher.
 type rank struct {
 	id        int
 	life      *life
-	publisher *zmq.Publisher // nil: no events
-	wake      chan struct{}  // signals a new request
+	publisher *Publisher    // nil: no events
+	wake      chan struct{} // signals a new request
 
 	mu     sync.Mutex // guards engine
 	engine *engine.Engine
@@ -80,7 +79,7 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 // replay.
 func (r *rank) openPublisher(known []EventSource, events, replay string) (EventSource, error) {
 	cfg := r.life.cfg
-	config := zmq.PublisherConfig{
+	config := PublisherConfig{
 		Topic:              cfg.Topic,
 		BufferSteps:        cfg.BufferSteps,
 		ReplayWithoutTopic: r.life.server.wire.oldReplay,
@@ -98,7 +97,7 @@ func (r *rank) openPublisher(known []EventSource, events, replay string) (EventS
 			return EventSource{}, err
 		}
 	}
-	p := zmq.NewPublisher(config)
+	p := NewPublisher(config)
 	if err := patiently(r.life.ctx, r.life.restarted, p.Listen); err != nil {
 		return EventSource{}, fmt.Errorf("open event sockets of rank %d: %w", r.id, err)
 	}

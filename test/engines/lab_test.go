@@ -13,8 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/mockengine"
-	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/kvfeed"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -67,11 +68,11 @@ func newLab(t *testing.T, url, events, replay string) *lab {
 	<-server.Ready()
 	source := server.Sources()[0]
 	known := &contents{ids: map[string]int{}}
-	follow := func(name, url string, src zmq.Source) *subject {
+	follow := func(name, url string, src fleet.EventSource) *subject {
 		s := &subject{name: name, url: url, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}, diary: newDiary(known)}
 		t.Cleanup(s.client.CloseIdleConnections)
 		running.Go(func() {
-			if err := zmq.NewSubscriber(src, zmq.DefaultConfig, s.diary).Run(ctx); err != nil {
+			if err := kvfeed.NewSubscriber(src, kvfeed.DefaultStreamConfig, s.diary).Run(ctx); err != nil {
 				t.Error(err)
 			}
 		})
@@ -84,8 +85,8 @@ func newLab(t *testing.T, url, events, replay string) *lab {
 		return s
 	}
 	return &lab{
-		real:   follow("vLLM", url, zmq.Source{Endpoint: events, Replay: replay}),
-		mock:   follow("mock", server.URL(), zmq.Source{Endpoint: source.Endpoint, Replay: source.Replay}),
+		real:   follow("vLLM", url, fleet.EventSource{Endpoint: events, Replay: replay}),
+		mock:   follow("mock", server.URL(), fleet.EventSource{Endpoint: source.Endpoint, Replay: source.Replay}),
 		server: server, random: rand.New(rand.NewPCG(7, 11)),
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // diary applies a rank's events from the first one on. The message of a failure shows with it whether the events agree
@@ -57,9 +58,9 @@ func (l *diary) State(_ bool, err error) {}
 // follow reads a rank's events from the first one that the engine still has.
 func (e *engine) follow(rank int) *diary {
 	l := &diary{copies: map[string]int{}, history: map[string][]string{}, doubled: map[string]bool{}}
-	sub := zmq.NewSubscriber(zmq.Source{
+	sub := kvfeed.NewSubscriber(fleet.EventSource{
 		Endpoint: fmt.Sprintf("tcp://%s:%d", e.ip, pubPort+rank), Replay: fmt.Sprintf("tcp://%s:%d", e.ip, replay+rank),
-	}, zmq.Config{Network: e.world.client}, l)
+	}, kvfeed.StreamConfig{Network: e.world.client}, l)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	_ = sub.Run(ctx)

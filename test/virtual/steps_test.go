@@ -13,7 +13,6 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/kvevent"
-	"github.com/warmpath/warmpath/kvevent/zmq"
 )
 
 // ports are the ports that a fault can affect.
@@ -303,7 +302,7 @@ func (e *engine) lieInEvents(how string) (end func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	publisher := zmq.NewPublisher(zmq.PublisherConfig{Endpoint: endpoint, Replay: replay, Network: e.host})
+	publisher := mockengine.NewPublisher(mockengine.PublisherConfig{Endpoint: endpoint, Replay: replay, Network: e.host})
 	if err := publisher.Listen(); err != nil {
 		return nil, err
 	}

@@ -1,10 +1,12 @@
-package zmq
+package kvfeed
 
 import (
 	"fmt"
 	"net"
 	"sync"
 	"testing"
+
+	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
 func listenSilently(t *testing.T, path string) {
@@ -74,7 +76,7 @@ func (g *accepted) find(address, model string, n int) []*diary {
 func startListener(t *testing.T, replay string) (*Listener, *accepted, func()) {
 	t.Helper()
 	g := &accepted{t: t, replay: replay, diaries: make(map[Origin]*diary)}
-	l := NewListener("tcp://127.0.0.1:0", quick, g.accept)
+	l := NewListener("tcp://127.0.0.1:0", quickStream, g.accept)
 	if err := l.Listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func TestManyEnginesConnectToOneListener(t *testing.T) {
 	var engines []*engine
 	for i := range 5 {
 		topic := fmt.Sprintf("kv@10.0.0.%d:8000@m", i/2) // two ranks share an address
-		e := startEngine(t, fmt.Sprint(i), PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})
+		e := startEngine(t, fmt.Sprint(i), mockengine.PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})
 		e.untilHeard(t)
 		e.publish(100)
 		engines = append(engines, e)
@@ -111,20 +113,20 @@ func TestManyEnginesConnectToOneListener(t *testing.T) {
 		t.Errorf("lost %v", d.lost)
 	}
 	d.mu.Unlock()
-	e := startEngine(t, "new", PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: "kv@10.0.0.2:8000@m"})
+	e := startEngine(t, "new", mockengine.PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: "kv@10.0.0.2:8000@m"})
 	e.untilHeard(t)
 	g.find("10.0.0.2:8000", "m", 2)
 }
 
 func TestAListenersStreamsAreReplayed(t *testing.T) {
-	e := NewPublisher(PublisherConfig{Endpoint: nobody(t), Replay: "tcp://127.0.0.1:0", Connect: true, Topic: "kv@a:1@m"})
+	e := mockengine.NewPublisher(mockengine.PublisherConfig{Endpoint: nobody(t), Replay: "tcp://127.0.0.1:0", Connect: true, Topic: "kv@a:1@m"})
 	if err := e.Listen(); err != nil {
 		t.Fatal(err)
 	}
 	g := &accepted{t: t, replay: e.ReplayEndpoint(), diaries: make(map[Origin]*diary)}
-	l := NewListener(e.Endpoint(), quick, g.accept)
+	l := NewListener(e.Endpoint(), quickStream, g.accept)
 	stop := runUntilStopped(t, l.Run)
-	p := &engine{e, "a", runUntilStopped(t, e.Run)}
+	p := &engine{e, mockengine.PublisherConfig{}, "a", runUntilStopped(t, e.Run)}
 	p.publish(100)
 	p.untilHeard(t)
 	d := g.find("a:1", "m", 1)[0]
@@ -144,7 +146,7 @@ func TestAListenersStreamsAreReplayed(t *testing.T) {
 func TestAListenerRefusesStreams(t *testing.T) {
 	l, g, _ := startListener(t, "")
 	for _, topic := range []string{"kv@a:1@unwanted", "kv@nonsense"} {
-		e := startEngine(t, "a", PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})
+		e := startEngine(t, "a", mockengine.PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})
 		e.untilHeard(t)
 		e.publish(1)
 	}
@@ -152,7 +154,7 @@ func TestAListenerRefusesStreams(t *testing.T) {
 	if st := l.Stats(); st.Refused < 4 || st.Streams != 0 || len(g.diaries) != 0 {
 		t.Errorf("stats %+v, %d streams", st, len(g.diaries))
 	}
-	if err := NewListener("tcp://nowhere", Config{}, g.accept).Run(t.Context()); err == nil {
+	if err := NewListener("tcp://nowhere", StreamConfig{}, g.accept).Run(t.Context()); err == nil {
 		t.Error("a bad endpoint is accepted")
 	}
 }

@@ -1,9 +1,11 @@
-package zmq
+package kvfeed
 
 import (
 	"encoding/binary"
 	"fmt"
 	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // counter is a Handler that counts.
@@ -17,7 +19,7 @@ func (c *counter) State(bool, error)                {}
 
 // inOrder returns a function that feeds a stream its next message.
 func inOrder(h Handler, size int) (feed func()) {
-	s := newStream(quick.withDefaults(), "", h)
+	s := newSequence(quickStream.withDefaults(), "", h)
 	s.connect()
 	parts := [][]byte{[]byte("kv-events"), make([]byte, 8), make([]byte, size)}
 	seq := uint64(0)
@@ -81,8 +83,8 @@ func newWaiter() *waiter { return &waiter{done: make(chan struct{})} }
 
 func (w *waiter) Complete() { close(w.done) }
 
-func subscribeTo(b *testing.B, src Source, h Handler) (*Subscriber, func()) {
+func subscribeTo(b *testing.B, src fleet.EventSource, h Handler) (*Subscriber, func()) {
 	b.Helper()
-	s := NewSubscriber(src, quick, h)
+	s := NewSubscriber(src, quickStream, h)
 	return s, runUntilStopped(b, s.Run)
 }

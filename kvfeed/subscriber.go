@@ -1,22 +1,23 @@
-package zmq
+package kvfeed
 
 import (
 	"context"
 	"fmt"
 	"sync"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
 // Subscriber follows one Source. Run may be called once; Stats at any time.
 type Subscriber struct {
-	src    Source
-	stream *stream
+	src    fleet.EventSource
+	stream *sequence
 }
 
 // NewSubscriber returns a Subscriber that follows src and calls h. It starts nothing.
-func NewSubscriber(src Source, cfg Config, h Handler) *Subscriber {
-	return &Subscriber{src, newStream(cfg.withDefaults(), src.Replay, h)}
+func NewSubscriber(src fleet.EventSource, cfg StreamConfig, h Handler) *Subscriber {
+	return &Subscriber{src, newSequence(cfg.withDefaults(), src.Replay, h)}
 }
 
 // Run follows the source until ctx ends; that is no error. An invalid endpoint is an error. If nothing answers at an
@@ -49,5 +50,5 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	return socket.Run(ctx)
 }
 
-// Stats returns the counters.
-func (s *Subscriber) Stats() Stats { return s.stream.snapshot() }
+// Stats returns the sequenceCounters.
+func (s *Subscriber) Stats() StreamStats { return s.stream.snapshot() }

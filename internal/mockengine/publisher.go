@@ -1,4 +1,4 @@
-package zmq
+package mockengine
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -13,6 +14,9 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
+
+// endSeq is the sequence number of a replay's end marker, whose payload is empty.
+const endSeq = math.MaxUint64
 
 // PublisherConfig are the settings of a Publisher.
 type PublisherConfig struct {
@@ -32,8 +36,8 @@ type PublisherConfig struct {
 	Network network.Network
 }
 
-// Faults are faults that a Publisher makes on purpose. Shares are probabilities, 0 to 1.
-type Faults struct {
+// PublisherFaults are faults that a Publisher makes on purpose. Shares are probabilities, 0 to 1.
+type PublisherFaults struct {
 	Drop          float64       // share of messages that subscribers do not get, and that can be replayed
 	ReplayLoss    float64       // share of a replay's messages that are left out
 	ReplayLimit   int           // messages after which a replay stops without its end marker; 0: no limit
@@ -51,7 +55,7 @@ type Publisher struct {
 	router   *zmtp.Socket // nil: no replay
 	next     uint64       // sequence number of the next message
 	buffer   [][]byte     // payload of message seq at seq % BufferSteps
-	faults   Faults
+	faults   PublisherFaults
 	dropNext int
 	random   *rand.Rand
 	stats    PublisherStats
@@ -61,6 +65,7 @@ type Publisher struct {
 type PublisherStats struct {
 	Published   uint64 // messages; also the next sequence number
 	Subscribers int
+	Sent        uint64 // messages written to subscribers, once for each subscriber
 	Faulted     uint64 // messages withheld by a fault
 	Slow        uint64 // messages withheld from slow subscribers, once for each subscriber
 	Replays     uint64 // requests answered
@@ -95,7 +100,7 @@ func (p *Publisher) Listen() error {
 	}
 	var router *zmtp.Socket
 	if p.cfg.Replay != "" {
-		router, err = zmtp.New(zmtp.ROUTER, p.cfg.Replay, zmtp.Config{Bind: true, OnMessage: p.replay, Network: p.cfg.Network})
+		router, err = zmtp.New(zmtp.ROUTER, p.cfg.Replay, zmtp.Config{Bind: true, OnMessage: p.Answer, Network: p.cfg.Network})
 		if err == nil {
 			err = router.Listen()
 		}
@@ -193,13 +198,22 @@ func (p *Publisher) Stats() PublisherStats {
 	st.Published = p.next
 	if p.pub != nil {
 		s := p.pub.Stats()
-		st.Subscribers, st.Slow = s.Peers, s.Dropped
+		st.Subscribers, st.Sent, st.Slow = s.Peers, s.Sent, s.Dropped
 	}
 	return st
 }
 
+// DropSubscribers cuts the connections of all subscribers.
+func (p *Publisher) DropSubscribers() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pub != nil {
+		p.pub.DropPeers()
+	}
+}
+
 // SetFaults sets all faults at once; the zero value ends them.
-func (p *Publisher) SetFaults(f Faults) {
+func (p *Publisher) SetFaults(f PublisherFaults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = f
@@ -219,17 +233,17 @@ func (p *Publisher) DropShare(share float64) {
 	p.faults.Drop = share
 }
 
-// LoseReplay sets the share (0..1) of messages that are dropped from every replay. The end marker stays (see Faults).
+// LoseReplay sets the share (0..1) of messages that are dropped from every replay. The end marker stays (see PublisherFaults).
 func (p *Publisher) LoseReplay(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults.ReplayLoss = share
 }
 
-// replay answers a request `["", start]` with the kept messages from start on and the end marker. It ignores other
+// Answer answers a request `["", start]` with the kept messages from start on and the end marker. It ignores other
 // requests, as vLLM does. It waits for a slow reader. vLLM does not: its replies beyond the send limit are lost, which
-// Faults can imitate.
-func (p *Publisher) replay(peer *zmtp.Peer, parts [][]byte) {
+// PublisherFaults can imitate.
+func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 	if len(parts) != 2 || len(parts[0]) != 0 || len(parts[1]) > 8 {
 		p.mu.Lock()
 		p.stats.Malformed++

@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import (
 	"context"
@@ -42,7 +42,7 @@ type Accept func(o Origin) (h Handler, replay string)
 // Listener binds one SUB endpoint that many engines connect to. Listen, Endpoint, Run and Stats may be called
 // concurrently.
 type Listener struct {
-	cfg      Config
+	cfg      StreamConfig
 	endpoint string
 	accept   Accept
 
@@ -56,7 +56,7 @@ type Listener struct {
 
 // link is one engine's connection.
 type link struct {
-	streams map[string]*stream // by topic; nil: refused. Only the peer's callbacks use it.
+	streams map[string]*sequence // by topic; nil: refused. Only the peer's callbacks use it.
 	cancel  context.CancelFunc
 	ctx     context.Context
 	work    sync.WaitGroup // recoveries
@@ -70,7 +70,7 @@ type ListenerStats struct {
 }
 
 // NewListener returns a Listener on endpoint, "tcp://*:5557" for example. It starts nothing.
-func NewListener(endpoint string, cfg Config, accept Accept) *Listener {
+func NewListener(endpoint string, cfg StreamConfig, accept Accept) *Listener {
 	return &Listener{cfg: cfg.withDefaults(), endpoint: endpoint, accept: accept, links: make(map[*zmtp.Peer]*link)}
 }
 
@@ -121,7 +121,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	return l.socket.Run(ctx)
 }
 
-// Stats returns the counters.
+// Stats returns the sequenceCounters.
 func (l *Listener) Stats() ListenerStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +131,7 @@ func (l *Listener) Stats() ListenerStats {
 func (l *Listener) connect(p *zmtp.Peer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k := &link{streams: make(map[string]*stream)}
+	k := &link{streams: make(map[string]*sequence)}
 	k.ctx, k.cancel = context.WithCancel(l.ctx)
 	l.links[p] = k
 }
@@ -154,7 +154,7 @@ func (l *Listener) receive(p *zmtp.Peer, parts [][]byte) {
 }
 
 // open begins the stream of a topic that is new on its connection.
-func (l *Listener) open(k *link, p *zmtp.Peer, topic string) *stream {
+func (l *Listener) open(k *link, p *zmtp.Peer, topic string) *sequence {
 	o, err := ParseTopic(topic)
 	l.mu.Lock()
 	full := err != nil || len(topic) > maxTopic || l.streams >= l.cfg.MaxStreams || len(k.streams) >= l.cfg.MaxStreams
@@ -172,7 +172,7 @@ func (l *Listener) open(k *link, p *zmtp.Peer, topic string) *stream {
 		l.forget(1)
 		return nil
 	}
-	s := newStream(l.cfg, replay, h)
+	s := newSequence(l.cfg, replay, h)
 	k.streams[topic] = s
 	s.connect()
 	if replay != "" {

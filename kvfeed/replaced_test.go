@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import (
 	"errors"
@@ -12,44 +12,44 @@ import (
 // answers for the new engine. Whatever both bring in this time, after the next connection the history is the new
 // engine's whole history and nothing of the old one's.
 func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testing.T) {
-	type script func(s *stream, live func(run string, from, to uint64))
+	type script func(s *sequence, live func(run string, from, to uint64))
 	for name, interleaving := range map[string]script{
-		"the old messages came before the new replay": func(s *stream, live func(string, uint64, uint64)) {
+		"the old messages came before the new replay": func(s *sequence, live func(string, uint64, uint64)) {
 			live("old", 0, 5)
 			replayed(s, "new", 1)
 		},
-		"some came after it": func(s *stream, live func(string, uint64, uint64)) {
+		"some came after it": func(s *sequence, live func(string, uint64, uint64)) {
 			live("old", 0, 5)
 			replayed(s, "new", 1)
 			live("old", 5, 7)
 		},
-		"the replay was given up meanwhile": func(s *stream, live func(string, uint64, uint64)) {
+		"the replay was given up meanwhile": func(s *sequence, live func(string, uint64, uint64)) {
 			live("old", 0, 5)
 			replayed(s, "new", 1)
 			live("old", 7, 9)
 			replayed(s, "new", 1)
 			s.giveUp(s.epoch, errors.New("nothing new"))
 		},
-		"the old replay had answered before": func(s *stream, live func(string, uint64, uint64)) {
+		"the old replay had answered before": func(s *sequence, live func(string, uint64, uint64)) {
 			replayed(s, "old", 3)
 			live("old", 3, 5)
 			replayed(s, "old", 5)
 			replayed(s, "new", 1)
 			live("old", 5, 6)
 		},
-		"the new replay is as long as the old stream": func(s *stream, live func(string, uint64, uint64)) {
+		"the new replay is as long as the old stream": func(s *sequence, live func(string, uint64, uint64)) {
 			live("old", 0, 5)
 			replayed(s, "old", 5)
 			replayed(s, "new", 5)
 			live("old", 5, 6)
 		},
-		"a forwarder sends an old message twice": func(s *stream, live func(string, uint64, uint64)) {
+		"a forwarder sends an old message twice": func(s *sequence, live func(string, uint64, uint64)) {
 			live("old", 0, 5)
 			replayed(s, "new", 5)
 			live("old", 5, 6)
 			live("old", 5, 6)
 		},
-		"the old engine's first message was dropped": func(s *stream, live func(string, uint64, uint64)) {
+		"the old engine's first message was dropped": func(s *sequence, live func(string, uint64, uint64)) {
 			replayed(s, "new", 1)
 			live("old", 1, 3)
 		},
@@ -57,11 +57,11 @@ func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testin
 		for _, n := range []uint64{0, 1, 4, 5, 6, 9, 40} {
 			t.Run(name, func(t *testing.T) {
 				d := newDiary(t)
-				s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+				s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 				s.connect()
 				interleaving(s, func(run string, from, to uint64) {
 					for seq := from; seq < to; seq++ {
-						s.receive(wire("t", seq, payload(run, seq)))
+						s.receive(liveMessage("t", seq, payload(run, seq)))
 					}
 				})
 				s.disconnect(errors.New("gone"))
@@ -72,7 +72,7 @@ func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testin
 					t.Errorf("of %d messages: next is %d, complete again %d times, restarts %q, lost %v", n, d.next, d.complete-complete, d.restarts, d.lost)
 				}
 				d.expectPayloads("new", 0, n)
-				s.receive(wire("t", n, payload("new", n)))
+				s.receive(liveMessage("t", n, payload("new", n)))
 				replayed(s, "new", n+1)
 				d.expectPayloads("new", 0, n+1)
 				if !s.announced {
@@ -89,14 +89,14 @@ func TestAnEngineReplacedBehindAForwarderIsLearnedWholeByItsFirstMessage(t *test
 	for n := uint64(1); n < 9; n++ {
 		for first := range n {
 			d := newDiary(t)
-			s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+			s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 			s.connect()
 			for seq := range uint64(5) {
-				s.receive(wire("t", seq, payload("old", seq)))
+				s.receive(liveMessage("t", seq, payload("old", seq)))
 			}
 			replayed(s, "new", 1)
 			for seq := first; seq < n; seq++ {
-				s.receive(wire("t", seq, payload("new", seq)))
+				s.receive(liveMessage("t", seq, payload("new", seq)))
 				replayed(s, "new", seq+1)
 			}
 			if d.next != n || !s.announced || len(d.payloads) != int(n) {
@@ -113,7 +113,7 @@ func TestAnyMixOfReplacedEnginesEndsWithTheLastOnesWholeHistory(t *testing.T) {
 	for seed := range uint64(2000) {
 		dice := rand.New(rand.NewPCG(seed, 1))
 		d := newDiary(t)
-		s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+		s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 		run, published := 'a', uint64(0) // of the engine at the endpoints
 		connected, next, sent := run, uint64(0), uint64(0)
 		connect := func() {
@@ -123,7 +123,7 @@ func TestAnyMixOfReplacedEnginesEndsWithTheLastOnesWholeHistory(t *testing.T) {
 		deliver := func(n uint64, drop bool) {
 			for ; n > 0 && next < sent; n, next = n-1, next+1 {
 				if !drop {
-					s.receive(wire("t", next, payload(string(connected), next)))
+					s.receive(liveMessage("t", next, payload(string(connected), next)))
 				}
 			}
 		}

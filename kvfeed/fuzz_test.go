@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import (
 	"encoding/binary"
@@ -38,9 +38,9 @@ func FuzzStream(f *testing.F) {
 		if replay {
 			endpoint = "tcp://127.0.0.1:1"
 		}
-		cfg := quick.withDefaults()
+		cfg := quickStream.withDefaults()
 		cfg.PendingMessages = 8
-		s := newStream(cfg, endpoint, d)
+		s := newSequence(cfg, endpoint, d)
 		var a attempt
 		run := "a"
 		for ; len(ops) >= 2; ops = ops[2:] {
@@ -57,12 +57,12 @@ func FuzzStream(f *testing.F) {
 					from = "a" // still under way when the second run began
 				}
 				if s.connected {
-					s.receive(wire("t", seq, payload(from, seq)))
+					s.receive(liveMessage("t", seq, payload(from, seq)))
 				}
 			case 2:
 				if replay && s.begin(&a) {
 					for i := range uint64(ops[0]>>4) + 1 {
-						if s.replayed(&a, wire("", seq+i, payload(run, seq+i))) {
+						if s.replayed(&a, liveMessage("", seq+i, payload(run, seq+i))) {
 							break
 						}
 					}
@@ -76,7 +76,7 @@ func FuzzStream(f *testing.F) {
 				run = "b"
 			case 5:
 				if replay && s.begin(&a) {
-					s.replayed(&a, append([][]byte{nil}, wire("", endSeq, "")...))
+					s.replayed(&a, append([][]byte{nil}, liveMessage("", endSeq, "")...))
 					s.judge(&a, nil)
 				}
 			case 6:

@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import (
 	"context"
@@ -30,7 +30,7 @@ var errNothing = errors.New("the replay was cut short")
 
 // recover requests a replay when messages are missing, and regularly to find out whether they are. It returns when ctx
 // ends.
-func (s *stream) recover(ctx context.Context) {
+func (s *sequence) recover(ctx context.Context) {
 	verify := s.cfg.Verify
 	if verify < 0 {
 		verify = 1 << 62
@@ -60,7 +60,7 @@ func (s *stream) recover(ctx context.Context) {
 }
 
 // catchUp requests replays until nothing is missing, or until it gives up.
-func (s *stream) catchUp(ctx context.Context) {
+func (s *sequence) catchUp(ctx context.Context) {
 	var a attempt
 	began := time.Now()
 	for fruitless := 0; ctx.Err() == nil; {
@@ -115,7 +115,7 @@ type attempt struct {
 }
 
 // begin prepares an attempt. It returns false if there is no replay to request.
-func (s *stream) begin(a *attempt) bool {
+func (s *sequence) begin(a *attempt) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.connected || !s.canReplay() {
@@ -136,7 +136,7 @@ func (s *stream) begin(a *attempt) bool {
 // ask sends the request over a connection of its own, so that a late answer to an earlier request cannot be mistaken
 // for this one's, and passes the messages to replayed. It returns why the replay ended; nil after its end marker, or if
 // no more messages are needed.
-func (s *stream) ask(ctx context.Context, a *attempt) error {
+func (s *sequence) ask(ctx context.Context, a *attempt) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	enough := func() { cancel(nil) }
@@ -192,7 +192,7 @@ func (s *stream) ask(ctx context.Context, a *attempt) error {
 }
 
 // replayed takes one message of a replay. It returns true if no more are needed.
-func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
+func (s *sequence) replayed(a *attempt, parts [][]byte) (enough bool) {
 	seq, payload, end, err := parseReplay(parts)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,7 +229,7 @@ func (s *stream) replayed(a *attempt, parts [][]byte) (enough bool) {
 }
 
 // reviewed takes a replayed message whose number was handed over before.
-func (s *stream) reviewed(seq uint64, payload []byte) (enough bool) {
+func (s *sequence) reviewed(seq uint64, payload []byte) (enough bool) {
 	switch s.seen.compare(seq, payload) {
 	case same:
 		if s.seen.live(seq) {
@@ -245,7 +245,7 @@ func (s *stream) reviewed(seq uint64, payload []byte) (enough bool) {
 
 // early takes a replayed message that comes before its turn, because messages were lost or the engine no longer has the
 // older ones.
-func (s *stream) early(a *attempt, seq uint64, payload []byte) (enough bool) {
+func (s *sequence) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	if a.first > s.next || !s.verified {
 		if a.count < steady && !a.torn {
 			return false // not yet known which of both; the next replay repeats these few
@@ -266,7 +266,7 @@ func (s *stream) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 }
 
 // vote counts a replay with a higher start than requested. After enoughVotes the messages before its start are gone.
-func (s *stream) vote(a *attempt, weight int) (enough bool) {
+func (s *sequence) vote(a *attempt, weight int) (enough bool) {
 	if a.first < a.votedAt {
 		a.votes = 0
 	}
@@ -286,7 +286,7 @@ func (s *stream) vote(a *attempt, weight int) (enough bool) {
 
 // judge evaluates an ended attempt: done if nothing is missing, gained if it brought something new, late if there is no
 // time for another attempt.
-func (s *stream) judge(a *attempt, err error) (done, gained, late bool) {
+func (s *sequence) judge(a *attempt, err error) (done, gained, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.settle()
@@ -298,7 +298,7 @@ func (s *stream) judge(a *attempt, err error) (done, gained, late bool) {
 }
 
 // weigh is judge for an attempt of the present connection.
-func (s *stream) weigh(a *attempt, err error) (done, gained bool) {
+func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 	gained = s.progress != a.progress
 	ahead := a.count > 0 && a.last >= s.next // it showed that later messages exist
 	atEnd := err == nil && a.ended && !gained && !ahead
@@ -329,7 +329,7 @@ func (s *stream) weigh(a *attempt, err error) (done, gained bool) {
 }
 
 // voteShort counts a complete replay that is too short for a steady run.
-func (s *stream) voteShort(a *attempt) {
+func (s *sequence) voteShort(a *attempt) {
 	switch {
 	case a.count == 0 && !s.verified:
 		// The engine has no message as new as the ones seen.
@@ -343,7 +343,7 @@ func (s *stream) voteShort(a *attempt) {
 }
 
 // giveUp gives the missing messages up as lost.
-func (s *stream) giveUp(epoch uint64, err error) {
+func (s *sequence) giveUp(epoch uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.settle()

@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import "bytes"
 

@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import (
 	"context"
@@ -10,20 +10,18 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/internal/zmtp"
 	"github.com/warmpath/warmpath/test/testenv"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for something that should happen soon. It is long, since a busy machine may be
 // slow.
 const patience = time.Minute
 
-// quick are settings for tests on loopback: they dial again at once, and give a replay much time.
-var quick = Config{
+// quickStream are settings for tests on loopback: they dial again at once, and give a replay much time.
+var quickStream = StreamConfig{
 	ReplayTimeout: 10 * time.Second, ReplayTime: patience, Verify: -1,
 	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
 }
@@ -189,18 +187,19 @@ func payload(run string, seq uint64) string {
 
 // engine is a Publisher that runs.
 type engine struct {
-	*Publisher
-	run  string
-	stop func() // waits
+	*mockengine.Publisher
+	config mockengine.PublisherConfig
+	run    string
+	stop   func() // waits
 }
 
-func startEngine(t testing.TB, run string, cfg PublisherConfig) *engine {
+func startEngine(t testing.TB, run string, cfg mockengine.PublisherConfig) *engine {
 	t.Helper()
-	p := NewPublisher(cfg)
+	p := mockengine.NewPublisher(cfg)
 	if err := p.Listen(); err != nil {
 		t.Fatal(err)
 	}
-	return &engine{p, run, runUntilStopped(t, p.Run)}
+	return &engine{p, cfg, run, runUntilStopped(t, p.Run)}
 }
 
 // publish publishes the next n messages.
@@ -235,23 +234,25 @@ func runUntilStopped(t testing.TB, run func(context.Context) error) (stop func()
 	return stop
 }
 
-func subscribe(t testing.TB, src Source, cfg Config, d *diary) (*Subscriber, func()) {
+func subscribe(t testing.TB, src fleet.EventSource, cfg StreamConfig, d *diary) (*Subscriber, func()) {
 	t.Helper()
 	s := NewSubscriber(src, cfg, d)
 	return s, runUntilStopped(t, s.Run)
 }
 
 // source returns the engine's endpoints.
-func (e *engine) source() Source { return Source{Endpoint: e.Endpoint(), Replay: e.ReplayEndpoint()} }
+func (e *engine) source() fleet.EventSource {
+	return fleet.EventSource{Endpoint: e.Endpoint(), Replay: e.ReplayEndpoint()}
+}
 
 // withReplay is a publisher's configuration on free loopback ports.
-func withReplay() PublisherConfig {
-	return PublisherConfig{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0", Topic: "kv-events"}
+func withReplay() mockengine.PublisherConfig {
+	return mockengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0", Topic: "kv-events"}
 }
 
 // again is the configuration of a publisher at the same endpoints.
-func (e *engine) again() PublisherConfig {
-	c := e.cfg
+func (e *engine) again() mockengine.PublisherConfig {
+	c := e.config
 	c.Endpoint, c.Replay = e.Endpoint(), e.ReplayEndpoint()
 	return c
 }
@@ -268,9 +269,9 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func (e *engine) untilHeard(t testing.TB) {
 	t.Helper()
 	eventually(t, "somebody subscribes", func() bool {
-		before := e.pub.Stats().Sent
+		before := e.Stats().Sent
 		e.publish(1)
-		return e.pub.Stats().Sent > before
+		return e.Stats().Sent > before
 	})
 }
 
@@ -282,7 +283,7 @@ func (e *engine) untilSubscribed(t testing.TB, d *diary) {
 }
 
 // wire is the three frames of a live message.
-func wire(topic string, seq uint64, payload string) [][]byte {
+func liveMessage(topic string, seq uint64, payload string) [][]byte {
 	return [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, seq), []byte(payload)}
 }
 

@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import (
 	"encoding/hex"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/internal/zmtp"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -23,7 +25,7 @@ func TestHistoryIsReplayedThenTheStreamGoesOn(t *testing.T) {
 			e := startEngine(t, "a", cfg)
 			e.publish(300)
 			d := newDiary(t)
-			s, stop := subscribe(t, e.source(), quick, d)
+			s, stop := subscribe(t, e.source(), quickStream, d)
 			d.awaitComplete(1)
 			e.untilSubscribed(t, d)
 			e.publish(300)
@@ -43,7 +45,7 @@ func TestHistoryIsReplayedThenTheStreamGoesOn(t *testing.T) {
 func TestAFreshEngineIsCompleteAtOnce(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
 	d := newDiary(t)
-	subscribe(t, e.source(), quick, d)
+	subscribe(t, e.source(), quickStream, d)
 	d.awaitComplete(1)
 	d.expect(0)
 }
@@ -51,7 +53,7 @@ func TestAFreshEngineIsCompleteAtOnce(t *testing.T) {
 func TestDroppedMessagesAreReplayedInOrder(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
 	d := newDiary(t)
-	s, _ := subscribe(t, e.source(), quick, d)
+	s, _ := subscribe(t, e.source(), quickStream, d)
 	d.awaitComplete(1)
 	e.untilSubscribed(t, d)
 	for range 5 {
@@ -59,9 +61,9 @@ func TestDroppedMessagesAreReplayedInOrder(t *testing.T) {
 		e.publish(10)
 		d.awaitSeen(e.Stats().Published)
 	}
-	e.SetFaults(Faults{Drop: 0.05})
+	e.SetFaults(mockengine.PublisherFaults{Drop: 0.05})
 	e.publish(3000)
-	e.SetFaults(Faults{})
+	e.SetFaults(mockengine.PublisherFaults{})
 	e.publish(1) // a dropped last one shows with the next
 	n := e.Stats().Published
 	d.awaitSeen(n)
@@ -74,7 +76,7 @@ func TestDroppedMessagesAreReplayedInOrder(t *testing.T) {
 
 func TestADroppedLastMessageIsFoundByTheRegularCheck(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
-	cfg := quick
+	cfg := quickStream
 	cfg.Verify = 20 * time.Millisecond
 	d := newDiary(t)
 	subscribe(t, e.source(), cfg, d)
@@ -87,7 +89,7 @@ func TestADroppedLastMessageIsFoundByTheRegularCheck(t *testing.T) {
 }
 
 func TestAReplayThatLosesMessagesIsRequestedUntilWhole(t *testing.T) {
-	for name, faults := range map[string]Faults{
+	for name, faults := range map[string]mockengine.PublisherFaults{
 		"70 % lost":          {ReplayLoss: 0.7},
 		"70 % and 1 % live":  {ReplayLoss: 0.7, Drop: 0.01},
 		"stops after 100":    {ReplayLimit: 100},
@@ -98,7 +100,7 @@ func TestAReplayThatLosesMessagesIsRequestedUntilWhole(t *testing.T) {
 			e := startEngine(t, "a", withReplay())
 			e.publish(1000)
 			e.SetFaults(faults)
-			cfg := quick
+			cfg := quickStream
 			cfg.ReplayTimeout = 100 * time.Millisecond
 			d := newDiary(t)
 			subscribe(t, e.source(), cfg, d)
@@ -106,7 +108,7 @@ func TestAReplayThatLosesMessagesIsRequestedUntilWhole(t *testing.T) {
 			d.awaitComplete(1)
 			e.untilSubscribed(t, d)
 			e.publish(500)
-			e.SetFaults(Faults{ReplayLoss: faults.ReplayLoss})
+			e.SetFaults(mockengine.PublisherFaults{ReplayLoss: faults.ReplayLoss})
 			e.publish(1)
 			n := e.Stats().Published
 			d.awaitSeen(n)
@@ -123,7 +125,7 @@ func TestHistoryBeforeTheEnginesBufferIsLost(t *testing.T) {
 		e := startEngine(t, "a", cfg)
 		e.publish(1000)
 		d := newDiary(t)
-		s, _ := subscribe(t, e.source(), quick, d)
+		s, _ := subscribe(t, e.source(), quickStream, d)
 		d.awaitSeen(1000)
 		first := uint64(1000 - steps)
 		d.expect(0, [2]uint64{0, first})
@@ -150,7 +152,7 @@ func TestAGapThatTheEngineNoLongerHasIsLost(t *testing.T) {
 	cfg.BufferSteps = 20
 	e := startEngine(t, "a", cfg)
 	d := newDiary(t)
-	subscribe(t, e.source(), quick, d)
+	subscribe(t, e.source(), quickStream, d)
 	d.awaitComplete(1)
 	e.untilSubscribed(t, d)
 	from := e.Stats().Published
@@ -166,20 +168,20 @@ func TestARestartWhileConnectedIsSeen(t *testing.T) {
 	// An engine behind a forwarder restarts without a disconnect: its numbers begin again.
 	pub := script(t, zmtp.PUB, nil)
 	d := newDiary(t)
-	subscribe(t, Source{Endpoint: pub.Endpoint()}, quick, d)
+	subscribe(t, fleet.EventSource{Endpoint: pub.Endpoint()}, quickStream, d)
 	publishUntilSeen(t, pub, d, "a")
 	for seq := uint64(1); seq < 10; seq++ {
-		pub.Publish(wire("t", seq, payload("a", seq))...)
+		pub.Publish(liveMessage("t", seq, payload("a", seq))...)
 	}
-	pub.Publish(wire("t", 5, payload("a", 5))...) // a forwarder's duplicate
+	pub.Publish(liveMessage("t", 5, payload("a", 5))...) // a forwarder's duplicate
 	d.awaitSeen(10)
 	for seq := range uint64(5) {
-		pub.Publish(wire("t", seq, payload("b", seq))...)
+		pub.Publish(liveMessage("t", seq, payload("b", seq))...)
 	}
 	d.await("the new stream", func() bool { return len(d.restarts) == 1 && d.next == 5 })
 	d.expectPayloads("b", 0, 5)
 	d.awaitComplete(2)
-	pub.Publish(wire("t", 2, payload("c", 2))...)
+	pub.Publish(liveMessage("t", 2, payload("c", 2))...)
 	d.await("the third stream", func() bool { return len(d.restarts) == 2 && d.next == 3 })
 	d.expect(2, [2]uint64{0, 2})
 }
@@ -187,7 +189,7 @@ func TestARestartWhileConnectedIsSeen(t *testing.T) {
 // publishUntilSeen publishes message 0 of a run until a subscriber gets it.
 func publishUntilSeen(t testing.TB, pub *zmtp.Socket, d *diary, run string) {
 	t.Helper()
-	eventually(t, "somebody subscribes", func() bool { return pub.Publish(wire("t", 0, payload(run, 0))...) > 0 })
+	eventually(t, "somebody subscribes", func() bool { return pub.Publish(liveMessage("t", 0, payload(run, 0))...) > 0 })
 	d.awaitSeen(1)
 }
 
@@ -197,14 +199,14 @@ func TestAnEngineThatRestartedWhileWeWereAwayIsSeen(t *testing.T) {
 			first := startEngine(t, "a", withReplay())
 			first.publish(40)
 			d := newDiary(t)
-			subscribe(t, first.source(), quick, d)
+			subscribe(t, first.source(), quickStream, d)
 			d.awaitComplete(1)
 			again := first.again()
 			first.stop()
 			d.await("the disconnect", func() bool { return !d.connected })
 			// The new engine has published before the reconnect.
-			p := NewPublisher(again)
-			second := &engine{p, "b", nil}
+			p := mockengine.NewPublisher(again)
+			second := &engine{p, again, "b", nil}
 			second.publish(count)
 			if err := p.Listen(); err != nil {
 				t.Fatal(err)
@@ -223,7 +225,7 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
 	e.publish(40)
 	d := newDiary(t)
-	s, _ := subscribe(t, e.source(), quick, d)
+	s, _ := subscribe(t, e.source(), quickStream, d)
 	d.awaitComplete(1)
 	for round := 2; round < 5; round++ {
 		e.cut(d)
@@ -243,8 +245,8 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 func TestAMessageBeforeItsReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
 	for _, reviewed := range []uint64{0, 1} { // messages of before that the replay still has when it is cut short
 		d := newDiary(t)
-		s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
-		live := func(seq uint64) { s.receive(wire("t", seq, payload("a", seq))) }
+		s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
+		live := func(seq uint64) { s.receive(liveMessage("t", seq, payload("a", seq))) }
 		s.connect()
 		live(0)
 		live(1)
@@ -254,15 +256,15 @@ func TestAMessageBeforeItsReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
 		var a attempt
 		s.begin(&a)
 		for seq := range reviewed + 1 {
-			s.replayed(&a, wire("", seq, payload("a", seq)))
+			s.replayed(&a, liveMessage("", seq, payload("a", seq)))
 		}
 		s.judge(&a, errors.New("cut short"))
 		live(3)
 		s.begin(&a)
 		for seq := range uint64(4) {
-			s.replayed(&a, wire("", seq, payload("a", seq)))
+			s.replayed(&a, liveMessage("", seq, payload("a", seq)))
 		}
-		s.replayed(&a, append([][]byte{nil}, wire("", endSeq, "")...))
+		s.replayed(&a, append([][]byte{nil}, liveMessage("", endSeq, "")...))
 		if done, _, _ := s.judge(&a, nil); !done || s.pending.len() > 0 {
 			t.Errorf("done is %v, %d messages are kept", done, s.pending.len())
 		}
@@ -281,13 +283,13 @@ func TestAnEngineThatMayHaveRestartedCountsAsRestarted(t *testing.T) {
 	e := startEngine(t, "a", cfg)
 	e.publish(10)
 	d := newDiary(t)
-	subscribe(t, e.source(), quick, d)
+	subscribe(t, e.source(), quickStream, d)
 	d.awaitComplete(1)
 	again := e.again()
 	e.stop()
 	d.await("the disconnect", func() bool { return !d.connected })
-	p := NewPublisher(again)
-	second := &engine{p, "a", nil}
+	p := mockengine.NewPublisher(again)
+	second := &engine{p, again, "a", nil}
 	second.publish(200) // 170 is the first that it still has
 	if err := p.Listen(); err != nil {
 		t.Fatal(err)
@@ -303,7 +305,7 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	cfg.Replay = ""
 	e := startEngine(t, "a", cfg)
 	d := newDiary(t)
-	subscribe(t, e.source(), quick, d)
+	subscribe(t, e.source(), quickStream, d)
 	e.untilHeard(t)
 	// It published until there was a subscriber, so that some first messages may be gone.
 	d.awaitSeen(1)
@@ -343,7 +345,7 @@ func (e *engine) cut(d *diary) {
 		if len(d.errs) > before {
 			return true
 		}
-		e.pub.DropPeers()
+		e.DropSubscribers()
 		return false
 	})
 }
@@ -365,9 +367,9 @@ func TestADeadReplayEndpointCostsTheHistoryButNotTheStream(t *testing.T) {
 			e := startEngine(t, "a", cfg)
 			e.publish(10)
 			d := newDiary(t)
-			tight := quick
+			tight := quickStream
 			tight.ReplayTimeout, tight.ReplayTries, tight.ReplayTime = 50*time.Millisecond, 3, time.Second
-			subscribe(t, Source{e.Endpoint(), replay, "kv"}, tight, d)
+			subscribe(t, fleet.EventSource{Endpoint: e.Endpoint(), Replay: replay, Topic: "kv"}, tight, d)
 			d.await("the connection", func() bool { return d.connected })
 			e.untilHeard(t)
 			e.publish(5)
@@ -382,17 +384,17 @@ func TestADeadReplayEndpointCostsTheHistoryButNotTheStream(t *testing.T) {
 }
 
 func TestHistoryGivenUpIsLearnedWhenTheReplayAnswersAgain(t *testing.T) {
-	e := startEngine(t, "a", PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
+	e := startEngine(t, "a", mockengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
 	e.publish(10)
 	replay := nobody(t)
 	d := newDiary(t)
-	tight := quick
+	tight := quickStream
 	tight.ReplayTimeout, tight.ReplayTries, tight.Verify = 50*time.Millisecond, 2, 20*time.Millisecond
-	subscribe(t, Source{e.Endpoint(), replay, ""}, tight, d)
+	subscribe(t, fleet.EventSource{Endpoint: e.Endpoint(), Replay: replay}, tight, d)
 	d.await("the connection", func() bool { return d.connected })
 	e.untilHeard(t)
 	d.await("the loss", func() bool { return len(d.lost) == 1 })
-	router, err := zmtp.New(zmtp.ROUTER, replay, zmtp.Config{Bind: true, OnMessage: e.replay})
+	router, err := zmtp.New(zmtp.ROUTER, replay, zmtp.Config{Bind: true, OnMessage: e.Answer})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +408,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	ours, other := startEngine(t, "a", withReplay()), startEngine(t, "b", withReplay())
 	other.publish(50)
 	d := newDiary(t)
-	subscribe(t, Source{ours.Endpoint(), other.ReplayEndpoint(), ""}, quick, d)
+	subscribe(t, fleet.EventSource{Endpoint: ours.Endpoint(), Replay: other.ReplayEndpoint()}, quickStream, d)
 	d.await("the connection", func() bool { return d.connected })
 	ours.untilHeard(t)
 	other.publish(int(ours.Stats().Published) + 500) // it has all that ours has, and more
@@ -439,7 +441,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 }
 
 // replayed passes complete replays to the stream until it requests no more or gives up, as catchUp does.
-func replayed(s *stream, run string, n uint64) {
+func replayed(s *sequence, run string, n uint64) {
 	var a attempt
 	for range s.cfg.ReplayTries {
 		if !s.begin(&a) {
@@ -447,10 +449,10 @@ func replayed(s *stream, run string, n uint64) {
 		}
 		enough := false
 		for seq := a.from; seq < n && !enough; seq++ {
-			enough = s.replayed(&a, wire("", seq, payload(run, seq)))
+			enough = s.replayed(&a, liveMessage("", seq, payload(run, seq)))
 		}
 		if !enough {
-			s.replayed(&a, append([][]byte{nil}, wire("", endSeq, "")...))
+			s.replayed(&a, append([][]byte{nil}, liveMessage("", endSeq, "")...))
 		}
 		if done, _, _ := s.judge(&a, nil); done {
 			return
@@ -465,8 +467,8 @@ func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDiary(t)
-				s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
-				live := func(seq uint64) { s.receive(wire("t", seq, payload("a", seq))) }
+				s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
+				live := func(seq uint64) { s.receive(liveMessage("t", seq, payload("a", seq))) }
 				s.connect()
 				for seq := range before {
 					live(seq)
@@ -496,9 +498,9 @@ func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 // given up.
 func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	d := newDiary(t)
-	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 	s.connect()
-	s.receive(wire("t", 5000, payload("a", 5000)))
+	s.receive(liveMessage("t", 5000, payload("a", 5000)))
 	replayed(s, "b", 50)
 	s.giveUp(s.epoch, errors.New("nothing new"))
 	if d.next != 5001 {
@@ -509,7 +511,7 @@ func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	if len(d.restarts) != 0 || len(d.lost) != 1 || d.lost[0] != [2]uint64{50, 5000} || d.complete != complete {
 		t.Errorf("restarts %q, lost %v, complete again %d times", d.restarts, d.lost, d.complete-complete)
 	}
-	s.receive(wire("t", 5001, payload("a", 5001)))
+	s.receive(liveMessage("t", 5001, payload("a", 5001)))
 	d.expectPayloads("a", 5001, 5002)
 }
 
@@ -517,7 +519,7 @@ func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 // stream.
 func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 	d := newDiary(t)
-	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 	s.connect()
 	for round := range 3 * maxStrikes {
 		run := string(rune('a' + round))
@@ -526,7 +528,7 @@ func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 			replayed(s, run, 3)
 		}
 		for seq := uint64(3); seq < 6; seq++ {
-			s.receive(wire("t", seq, payload(run, seq)))
+			s.receive(liveMessage("t", seq, payload(run, seq)))
 		}
 		replayed(s, run, 6)
 		d.expectPayloads(run, 0, 6)
@@ -546,12 +548,12 @@ func silentSocket(t *testing.T) string {
 func TestLiveMessagesOverTheBoundAreReplayed(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
 	e.publish(500)
-	cfg := quick
+	cfg := quickStream
 	cfg.PendingMessages = 5
 	d := newDiary(t)
 	d.slow = 200 * time.Microsecond // while history is read, the stream goes on
 	s, _ := subscribe(t, e.source(), cfg, d)
-	eventually(t, "somebody connects", func() bool { return e.pub.Stats().Peers > 0 })
+	eventually(t, "somebody connects", func() bool { return e.Stats().Subscribers > 0 })
 	for range 30 {
 		e.publish(20)
 		<-time.After(time.Millisecond)
@@ -568,7 +570,7 @@ func TestABusyEngineLosesNothingWhileHistoryIsRead(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
 	e.publish(5000)
 	d := newDiary(t)
-	s, _ := subscribe(t, e.source(), quick, d)
+	s, _ := subscribe(t, e.source(), quickStream, d)
 	for range 5000 {
 		e.publish(1)
 	}
@@ -583,14 +585,14 @@ func TestABusyEngineLosesNothingWhileHistoryIsRead(t *testing.T) {
 func TestTopicsAreFilteredAndMalformedMessagesCounted(t *testing.T) {
 	pub := script(t, zmtp.PUB, nil)
 	d := newDiary(t)
-	s, _ := subscribe(t, Source{Endpoint: pub.Endpoint(), Topic: "t"}, quick, d)
+	s, _ := subscribe(t, fleet.EventSource{Endpoint: pub.Endpoint(), Topic: "t"}, quickStream, d)
 	publishUntilSeen(t, pub, d, "a")
-	pub.Publish(wire("other", 7, "")...)
+	pub.Publish(liveMessage("other", 7, "")...)
 	pub.Publish([]byte("t"))
 	pub.Publish([]byte("t"), []byte("short"), nil)
 	pub.Publish([]byte("t"), []byte("12345678"))
-	pub.Publish(wire("t", endSeq, "")...)
-	pub.Publish(wire("t", 1, "")...)
+	pub.Publish(liveMessage("t", endSeq, "")...)
+	pub.Publish(liveMessage("t", 1, "")...)
 	d.awaitSeen(2)
 	d.expect(0)
 	if st := s.Stats(); st.Malformed != 4 {
@@ -601,7 +603,7 @@ func TestTopicsAreFilteredAndMalformedMessagesCounted(t *testing.T) {
 // Publishers of older engines and of other routers send topic and payload alone.
 func TestMessagesWithoutSequenceNumbersAreHandedOverAndTheirHistoryIsNeverWhole(t *testing.T) {
 	d := &countingDiary{diary: newDiary(t)}
-	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 	for connection := 1; connection < 3; connection++ {
 		s.connect()
 		for i := range 5 {
@@ -615,7 +617,7 @@ func TestMessagesWithoutSequenceNumbersAreHandedOverAndTheirHistoryIsNeverWhole(
 	// The publisher begins to send sequence numbers.
 	s.connect()
 	replayed(s, "b", 3)
-	s.receive(wire("t", 3, payload("b", 3)))
+	s.receive(liveMessage("t", 3, payload("b", 3)))
 	replayed(s, "b", 4)
 	d.expectPayloads("b", 0, 4)
 	if d.complete == 0 {
@@ -635,7 +637,7 @@ func (d *countingDiary) Unnumbered() { d.write(func() { d.unnumbered++ }) }
 func TestReplaysOfAnIdleEngineDoNotGrow(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
 	e.publish(5)
-	cfg := quick
+	cfg := quickStream
 	cfg.Verify = 5 * time.Millisecond
 	d := newDiary(t)
 	s, _ := subscribe(t, e.source(), cfg, d)
@@ -648,15 +650,15 @@ func TestReplaysOfAnIdleEngineDoNotGrow(t *testing.T) {
 }
 
 func TestErrorsNameTheEndpoint(t *testing.T) {
-	for _, src := range []Source{{Endpoint: "tcp://no-port"}, {Endpoint: "tcp://*:5557"}, {Endpoint: "tcp://h:1", Replay: "bogus"}} {
-		err := NewSubscriber(src, Config{}, newDiary(t)).Run(t.Context())
+	for _, src := range []fleet.EventSource{{Endpoint: "tcp://no-port"}, {Endpoint: "tcp://*:5557"}, {Endpoint: "tcp://h:1", Replay: "bogus"}} {
+		err := NewSubscriber(src, StreamConfig{}, newDiary(t)).Run(t.Context())
 		if err == nil || !strings.Contains(err.Error(), src.Endpoint) || !strings.Contains(err.Error(), src.Replay) {
 			t.Errorf("%+v: %v", src, err)
 		}
 	}
 	endpoint := nobody(t)
 	d := newDiary(t)
-	_, stop := subscribe(t, Source{Endpoint: endpoint}, quick, d)
+	_, stop := subscribe(t, fleet.EventSource{Endpoint: endpoint}, quickStream, d)
 	d.await("several tries", func() bool { return len(d.errs) > 5 })
 	stop()
 	for _, err := range d.errs {
@@ -699,7 +701,7 @@ func TestRecordedFrames(t *testing.T) {
 				}
 			})
 			d := newDiary(t)
-			subscribe(t, Source{pub.Endpoint(), router.Endpoint(), r.Config.Topic}, quick, d)
+			subscribe(t, fleet.EventSource{Endpoint: pub.Endpoint(), Replay: router.Endpoint(), Topic: r.Config.Topic}, quickStream, d)
 			<-asked
 			// The recorded reply begins at 1, as if 0 had left the buffer.
 			d.await("replay", func() bool { return d.next == 4 })
@@ -714,12 +716,12 @@ func TestRecordedFrames(t *testing.T) {
 				}
 			}
 			// Our publisher answers as the engine did.
-			e := NewPublisher(PublisherConfig{Topic: r.Config.Topic, BufferSteps: r.Config.Steps, ReplayWithoutTopic: len(r.Reply[0]) == 3})
+			e := mockengine.NewPublisher(mockengine.PublisherConfig{Topic: r.Config.Topic, BufferSteps: r.Config.Steps, ReplayWithoutTopic: len(r.Reply[0]) == 3})
 			for _, m := range r.Live {
 				e.Publish(unhex(t, m)[2])
 			}
 			var got frames
-			answering := script(t, zmtp.ROUTER, e.replay)
+			answering := script(t, zmtp.ROUTER, e.Answer)
 			done := make(chan struct{})
 			dealer, err := zmtp.New(zmtp.DEALER, answering.Endpoint(), zmtp.Config{
 				OnConnect: func(p *zmtp.Peer) { _ = p.Send(unhex(t, r.Request)...) },
@@ -762,9 +764,9 @@ func unhex(t testing.TB, frames []string) (parts [][]byte) {
 // message 0.
 func TestAnEngineThatRestartsAfterItsReplayWasDistrustedIsComplete(t *testing.T) {
 	d := newDiary(t)
-	s := newStream(quick.withDefaults(), "tcp://127.0.0.1:1", d)
+	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 	s.connect()
-	live := func(run string, seq uint64) { s.receive(wire("t", seq, payload(run, seq))) }
+	live := func(run string, seq uint64) { s.receive(liveMessage("t", seq, payload(run, seq))) }
 	replayed(s, "b", 50)
 	for seq := range uint64(maxStrikes) {
 		live("a", seq)

@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import (
 	"time"
@@ -6,17 +6,6 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
-
-// Source names the sockets of one holder's events.
-type Source struct {
-	// Endpoint is the engine's PUB socket: "tcp://host:port" or "ipc://path". It is dialled.
-	Endpoint string
-	// Replay is the engine's ROUTER socket, which repeats buffered messages. Empty: there is none, so that a missed
-	// message is lost.
-	Replay string
-	// Topic is the prefix to subscribe to. Empty: every message.
-	Topic string
-}
 
 // Handler receives one stream. Its methods are called one at a time, in order, and never after Run has returned. They
 // may block; this slows the stream down. If it lasts, the engine drops messages, and the stream sees a gap. They must
@@ -54,8 +43,8 @@ type CatchUp interface {
 	Behind(behind bool)
 }
 
-// Config are the settings of a Subscriber or a Listener. The zero value of a field means its value in DefaultConfig.
-type Config struct {
+// Config are the settings of a Subscriber or a Listener. The zero value of a field means its value in DefaultStreamConfig.
+type StreamConfig struct {
 	// ReplayTimeout is the silence after which a replay counts as ended without its end marker.
 	ReplayTimeout time.Duration
 	// ReplayPause is the same after the first message of a replay. An engine writes a replay without a pause, so that a
@@ -90,8 +79,8 @@ type Config struct {
 	Network network.Network
 }
 
-// DefaultConfig is used where a field of Config is zero.
-var DefaultConfig = Config{
+// DefaultStreamConfig is used where a field of Config is zero.
+var DefaultStreamConfig = StreamConfig{
 	// A vLLM publisher looks for replay requests every 100 ms when idle and between batches when busy.
 	ReplayTimeout: 3 * time.Second,
 	// Half a second is long compared with the microseconds between two messages of a replay, and short if twenty replays
@@ -120,8 +109,8 @@ var DefaultConfig = Config{
 }
 
 // withDefaults fills the zero fields.
-func (c Config) withDefaults() Config {
-	d := DefaultConfig
+func (c StreamConfig) withDefaults() StreamConfig {
+	d := DefaultStreamConfig
 	setDefault(&c.ReplayTimeout, d.ReplayTimeout)
 	setDefault(&c.ReplayPause, d.ReplayPause)
 	setDefault(&c.ReplayTries, d.ReplayTries)
@@ -147,7 +136,7 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 // socket returns the settings of a SUB socket.
-func (c Config) socket() zmtp.Config {
+func (c StreamConfig) socket() zmtp.Config {
 	return zmtp.Config{
 		HeartbeatInterval: c.HeartbeatInterval,
 		HeartbeatTimeout:  c.HeartbeatTimeout,
@@ -160,8 +149,8 @@ func (c Config) socket() zmtp.Config {
 	}
 }
 
-// Stats is a snapshot of one stream's counters since Run began.
-type Stats struct {
+// StreamStats is a snapshot of one stream's sequenceCounters since Run began.
+type StreamStats struct {
 	Connected  bool
 	Since      time.Time // when Connected last changed; zero before the first change
 	LastSeq    uint64    // of the last message handed over; meaningful when HasSeq

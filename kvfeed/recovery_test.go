@@ -1,19 +1,20 @@
-package zmq
+package kvfeed
 
 import (
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // followed is an engine and its subscriber on a network in memory, after n messages.
-func followed(t *testing.T, cfg Config, n int) (*engine, *Subscriber, *diary) {
+func followedInMemory(t *testing.T, cfg StreamConfig, n int) (*engine, *Subscriber, *diary) {
 	t.Helper()
 	world := network.NewMemory()
-	at := PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")}
+	at := mockengine.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")}
 	e := startEngine(t, "a", at)
 	cfg.Network = world.Host("10.0.0.1")
 	d := newDiary(t)
@@ -44,12 +45,12 @@ func (d *diary) reported() reported {
 // and blocks that they remove count as cached.
 func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultConfig
-		e, s, d := followed(t, cfg, 10)
+		cfg := DefaultStreamConfig
+		e, s, d := followedInMemory(t, cfg, 10)
 		if got := d.reported(); got.behind || got.complete == 0 || got.next != 10 {
 			t.Fatalf("after ten messages: %+v", got)
 		}
-		e.SetFaults(Faults{ReplayPause: 400 * time.Millisecond})
+		e.SetFaults(mockengine.PublisherFaults{ReplayPause: 400 * time.Millisecond})
 		e.DropNext(1000)
 		e.publish(1001)
 		if got := d.reported(); !got.behind || got.next == 1011 {
@@ -69,7 +70,7 @@ func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 		}
 
 		// When the replay works again, the whole history is learned.
-		e.SetFaults(Faults{})
+		e.SetFaults(mockengine.PublisherFaults{})
 		testenv.Pass(time.Minute)
 		complete := d.reported().complete
 		e.publish(1)
@@ -83,9 +84,9 @@ func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 // A new connection is behind until the replay has shown the missing messages, even if the replay is slow.
 func TestAReconnectIsBehindWhileItsReplayIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, _, d := followed(t, DefaultConfig, 10)
-		e.SetFaults(Faults{ReplayPause: 400 * time.Millisecond})
-		e.pub.DropPeers()
+		e, _, d := followedInMemory(t, DefaultStreamConfig, 10)
+		e.SetFaults(mockengine.PublisherFaults{ReplayPause: 400 * time.Millisecond})
+		e.DropSubscribers()
 		e.publish(500)
 		for range 50 {
 			testenv.Pass(time.Second)
@@ -102,10 +103,10 @@ func TestAReconnectIsBehindWhileItsReplayIsSlow(t *testing.T) {
 // The messages that are kept while others are missing are bounded. Messages beyond the bound are replayed later.
 func TestMessagesKeptBackAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultConfig
+		cfg := DefaultStreamConfig
 		cfg.PendingMessages, cfg.PendingBytes = 50, 1000
-		e, s, d := followed(t, cfg, 10)
-		e.SetFaults(Faults{ReplayPause: 100 * time.Millisecond})
+		e, s, d := followedInMemory(t, cfg, 10)
+		e.SetFaults(mockengine.PublisherFaults{ReplayPause: 100 * time.Millisecond})
 		e.DropNext(100)
 		for range 200 {
 			e.publish(1)

@@ -1,4 +1,4 @@
-package zmq
+package kvfeed
 
 import (
 	"context"
@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// stream makes one engine's messages gap-free and reports to its handler what cannot be recovered. Messages come live
+// sequence makes one engine's messages gap-free and reports to its handler what cannot be recovered. Messages come live
 // from the PUB socket, and by replay (see recovery.go). Both are compared with one expected sequence number.
 //
 // Live messages show gaps (a higher number than expected) and restarts (a lower number with other content than before).
 // After a reconnect the engine may be another process even if its numbers go on. So the stream is not verified, and new
 // messages are kept back, until a replay of the last messages has shown the same content.
-type stream struct {
-	cfg    Config
+type sequence struct {
+	cfg    StreamConfig
 	h      Handler
 	replay string        // endpoint; empty: none
 	kick   chan struct{} // capacity 1; wakes recovery
 
-	stats counters
+	stats sequenceCounters
 
 	mu         sync.Mutex // guards the fields below and serialises the handler
 	connected  bool
@@ -53,8 +53,8 @@ type stream struct {
 // takes as many messages as for a busy one.
 const maxStrikes = 4
 
-// counters are Stats that may be read at any time.
-type counters struct {
+// sequenceCounters are Stats that may be read at any time.
+type sequenceCounters struct {
 	connected                                     atomic.Bool
 	since, next                                   atomic.Int64
 	messages, gaps, replays, replayed, duplicates atomic.Uint64
@@ -62,15 +62,15 @@ type counters struct {
 	lost, restarts, malformed, overflows          atomic.Uint64
 }
 
-func newStream(cfg Config, replay string, h Handler) *stream {
-	s := &stream{cfg: cfg, h: h, replay: replay, kick: make(chan struct{}, 1), whole: true}
+func newSequence(cfg StreamConfig, replay string, h Handler) *sequence {
+	s := &sequence{cfg: cfg, h: h, replay: replay, kick: make(chan struct{}, 1), whole: true}
 	s.pending.maxMessages, s.pending.maxBytes = cfg.PendingMessages, cfg.PendingBytes
 	return s
 }
 
-func (s *stream) snapshot() Stats {
+func (s *sequence) snapshot() StreamStats {
 	c := &s.stats
-	st := Stats{
+	st := StreamStats{
 		Connected: c.connected.Load(), Messages: c.messages.Load(), Gaps: c.gaps.Load(), Replays: c.replays.Load(),
 		Replayed: c.replayed.Load(), Duplicates: c.duplicates.Load(), Lost: c.lost.Load(), Restarts: c.restarts.Load(),
 		Malformed: c.malformed.Load(), Overflows: c.overflows.Load(), Checks: c.checks.Load(),
@@ -85,10 +85,10 @@ func (s *stream) snapshot() Stats {
 }
 
 // canReplay reports whether the stream has a replay that is trusted.
-func (s *stream) canReplay() bool { return s.replay != "" && !s.distrust }
+func (s *sequence) canReplay() bool { return s.replay != "" && !s.distrust }
 
 // connect begins a connection.
-func (s *stream) connect() {
+func (s *sequence) connect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
@@ -109,7 +109,7 @@ func (s *stream) connect() {
 }
 
 // disconnect ends a connection. Without a replay, the messages until the next connection are lost.
-func (s *stream) disconnect(err error) {
+func (s *sequence) disconnect(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopReplay()
@@ -124,33 +124,33 @@ func (s *stream) disconnect(err error) {
 }
 
 // unreachable reports that no connection could be made.
-func (s *stream) unreachable(err error) {
+func (s *sequence) unreachable(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.h.State(false, err)
 }
 
-func (s *stream) setConnected(c bool) {
+func (s *sequence) setConnected(c bool) {
 	s.connected = c
 	s.stats.connected.Store(c)
 	s.stats.since.Store(time.Now().UnixNano())
 }
 
-func (s *stream) wake() {
+func (s *sequence) wake() {
 	select {
 	case s.kick <- struct{}{}:
 	default:
 	}
 }
 
-func (s *stream) stopReplay() {
+func (s *sequence) stopReplay() {
 	if s.abort != nil {
 		s.abort()
 	}
 }
 
 // receive takes a live message.
-func (s *stream) receive(parts [][]byte) {
+func (s *sequence) receive(parts [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.settle()
@@ -194,7 +194,7 @@ func (s *stream) receive(parts [][]byte) {
 }
 
 // count hands over a live message without a sequence number, under the next number. s.mu is held.
-func (s *stream) count(payload []byte) {
+func (s *sequence) count(payload []byte) {
 	if !s.unnumbered {
 		s.unnumbered = true
 		s.distrust, s.wanted, s.verified = true, false, true // a replay's numbers mean nothing here
@@ -212,7 +212,7 @@ func (s *stream) count(payload []byte) {
 // repeats reports whether a live message was handed over or kept before. onward says that this message continued the
 // live stream of this connection. Then a number that is too old to be remembered belongs to a late message of the same
 // stream.
-func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
+func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
 	if seq >= s.next {
 		return s.pending.compare(seq, payload) == same
 	}
@@ -230,14 +230,14 @@ func (s *stream) repeats(seq uint64, payload []byte, onward bool) bool {
 }
 
 // verify notes that next and seen are about the stream of this connection, and hands over kept messages that follow.
-func (s *stream) verify() {
+func (s *sequence) verify() {
 	s.verified = true
 	s.drain()
 }
 
 // hold keeps a live message that came before its turn, and starts a replay of the missing ones. Without a replay they
 // are lost.
-func (s *stream) hold(seq uint64, payload []byte) {
+func (s *sequence) hold(seq uint64, payload []byte) {
 	s.announced = false
 	if !s.canReplay() {
 		s.lose(seq)
@@ -252,7 +252,7 @@ func (s *stream) hold(seq uint64, payload []byte) {
 }
 
 // deliver hands over the next message. live means that it came from the live stream, not from a replay.
-func (s *stream) deliver(seq uint64, payload []byte, live bool) {
+func (s *sequence) deliver(seq uint64, payload []byte, live bool) {
 	s.next = seq + 1
 	s.stats.next.Store(int64(s.next))
 	s.stats.messages.Add(1)
@@ -261,7 +261,7 @@ func (s *stream) deliver(seq uint64, payload []byte, live bool) {
 }
 
 // drain hands over kept messages while the expected one is among them.
-func (s *stream) drain() {
+func (s *sequence) drain() {
 	for s.pending.len() > 0 {
 		m, ok := s.pending.take(s.next)
 		if !ok {
@@ -272,7 +272,7 @@ func (s *stream) drain() {
 }
 
 // lose gives up the messages before to, or before the first kept message if that is lower.
-func (s *stream) lose(to uint64) {
+func (s *sequence) lose(to uint64) {
 	if first, ok := s.pending.first(); ok {
 		to = min(to, first)
 	}
@@ -285,7 +285,7 @@ func (s *stream) lose(to uint64) {
 }
 
 // restart follows an engine whose stream began again. Kept messages stay, since they came on this connection.
-func (s *stream) restart(why string) {
+func (s *sequence) restart(why string) {
 	s.stats.restarts.Add(1)
 	s.next = 0
 	s.stats.next.Store(0)
@@ -302,7 +302,7 @@ func (s *stream) restart(why string) {
 // contradicted restarts the stream because replay and live stream, or two replays, differ in one message. Within one
 // connection the cause is a restart behind a forwarder, or a replay endpoint of another engine. The live stream is
 // right: after maxStrikes contradictions without an agreement the replay is not requested again.
-func (s *stream) contradicted(why string) {
+func (s *sequence) contradicted(why string) {
 	if s.verified && s.canReplay() { // otherwise the contradicted message came before this connection
 		s.strikes++
 	}
@@ -315,11 +315,11 @@ func (s *stream) contradicted(why string) {
 }
 
 // agree notes that replay and live stream had the same message: both come from one engine.
-func (s *stream) agree() { s.strikes, s.agreed = 0, true }
+func (s *sequence) agree() { s.strikes, s.agreed = 0, true }
 
 // announce reports once that the history is whole, after a time when this was in doubt. After a contradiction between
 // replay and live stream it waits until they agree, since the replay may be another engine's.
-func (s *stream) announce() {
+func (s *sequence) announce() {
 	if s.whole && (s.strikes == 0 || s.distrust) && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 &&
 		(!s.live || s.next > s.lastLive) {
 		s.announced, s.behind = true, false
@@ -329,7 +329,7 @@ func (s *stream) announce() {
 
 // settle reports to the handler whether the stream is behind, if that changed. Each change of the stream ends with it.
 // s.mu is held.
-func (s *stream) settle() {
+func (s *sequence) settle() {
 	behind := s.whole && !s.announced
 	if !s.whole { // Complete will not be called
 		behind = !s.verified || s.wanted || s.overflow || s.pending.len() > 0 || s.live && s.next <= s.lastLive
@@ -347,9 +347,9 @@ func (s *stream) settle() {
 }
 
 // overdue reports whether the present recovery exceeds RecoveryTime. s.mu is held.
-func (s *stream) overdue() bool { return time.Since(s.recovering) > s.cfg.RecoveryTime }
+func (s *sequence) overdue() bool { return time.Since(s.recovering) > s.cfg.RecoveryTime }
 
 // linked reports whether replay and live stream have met: every live message of this connection was handed over.
-func (s *stream) linked() bool {
+func (s *sequence) linked() bool {
 	return s.live && s.verified && !s.overflow && s.next > s.lastLive && s.pending.len() == 0
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package zmq
+package kvfeed
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -25,22 +26,22 @@ func order(t *testing.T, p *testenv.Script, command string, n int) uint64 {
 }
 
 // realEngine starts engine.py and returns it with its endpoints.
-func realEngine(t *testing.T, run string, src Source, more ...string) (*testenv.Script, Source) {
+func realEngine(t *testing.T, run string, src fleet.EventSource, more ...string) (*testenv.Script, fleet.EventSource) {
 	t.Helper()
 	p := testenv.StartScript(t, "testdata/engine.py", append([]string{run, src.Endpoint, src.Replay}, more...)...)
 	src.Endpoint, src.Replay = p.Line(), p.Line()
 	return p, src
 }
 
-var anyPort = Source{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://127.0.0.1:*"}
+var anySource = fleet.EventSource{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://127.0.0.1:*"}
 
 func TestWeFollowARealPublisher(t *testing.T) {
 	for _, form := range []string{"topic", "plain"} {
 		t.Run(form, func(t *testing.T) {
-			p, src := realEngine(t, "a", anyPort, "10000", form)
+			p, src := realEngine(t, "a", anySource, "10000", form)
 			src.Topic = "kv@"
 			order(t, p, "publish", 200)
-			cfg := quick
+			cfg := quickStream
 			cfg.HeartbeatInterval, cfg.HeartbeatTimeout = 100*time.Millisecond, time.Second
 			cfg.Verify = 200 * time.Millisecond
 			d := newDiary(t)
@@ -72,10 +73,10 @@ func TestWeFollowARealPublisher(t *testing.T) {
 
 // The ROUTER's default limit of 1000 messages makes libzmq lose most of a long replay.
 func TestALongReplayOfARealRouterArrivesWhole(t *testing.T) {
-	p, src := realEngine(t, "a", anyPort, "10000", "topic")
+	p, src := realEngine(t, "a", anySource, "10000", "topic")
 	n := order(t, p, "publish", 10_000)
 	d := newDiary(t)
-	s, _ := subscribe(t, src, quick, d)
+	s, _ := subscribe(t, src, quickStream, d)
 	d.awaitSeen(n)
 	d.awaitComplete(1)
 	d.expect(0)
@@ -84,19 +85,19 @@ func TestALongReplayOfARealRouterArrivesWhole(t *testing.T) {
 }
 
 func TestARealEnginesRotatedBufferIsSeen(t *testing.T) {
-	p, src := realEngine(t, "a", anyPort, "100", "topic")
+	p, src := realEngine(t, "a", anySource, "100", "topic")
 	n := order(t, p, "publish", 1000)
 	d := newDiary(t)
-	subscribe(t, src, quick, d)
+	subscribe(t, src, quickStream, d)
 	d.awaitSeen(n)
 	d.expect(0, [2]uint64{0, 900})
 	d.expectPayloads("a", 900, n)
 }
 
 func TestAFrozenRealEngineIsNoticedAndFollowedAgain(t *testing.T) {
-	p, src := realEngine(t, "a", anyPort, "1000", "topic")
+	p, src := realEngine(t, "a", anySource, "1000", "topic")
 	order(t, p, "publish", 100)
-	cfg := quick
+	cfg := quickStream
 	cfg.HeartbeatInterval, cfg.HeartbeatTimeout = 50*time.Millisecond, 100*time.Millisecond
 	d := newDiary(t)
 	subscribe(t, src, cfg, d)
@@ -114,12 +115,12 @@ func TestAFrozenRealEngineIsNoticedAndFollowedAgain(t *testing.T) {
 func TestARealEngineConnectsToOurListener(t *testing.T) {
 	replay := nobody(t)
 	g := &accepted{t: t, replay: replay, diaries: make(map[Origin]*diary)}
-	l := NewListener("ipc://"+filepath.Join(t.TempDir(), "s"), quick, g.accept)
+	l := NewListener("ipc://"+filepath.Join(t.TempDir(), "s"), quickStream, g.accept)
 	if err := l.Listen(); err != nil {
 		t.Fatal(err)
 	}
 	runUntilStopped(t, l.Run)
-	p, _ := realEngine(t, "a", Source{Endpoint: l.Endpoint(), Replay: replay}, "1000", "topic", "connect")
+	p, _ := realEngine(t, "a", fleet.EventSource{Endpoint: l.Endpoint(), Replay: replay}, "1000", "topic", "connect")
 	for deadline := time.Now().Add(patience); l.Stats().Streams == 0 && time.Now().Before(deadline); {
 		order(t, p, "publish", 1)
 	}

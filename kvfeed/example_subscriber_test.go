@@ -1,11 +1,13 @@
-package zmq_test
+package kvfeed_test
 
 import (
 	"context"
 	"fmt"
 	"sync"
 
-	"github.com/warmpath/warmpath/kvevent/zmq"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // printer prints a stream. A real handler decodes the payloads with package kvevent.
@@ -18,13 +20,13 @@ func (p printer) Complete()                          { fmt.Println("complete"); 
 func (p printer) State(connected bool, _ error)      { fmt.Println("connected:", connected) }
 
 // A subscriber that comes late has the history replayed.
-func Example() {
+func ExampleSubscriber() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 
-	publisher := zmq.NewPublisher(zmq.PublisherConfig{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://127.0.0.1:*"})
+	publisher := mockengine.NewPublisher(mockengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://127.0.0.1:*"})
 	if err := publisher.Listen(); err != nil {
 		fmt.Println(err)
 		return
@@ -34,8 +36,8 @@ func Example() {
 	publisher.Publish([]byte("two"))
 
 	whole, done := context.WithCancel(ctx)
-	source := zmq.Source{Endpoint: publisher.Endpoint(), Replay: publisher.ReplayEndpoint()}
-	subscriber := zmq.NewSubscriber(source, zmq.DefaultConfig, printer{done})
+	source := fleet.EventSource{Endpoint: publisher.Endpoint(), Replay: publisher.ReplayEndpoint()}
+	subscriber := kvfeed.NewSubscriber(source, kvfeed.DefaultStreamConfig, printer{done})
 	wg.Go(func() { _ = subscriber.Run(ctx) })
 	<-whole.Done()
 	// Output:
