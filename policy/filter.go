@@ -30,16 +30,16 @@ const (
 	ReasonImbalance   = "too much work for what it matches"
 )
 
-// filters are the filters that a [Spec] may name. usable is not among them: every policy applies it first. No filter
-// checks the model: the router offers only candidates that serve it.
-var filters = map[string]func(*Spec) Filter{
-	"balanced":  func(s *Spec) Filter { return balanced(s.ImbalanceTokens) },
-	"locality":  func(s *Spec) Filter { return nearest(s.Locality) },
-	"multiplex": func(*Spec) Filter { return multiplex{} },
+// filtersOf returns the filters of a policy: the common filter (usable), those of s, and the balanced filter where a
+// bound asks for it. No filter checks the model: the router offers only candidates that serve it.
+func filtersOf(s *Spec) []Filter {
+	all := append([]Filter{usable{}}, s.Filters...)
+	bounded := slices.ContainsFunc(s.Filters, func(f Filter) bool { _, is := f.(balanced); return is })
+	if s.ImbalanceTokens > 0 && !bounded {
+		all = append(all, Balanced(s.ImbalanceTokens))
+	}
+	return all
 }
-
-// FilterNames returns the names of all filters that a [Spec] may name, sorted.
-func FilterNames() []string { return known(filters) }
 
 // usable is the common filter, which every policy applies first: it leaves out candidates that cannot serve the
 // request.
@@ -146,8 +146,10 @@ func names(target, url string) bool {
 	return target == place
 }
 
-// balanced keeps the candidates whose work, plus the request's own uncached tokens there, exceeds the least such sum
-// by no more than this number. The candidate with the least always passes.
+// Balanced returns the filter that keeps the candidates whose work, plus the request's own uncached tokens there, exceeds
+// the least such sum by at most this number of tokens. The candidate with the least sum always passes. 0 keeps all.
+func Balanced(tokens int) Filter { return balanced(tokens) }
+
 type balanced int
 
 func (b balanced) Filter(q *Query, c []Candidate) int {

@@ -19,6 +19,8 @@ type Parameters interface {
 type Kind struct {
 	Name     string
 	Defaults func() Parameters // new at each call
+	// Moved names, by key, the kinds to which settings of this kind moved, for errors.
+	Moved map[string]string
 }
 
 // Kinds are kinds of policies, sorted by name.
@@ -29,10 +31,9 @@ func Own() Kinds {
 	return Kinds{
 		NewKind("direct", func() Direct { return Direct{} }),
 		NewKind("kv_aware", DefaultKVAware),
-		NewKind("least_load", DefaultLeastLoad),
+		NewKind("least_load", DefaultLeastLoad).moved("throughput", "smg_least_load"),
 		NewKind("marginal", DefaultMarginal),
-		NewKind("mix", DefaultMix),
-		NewKind("power_of_two", DefaultPowerOfTwo),
+		NewKind("power_of_two", func() PowerOfTwo { return PowerOfTwo{} }).moved("by", "smg_power_of_two"),
 		NewKind("random", func() Random { return Random{} }),
 		NewKind("round_robin", func() RoundRobin { return RoundRobin{} }),
 	}
@@ -43,7 +44,21 @@ func NewKind[P any, T interface {
 	*P
 	Parameters
 }](name string, defaults func() P) Kind {
-	return Kind{name, func() Parameters { p := defaults(); return T(&p) }}
+	return Kind{Name: name, Defaults: func() Parameters { p := defaults(); return T(&p) }}
+}
+
+// moved returns k, whose setting key moved to another kind.
+func (k Kind) moved(key, kind string) Kind {
+	k.Moved = map[string]string{key: kind}
+	return k
+}
+
+// Set sets one of p's parameters as [SetParameter] does. p is of this kind.
+func (k Kind) Set(p Parameters, key, value string) error {
+	if to := k.Moved[key]; to != "" {
+		return fmt.Errorf("there is no %q: the policy %s has this setting", key, to)
+	}
+	return SetParameter(p, key, value)
 }
 
 // Join returns the kinds of all lists, sorted by name. It panics if two kinds have one name.
@@ -102,7 +117,7 @@ func (k Kinds) Parse(text string) (Spec, error) {
 			if !ok {
 				return Spec{}, fmt.Errorf("policy %q: %q is not KEY=VALUE", name, setting)
 			}
-			if err := SetParameter(p, key, value); err != nil {
+			if err := kind.Set(p, key, value); err != nil {
 				return Spec{}, fmt.Errorf("policy %q: %w", name, err)
 			}
 		}

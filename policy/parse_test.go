@@ -24,18 +24,22 @@ func TestParseReadsParameters(t *testing.T) {
 
 func TestParseSaysWhatIsWrong(t *testing.T) {
 	for text, want := range map[string]string{
-		"best":                        `no policy is called "best" (known: bucket, `,
-		"kv:scale=16":                 `there is no "scale" (known: overlap_score_weight, `,
-		"kv:prefill_load_scale":       `"prefill_load_scale" is not KEY=VALUE`,
-		"kv:prefill_load_scale=lots":  `prefill_load_scale: "lots" is not a number`,
-		"kv:prefill_load_scale=-1":    "prefill_load_scale: -1 is not a number from 0",
-		"kv:prefill_load_scale=NaN":   "prefill_load_scale: NaN is not a number from 0",
-		"kv:router_ttl=5":             `router_ttl: "5" is not a duration`,
-		"kv:use_kv_events=maybe":      `use_kv_events: "maybe" is not true or false`,
-		"kv_aware:imbalance_tokens=x": `imbalance_tokens: "x" is not a whole number`,
-		"manual:assignment_mode=best": `assignment_mode: "best" is none of random, min_load, min_group`,
-		"mix:scorers=match":           "scorers: cannot be given as text",
-		"mix":                         "scorers: none are given",
+		"best":                             `no policy is called "best" (known: bucket, `,
+		"kv:scale=16":                      `there is no "scale" (known: overlap_score_weight, `,
+		"kv:prefill_load_scale":            `"prefill_load_scale" is not KEY=VALUE`,
+		"kv:prefill_load_scale=lots":       `prefill_load_scale: "lots" is not a number`,
+		"kv:prefill_load_scale=-1":         "prefill_load_scale: -1 is not a number from 0",
+		"kv:prefill_load_scale=NaN":        "prefill_load_scale: NaN is not a number from 0",
+		"kv:router_ttl=5":                  `router_ttl: "5" is not a duration`,
+		"kv:use_kv_events=maybe":           `use_kv_events: "maybe" is not true or false`,
+		"kv_aware:imbalance_tokens=x":      `imbalance_tokens: "x" is not a whole number`,
+		"manual:assignment_mode=best":      `assignment_mode: "best" is none of random, min_load, min_group`,
+		"mix:scorers=match":                "scorers: cannot be given as text",
+		"least_load:by=seconds":            "by: seconds is the policy smg_least_load",
+		"least_load:throughput=1000":       `there is no "throughput": the policy smg_least_load has this setting`,
+		"power_of_two:by=requests":         `there is no "by": the policy smg_power_of_two has this setting`,
+		"mix:picker=power_of_two_requests": `picker: "power_of_two_requests" is the policy smg_power_of_two`,
+		"mix":                              "scorers: none are given",
 	} {
 		if _, err := kinds.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: the error does not say %q: %v", text, want, err)

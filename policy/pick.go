@@ -14,14 +14,16 @@ type Picker interface {
 
 // pickers by name.
 var pickers = map[string]Picker{
-	"best":                  best{},
-	"max_score":             maxScore{},
-	"power_of_two":          powerOfTwo{lessWork},
-	"power_of_two_requests": powerOfTwo{fewerRequests},
-	"random":                random{},
-	"round_robin":           roundRobin{},
-	"weighted_random":       weightedRandom{},
+	"best":            best{},
+	"max_score":       maxScore{},
+	"power_of_two":    powerOfTwo{},
+	"random":          random{},
+	"round_robin":     roundRobin{},
+	"weighted_random": weightedRandom{},
 }
+
+// PickerNames returns the names of all pickers that a [Spec] may name, sorted.
+func PickerNames() []string { return known(pickers) }
 
 // best takes the highest score as Best does.
 type best struct{}
@@ -59,34 +61,27 @@ type random struct{}
 
 func (random) Pick(q *Query, c []Candidate) int { return Any(q, c) }
 
-// powerOfTwo takes two different candidates at random, and of them the one with less load; the first if both have the
+// powerOfTwo takes two different candidates at random, and of them the one with less work; the first if both have the
 // same. [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
-type powerOfTwo struct {
-	less func(q *Query, a, b *Candidate) bool
-}
+type powerOfTwo struct{}
 
-func lessWork(_ *Query, a, b *Candidate) bool { return a.Work() < b.Work() }
-
-// fewerRequests compares the used shares of the KV caches if both engines report them, as SMG does; else the
-// requests.
-func fewerRequests(q *Query, a, b *Candidate) bool {
-	if a.Reports(q.Now) && b.Reports(q.Now) {
-		return a.KVUsed(q.Now) < b.KVUsed(q.Now)
-	}
-	return a.Load.Requests < b.Load.Requests
-}
-
-func (p powerOfTwo) Pick(q *Query, c []Candidate) int {
-	first := below(block.Mix64(q.Random), len(c))
-	if len(c) == 1 {
-		return first
-	}
-	second := below(block.Mix64(q.Random+1), len(c)-1)
-	if second >= first {
-		second++
-	}
-	if p.less(q, &c[second], &c[first]) {
+func (powerOfTwo) Pick(q *Query, c []Candidate) int {
+	first, second := Two(q, len(c))
+	if c[second].Work() < c[first].Work() {
 		return second
 	}
 	return first
+}
+
+// Two draws two different numbers from 0..n-1 at random. If n is 1, both are 0.
+func Two(q *Query, n int) (first, second int) {
+	first = below(block.Mix64(q.Random), n)
+	if n == 1 {
+		return first, first
+	}
+	second = below(block.Mix64(q.Random+1), n-1)
+	if second >= first {
+		second++
+	}
+	return first, second
 }

@@ -13,7 +13,7 @@ import (
 // Spec is a policy as data.
 type Spec struct {
 	Name    string
-	Filters []string // applied in order, after the filter that all policies share (target, rank, excluded, healthy, saturated)
+	Filters []Filter // applied in order, after the filter that all policies share (target, rank, excluded, healthy, saturated)
 	Scorers []Weighted
 	Picker  string // "" is best
 
@@ -34,9 +34,9 @@ type Spec struct {
 	// requests under way.
 	NeedsRisk bool
 
-	// Everyone offers the policy all holders, however large the fleet is. A chooser without NeedsMatches is offered
-	// all anyway.
-	Everyone bool
+	// Reach says which holders of a large fleet the policy is offered. ReachUnset: it follows from the chooser and the
+	// picker; a chooser without NeedsMatches that nominates no holders is offered all.
+	Reach Reach
 
 	// Source is asked before each decision; the answer is Query.Cached. nil asks nothing.
 	Source Source
@@ -48,11 +48,8 @@ type Spec struct {
 	// DefaultTierWeights.
 	TierWeights [block.NumTiers]float64
 
-	// Locality is where this router runs, for the locality filter.
-	Locality Locality
-
 	// ImbalanceTokens bounds how far a match is followed: see the package comment. 0 is no bound. A policy with a
-	// bound gets the balanced filter, also if it does not list it.
+	// bound gets the filter [Balanced] after its Filters, if it lists none.
 	ImbalanceTokens int
 
 	// Learned takes matches from the requests that the policy sent, in place of the engines' announcements. With nil,
@@ -136,18 +133,14 @@ func Build(s Spec) (*Policy, error) {
 			errs = append(errs, fmt.Errorf("tier weight %v of %s is not within 0..1", w, block.Tier(t)))
 		}
 	}
-	names := slices.Clone(s.Filters)
-	if s.ImbalanceTokens > 0 && !slices.Contains(s.Filters, "balanced") {
-		names = append(names, "balanced")
-	}
-	p := &Policy{spec: s, filters: []Filter{usable{}}, picker: best{}, terms: slices.Clone(s.Terms), matches: s.NeedsMatches}
+	p := &Policy{spec: s, filters: filtersOf(&s), picker: best{}, terms: slices.Clone(s.Terms), matches: s.NeedsMatches}
 	if s.Chooser != nil {
 		p.chooser = s.Chooser()
 		if len(s.Scorers) > 0 || s.Picker != "" {
 			errs = append(errs, errors.New("a chooser decides alone: leave out scorers and picker"))
 		}
 	}
-	errs = append(errs, p.compose(&s, names)...)
+	errs = append(errs, p.compose(&s)...)
 	switch p.picker.(type) {
 	case best, maxScore:
 		p.ranks = true
@@ -165,16 +158,8 @@ func Build(s Spec) (*Policy, error) {
 	return p, nil
 }
 
-// compose finds the filters, scorers and picker that s names, and returns an error for each name that does not exist.
-func (p *Policy) compose(s *Spec, filterNames []string) (errs []error) {
-	for _, name := range filterNames {
-		f, ok := filters[name]
-		if !ok {
-			errs = append(errs, fmt.Errorf("no filter is called %q (known: %v)", name, known(filters)))
-			continue
-		}
-		p.filters = append(p.filters, f(s))
-	}
+// compose finds the scorers and the picker that s names, and returns an error for each name that does not exist.
+func (p *Policy) compose(s *Spec) (errs []error) {
 	for _, w := range s.Scorers {
 		f, ok := scorers[w.Scorer]
 		if !ok {

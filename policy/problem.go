@@ -28,13 +28,13 @@ func (p *Problems) Within(key string, v, least, most float64) {
 
 // AtLeast adds a problem when v is below least, above 10^12 or not a number.
 func (p *Problems) AtLeast(key string, v, least float64) {
-	if !(v >= least && v <= maxNumber) {
+	if !(v >= least && v <= MaxNumber) {
 		p.Add(key, "%v is not a number from %v", v, least)
 	}
 }
 
-// maxNumber is the greatest parameter: the product of a greater one with a number of tokens loses digits.
-const maxNumber = 1e12
+// MaxNumber is the greatest value of a parameter: the product of a greater value with a number of tokens loses digits.
+const MaxNumber = 1e12
 
 // Section adds the problems of a group of keys; err is what the group's Validate returned.
 func (p *Problems) Section(key string, err error) {

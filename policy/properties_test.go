@@ -168,14 +168,16 @@ func weights(s policy.Spec) float64 {
 // exceptions are policies that break a property by definition, with the reason.
 var exceptions = map[string]map[string]string{
 	"order": {
-		"round_robin":  "turns by position",
-		"random":       "draws a position",
-		"power_of_two": "draws two positions",
+		"round_robin":      "turns by position",
+		"random":           "draws a position",
+		"power_of_two":     "draws two positions",
+		"smg_power_of_two": "draws two positions",
 	},
 	"load": {
-		"round_robin":  "does not read load, and saturated workers change the turn",
-		"random":       "does not read load",
-		"power_of_two": "draws two positions, which depend on nothing else",
+		"round_robin":      "does not read load, and saturated workers change the turn",
+		"random":           "does not read load",
+		"power_of_two":     "draws two positions, which depend on nothing else",
+		"smg_power_of_two": "draws two positions, which depend on nothing else",
 	},
 	"match": {},
 }
@@ -280,7 +282,6 @@ func TestRandomReachesEveryWorkerEvenly(t *testing.T) {
 
 func TestBuildSaysAllThatIsWrong(t *testing.T) {
 	_, err := policy.Build(policy.Spec{
-		Filters:         []string{"clever"},
 		Scorers:         []policy.Weighted{{"wisdom", 1}, {"match", -1}},
 		Picker:          "lucky",
 		TierWeights:     [block.NumTiers]float64{2},
@@ -289,7 +290,7 @@ func TestBuildSaysAllThatIsWrong(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"name is missing", `filter is called "clever"`, "balanced", `scorer is called "wisdom"`, "weight -1 of scorer match",
+	for _, want := range []string{"name is missing", `scorer is called "wisdom"`, "weight -1 of scorer match",
 		`picker is called "lucky"`, "power_of_two", "tier weight 2 of gpu", "imbalance of -1"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)

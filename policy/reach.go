@@ -1,17 +1,15 @@
 package policy
 
-import (
-	"slices"
-
-	"github.com/warmpath/warmpath/fleet"
-)
+import "github.com/warmpath/warmpath/fleet"
 
 // Reach says which holders of a large fleet a policy is offered. In a small fleet it is offered all.
 type Reach uint8
 
 const (
+	// ReachUnset: the reach follows from the other fields of the [Spec]. [Policy.Reach] never returns it.
+	ReachUnset Reach = iota
 	// ReachFew: the holders of the longest matches, some with little load, and the nominees of a [Nominator].
-	ReachFew Reach = iota
+	ReachFew
 	// ReachAll: all. The time of a decision then grows with the fleet.
 	ReachAll
 	// ReachTurn: consecutive holders, from the holder whose turn it is.
@@ -20,17 +18,19 @@ const (
 	ReachAny
 )
 
-// reachOf returns the reach that follows from the filters, the chooser and the picker. A chooser that does not read
-// matches may choose any holder.
+// reachOf returns the reach of s; if s has none, the reach that follows from the chooser and the picker. A chooser that
+// does not read matches may choose any holder.
 func (p *Policy) reachOf(s *Spec) Reach {
 	switch {
-	case s.Everyone, slices.Contains(s.Filters, "locality") && s.Locality != (Locality{}), p.chooser != nil && !s.NeedsMatches && p.nominator == nil:
+	case s.Reach != ReachUnset:
+		return s.Reach
+	case p.chooser != nil && !s.NeedsMatches && p.nominator == nil:
 		return ReachAll
 	case p.chooser != nil, p.matches:
 		return ReachFew
 	case s.Picker == "round_robin":
 		return ReachTurn
-	case s.Picker == "random", s.Picker == "power_of_two", s.Picker == "power_of_two_requests":
+	case s.Picker == "random", s.Picker == "power_of_two":
 		return ReachAny
 	}
 	return ReachFew

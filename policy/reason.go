@@ -16,14 +16,13 @@ func ReasonsBy(by string) map[Branch]string {
 
 // byPicker says in words which candidate a picker takes.
 var byPicker = map[string]string{
-	"":                      "the highest score",
-	"best":                  "the highest score",
-	"max_score":             "the highest score",
-	"power_of_two":          "the less loaded of two drawn at random",
-	"power_of_two_requests": "the less loaded of two drawn at random",
-	"random":                "drawn at random",
-	"round_robin":           "its turn",
-	"weighted_random":       "drawn at random, more likely with a higher score",
+	"":                "the highest score",
+	"best":            "the highest score",
+	"max_score":       "the highest score",
+	"power_of_two":    "the less loaded of two drawn at random",
+	"random":          "drawn at random",
+	"round_robin":     "its turn",
+	"weighted_random": "drawn at random, more likely with a higher score",
 }
 
 // reasonsOf returns the reasons of s; if it has none, the reasons that follow from its scorers and picker. nil stands

@@ -43,7 +43,7 @@ func TestEachPolicySaysWhatItTakes(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"least_load": "the least load", "least_load:by=requests": "the fewest requests", "least_load:by=seconds": "queue",
+		"least_load": "the least load", "least_load:by=requests": "the fewest requests", "smg_least_load": "queue", "smg_power_of_two": "two",
 		"round_robin": "turn", "random": "at random", "power_of_two": "two",
 	} {
 		if got := parsed(t, text).ReasonOf(policy.BranchPlain); !strings.Contains(got, want) {

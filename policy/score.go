@@ -21,6 +21,9 @@ var scorers = map[string]func(*Spec) Scorer{
 	"kv_cache": func(*Spec) Scorer { return kvFree{} },
 }
 
+// ScorerNames returns the names of all scorers that a [Spec] may name, sorted.
+func ScorerNames() []string { return known(scorers) }
+
 // match rates the share of the prompt that a candidate has. Each token is weighted by the tier of its block. Predicted
 // tokens beyond the confirmed blocks were computed a moment ago, and count as on the GPU.
 type match [block.NumTiers]float64

@@ -17,13 +17,13 @@ func TestPoliciesAreWrittenAsTheirSourcesWriteThem(t *testing.T) {
 	affinity := peers.DefaultPrefixCacheAffinity()
 	affinity.ImbalancedThreshold, affinity.MatchRateThreshold, affinity.DoEviction = 5, 0.15, true
 	affinity.EvictionThresholdChars, affinity.EvictionTargetChars, affinity.EvictionIntervalSecs = 500_000, 400_000, 30
-	affinity.Filters, affinity.Locality = []string{"locality"}, policy.Locality{Node: "n1", Zone: "b"}
+	affinity.Filters, affinity.Locality = []string{"locality"}, peers.Locality{Node: "n1", Zone: "b"}
 	tracker := peers.DefaultVLLMCacheAware()
 	lmcache := peers.DefaultLMCacheAware()
 	lmcache.ControllerURL, lmcache.LookupMode = "http://lmcache-controller:9000", peers.LookupPrefix
 	lmcache.LMCacheWorkerMap = map[string]string{"vllm-001": "http://vllm-worker-001:8000", "vllm-002": "http://vllm-worker-002:8000"}
-	near := policy.DefaultMix()
-	near.Filters, near.Scorers, near.Locality = []string{"multiplex", "locality"}, []policy.Weighted{{Scorer: "load", Weight: 1}}, policy.Locality{Zone: "b"}
+	near := peers.DefaultMix()
+	near.Filters, near.Scorers, near.Locality = []string{"multiplex", "locality"}, []policy.Weighted{{Scorer: "load", Weight: 1}}, peers.Locality{Zone: "b"}
 	want := []policy.Parameters{&tracker, &aware, &affinity, &lmcache, &near}
 	for i, p := range cfg.Policies {
 		if diff := cmp.Diff(want[i], p.Parameters); diff != "" {

@@ -25,7 +25,7 @@ func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 	switch p := p.(type) {
 	case *policy.KVAware:
 		p.TierWeights, p.ImbalanceTokens = r.TierWeights, r.ImbalanceTokens
-	case *policy.Mix:
+	case *peers.Mix:
 		p.TierWeights = r.TierWeights
 	case *policy.Marginal:
 		p.TierWeights = r.TierWeights
@@ -118,7 +118,7 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 		if !ok {
 			return nil, fmt.Errorf("%q is not NAME=VALUE", setting)
 		}
-		if err := policy.SetParameter(p, key, value); err != nil {
+		if err := k.Set(p, key, value); err != nil {
 			return nil, err
 		}
 		if isSecret.MatchString(key) {

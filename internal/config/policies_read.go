@@ -126,10 +126,15 @@ func (r *reader) policy(cfg *Config, node ast.Node, p Policy) (Policy, bool) {
 // parameters reads the keys of a policy other than its type and name.
 func (r *reader) parameters(m *ast.MappingNode, p Policy) {
 	known := policy.ParameterKeys(p.Parameters)
+	kind, _ := warmpath.PolicyKinds().Find(p.Type)
 	r.fields(m, reflect.ValueOf(p.Parameters).Elem(), section{
 		take: func(e entry) bool { return e.key == "type" || e.key == "name" },
 		unknown: func(e entry) {
 			in := strings.TrimSuffix(r.path, "."+e.key)
+			if to := kind.Moved[e.key]; to != "" {
+				r.mistake(e.at, fmt.Sprintf("%s: %s has no %q: the policy %s has this setting", in, p.Type, e.key, to))
+				return
+			}
 			r.mistake(e.at, fmt.Sprintf("%s: %s has no %q (known: %s)%s", in, p.Type, e.key,
 				strings.Join(slices.Concat([]string{"name", "type"}, known), ", "), Meant(e.key, known)))
 		},

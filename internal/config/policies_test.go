@@ -83,6 +83,10 @@ func TestPoliciesKeepTheirParametersHoweverTheyAreWritten(t *testing.T) {
 		"policies: {type: random}":                                     "f:1:11: keys with values stand where a list is expected",
 		"policy: [random]":                                             "f:1:9: a list stands where a text is expected",
 		"policies: [{type: kv_aware, tier_weights: {gpuu: 1}}]":        "unknown field policies.tier_weights.gpuu; did you mean policies.tier_weights.gpu?",
+		"policies: [{type: least_load, by: seconds}]":                  "policies[0].by: seconds is the policy smg_least_load",
+		"policies: [{type: least_load, throughput: 1000}]":             `least_load has no "throughput": the policy smg_least_load has this setting`,
+		"policies: [{type: power_of_two, by: requests}]":               `power_of_two has no "by": the policy smg_power_of_two has this setting`,
+		"policies: [{type: mix, picker: power_of_two_requests}]":       `policies[0].picker: "power_of_two_requests" is the policy smg_power_of_two`,
 		"policies: [{type: mix, scorers: [{scorer: load, weigh: 1}]}]": "unknown field policies.scorers.weigh; did you mean policies.scorers.weight?",
 	} {
 		cfg := Default()

@@ -5,5 +5,7 @@
 // who comes from that project finds the same behaviour. Where a port differs, its type says how and why. The rules
 // that all policies share, such as which holders can be used at all, are those of package policy.
 //
+// [Mix] is not a port: with it an operator composes filters, scorers and a picker, of package policy and of this one.
+//
 //	router, err := warmpath.New(warmpath.Options{Fleet: workers, Policy: peers.DefaultKV().Spec("kv")})
 package peers

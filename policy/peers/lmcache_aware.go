@@ -87,8 +87,8 @@ func (p LMCacheAware) Spec(name string) policy.Spec {
 	weight, fall := p.CacheWeight, fallbacks[p.FallbackPolicy]
 	return policy.Spec{
 		Name: name, Terms: []string{"cached", "idle"}, NeedsMatches: looks, Reasons: lmcacheReasons,
-		Everyone: true, // the source may know any worker
-		Chooser:  func() policy.Chooser { return &lmcacheAware{looks, weight, fall} },
+		Reach:   policy.ReachAll, // the source may know any worker
+		Chooser: func() policy.Chooser { return &lmcacheAware{looks, weight, fall} },
 	}
 }
 

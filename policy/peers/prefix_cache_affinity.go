@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -31,7 +30,7 @@ type PrefixCacheAffinity struct {
 	// Filters leave workers out before the choice, in this order; Ray's are multiplex and locality.
 	Filters []string `yaml:"filters"`
 	// Locality is where this router runs, for the locality filter.
-	Locality policy.Locality `yaml:"locality"`
+	Locality Locality `yaml:"locality"`
 	// By says what is compared: "text" or "tokens". Tokens have to be made first. When the chosen form of a prompt is
 	// not known, the other is used. The source knows text only.
 	By string `yaml:"by"`
@@ -60,7 +59,7 @@ func (p PrefixCacheAffinity) Validate() error {
 	}
 	wrong.Within("eviction_interval_secs", float64(p.EvictionIntervalSecs), 1, 1e6)
 	for _, f := range p.Filters {
-		wrong.OneOf("filters", f, policy.FilterNames()...)
+		wrong.OneOf("filters", f, filterNames()...)
 	}
 	wrong.OneOf("by", p.By, byText, byTokens)
 	wrong.AtLeast("max_bytes", float64(p.MaxBytes), 1<<16)
@@ -81,7 +80,7 @@ func (p PrefixCacheAffinity) Spec(name string) policy.Spec {
 		c.Interval = time.Duration(p.EvictionIntervalSecs) * time.Second
 	}
 	return policy.Spec{
-		Name: name, Terms: []string{"sent before", "idle"}, Filters: slices.Clone(p.Filters), Locality: p.Locality,
+		Name: name, Terms: []string{"sent before", "idle"}, Filters: filtersOf(p.Filters, filterSettings{locality: p.Locality}), Reach: reachOf(p.Filters, p.Locality),
 		Reasons:   prefixAffinityReasons,
 		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
 		Chooser: func() policy.Chooser { return &prefixAffinity{p, newPrompts(p.By == byTokens, c, charsPerToken)} },

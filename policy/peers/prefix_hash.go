@@ -36,7 +36,7 @@ func (p PrefixHash) Validate() error {
 // Spec returns the policy.
 func (p PrefixHash) Spec(name string) policy.Spec {
 	return policy.Spec{
-		Name: name, NeedsMatches: true, NeedsText: true, Everyone: true, Terms: []string{"step"},
+		Name: name, NeedsMatches: true, NeedsText: true, Reach: policy.ReachAll, Terms: []string{"step"},
 		Chooser: func() policy.Chooser { return &prefixHash{PrefixHash: p, ring: newRing(p.VirtualNodes)} },
 	}
 }

@@ -1,0 +1,71 @@
+package peers
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/warmpath/warmpath/policy"
+)
+
+// filterSettings are the settings of the kinds whose parameter filters lists filters by name.
+type filterSettings struct {
+	imbalanceTokens int
+	locality        Locality
+}
+
+// filters by the names that the parameter filters lists.
+var filters = map[string]func(filterSettings) policy.Filter{
+	"balanced":  func(s filterSettings) policy.Filter { return policy.Balanced(s.imbalanceTokens) },
+	"locality":  func(s filterSettings) policy.Filter { return nearest(s.locality) },
+	"multiplex": func(filterSettings) policy.Filter { return multiplex{} },
+}
+
+// filterNames returns the names of all filters, sorted.
+func filterNames() []string { return slices.Sorted(maps.Keys(filters)) }
+
+// filtersOf returns the filters of these names, in their order. Names that do not exist, which Validate refuses, are
+// left out.
+func filtersOf(names []string, s filterSettings) []policy.Filter {
+	var list []policy.Filter
+	for _, name := range names {
+		if f, ok := filters[name]; ok {
+			list = append(list, f(s))
+		}
+	}
+	return list
+}
+
+// reachOf returns the reach of a policy with these filters. A near worker may have neither a match nor little load, so
+// a policy with a locality is offered all workers.
+func reachOf(names []string, l Locality) policy.Reach {
+	if l != (Locality{}) && slices.Contains(names, "locality") {
+		return policy.ReachAll
+	}
+	return policy.ReachUnset
+}
+
+// keep moves the candidates for which good is true to the front, in their order, and gives the others a reason. If
+// good is true for none, nothing changes.
+func keep(c []policy.Candidate, reason string, good func(*policy.Candidate) bool) int {
+	kept := 0
+	for i := range c {
+		if good(&c[i]) {
+			kept++
+		}
+	}
+	if kept == 0 || kept == len(c) {
+		return kept
+	}
+	kept = 0
+	for i := range c {
+		if !good(&c[i]) {
+			c[i].Reason = reason
+			continue
+		}
+		if kept != i {
+			c[kept], c[i] = c[i], c[kept]
+		}
+		kept++
+	}
+	return kept
+}

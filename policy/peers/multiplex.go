@@ -1,0 +1,50 @@
+package peers
+
+import (
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
+
+const (
+	reasonNoAdapter    = "the adapter is not loaded there, and it is elsewhere"
+	reasonMoreAdapters = "more adapters are loaded there than elsewhere"
+)
+
+// multiplex keeps, for a request to an adapter, the candidates that have it loaded; if there are none, those with the
+// fewest adapters, where loading it costs least. A request to a base model passes all. The router offers only workers
+// that list the adapter, so this filter matters where a worker can load more adapters than it lists. [Ray Serve,
+// MultiplexMixin: loaded, fewest models, all]
+type multiplex struct{}
+
+func (multiplex) Filter(q *policy.Query, c []policy.Candidate) int {
+	if q.LoRA == "" || len(c) == 0 {
+		return len(c)
+	}
+	if n := keep(c, reasonNoAdapter, func(x *policy.Candidate) bool { return loads(&x.Worker.Facts, q.LoRA) }); n > 0 {
+		return n
+	}
+	fewest := adapters(&c[0].Worker.Facts)
+	for i := range c {
+		fewest = min(fewest, adapters(&c[i].Worker.Facts))
+	}
+	return keep(c, reasonMoreAdapters, func(x *policy.Candidate) bool { return adapters(&x.Worker.Facts) == fewest })
+}
+
+func loads(f *fleet.Facts, adapter string) bool {
+	for i := range f.Models {
+		if f.Models[i].ID == adapter {
+			return true
+		}
+	}
+	return false
+}
+
+func adapters(f *fleet.Facts) int {
+	n := 0
+	for i := range f.Models {
+		if f.Models[i].Parent != "" {
+			n++
+		}
+	}
+	return n
+}

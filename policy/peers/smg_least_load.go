@@ -1,0 +1,58 @@
+package peers
+
+import "github.com/warmpath/warmpath/policy"
+
+// SMGLeastLoad is least_load of SMG [SMG 1.9.0]: it takes the holder with the shortest predicted queue, in seconds, with
+// a penalty that grows as the KV cache fills.
+type SMGLeastLoad struct {
+	// Throughput is the tokens a second that a worker computes. The source takes the generation rate that the engine
+	// reports.
+	Throughput float64 `yaml:"throughput"`
+}
+
+// DefaultSMGLeastLoad returns SMG's throughput for engines that report none.
+func DefaultSMGLeastLoad() SMGLeastLoad { return SMGLeastLoad{Throughput: 2000} }
+
+// Validate returns all problems.
+func (p SMGLeastLoad) Validate() error {
+	var wrong policy.Problems
+	wrong.Within("throughput", p.Throughput, 1, policy.MaxNumber)
+	return wrong.Join()
+}
+
+// Spec returns the policy.
+func (p SMGLeastLoad) Spec(name string) policy.Spec {
+	return policy.Spec{
+		Name: name, Reach: policy.ReachAll, Terms: []string{"queue", "memory"}, Reasons: policy.ReasonsBy("the shortest predicted queue"),
+		Chooser: func() policy.Chooser { return policy.Ranked(p.score) },
+	}
+}
+
+// score sets scores to the negated sum of two terms: (uncached tokens in the queue + tokens sent since the report) /
+// throughput, and 0.15·k/(1−k), where k is the used share of the KV cache. If a worker does not report and others do,
+// each of its requests counts as 1,024 tokens. If none reports, requests are counted.
+func (p SMGLeastLoad) score(q *policy.Query, c []policy.Candidate) {
+	const (
+		tokensARequest = 1024
+		barrier        = 0.15
+		almostFull     = 0.999
+	)
+	reports := false
+	for i := range c {
+		reports = reports || c[i].Reports(q.Now)
+	}
+	for i := range c {
+		x := &c[i]
+		switch {
+		case x.Reports(q.Now):
+			k := min(x.KVUsed(q.Now), almostFull)
+			x.Terms[0] = float64(x.Load.PrefillTokens) / p.Throughput
+			x.Terms[1] = barrier * k / (1 - k)
+		case reports:
+			x.Terms[0] = float64(x.Load.Requests) * tokensARequest / p.Throughput
+		default:
+			x.Terms[0] = float64(x.Load.Requests)
+		}
+		x.Score = 0 - (x.Terms[0] + x.Terms[1])
+	}
+}
