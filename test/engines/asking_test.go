@@ -62,9 +62,9 @@ func played(t *testing.T, clients int, args ...string) (s seen) {
 	for i := range clients {
 		wg.Go(func() {
 			for talk := range 2 {
-				history := []message{say("system", prose(fmt.Sprintf("kind%d", i%4), 500))}
+				history := []chatMessage{say("system", sentences(fmt.Sprintf("kind%d", i%4), 500))}
 				for turn := range 5 {
-					history = append(history, say("user", prose(fmt.Sprintf("%x-%s-%d-%d-%d", i*7919, args[0], i, talk, turn), 60)))
+					history = append(history, say("user", sentences(fmt.Sprintf("%x-%s-%d-%d-%d", i*7919, args[0], i, talk, turn), 60)))
 					body := encode(map[string]any{"model": "tiny", "messages": history, "max_tokens": 24, "temperature": 0, "stream": true,
 						"ignore_eos": true, "stream_options": map[string]any{"include_usage": true}})
 					resp, err := http.Post(gateway.URL+"/v1/chat/completions", "application/json", bytes.NewReader(body))

@@ -27,7 +27,7 @@ type recorder struct {
 	bodies map[string][]byte // guarded by mu; the last body of each path
 }
 
-func record(t *testing.T, e *engine) *recorder {
+func record(t *testing.T, e *realEngine) *recorder {
 	t.Helper()
 	target, err := url.Parse(e.url)
 	if err != nil {
@@ -91,7 +91,7 @@ func answerOf(t *testing.T, at, path, body string) said {
 
 // forwarding tests that forwarded ids change nothing but the engine's work: answers and cached tokens are the same, and
 // the text is forwarded where ids could lose something. field is the request's field for the ids.
-func forwarding(t *testing.T, e *engine, dir, path, field string, request func(text, more string) string, refused []string) {
+func forwarding(t *testing.T, e *realEngine, dir, path, field string, request func(text, more string) string, refused []string) {
 	recorded := record(t, e)
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
 	if err := os.WriteFile(config, []byte("tokens:\n  forward: auto\nmodels:\n  - path: "+dir+"\n"), 0o600); err != nil {
@@ -102,7 +102,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 	waitTrust(t, gateway, "exact", 1)
 	forwarded := func() bool { return strings.Contains(recorded.last(path), field) }
 	for i := range 20 { // the self-check compares these before it trusts the model's files
-		answerOf(t, gateway.URL, path, request(prose(fmt.Sprintf("proof%d", i), 10), ""))
+		answerOf(t, gateway.URL, path, request(sentences(fmt.Sprintf("proof%d", i), 10), ""))
 		if i == 0 && forwarded() {
 			t.Error("ids are sent before any was compared with the engine's")
 		}
@@ -122,7 +122,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 		one := fmt.Sprintf(`,"cache_salt":"straight%d"`, i)
 		two := fmt.Sprintf(`,"cache_salt":"through%d"`, i)
 		for turn := range 3 {
-			text := prose("shared", 20+turn*30) + text
+			text := sentences("shared", 20+turn*30) + text
 			straight := answerOf(t, e.url, path, request(text, one))
 			through := answerOf(t, gateway.URL, path, request(text, two))
 			if !forwarded() {
@@ -134,7 +134,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 		}
 	}
 	for _, more := range refused {
-		body := request(prose("lost", 10), more)
+		body := request(sentences("lost", 10), more)
 		answerOf(t, gateway.URL, path, body)
 		if recorded.last(path) != body {
 			t.Errorf("%s: the engine was sent %.300s", more, recorded.last(path))
@@ -155,7 +155,7 @@ func forwarding(t *testing.T, e *engine, dir, path, field string, request func(t
 }
 
 // forwardingVLLM tests vLLM: completions take ids as the prompt, chats in a field in addition to their messages.
-func forwardingVLLM(t *testing.T, e *engine, dir string) {
+func forwardingVLLM(t *testing.T, e *realEngine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"kv_transfer_params":{"prompt_token_ids":[`, chatOf, []string{`,"logprobs":true`, `,"kv_transfer_params":{}`,
 		`,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
 	forwarding(t, e, dir, "/v1/completions", `"prompt":[`, func(text, more string) string {
@@ -164,7 +164,7 @@ func forwardingVLLM(t *testing.T, e *engine, dir string) {
 }
 
 // forwardingSGLang tests SGLang: chats take input_ids in addition to their messages.
-func forwardingSGLang(t *testing.T, e *engine, dir string) {
+func forwardingSGLang(t *testing.T, e *realEngine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"input_ids":[`, chatOf, []string{`,"logprobs":true`, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
 }
 

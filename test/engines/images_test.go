@@ -39,7 +39,7 @@ func TestImages(t *testing.T) {
 		t.Run(family+" prompts equal the engine's", func(t *testing.T) { sameImages(t, model, e) })
 		if family == "qwen2vl" {
 			t.Run("conversations about images", func(t *testing.T) {
-				k := &talk{client: client, gateway: testenv.Serve(t, "--model-path", model, "--worker", e.url)}
+				k := &clientTalk{client: client, gateway: testenv.Serve(t, "--model-path", model, "--worker", e.url)}
 				k.gateway.Ready(t)
 				waitTrust(t, k.gateway, "exact", 1)
 				aboutImages(t, k)
@@ -50,11 +50,11 @@ func TestImages(t *testing.T) {
 }
 
 // aboutImages asks about images repeatedly. The predictions must equal the engine's cached tokens.
-func aboutImages(t *testing.T, k *talk) {
+func aboutImages(t *testing.T, k *clientTalk) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for talk := range 3 {
 		shown := picture(random, "png", 200, 150)
-		history := []message{{"role": "user", "content": []any{part(prose(fmt.Sprintf("look%d", talk), 30)), shown, part(prose("what", 20))}}}
+		history := []chatMessage{{"role": "user", "content": []any{part(sentences(fmt.Sprintf("look%d", talk), 30)), shown, part(sentences("what", 20))}}}
 		for turn := range 4 {
 			r := k.chat(t, "tiny", history, nil)
 			what := fmt.Sprintf("talk %d about an image, turn %d", talk, turn)
@@ -65,12 +65,12 @@ func aboutImages(t *testing.T, k *talk) {
 			if turn > 0 && r.cached == 0 {
 				t.Errorf("%s: nothing was cached", what)
 			}
-			history = append(history, say("assistant", r.Text), say("user", prose(fmt.Sprintf("more%d", turn), 20)))
+			history = append(history, say("assistant", r.Text), say("user", sentences(fmt.Sprintf("more%d", turn), 20)))
 			if turn == 1 {
-				history = append(history, message{"role": "user", "content": []any{picture(random, "jpeg", 90, 300), part("and this?")}})
+				history = append(history, chatMessage{"role": "user", "content": []any{picture(random, "jpeg", 90, 300), part("and this?")}})
 			}
 		}
-		other := []message{{"role": "user", "content": []any{part(prose(fmt.Sprintf("look%d", talk), 30)), picture(random, "png", 200, 150), part(prose("what", 20))}}}
+		other := []chatMessage{{"role": "user", "content": []any{part(sentences(fmt.Sprintf("look%d", talk), 30)), picture(random, "png", 200, 150), part(sentences("what", 20))}}}
 		r := k.chat(t, "tiny", other, nil)
 		r.exact(t, "another image of the same size")
 		if again := k.chat(t, "tiny", other, nil); again.cached <= r.cached {
@@ -79,10 +79,10 @@ func aboutImages(t *testing.T, k *talk) {
 			again.exact(t, "the other image again")
 		}
 	}
-	named := func(id string) []message {
+	named := func(id string) []chatMessage {
 		shown := picture(rand.New(rand.NewPCG(1, 1)), "png", 120, 120)
 		shown["uuid"] = id
-		return []message{{"role": "user", "content": []any{shown, part(prose("named", 40))}}}
+		return []chatMessage{{"role": "user", "content": []any{shown, part(sentences("named", 40))}}}
 	}
 	for _, id := range []string{"one", "one", "two", "one"} {
 		r := k.chat(t, "tiny", named(id), nil)
@@ -137,7 +137,7 @@ func picture(r *rand.Rand, format string, width, height int) map[string]any {
 }
 
 // sameImages compares ids, and the names and positions of images, with the engine's for requests of all kinds.
-func sameImages(t *testing.T, dir string, e *engine) {
+func sameImages(t *testing.T, dir string, e *realEngine) {
 	m, err := inprocess.OpenOne(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func sameImages(t *testing.T, dir string, e *engine) {
 			}
 			content = append(content, shown, part(" and "+snippets[random.IntN(len(snippets))]))
 		}
-		body := encode(map[string]any{"model": "tiny", "max_tokens": 1, "messages": []message{say("system", "See."), {"role": "user", "content": content}}})
+		body := encode(map[string]any{"model": "tiny", "max_tokens": 1, "messages": []chatMessage{say("system", "See."), {"role": "user", "content": content}}})
 		want, features, status := rendered(t, e, body)
 		if status != http.StatusOK {
 			continue // the engine refuses it
@@ -184,7 +184,7 @@ func sameImages(t *testing.T, dir string, e *engine) {
 }
 
 // rendered asks the engine for a prompt's ids and images.
-func rendered(t *testing.T, e *engine, body []byte) ([]block.Token, []block.Feature, int) {
+func rendered(t *testing.T, e *realEngine, body []byte) ([]block.Token, []block.Feature, int) {
 	t.Helper()
 	resp, err := http.Post(e.url+"/v1/chat/completions/render", "application/json", bytes.NewReader(body))
 	if err != nil {

@@ -43,8 +43,8 @@ type sight struct {
 	problem  string
 }
 
-// diary applies the events of one engine, by content.
-type diary struct {
+// labDiary applies the events of one engine, by content.
+type labDiary struct {
 	known   *contents
 	mu      sync.Mutex // guards the fields below
 	decoder kvevent.Decoder
@@ -54,17 +54,17 @@ type diary struct {
 	isUp    bool
 }
 
-func newDiary(known *contents) *diary {
-	return &diary{known: known, content: map[kvevent.Hash]int{}, now: sight{live: map[int]int{}}}
+func newLabDiary(known *contents) *labDiary {
+	return &labDiary{known: known, content: map[kvevent.Hash]int{}, now: sight{live: map[int]int{}}}
 }
 
-func (d *diary) up() bool {
+func (d *labDiary) up() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.isUp
 }
 
-func (d *diary) look() sight {
+func (d *labDiary) look() sight {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.now
@@ -73,13 +73,13 @@ func (d *diary) look() sight {
 }
 
 // begin empties the lists of evicted and stored contents.
-func (d *diary) begin() {
+func (d *labDiary) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.now.evicted, d.now.firsts, d.now.stored = nil, nil, 0
 }
 
-func (d *diary) Message(seq uint64, payload []byte) {
+func (d *labDiary) Message(seq uint64, payload []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.now.messages++
@@ -92,7 +92,7 @@ func (d *diary) Message(seq uint64, payload []byte) {
 	}
 }
 
-func (d *diary) note(e *kvevent.Event) {
+func (d *labDiary) note(e *kvevent.Event) {
 	switch e.Kind {
 	case kvevent.Stored:
 		if !e.Aligned() {
@@ -123,17 +123,17 @@ func (d *diary) note(e *kvevent.Event) {
 	}
 }
 
-func (d *diary) Restarted(why string) { d.fail("restarted: " + why) }
-func (d *diary) Lost(from, to uint64) { d.fail(fmt.Sprintf("messages %d to %d are lost", from, to)) }
-func (d *diary) Complete()            {}
+func (d *labDiary) Restarted(why string) { d.fail("restarted: " + why) }
+func (d *labDiary) Lost(from, to uint64) { d.fail(fmt.Sprintf("messages %d to %d are lost", from, to)) }
+func (d *labDiary) Complete()            {}
 
-func (d *diary) fail(problem string) {
+func (d *labDiary) fail(problem string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.now.problem = problem
 }
 
-func (d *diary) State(connected bool, _ error) {
+func (d *labDiary) State(connected bool, _ error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.isUp = connected

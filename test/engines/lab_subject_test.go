@@ -15,7 +15,7 @@ import (
 type subject struct {
 	name, url string
 	client    *http.Client
-	diary     *diary
+	diary     *labDiary
 }
 
 // question is a request as token ids.
@@ -30,7 +30,7 @@ type generated struct {
 	ids    []block.Token
 }
 
-// ask sends a question. script, if not nil, is the answer that the mock engine has to give.
+// askGateway sends a question. script, if not nil, is the answer that the mock engine has to give.
 func (s *subject) ask(q question, script []block.Token) (generated, error) {
 	body := map[string]any{"model": "tiny", "prompt": q.prompt, "max_tokens": q.answer, "ignore_eos": true, "temperature": 0, "return_token_ids": true}
 	if script != nil {

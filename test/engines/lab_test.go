@@ -69,7 +69,7 @@ func newLab(t *testing.T, url, events, replay string) *lab {
 	source := server.Sources()[0]
 	known := &contents{ids: map[string]int{}}
 	follow := func(name, url string, src fleet.EventSource) *subject {
-		s := &subject{name: name, url: url, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}, diary: newDiary(known)}
+		s := &subject{name: name, url: url, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}, diary: newLabDiary(known)}
 		t.Cleanup(s.client.CloseIdleConnections)
 		running.Go(func() {
 			if err := kvfeed.NewSubscriber(src, kvfeed.DefaultStreamConfig, s.diary).Run(ctx); err != nil {

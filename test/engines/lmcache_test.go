@@ -125,7 +125,7 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 		t.Helper()
 		right := 0
 		testenv.WaitFor(t, 2*time.Minute, "requests to go where their prompt is cached", func() error {
-			if got := ask(t, g.URL, prompt, policy); got != want {
+			if got := askGateway(t, g.URL, prompt, policy); got != want {
 				right = 0
 				return fmt.Errorf("one went to %s, not to %s", got, want)
 			}
@@ -142,8 +142,8 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 
 	c.Stop(syscall.SIGKILL)
 	for range 20 {
-		ask(t, g.URL, blue, "")
-		ask(t, g.URL, blue, "occupancy")
+		askGateway(t, g.URL, blue, "")
+		askGateway(t, g.URL, blue, "occupancy")
 	}
 }
 
@@ -165,8 +165,8 @@ func promptTokens(t *testing.T, engine, chat string) []uint32 {
 	return tokenized.Tokens
 }
 
-// ask sends a chat and returns the worker that answered it.
-func ask(t *testing.T, gateway, chat, policy string) string {
+// askGateway sends a chat and returns the worker that answered it.
+func askGateway(t *testing.T, gateway, chat, policy string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, gateway+"/v1/chat/completions", strings.NewReader(chat))
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// engine is one running engine server.
-type engine struct {
+// realEngine is one running engine server.
+type realEngine struct {
 	name      string
 	url       string
 	http      int
@@ -53,7 +53,7 @@ type launch struct {
 }
 
 // begin starts an engine and returns at once; await waits for it.
-func begin(t *testing.T, name string, l launch) *engine {
+func begin(t *testing.T, name string, l launch) *realEngine {
 	t.Helper()
 	dir := root(t, l.kind)
 	script, key := "scripts/serve.sh", "VLLM_DIR="
@@ -61,7 +61,7 @@ func begin(t *testing.T, name string, l launch) *engine {
 		script, key = "scripts/serve_sglang.sh", "SGL_DIR="
 	}
 	logs := t.TempDir()
-	e := &engine{name: name, http: testenv.FreePort(t), pub: testenv.FreePort(t), rep: testenv.FreePort(t)}
+	e := &realEngine{name: name, http: testenv.FreePort(t), pub: testenv.FreePort(t), rep: testenv.FreePort(t)}
 	e.url = fmt.Sprintf("http://127.0.0.1:%d", e.http)
 	e.log = filepath.Join(logs, name+".log")
 	if l.kind == "sglang" {
@@ -89,7 +89,7 @@ func begin(t *testing.T, name string, l launch) *engine {
 }
 
 // said returns the errors in the engine's log, and its last lines.
-func (e *engine) said() string {
+func (e *realEngine) said() string {
 	out, _ := os.ReadFile(e.log)
 	lines := strings.Split(string(out), "\n")
 	errors := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.Contains(l, "Error") })
@@ -97,7 +97,7 @@ func (e *engine) said() string {
 		strings.Join(lines[max(0, len(lines)-25):], "\n"))
 }
 
-func (e *engine) await(t *testing.T) {
+func (e *realEngine) await(t *testing.T) {
 	t.Helper()
 	again := true
 	testenv.WaitFor(t, 10*time.Minute, e.name+" to be healthy", func() error {
@@ -116,17 +116,17 @@ func (e *engine) await(t *testing.T) {
 	t.Logf("%s ready after %v", e.name, time.Since(e.startedAt).Round(time.Second))
 }
 
-func (e *engine) gone() bool { return syscall.Kill(-e.pgid, 0) != nil }
+func (e *realEngine) gone() bool { return syscall.Kill(-e.pgid, 0) != nil }
 
 // stop ends the engine and its children: SIGTERM first, because a killed API server leaves its engine core behind.
-func (e *engine) stop() {
+func (e *realEngine) stop() {
 	_ = syscall.Kill(-e.pgid, syscall.SIGTERM)
 	if !testenv.Poll(30*time.Second, e.gone) {
 		_ = syscall.Kill(-e.pgid, syscall.SIGKILL)
 	}
 }
 
-func (e *engine) post(t *testing.T, path string) {
+func (e *realEngine) post(t *testing.T, path string) {
 	t.Helper()
 	resp, err := http.Post(e.url+path, "application/json", nil)
 	if err != nil {

@@ -21,15 +21,15 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 	ranks.await(t)
 
 	t.Run("evictions are followed", func(t *testing.T) {
-		k := &talk{client: client, gateway: testenv.Serve(t, "--worker", small.url)}
+		k := &clientTalk{client: client, gateway: testenv.Serve(t, "--worker", small.url)}
 		k.gateway.Ready(t)
 		waitTrust(t, k.gateway, "exact", 1)
 		hits, misses := 0, 0
 		for round := range 3 {
 			for i := range 7 { // 7 prompts of about 12 blocks are more than the engine's 64 blocks
-				r := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("evict%d", i), 75))}, nil)
+				r := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("evict%d", i), 75))}, nil)
 				r.exact(t, fmt.Sprintf("round %d prompt %d", round, i))
-				again := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("evict%d", i), 75)+"again")}, nil)
+				again := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("evict%d", i), 75)+"again")}, nil)
 				again.exact(t, fmt.Sprintf("round %d prompt %d again", round, i))
 				if round > 0 && r.cached == 0 {
 					misses++
@@ -44,13 +44,13 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 		}
 	})
 	t.Run("two ranks are two holders", func(t *testing.T) {
-		k := &talk{client: client, gateway: testenv.Serve(t, "--worker", ranks.url)}
+		k := &clientTalk{client: client, gateway: testenv.Serve(t, "--worker", ranks.url)}
 		k.gateway.Ready(t)
 		waitTrust(t, k.gateway, "exact", 2)
-		history := make([][]message, 4)
+		history := make([][]chatMessage, 4)
 		for turn := range 3 {
 			for i := range history {
-				history[i] = append(history[i], say("user", prose(fmt.Sprintf("rank%dturn%d", i, turn), 80)))
+				history[i] = append(history[i], say("user", sentences(fmt.Sprintf("rank%dturn%d", i, turn), 80)))
 				r := k.chat(t, "tiny", history[i], nil)
 				r.exact(t, fmt.Sprintf("conversation %d turn %d", i, turn))
 				if turn > 0 && r.cached == 0 {
@@ -82,7 +82,7 @@ func TestHybridAndOffload(t *testing.T) {
 	offload.await(t)
 
 	t.Run("a hybrid model's prefix is never over-counted", func(t *testing.T) {
-		k := &talk{client: client, gateway: testenv.Serve(t, "--worker", hybrid.url)}
+		k := &clientTalk{client: client, gateway: testenv.Serve(t, "--worker", hybrid.url)}
 		k.gateway.Ready(t)
 		ids := make([]int, 500)
 		for i := range ids {
@@ -106,12 +106,12 @@ func TestHybridAndOffload(t *testing.T) {
 		}
 	})
 	t.Run("blocks in the CPU tier count", func(t *testing.T) {
-		k := &talk{client: client, gateway: testenv.Serve(t, "--worker", offload.url)}
+		k := &clientTalk{client: client, gateway: testenv.Serve(t, "--worker", offload.url)}
 		k.gateway.Ready(t)
 		reloaded := 0
 		for round := range 2 {
 			for i := range 8 { // more than the GPU's 64 blocks, fewer than the CPU tier's
-				r := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("offload%d", i), 75))}, nil)
+				r := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("offload%d", i), 75))}, nil)
 				r.exact(t, fmt.Sprintf("round %d prompt %d", round, i))
 				if round == 1 && r.cached > 0 {
 					reloaded++
@@ -132,7 +132,7 @@ func TestSGLang(t *testing.T) {
 	two := begin(t, "two", launch{kind: "sglang"})
 	one.await(t)
 	two.await(t)
-	k := &talk{client: client, gateway: testenv.Serve(t, "--worker", one.url, "--worker", two.url)}
+	k := &clientTalk{client: client, gateway: testenv.Serve(t, "--worker", one.url, "--worker", two.url)}
 	k.gateway.Ready(t)
 	waitTrust(t, k.gateway, "exact", 2)
 	waitFiles(t, k.gateway, root(t, "sglang")+"/tiny-llama")
@@ -142,7 +142,7 @@ func TestSGLang(t *testing.T) {
 	t.Run("ids in place of the text change nothing", func(t *testing.T) { forwardingSGLang(t, one, root(t, "sglang")+"/tiny-llama") })
 	t.Run("a streamed conversation goes home", func(t *testing.T) { streamed(t, k) })
 	t.Run("an extra key is never over-counted", func(t *testing.T) {
-		messages := []message{say("user", prose("extra", 150))}
+		messages := []chatMessage{say("user", sentences("extra", 150))}
 		for round := range 2 {
 			for _, key := range []string{"", "x", "y"} {
 				extra := map[string]any{}
@@ -155,7 +155,7 @@ func TestSGLang(t *testing.T) {
 		}
 	})
 	t.Run("a flushed cache", func(t *testing.T) {
-		messages := []message{say("user", prose("flush", 150))}
+		messages := []chatMessage{say("user", sentences("flush", 150))}
 		k.chat(t, "tiny", messages, nil)
 		one.post(t, "/flush_cache")
 		two.post(t, "/flush_cache")

@@ -8,8 +8,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// state has the fields of /admin/workers that the tests read.
-type state struct {
+// trustState has the fields of /admin/workers that the tests read.
+type trustState struct {
 	Workers []struct {
 		URL     string `json:"url"`
 		Ready   bool   `json:"ready"`
@@ -23,9 +23,9 @@ type state struct {
 	} `json:"workers"`
 }
 
-func stateOf(t *testing.T, g *testenv.Gateway) state {
+func stateOf(t *testing.T, g *testenv.Gateway) trustState {
 	t.Helper()
-	var s state
+	var s trustState
 	testenv.JSON(t, g.Admin+"/admin/workers", &s)
 	return s
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// talk is a client of the gateway. For every answer it compares the gateway's prediction with the engine's report.
-type talk struct {
+// clientTalk is a client of the gateway. For every answer it compares the gateway's prediction with the engine's report.
+type clientTalk struct {
 	client  *testenv.Client
 	gateway *testenv.Gateway
 	asked   int
@@ -29,12 +29,12 @@ type reply struct {
 	blind     bool // it had no token ids in time: the gateway routed it by text or by load, and predicted nothing
 }
 
-type message map[string]any
+type chatMessage map[string]any
 
-func say(role, text string) message { return message{"role": role, "content": text} }
+func say(role, text string) chatMessage { return chatMessage{"role": role, "content": text} }
 
 // settle waits until the sequence numbers of all holders stay the same for a moment: all events have arrived.
-func (k *talk) settle(t *testing.T) {
+func (k *clientTalk) settle(t *testing.T) {
 	t.Helper()
 	last, since := "", time.Now()
 	testenv.WaitFor(t, 20*time.Second, "the events to arrive", func() error {
@@ -79,19 +79,19 @@ func sequences(v any) string {
 }
 
 // chat asks through /v1/chat/completions.
-func (k *talk) chat(t *testing.T, model string, messages []message, extra map[string]any) *reply {
+func (k *clientTalk) chat(t *testing.T, model string, messages []chatMessage, extra map[string]any) *reply {
 	t.Helper()
 	body := map[string]any{"model": model, "messages": messages, "max_tokens": 12, "temperature": 0}
 	return k.ask(t, "chat", body, extra)
 }
 
 // complete asks through /v1/completions.
-func (k *talk) complete(t *testing.T, model string, prompt any, extra map[string]any) *reply {
+func (k *clientTalk) complete(t *testing.T, model string, prompt any, extra map[string]any) *reply {
 	t.Helper()
 	return k.ask(t, "completions", map[string]any{"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0}, extra)
 }
 
-func (k *talk) ask(t *testing.T, call string, body, extra map[string]any) *reply {
+func (k *clientTalk) ask(t *testing.T, call string, body, extra map[string]any) *reply {
 	t.Helper()
 	arguments := map[string]any{}
 	for name, value := range extra {
@@ -127,7 +127,7 @@ func (k *talk) ask(t *testing.T, call string, body, extra map[string]any) *reply
 }
 
 // lastSource returns the source of the last request's token ids.
-func (k *talk) lastSource(t *testing.T) string {
+func (k *clientTalk) lastSource(t *testing.T) string {
 	t.Helper()
 	var last struct {
 		Decisions []struct {
@@ -158,8 +158,8 @@ func (r *reply) neverOver(t *testing.T, what string) {
 	}
 }
 
-// prose returns about n words. They depend on the topic alone, and no other topic has the same text.
-func prose(topic string, n int) string {
+// sentences returns about n words. They depend on the topic alone, and no other topic has the same text.
+func sentences(topic string, n int) string {
 	words := []string{"engine", "cache", "block", "worker", "token", "prefix", "route", "index", "event", "batch", "model", "layer"}
 	var b strings.Builder
 	for i := range n {

@@ -62,7 +62,7 @@ func sources(t *testing.T, g *testenv.Gateway) (count map[string]int, all int) {
 
 // foundFiles checks that the gateway made the ids of nearly all requests in process, though its configuration names no
 // file.
-func foundFiles(t *testing.T, k *talk) {
+func foundFiles(t *testing.T, k *clientTalk) {
 	count, all := sources(t, k.gateway)
 	if here := count["local"] + count["given"]; here*100 < all*99 {
 		t.Errorf("the ids of %d of %d requests were made here or given, want 99 %%", here, all)
@@ -75,7 +75,7 @@ func foundFiles(t *testing.T, k *talk) {
 // askedIDs repeats the basic tests with a gateway that looks for no files and asks the engines. The budget is 200 ms.
 // With the default budget the gateway does not wait longer than 10 ms for an engine when it knows how the chat begins,
 // and then predicts a block less than the engine has.
-func askedIDs(t *testing.T, k *talk, engines ...*engine) {
+func askedIDs(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
 	if err := os.WriteFile(config, []byte("tokens:\n  discover: false\n  budget: 10s\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func askedIDs(t *testing.T, k *talk, engines ...*engine) {
 	for _, e := range engines {
 		args = append(args, "--worker", e.url)
 	}
-	mine := &talk{client: k.client, gateway: testenv.Serve(t, args...)}
+	mine := &clientTalk{client: k.client, gateway: testenv.Serve(t, args...)}
 	mine.gateway.Ready(t)
 	waitTrust(t, mine.gateway, "exact", len(engines))
 	conversations(t, mine, "tiny", "asked")
@@ -98,7 +98,7 @@ func askedIDs(t *testing.T, k *talk, engines ...*engine) {
 }
 
 // sameIDs compares ids made in process with the engine's own for a few hundred requests of all kinds.
-func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *engine) {
+func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *realEngine) {
 	m, err := inprocess.OpenOne(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *engine) {
 }
 
 // engineIDs asks the engine for one token and the prompt's ids.
-func engineIDs(t *testing.T, e *engine, d api.Dialect, body []byte) ([]uint32, int) {
+func engineIDs(t *testing.T, e *realEngine, d api.Dialect, body []byte) ([]uint32, int) {
 	t.Helper()
 	resp, err := http.Post(e.url+d.Path(), "application/json", bytes.NewReader(body))
 	if err != nil {
@@ -178,7 +178,7 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		}
 		return encode(body), api.OpenAICompletions
 	}
-	var messages []message
+	var messages []chatMessage
 	switch n := r.IntN(12); {
 	case n < 5:
 		messages = append(messages, say("system", text()))
@@ -187,7 +187,7 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 	}
 	for turn := range 1 + r.IntN(3) {
 		if r.IntN(4) == 0 {
-			messages = append(messages, message{"role": "user", "content": []any{
+			messages = append(messages, chatMessage{"role": "user", "content": []any{
 				map[string]any{"type": "text", "text": text()}, map[string]any{"type": "text", "text": text()}}})
 		} else {
 			messages = append(messages, say("user", text()))
@@ -197,9 +197,9 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		}
 		if r.IntN(3) == 0 {
 			messages = append(messages,
-				message{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"id": fmt.Sprintf("call_%d", turn), "type": "function",
+				chatMessage{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"id": fmt.Sprintf("call_%d", turn), "type": "function",
 					"function": map[string]any{"name": "weather", "arguments": `{"city": "Köln", "days": 3, "deep": {"a": [1.0, 2e3]}}`}}}},
-				message{"role": "tool", "tool_call_id": fmt.Sprintf("call_%d", turn), "content": text()})
+				chatMessage{"role": "tool", "tool_call_id": fmt.Sprintf("call_%d", turn), "content": text()})
 		} else {
 			messages = append(messages, say("assistant", text()))
 		}

@@ -25,7 +25,7 @@ func TestTwoPlainWorkers(t *testing.T) {
 
 	gateway := testenv.Serve(t, "--worker", one.url, "--worker", two.url)
 	gateway.Ready(t)
-	k := &talk{client: client, gateway: gateway}
+	k := &clientTalk{client: client, gateway: gateway}
 	waitTrust(t, gateway, "exact", 2)
 	waitFiles(t, gateway, model)
 
@@ -46,17 +46,17 @@ func TestTwoPlainWorkers(t *testing.T) {
 }
 
 // conversations plays several interleaved conversations of several turns.
-func conversations(t *testing.T, k *talk, model, topic string) {
+func conversations(t *testing.T, k *clientTalk, model, topic string) {
 	const talks, turns = 6, 5
-	history := make([][]message, talks)
+	history := make([][]chatMessage, talks)
 	home := make([]string, talks)
 	workers := map[string]bool{}
 	for turn := range turns {
 		for i := range talks {
 			if turn == 0 {
-				history[i] = []message{say("system", prose(fmt.Sprintf("%sagent%d", topic, i), 120))}
+				history[i] = []chatMessage{say("system", sentences(fmt.Sprintf("%sagent%d", topic, i), 120))}
 			}
-			history[i] = append(history[i], say("user", prose(fmt.Sprintf("talk%dturn%d", i, turn), 30)))
+			history[i] = append(history[i], say("user", sentences(fmt.Sprintf("talk%dturn%d", i, turn), 30)))
 			r := k.chat(t, model, history[i], nil)
 			what := fmt.Sprintf("conversation %d turn %d", i, turn)
 			r.exact(t, what)
@@ -76,10 +76,10 @@ func conversations(t *testing.T, k *talk, model, topic string) {
 	}
 }
 
-func streamed(t *testing.T, k *talk) {
-	history := []message{say("system", prose("streamed", 100))}
+func streamed(t *testing.T, k *clientTalk) {
+	history := []chatMessage{say("system", sentences("streamed", 100))}
 	for turn := range 3 {
-		history = append(history, say("user", prose(fmt.Sprintf("s%d", turn), 40)))
+		history = append(history, say("user", sentences(fmt.Sprintf("s%d", turn), 40)))
 		r := k.chat(t, "tiny", history, map[string]any{"stream": true})
 		r.exact(t, fmt.Sprintf("streamed turn %d", turn))
 		if r.Chunks < 3 || r.Finish == "" {
@@ -89,8 +89,8 @@ func streamed(t *testing.T, k *talk) {
 	}
 }
 
-func salts(t *testing.T, k *talk, topic string) {
-	messages := []message{say("user", prose(topic+"salted", 150))}
+func salts(t *testing.T, k *clientTalk, topic string) {
+	messages := []chatMessage{say("user", sentences(topic+"salted", 150))}
 	for round := range 2 {
 		for _, salt := range []string{"", "tenant-1", "tenant-2"} {
 			extra := map[string]any{}
@@ -106,19 +106,19 @@ func salts(t *testing.T, k *talk, topic string) {
 	}
 }
 
-func tools(t *testing.T, k *talk, topic string) {
+func tools(t *testing.T, k *clientTalk, topic string) {
 	tool := func(name string) map[string]any {
-		return map[string]any{"type": "function", "function": map[string]any{"name": name, "description": prose(topic+name, 40),
+		return map[string]any{"type": "function", "function": map[string]any{"name": name, "description": sentences(topic+name, 40),
 			"parameters": map[string]any{"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string"}}}}}
 	}
 	extra := map[string]any{"tools": []any{tool("weather"), tool("time")}, "tool_choice": "none"}
-	history := []message{say("system", "You are an agent."), say("user", prose("ask", 60))}
+	history := []chatMessage{say("system", "You are an agent."), say("user", sentences("ask", 60))}
 	first := k.chat(t, "tiny", history, extra)
 	first.exact(t, "tools, first turn")
 	history = append(history,
-		message{"role": "assistant", "content": "", "tool_calls": []any{map[string]any{"id": "call_1", "type": "function",
+		chatMessage{"role": "assistant", "content": "", "tool_calls": []any{map[string]any{"id": "call_1", "type": "function",
 			"function": map[string]any{"name": "weather", "arguments": `{"city": "Berlin"}`}}}},
-		message{"role": "tool", "tool_call_id": "call_1", "content": prose("sunny", 40)})
+		chatMessage{"role": "tool", "tool_call_id": "call_1", "content": sentences("sunny", 40)})
 	second := k.chat(t, "tiny", history, extra)
 	second.exact(t, "tools, after the tool's result")
 	if second.worker != first.worker || second.cached == 0 {
@@ -132,7 +132,7 @@ func tools(t *testing.T, k *talk, topic string) {
 }
 
 // continued asks for a completion with a prompt that ends with text that the engine has generated.
-func continued(t *testing.T, k *talk, topic string) {
+func continued(t *testing.T, k *clientTalk, topic string) {
 	ids := make([]int, 96)
 	for i := range ids {
 		ids[i] = 300 + (i+len(topic))*7%2000
@@ -144,7 +144,7 @@ func continued(t *testing.T, k *talk, topic string) {
 	if full.cached != 64 { // 96 tokens are three blocks of 32; the last token is always computed
 		t.Errorf("a fully cached prompt of 96 tokens reports %d cached tokens, want 64", full.cached)
 	}
-	messages := []message{say("user", prose(topic+"story", 60))}
+	messages := []chatMessage{say("user", sentences(topic+"story", 60))}
 	story := k.chat(t, "tiny", messages, map[string]any{"max_tokens": 100, "ignore_eos": true})
 	story.exact(t, "a story")
 	messages = append(messages, say("assistant", story.Text))
@@ -155,8 +155,8 @@ func continued(t *testing.T, k *talk, topic string) {
 	}
 }
 
-func adapters(t *testing.T, k *talk, topic string) {
-	messages := []message{say("user", prose(topic+"adapter", 150))}
+func adapters(t *testing.T, k *clientTalk, topic string) {
+	messages := []chatMessage{say("user", sentences(topic+"adapter", 150))}
 	for round := range 2 {
 		for _, model := range []string{"tiny", "a", "b"} {
 			r := k.chat(t, model, messages, nil)
@@ -177,14 +177,14 @@ func adapters(t *testing.T, k *talk, topic string) {
 
 // reset empties the engines' caches. An engine announces that with its next step, so the first prediction after it may
 // be wrong. Later predictions are exact again.
-func reset(t *testing.T, k *talk, engines ...*engine) {
-	messages := []message{say("user", prose("reset", 150))}
+func reset(t *testing.T, k *clientTalk, engines ...*realEngine) {
+	messages := []chatMessage{say("user", sentences("reset", 150))}
 	first := k.chat(t, "tiny", messages, nil)
 	for _, e := range engines {
 		e.post(t, "/reset_prefix_cache")
 	}
 	for i := range len(engines) * 2 { // a step of each engine announces its reset
-		k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("step%d", i), 150))}, nil)
+		k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("step%d", i), 150))}, nil)
 	}
 	again := k.chat(t, "tiny", messages, nil)
 	again.exact(t, "after the reset was announced")
@@ -199,8 +199,8 @@ func reset(t *testing.T, k *talk, engines ...*engine) {
 }
 
 // gatewayRestart replaces the gateway by a new process. It ends with the test whole.
-func gatewayRestart(whole, t *testing.T, k *talk, engines ...*engine) {
-	messages := []message{say("system", prose("home", 150)), say("user", "first")}
+func gatewayRestart(whole, t *testing.T, k *clientTalk, engines ...*realEngine) {
+	messages := []chatMessage{say("system", sentences("home", 150)), say("user", "first")}
 	before := k.chat(t, "tiny", messages, nil)
 	k.gateway.Stop(15)
 	args := []string{}
@@ -219,11 +219,11 @@ func gatewayRestart(whole, t *testing.T, k *talk, engines ...*engine) {
 }
 
 // engineRestart stops an engine and starts it at the same address with an empty cache.
-func engineRestart(t *testing.T, k *talk, e *engine) {
-	messages := []message{say("user", prose("restart", 150))}
+func engineRestart(t *testing.T, k *clientTalk, e *realEngine) {
+	messages := []chatMessage{say("user", sentences("restart", 150))}
 	var home *reply
 	for i := 0; i < 8; i++ { // find a prompt whose home is e
-		messages = []message{say("user", prose(fmt.Sprintf("restart%d", i), 150))}
+		messages = []chatMessage{say("user", sentences(fmt.Sprintf("restart%d", i), 150))}
 		if home = k.chat(t, "tiny", messages, nil); home.worker == e.url {
 			break
 		}
@@ -246,7 +246,7 @@ func engineRestart(t *testing.T, k *talk, e *engine) {
 	// In slow start the worker gets a tenth of the new prompts at first, and its whole share after 10 s.
 	used := time.Now()
 	for i := 0; time.Since(used) < 30*time.Second; i++ {
-		r := k.chat(t, "tiny", []message{say("user", prose(fmt.Sprintf("fresh%d", i), 100))}, nil)
+		r := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("fresh%d", i), 100))}, nil)
 		r.exact(t, fmt.Sprintf("after the engine's restart, prompt %d", i))
 		if r.worker == e.url {
 			return
