@@ -41,9 +41,13 @@ var built = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Binary returns the path of the warmpath binary: $WARMPATH_BINARY, or else one that it builds.
+// Binary returns the path of the warmpath binary: $WARMPATH_BINARY, or else one that it builds. With -short the test
+// skips: it starts processes and waits for their health checks.
 func Binary(t testing.TB) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("the built binary is tested by `make test` and `make test-binary`, not by -short")
+	}
 	path, err := built()
 	if err != nil {
 		t.Fatal(err)
