@@ -18,9 +18,9 @@ var weather = map[string]any{"type": "function", "function": map[string]any{"nam
 	"parameters": map[string]any{"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string"}}}}}
 
 func TestTheOpenAIClient(t *testing.T) {
-	client := testenv.StartClient(t)
 	adapter := func(c *mockengine.Config) { c.LoRA = []string{"adapter"} }
 	g := serve(t, []*mockengine.Server{mock(t, adapter), mock(t, adapter)})
+	client := testenv.StartClient(t)
 	base := g.URL + "/v1"
 	messages := []any{map[string]any{"role": "system", "content": "You are short."}, map[string]any{"role": "user", "content": "Hello."}}
 
@@ -92,7 +92,6 @@ func TestTheOpenAIClient(t *testing.T) {
 
 // TestTheOpenAIClientsBodyArrivesUnchanged compares the bytes at a worker through the gateway with those without it.
 func TestTheOpenAIClientsBodyArrivesUnchanged(t *testing.T) {
-	client := testenv.StartClient(t)
 	var mu sync.Mutex
 	var received []byte
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -116,6 +115,7 @@ func TestTheOpenAIClientsBodyArrivesUnchanged(t *testing.T) {
 	defer worker.Close()
 	g := testenv.Serve(t, "--worker", worker.URL)
 	g.Ready(t)
+	client := testenv.StartClient(t)
 
 	extra := map[string]any{"zz_unknown": map[string]any{"b": []any{1.5, nil}, "a": "ü"}, "aa_unknown": true}
 	call := testenv.Call{Call: "chat", Base: g.URL + "/v1", Extra: extra,
