@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// endpoint is a path that gives token ids.
+// endpoint is the path of an engine's HTTP endpoint that returns token ids.
 type endpoint string
 
 const (
@@ -31,8 +31,9 @@ func (e endpoint) renders() bool { return e == renderChat || e == renderCompleti
 const (
 	// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, a rendered image's kwargs_data some more.
 	maxAnswer = 32 << 20
-	// An answer has at most idsPerByte ids for each byte of its question, and moreIDs for the text that a template
-	// adds. A byte is at most one id, unless a normalizer expands it. A worker that answers more is broken or hostile.
+	// An answer may have at most idsPerByte ids for each byte of its question, plus moreIDs for the text that a
+	// template adds. A byte is usually at most one id, but a normalizer may expand it. A worker whose answer has more
+	// ids is broken or hostile.
 	idsPerByte, moreIDs = 8, 1 << 16
 	// bytesPerID bounds an answer's bytes for each of its ids, the rest of the answer included.
 	bytesPerID = 16
@@ -64,24 +65,24 @@ type question struct {
 	users         atomic.Int32 // users of whole and tokenize: see hold
 	media         bool         // prompts with the same ids may differ: only render names their images
 
-	service []Worker      // asked before workers; one or none
+	service []Worker      // the tokenizer service, asked before workers; one or none
 	workers []Worker      // may be asked
 	not     string        // URL of a worker that failed and must not be asked
-	worth   time.Duration // guarded by peers.mu; 0: no request waits for the answer
-	behind  int           // guarded by peers.mu; how many of its client's questions in the line come before it
-	anyhow  bool          // ask although no request waits and no engine is calm
-	granted chan grant    // buffers one: ends the wait in line
-	wanted  chan struct{} // buffers one: a request waits for the answer now
+	worth   time.Duration // see Source.worth; guarded by peers.mu; 0: no request waits for the answer
+	behind  int           // guarded by peers.mu; number of its client's questions that stand before it in the line
+	anyhow  bool          // ask even if no request waits and no engine is calm
+	granted chan grant    // capacity 1; receives the grant that ends the wait in line
+	wanted  chan struct{} // capacity 1; signals that a request waits for the answer now
 }
 
-// fill turns q into p's question. Requests that wait for its answer may hold q already.
+// fill sets q's fields for the prompt p. Requests that wait for q's answer may hold q already.
 func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
 	q.client = s.peers.client(p.Authorization)
 	q.whole, q.tokenize = bytes.Clone(p.Request.Body()), tokenizeBody(p.Request, p.Kind)
 	q.service, q.workers = service, slices.Clone(workers)
 	q.mostIDs = idsPerByte*len(q.tokenize) + moreIDs
-	if p.Request.Multimodal { // an image takes thousands, and its URL a few bytes
+	if p.Request.Multimodal { // an image takes thousands of ids, but its URL takes only a few bytes
 		q.mostIDs = maxAnswer
 	}
 }
@@ -100,7 +101,7 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 	if first.verdict != granted {
 		return Found{Outcome: first.verdict.outcome()}
 	}
-	replies := make(chan reply, 2) // room for both: a late one never blocks its goroutine
+	replies := make(chan reply, 2) // capacity for both calls: a late reply never blocks its goroutine
 	s.start(first, q, replies)
 	hedge := time.NewTimer(s.hedgeAfter(first.worker.URL, q))
 	defer hedge.Stop()
@@ -112,10 +113,11 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 			switch {
 			case r.err == nil:
 				return r.found
-			case errors.Is(r.err, errRefused) && !s.isService(r.url): // a service may lack what the engine has
+			// The engine may accept a prompt that the service refuses.
+			case errors.Is(r.err, errRefused) && !s.isService(r.url):
 				return Found{Outcome: Refused}
 			case errors.Is(r.err, errKey), errors.Is(r.err, errLimit):
-				outcome = Refused // by this worker; another may take the key
+				outcome = Refused // this worker refused the client's key; another worker may accept it
 			case errors.Is(r.err, errMissing):
 				outcome = Unsupported
 			}
@@ -147,7 +149,7 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 	return Found{Outcome: outcome}
 }
 
-// another books a call for q without waiting.
+// another books a call for q to one more worker, without waiting.
 func (s *Source) another(q *question) grant {
 	s.peers.mu.Lock()
 	defer s.peers.mu.Unlock()
@@ -209,7 +211,7 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 	endpoints, refused := s.peers.endpoints(w, q, time.Now())
 	for _, e := range endpoints {
 		if q.media && !e.renders() {
-			return Found{}, cmp.Or(refused, errMissing) // for this prompt; other prompts may use this endpoint
+			return Found{}, cmp.Or(refused, errMissing) // missing for this prompt only; other prompts may use it
 		}
 		found, err := s.post(ctx, w, e, q)
 		switch {

@@ -19,7 +19,7 @@ func frozen(r *http.Request, _ string) (int, string) {
 	return 500, ""
 }
 
-// after answers render after d.
+// after returns a handler that answers render after the time d.
 func after(d time.Duration) handler {
 	return func(r *http.Request, body string) (int, string) {
 		select {
@@ -48,7 +48,7 @@ func busy(perToken time.Duration, requests map[string]int) func() func(Worker) L
 	}
 }
 
-// long returns a chat of about that many tokens, which begins with text.
+// long returns a chat that begins with text and has about the given number of tokens.
 func long(text string, tokens int) Prompt { return chat(text + strings.Repeat(" abc", tokens)) }
 
 func TestTheLeastBusyEngineIsAsked(t *testing.T) {
@@ -59,7 +59,7 @@ func TestTheLeastBusyEngineIsAsked(t *testing.T) {
 		for i := range 20 {
 			wants(t, find(t, s, chat(fmt.Sprint(i)), a, b), Render, 1, 2, 3)
 		}
-		if n := e.asked("a"); n > 1 { // once while nothing was known of either
+		if n := e.asked("a"); n > 1 { // one call was made before either host had answered
 			t.Errorf("the busy engine was asked %d of 20 times", n)
 		}
 	})
@@ -206,7 +206,7 @@ func TestCallsToAnEngineAreLimitedAndTheWorthiestGoesFirst(t *testing.T) {
 		var (
 			mu            sync.Mutex
 			now, most     int
-			first, second string // the bodies that came after the two that were under way
+			first, second string // the bodies of the first two calls after the two calls that were under way
 		)
 		s, _ := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
 			mu.Lock()

@@ -38,10 +38,10 @@ const (
 // beginnings records, by model, how templates treat the turns of growing lists. It is safe for concurrent use.
 type beginnings struct {
 	checked, differed atomic.Uint64
-	growing           atomic.Uint64 // chats with a known earlier turn
+	growing           atomic.Uint64 // number of chats with a known earlier turn
 
 	mu     sync.Mutex
-	models map[string]*template // guarded by mu, and so are the templates; as many as the fleet serves
+	models map[string]*template // guarded by mu, like the templates in it; one for each model that the fleet serves
 }
 
 // template records how a model's templates treat the turns of a list when it grows.
@@ -51,7 +51,7 @@ type template struct {
 	agreed  int  // answers that agreed in a row, while failing
 }
 
-// class records the same for lists of one kind.
+// class records, for lists of one kind, how a model's templates treat the turns.
 type class struct {
 	dropped int // most ids at the end of a list's answer that were missing in a longer list's answer
 	agreed  int // answers that agreed
@@ -250,7 +250,7 @@ func (m *template) learn(kind key, dropped int) {
 	c := m.classes[kind]
 	if c == nil {
 		if len(m.classes) >= maxClasses {
-			for other := range m.classes { // any: it is learned again when it is needed
+			for other := range m.classes { // drop any class: it is learned again when it is needed
 				delete(m.classes, other)
 				break
 			}
@@ -307,13 +307,13 @@ func common[T comparable](a, b []T) int {
 // standIn is the first id that stands for text with unknown ids. It is beyond any vocabulary.
 const standIn block.Token = 1 << 31
 
-// Bounds of the bytes of text for each stand-in id. The known part alone can mislead: its ids also cover tools, which
-// are not in the turns.
+// leastStride and mostStride bound how many bytes of text one stand-in id represents. The rate of the known part alone
+// may be wrong: its ids also cover tools, which are not in the turns.
 const leastStride, mostStride = 2, 8
 
 // withStandIns returns the known ids of l, and after them stand-in ids for the rest of the turns, at the same rate of
-// ids by bytes. So the router knows the prompt's length approximately. When the chat grows it has the same stand-ins
-// again, so the router expects it at the worker that got it before. No engine announces stand-ins.
+// ids by bytes. So the router knows the prompt's length approximately. A chat that has grown has the same stand-ins for
+// its earlier turns, so the router expects them at the worker that received these turns. No engine announces stand-ins.
 func (k *known) withStandIns(l *list) Found {
 	const part = 256 // strides are counted in 1/256 of a byte
 	stride := bytesPerToken * part

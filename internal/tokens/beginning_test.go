@@ -30,9 +30,9 @@ type turn struct {
 type templated struct {
 	takes        time.Duration
 	dropsThought bool         // words that begin with "think" leave the assistant's turns once the user has spoken again
-	date         atomic.Int32 // stands at the beginning
-	counts       bool         // so does the number of turns
-	merges       bool         // a turn's first word is one id with what stands before it
+	date         atomic.Int32 // a number that the template prints at the beginning
+	counts       bool         // the template prints the number of turns at the beginning
+	merges       bool         // a turn's first word and the text before it are one id
 }
 
 func (e *templated) ids(turns []turn) []block.Token {
@@ -142,7 +142,7 @@ func TestAGrowingChatIsMatchedByItsBeginningAtOnce(t *testing.T) {
 			}
 			whole := 400
 			if i > 0 {
-				whole = 473 + (i-1)*108 // the prompt before
+				whole = 473 + (i-1)*108 // length of the previous prompt
 			}
 			if got.Sure < whole-margin || len(got.Tokens) < got.Sure+60 {
 				t.Errorf("turn %d: %d of %d ids are known", i, got.Sure, len(got.Tokens))
@@ -163,7 +163,7 @@ func TestABeginningIsUsedOnlyAfterAnswersAgreed(t *testing.T) {
 		s, _ := e.source()
 		defer s.Close()
 		for i, got := range conversation(t, s, e, words("s", 400), "A", 4) {
-			if want := i >= 3; (got.Outcome == Beginning) != want { // the second and third answers have shown it
+			if want := i >= 3; (got.Outcome == Beginning) != want { // beginnings count after two answers agreed
 				t.Errorf("turn %d: %s %s", i, got.Outcome, got.Missing)
 			}
 		}
@@ -384,7 +384,7 @@ func TestQuestionsInTheBackgroundComeLast(t *testing.T) {
 		}
 		before := calls.asked("a")
 		var wg sync.WaitGroup
-		for i := range 40 { // chats that grow: each answer is wanted, none is waited for
+		for i := range 40 { // growing chats: each answer serves a later request, and no request waits for it
 			wg.Go(func() {
 				turns := []turn{{"system", words("s", 100)}, {"user", words("0-u0-", 60)}, {"assistant", fmt.Sprint(i)},
 					{"user", words("x", 300)}}

@@ -6,7 +6,7 @@ import "sync"
 // safe for concurrent use.
 type chances struct {
 	mu     sync.Mutex
-	models map[string]float64 // guarded by mu; as many as the fleet serves
+	models map[string]float64 // guarded by mu; one for each model that the fleet serves
 }
 
 // chanceWeight is the weight of one request: the last few dozen requests decide.

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// How ids made in process are checked against the engine's while serving.
+// These constants say how often ids made in process are compared with the engine's while serving.
 const (
 	// checkFirst is how many prompts of each model and worker are compared at first: a wrong tokenizer file or template
 	// differs in the first prompts.
@@ -43,15 +43,15 @@ type checks struct {
 
 // check is the record of one model.
 type check struct {
-	made    uint64               // prompts with ids made in process
+	made    uint64               // number of prompts with ids made in process
 	started map[string]int       // comparisons by worker URL, while fewer than checkFirst
 	again   map[string]time.Time // by worker URL: no comparison before this time, because one failed
-	failing bool                 // the engine's ids are used
+	failing bool                 // the engine's ids are used instead of ids made in process
 	passes  int                  // equal prompts in a row, while failing
 	equal   int                  // equal prompts in a row
 
 	prompts int    // number of comparisons in recent, at most maxRecent
-	recent  uint64 // a bit for each of the last comparisons, the newest lowest: 1 differed
+	recent  uint64 // one bit for each of the last comparisons, the newest in the lowest bit; 1: the ids differed
 	worker  string // URL of the worker with the last difference; empty when not known
 }
 
@@ -60,9 +60,9 @@ const maxRecent = 64
 
 // Comparison summarizes the last comparisons of a model's ids made in process with the engines' ids.
 type Comparison struct {
-	Distrusted bool   // the engine's ids are used now
-	Differed   int    // of the last Prompts
-	Prompts    int    // at most 64
+	Distrusted bool   // ids made in process are not used now; the engine's are
+	Differed   int    // how many of the last Prompts comparisons found a difference
+	Prompts    int    // number of comparisons that Differed counts, at most 64
 	Worker     string // URL of the engine with the last difference
 }
 
@@ -154,7 +154,8 @@ func (m *check) prune(workers []Worker) {
 	maps.DeleteFunc(m.again, func(url string, _ time.Time) bool { return gone(url) })
 }
 
-// undo forgets a comparison with w that failed. Another prompt is compared in its place, but not before the time again.
+// undo forgets a comparison with w that failed. Another prompt is compared in its place, and no comparison with w
+// begins before again.
 func (c *checks) undo(model string, w Worker, again time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,8 +168,8 @@ func (c *checks) undo(model string, w Worker, again time.Time) {
 	}
 }
 
-// note records a comparison with a worker; "" is not known. turned says that the model is believed from now on, or not
-// believed from now on.
+// note records a comparison with a worker; worker is "" when it is not known. turned reports whether the comparison
+// changed believed: the model's ids are used from now on, or not used from now on.
 func (c *checks) note(model, worker string, equal bool) (turned bool) {
 	c.checked.Add(1)
 	c.mu.Lock()
@@ -235,7 +236,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	}
 	replies := make(chan reply, 1)
 	s.start(grant{worker: w, call: c}, question, replies)
-	s.drop(question)    // the call holds it
+	s.drop(question)    // the call holds the question itself
 	s.calls.Go(func() { // ends with the call
 		defer s.checks.running.Add(-1)
 		switch r := <-replies; {

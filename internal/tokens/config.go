@@ -20,16 +20,16 @@ type Config struct {
 	Budget time.Duration `yaml:"budget"`
 	// MaxPromptBytes is the longest request body for which an engine is asked: each question copies the body, and a
 	// tokenizer takes longer than Budget for a megabyte. 4 MiB are about a million tokens. A longer prompt is matched
-	// by its text. All questions under way take at most 16 times as much memory; a question beyond is matched by its
-	// text.
+	// by its text. All questions under way take at most 16 times as much memory; a prompt whose question finds no
+	// memory left is matched by its text.
 	MaxPromptBytes int64 `yaml:"max_prompt_bytes"`
 	// CacheBytes bounds the memory of remembered prompts and of the beginnings that they have in common. Questions in
 	// the background take up to an eighth of it in addition. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
 	// Failures is how many calls to a worker must fail in a row before it is not asked for Pause. A failure is a
-	// refused connection, a status 5xx, an answer that cannot be read, or no answer within 10 s; a slow answer is none.
-	// If all failures were status 500 or timeouts of one client's prompts, only that client's prompts are not asked. 3,
-	// because one or two happen when an engine restarts.
+	// refused connection, a status 5xx, an answer that cannot be read, or no answer within 10 s; a slow answer is not a
+	// failure. If all failures were status 500 or timeouts of one client's prompts, only that client's prompts are not
+	// asked. 3, because one or two happen when an engine restarts.
 	Failures int `yaml:"failures"`
 	// Pause is how long a failing worker is not asked before one call tries it again. 5 s, as often as health checks.
 	Pause time.Duration `yaml:"pause"`

@@ -38,7 +38,7 @@ func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 				s.Log, s.Local = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level})), spelling{made{7, 8}}
 				serve := func(text string) {
 					find(t, s, of("m", chat(text)), a)
-					synctest.Wait() // for the comparison
+					synctest.Wait() // wait until the comparison has ended
 				}
 				for i := range 200 {
 					serve(fmt.Sprint("wrong ", i))

@@ -19,8 +19,8 @@ type flight struct {
 	background bool // guarded by flights.mu; asked in the background: no request needs to wait
 }
 
-// of returns k for one client. Clients do not share a question: it is asked with the authorization of one client, which
-// the engine may refuse. They share remembered answers.
+// of returns the key of one client's question for k. Clients do not share a question: it is asked with the
+// authorization of one client, which the engine may refuse. They share remembered answers.
 func (k key) of(client uint64) key {
 	binary.LittleEndian.PutUint64(k[:], binary.LittleEndian.Uint64(k[:])^client)
 	return k
@@ -34,8 +34,8 @@ type flights struct {
 	mu         sync.Mutex      // taken before peers.mu
 	all        map[key]*flight // guarded by mu
 	background int             // guarded by mu; number of flights in the background
-	bytes      int64           // guarded by mu; size of their questions
-	limit      int64           // of bytes
+	bytes      int64           // guarded by mu; size of all questions in the background
+	limit      int64           // upper bound of bytes
 }
 
 const (
@@ -156,7 +156,7 @@ func (fs *flights) end(f *flight) (late bool) {
 func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
 	model, asked := p.Model, *l
-	asked.turns = nil // they belong to the request, which may end before the question
+	asked.turns = nil // the turns belong to the request, which may end before the question
 	s.calls.Go(func() {
 		defer s.drop(f.question)
 		ctx, cancel := context.WithTimeout(s.ctx, max(backgroundFor, s.cfg.Budget))

@@ -21,7 +21,7 @@ var (
 		"user":       true, "metadata": true, "service_tier": true, "cache_salt": true, "priority": true, "request_id": true,
 		"skip_special_tokens": true, "spaces_between_special_tokens": true, "include_stop_str_in_output": true,
 	}
-	// The ids already follow add_special_tokens, and vLLM ignores it if there are ids.
+	// add_special_tokens may stay: the ids were made as it says, and vLLM ignores it when the body has ids.
 	forwardableCompletions = map[string]bool{"prompt": true, "add_special_tokens": true}
 	forwardableChatVLLM    = map[string]bool{"messages": true, "max_completion_tokens": true}
 	forwardableChatSGLang  = map[string]bool{"messages": true, "max_completion_tokens": true, "rid": true,
@@ -81,7 +81,8 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 	return dst, false
 }
 
-// appendBeside appends body with one more field before its own fields. body must have at least one field.
+// appendBeside appends body to dst with one more field (before, ids and after) in front of the body's own fields. body
+// must have at least one field.
 func appendBeside(dst, body []byte, before string, ids []block.Token, after string) []byte {
 	open := bytes.IndexByte(body, '{') + 1
 	dst = append(dst, body[:open]...)

@@ -105,7 +105,8 @@ func TestTheTextIsSentWhenIDsCouldLoseSomething(t *testing.T) {
 		{api.OpenAIChat, VLLM, turns(user, `,"kv_transfer_params":{}`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"extra_key":"k"`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"add_special_tokens":true`)},
-		{api.OpenAIChat, VLLM, turns(user, `,"max_tokens":100`)}, // with the prompt more than the model takes
+		// With the prompt, max_tokens exceeds the model's length.
+		{api.OpenAIChat, VLLM, turns(user, `,"max_tokens":100`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"max_tokens":9223372036854775807`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"tools":[]`)},
 		{api.OpenAIChat, VLLM, turns(user+`,{"role":"assistant","content":"b"}`, "")},

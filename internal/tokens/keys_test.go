@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// guarded answers every endpoint with status unless the key is good.
+// guarded returns a handler that answers status at every endpoint unless the request has the accepted key.
 func guarded(status int, after time.Duration) handler {
 	return func(r *http.Request, body string) (int, string) {
 		pass(after)
@@ -194,7 +194,8 @@ func TestOneClientsSlowPromptsDelayOnlyThatClient(t *testing.T) {
 			pass(time.Second)
 		}
 		pass(callTimeout)
-		for _, long := range []string{"", strings.Repeat("long ", longQuestion/5+1)} { // late calls take no places
+		// Late calls do not count against the limit of calls.
+		for _, long := range []string{"", strings.Repeat("long ", longQuestion/5+1)} {
 			for i := range 2 {
 				go find(t, s, as("bad", chat(fmt.Sprint("slow ", long, i, " more"))), a)
 			}

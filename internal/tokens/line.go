@@ -13,7 +13,7 @@ import (
 // dozen. The last question of a longer line is not asked.
 const maxLine = 64
 
-// grant ends a question's wait for its turn.
+// grant is the call that was booked for a question, or the reason why no call was booked. It ends the question's wait.
 type grant struct {
 	worker  Worker
 	call    *call
@@ -88,7 +88,7 @@ func (s *Source) inLine(ctx context.Context, q *question) grant {
 	if s.peers.leave(q) {
 		return grant{verdict: full}
 	}
-	return <-q.granted // q left the line meanwhile, so a grant is there
+	return <-q.granted // q has left the line meanwhile, so its grant is in the channel
 }
 
 // grant books a call for q to the service if it may be asked, else to a worker. The caller holds ps.mu.
@@ -158,7 +158,7 @@ func (ps *peers) waits(q *question) bool {
 	return slices.Contains(ps.line, q)
 }
 
-// raise makes q worth at least worth: a request waits for the answer now.
+// raise sets q's worth to at least worth: a request waits for the answer now.
 func (ps *peers) raise(q *question, worth time.Duration) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -185,8 +185,8 @@ func (ps *peers) lower(q *question) bool {
 	return true
 }
 
-// serve gives free places to the questions in line. A question that no worker can be asked leaves the line too. The
-// caller holds ps.mu.
+// serve gives free places to the questions in line. A question for which no worker may be asked leaves the line too.
+// The caller holds ps.mu.
 func (ps *peers) serve(now time.Time) {
 	if len(ps.line) == 0 {
 		return
@@ -199,7 +199,7 @@ func (ps *peers) serve(now time.Time) {
 		if g.verdict == granted {
 			ps.took(q)
 		}
-		q.granted <- g // buffers one
+		q.granted <- g // never blocks: the capacity is 1
 		return true
 	})
 }

@@ -39,7 +39,7 @@ type step struct {
 type role byte
 
 const (
-	roleSystem    role = 's' // developer, too
+	roleSystem    role = 's' // also for the role developer
 	roleUser      role = 'u'
 	roleAssistant role = 'a'
 	roleTool      role = 't'
@@ -61,15 +61,15 @@ func roleOf(raw []byte) role {
 }
 
 const (
-	// headBytes is how much of a text is kept to find where two texts differ first. Texts that are equal so far are not
-	// compared.
+	// headBytes is how many bytes of a text's beginning are kept to find the first difference of two texts. Texts whose
+	// kept bytes are equal are not compared further.
 	headBytes = 32
 	// Of a long list the first and the last steps are kept: conversations diverge near the beginning, and grow at the
 	// end.
 	firstSteps = 8
 	lastSteps  = 120
 	// maxTurns is how many turns are read one by one. Each costs a hash: a body of 4 MiB has room for 1.4 million
-	// turns, which would take 0.3 s. Of a longer list no beginning is known, and its text ends there.
+	// turns, which would take 0.3 s. A longer list has no known beginning, and its text ends after maxTurns turns.
 	maxTurns = 4096
 )
 
@@ -80,7 +80,7 @@ func (l *list) key() key { return l.steps[len(l.steps)-1].key }
 // is known to be indifferent: an unknown field can cost a miss, but never wrong ids.
 func listOf(r *api.Request) *list {
 	h := sha256.New()
-	if r.TooManyMembers() { // they are not put in order
+	if r.TooManyMembers() { // too many members to sort
 		_, _ = h.Write([]byte{byte(r.Dialect), wholeBody})
 		_, _ = h.Write(r.Body())
 		return &list{steps: []step{{key: sum(h)}}}
@@ -171,7 +171,8 @@ func (l *list) add(h hash.Hash, turn []byte, at int, r role) {
 	l.steps = append(l.steps, next)
 }
 
-// readTurn returns a turn's role, and its text as spelled, from behind the opening quote; nil when it has none.
+// readTurn returns a turn's role, and its text as spelled in the body, from behind the opening quote. The text is nil
+// when the turn has none.
 func readTurn(turn []byte) (r role, text []byte) {
 	r = roleOther
 	for name, value := range jsonscan.Members(turn) {

@@ -85,7 +85,7 @@ func TestPromptsWithImagesAreCheckedSeparately(t *testing.T) {
 		s.Local = local
 		w := Worker{URL: "http://a", Root: "org/m", Version: "0.32.1"}
 		wants(t, find(t, s, of("m", prompt(api.OpenAIChat, withImage)), w), InProcess, 1, 7, 7)
-		s.calls.Wait() // the comparison
+		s.calls.Wait() // wait for the comparison in the background
 		if s.checks.believed("m (images)") || !s.checks.believed("m") {
 			t.Errorf("distrusted: %v", s.checks.distrusted())
 		}

@@ -32,8 +32,8 @@ const (
 	// expected answer. A busy engine takes a few times as long as usual; it is asked again as soon as the call ends.
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
-	// maxRefusals bounds the refused keys that are remembered for each worker: 1,000 take some 50 KB. Beyond it, a
-	// refused key is tried again sooner.
+	// maxRefusals bounds the refused keys that are remembered for each worker: 1,000 take some 50 KB. When more keys
+	// are refused, a refused key is tried again sooner.
 	maxRefusals = 1000
 	// maxReach is how many workers are compared for one question: enough to find an idle one in a large fleet.
 	maxReach = 32
@@ -49,14 +49,16 @@ type call struct {
 
 // peer is the state of one worker, learned by asking it. Its fields are guarded by peers.mu.
 type peer struct {
-	failures  int                   // in a row: errors, not slow answers
-	failedFor uint64                // the client of the first of these failures
-	forAll    bool                  // the failures count for all clients: another client had one, or one was of kind broke
-	until     time.Time             // not asked before this time, while failures ≥ the limit
-	trying    bool                  // one call is trying whether the worker answers again
-	calls     []*call               // under way
-	limit     int                   // of calls under way
-	lastUntil time.Time             // asked last until this time, while it has given no answer: it refused a question
+	failures  int       // in a row: errors, not slow answers
+	failedFor uint64    // the client of the first of these failures
+	forAll    bool      // the failures count for all clients: another client had one, or one was of kind broke
+	until     time.Time // not asked before this time, while failures ≥ the limit
+	trying    bool      // one call is trying whether the worker answers again
+	calls     []*call   // under way
+	limit     int       // of calls under way
+	// lastUntil: until this time other workers are asked first, because this one refused a question and has not
+	// answered one yet.
+	lastUntil time.Time
 	mean      time.Duration         // time of answers, exponentially weighted; 0 before the first
 	meanBytes float64               // size of the questions of those answers
 	noRender  time.Time             // render refused: do not ask before this time
@@ -70,7 +72,7 @@ type peer struct {
 // concerned.
 type refusal struct {
 	client uint64 // see peers.client
-	render bool   // at render alone
+	render bool   // refused at render only
 }
 
 // ending is the evidence about the worker from the end of a call.
@@ -101,8 +103,8 @@ func (p *peer) stalled(client uint64, now time.Time) bool {
 	return false
 }
 
-// busy returns how many calls count against p's limit, and how many of them are long. Late calls do not count: if p is
-// not stalled for a client, all late calls are one other client's.
+// busy returns how many calls count against p's limit, and how many of these are long. Late calls do not count: while p
+// is not stalled for a client, all of p's late calls belong to one other client.
 func (p *peer) busy(now time.Time) (calls, long int) {
 	for _, c := range p.calls {
 		if now.After(c.late) {
@@ -134,8 +136,8 @@ func (ps *peers) expected(url string, bytes int) time.Duration {
 	return 0
 }
 
-// verdict says whether a question may be asked now. When all workers are blocked, the smallest verdict is the reason:
-// waiting may end it soonest.
+// verdict says whether a question may be asked now. When no worker may be asked, the smallest verdict is reported: its
+// reason may end soonest.
 type verdict uint8
 
 const (
@@ -155,7 +157,7 @@ type peers struct {
 	service  string                   // the service's URL
 	loads    func() func(Worker) Load // see Source.Loads; the service has no load
 	opened   atomic.Uint64
-	seed     maphash.Seed // of clients' hashes: a client cannot construct a key with another client's hash
+	seed     maphash.Seed // seed for the hashes of clients: a client cannot construct a key with another client's hash
 
 	mu    sync.Mutex
 	all   map[string]*peer  // guarded by mu
@@ -276,8 +278,9 @@ func (ps *peers) usual(workers []Worker, bytes int) time.Duration {
 	return sum / time.Duration(max(known, 1))
 }
 
-// assumed returns expected. A worker that has not answered yet counts as an average one. For Config.Pause after a
-// refusal it counts as slow: if it refuses all questions, an average rank would send it half of them.
+// assumed returns how long p's answer is assumed to take: the expected time, or the usual time if p has not answered
+// yet. For Config.Pause after a refusal p is assumed to be slow: with the usual time, a worker that refuses all
+// questions would get half of them.
 func (p *peer) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
 	switch {
 	case p.mean > 0:

@@ -38,7 +38,7 @@ func questionBytes(r *api.Request) int64 { return int64(2 * len(r.Body())) }
 // hold adds a user of q's bodies: its flight, or a call.
 func (q *question) hold() { q.users.Add(1) }
 
-// drop ends a hold. After the last one q's memory is free.
+// drop ends a hold. When no hold is left, q's memory is released.
 func (s *Source) drop(q *question) {
 	if q.users.Add(-1) == 0 {
 		s.room.give(q.size)

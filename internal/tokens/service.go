@@ -61,13 +61,14 @@ func (v *service) connect(base *http.Client) {
 			return dialer.DialContext(ctx, "unix", v.socket)
 		},
 		MaxIdleConnsPerHost: 64,
-		IdleConnTimeout:     4 * time.Second, // below the five after which uvicorn closes one
+		IdleConnTimeout:     4 * time.Second, // below the 5 s after which uvicorn closes an idle connection
 		DisableCompression:  true,
 	}
 	v.client = &client
 }
 
-// serviceFor returns the workers to ask before p's own: the service, if there is one and p may be asked of it.
+// serviceFor returns the tokenizer service as the list of workers to ask before p's own. The list is empty when there
+// is no service, and when the service must not be asked for p.
 func (s *Source) serviceFor(p *Prompt) []Worker {
 	if s.service == nil || p.engineOnly {
 		return nil

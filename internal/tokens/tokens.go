@@ -62,7 +62,7 @@ type Found struct {
 // Kind is the kind of a worker's engine. It decides the token endpoints.
 type Kind uint8
 
-// The kinds. Anything that is not SGLang is asked the way vLLM is.
+// The kinds. An engine of any kind but SGLang is asked as vLLM is.
 const (
 	VLLM Kind = iota
 	SGLang
@@ -70,7 +70,7 @@ const (
 
 // Worker is an engine that may be asked.
 type Worker struct {
-	ID   uint32 // the caller's, for Source.Loads
+	ID   uint32 // chosen by the caller, who gets it back in Source.Loads
 	URL  string // without a trailing slash
 	Kind Kind
 	// Facts that vLLM reports. They are empty or 0 for other engines, and when they are not known.
@@ -151,7 +151,7 @@ type Source struct {
 func New(cfg Config, client *http.Client) *Source {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Source{cfg: cfg, client: client, cache: newCache(cfg.CacheBytes), ctx: ctx, cancel: cancel}
-	s.service, _ = parseService(cfg.Service) // Validate refuses what cannot be read
+	s.service, _ = parseService(cfg.Service) // no error: Validate has accepted cfg
 	if s.service != nil {
 		s.service.connect(client)
 		s.peers.service = s.service.worker.URL
@@ -181,7 +181,7 @@ func (s *Source) Close() {
 
 // Stats is what a Source has done so far.
 type Stats struct {
-	Entries, Bytes int64  // of the cache
+	Entries, Bytes int64  // remembered answers in the cache, and their size
 	Asked          uint64 // calls to engines
 	Hedged         uint64 // second calls, made because the first one was slow
 	Opened         uint64 // pauses of workers after failures
@@ -257,8 +257,8 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 }
 
 // fromOthers returns the tokens that the service or a worker makes of p, or that one of them made before. The cache
-// does not note which of them did: Local can make the ids of a prompt with engineOnly, and of such prompts the service
-// is never asked.
+// does not record whether the service or a worker made an answer. It need not: engineOnly marks a prompt whose ids
+// Local can make, and the service is never asked for such a prompt.
 func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engines is an HTTP transport in memory: a function per host.
+// engines is an HTTP transport in memory. A function for each host answers the host's requests.
 type engines struct {
 	mu    sync.Mutex
 	hosts map[string]func(*http.Request, string) (int, string)
@@ -108,7 +108,7 @@ func wants(t *testing.T, got Found, outcome Outcome, ids ...block.Token) {
 	t.Helper()
 	by := got.Outcome
 	if by == Text {
-		by = got.Missing // without ids there is the text, whatever the reason
+		by = got.Missing // without ids Outcome is Text, and Missing has the reason
 	}
 	if by != outcome || !slices.Equal(got.Tokens, ids) || (got.Tokens == nil) != (got.Missing != "") {
 		t.Errorf("found %v by %s (%s), want %v by %s", got.Tokens, got.Outcome, got.Missing, ids, outcome)

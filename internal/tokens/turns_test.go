@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// byLength answers render after 2 ms, and a millisecond for each KiB of the prompt.
+// byLength answers render after 2 ms plus 1 ms for each KiB of the prompt.
 func byLength(r *http.Request, body string) (int, string) {
 	return after(2*time.Millisecond+time.Duration(len(body)>>10)*time.Millisecond)(r, body)
 }
 
-// One client's long prompts leave a call for short questions, also when no key distinguishes the clients.
+// Long prompts of one client leave one call free for short questions, even when no key distinguishes the clients.
 func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	for _, key := range []string{"bulk", "short"} {
 		t.Run(key, func(t *testing.T) {

@@ -7,8 +7,9 @@ const (
 	// of more than half a second the shortest wait is 1/leastShare of the budget.
 	leastWait  = 10 * time.Millisecond
 	leastShare = 50
-	// worthShare: a request waits 1/worthShare of the time that a match is expected to save. Not more, because the text
-	// often finds the same worker without ids, and because a busy engine delays other requests for its answer.
+	// worthShare: a request waits 1/worthShare of the time that a match is expected to save. It does not wait longer,
+	// because the text often finds the same worker without ids, and because a busy engine delays other requests for its
+	// answer.
 	worthShare = 10
 	// assumedPerToken is how long a prompt's token takes to compute while it is not known: a model of 32B on two H100
 	// (fleet.DefaultTiming).
@@ -22,12 +23,12 @@ const (
 // Load is the load of an engine.
 type Load struct {
 	Requests int           // under way, and in the engine's queue
-	Waiting  int           // of Requests, those without a first token
+	Waiting  int           // how many of Requests have no first token yet
 	PerToken time.Duration // time to compute a token of a long prompt; 0 is not known
 }
 
-// worth returns the time that a match of bytes of a prompt is expected to save: the time to compute them, times the
-// chance that a part of the model's prompts is cached.
+// worth returns the time that a match of the given number of bytes of a prompt is expected to save: the time to compute
+// them, times the chance that a part of the model's prompts is cached.
 func (s *Source) worth(model string, bytes int, workers []Worker) time.Duration {
 	perToken := assumedPerToken
 	if s.Loads != nil && len(workers) > 0 {
@@ -39,7 +40,7 @@ func (s *Source) worth(model string, bytes int, workers []Worker) time.Duration 
 	return max(time.Duration(min(worth, float64(time.Hour))), 1) // 0 marks a question without a waiter
 }
 
-// patience returns how long a request waits for ids of a worth.
+// patience returns how long a request waits for ids of the given worth.
 func (s *Source) patience(worth time.Duration) time.Duration {
 	return min(max(worth/worthShare, leastWait, s.cfg.Budget/leastShare), s.cfg.Budget)
 }

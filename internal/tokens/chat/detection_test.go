@@ -33,7 +33,7 @@ func TestTheContentFormatIsTheOneThatEnginesDetect(t *testing.T) {
 func compareDetected(t *testing.T, templates []golden) {
 	for name, engine := range map[string]Engine{"vllm": EngineVLLM, "sglang": EngineSGLang} {
 		want := detected(t, name)
-		names := map[string]bool{} // of all templates' variables
+		names := map[string]bool{} // the variables of all templates
 		for _, w := range want {
 			for _, n := range strings.Split(w[1], ",") {
 				names[n] = true

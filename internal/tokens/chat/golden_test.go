@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// goldenTime is the clock of tokenizer/jinja/testdata/gather.py.
+// goldenTime is the current time that tokenizer/jinja/testdata/gather.py gives to the templates.
 var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
 
 var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",

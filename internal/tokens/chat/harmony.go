@@ -17,7 +17,7 @@ func ReadHarmony(body []byte, now time.Time) ([]HarmonyPiece, error) {
 	if err := b.open(body); err != nil {
 		return nil, err
 	}
-	if _, err := b.vllmKwargs(); err != nil { // vLLM checks them before it renders
+	if _, err := b.vllmKwargs(); err != nil { // vLLM checks chat_template_kwargs before it renders
 		return nil, err
 	}
 	effort := b.field("reasoning_effort").Text()

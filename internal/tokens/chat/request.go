@@ -37,7 +37,7 @@ type RequestConfig struct {
 type Template struct {
 	compiled *jinja.Template
 	source   string
-	formats  [2]ContentFormat // by engine
+	formats  [2]ContentFormat // indexed by Engine
 }
 
 // Parse compiles a chat template's source. Errors match jinja.ErrSyntax and name the line.
@@ -62,8 +62,8 @@ func (t *Template) ContentFormat(e Engine) ContentFormat {
 
 // Request is a chat request as the engine passes it to its template. Render may be called more than once.
 type Request struct {
-	// Suffix is the assistant's text to continue. SGLang encodes it apart, without a beginning-of-sequence token, and
-	// appends it to the prompt's tokens. Empty for vLLM, which continues inside the rendered text.
+	// Suffix is the assistant's text to continue. SGLang tokenizes it separately, without a beginning-of-sequence
+	// token, and appends it to the prompt's tokens. Empty for vLLM, which continues inside the rendered text.
 	Suffix string
 	// Media are the images, audios and videos, in the order of the messages. The engine expands their placeholders
 	// after it has encoded the text.
@@ -76,7 +76,7 @@ type Request struct {
 	vars     *jinja.Dict
 	kwargs   *jinja.Dict
 	field    string
-	tools    jinja.Value // for the second render when the first one fails (SGLang)
+	tools    jinja.Value // SGLang renders with these when the first render fails
 	retry    bool
 }
 
@@ -146,8 +146,8 @@ func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
 type job struct {
 	template *Template
 	vars     *jinja.Dict // messages, tools and so on
-	kwargs   *jinja.Dict // further variables; they hide vars, and those hide the tokens
-	field    string      // of the final message to continue; empty: none
+	kwargs   *jinja.Dict // further variables: a name is looked up here, then in vars, then among the special tokens
+	field    string      // the field of the final message that is continued; empty: none
 	context  *RenderContext
 }
 
@@ -257,7 +257,7 @@ func (b *bodyReader) kwargs() (*jinja.Dict, error) {
 	return nil, refuse("chat_template_kwargs is not an object")
 }
 
-// textOf returns a member that is a text; ok is false for another one.
+// textOf returns a member that is a text; ok is false when the member is missing or not a text.
 func textOf(d *jinja.Dict, name string) (string, bool) {
 	v, ok := d.Get(name)
 	return v.Text(), ok && v.Kind() == jinja.KindString

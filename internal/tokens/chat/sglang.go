@@ -114,11 +114,12 @@ func bareTools(tools jinja.Value) jinja.Value {
 	return jinja.List(out)
 }
 
-// genericRoles has the roles that SGLang accepts besides user, in any case.
+// genericRoles has the roles that SGLang accepts besides user, in upper or lower case.
 var genericRoles = map[string]bool{"system": true, "assistant": true, "tool": true, "function": true, "developer": true,
 	"latest_reminder": true, "root": true}
 
-// sglangMessage is model_dump of a message without its nulls: the known fields, in the order of the pydantic class.
+// sglangMessage returns what pydantic's model_dump makes of a message, without the nulls: the known fields, in the
+// order of the pydantic class.
 func (b *bodyReader) sglangMessage(m *jinja.Dict) (*jinja.Dict, error) {
 	role, _ := textOf(m, "role")
 	out := &jinja.Dict{}
@@ -243,7 +244,7 @@ func (b *bodyReader) sglangContent(m *jinja.Dict, format ContentFormat) (*jinja.
 		m.Set("content", joined)
 		return m, nil
 	}
-	m.Remove("content") // the list comes after the other fields
+	m.Remove("content") // SGLang puts the list of parts after the other fields
 	if roleIs(m, "tool") && len(texts) == len(parts) {
 		m.Set("content", joined)
 	} else {
@@ -329,8 +330,8 @@ func (b *bodyReader) sglangTools(inMessages bool) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// sglangToolList is model_dump of tools: the function's known members in the order of the request, then the missing
-// ones as null; defer_loading is null unless given.
+// sglangToolList returns what pydantic's model_dump makes of the tools: the function's known members in the order of
+// the request, then the missing ones as null; defer_loading is null unless given.
 func sglangToolList(tools *jinja.Value) (jinja.Value, error) {
 	if tools.Kind() != jinja.KindList {
 		return jinja.None, refuse("tools is not an array")

@@ -136,7 +136,7 @@ func (b *bodyReader) vllmKwargs() (*jinja.Dict, error) {
 	return mergeKwargs(b.defaults.Clone(), mergeKwargs(user, own)), nil
 }
 
-// mergeKwargs is vLLM's merge_kwargs.
+// mergeKwargs does what vLLM's merge_kwargs does.
 func mergeKwargs(into, over *jinja.Dict) *jinja.Dict {
 	for name, v := range over.All() {
 		if v.Kind() == jinja.KindNone || v.Kind() == jinja.KindString && v.Text() == "auto" {
@@ -196,8 +196,8 @@ func (b *bodyReader) vllmTools() (jinja.Value, error) {
 	return listOfDicts(out), nil
 }
 
-// vllmTool is model_dump of a ChatCompletionToolsParam: the known fields in the order of the pydantic class; a missing
-// description or parameters is null.
+// vllmTool returns what pydantic's model_dump makes of a ChatCompletionToolsParam: the known fields in the order of the
+// pydantic class; a missing description or parameters is null.
 func vllmTool(tool *jinja.Dict) (*jinja.Dict, error) {
 	fn, err := toolDocument(tool)
 	if err != nil {
@@ -240,8 +240,8 @@ func (b *bodyReader) vllmMessages(format ContentFormat) ([]*jinja.Dict, error) {
 	return out, nil
 }
 
-// vllmMessage is _parse_chat_message_content: it copies the reasoning to both of its fields and parses the arguments of
-// tool calls.
+// vllmMessage does what vLLM's _parse_chat_message_content does: it copies the reasoning to both of its fields and
+// parses the arguments of tool calls.
 func (b *bodyReader) vllmMessage(m *jinja.Dict, format ContentFormat) (*jinja.Dict, error) {
 	role, ok := textOf(m, "role")
 	if !ok {
@@ -403,8 +403,8 @@ func developerTools(m *jinja.Dict) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// developers makes system messages of developer messages, and one of all system messages, for a template that does not
-// know the role developer.
+// developers turns developer messages into system messages, and joins all system messages into one, for a template that
+// does not know the role developer.
 func (t *Template) developers(messages []*jinja.Dict) []*jinja.Dict {
 	found := false
 	for _, m := range messages {

@@ -97,7 +97,7 @@ func playChats(t *testing.T, models *Models) (all []timed) {
 	var wg sync.WaitGroup
 	for client := range clients {
 		wg.Go(func() {
-			runtime.LockOSThread() // the processor time of a thread is what can be asked for
+			runtime.LockOSThread() // only a thread's processor time can be measured
 			defer runtime.UnlockOSThread()
 			r := rand.New(rand.NewPCG(2, uint64(client)))
 			type message struct {
@@ -131,7 +131,7 @@ func playChats(t *testing.T, models *Models) (all []timed) {
 					t.Error(err)
 					return
 				}
-				<-time.After(time.Duration(20+r.IntN(40)) * time.Millisecond) // the engine's time
+				<-time.After(time.Duration(20+r.IntN(40)) * time.Millisecond) // stands for the engine's work
 				var read api.Request
 				if err := api.Read(api.OpenAIChat, body, &read); err != nil {
 					t.Error(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// This holds for named and for found files.
+// A model whose ids differed while serving gets the engine's ids, whether its files were named or found.
 func TestAModelWithDifferencesWhileServingHasTheEnginesIDs(t *testing.T) {
 	for _, source := range []Source{FromGiven, FromFiles} {
 		t.Run(string(source), func(t *testing.T) {

@@ -207,7 +207,7 @@ func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 		f.Hub.client.CloseIdleConnections()
 		return func() {
 			best.done, best.again = err == nil, time.Now().Add(fetchEvery)
-			next.looked, next.round = false, nil // it is in the cache now
+			next.looked, next.round = false, nil // the files are in the cache now, so look there again
 			if best.why = ""; err != nil {
 				best.why = bounded(err.Error())
 				f.Log.Warn("a model's files could not be downloaded", "model", next.key.model, "name", best.name, "error", err)
@@ -300,7 +300,7 @@ func (f *Finder) probe(ctx context.Context, model *Model, key unitKey, m *member
 		cancel()
 		refused, refusing := said.Outcome == tokens.Refused, made.Outcome == tokens.Refused
 		switch {
-		case said.Outcome == tokens.Unsupported, i == 0 && refused: // the first is a plain text
+		case said.Outcome == tokens.Unsupported, i == 0 && refused: // the first probe is a plain text
 			v.finding, v.why = silent, "its ids cannot be asked for (/tokenize and render)"
 			return v
 		case said.Outcome == tokens.Failed, said.Tokens == nil && !refused:

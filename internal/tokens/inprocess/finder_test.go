@@ -100,7 +100,7 @@ func (e *engines) set(url string, engine *fakeEngine) {
 	e.by[url] = engine
 }
 
-// finding is a running Finder, with its fleet and its engines.
+// finderTest is a running Finder, with its fleet and its engines.
 type finderTest struct {
 	*Finder
 	t       *testing.T
@@ -270,7 +270,8 @@ func TestAProbeThatBothSidesRefuseIsNoDifference(t *testing.T) {
 			`"{{ raise_exception('no system') if messages[0].role == 'system' or tools }}{{ bos_token }} plain {{ messages[-1].content }}"}`)}
 		x := runFinder(t, nil)
 		x.serve("http://a", "m", folderOf(t, noSystem), &fakeEngine{model: load(t, noSystem)})
-		x.serve("http://b", "n", folderOf(t, files()), &fakeEngine{model: load(t, noSystem)}) // refuses what the files do not
+		// This engine refuses requests that the files accept.
+		x.serve("http://b", "n", folderOf(t, files()), &fakeEngine{model: load(t, noSystem)})
 		x.serve("http://c", "o", folderOf(t, noSystem), &fakeEngine{model: load(t, files())})
 		x.after(time.Second)
 		x.wants("m", FromFiles)
@@ -385,7 +386,7 @@ func TestARestartedProcessIsComparedAgain(t *testing.T) {
 		x.serve("http://b", "m", dir, &fakeEngine{model: load(t, files())})
 		x.after(2 * time.Second)
 		x.wants("m", FromFiles)
-		// It comes back with another template. Only its answers show that.
+		// The worker comes back with another template, which only its answers show.
 		x.Fleet.Remove(id)
 		x.serve("http://a", "m", dir, &fakeEngine{model: load(t, otherTools())})
 		x.after(2 * time.Second)

@@ -73,7 +73,7 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 		dir := folderOf(t, files())
 		x := runFinder(t, open(t, Path{Name: "tinny", Path: dir}, Path{Name: "tiny", Path: dir}))
 		x.after(time.Hour)
-		// may serve it; first, as the finder looks whenever the fleet changes
+		// This worker may serve the model. It comes first, because the Finder looks whenever the fleet changes.
 		silent := x.Fleet.Put("http://b", fleet.Facts{})
 		id := x.serve("http://a", "tiny", "", &fakeEngine{model: load(t, files())})
 		x.after(10 * time.Second)
@@ -87,7 +87,7 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 			!strings.Contains(log, "model=tinny folder="+dir+" they_serve=[tiny]") {
 			t.Errorf("the log is not one line about the name:\n%s", log)
 		}
-		x.Fleet.Remove(id) // what was served is no slip
+		x.Fleet.Remove(id) // a name that was served once is not misspelt, so there is no warning
 		x.serve("http://a", "other", "", &fakeEngine{model: load(t, files())})
 		x.after(time.Hour)
 		if strings.Contains(x.log.String(), "model=tiny ") {

@@ -31,9 +31,9 @@ type fakeHub struct {
 
 	mu       sync.Mutex
 	answered []string // guarded by mu: files asked for, with the byte they were asked from
-	breakAt  int      // guarded by mu: the next file's connection breaks after so many bytes; 0 does not
+	breakAt  int      // guarded by mu: the next file's connection breaks after this many bytes; 0: it does not
 	lie      bool     // guarded by mu: digests are wrong
-	status   int      // guarded by mu: every answer, when not 0
+	status   int      // guarded by mu: status of every answer, unless 0
 }
 
 func newHub(t *testing.T) *fakeHub {

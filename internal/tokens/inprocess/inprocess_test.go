@@ -172,7 +172,8 @@ func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
 	const size = 4 << 20
 	plain, sighted := load(t, files()), load(t, seeing(qwenConfig, qwenPictures))
 	hello := `"messages":[{"role":"user","content":"hello"}]`
-	// Tool calls with arguments of that many bytes in all. Each has fewer values than a request may have.
+	// calls returns tool calls with arguments of the given number of bytes together. Each call has fewer values than a
+	// request may have.
 	calls := func(bytes int) string {
 		arguments := `{\"a\":[` + strings.Repeat(`1,`, 200_000) + `1]}`
 		call := `{"id":"c","type":"function","function":{"name":"f","arguments":"` + arguments + `"}}`

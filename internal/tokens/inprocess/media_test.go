@@ -47,7 +47,7 @@ func TestImagesAreNamedAsVLLMNamesThem(t *testing.T) {
 		}
 		h, ok := readHead(data)
 		if !ok {
-			// extended: left to the engine
+			// Extended WebP images are left to the engine.
 			if image.Name != "WEBP RGBA" && !strings.HasPrefix(image.Name, "WEBP lossless RGBA") {
 				t.Errorf("%s: not read", image.Name)
 			}

@@ -15,7 +15,7 @@ import (
 // picture is an image in a prompt, as the engine encodes it.
 type picture struct {
 	id     string // its name in the engine's events
-	tokens int    // length of its row
+	tokens int    // number of tokens in its row
 }
 
 // seen is the remembered part of an image.

@@ -29,7 +29,7 @@ type hubInMemory struct {
 	asked map[string]int // guarded by mu; listings, by model
 }
 
-// listed returns how many models were asked for, and how often name was.
+// listed returns how many models were asked for, and how often the given model was.
 func (h *hubInMemory) listed(model string) (models, times int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,7 +147,7 @@ func TestSlowDownloadsDoNotBlockOtherModels(t *testing.T) {
 	})
 }
 
-// It delays neither a folder of the same model that another worker names, nor another model's folder.
+// A slow download delays neither a folder of the same model that another worker names, nor another model's folder.
 func TestASlowDownloadDelaysNoFolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"bad/0": files()}, drips: map[string]bool{"bad/0": true}}
@@ -238,7 +238,7 @@ func TestOneWorkersHangingReadsDelayNoOtherWorker(t *testing.T) {
 	}
 }
 
-// A network disk was away for a while.
+// The network disk with the folder hangs for a while and then answers again.
 func TestAFolderIsReadAgainAfterItsHangingReadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})

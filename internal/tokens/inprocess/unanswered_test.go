@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// It is logged once, after half a minute, and the status shows it until the engine answers.
+// The silent engine is logged once, after half a minute, and the status shows it until the engine answers.
 func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
@@ -38,7 +38,8 @@ func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 	})
 }
 
-// Another worker of its version agrees in its place. It also delays nothing while a worker of another version is asked.
+// Another worker of the silent worker's version agrees in its place. The silent worker also delays nothing while a
+// worker of another version is asked.
 func TestOneSilentWorkerOfManyDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
