@@ -7,7 +7,7 @@ import "sync/atomic"
 type budget struct{ thousandths atomic.Int64 }
 
 const (
-	earned = 100         // thousandths of a token for each request: one extra attempt in ten
+	earned = 100         // thousandths of a token for each request: one extra attempt for ten requests
 	most   = 100 * token // enough for the requests that one worker has under way when it freezes
 	token  = 1000
 )

@@ -8,22 +8,23 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// Config is how the front treats clients.
+// Config says how the gateway treats clients.
 type Config struct {
 	// Headers adds X-Warmpath-Worker, -Match, -Policy and -Trust to answers. Turn it off where clients must not see
 	// workers' addresses.
 	Headers bool `yaml:"headers"`
-	// Attempts is how many workers may be tried before the first byte. 3: one that died, another that dies with it,
-	// and one more. Beyond that the fleet is ill, and more load does not help. 1 never retries.
+	// Attempts is how many workers may be tried before the first byte. The default is 3: a worker that died, a second
+	// one that dies at the same time, and one more. If all three fail, the whole fleet has a problem, and more attempts
+	// only add load. 1 never retries.
 	Attempts int `yaml:"attempts"`
-	// RequestTimeout ends a request that takes longer, from its head to its last byte. 30 min, as in other gateways:
-	// there are long reasoning answers. 0: no limit.
+	// RequestTimeout ends a request that takes longer, from its head to its last byte. The default is 30 min, as in
+	// other gateways, because reasoning answers can be long. 0: no limit.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
 	// ReadHeaderTimeout closes a connection whose request head does not arrive in time. 10 s is enough for slow links,
 	// and bounds what half-open connections cost.
 	ReadHeaderTimeout time.Duration `yaml:"read_header_timeout"`
-	// IdleTimeout closes a client's kept-alive connection without requests. 2 min: above the usual minute of load
-	// balancers, so that the balancer closes first.
+	// IdleTimeout closes a client's kept-alive connection without requests. The default of 2 min is above the usual
+	// minute of load balancers, so that the balancer closes first.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
 	// MaxHeaderBytes and MaxHeaders bound a request's head; a larger one is answered 431. 64 KiB and 256 fields hold
 	// any reasonable set of tracing and identity headers.
@@ -42,8 +43,8 @@ type Config struct {
 	// TenantHeader names the header with the tenant, for fairness. Set it only where a proxy in front overwrites that
 	// header: a client could write any tenant. Empty: the tenant is a hash of the request's API key.
 	TenantHeader string `yaml:"tenant_header"`
-	// DrainTimeout is how long requests in flight may continue after the signal to stop; then they are cut. 2 min:
-	// most answers end sooner, and orchestrators rarely wait longer.
+	// DrainTimeout is how long requests in flight may continue after the signal to stop; then they are cut. The default
+	// is 2 min: most answers end sooner, and orchestrators rarely wait longer.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 	// DrainDelay is how long new connections are still accepted after readiness turned to 503, so that load balancers
 	// notice first. 0 suits a process without a load balancer.

@@ -59,7 +59,7 @@ type limitedConn struct {
 	net.Conn
 	requests atomic.Int32 // under way
 	silent   atomic.Bool  // it never had one
-	idle     atomic.Int64 // without a request since, Unix nanoseconds
+	idle     atomic.Int64 // since when it has had no request, in Unix nanoseconds
 }
 
 // CloseWrite ends our side, where the connection can: the server does it before it closes.
@@ -123,7 +123,7 @@ func (l *limitListener) wait(ctx context.Context) bool {
 		return true
 	default:
 	}
-	var late <-chan time.Time // nil, so never, for the first that wait
+	var late <-chan time.Time // nil: the first Waiting requests wait without a limit
 	if l.waiting.Add(1) > int64(l.limit.Waiting) {
 		if l.stuck.Load() {
 			l.waiting.Add(-1)

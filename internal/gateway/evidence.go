@@ -38,7 +38,7 @@ type streak struct {
 // scopeEvidence is the conduct of the workers in one scope.
 type scopeEvidence struct {
 	workers map[fleet.WorkerID]*conduct
-	passed  int // refusals that known took for the requests' fault
+	passed  int // refusals that the method known took for the requests' fault
 }
 
 // conduct is the quality of a worker's recent answers in a scope.
@@ -83,10 +83,10 @@ const (
 	fewEvery = 4 * few
 	// mostScopes bounds the remembered scopes: a new one replaces the oldest. Each served model name has two.
 	mostScopes = 1024
-	// usual is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed
-	// answers at which it is left out of the scope. Below it other workers serve the requests that this one does not.
-	// A client may know requests that only one worker refuses. It can exclude that worker only if it sends half of the
-	// worker's traffic.
+	// usual is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed answers
+	// at which it is left out of the scope. Below usual, other workers serve the requests that this worker does not
+	// serve. A client may know requests that only one worker refuses. It can exclude that worker only if it sends half
+	// of the worker's traffic.
 	usual = 0.5
 	// apart is the share of better second opinions at which every refusal gets a second opinion.
 	apart = 0.05
@@ -208,9 +208,9 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	return true
 }
 
-// standsOut reports whether a worker loses significantly more answers than another one (two-proportion z-test). A
-// worker that answers almost all requests cannot be compared. If there is a reason, it is then left out so that others
-// get some.
+// standsOut reports whether a worker loses significantly more answers than another one (two-proportion z-test). If the
+// other worker has too few answers to compare, because this worker gets almost all requests, the worker stands out when
+// its share of lost answers is at least reason: then the others get requests.
 func (c *conduct) standsOut(other share) bool {
 	if c.lost.of < memory {
 		return false
@@ -273,7 +273,8 @@ func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).useless.part >= usual
 }
 
-// better returns a test for workers that should not be asked next, because one of these gave fewer useless answers.
+// better returns avoid, which reports whether a worker should not be asked next, because one of the workers in these
+// gave fewer useless answers.
 func (e *evidence) better(scope fleet.Scope, these []*fleet.Worker) (avoid func(*fleet.Worker) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 	headerRank     = "X-Data-Parallel-Rank" // chosen by the client, or set for the worker: the global rank
 	headerTarget   = "X-Warmpath-Target"    // the worker URL that policy direct obeys
 	headerPatience = "X-Warmpath-Max-Wait"  // how long the request may wait for a worker
-	headerPolicy   = "X-Warmpath-Policy"    // the policy to decide by, where that is allowed; the one that decided
+	headerPolicy   = "X-Warmpath-Policy"    // request: the policy to use, if allowed; answer: the one that decided
 
 	headerWorker    = "X-Warmpath-Worker"
 	headerMatch     = "X-Warmpath-Match"
@@ -57,7 +57,7 @@ type exchange struct {
 	granted    bool            // one of them was taken for the answer being judged
 	judged     bool            // inherent is set for that answer
 	inherent   bool            // the answer is useless because of the request
-	peers      []*fleet.Worker // scratch of others
+	peers      []*fleet.Worker // scratch of the method others
 	otherModel bool            // the answer names another model than the request, as the other workers' answers do
 	routed     bool            // a worker was asked: the request is finished, not refused
 	next       *exchange       // in the worker's roster, guarded by its mutex

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Explanation is a request decided but not sent.
+// Explanation is the decision for a request that is not sent.
 type Explanation struct {
 	Record      warmpath.Record
 	Session     policy.Session

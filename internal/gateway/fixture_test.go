@@ -35,7 +35,7 @@ type fixture struct {
 	fleet  *fleet.Fleet
 	source *tokens.Source
 	client *http.Client
-	stop   func() error // ends Serve and returns what it said
+	stop   func() error // ends Serve and returns its error
 	scoped chan string
 }
 
@@ -49,7 +49,7 @@ type settings struct {
 	allowed []string // policies
 	specs   []policy.Spec
 	queue   queue.Config
-	most    int // requests of a holder
+	most    int // limit of requests for each holder
 	shadow  string
 	sample  float64
 
@@ -93,7 +93,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 		s.parts(&parts)
 	}
 	f.Gateway = gateway.New(s.gateway, parts)
-	if s.tokens.Budget >= time.Second { // a test that needs ids whatever else the machine does
+	if s.tokens.Budget >= time.Second { // a test that needs ids, however busy the machine is
 		f.source.Loads = func() func(tokens.Worker) tokens.Load {
 			return func(tokens.Worker) tokens.Load { return tokens.Load{PerToken: time.Hour} }
 		}

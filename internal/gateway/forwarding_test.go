@@ -287,7 +287,7 @@ func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 	if last.PromptTokens != 40 || last.TokenSource != "local" || last.FirstTokenMS <= 0 || last.Status != 200 {
 		t.Errorf("record %+v", last)
 	}
-	silent.Store(true) // engines leave a zero out, once they were seen to report
+	silent.Store(true) // from now on the worker leaves out the zero, as engines do; it has reported before
 	f.post(t, chatStreamed)
 	if last := f.last(t, 2); last.ReportedTokens == nil || *last.ReportedTokens != 0 {
 		t.Errorf("silence of a reporting worker is %v, want 0", last.ReportedTokens)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A proxy in front may go by the length and take the second request for a part of the first one's body. The worker
-// gets one request with one framing, and the connection ends.
+// A proxy in front may use the Content-Length and take the second request for a part of the first one's body. The
+// worker gets one request with one framing, and the connection ends.
 func TestALengthBesideChunksSmugglesNothing(t *testing.T) {
 	type received struct {
 		length   int64

@@ -35,7 +35,7 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, ill, good)
 	answers := make(chan string, 40)
 	for range 40 {
-		go func() { // ends with its request; received below
+		go func() { // ends with its request; its result is received below
 			resp, text, err := f.try(context.Background(), chat)
 			if err != nil || text != whole {
 				answers <- text
@@ -110,11 +110,11 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 			t.Errorf("%d of 200 requests wait on at the frozen worker, want %d", n, left)
 		}
 	}
-	expect(100) // a hundred at once
+	expect(100) // the budget allows a hundred at once
 	for range 300 {
 		g.post(t, chat)
 	}
-	expect(70) // and a tenth of the traffic
+	expect(70) // then one for ten requests
 	close(again)
 	clients.Wait()
 }
@@ -124,7 +124,7 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	url, begun, release := held(t)
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, streaming))
 	answer := make(chan string, 1)
-	go func() { // ends with the stream; received below
+	go func() { // ends with the stream; its result is received below
 		_, text, _ := f.try(context.Background(), chatStreamed)
 		answer <- text
 	}()
@@ -149,7 +149,7 @@ func TestAFrozenWorkerIsAskedWhereNobodyElseIs(t *testing.T) {
 	f := serve(t, nil, frozen(t, &asked, release))
 	f.fleet.Suspect(0, true, time.Now().UnixNano())
 	answer := make(chan string, 1)
-	go func() { // ends with its request; received below
+	go func() { // ends with its request; its result is received below
 		_, text, _ := f.try(context.Background(), chat)
 		answer <- text
 	}()

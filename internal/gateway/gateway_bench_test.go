@@ -77,7 +77,7 @@ func benchmarked(b *testing.B, change func(*settings)) *fixture {
 			serving.Go(func() { answerAll(c, answer) }) // ends with its connection, which the gateway closes
 		}
 	})
-	b.Cleanup(func() { // after the gateway's
+	b.Cleanup(func() { // runs after the gateway's cleanup
 		_ = l.Close()
 		serving.Wait()
 	})

@@ -21,7 +21,7 @@ import (
 type identity struct {
 	headers []namedHeader
 	fields  []api.Field
-	tenant  string       // canonical name of the header that says it; "" is none
+	tenant  string       // canonical name of the header with the tenant; "" is none
 	seed    maphash.Seed // of this process: a tenant's hash cannot be traced back to its key
 }
 

@@ -17,8 +17,8 @@ type scopeNames struct {
 	names map[fleet.Scope]LeftOut
 }
 
-// note remembers the names of a scope, cut to the length of shown text. At most mostScopes are kept: then all are
-// forgotten, and each comes back the next time a worker is left out of it.
+// note remembers the names of a scope, cut to the length that logs show. It keeps at most mostScopes scopes. When there
+// are more, it forgets all, and a name comes back the next time a worker is left out of its scope.
 func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -97,7 +97,8 @@ func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken 
 	return x
 }
 
-// complete sends a prompt, a text in quotes or ids in brackets. It returns how long the request waited for its ids.
+// complete sends a completion request. prompt is JSON: a text in quotes, or ids in brackets. It returns how long the
+// request waited for its ids.
 func (x *askedEngines) complete(prompt string) (waited time.Duration) {
 	x.t.Helper()
 	w := httptest.NewRecorder()
@@ -120,7 +121,7 @@ func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 			x.complete(fmt.Sprintf(`"prompt %d"`, i))
 		}
 		busy, idle := x.asked["http://10.0.0.1:80"], x.asked["http://10.0.0.2:80"]
-		if busy > 1 || idle < 19 { // once while nothing is known of either
+		if busy > 1 || idle < 19 { // one call is made before either engine has answered
 			t.Errorf("the busy engine was asked %d times, the idle one %d times", busy, idle)
 		}
 	})

@@ -106,9 +106,9 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 			body := strings.Replace(chat, "{", `{"stream":true,`, 1)
 			lost := f.load(requests, body, func(int64) []string { return []string{"X-Streams", "1"} })
 			t.Logf("%d of %d streams were lost", lost, requests)
-			// Streams are lost until the difference is significant, and then those under way; each trial may lose one
-			// more. That takes longest if each other worker gets a quarter of the worker's streams: one run in a thousand
-			// then loses 55.
+			// Streams are lost until the difference is significant. Then the streams under way are lost, and each trial
+			// may lose one more. It takes longest when each other worker gets a quarter of this worker's streams: then
+			// one run in a thousand loses 55.
 			if lost > max(requests/100, 75) {
 				t.Errorf("%d of %d streams were lost", lost, requests)
 			}
@@ -213,8 +213,9 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	}
 	clients.Wait()
 	t.Logf("%d of %d good requests failed, %d of them in the last third", failed.Load(), good.Load(), late.Load())
-	// Every sixteenth refusal is looked at again, and two in five of those are of good requests: the first shows the
-	// worker's fault. Until then some six good requests fail for each look: 125 do once in 20,000 runs.
+	// Every sixteenth refusal gets a second opinion, and two in five of these refusals are of good requests: the first
+	// such opinion shows the worker's fault. Until then about six good requests fail for each second opinion. 125 fail
+	// in one run of 20,000.
 	if failed.Load() > max(good.Load()/100, 125) {
 		t.Errorf("%d of %d good requests failed", failed.Load(), good.Load())
 	}
@@ -366,7 +367,7 @@ func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 	requests := int64(*manyRequests)
 	failed := f.load(requests, chat, func(i int64) []string { return []string{"Authorization", fmt.Sprint("Bearer key-", i)} })
 	t.Logf("%d of %d requests failed", failed, requests)
-	if failed > max(requests/100, 16) { // one of each client, before anything is known
+	if failed > max(requests/100, 16) { // the first request of each client, before anything is known
 		t.Errorf("%d of %d requests failed", failed, requests)
 	}
 }

@@ -23,9 +23,9 @@ type prepared struct {
 	text       []byte // room for found.Text
 	workers    []tokens.Worker
 	route      warmpath.Request
-	decisions  *warmpath.Prepared // of route; nil before it is complete
+	decisions  *warmpath.Prepared // what route decides from; nil until it is complete
 	rankChosen bool               // by a header that engines understand
-	patience   time.Duration      // how long the client would wait in the queue; 0 says nothing
+	patience   time.Duration      // how long the client would wait in the queue; 0: not given
 	shadow     *shadow            // the shadow that is asked about it; nil is none
 	explains   bool               // find tokens and text even if the policy needs none
 }

@@ -43,7 +43,7 @@ func TestTheFleetHearsHowFarAnAnswerIs(t *testing.T) {
 }
 
 // An answer in one piece has its length at its end, from which the time of a pass is learned. Several answers at once
-// do not show it.
+// do not show this time.
 func TestAnswersInOnePieceTeachTheFleet(t *testing.T) {
 	for body, teaches := range map[string]bool{
 		`{"model":"m","messages":[{"role":"user","content":"hi"}]}`:       true,

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// Line is the requests that wait for the workers of one base model.
+// Line describes the requests that wait for the workers of one base model.
 type Line struct {
 	Model    string
 	Requests int

@@ -21,7 +21,7 @@ func TestAWorkersErrorDoesNotShowTheClientsKey(t *testing.T) {
 	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		_, _ = io.WriteString(w, "wrong "+r.Header.Get("Authorization")+" and "+strings.TrimPrefix(r.Header.Get("Cookie"), "session=")+
-			strings.Repeat("x", 170)+r.Header.Get("Authorization")) // our quote ends in it
+			strings.Repeat("x", 170)+r.Header.Get("Authorization")) // our quote of the answer ends inside the key
 	}))
 	resp, _ := f.post(t, chat, "Authorization", "Bearer "+key, "Cookie", "session=cookie-secret")
 	rec := f.last(t, 1)

@@ -247,7 +247,7 @@ func TestPanicEndsOneRequest(t *testing.T) {
 	f.idle(t)
 }
 
-// A model name of 60 MB must not be kept, quoted and escaped whole: that took 496 MB.
+// A model name of 60 MB must not be kept, quoted and escaped whole: that takes 496 MB.
 func TestAnAnswerRepeatsLittleOfWhatTheClientSent(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	long := strings.Repeat("x", 16<<20)

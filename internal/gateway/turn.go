@@ -18,7 +18,7 @@ type waiter struct {
 	item     queue.Item
 	anywhere bool       // any worker of the base model would do for it
 	turn     bool       // it has its turn; guarded by the line's mu
-	called   chan error // holds one: nil when it has its turn, else why it waits no more
+	called   chan error // capacity 1: nil when it has its turn, else the reason why it waits no more
 	ended    chan ending
 }
 
@@ -26,7 +26,7 @@ type waiter struct {
 type ending int
 
 const (
-	decided ending = iota // it waits no more: it goes to a worker, or its error is another than that there is no room
+	decided ending = iota // it waits no more: it goes to a worker, or failed for another reason than a lack of room
 	noRoom                // no worker that would do for it can take it
 	gone                  // its client left, or its time was over
 )
@@ -68,7 +68,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 			if w.leave(l, a) {
 				break
 			}
-			sentAway = <-a.called // at the same moment
+			sentAway = <-a.called // it was called at the same moment
 		}
 		switch {
 		case errors.Is(sentAway, errDraining):
@@ -95,7 +95,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 // turn decides for x, which has its turn, and ends the turn on every path. The ending is noRoom if x must wait on.
 func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d *warmpath.Decision, end ending, err error) {
 	defer func() {
-		if cause := recover(); cause != nil { // its client is answered: the requests behind it saw nothing of it
+		if cause := recover(); cause != nil { // its client gets an answer; the requests behind it go on
 			w.g.Telemetry.Panicked()
 			w.g.Log.Error("decision panicked", "cause", cause, "stack", string(debug.Stack()))
 			d, end, err = nil, decided, api.Internal(fmt.Errorf("decide: panic: %v", cause))
@@ -127,7 +127,7 @@ func (w *waiting) end(l *line, a *waiter, e ending) {
 	case e == gone:
 		l.queue.Remove(&a.item)
 		w.left(l, a)
-	case w.over.Load(): // flush left it its turn
+	case w.over.Load(): // draining: flush sent away all waiters but the one that had its turn
 		w.sendAway(l, a, errDraining)
 	}
 	l.mu.Unlock()
@@ -188,7 +188,7 @@ func (w *waiting) run(ctx context.Context) {
 
 // advance gives turns in order, as long as requests find room.
 func (w *waiting) advance(l *line) {
-	var aside []*waiter // had their turn in vain
+	var aside []*waiter // waiters that had their turn in vain
 	for len(aside) < passed {
 		a := l.call()
 		if a == nil {

@@ -54,7 +54,7 @@ func TestOneRequestDecidesAtATime(t *testing.T) {
 		t.Error("a second request decides at the same time")
 	default:
 	}
-	f.line(t, 3) // the one that decides still waits
+	f.line(t, 3) // the request that decides still counts as waiting
 	for range 3 {
 		h.answer <- struct{}{}
 		g.open <- struct{}{}

@@ -62,7 +62,7 @@ func uselessAnswers() map[string]http.HandlerFunc {
 	}
 }
 
-// well answers after 5 ms.
+// well gives a good answer after 5 ms.
 func well(w http.ResponseWriter, r *http.Request) {
 	takes(r, 5*time.Millisecond)
 	if r.Header.Get("X-Streams") != "" {
@@ -108,7 +108,8 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 					}
 					clients.Wait()
 					t.Logf("%d of %d requests failed; the useless worker was asked %d times", failures.Load(), requests, asked.Load())
-					if asked.Load() > max(requests/10, 40) { // sixteen answers until it is known, and what is under way then
+					// Sixteen answers until the worker is known as useless, and the requests under way then.
+					if asked.Load() > max(requests/10, 40) {
 						t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), requests)
 					}
 					f.idle(t)
@@ -154,7 +155,7 @@ func TestManyUselessWorkersFailNobody(t *testing.T) {
 				}
 				clients.Wait()
 				t.Logf("%d of %d requests failed; the useless workers were asked %d times", failures.Load(), requests, asked.Load())
-				if failures.Load() > max(requests/100, 16) { // one of each client, before anything is known
+				if failures.Load() > max(requests/100, 16) { // each client's first request, before anything is known
 					t.Errorf("%d of %d requests failed", failures.Load(), requests)
 				}
 				if asked.Load() > max(requests/10, 40)*int64(size[0]) {
@@ -352,8 +353,8 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	}
 }
 
-// A record's failed attempts begin with the reasons of warmpath_retries_total, and do not have the client's advice to
-// try again.
+// A record's failed attempts begin with the reasons of warmpath_retries_total. They leave out the advice to try again,
+// which is for the client.
 func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
 	for want, answer := range map[string]http.HandlerFunc{
 		"refused: answered 401":       answering(401, "application/json", `{"error":{"message":"no"}}`),

@@ -31,11 +31,11 @@ type waiting struct {
 	lines map[string]*line
 }
 
-// line is the requests that wait for the workers of one base model.
+// line holds the requests that wait for the workers of one base model.
 type line struct {
-	here atomic.Int64 // how many; read without mu
+	here atomic.Int64 // number of requests; read without mu
 
-	mu      sync.Mutex // guards what follows; not held while a request has its turn
+	mu      sync.Mutex // guards the fields below; not held while a request has its turn
 	queue   *queue.Queue
 	waiters map[*queue.Item]*waiter
 }
@@ -132,7 +132,7 @@ func (w *waiting) freed() {
 	}
 }
 
-// wait lets x wait for its turn. It returns its decision, or why there is none: the client's error, or ctx's.
+// wait lets x wait for its turn. It returns its decision, or why there is none: the client's error, or ctx's error.
 func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*warmpath.Decision, error) {
 	began := time.Now()
 	a := newWaiter(&x.prepared.route, pool)
@@ -143,7 +143,7 @@ func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*war
 	if err := w.enter(l, a, began); err != nil {
 		return nil, err
 	}
-	w.freed() // there may be room since the fleet was found saturated
+	w.freed() // room may have come since the fleet was found saturated
 	d, outcome, err := w.await(ctx, l, a, x, began)
 	waited := time.Since(began)
 	x.rec.QueueMS += milliseconds(waited)
@@ -209,7 +209,7 @@ func (w *waiting) timedOut(l *line, waited time.Duration) error {
 	defer l.mu.Unlock()
 	retry, known := l.queue.RetryAfter(time.Now().UnixNano())
 	if !known {
-		retry = max(waited, time.Second) // nothing moved in all that time
+		retry = max(waited, time.Second) // the queue did not move in that time
 	}
 	return api.QueueTimeout(waited, retry)
 }

@@ -24,10 +24,10 @@ import (
 
 // gate is a worker that answers when the test lets it, and records the requests.
 type gate struct {
-	open chan struct{} // one for each answer
+	open chan struct{} // receives one value for each answer that may be sent
 	mu   sync.Mutex
 	came []string // the user of each request, as they came
-	lies string   // the user whose answers it says to have 2,000,000,000 tokens
+	lies string   // the user whose answers it reports with 2,000,000,000 tokens
 	long string   // the user whose answers are streams of 300 tokens, without usage
 }
 
@@ -327,8 +327,8 @@ func TestATenantPaysForAStreamWithoutUsage(t *testing.T) {
 	}
 }
 
-// served lets tenant a send one request, and then another one as the third of five waiting requests; the other four
-// are tenant b's. It returns the position in which a's was served, from 0 on.
+// served lets tenant a send one request, and then another one as the third of five waiting requests; the other four are
+// tenant b's. It returns the position, from 0 on, in which a's second request was served.
 func (f *fixture) served(t *testing.T, g *gate, fields string) int {
 	t.Helper()
 	ask := func(tenant string) *asking { return f.ask(t, tenant, fields, "Authorization", "Bearer "+tenant) }

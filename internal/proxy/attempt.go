@@ -44,7 +44,7 @@ type Attempt struct {
 	// once for each read that brought tokens, the first time after OnFirstToken.
 	OnTokens func(n int, at time.Time)
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	waits     *conn      // the connection on which an answer is awaited; nil when its first byte came
 	abandoned bool
 }

@@ -115,7 +115,7 @@ func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
 		defer c.Close()
 		br := bufio.NewReader(c)
 		for i := range 3 {
-			testenv.Pass(cfg.StallTimeout + 100*time.Millisecond) // longer than the deadline that must be gone
+			testenv.Pass(cfg.StallTimeout + 100*time.Millisecond) // longer than the deadline that Read must clear
 			io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
 			resp, err := http.ReadResponse(br, nil)
 			if err != nil || resp.StatusCode != 200 {

@@ -89,7 +89,7 @@ func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 		w.mu.Unlock()
 		return k
 	}
-	old := w.idle // the others are older still
+	old := w.idle // all idle connections are older than this one
 	w.idle = nil
 	w.mu.Unlock()
 	closeAll(old)

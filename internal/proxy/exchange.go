@@ -85,7 +85,7 @@ func (x *exchange) run(ctx context.Context) {
 	if !x.try(ctx, w, false) {
 		return
 	}
-	// The kept-alive connection was stale: once more, on a new one.
+	// The kept-alive connection was stale: try once more on a new one.
 	x.res.Fresh = true
 	x.try(ctx, w, true)
 }

@@ -92,8 +92,8 @@ func TestBytesBehindAnAnswerEndTheConnection(t *testing.T) {
 	}
 }
 
-// A server may send 408 on an idle connection before it closes it, or answer twice. That is not the answer to the next
-// request.
+// A server may send 408 on an idle connection before it closes it, or answer twice. Such bytes are not the answer to
+// the next request.
 func TestBytesThatNobodyAskedForAnswerNobody(t *testing.T) {
 	idle, said := make(chan struct{}), make(chan struct{})
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, body []byte) bool {

@@ -110,13 +110,13 @@ func TestASlowClientDoesNotHoldUpOthers(t *testing.T) {
 	}
 	defer slow.Close()
 	io.WriteString(slow, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\n\r\nendless")
-	slow.Read(make([]byte, 1)) // and then nothing more
+	slow.Read(make([]byte, 1)) // the slow client reads one byte and then nothing more
 	for range 50 {
 		if _, body, err := post(t, url, "{}"); err != nil || body != token+finish+done {
 			t.Fatalf("%q, %v", body, err)
 		}
 	}
-	gone := 0 // on a busy machine the slow one ends before the others
+	gone := 0 // on a busy machine the slow client may end before the others
 	for range 51 {
 		if res := <-results; res.Class == ClientGone {
 			gone++

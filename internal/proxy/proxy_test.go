@@ -138,7 +138,7 @@ func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, result
 		res := c.Forward(r.Context(), a)
 		select {
 		case results <- res:
-		default: // the test does not look at so many
+		default: // the channel is full: no test looks at so many results
 		}
 		switch {
 		case res.Abort:
@@ -596,7 +596,7 @@ func TestAClientThatLeavesCancelsAtOnce(t *testing.T) {
 	})
 	url, results := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.url })
 	leave(t, url, len(token))
-	<-closed // the worker says nothing any more: only the client's leaving can have ended it
+	<-closed // the worker sends nothing more: only the client's leaving can have closed the connection
 	if res := <-results; res.Class != ClientGone || res.Class.WorkerFault() {
 		t.Errorf("%v: %v", res.Class, res.Err)
 	}
@@ -651,7 +651,7 @@ func TestAClientThatLeavesBeforeTheHeaderCancelsToo(t *testing.T) {
 		return false
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { <-asked; cancel() }() // ends when the worker was asked, which it is
+	go func() { <-asked; cancel() }() // ends when the worker was asked
 	res := newClient(t, nil).Forward(ctx, attempt(w.url, httptest.NewRecorder()))
 	<-closed
 	if res.Class != ClientGone || res.Retryable || !errors.Is(res.Err, context.Canceled) {
@@ -756,7 +756,8 @@ func TestForwardAllocatesLittle(t *testing.T) {
 			t.Fatal(res.Err)
 		}
 	})
-	// The header's values, the controller, and what context.AfterFunc needs; nothing for each event.
+	// The allocations are for the header's values, the controller, and what context.AfterFunc needs. An event needs
+	// none.
 	if n > 12 {
 		t.Errorf("%v allocations for an answer of 23 events, want at most 12", n)
 	}
