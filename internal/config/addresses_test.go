@@ -136,7 +136,7 @@ func TestNoDurationIsNegative(t *testing.T) {
 }
 
 func TestAnUnknownSectionIsOneMistakeWithoutAHint(t *testing.T) {
-	// Another router's file.
+	// This file is another router's.
 	message := errorOf(t, `mode:
   type: vllm_prefill_decode
   prefill_urls:

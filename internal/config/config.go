@@ -23,7 +23,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Config are all settings of `warmpath serve`. Start from Default.
+// Config has all settings of `warmpath serve`. Start from Default.
 type Config struct {
 	// Listen is the address for clients, host:port: the model API, /health and /readiness. By default the router listens
 	// on all addresses, since a gateway is there to be reached.
@@ -100,8 +100,8 @@ type Routing struct {
 	// SpeculativeTTL is how long a dispatched prompt counts as cached until events confirm it. 2 s is well above the time
 	// from dispatch to event, and short enough if the request fails.
 	SpeculativeTTL time.Duration `yaml:"speculative_ttl"`
-	// ApproximateTTL is the same for workers that publish no events: about the time that a prefix stays in the cache of
-	// a busy engine.
+	// ApproximateTTL is how long a dispatched prompt counts as cached at workers that publish no events: about the time
+	// that a prefix stays in the cache of a busy engine.
 	ApproximateTTL time.Duration `yaml:"approximate_ttl"`
 	// BlockSize is the size of the router's own blocks, in tokens. 0 takes the smallest engine block among a model's
 	// workers, at least 16. A larger value than that would hide cached blocks: the router logs a warning and takes the

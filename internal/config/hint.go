@@ -71,7 +71,7 @@ func whole(name string) string { return name }
 func lastStep(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
 
 // slips is the largest edit distance at which an unknown word is taken for a known one: 0 up to four letters, 1 up to
-// seven, else 2. "mode" is one letter from "model", and is another word.
+// seven, else 2. For example, "mode" is one letter from "model", but it is another word.
 func slips(word string) int {
 	if len(word) < 5 {
 		return 0

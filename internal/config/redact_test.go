@@ -160,7 +160,7 @@ queue:
   order: fcfs
 `
 	secrets := 0
-	for _, path := range texts(t) { // of each new secret there must be one in the file
+	for _, path := range texts(t) { // each secret that Config gets must be in the file
 		key := path[strings.LastIndexByte(path, '.')+1:]
 		if isSecret.MatchString(key) {
 			secrets++
@@ -172,7 +172,7 @@ queue:
 	if secrets < 3 {
 		t.Fatalf("only %d secrets were found", secrets)
 	}
-	for i := 0; strings.Contains(file, "@"); i++ { // each another: to redact one must not redact the others
+	for i := 0; strings.Contains(file, "@"); i++ { // the secrets differ: to redact one must not redact the others
 		file = strings.Replace(file, "@", fmt.Sprintf("%s-%02d", canary, i), 1)
 	}
 	file = strings.Replace(file, "host:9000", "@host:9000", 1)

@@ -23,30 +23,30 @@ type Config struct {
 	MaxRequests int `yaml:"max_requests"`
 	// MaxBytes bounds the bodies of waiting requests, which stay in memory.
 	MaxBytes int64 `yaml:"max_bytes"`
-	// MaxWait is how long a request may wait; then it is answered 429. A client may ask for less
-	// (X-Warmpath-Max-Wait). A request that would wait longer, by the pace of the queue, is refused at once. 30 s, the
-	// patience of most clients.
+	// MaxWait is how long a request may wait; then it is answered 429. A client may ask for less (X-Warmpath-Max-Wait).
+	// A request that would wait longer, by the pace of the queue, is refused at once. The default is 30 s, the patience
+	// of most clients.
 	MaxWait time.Duration `yaml:"max_wait"`
-	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. 500: a prompt of
-	// 8,000 tokens goes before all prompts that come more than 16 s after it, however short. With a smaller value
+	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. With 500, a prompt
+	// of 8,000 tokens goes before all prompts that come more than 16 s after it, however short. With a smaller value
 	// waiting counts more, with a larger one length does.
 	AgeingTokens int `yaml:"ageing_tokens"`
-	// AgeingPriority is, for priority, how much waiting one step of priority is worth. 30 s, as long as MaxWait: a
-	// higher priority is then always served first.
+	// AgeingPriority is, for priority, how much waiting one step of priority is worth. The default is 30 s, as long as
+	// MaxWait: a higher priority is then always served first.
 	AgeingPriority time.Duration `yaml:"ageing_priority"`
 	// HighFirst serves a higher priority first, as SGLang does by default. False: the lower one first, as vLLM does.
 	HighFirst bool `yaml:"high_first"`
-	// Quantum is, for fair, how many tokens of a tenant may be served in a row while other tenants wait. 8192: one
-	// large engine step.
+	// Quantum is, for fair, how many tokens of a tenant may be served in a row while other tenants wait. The default of
+	// 8192 is one large engine step.
 	Quantum int `yaml:"quantum"`
-	// OutputWeight is, for fair, how many prompt tokens a token of an answer counts as. 2, as in the papers on VTC and
-	// DLPM.
+	// OutputWeight is, for fair, how many prompt tokens a token of an answer counts as. The default is 2, as in the
+	// papers on VTC and DLPM.
 	OutputWeight int `yaml:"output_weight"`
-	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated: when the prompts sent there are predicted
-	// to take MaxBacklog to compute; when its engine reports MaxWaiting requests in its own queue; when its engine
-	// reports that running requests use the share MaxKVUsed of its KV cache. 2 s, 5 and 0.95: requests in the engine
-	// are served in order of arrival, so it should hold enough to stay busy and no more, and an engine with a full
-	// cache preempts. 0 turns a signal off.
+	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated: when the prompts sent there are predicted to
+	// take MaxBacklog to compute; when its engine reports MaxWaiting requests in its own queue; when its engine reports
+	// that running requests use the share MaxKVUsed of its KV cache. The defaults are 2 s, 5 and 0.95: requests in the
+	// engine are served in order of arrival, so it should hold enough to stay busy and no more, and an engine with a
+	// full cache preempts. 0 turns a signal off.
 	MaxBacklog time.Duration `yaml:"max_backlog"`
 	MaxWaiting int           `yaml:"max_waiting"`
 	MaxKVUsed  float64       `yaml:"max_kv_used"`

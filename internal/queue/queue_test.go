@@ -63,7 +63,8 @@ func TestOrders(t *testing.T) {
 		want  []string
 	}{
 		{FCFS, false, []string{"first", "small", "vip", "late"}},
-		{Shortest, false, []string{"small", "first", "vip", "late"}}, // 2.005, 5.5, 5.5 (pushed later), 7.5
+		// The virtual times are 2.005, 5.5, 5.5 (pushed later), 7.5.
+		{Shortest, false, []string{"small", "first", "vip", "late"}},
 		{Priority, false, []string{"vip", "late", "first", "small"}},
 		{Priority, true, []string{"small", "first", "late", "vip"}},
 		{Deadline, false, []string{"late", "first", "small", "vip"}},
@@ -158,7 +159,8 @@ func TestTenantsShareByTokensNotByRequests(t *testing.T) {
 			break
 		}
 	}
-	// short asks for 100,000 tokens in all. Until then both tenants get the same, up to one request and one quantum.
+	// Tenant short asks for 100,000 tokens in all. Until it has them, both tenants get the same, up to one request and
+	// one quantum.
 	if d := got["long"] - got["short"]; got["short"] == 100_000 && d < 0 {
 		t.Errorf("%v", got)
 	}
