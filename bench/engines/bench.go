@@ -57,9 +57,9 @@ type result struct {
 	Requests  int      `json:"requests"`
 	Failed    int      `json:"failed"`    // attempts that failed
 	Abandoned int      `json:"abandoned"` // requests that failed at every attempt
-	Seconds   float64  `json:"seconds"`   // duration of the run, without the work of marks that drain
+	Seconds   float64  `json:"seconds"`   // duration of the run, without the work of marks with drain
 	First     spread   `json:"first_token_ms"`
-	Prompt    int      `json:"prompt_tokens"` // by the usage of the answers
+	Prompt    int      `json:"prompt_tokens"` // sum of the prompt tokens in the answers' usage
 	Cached    int      `json:"cached_tokens"`
 	Holders   []tally  `json:"holders"` // the engines' counters, by engine or by rank
 	Errors    []string `json:"errors,omitempty"`
@@ -142,8 +142,8 @@ func (r *result) over() (share float64, ok bool) {
 	return 100 * at("over") / all, true
 }
 
-// readResults reads the lines of a file. A missing file has no lines. It leaves out a last line without its end, which
-// a killed process has written.
+// readResults reads the lines of a file. A missing file has no lines. An incomplete last line, which a killed process
+// left, is ignored.
 func readResults(path string) ([]result, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +181,7 @@ func appendResult(path string, r *result) error {
 	if err != nil {
 		return err
 	}
-	if whole := bytes.LastIndexByte(old, '\n') + 1; whole < len(old) { // a killed process wrote a part of a line
+	if whole := bytes.LastIndexByte(old, '\n') + 1; whole < len(old) { // a killed process left an incomplete line
 		if err := f.Truncate(int64(whole)); err != nil {
 			return err
 		}
@@ -190,9 +190,9 @@ func appendResult(path string, r *result) error {
 	return err
 }
 
-// coresOf returns the cores of engine i of n in the form of taskset; "" is all. In a fleet each engine has its own
-// machine. On shared cores an idle engine would make the other one faster, which would favour a router that uses one
-// engine alone.
+// coresOf returns the cores of engine i of n, as taskset takes them; "" is all cores. In a real fleet each engine has a
+// machine of its own. On shared cores an idle engine would make the other engine faster, which would favour a router
+// that uses one engine alone.
 func coresOf(i, n, cores int) string {
 	if n < 2 || cores < n {
 		return ""
@@ -200,7 +200,7 @@ func coresOf(i, n, cores int) string {
 	return fmt.Sprintf("%d-%d", i*cores/n, (i+1)*cores/n-1)
 }
 
-// raise starts the engines of a set, unless they run.
+// raise starts the engines of a set, unless they run already.
 func (b *bench) raise(ctx context.Context, ranks bool) error {
 	alive := !slices.ContainsFunc(b.running, func(e *engine) bool { return e.process == nil || e.gone() }) // an engine may have died in a failed run
 	if alive && len(b.running) > 0 && (b.running[0].ranks > 1) == ranks {
@@ -296,7 +296,7 @@ func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*r
 	return out, nil
 }
 
-// workName identifies the texts of a set: sets with the same work and another load or event have the same texts.
+// workName identifies the texts of a set: sets that differ only in their load or event have the same texts.
 func workName(s set) string { return fmt.Sprintf("%+v", s.work) }
 
 // marks returns the events of a run.
@@ -314,8 +314,8 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 				e.process.stop(30 * time.Second)
 				return nil
 			}},
-			// Some requests are sent while the engine is missing. Then all wait for it: its start takes most of this machine,
-			// and must not be measured.
+			// Some requests are sent while the engine is down. Then all clients wait until it serves again: its start
+			// uses most of this machine's processors, and must not be measured.
 			{after: requests/2 + 1, drain: true, do: func(ctx context.Context) error {
 				if err := e.start(); err != nil {
 					return err
@@ -323,7 +323,7 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 				if err := e.await(ctx); err != nil {
 					return err
 				}
-				if err := sleep(ctx, 15*time.Second); err != nil { // until the routers use it again
+				if err := sleep(ctx, 15*time.Second); err != nil { // until the routers use the engine again
 					return err
 				}
 				return m.again()

@@ -94,7 +94,7 @@ func (e *engine) await(ctx context.Context) error {
 		if ctx.Err() != nil || !e.gone() {
 			return err
 		}
-		// Two engines that start together may choose the same internal port; the second try is alone.
+		// Two engines that start at the same time may choose the same internal port. The second attempt starts alone.
 		say("%v", err)
 		say("%s is started once more", e.name)
 		if err := e.start(); err != nil {
@@ -249,7 +249,7 @@ func newMeter(e *engine) (*meter, error) {
 	return &meter{e: e, base: base, total: make([]tally, e.ranks)}, err
 }
 
-// fold adds the counts of the time after the last call.
+// fold adds what the engine counted since the last call.
 func (m *meter) fold() error {
 	now, err := m.e.read()
 	if err != nil {
@@ -262,7 +262,7 @@ func (m *meter) fold() error {
 	return nil
 }
 
-// again reads the counters of a restarted engine as the new start.
+// again takes the counters of a restarted engine as the new starting point.
 func (m *meter) again() (err error) {
 	m.base, err = m.e.read()
 	return err

@@ -27,7 +27,8 @@ type fitted struct {
 	Time   string `json:"time"`
 	// Profile is a profile as `warmpath sim --profile` reads it.
 	Profile json.RawMessage `json:"profile"`
-	// Frontend is the work of the engines' API server, in milliseconds of processor time. A profile has passes alone.
+	// Frontend is the work of the engines' API server, in milliseconds of processor time. A profile has only the times
+	// of passes.
 	Frontend struct {
 		Request float64 `json:"request_ms"`
 		Token   float64 `json:"token_ms"`
@@ -35,18 +36,19 @@ type fitted struct {
 		Output  float64 `json:"output_ms"`
 		End     float64 `json:"end_ms"`
 	} `json:"frontend"`
-	// Hop is the rest of a chat's time on an idle engine, in milliseconds.
+	// Hop is the part of a chat's time on an idle engine that neither passes nor the API server's work explain, in
+	// milliseconds.
 	Hop     float64            `json:"hop_ms"`
 	Quality []loadgen.Residual `json:"quality"`
 }
 
-// frontend returns the simulator's API server. It shares a core with the engine.
+// frontend returns the simulator's model of the API server. It shares a core with the engine.
 func (f *fitted) frontend() sim.Frontend {
 	front := &f.Frontend
 	return sim.Frontend{Request: lasting(front.Request), Token: lasting(front.Token), Pass: lasting(front.Pass), Output: lasting(front.Output), End: lasting(front.End), Shared: true}
 }
 
-// lasting is the inverse of ms.
+// lasting returns ms milliseconds as a Duration.
 func lasting(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
 // fitAll measures two engines at once, because in a run both work at the same time.
@@ -161,7 +163,7 @@ func playCached(ctx context.Context, e *engine, prompt, output, clients int) (c 
 	const chats = 24
 	client, text := newClient(e.url, model), newWriter(1, "fit", prompt).text(prompt)
 	ask := func() (answer, error) { return client.chat(ctx, []message{{"user", text}}, output) }
-	if _, err := ask(); err != nil { // computes the prompt
+	if _, err := ask(); err != nil { // the first request computes the prompt; later ones find it cached
 		return c, err
 	}
 	before := frontTicks(e.pgid)
@@ -194,7 +196,7 @@ type played struct {
 // imitate plays a round of a set on modelled engines. ok is false for sets with restarts, which are not modelled.
 func imitate(fit *fitted, s set, router string, round int, scale float64, seed uint64, answer float64) (out played, ok bool, err error) {
 	policy, known := likeness[router]
-	dpAware := s.ranks && router == "smg" // SMG had the hits of round robin there, but the policy chooses ranks
+	dpAware := s.ranks && router == "smg" // on ranks SMG had round robin's hits, although its policy chooses ranks
 	if !known || s.event != nothing || s.work == nil || dpAware {
 		return out, false, nil
 	}
@@ -221,9 +223,9 @@ func imitate(fit *fitted, s set, router string, round int, scale float64, seed u
 	return played{hits: 100 * run.HitRate, mean: run.TTFT.Mean, p50: run.TTFT.P50}, true, nil
 }
 
-// asWorkload returns a plan as a workload for the simulator: a client's step follows its last one. The next turn
-// repeats an answer as answer times as many other tokens than were generated, because the tokenizer cuts a random
-// model's text otherwise. With a real model that is rare.
+// asWorkload returns a plan as a workload for the simulator: each step of a client follows the client's step before it.
+// In the next turn's prompt an answer has answer times as many tokens as were generated, with other ids, because the
+// tokenizer splits a random model's text in another way. With a real model that is rare.
 func asWorkload(p plan, answer float64) *workload.Workload {
 	const perMessage = 5 // the template's tokens around a message
 	w := &workload.Workload{Name: "engines", Source: "bench/engines"}
@@ -276,7 +278,7 @@ func readFitted(path string) (*fitted, error) {
 	}
 	var f fitted
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields() // in the form of another version the API server would cost nothing
+	d.DisallowUnknownFields() // a file of another version would give the API server a cost of 0
 	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("%s: %w; `run.sh fit` measures it anew", path, err)
 	}

@@ -199,7 +199,7 @@ func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]tu
 	return todo, nil
 }
 
-// choose returns what is called by names, which are separated by commas or "all".
+// choose returns the elements with the given names, which are separated by commas. "all" is every element.
 func choose[T any](names string, all []T, named func(string) (T, error)) ([]T, error) {
 	if names == "all" {
 		return all, nil

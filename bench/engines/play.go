@@ -26,7 +26,7 @@ type run struct {
 	failed    int      // attempts that failed
 	abandoned int      // requests that failed at each attempt
 	errors    []string // the first few
-	broken    error    // of a mark
+	broken    error    // first error of a mark's work
 }
 
 // mark is an event after a number of sent requests. With drain, no client sends until all open requests are answered

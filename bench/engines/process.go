@@ -22,7 +22,7 @@ type process struct {
 	done chan struct{} // closed when the command itself has ended
 }
 
-// launch starts a command, its output in dir/name.log.
+// launch starts a command and writes its output to dir/name.log.
 func launch(dir, name string, env []string, command string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -49,7 +49,7 @@ func launch(dir, name string, env []string, command string, args ...string) (*pr
 // gone reports whether all processes of the group have ended.
 func (p *process) gone() bool {
 	select {
-	case <-p.done: // the command is reaped: a group of zombies does not count
+	case <-p.done: // the command was waited for: only zombies may be left in the group
 	default:
 		return false
 	}
@@ -94,7 +94,7 @@ func (p *process) said() string {
 	return "  " + strings.Join(lines[max(0, len(lines)-15):], "\n  ")
 }
 
-// quick is the client for requests that no engine has to compute.
+// quick is the client for requests that are answered without a pass of the model.
 var quick = &http.Client{Timeout: 10 * time.Second}
 
 func get(ctx context.Context, url string) error {

@@ -19,8 +19,8 @@ type used struct {
 	others           float64 // cores that processes outside of the run used, on average
 }
 
-// watchProcessors returns a function for the processor time from now on. The time of a process that ends in between
-// counts as others': a restart makes that figure too high.
+// watchProcessors returns a function for the processor time from now on. The time of a process that ends before that
+// function is called counts as others': a restart makes that figure too high.
 func watchProcessors(engines, routers func() []int) func() used {
 	start, before, mine := time.Now(), busyTicks(), groupTicks(append(engines(), routers()...))
 	return func() used {

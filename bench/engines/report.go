@@ -181,8 +181,8 @@ func (s section) firstToken(router string) (float64, bool) {
 	return median(all), true
 }
 
-// page returns the results as Markdown, with the simulator's beside them if fit is not nil. notes is a text by hand
-// that begins the page.
+// page returns the results as Markdown, with the simulator's results next to them if fit is not nil. The page begins
+// with notes, a text that was written by hand.
 func page(results []result, here machine.Facts, fit *fitted, notes string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Routers on real engines\n\n")

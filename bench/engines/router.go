@@ -31,7 +31,7 @@ var routers = []routerKind{
 	{name: asking, about: "Warmpath that may not read the model's files", path: "/readiness", ours: true, extra: true, start: startAsking},
 }
 
-// Warmpath's rows: the goals are about ours; asking has to ask engines for token ids.
+// The names of Warmpath's two rows. The goals are about ours. The router of asking has to ask engines for token ids.
 const ours, asking = "warmpath", "warmpath-asking"
 
 // usual returns the routers that are played by default.
@@ -85,7 +85,8 @@ func startVLLMRouter(policy string) func(*bench, []*engine, int) (string, []stri
 		if ranks := engines[0].ranks; ranks > 1 { // SMG refuses several ranks without an API key; the engines ignore the key
 			args = append(args, "--intra-node-data-parallel-size", fmt.Sprint(ranks), "--api-key", "none")
 		}
-		if policy == "kv_aware" { // 0.1.17 asks for /get_server_info, which vLLM 0.32 does not serve: pass it as flags
+		// vllm-router 0.1.17 asks for /get_server_info, which vLLM 0.32 does not serve: pass the facts as flags.
+		if policy == "kv_aware" {
 			args = append(args, "--kv-event-block-size", fmt.Sprint(blockSize), "--kv-event-model", model)
 			for _, e := range engines {
 				publish, replay := e.endpoints()

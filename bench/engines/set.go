@@ -31,14 +31,14 @@ type set struct {
 	replicas int   // of the router, behind a balancer (0: one router)
 	event    event // during the run
 	ranks    bool  // one engine of two data-parallel ranks in place of two engines
-	exact    bool  // exact routing and guessing differ on this set
+	exact    bool  // routing by events and routing by guesses differ on this set
 	seconds  int   // estimated time of one run at scale 1 on two cores, with its preparation
 }
 
 // conversations have prompts of about 6,060 tokens on average. An unlimited cache would have 88 % hits.
 var conversations = chats{talks: 40, turns: 5, systems: 4, system: 4000, user: 655, output: 32}
 
-// drawn is the version of the way in which plans are drawn and engines run. 2: answers differ in length. 3: each
+// drawn is the version of the rules by which plans are drawn and engines run. 2: answers differ in length. 3: each
 // engine has its own cores.
 const drawn = 3
 

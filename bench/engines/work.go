@@ -14,7 +14,7 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// step is one request of a talk: the messages that it adds, and the number of tokens that it asks for.
+// step is one request of a talk (a conversation): the messages that it adds, and the number of tokens that it asks for.
 type step struct {
 	talk   int
 	adds   []message

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// line is one run of the load client, or (mode start) the memory of a router before it.
+// line is one run of the load client, or the memory of a router before a run (mode start).
 type line struct {
 	Mode      string         `json:"mode"`
 	Workload  string         `json:"wl"`

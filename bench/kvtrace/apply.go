@@ -14,8 +14,9 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/machine"
 )
 
-// apply times the writer: ready events, one goroutine, a fresh index each round. CHANNEL=1 passes each event through a
-// channel that was filled before, the way SMG's and most of Dynamo's indexes are driven by the peers' harness.
+// apply times how one goroutine applies prepared events to an empty index, which is new in each round. CHANNEL=1 passes
+// each event through a channel that was filled before, as the peers' harness does for SMG's and most of Dynamo's
+// indexes.
 func apply(p *player, args []string) error {
 	n, err := rounds(args, 0, 5)
 	if err != nil {
@@ -102,7 +103,7 @@ func mem(p *player, _ []string) error {
 		return fmt.Errorf("mem: with -mode local the trace's keys are kept beside the index; give -mode keys")
 	}
 	r := p.trace.Reader()
-	for r.Next() { // so that reading has its memory
+	for r.Next() { // read once, so that the reader has allocated its memory
 	}
 	debug.FreeOSMemory()
 	before, err := machine.ResidentBytes()

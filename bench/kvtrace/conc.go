@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	concBlocks = 256 // of each request that has as many
-	inFlight   = 8   // events before a saturated writer
+	concBlocks = 256 // lookups use at most this many blocks of a request
+	inFlight   = 8   // events that wait for a saturated writer
 )
 
 // tailEvent is an event of the last fifth of the trace.
 type tailEvent struct {
 	feed.Event
-	requests int // asked before it
+	requests int // number of requests in the trace before the event
 }
 
-// beside is the input of conc: writes, and lookups at the same time.
+// beside is the input of conc: events to apply, and lookups at the same time.
 type beside struct {
 	warm     []feed.Event
 	tail     []tailEvent
 	requests []feed.Question
 }
 
-// conc times lookups of recent requests while the last fifth of the trace is applied by another goroutine. The asking
-// goroutine also sends: as fast as the writer takes them, or at a rate.
+// conc times lookups of recent requests while another goroutine applies the last fifth of the trace. The goroutine that
+// looks up also sends the events: as fast as the writer takes them, or at a given rate.
 func conc(p *player, args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("conc: give a rate of block operations a second, 0 for as many as the writer takes")

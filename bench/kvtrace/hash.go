@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// hash times 8,192 tokens to chained keys (Append), and both steps apart, as the peers print them.
+// hash times how 8,192 tokens become chained keys (Append), and each of the two steps alone, as the peers print them.
 func hash() error {
 	tokens := make([]block.Token, 8192)
 	for i := range tokens {

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// asker asks and times. Its buffers have room, as a router's have.
+// asker does lookups and times them. Its buffers are allocated beforehand, like a router's.
 type asker struct {
 	x       *feed.Index
 	clock   latency.Clock
@@ -23,7 +23,7 @@ type asker struct {
 	depths  []uint16
 }
 
-// start is what a lookup begins with.
+// start says what a lookup begins with: keys, local hashes or tokens.
 type start uint8
 
 const (
@@ -39,7 +39,7 @@ func newAsker(x *feed.Index, workers int, from start) *asker {
 	}
 }
 
-// ask returns how long the answer took. The answer stays in matches.
+// ask looks q up and returns how long that took, in nanoseconds. The answer stays in matches.
 func (a *asker) ask(q *feed.Question) int64 {
 	start := a.clock.Now()
 	keys := q.Keys()
@@ -94,8 +94,8 @@ func lookups(p *player, verb string, from start, args []string) error {
 	if r.Err() != nil {
 		return r.Err()
 	}
-	// At rest: else the runtime gives back what loading left while the lookups run, some KiB at a time, and each time
-	// interrupts the processor that looks up, which is a p99 of 2.4 µs.
+	// FreeOSMemory returns the memory of loading to the system now. Otherwise the runtime returns it during the
+	// lookups, some KiB at a time, and each time interrupts the processor that looks up: p99 was 2.4 µs then.
 	debug.FreeOSMemory()
 	a := newAsker(x, int(p.trace.Workers), from)
 	for _, length := range synth.ProbeLengths {

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/machine"
 )
 
-// cell is one figure that ours and the peers have.
+// cell is one figure that our harness and the peers' harness both print.
 type cell struct {
 	verb   string // lookup-local and -tokens are compared with the peers' lookup, which begins with local hashes
 	file   string
@@ -26,10 +26,10 @@ type cell struct {
 // figures are the values of one cell by harness, one for each pass.
 type figures map[string][]float64
 
-// shape is how a verb's line is read.
+// shape says how to read the line that a verb prints.
 type shape struct {
 	verb    string
-	line    *regexp.Regexp // name, what (may be empty), then one group for each metric
+	line    *regexp.Regexp // groups: name, what (may be empty), then one for each metric
 	metrics []string
 }
 
@@ -170,7 +170,7 @@ func bestPeer(c cell, f figures) (name string, value float64) {
 	return name, value
 }
 
-// memoryGoals are in bytes for each live (worker, block).
+// memoryGoals are in bytes for each live pair of worker and block.
 var memoryGoals = map[string]map[string]float64{
 	"warmpath-keys":    {"mem1m": 24, "shared": 4, "main": 32},
 	"warmpath-handles": {"mem1m": 40, "shared": 6, "main": 52},
@@ -182,7 +182,7 @@ func judge(c cell, name string, value, best float64) (goal string, ok bool) {
 	switch c.verb {
 	case "lookup", "replay":
 		return atMost(0.7)
-	case "lookup-local": // but lookup-tokens has no goal: peers hash tokens outside the timer
+	case "lookup-local": // lookup-tokens has no goal: peers hash tokens outside the timer
 		return atMost(1)
 	case "conc":
 		if c.metric != "writer M/s" {

@@ -179,7 +179,7 @@ func simulate(share []arrival, s shape) (*timeline, error) {
 		return 0
 	})
 	cfg := engine.DefaultConfig()
-	cfg.BlockSize, cfg.Blocks = s.BlockSize, s.Blocks+1 // one is never used
+	cfg.BlockSize, cfg.Blocks = s.BlockSize, s.Blocks+1 // the engine never uses one of its blocks
 	cfg.MaxBatchTokens, cfg.MaxSequences, cfg.MaxModelLen = 1<<30, 1<<30, 1<<30
 	cfg.Hash = func(dst []engine.Hash, _ *engine.Request, tokens []block.Token) []engine.Hash {
 		for i := len(dst); (i+1)*s.BlockSize <= len(tokens); i++ {
@@ -278,8 +278,8 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 		}
 		o.to = uint32(len(l.keys))
 		if n := len(l.operations); i > 0 && o.kind == removed && l.operations[n-1].kind == removed {
-			// The published corpus has one event for all blocks that a pass evicts. Our engine model, like vLLM, has one for
-			// each.
+			// The published corpus has one event for all blocks that a pass evicts. Our engine model, like vLLM, has
+			// one event for each block, so such events are joined.
 			l.operations[n-1].to = o.to
 			continue
 		}

@@ -42,7 +42,7 @@ type trial struct {
 
 	lanes   []chan uint32
 	writers []chan uint32
-	depths  [2]depth // of query lanes together, of updates
+	depths  [2]depth // [0]: all query lanes together; [1]: updates
 
 	problems []string
 	lock     sync.Mutex // guards problems

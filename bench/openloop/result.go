@@ -44,7 +44,7 @@ type result struct {
 	Service         latency.Distribution `json:"query_service"`
 	QueryTotal      latency.Distribution `json:"query_scheduled_to_finished"`
 	UpdateApplied   latency.Distribution `json:"update_accepted_to_finished"`
-	UpdateService   latency.Distribution `json:"update_service"` // ours: the apply alone
+	UpdateService   latency.Distribution `json:"update_service"` // not in Dynamo's schema: the time of the apply alone
 	UpdateTotal     latency.Distribution `json:"update_scheduled_to_finished"`
 	QueuedAtStop    int64                `json:"queued_queries_at_stop"`
 	MostQueued      int64                `json:"maximum_query_queue_depth"`

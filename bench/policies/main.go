@@ -28,7 +28,7 @@ type set struct {
 	workers  int
 	kv       int // tokens; 0: the capacity of the profile
 	slow     int // number of workers at half speed
-	routers  int // routers without a shared view; 0: one
+	routers  int // number of routers, which share no state; 0: one
 }
 
 const conversation = "mooncake:TRACES/mooncake_conversation.jsonl.gz"

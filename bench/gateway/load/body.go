@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// most is how many different bodies are made; later requests use them again. Those of workload b take 33 KB each.
+// most is how many different bodies are made for each workload; later requests use them again. A body of workload b
+// takes 33 KB.
 var most = map[string]int{"a": 20000, "b": 4000}
 
 type message struct {

@@ -98,7 +98,7 @@ func cycle(all []target) {
 	}
 }
 
-// added returns the medians of what a target's times exceed the first target's by, in µs.
+// added returns the medians of the differences between a target's times and the first target's, in µs.
 func added(results, base []result) (first, total float64) {
 	var firsts, totals []time.Duration
 	for i := range min(len(results), len(base)) {

@@ -15,7 +15,7 @@ import (
 // timeout is how long one request may take.
 const timeout = 20 * time.Second
 
-// result is what one request came to.
+// result is the outcome of one request.
 type result struct {
 	first, total time.Duration // until the first byte of the stream, and until its end
 	err          string        // empty when the stream ended with [DONE]
@@ -54,7 +54,7 @@ func (s *sender) send(body []byte, due time.Time) (r result) {
 		}
 		s.conn, s.in = conn, bufio.NewReaderSize(conn, 16<<10)
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(timeout)) // a connection that is gone fails at the write
+	_ = s.conn.SetDeadline(time.Now().Add(timeout)) // if the connection is gone, the write fails
 	head := make([]byte, 0, 512)
 	head = append(head, "POST /v1/chat/completions HTTP/1.1\r\nHost: "...)
 	head = append(head, s.address...)
@@ -83,7 +83,8 @@ func (s *sender) send(body []byte, due time.Time) (r result) {
 	return r
 }
 
-// stream reads a stream of events to its end and calls first at its first byte. It returns what was wrong with it.
+// stream reads a stream of events to its end and calls first at its first byte. It returns what was wrong with the
+// stream, or "".
 func (s *sender) stream(body io.Reader, first func()) string {
 	var tail []byte // the last bytes, in which [DONE] must be
 	for {

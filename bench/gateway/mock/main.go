@@ -88,7 +88,7 @@ func (w *worker) routes() http.Handler {
 		}
 		w.delay.Store(int64(d))
 	})
-	// What vllm-router's cache_aware policy and Warmpath ask a vLLM worker for.
+	// vllm-router's cache_aware policy and Warmpath send these requests to a vLLM worker.
 	mux.HandleFunc("/v1/chat/completions/render", func(out http.ResponseWriter, r *http.Request) {
 		ids := tokens(r.Body)
 		writeJSON(out, map[string]any{"request_id": "chatcmpl-0", "token_ids": ids, "features": nil,
@@ -104,7 +104,7 @@ func (w *worker) routes() http.Handler {
 
 func writeJSON(out http.ResponseWriter, value any) {
 	out.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(out).Encode(value) // the client has gone
+	_ = json.NewEncoder(out).Encode(value) // an error: the client has gone
 }
 
 // tokens returns an id for every 4 bytes of a body, derived from them, so that equal beginnings have equal ids.

@@ -52,7 +52,7 @@ type Event struct {
 	handles []uint64
 	keys    []block.Key
 	tokens  []block.Token
-	size    int // tokens under a handle
+	size    int // tokens of an engine block
 
 	Blocks int // blocks stored or removed, in the trace's blocks
 }
@@ -164,7 +164,7 @@ func (x *Index) fillStore(e *Event, r *trace.Record) {
 	}
 }
 
-// known appends our keys of handles.
+// known appends the index's keys of engine hashes.
 func (x *Index) known(dst []block.Key, handles []uint64) []block.Key {
 	for _, handle := range handles {
 		if x.Mode == Local {
@@ -179,7 +179,7 @@ func (x *Index) known(dst []block.Key, handles []uint64) []block.Key {
 // Made drops data that Event alone needs, so that it does not count as the index's memory.
 func (x *Index) Made() { x.ours, x.depth = nil, nil }
 
-// Apply applies an event.
+// Apply applies a prepared event to the index.
 func (x *Index) Apply(e *Event) {
 	switch {
 	case e.kind == forget:
@@ -193,7 +193,7 @@ func (x *Index) Apply(e *Event) {
 		s.Scope.Model = "m"
 		s.Parent, s.HasParent = e.parent, !e.rooted
 		s.Hashes, s.Tokens, s.BlockSize = e.handles, e.tokens, e.size
-		s.Origin = kvindex.OriginNew // a trace's store is always a copy
+		s.Origin = kvindex.OriginNew // every store in a trace adds a copy
 		x.Store(e.holder, s)
 	default:
 		x.Remove(e.holder, block.TierGPU, 0, e.handles)
@@ -272,12 +272,13 @@ func (q *Question) Keys() []block.Key { return q.keys }
 // DropTokens drops data that Chain and Hash alone need, so that many questions fit into memory.
 func (q *Question) DropTokens() { q.tokens, q.locals = nil, nil }
 
-// Chain makes the question's keys in dst from the local hashes, as a lookup by local hashes has to. Mode Keys has none.
+// Chain makes the question's keys in dst from the local hashes, as a lookup by local hashes has to. In mode Keys there
+// is nothing to make.
 func (x *Index) Chain(q *Question, dst []block.Key) []block.Key {
 	return x.hasher.Chain(dst, x.root, 0, q.locals)
 }
 
-// Hash makes the question's keys in dst from the tokens, as a lookup by tokens has to. Mode Handles alone has tokens.
+// Hash makes the question's keys in dst from the tokens, as a lookup by tokens has to. Only mode Handles has tokens.
 func (x *Index) Hash(q *Question, dst []block.Key) []block.Key {
 	return x.hasher.Append(dst, x.root, 0, q.tokens, nil)
 }

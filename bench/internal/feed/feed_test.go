@@ -25,7 +25,7 @@ func TestAnswersAreExactInEveryMode(t *testing.T) {
 			"plain form": func(f *os.File) (trace.Header, error) { return synth.Hard(f, lowered) },
 		} {
 			if mode != Handles && name == "hard" {
-				continue // a handle of several blocks is no key
+				continue // an engine hash that stands for several blocks is no key
 			}
 			for _, split := range []int{0, 3} {
 				t.Run(mode.String()+" "+name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Facts are printed above and stored with every result.
+// Facts describe the machine and the command. They are printed above every result and stored with it.
 type Facts struct {
 	Time    string `json:"time"`
 	Go      string `json:"go"`
@@ -43,7 +43,7 @@ func Now() Facts {
 	return f
 }
 
-// String is one line.
+// String returns the facts in one line.
 func (f Facts) String() string {
 	return fmt.Sprintf("%s · %d × %s · %s %s GOGC=%s · load %s · commit %s · %s", f.Time, f.Cores, f.CPU, f.Go, f.OS, f.GOGC, f.Load, f.Commit, f.Command)
 }

@@ -12,9 +12,9 @@ type Set struct {
 
 type worker struct {
 	covers map[uint64]int      // by key: how many stored engine blocks cover it
-	copies map[uint64]int      // by handle
-	blocks map[uint64][]uint64 // by handle: the keys under it
-	order  []uint64            // handles as first stored, for Holdings; may name handles that are gone
+	copies map[uint64]int      // by engine hash
+	blocks map[uint64][]uint64 // by engine hash: the keys of the blocks in the engine block
+	order  []uint64            // engine hashes by their first store, for Holdings; removed ones may be among them
 }
 
 // New returns an empty set.
@@ -81,7 +81,7 @@ func (s *Set) Depths(keys []uint64, dst []uint16) []uint16 {
 	return dst
 }
 
-// Copies returns how often a worker holds a handle.
+// Copies returns how often a worker holds an engine block, by its hash.
 func (s *Set) Copies(worker int, handle uint64) int { return s.workers[worker].copies[handle] }
 
 // Live returns the number of (worker, block) pairs.
@@ -93,7 +93,8 @@ func (s *Set) Live() int {
 	return n
 }
 
-// Holdings returns the handles a worker holds, each as often as it does, in the order in which they were stored.
+// Holdings returns the engine hashes of the blocks that a worker holds, each as often as the worker holds it, in the
+// order in which they were first stored.
 func (s *Set) Holdings(worker int) []uint64 {
 	w := &s.workers[worker]
 	var all []uint64
@@ -110,5 +111,5 @@ func (s *Set) Holdings(worker int) []uint64 {
 	return all
 }
 
-// Blocks returns the keys under a handle that a worker holds.
+// Blocks returns the keys of the blocks in an engine block that a worker holds.
 func (s *Set) Blocks(worker int, handle uint64) []uint64 { return s.workers[worker].blocks[handle] }

@@ -1,4 +1,4 @@
-// Package plot draws lines over logarithmic axes as SVG: all that the growth of an index needs.
+// Package plot draws lines over logarithmic axes as SVG. It has only what the drawings of an index's growth need.
 package plot
 
 import (
@@ -21,7 +21,7 @@ type Point struct{ X, Y float64 }
 // Chart is one drawing.
 type Chart struct {
 	Title, X, Y string
-	Note        string // below: machine, commit, command
+	Note        string // text below the drawing: machine, commit, command
 	Lines       []Line
 }
 

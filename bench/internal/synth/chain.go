@@ -21,7 +21,7 @@ func Mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// n returns a number in [0, k). The bias of the modulo belongs to the workload.
+// n returns a number in [0, k). The small bias of the modulo is part of the workload.
 func (r *rng) n(k int) int { return int(r.next() % uint64(k)) }
 
 // chainSeed is the seed of Dynamo's and SMG's hashes.

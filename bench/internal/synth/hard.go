@@ -54,8 +54,9 @@ type HardConfig struct {
 	Stored         int // stop once this many blocks were stored
 	MinLen, MaxLen int
 	Trouble        Trouble
-	// PlainForm writes records that every harness reads: an engine block as its blocks, a forgotten worker as the removal
-	// of its blocks. The answers stay the same, because both forms count how often each block is held.
+	// PlainForm writes only records that every harness reads: an engine block becomes the blocks in it, and a forgotten
+	// worker becomes the removal of its blocks. The answers stay the same, because both forms count how often each
+	// block is held.
 	PlainForm bool
 }
 
@@ -78,7 +79,7 @@ type hardWorker struct {
 	chains [][]int32
 
 	parents map[uint64]uint64 // of every block ever held: the block before it, 0 for a chain's first
-	kids    map[uint64]int    // blocks held after a block; kept without Holes alone
+	kids    map[uint64]int    // number of held blocks after each block; counted only without Holes
 }
 
 func newHardWorker(units int) hardWorker {
@@ -228,13 +229,13 @@ func (h *hard) evict(w int) {
 	if len(worker.chains) == 0 {
 		return
 	}
-	// The oldest chain, like an engine, or any: a younger chain is requested again sooner.
+	// Either the oldest chain, as an engine does, or any chain, because a younger one is requested again sooner.
 	pick := 0
 	if h.rng.n(2) == 0 {
 		pick = h.rng.n(len(worker.chains))
 	}
 	chain := worker.chains[pick]
-	done := false // all blocks of the chain that are left belong to other chains of this worker too
+	done := false // all remaining blocks of the chain belong to other chains of this worker too
 	if h.config.Trouble&Holes == 0 {
 		done = h.evictLeaves(w, chain)
 	} else {

@@ -18,7 +18,7 @@ type PlainConfig struct {
 	Stored         int  // stop once this many blocks were stored; with Same, once there are as many distinct ones
 	MinLen, MaxLen int  // of a chain, in blocks
 	Same           bool // every worker stores all chains
-	Probes         int  // most probes of each length
+	Probes         int  // maximum number of probes of each length
 }
 
 // DefaultPlain makes main.trace.

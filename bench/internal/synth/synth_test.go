@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/trace"
 )
 
-// make writes a trace into the test's folder and returns its path and SHA-256.
+// write lets make write a trace into the test's folder. It returns the file's path and SHA-256.
 func write(t *testing.T, make func(io.WriteSeeker) (trace.Header, error)) (path, sum string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "test.trace")

@@ -20,9 +20,11 @@
 //	4 StoredCut  n × (u64 handle, units × (u64 local hash, u64 key))    version 2
 //	5 Forgotten  nothing                                                version 2
 //
-// A local hash is of a block alone, a key of a block and all before it. Version 1 is what all harnesses read: each
-// block's handle is its key. Version 2 adds engines whose blocks are longer than the trace's: a StoredCut announces n
-// of them, each of `units` blocks, under handles of their own (the key of the last unit); a Removed with units takes
-// such handles back. Its parent is a handle. A block is held as long as it was stored more often than removed,
-// counting every cover of it. Forgotten takes back all of one worker.
+// A local hash is the hash of a block alone. A key is the hash of a block and of all blocks before it. A handle is the
+// hash by which an engine names a block. All harnesses read version 1: there each block's handle is its key.
+//
+// Version 2 adds engines whose blocks are longer than the trace's. A StoredCut announces n engine blocks of `units` of
+// the trace's blocks each, under handles of their own (the key of the last unit). Its parent is a handle. A Removed
+// with units takes such handles back. A worker holds a block as long as it was stored more often than removed, counted
+// over all engine blocks that contain it. Forgotten takes back all blocks of one worker.
 package trace

@@ -48,11 +48,11 @@ type Record struct {
 	Worker    uint32
 	HasParent bool
 	Parent    uint64 // handle of the block before the first
-	Units     int    // blocks under each handle; 1 in plain traces
+	Units     int    // number of blocks that each handle stands for; 1 in plain traces
 
 	Depths  []uint16 // Query, Probe: leading blocks that each worker holds
 	Locals  []uint64 // Query, Probe, Stored
-	Keys    []uint64 // the same blocks
+	Keys    []uint64 // Query, Probe, Stored: keys of the same blocks
 	Handles []uint64 // Stored, Removed; of Stored with one unit it is Keys
 }
 
