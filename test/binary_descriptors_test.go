@@ -46,7 +46,7 @@ func TestFewDescriptorsFailNoRequest(t *testing.T) {
 			for n := range requests {
 				body := fmt.Sprintf(`{"model":"mock","max_tokens":8,"messages":[{"role":"user","content":"client %d asks %d"}]}`, i, n)
 				resp, err := client.Post(g.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
-				if err != nil { // on a busy machine its connection may be idle for a second, and is closed
+				if err != nil { // on a busy machine a connection may be idle for a second, and is then closed
 					resp, err = client.Post(g.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
 				}
 				if err != nil || resp.StatusCode != http.StatusOK {

@@ -107,7 +107,7 @@ func (f *mockFleet) chat(t *testing.T, history []message, extra string) answer {
 	data, err := io.ReadAll(resp.Body)
 	a := answer{status: resp.StatusCode, worker: resp.Header.Get("X-Warmpath-Worker"), trust: resp.Header.Get("X-Warmpath-Trust"),
 		truncated: err != nil, body: string(data)}
-	a.match, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // "" is no match, which is what 0 says
+	a.match, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // "" becomes 0, which means no match
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 		a.readStream(data)
 	} else {

@@ -118,7 +118,8 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 		return nil
 	})
 	for i, text := range snippets {
-		// Each side fills a cache of its own, in the same order: its hits must be the same.
+		// The requests with and without the gateway fill caches of their own, in the same order: both must have the
+		// same hits.
 		one := fmt.Sprintf(`,"cache_salt":"straight%d"`, i)
 		two := fmt.Sprintf(`,"cache_salt":"through%d"`, i)
 		for turn := range 3 {

@@ -33,7 +33,7 @@ func (c *contents) of(parent int, tokens []block.Token) int {
 	return id
 }
 
-// sight is the state of a diary.
+// sight is a snapshot of a diary: which contents the engine holds, and which it stored and evicted in which order.
 type sight struct {
 	live     map[int]int // copies by content
 	evicted  []int       // contents, in the order of eviction

@@ -53,7 +53,7 @@ func startLMCache(t *testing.T) *lmcacheController {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = stdin.Close() // the script ends with its input
+		_ = stdin.Close() // the script ends when its input ends
 		_ = script.Wait()
 	})
 	c.engines, c.heard = json.NewEncoder(stdin), bufio.NewScanner(stdout)

@@ -105,7 +105,7 @@ func (e *realEngine) await(t *testing.T) {
 		if !again {
 			t.Fatalf("%s ended twice while starting", e.name)
 		}
-		// Two engines that start together may choose the same internal port. The second try is alone.
+		// Two engines that start at the same time may choose the same internal port. The second attempt starts alone.
 		t.Logf("%s ended while starting; once more. It said:\n%s", e.name, e.said())
 		again = false
 		e.start(t)

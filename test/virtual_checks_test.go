@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// The router notices a dropped message by the number of the next message. A request of a calm must therefore cause one.
+// The router notices a dropped message by the number of the next message. So every request that a calm sends must cause
+// a message.
 func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	w := &world{prompts: map[string][]uint32{}}
 	for _, size := range []int{16, 32, 64} {

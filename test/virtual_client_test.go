@@ -41,8 +41,8 @@ const margin = 10 * time.Second
 var corpus = strings.Fields(`a router sends each request to the worker whose cache is already warm for it and tells why
 	it did so while engines keep blocks of tokens and drop the oldest of them when they need room for others`)
 
-// prompt makes a prompt that shares a prefix with others of its family, but not its last least ids. It stores the ids
-// for the check of claims.
+// prompt makes a prompt that shares a prefix with other prompts of its family. At least the last least ids are its own.
+// It stores the ids for the check of claims.
 func (w *world) prompt(seed uint64, least int) (key string, ids []uint32) {
 	family := seed % 7
 	length := least + int(seed>>3%400)

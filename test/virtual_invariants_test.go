@@ -456,7 +456,7 @@ func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool,
 			}
 			if has := e.leading(ids, held[c.Holder]); c.Match > has {
 				if !e.provable() && c.Trust != fleet.TrustExact {
-					continue // the engine does not have the events for this
+					continue // the engine no longer has the events that would show the block
 				}
 				return fmt.Sprintf("%s rank %d (%s) is said to have %d tokens of a prompt of %d, and has %d", e.ip, c.Rank, c.Trust, c.Match, len(ids), has)
 			}

@@ -31,7 +31,7 @@ var trials = []string{
 	"one in k",      // a worker's answer to one request in k is useless
 	"bad requests",  // every worker's answer to a client's bad request is useless
 	"no answer",     // every worker closes the request's connection
-	"broken stream", // the same after the first event
+	"broken stream", // every worker closes the connection after the first event
 }
 
 // honest is the number of requests that a trial judges.

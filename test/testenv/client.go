@@ -72,7 +72,7 @@ type ClientError struct {
 	Body    any    `json:"body"`
 }
 
-// Header returns a response header by its name in any case.
+// Header returns a response header by its name in upper or lower case.
 func (a *Answer) Header(name string) string {
 	for k, v := range a.Headers {
 		if strings.EqualFold(k, name) {
