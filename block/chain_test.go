@@ -53,7 +53,7 @@ func TestKeysAreSumsOfTermsOfBlocksAndPlaces(t *testing.T) {
 	}
 }
 
-// Routers that share an index share keys: a change of these keys is a change for them.
+// Routers that share an index must make the same keys, so these keys must not change.
 func TestKeysStayWhatTheyAre(t *testing.T) {
 	tokens := make([]Token, 256)
 	for i := range tokens {
@@ -184,7 +184,7 @@ func TestOrdersAndRepetitionsOfFewBlocksDiffer(t *testing.T) {
 				chain[length-1-i] = locals[rest%len(locals)] // the last block changes fastest
 			}
 			keys = h.Chain(keys[:0], 1, 0, chain)
-			fresh := 0 // blocks from the first that changed since the last word
+			fresh := 0 // number of blocks from the first one on that differs from the last word
 			for rest := n; rest > 0 && rest%len(locals) == 0; rest /= len(locals) {
 				fresh++
 			}

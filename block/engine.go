@@ -292,7 +292,7 @@ func IdentifyEngine(s EngineSample, seeds ...string) (EngineChain, bool) {
 			chain := EngineChain{Algorithm: a, Size: s.Size}
 			switch {
 			case a == SGLangSHA256 && i >= 0:
-				continue // it has no seed, and was tried
+				continue // the algorithm has no seed and was tried before
 			case a == SGLangSHA256:
 			case i < 0:
 				chain.Seed = DefaultSeed

@@ -186,7 +186,7 @@ func TestVLLMHashesAreReproduced(t *testing.T) {
 					t.Fatalf("%d coarse blocks, want %d", len(coarse), len(v.Coarse))
 				}
 				for i, d := range coarse {
-					// The older form concatenates the fine digests: its end is ours.
+					// vLLM's older form concatenates the fine digests, so it ends with the digest that we make.
 					if !bytes.HasSuffix(v.Coarse[i], d.Bytes()) {
 						t.Errorf("coarse block %d is %x, want %x", i, d.Bytes(), v.Coarse[i])
 					}

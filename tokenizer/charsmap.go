@@ -127,7 +127,7 @@ func graphemeLength(text string) int {
 	table := graphemeTable()
 	c, at := decodeRune(text, 0)
 	before := table.get(c)
-	regional := before == gcRegional // the number of them so far is odd
+	regional := before == gcRegional // the number of regional indicators so far is odd
 	emoji := before == gcPictographic
 	conjunct, linked := before == gcConsonant, false
 	for at < len(text) {

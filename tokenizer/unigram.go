@@ -115,7 +115,7 @@ func (u *unigram) appendBest(dst []block.Token, word string, s *scratch) ([]bloc
 
 // appendPath appends the pieces of the best path; neighbouring unknown characters are one piece.
 func (u *unigram) appendPath(dst []block.Token, word string, best []pathNode) []block.Token {
-	// Reverse the links: they lead from the beginning of a piece to its end then.
+	// Reverse the links, so that each leads from the beginning of a piece to its end.
 	at := int32(len(word))
 	for start, id := best[at].start, best[at].id; at > 0; {
 		back := best[start]

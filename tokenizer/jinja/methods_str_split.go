@@ -17,7 +17,7 @@ func (r *run) split(s string, right bool, a *callArgs) (Value, error) {
 	if limit < 0 {
 		limit = int64(len(s)) + 1
 	}
-	if sep.kind == KindNone || sep.kind == KindString && sep.str != "" { // before they are built
+	if sep.kind == KindNone || sep.kind == KindString && sep.str != "" { // the parts are counted before they are built
 		if err := r.grow((min(countParts(s, &sep), int(min(limit, int64(len(s)))+1)) + 1) * valueBytes); err != nil {
 			return None, err
 		}

@@ -50,7 +50,7 @@ type run struct {
 	stack  []Value // positional arguments of the calls in progress
 	now    time.Time
 
-	filters map[string]filterFunc // by name, for filters and tests with the name of another as an argument
+	filters map[string]filterFunc // by name, for filters that take another filter's or test's name as an argument
 	tests   map[string]testFunc
 }
 
