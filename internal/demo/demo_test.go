@@ -168,7 +168,8 @@ func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 		if p := got.Get("X-Warmpath-Policy"); p != config.Default().Policy {
 			t.Errorf("policy %q stayed", p)
 		}
-		// A reader comes with the second request after the first one's events; the test may come before them.
+		// A person sends the second request after the events of the first one have arrived. The test may be faster, so
+		// it repeats the request.
 		for began := time.Now(); post(m, body).Get("X-Warmpath-Match") == "0"; {
 			if time.Since(began) > 20*time.Second {
 				t.Fatalf("%s: asked twice, and nothing of the prompt is matched", lines.Text())

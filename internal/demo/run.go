@@ -40,7 +40,7 @@ const peer = "cache_aware"
 // policies are the policies that are played: a baseline, another project's, and the default.
 func policies() []string { return []string{"round_robin", peer, config.Default().Policy} }
 
-// Options of the demo.
+// Options are the settings of the demo.
 type Options struct {
 	Out io.Writer
 	// Live redraws one status block in place; without it a plain line is printed every three seconds.

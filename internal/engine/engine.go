@@ -178,7 +178,7 @@ func (e *Engine) Submit(r *Request) error {
 	}
 	room := min(len(r.Output), e.cfg.MaxModelLen-len(r.Prompt))
 	if n := len(r.Prompt); cap(r.Prompt) > n && &r.Prompt[:n+1][n] == &r.Output[0] {
-		r.tokens = r.Prompt // appending a token writes the same token again
+		r.tokens = r.Prompt // Output follows in the same array: appending a token writes it again
 	} else {
 		r.tokens = append(make([]block.Token, 0, n+room), r.Prompt...)
 	}

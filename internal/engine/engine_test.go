@@ -255,7 +255,7 @@ func TestAPromptIsAdmittedWhenAllOfItFits(t *testing.T) {
 }
 
 func TestPreemptedRequestsFinishWithTheirTokens(t *testing.T) {
-	// 15 usable blocks; each of three requests grows to 8 of them.
+	// The pool has 15 usable blocks, and each of three requests grows to 8 blocks.
 	e := small(t, func(c *Config) { c.Blocks = 16 })
 	requests := make([]*Request, 3)
 	for i := range requests {

@@ -10,9 +10,9 @@ import (
 // Accelerator describes the hardware of one rank.
 type Accelerator struct {
 	Count     int     `json:"count"`          // devices that share each pass (tensor parallel)
-	TFLOPS    float64 `json:"tflops"`         // of one, dense, at the precision of the matrix products
-	Bandwidth float64 `json:"bandwidth_gb_s"` // of one's memory
-	HostLink  float64 `json:"host_gb_s"`      // between host memory and all of them; 0: 64, PCIe 5 ×16
+	TFLOPS    float64 `json:"tflops"`         // of one device, dense, at the precision of the matrix products
+	Bandwidth float64 `json:"bandwidth_gb_s"` // of one device's memory
+	HostLink  float64 `json:"host_gb_s"`      // between host memory and all devices; 0: 64, PCIe 5 ×16
 }
 
 // Transformer describes a model.
@@ -36,11 +36,11 @@ type Roofline struct {
 	// Shares of the peaks that are reached. 0 means the default:
 	Matrix    float64 `json:"matrix_efficiency"`    // 0.9: Preble's fits (Llama-3-70B on H100 0.89, Mistral-7B on A100 0.92) and llm-d's T(8192) 0.91
 	Attention float64 `json:"attention_efficiency"` // 0.45: the same calibration
-	Memory    float64 `json:"memory_efficiency"`    // 0.8: the same
+	Memory    float64 `json:"memory_efficiency"`    // 0.8: the same calibration
 	// The fixed cost of a pass, in milliseconds. 0 means the default:
 	PerLayer    float64 `json:"layer_ms"`    // 0.0321: kernel launches and all-reduce; BLIS's trained-physics model (inference-sim)
-	PerSequence float64 `json:"sequence_ms"` // 0.0044: the same
-	PerPass     float64 `json:"pass_ms"`     // 0.126: the same
+	PerSequence float64 `json:"sequence_ms"` // 0.0044: the same model
+	PerPass     float64 `json:"pass_ms"`     // 0.126: the same model
 }
 
 func (r Roofline) validate() error {

@@ -93,7 +93,7 @@ func TestGrowingConversationsShareTheirPrefix(t *testing.T) {
 	s := start(t, func(c *Config) { c.ScaleOut = true })
 	tools := []any{object{"type": "function", "function": object{"name": "look", "parameters": object{"type": "object"}}}}
 	messages := []any{object{"role": "system", "content": long("you are", 100)}, userSays("what is new?")}
-	computed := 0 // tokens of the last turn with KV: all but the last generated
+	computed := 0 // tokens of the last turn with KV: all but the last generated token
 	for turn := range 6 {
 		body := object{"model": "mock", "messages": messages, "tools": tools, "return_token_ids": true}
 		if turn == 3 {

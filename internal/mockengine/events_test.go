@@ -23,7 +23,7 @@ import (
 type listener struct {
 	t testing.TB
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards the fields below
 	decoder  kvevent.Decoder
 	batch    kvevent.Batch
 	copies   [block.NumTiers]map[uint64]int
@@ -232,7 +232,7 @@ func TestOffloadEventsHideTheSaltAsTheEngineDoes(t *testing.T) {
 		l := listenTo(t, s, 0)
 		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 40), "cache_salt": "tenant",
 			"max_tokens": 1})
-		// they come in a later batch
+		// The blocks of the prompt above are offloaded in a later batch, which this request causes.
 		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{8}, 10), "max_tokens": 20,
 			"ignore_eos": true})
 		offloaded := func() (found []kvevent.Event) {
@@ -298,7 +298,7 @@ func TestAResetIsAnnouncedAsTheEngineDoes(t *testing.T) {
 			continue
 		}
 		complete(t, s, chatPath, body)
-		// the same blocks as before agree too early
+		// The engine caches the same blocks as before, so agreement alone would end the wait too early.
 		waitFor(t, func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) })
 		if e := l.taken()[before:]; e[0].Kind != kvevent.Cleared || e[1].Kind != kvevent.Stored {
 			t.Errorf("after the reset: %+v, want cleared, then stored", e)

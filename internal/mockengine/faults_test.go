@@ -142,7 +142,7 @@ func TestAStalledEngineLooksHealthy(t *testing.T) {
 		result <- status
 	}()
 	waitFor(t, func() bool { return s.Stats().Ranks[0].Waiting == 1 })
-	waitFor(t, func() bool { return answers(t, s) }) // /health, while a completion is not answered
+	waitFor(t, func() bool { return answers(t, s) }) // /health answers, while a completion does not
 	fault(t, s, object{"kind": "clear"})
 	if status := <-result; status != http.StatusOK {
 		t.Errorf("after the stall: status %d", status)

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func start(t testing.TB, change func(*Config)) *Server {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.Events, cfg.Replay = "", "" // tests of events open them
+	cfg.Events, cfg.Replay = "", "" // tests of events set them
 	if change != nil {
 		change(&cfg)
 	}

@@ -44,7 +44,7 @@ type Memory struct {
 	listeners map[netip.AddrPort]*listener
 	conns     []*pair       // not closed by both sides, oldest first
 	changed   chan struct{} // closed when a dial that waits may go on
-	port      uint16        // given last
+	port      uint16        // the port that was given last
 }
 
 // NewMemory returns a network without hosts.
@@ -203,7 +203,7 @@ func (h *Host) connect(ctx context.Context, to netip.AddrPort) (*conn, error) {
 			return os.NewSyscallError("connect", syscall.ETIMEDOUT)
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return os.ErrDeadlineExceeded // as the net package says it: a timeout
+				return os.ErrDeadlineExceeded // a timeout, as package net reports it
 			}
 			return ctx.Err()
 		}

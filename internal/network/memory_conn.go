@@ -34,8 +34,8 @@ func (p *pair) leave() {
 type direction struct {
 	a, b *Host
 
-	mu      sync.Mutex // guards what follows
-	cond    sync.Cond  // anything changed
+	mu      sync.Mutex // guards the fields below
+	cond    sync.Cond  // signals any change
 	queue   []segment
 	size    int  // bytes in queue
 	ended   bool // the writer has closed, or HalfClose did it
@@ -44,7 +44,7 @@ type direction struct {
 	readBy  deadline
 	writeBy deadline
 	arrival *time.Timer // wakes the reader when the first segment arrives; nil: not needed
-	last    time.Time   // arrival of the last segment: none overtakes
+	last    time.Time   // arrival of the last segment; later segments do not overtake it
 }
 
 // segment is bytes, EOF or a reset, and the time of its arrival.
@@ -189,9 +189,9 @@ func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int
 			return n, nil
 		}
 		if d.deaf && !d.lost() {
-			// The first bytes go out; the answer is a reset, which later calls meet.
+			// The first write succeeds. The other side answers it with a reset, and later calls fail.
 			d.ended = true
-			go back.reset() // not under d.mu; it ends at once
+			go back.reset() // without d.mu, because reset locks the other direction; the goroutine ends at once
 			return len(b), nil
 		}
 		room := window - d.size
@@ -258,7 +258,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// Close closes the connection. If bytes arrived that were not read, the other side gets a reset, as from a kernel.
+// Close closes the connection. If bytes arrived that were not read, the other side gets a reset, as a kernel does.
 func (c *conn) Close() error {
 	if c.closed.Swap(true) {
 		return c.wrap("close", net.ErrClosed)

@@ -138,7 +138,7 @@ func TestConnectsAreRefusedOrTimeOut(t *testing.T) {
 		if err != nil {
 			t.Errorf("packets are not lost any more: %v", err)
 		}
-		_, _ = c.Close(), l.Close() // it was not accepted
+		_, _ = c.Close(), l.Close() // the connection was not accepted
 		if n.Open() != 0 {
 			t.Errorf("%d connections are open", n.Open())
 		}
