@@ -61,11 +61,11 @@ type Worker struct {
 	Holders  []Holder          `json:"holders"`
 }
 
-// Kind is workers that are alike and share what their passes take.
+// Kind describes workers that are alike and share one timing.
 type Kind struct {
 	Name    string `json:"name"`
 	Holders int    `json:"holders"`
-	// Timing is what a pass of the median holder takes, as learned from all.
+	// Timing is how long the passes of the median holder take, as learned from all holders.
 	Timing fleet.Timing `json:"timing"`
 	// Spread is the standard deviation of the logarithms of the holders' paces that chance does not explain.
 	Spread float64 `json:"spread"`
@@ -83,14 +83,14 @@ type Holder struct {
 	// Useless are the models and endpoints for which the holder gets no requests but trials, as its answers there were
 	// useless and another worker's were not.
 	Useless []Useless `json:"useless,omitempty"`
-	// Suspect: the worker seems to be frozen. Share is the part that the holder gets, during slow start, of the
-	// requests beyond its first N at once; N is one more than it has answered since it returned, and 0 after a failure.
-	// 1: no slow start.
+	// Suspect: the worker seems to be frozen. Share is below 1 during slow start: the holder may have N requests at
+	// once, and gets this share of the requests beyond N. N is one more than the number of requests that it has
+	// answered since it returned; after a failure N is 0.
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`
-	// Timing is what the holder's passes take: its kind's times at its own pace. Leaked counts requests that were lost
-	// without giving back their load.
+	// Timing is how long the holder's passes take: its kind's times at its own pace. Leaked counts requests that were
+	// lost without a release of their load.
 	Timing fleet.Timing `json:"timing"`
 	Pace   fleet.Pace   `json:"pace"`
 	Kind   string       `json:"kind"` // the name of one of kinds
@@ -119,10 +119,10 @@ type IndexHolder struct {
 // Load is the unfinished work of a holder: requests of this router, and load of others as far as the engine reports it.
 type Load struct {
 	Requests      int64   `json:"requests"`
-	Waiting       int64   `json:"waiting"`        // of those, without a first token
-	PrefillTokens int64   `json:"prefill_tokens"` // uncached prompt tokens whose first token has not come
-	PendingTokens int64   `json:"pending_tokens"` // of those, the ones not computed yet, by the timing
-	BacklogMS     float64 `json:"backlog_ms"`     // until they are computed, by the timing
+	Waiting       int64   `json:"waiting"`        // how many of Requests have no first token yet
+	PrefillTokens int64   `json:"prefill_tokens"` // uncached prompt tokens of requests without a first token
+	PendingTokens int64   `json:"pending_tokens"` // how many of PrefillTokens are not computed yet, by the timing
+	BacklogMS     float64 `json:"backlog_ms"`     // time until PendingTokens are computed, by the timing
 	ContextBlocks int64   `json:"context_blocks"` // distinct engine blocks of the prompts being served
 	ContextTokens int64   `json:"context_tokens"` // prompt tokens of each of them
 	OutputTokens  int64   `json:"output_tokens"`  // of unfinished answers

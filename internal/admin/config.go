@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// Config are the settings of the admin listener.
+// Config has the settings of the admin listener.
 type Config struct {
 	// Listen is the address, host:port; "" opens no admin listener. Loopback by default, since the listener shows the
 	// sizes of prompts and the addresses of workers.

@@ -72,7 +72,7 @@ type document struct {
 	finish bool
 	filled bool // the choice has a delta, a message or a text
 
-	// Of the current document, for plainEvent.
+	// State of the current document, for plainEvent.
 	contentStart, contentEnd int // of the last content string, in the chunk's offsets
 	contents, choicesHere    int
 	effects                  bool // the document has more than content

@@ -261,7 +261,7 @@ func (r *Request) readSessionParams(s *jsonscan.Scanner) {
 		s.Skip()
 		return
 	}
-	named := false // by session_id
+	named := false // session_id named the session
 	found := false
 	for more := s.Open('{'); more; more = s.Next('}') {
 		raw, escaped := s.Key()

@@ -66,7 +66,8 @@ type Request struct {
 
 	// MaxTokens is max_completion_tokens, else max_tokens; 0 when neither is given.
 	MaxTokens int
-	// LongestAnswer is the greater of the two, 0 when neither is given: engines differ in which of them they use.
+	// LongestAnswer is the greater of max_completion_tokens and max_tokens, 0 when neither is given: engines differ in
+	// which of them they use.
 	LongestAnswer int
 	// N is the number of choices, 1 when not given.
 	N int
@@ -93,7 +94,8 @@ type member struct{ name, value span }
 func (r *Request) TooManyMembers() bool { return r.membersSeen > len(r.members) }
 
 // Members calls yield with the top-level members of the body, as they are spelled and in their order: the name without
-// its quotes and the value. It is an iterator: range over r.Members. Of TooManyMembers it reads the body again.
+// its quotes and the value. It is an iterator: range over r.Members. When TooManyMembers is true, it reads the body
+// again.
 func (r *Request) Members(yield func(name, value []byte) bool) {
 	if r.TooManyMembers() {
 		jsonscan.Members(r.body)(yield)

@@ -171,7 +171,7 @@ func TestTokensAreCountedForEverySplitOfAStream(t *testing.T) {
 
 func TestFeedReturnsTheEndOfTheLastCompleteEvent(t *testing.T) {
 	stream := "event: a\n" + tokenEvent + ": c\n\n" + strings.ReplaceAll(tokenEvent, "\n", "\r\n") + tokenEvent + doneEvent
-	var ends []int // by the rule: an event ends with an empty line
+	var ends []int // ends of the events: an event ends with an empty line
 	for i := 1; i < len(stream); i++ {
 		if stream[i-1:i+1] == "\n\n" || i > 2 && stream[i-3:i+1] == "\r\n\r\n" {
 			ends = append(ends, i+1)

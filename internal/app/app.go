@@ -67,7 +67,7 @@ type App struct {
 
 	address, adminAddress net.Addr
 
-	mu        sync.Mutex                                                          // serialises reloads, and guards what follows
+	mu        sync.Mutex                                                          // serialises reloads; guards the fields below
 	cfg       *config.Config                                                      // the configuration in force
 	blockSize int                                                                 // the block size that the router was made with
 	external  map[string]*source                                                  // by policy

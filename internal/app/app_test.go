@@ -249,7 +249,7 @@ func TestStopWaitsForStreams(t *testing.T) {
 	r := start(t, nil, engine(t, func(c *mockengine.Config) { c.Faults.FirstToken = 300 * time.Millisecond }))
 	r.exact(1)
 	answered := make(chan string, 1)
-	go func() { // received below
+	go func() { // its result is received below
 		_, text := r.chat("slow")
 		answered <- text
 	}()

@@ -122,7 +122,7 @@ func (m *mutator) next() []byte {
 	case "reordered":
 		m.kept = append(m.kept, payload)
 	case "truncated":
-		if m.random.IntN(20) == 0 { // it has the whole holder forgotten
+		if m.random.IntN(20) == 0 { // rarely, because it makes the router forget the whole holder
 			return payload[:m.random.IntN(len(payload))]
 		}
 	}
@@ -197,7 +197,7 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 				for range 1000 {
 					sent = stream.Publish(m.next()) + 1
 				}
-				took := both() // while they are applied
+				took := both() // while the messages are applied
 				r.wait("the messages are applied", func() bool {
 					status, body := r.look(backend + "/metrics")
 					return status == http.StatusOK && strings.Contains(body,
@@ -206,7 +206,7 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 				took = max(took, both())
 				worst = max(worst, took)
 				if limit := promise(calm); took > limit {
-					// A busy machine may stand still for a round; what holds an answer up does so in more rounds.
+					// A busy machine may stand still for one round. A real delay shows in more rounds.
 					if late++; late > 1 || took > 5*limit {
 						t.Errorf("after %d messages an answer took %v, limit %v; that is number %d", sent, took, limit, late)
 					}

@@ -71,7 +71,7 @@ func take(in, next *config.Config) {
 	in.Workers, in.Queue = next.Workers, next.Queue
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
 	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
-	// These are defaults of policies.
+	// These two settings are defaults of policies.
 	in.Routing.TierWeights, in.Routing.ImbalanceTokens = next.Routing.TierWeights, next.Routing.ImbalanceTokens
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// A restarted worker without events has an empty cache. Nothing is expected there, although no check saw it away.
+// A restarted worker without events has an empty cache. Nothing is expected there, although no health check failed.
 func TestNothingIsExpectedOfAWorkerWithoutEventsThatRestarted(t *testing.T) {
 	engines := []*mockengine.Server{engine(t, nil), engine(t, nil)}
 	cfg := settings(engines...)

@@ -57,7 +57,7 @@ func TestSettingsSayWhereModelsFilesAreLookedFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		reported, cache string
 		change          func(*config.Config)
-		hub             bool // is asked
+		hub             bool // whether the hub is asked
 		says            string
 	}{
 		"the cache of this machine": {"org/words", full, nil, false, `"folder":"` + snapshot(full) + `"`},

@@ -15,7 +15,7 @@ import (
 type lastKnown[T any] struct {
 	fetch func() T // set before the first get
 
-	mu      sync.Mutex // guards what follows; never held while fetching
+	mu      sync.Mutex // guards the fields below; never held while fetching
 	value   T
 	known   bool          // value was fetched
 	begun   time.Time     // when the fetch under way began

@@ -75,7 +75,7 @@ func stall(t *testing.T, log io.Writer) (r *router, unlock func()) {
 	r.look("http://" + r.AdminAddr().String() + "/admin/workers") // the last known figures
 	unlock = lockIndexes(r.Router())
 	t.Cleanup(unlock)
-	ask(e.URL(), "past the router") // its events come to the router
+	ask(e.URL(), "past the router") // the request's events reach the router
 	if !ask(r.url, "through the router") {
 		t.Error("a request waits for the index")
 	}

@@ -22,7 +22,7 @@ type Sources struct {
 	Stale  func() time.Duration
 }
 
-// Line are the requests that wait for the workers of one base model.
+// Line describes the requests that wait for the workers of one base model.
 type Line struct {
 	Model    string
 	Requests int
@@ -33,7 +33,7 @@ type Line struct {
 type Worker struct {
 	URL string
 	Up  bool // healthy and ready: it may get requests
-	// Reports and ReportsFailed count the questions about its load with and without an answer.
+	// Reports counts the load reports that the engine gave, ReportsFailed the requests for a report that failed.
 	Reports, ReportsFailed uint64
 	Holders                []Holder
 }
@@ -46,8 +46,8 @@ type Holder struct {
 	PrefillTokens int64   // uncached prompt tokens of requests without a first token
 	ContextBlocks int64   // blocks of the contexts being served
 	Blocks        int64   // blocks the index holds for it
-	Evicted       int64   // its blocks that the index evicted since it was last forgotten
-	Refused       int64   // its announcements and blocks that the index refused since it was last forgotten
+	Evicted       int64   // blocks of the holder that the index evicted since it last forgot all of the holder's blocks
+	Refused       int64   // blocks that the index refused since it last forgot all of the holder's blocks
 	Suspect       bool    // its worker seems to be frozen
 	Share         float64 // the share of its normal requests that it gets: below 1 during slow start
 	Useless       bool    // it gets no requests for a model and endpoint, because its answers there were useless

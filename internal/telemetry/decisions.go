@@ -22,7 +22,8 @@ type Record struct {
 	// is the request's tenant, if it is known.
 	SessionSource string `json:"session_source,omitempty"`
 	Tenant        string `json:"tenant,omitempty"`
-	// Policy decided, by the rule Branch. Reason explains it in words.
+	// Policy is the policy that decided, and Branch the rule by which it decided. Reason explains the decision in
+	// words.
 	Policy string `json:"policy,omitempty"`
 	Branch string `json:"branch,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -37,8 +38,9 @@ type Record struct {
 	TokensMissing string `json:"tokens_missing,omitempty"`
 	// PromptTokens is the number of ids used for routing; 0 if the request was routed by load.
 	PromptTokens int `json:"prompt_tokens"`
-	// MatchTokens are covered by confirmed blocks. PredictedTokens are expected to be cached when the request is
-	// scheduled: speculative blocks count, too, and AtRiskTokens, which are expected to be evicted before, do not.
+	// MatchTokens is the number of prompt tokens in confirmed blocks. PredictedTokens is the number of tokens that are
+	// expected to be cached when the request is scheduled: it counts speculative blocks too, and leaves out
+	// AtRiskTokens, which are expected to be evicted before that.
 	MatchTokens     int `json:"match_tokens"`
 	PredictedTokens int `json:"predicted_tokens"`
 	AtRiskTokens    int `json:"at_risk_tokens,omitempty"`
@@ -57,7 +59,7 @@ type Record struct {
 	// errors.
 	Attempts int      `json:"attempts"`
 	Failed   []string `json:"failed,omitempty"`
-	// Status is the status that the client got. 499 means that the client went away before.
+	// Status is the status that the client got. 499 means that the client closed its connection before it got one.
 	Status int `json:"status"`
 	// Finish says how the request ended: success (the answer had a finish_reason), rejected, client_gone, refused, reset,
 	// header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without a finish_reason),
@@ -87,7 +89,7 @@ type Shadow struct {
 	// Difference is its predicted tokens minus those of the decision. A positive number means more tokens in the cache.
 	Difference int     `json:"difference"`
 	Error      string  `json:"error,omitempty"`
-	MS         float64 `json:"ms"` // that its decision took
+	MS         float64 `json:"ms"` // milliseconds that its decision took
 }
 
 // ring keeps the last records. It is safe for concurrent use.

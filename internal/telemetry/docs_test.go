@@ -39,7 +39,7 @@ func TestDocsNameMetricsThatExist(t *testing.T) {
 	}
 }
 
-// TestEveryMetricIsInTheDocs: docs/operate.md has a row for each, with its type and its labels.
+// TestEveryMetricIsInTheDocs: docs/operate.md has a row for each metric, with its type and its labels.
 func TestEveryMetricIsInTheDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operate.md")
 	if err != nil {

@@ -33,7 +33,7 @@ func TestWorkersThatLeftAreForgotten(t *testing.T) {
 				t.Errorf("%s is still there:\n%s", gone, text)
 			}
 		}
-		finish("http://left") // it came back, or its last answer ended late
+		finish("http://left") // the worker came back, or its last answer ended late
 		has(t, scrape(t, tel, src), `warmpath_requests_total{branch="",policy="kv_aware",status="200",worker="http://left"} 1`)
 	})
 }

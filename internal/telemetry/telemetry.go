@@ -142,7 +142,7 @@ func (t *Telemetry) Shadowed(s *Shadow) {
 // Decided counts a decision.
 func (t *Telemetry) Decided(policy, branch string) { t.branches.WithLabelValues(policy, branch).Inc() }
 
-// Queued counts a request that waited for a worker, by the outcome.
+// Queued counts a request that waited for a worker, by the outcome of the wait.
 func (t *Telemetry) Queued(outcome string, wait time.Duration) {
 	t.queued.WithLabelValues(outcome).Observe(wait.Seconds())
 }
@@ -246,7 +246,7 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 // Refused counts a request that was sent to no worker, by the code of its error or another reason such as headers.
 func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
 
-// Retried counts an attempt on worker that is retried elsewhere, by the reason.
+// Retried counts an attempt at worker that failed and is repeated at another worker, by the reason.
 func (t *Telemetry) Retried(worker, reason string) {
 	t.workers.Store(worker, struct{}{})
 	t.retries.WithLabelValues(worker, reason).Inc()
