@@ -127,7 +127,7 @@ func (f *loadFlags) write(c *cobra.Command, o *loadgen.Outcome) error {
 		}
 	}
 	if f.out.json && len(o.Comparison) > 0 {
-		return writeIndented(c.OutOrStdout(), o) // the report has no field for it
+		return writeIndented(c.OutOrStdout(), o) // the whole outcome: the report has no field for the comparison
 	}
 	if err := f.out.write(c, o.Report); err != nil {
 		return err

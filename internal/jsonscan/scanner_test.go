@@ -138,7 +138,7 @@ func TestUnescapeReportsHalfOfASurrogatePair(t *testing.T) {
 	f(`\ud800\u0041`, "\ufffdA", false)
 	f(`\udc00\ud800`, "\ufffd\ufffd", false)
 	f(`\ufffd`, "\ufffd", true)
-	// Scanner.Text refuses these before.
+	// Scanner.Text refuses these texts, so Unescape does not get them from a Scanner.
 	f(`a\`, "a", false)
 	f(`a\u12`, "a", false)
 	f(`a\ud800\u12`, "a\ufffd", false)
@@ -212,7 +212,7 @@ func FuzzScanner(f *testing.F) {
 		if want := json.Valid(text) && utf8.Valid(text); accepted != want {
 			t.Fatalf("accepted %v (%v), encoding/json %v", accepted, s.Err(), want)
 		}
-		for range Members(text) { // any text may be walked
+		for range Members(text) { // must not panic for any text
 		}
 		for range Items(text) {
 		}

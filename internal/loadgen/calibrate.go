@@ -114,7 +114,7 @@ func beside(rows []Measured, from, to float64) company {
 	var c company
 	for i := range rows {
 		r := &rows[i]
-		if r.Scheduled > to { // rows are ordered by arrival, not by this: a later row may still count
+		if r.Scheduled > to { // rows are ordered by Arrival, not by Scheduled: a later row may still count
 			continue
 		}
 		if o := min(r.First, to) - max(r.Scheduled, from); o > 0 {

@@ -35,8 +35,8 @@ type Target struct {
 
 // Config says how a workload is played. Start from [DefaultConfig].
 type Config struct {
-	// Targets are mostly one. Several targets each get every request, one after the other. Their order rotates, so that
-	// each is first equally often.
+	// Targets mostly has one target. Of several targets, each gets every request, one after the other. Their order
+	// rotates, so that each is first equally often.
 	Targets []Target
 	Model   string // "": the first model of /v1/models
 	Prompt  Prompt

@@ -97,7 +97,7 @@ func (b *bench) against(url string) Config {
 	return cfg
 }
 
-// work takes a server's virtual time.
+// work lets virtual time pass, as a server's work does.
 func work(d time.Duration) { time.Sleep(d) }
 
 func load(t testing.TB, spec string) *workload.Workload {
@@ -185,7 +185,7 @@ func TestLaterTurnsRepeatWhatTheEngineSaid(t *testing.T) {
 	})
 }
 
-// A server that answers one request at a time, 20 ms each, cannot hide behind a client that waits for it.
+// A server answers one request at a time, 20 ms each. The measured latencies include the wait for the requests before.
 func TestOpenLoopCountsTheWaitForASlowServer(t *testing.T) {
 	inVirtualTime(t, func(t *bench) {
 		turn := make(chan struct{}, 1)

@@ -207,7 +207,7 @@ func (p *prompter) appendIDs(dst []byte, r *workload.Request) []byte {
 	return append(dst, ']')
 }
 
-// known maps the made-up ids from index from on below the vocabulary's size.
+// known maps the made-up ids in tokens[from:] to ids below the vocabulary's size.
 func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	if p.cfg.Vocabulary > 0 {
 		for i := from; i < len(tokens); i++ {

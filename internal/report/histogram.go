@@ -16,7 +16,7 @@ type Histogram struct {
 	max    int64
 }
 
-// subBits: 128 buckets for each power of two keep percentiles within 0.4 %, below what two seeds differ by.
+// subBits: 128 buckets for each power of two keep percentiles within 0.4 %, which is less than two seeds differ.
 const subBits = 7
 
 func bucketOf(ns int64) int {

@@ -30,9 +30,9 @@ type Answer struct {
 	First     time.Duration // first token
 	End       time.Duration // last token
 	Prompt    int           // tokens
-	Cached    int           // of them, by the engine's own account
-	Loaded    int           // of Cached, from host memory
-	Predicted int           // that the router expected to be cached
+	Cached    int           // cached prompt tokens, by the engine's own account
+	Loaded    int           // how many of Cached came from host memory
+	Predicted int           // prompt tokens that the router expected to be cached
 	Output    int           // tokens
 }
 
@@ -52,7 +52,7 @@ type Recorder struct {
 	workers   []workerTally
 	series    series
 	samples   []Sample
-	every     int // every how many requests one is sampled
+	every     int // one of this many requests is sampled
 	seen      int
 	transfers Transfers
 	handover  Histogram
@@ -73,7 +73,7 @@ type workerTally struct {
 	busy   time.Duration
 }
 
-// NewRecorder returns a recorder of nothing yet.
+// NewRecorder returns an empty recorder.
 func NewRecorder(o Options) *Recorder {
 	if o.SLOs == nil {
 		o.SLOs = DefaultSLOs

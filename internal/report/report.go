@@ -20,7 +20,7 @@ type Report struct {
 	Kind        Kind     `json:"kind"`        //
 	Command     string   `json:"command"`     // the command that repeats it
 	Version     string   `json:"version"`     // of warmpath
-	Interrupted bool     `json:"interrupted"` // interrupted: Runs holds the runs that were done
+	Interrupted bool     `json:"interrupted"` // the command was interrupted: Runs has only the runs that had ended
 	Workload    Workload `json:"workload"`
 	Assumptions []string `json:"assumptions"` // the assumptions behind the numbers, in sentences
 	Runs        []*Run   `json:"runs"`
@@ -59,7 +59,7 @@ type Run struct {
 	Requests Counts  `json:"requests"`
 
 	PromptTokens    int64   `json:"prompt_tokens"`    // of answered requests
-	CachedTokens    int64   `json:"cached_tokens"`    // of them, not computed, over all tiers
+	CachedTokens    int64   `json:"cached_tokens"`    // prompt tokens that were not computed, over all tiers
 	LoadedTokens    int64   `json:"loaded_tokens"`    // of CachedTokens, those read back from host memory
 	PredictedTokens int64   `json:"predicted_tokens"` // expected to be cached by the router; 0 when it does not report it
 	PredictedAbove  int64   `json:"predicted_above"`  // answered requests with more predicted than cached tokens
@@ -83,7 +83,7 @@ type Run struct {
 	Series    Series     `json:"series"`
 	Samples   []Sample   `json:"samples,omitempty"` // single requests for the timeline, evenly drawn
 
-	Wall time.Duration `json:"-"` // it took to compute; not in the JSON form, which is the same on every machine
+	Wall time.Duration `json:"-"` // real time of the computation; not in the JSON form, which is equal on all machines
 }
 
 // Counts is the requests by their outcome.
@@ -177,7 +177,7 @@ type Series struct {
 	Step     float64     `json:"step_s"`
 	Arrivals []float64   `json:"arrivals_per_s"`
 	HitRate  []float64   `json:"hit_rate"` // of requests that got their first token in the step; -1: none
-	TTFT     []float64   `json:"ttft_ms"`  // mean of those; -1: none
+	TTFT     []float64   `json:"ttft_ms"`  // mean of the same requests; -1: none
 	Output   []float64   `json:"output_tokens_per_s"`
 	Ready    []float64   `json:"workers_ready"`
 	Running  [][]float64 `json:"running"` // [worker][step]: requests being computed

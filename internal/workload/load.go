@@ -18,7 +18,7 @@ import (
 type Options struct {
 	// Limit is the number of requests after which reading ends; 0: no limit.
 	Limit int
-	// Seed of the jitter that spreads binned timestamps.
+	// Seed is the seed of the jitter that spreads binned timestamps.
 	Seed uint64
 	// Raw leaves timestamps and order as recorded, without jitter. Published hit rates are for that order.
 	Raw bool

@@ -104,7 +104,8 @@ func TestComponentsOfRAGPulseTakeTheirLengthsFromTheFilesBeside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without the files a text has an equal share of the first prompt in the file that has it. Another may arrive earlier.
+	// Without the files a text has an equal share of the first prompt in the file that has it. Another prompt with the
+	// text may arrive earlier.
 	if got := w.Requests[1].Segments; !cmp.Equal(got, []Segment{{1, 25}, {2, 25}, {3, 25}, {4, 25}}) {
 		t.Errorf("without lengths: %v", got)
 	}

@@ -41,7 +41,7 @@ type Stats struct {
 	Notes    []string `json:"notes"`
 }
 
-// Lengths is a distribution.
+// Lengths describes the distribution of a quantity.
 type Lengths struct {
 	Mean float64 `json:"mean"`
 	P50  float64 `json:"p50"`
