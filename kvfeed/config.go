@@ -36,9 +36,9 @@ type Config struct {
 	// BlockSize is the value of warmpath.Options.BlockSize, in tokens. It only serves a warning: the log has a line when
 	// an engine's blocks are smaller, because the router then uses the smaller size. Default 0: no warning.
 	BlockSize int `yaml:"-"`
-	// ZMQ are the settings of each stream: times, retries, and bounds of memory. The ranks of a worker share PendingBytes
+	// Stream are the settings of each stream: times, retries, and bounds of memory. The ranks of a worker share PendingBytes
 	// and MaxMessage. Default DefaultStreamConfig.
-	ZMQ StreamConfig `yaml:"-"`
+	Stream StreamConfig `yaml:"-"`
 }
 
 // DefaultConfig returns a Config with each default in its field. It means the same as Config{}.
@@ -70,7 +70,7 @@ const (
 
 // wire returns the bounds of one stream: the ranks of a worker share the memory that one worker may take.
 func (c *Config) wire(ranks int) StreamConfig {
-	cfg := c.ZMQ
+	cfg := c.Stream
 	if cfg.PendingBytes <= 0 {
 		cfg.PendingBytes = DefaultStreamConfig.PendingBytes
 	}

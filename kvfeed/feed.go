@@ -58,7 +58,7 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	}
 	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
 	if c.Listen != "" {
-		feed.listener = NewListener(c.Listen, c.ZMQ, feed.accept)
+		feed.listener = NewListener(c.Listen, c.Stream, feed.accept)
 	}
 	return feed
 }

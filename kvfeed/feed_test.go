@@ -105,7 +105,7 @@ func TestRouterThatStartsLateLearnsTheHistory(t *testing.T) {
 		p.Publish(vllm(t, stored(i, 0, 64, 16)))
 	}
 	p.Publish(vllm(t, removed(7, 2, 2)))
-	r := newRig(t, Config{ZMQ: quick})
+	r := newRig(t, Config{Stream: quick})
 	r.fleet.Put(workerURL, followed(p))
 	r.run()
 	r.eventually("exact", r.hasTrust(0, fleet.TrustExact, "complete"))
@@ -134,7 +134,7 @@ func TestRouterThatStartsLateLearnsTheHistory(t *testing.T) {
 func TestWithoutReplayHistoryIsMissingUntilAReset(t *testing.T) {
 	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
 	p.Publish(vllm(t, stored(1, 0, 64, 16)))
-	r := newRig(t, Config{ZMQ: quick})
+	r := newRig(t, Config{Stream: quick})
 	f := followed(p)
 	r.fleet.Put(workerURL, f)
 	r.run()
@@ -158,7 +158,7 @@ func TestEngineThatRestartsIsForgotten(t *testing.T) {
 	for i := range 20 {
 		p.Publish(vllm(t, stored(i, 0, 64, 16)))
 	}
-	r := newRig(t, Config{ZMQ: quick})
+	r := newRig(t, Config{Stream: quick})
 	r.fleet.Put(workerURL, f)
 	r.run()
 	r.eventually("the first engine", func() bool { return r.match(prompt(19, 100)) == 64 })
@@ -189,7 +189,7 @@ func TestRanksAreFollowedApart(t *testing.T) {
 		ranks[i].Publish(wire(t, "vllm-0.32.0", b))
 		f.Events = append(f.Events, fleet.EventSource{Rank: i, Endpoint: ranks[i].Endpoint(), Replay: ranks[i].ReplayEndpoint()})
 	}
-	r := newRig(t, Config{ZMQ: quick})
+	r := newRig(t, Config{Stream: quick})
 	r.fleet.Put(workerURL, f)
 	r.run()
 	for h := range fleet.Holder(2) {
@@ -208,7 +208,7 @@ func TestRanksAreFollowedApart(t *testing.T) {
 func TestFleetThatChangesIsFollowed(t *testing.T) {
 	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
 	p.Publish(vllm(t, stored(1, 0, 128, 32)))
-	r := newRig(t, Config{ZMQ: quick})
+	r := newRig(t, Config{Stream: quick})
 	r.run()
 	f := followed(p)
 	f.BlockSize = 32
@@ -243,14 +243,14 @@ func TestUnreachableEventsAreApproximate(t *testing.T) {
 	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
 	f := followed(p)
 	stop()
-	r := newRig(t, Config{ZMQ: quick})
+	r := newRig(t, Config{Stream: quick})
 	r.fleet.Put(workerURL, f)
 	r.run()
 	r.eventually("approximate", r.hasTrust(0, fleet.TrustApproximate, "cannot be reached"))
 }
 
 func TestEnginesThatDialAreFollowed(t *testing.T) {
-	r := newRig(t, Config{ZMQ: quick, Listen: anyPort})
+	r := newRig(t, Config{Stream: quick, Listen: anyPort})
 	r.run()
 	r.eventually("listening", func() bool { return !strings.HasSuffix(r.feed.ListenEndpoint(), ":0") })
 	f := facts(fleet.EngineVLLM, 16)
@@ -278,7 +278,7 @@ func TestAnEngineThatConnectsReplacesAnEndpointWithoutAnswer(t *testing.T) {
 	dead, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
 	f := followed(dead)
 	stop()
-	r := newRig(t, Config{ZMQ: quick, Listen: anyPort})
+	r := newRig(t, Config{Stream: quick, Listen: anyPort})
 	r.run()
 	r.fleet.Put(workerURL, f)
 	r.eventually("approximate", r.hasTrust(0, fleet.TrustApproximate, "cannot be reached"))
@@ -301,7 +301,7 @@ func TestLossyWireLosesNoBlock(t *testing.T) {
 	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort, Seed: 3})
 	p.DropShare(0.05)
 	p.LoseReplay(0.3)
-	r := newRig(t, Config{ZMQ: quick})
+	r := newRig(t, Config{Stream: quick})
 	r.fleet.Put(workerURL, followed(p))
 	r.run()
 	const n = 2000

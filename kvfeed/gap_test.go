@@ -18,7 +18,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := network.NewMemory()
 		p, _ := publish(t, mockengine.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")})
-		r := newRig(t, Config{ZMQ: StreamConfig{Network: world.Host("10.0.0.1")}})
+		r := newRig(t, Config{Stream: StreamConfig{Dial: world.Host("10.0.0.1").Dial}})
 		r.fleet.Put(workerURL, followed(p))
 		r.run()
 		synctest.Wait()

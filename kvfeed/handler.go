@@ -1,9 +1,10 @@
 package kvfeed
 
 import (
+	"context"
+	"net"
 	"time"
 
-	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
@@ -75,8 +76,10 @@ type StreamConfig struct {
 	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect.
 	BackoffMin time.Duration
 	BackoffMax time.Duration
-	// Network is the network on which engines are dialled or listened for; nil means the machine's.
-	Network network.Network
+	// Dial connects to an engine, and Listen opens the endpoint that engines connect to; nil means package net. The end of
+	// Dial's context ends the attempt, not the connection.
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	Listen func(network, address string) (net.Listener, error)
 }
 
 // DefaultStreamConfig is used where a field of Config is zero.
@@ -145,7 +148,8 @@ func (c StreamConfig) socket() zmtp.Config {
 		MaxPeers:          c.MaxStreams,
 		BackoffMin:        c.BackoffMin,
 		BackoffMax:        c.BackoffMax,
-		Network:           c.Network,
+		Dial:              c.Dial,
+		Listen:            c.Listen,
 	}
 }
 

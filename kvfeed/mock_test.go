@@ -56,7 +56,7 @@ func TestPredictionsEqualWhatEnginesReport(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				r := newRig(t, Config{ZMQ: quick})
+				r := newRig(t, Config{Stream: quick})
 				ctx, cancel := context.WithCancel(t.Context())
 				var running [2]chan error
 				for i := range running {

@@ -154,7 +154,7 @@ func (s *sequence) ask(ctx context.Context, a *attempt) error {
 	defer silence.Stop()
 	socket, err := zmtp.New(zmtp.DEALER, s.replay, zmtp.Config{
 		HandshakeTimeout: s.cfg.ReplayTimeout,
-		Network:          s.cfg.Network,
+		Dial:             s.cfg.Dial,
 		MaxFrame:         s.cfg.MaxMessage,
 		MaxParts:         4,
 		OnConnect: func(p *zmtp.Peer) {

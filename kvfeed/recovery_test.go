@@ -16,7 +16,7 @@ func followedInMemory(t *testing.T, cfg StreamConfig, n int) (*engine, *Subscrib
 	world := network.NewMemory()
 	at := mockengine.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")}
 	e := startEngine(t, "a", at)
-	cfg.Network = world.Host("10.0.0.1")
+	cfg.Dial = world.Host("10.0.0.1").Dial
 	d := newDiary(t)
 	s, _ := subscribe(t, e.source(), cfg, d)
 	synctest.Wait()

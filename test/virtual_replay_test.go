@@ -60,7 +60,7 @@ func (e *engine) follow(rank int) *diary {
 	l := &diary{copies: map[string]int{}, history: map[string][]string{}, doubled: map[string]bool{}}
 	sub := kvfeed.NewSubscriber(fleet.EventSource{
 		Endpoint: fmt.Sprintf("tcp://%s:%d", e.ip, pubPort+rank), Replay: fmt.Sprintf("tcp://%s:%d", e.ip, replay+rank),
-	}, kvfeed.StreamConfig{Network: e.world.client}, l)
+	}, kvfeed.StreamConfig{Dial: e.world.client.Dial}, l)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	_ = sub.Run(ctx)

@@ -100,7 +100,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network), o.Log)
 	events := cfg.Events
 	events.BlockSize = cfg.Routing.BlockSize
-	events.ZMQ.Network = o.Network
+	events.Stream.Dial, events.Stream.Listen = network.Of(o.Network).Dial, network.Of(o.Network).Listen
 	a.kvfeed = kvfeed.New(a.router, events, o.Log)
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
 	a.telemetry = telemetry.New(cfg.Telemetry)

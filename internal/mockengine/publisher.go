@@ -92,15 +92,16 @@ func (p *Publisher) Listen() error {
 	if p.pub != nil {
 		return nil
 	}
+	on := network.Of(p.cfg.Network)
 	pub, err := zmtp.New(zmtp.PUB, p.cfg.Endpoint, zmtp.Config{
-		Bind: !p.cfg.Connect, SendQueue: p.cfg.HWM, SendQueueBytes: 256 << 20, Network: p.cfg.Network,
+		Bind: !p.cfg.Connect, SendQueue: p.cfg.HWM, SendQueueBytes: 256 << 20, Dial: on.Dial, Listen: on.Listen,
 	})
 	if err != nil {
 		return fmt.Errorf("publish events: %w", err)
 	}
 	var router *zmtp.Socket
 	if p.cfg.Replay != "" {
-		router, err = zmtp.New(zmtp.ROUTER, p.cfg.Replay, zmtp.Config{Bind: true, OnMessage: p.Answer, Network: p.cfg.Network})
+		router, err = zmtp.New(zmtp.ROUTER, p.cfg.Replay, zmtp.Config{Bind: true, OnMessage: p.Answer, Listen: on.Listen})
 		if err == nil {
 			err = router.Listen()
 		}

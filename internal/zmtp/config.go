@@ -1,11 +1,11 @@
 package zmtp
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
-
-	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Type is a socket's type.
@@ -49,8 +49,10 @@ type Config struct {
 	// Identity is sent to ROUTER peers; without it they make one up. At most 255 bytes, the first one not zero.
 	Identity string
 
-	// Network is the network on which the endpoint is bound or dialled; nil means the machine's.
-	Network network.Network
+	// Dial and Listen open connections and listeners; nil means package net. The end of Dial's context ends the attempt,
+	// not the connection.
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	Listen func(network, address string) (net.Listener, error)
 
 	// OnMessage receives each message. parts and its bytes are valid only during the call.
 	OnMessage func(p *Peer, parts [][]byte)
@@ -95,6 +97,12 @@ func (c Config) withDefaults(t Type) Config {
 	frame := 64 << 20
 	if t == PUB || t == ROUTER {
 		frame = 64 << 10
+	}
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
+	}
+	if c.Listen == nil {
+		c.Listen = net.Listen
 	}
 	setDefault(&c.MaxFrame, frame)
 	setDefault(&c.MaxMessage, c.MaxFrame)

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Endpoint is the address of a socket: a path for ipc, host and port for tcp.
@@ -133,10 +131,10 @@ func parseEndpoint(text string, bind bool) (endpoint, error) {
 }
 
 // listen opens the endpoint. It replaces the socket file of a process that was killed.
-func (e endpoint) listen(n network.Network) (net.Listener, error) {
-	l, err := n.Listen(e.network, e.address)
+func (e endpoint) listen(open func(network, address string) (net.Listener, error)) (net.Listener, error) {
+	l, err := open(e.network, e.address)
 	if err != nil && e.network == "unix" && e.removeStale() {
-		l, err = n.Listen(e.network, e.address)
+		l, err = open(e.network, e.address)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bind %s: %w", e.text, err)

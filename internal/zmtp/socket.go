@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Socket is one endpoint, dialled or bound, with its peers. Its methods may be called concurrently.
@@ -55,7 +53,7 @@ func New(t Type, text string, cfg Config) (*Socket, error) {
 	s.dial = func(ctx context.Context) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.HandshakeTimeout)
 		defer cancel()
-		return network.Of(cfg.Network).Dial(ctx, e.network, e.address)
+		return s.cfg.Dial(ctx, e.network, e.address)
 	}
 	return s, nil
 }
@@ -83,7 +81,7 @@ func (s *Socket) Listen() error {
 	if !s.cfg.Bind || s.listener != nil {
 		return nil
 	}
-	l, err := s.endpoint.listen(network.Of(s.cfg.Network))
+	l, err := s.endpoint.listen(s.cfg.Listen)
 	s.listener = l
 	return err
 }
