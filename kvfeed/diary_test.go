@@ -26,23 +26,24 @@ var quickStream = StreamConfig{
 	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
 }
 
-// diary is a Handler that checks the contract of Handler, and records all calls.
+// diary is a Handler that checks the contract of its interface, and records all calls.
 type diary struct {
 	t testing.TB
 
-	mu        sync.Mutex
-	next      uint64
-	inside    bool
-	payloads  map[uint64]string // of the current stream
-	messages  int
-	restarts  []string
-	lost      [][2]uint64
-	complete  int
-	connected bool
-	behind    bool
-	errs      []error
-	changed   chan struct{} // capacity 1
-	slow      time.Duration
+	mu         sync.Mutex
+	next       uint64
+	inside     bool
+	payloads   map[uint64]string // of the current stream
+	messages   int
+	restarts   []string
+	lost       [][2]uint64
+	complete   int
+	unnumbered int
+	connected  bool
+	behind     bool
+	errs       []error
+	changed    chan struct{} // capacity 1
+	slow       time.Duration
 }
 
 func newDiary(t testing.TB) *diary {
@@ -107,6 +108,8 @@ func (d *diary) Behind(behind bool) {
 		d.behind = behind
 	})
 }
+
+func (d *diary) Unnumbered() { d.write(func() { d.unnumbered++ }) }
 
 func (d *diary) State(connected bool, err error) {
 	d.write(func() {

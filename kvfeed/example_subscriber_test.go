@@ -16,6 +16,8 @@ type printer struct{ done func() }
 func (p printer) Message(seq uint64, payload []byte) { fmt.Printf("message %d: %s\n", seq, payload) }
 func (p printer) Restarted(why string)               { fmt.Println("restarted:", why) }
 func (p printer) Lost(from, to uint64)               { fmt.Println("lost:", from, to) }
+func (p printer) Behind(bool)                        {}
+func (p printer) Unnumbered()                        { fmt.Println("no sequence numbers") }
 func (p printer) Complete()                          { fmt.Println("complete"); p.done() }
 func (p printer) State(connected bool, _ error)      { fmt.Println("connected:", connected) }
 

@@ -22,7 +22,7 @@ type Feed struct {
 	fleet    *fleet.Fleet
 	config   Config
 	log      *slog.Logger
-	listener *Listener               // nil: none
+	listener *listener               // nil: none
 	used     sync.Map                // place → *atomic.Uint32 of kvevent.Keys
 	extras   sync.Map                // place → *extras
 	present  map[fleet.Holder]uint64 // of the last snapshot, with their workers' incarnations; reconcile's alone
@@ -58,7 +58,7 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	}
 	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
 	if c.Listen != "" {
-		feed.listener = NewListener(c.Listen, c.Stream, feed.accept)
+		feed.listener = newListener(feed)
 	}
 	return feed
 }
@@ -69,7 +69,7 @@ func (feed *Feed) ListenEndpoint() string {
 	if feed.listener == nil {
 		return ""
 	}
-	return feed.listener.Endpoint()
+	return feed.listener.endpoint()
 }
 
 // Scoped notes that a request with this cache_salt and extra_key will be sent to that rank of a worker; "" is none. Call it between
@@ -123,10 +123,10 @@ func (feed *Feed) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	var listening sync.WaitGroup
 	if feed.listener != nil {
-		if err := feed.listener.Listen(); err != nil {
+		if err := feed.listener.open(); err != nil {
 			return fmt.Errorf("listen for KV events: %w", err)
 		}
-		listening.Go(func() { failed <- feed.listener.Run(ctx) })
+		listening.Go(func() { failed <- feed.listener.run(ctx) })
 	}
 	defer listening.Wait()
 	defer feed.stopAll()

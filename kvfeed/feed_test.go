@@ -250,12 +250,10 @@ func TestUnreachableEventsAreApproximate(t *testing.T) {
 }
 
 func TestEnginesThatDialAreFollowed(t *testing.T) {
-	r := newRig(t, Config{Stream: quick, Listen: anyPort})
-	r.run()
-	r.eventually("listening", func() bool { return !strings.HasSuffix(r.feed.ListenEndpoint(), ":0") })
+	r := listening(t)
 	f := facts(fleet.EngineVLLM, 16)
 	r.fleet.Put(workerURL, f)
-	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
+	p, stop := r.dialling("kv@127.0.0.1:8000@m")
 	r.eventually("a live event", func() bool {
 		p.Publish(vllm(t, stored(1, 0, 64, 16)))
 		return r.match(prompt(1, 100)) == 64
@@ -278,23 +276,14 @@ func TestAnEngineThatConnectsReplacesAnEndpointWithoutAnswer(t *testing.T) {
 	dead, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
 	f := followed(dead)
 	stop()
-	r := newRig(t, Config{Stream: quick, Listen: anyPort})
-	r.run()
+	r := listening(t)
 	r.fleet.Put(workerURL, f)
 	r.eventually("approximate", r.hasTrust(0, fleet.TrustApproximate, "cannot be reached"))
-	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: "kv@127.0.0.1:8000@m"})
+	p, _ := r.dialling("kv@127.0.0.1:8000@m")
 	r.eventually("a live event", func() bool {
 		p.Publish(vllm(t, stored(1, 0, 64, 16)))
 		return r.match(prompt(1, 100)) == 64
 	})
-}
-
-func TestListenerThatCannotListenIsAnError(t *testing.T) {
-	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
-	r := newRig(t, Config{Listen: p.Endpoint()})
-	if err := r.feed.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for KV events") {
-		t.Errorf("error %v", err)
-	}
 }
 
 func TestLossyWireLosesNoBlock(t *testing.T) {

@@ -8,43 +8,36 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// Handler receives one stream. Its methods are called one at a time, in order, and never after Run has returned. They
-// may block; this slows the stream down. If it lasts, the engine drops messages, and the stream sees a gap. They must
-// not wait for Run to return.
+// Handler receives one stream. Its methods are called one at a time, in order, and never after Run has returned. A
+// method may block, which slows the stream down: if this lasts, the engine drops messages, and the stream has a gap. A
+// method must not wait for Run to return.
 type Handler interface {
-	// Message is the next message of the stream. Sequence numbers have no gap except those that Restarted and Lost
+	// Message receives the next message of the stream. Sequence numbers have no gap except those that Restarted and Lost
 	// report. payload is valid only during the call.
 	Message(seq uint64, payload []byte)
-	// Restarted says that the engine's stream began again: the handler forgets all it knows of this holder. The new
-	// stream follows from sequence number 0, or from n after Lost(0, n).
+	// Restarted reports that the engine's stream began again: the handler forgets all that it knows of this engine. The
+	// new stream begins with sequence number 0, or with n after Lost(0, n).
 	Restarted(why string)
-	// Lost says that the messages [from, to) are gone: the history is incomplete from here on, so the handler forgets
-	// and learns again. If their number is unknown (a disconnect without a replay endpoint), to equals from.
+	// Lost reports that the messages [from, to) are lost. They may have removed any block, so the handler forgets all that
+	// it knows and learns again. to equals from if the number of lost messages is unknown, as after a disconnect from an
+	// engine without a replay endpoint.
 	Lost(from, to uint64)
-	// Complete says that the history is whole from sequence number 0 up to now. It is called again after each reconnect
-	// and each filled gap.
+	// Behind(true) reports that messages are missing, or may be missing: on a new connection, and when a gap is seen.
+	// While the stream is behind, it keeps later messages back, so that blocks that they remove still count as cached.
+	// Behind(false) and Complete end this.
+	Behind(behind bool)
+	// Complete reports that the history is whole: every message from sequence number 0 on was received. It is called
+	// again after each reconnect and each filled gap.
 	Complete()
-	// State says that the connection to Endpoint came up, went down, or could not be made. err is nil if connected.
+	// Unnumbered reports that the following messages carry no sequence numbers: Message gets a count instead. Then the
+	// stream cannot notice lost messages, nothing is replayed, and Complete is not called. Unnumbered is called once on
+	// each such connection, after Lost and before the first message.
+	Unnumbered()
+	// State reports that the connection was made (err is nil), was lost, or could not be made.
 	State(connected bool, err error)
 }
 
-// Unnumbered is an optional ability of a [Handler].
-type Unnumbered interface {
-	// Unnumbered says that the following messages carry no sequence numbers: the numbers given to Message only count
-	// them. Lost messages are not noticed, and nothing can be replayed. It is called once on each such connection, after
-	// Lost and before the first message. Complete is not called then.
-	Unnumbered()
-}
-
-// CatchUp is an optional ability of a [Handler].
-type CatchUp interface {
-	// Behind(true) says that messages of the engine are missing or may be missing: on a new connection, and from the
-	// moment when a gap is seen. While the stream is behind, it keeps later messages back, so that blocks that they
-	// remove still count as cached. Behind(false) and Complete end this.
-	Behind(behind bool)
-}
-
-// Config are the settings of a Subscriber or a Listener. The zero value of a field means its value in DefaultStreamConfig.
+// StreamConfig are the settings of one stream. The zero value of a field means its value in [DefaultStreamConfig].
 type StreamConfig struct {
 	// ReplayTimeout is the silence after which a replay counts as ended without its end marker.
 	ReplayTimeout time.Duration
@@ -71,7 +64,7 @@ type StreamConfig struct {
 	HeartbeatTimeout  time.Duration
 	// MaxMessage is the largest message accepted, in bytes, over all its frames.
 	MaxMessage int
-	// MaxStreams bounds the streams a Listener follows at a time.
+	// MaxStreams bounds the streams of engines that connect to [Config.Listen].
 	MaxStreams int
 	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect.
 	BackoffMin time.Duration
@@ -82,7 +75,7 @@ type StreamConfig struct {
 	Listen func(network, address string) (net.Listener, error)
 }
 
-// DefaultStreamConfig is used where a field of Config is zero.
+// DefaultStreamConfig has the value that is used where a field of a StreamConfig is zero.
 var DefaultStreamConfig = StreamConfig{
 	// A vLLM publisher looks for replay requests every 100 ms when idle and between batches when busy.
 	ReplayTimeout: 3 * time.Second,

@@ -112,24 +112,25 @@ func TestAFrozenRealEngineIsNoticedAndFollowedAgain(t *testing.T) {
 	d.expectPayloads("a", 0, n)
 }
 
-func TestARealEngineConnectsToOurListener(t *testing.T) {
-	replay := nobody(t)
-	g := &accepted{t: t, replay: replay, diaries: make(map[Origin]*diary)}
-	l := NewListener("ipc://"+filepath.Join(t.TempDir(), "s"), quickStream, g.accept)
-	if err := l.Listen(); err != nil {
-		t.Fatal(err)
+func TestARealEngineThatDialsIsFollowed(t *testing.T) {
+	r := newRig(t, Config{Stream: quick, Listen: "ipc://" + filepath.Join(t.TempDir(), "s")})
+	r.fleet.Put("http://a:1", facts(fleet.EngineVLLM, 16))
+	r.run()
+	p, _ := realEngine(t, "a", fleet.EventSource{Endpoint: r.feed.ListenEndpoint(), Replay: nobody(t)}, "1000", "topic", "connect")
+	var n uint64
+	r.eventually("a message", func() bool {
+		n = order(t, p, "publish", 1)
+		return r.hasTrust(0, fleet.TrustExact, "")()
+	})
+	before, _ := r.stats("http://a:1", 0)
+	n += 100
+	if got := order(t, p, "publish", 100); got != n {
+		t.Fatalf("next is %d, want %d", got, n)
 	}
-	runUntilStopped(t, l.Run)
-	p, _ := realEngine(t, "a", fleet.EventSource{Endpoint: l.Endpoint(), Replay: replay}, "1000", "topic", "connect")
-	for deadline := time.Now().Add(patience); l.Stats().Streams == 0 && time.Now().Before(deadline); {
-		order(t, p, "publish", 1)
-	}
-	n := order(t, p, "publish", 100)
-	d := g.find("a:1", "m", 1)[0]
-	d.awaitSeen(n)
-	d.awaitComplete(1)
-	d.expect(0)
-	d.expectPayloads("a", 0, n)
+	r.eventually("all messages", func() bool {
+		st, _ := r.stats("http://a:1", 0)
+		return st.Sequence == n-1 && st.Lost == before.Lost && st.Cleared == st.Messages
+	})
 }
 
 func TestARealSubscriberFollowsOurPublisher(t *testing.T) {

@@ -3,208 +3,328 @@ package kvfeed
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/zmtp"
+	"github.com/warmpath/warmpath/kvevent"
 )
 
-// topicPrefix is the beginning of the topics that a Listener reads; llm-d and AIBrix use the same form.
+// topicPrefix is the beginning of the topics that a listener reads. llm-d and AIBrix use the same form.
 const topicPrefix = "kv@"
 
 // maxTopic bounds a topic, in bytes.
 const maxTopic = 1024
 
-// Origin is the engine of a stream, as its topic `kv@<host:port>@<model>` names it.
-type Origin struct {
-	Topic   string // the topic as sent
-	Address string // host:port of the engine's HTTP server, or its name
-	Model   string
-	Peer    string // the remote address of the connection
+// origin is the engine of a stream, as its topic `kv@<host:port>@<model>` names it.
+type origin struct {
+	topic   string // as sent
+	address string // host:port of the engine's HTTP server, or its host
+	model   string
 }
 
-// ParseTopic reads `kv@<host:port>@<model>`. The model may itself contain "@".
-func ParseTopic(topic string) (Origin, error) {
+// parseTopic reads `kv@<host:port>@<model>`. The model may itself contain "@".
+func parseTopic(topic string) (origin, error) {
 	rest, ok := strings.CutPrefix(topic, topicPrefix)
 	address, model, ok2 := strings.Cut(rest, "@")
 	if !ok || !ok2 || address == "" || model == "" {
-		return Origin{}, fmt.Errorf("parse topic %q: want kv@<host:port>@<model>", topic)
+		return origin{}, fmt.Errorf("parse topic %q: want kv@<host:port>@<model>", topic)
 	}
-	return Origin{Topic: topic, Address: address, Model: model}, nil
+	return origin{topic, address, model}, nil
 }
 
-// Accept decides about a new stream. A stream is one topic of one connection. So every data-parallel rank has its own,
-// although their topics are equal; the rank is in the payload. A nil Handler refuses the stream. replay is the engine's
-// replay endpoint, empty for none. A disconnect ends the stream; a reconnect begins a new one. Accept may be called
-// concurrently, and so may the handlers of different streams.
-type Accept func(o Origin) (h Handler, replay string)
-
-// Listener binds one SUB endpoint that many engines connect to. Listen, Endpoint, Run and Stats may be called
-// concurrently.
-type Listener struct {
-	cfg      StreamConfig
-	endpoint string
-	accept   Accept
+// listener binds the endpoint of [Config.Listen], which engines connect to.
+type listener struct {
+	feed   *Feed
+	config StreamConfig
 
 	mu      sync.Mutex // guards the fields below
 	socket  *zmtp.Socket
-	ctx     context.Context // Run's
-	links   map[*zmtp.Peer]*link
-	streams int
-	refused uint64
+	ended   <-chan struct{}                     // closed when Run's context ends
+	links   map[*zmtp.Peer]map[string]*incoming // by connection and topic; a nil stream is refused
+	streams int                                 // streams of all connections that are not refused
+	warned  time.Time                           // when a refused topic was last logged
 }
 
-// link is one engine's connection.
-type link struct {
-	streams map[string]*sequence // by topic; nil: refused. Only the peer's callbacks use it.
-	cancel  context.CancelFunc
-	ctx     context.Context
-	work    sync.WaitGroup // recoveries
+func newListener(feed *Feed) *listener {
+	return &listener{feed: feed, config: feed.config.Stream.withDefaults(), links: map[*zmtp.Peer]map[string]*incoming{}}
 }
 
-// ListenerStats is a snapshot of a Listener.
-type ListenerStats struct {
-	Peers   int
-	Streams int    // followed now
-	Refused uint64 // messages of topics that are invalid, were not accepted, or exceed MaxStreams
-}
-
-// NewListener returns a Listener on endpoint, "tcp://*:5557" for example. It starts nothing.
-func NewListener(endpoint string, cfg StreamConfig, accept Accept) *Listener {
-	return &Listener{cfg: cfg.withDefaults(), endpoint: endpoint, accept: accept, links: make(map[*zmtp.Peer]*link)}
-}
-
-// Listen opens the endpoint, so that Endpoint is known before Run. Run must follow, since it closes the endpoint; it
-// calls Listen itself if that was not called.
-func (l *Listener) Listen() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.socket != nil {
-		return nil
-	}
-	cfg := l.cfg.socket()
-	cfg.Bind = true
-	cfg.Topics = []string{topicPrefix}
-	cfg.OnConnect = l.connect
-	cfg.OnMessage = l.receive
-	cfg.OnDisconnect = l.disconnect
-	socket, err := zmtp.New(zmtp.SUB, l.endpoint, cfg)
+// open opens the endpoint. run must follow: it closes the endpoint.
+func (l *listener) open() error {
+	config := l.config.socket()
+	config.Bind = true
+	config.Topics = []string{topicPrefix}
+	config.OnConnect = l.connect
+	config.OnMessage = l.receive
+	config.OnDisconnect = l.disconnect
+	socket, err := zmtp.New(zmtp.SUB, l.feed.config.Listen, config)
 	if err == nil {
 		err = socket.Listen()
 	}
 	if err != nil {
-		return fmt.Errorf("listen for events: %w", err)
+		return err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.socket = socket
 	return nil
 }
 
-// Endpoint returns the endpoint, after Listen with its real port in place of 0 or *.
-func (l *Listener) Endpoint() string {
+// endpoint returns the endpoint, with its real port after open.
+func (l *listener) endpoint() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.socket == nil {
-		return l.endpoint
+		return l.feed.config.Listen
 	}
 	return l.socket.Endpoint()
 }
 
-// Run accepts engines until ctx ends; that is no error. An endpoint that cannot be bound is an error. It may be called
-// once.
-func (l *Listener) Run(ctx context.Context) error {
-	if err := l.Listen(); err != nil {
-		return err
-	}
+// run accepts engines until ctx ends; that is no error.
+func (l *listener) run(ctx context.Context) error {
 	l.mu.Lock()
-	l.ctx = ctx
+	l.ended = ctx.Done()
 	l.mu.Unlock()
 	return l.socket.Run(ctx)
 }
 
-// Stats returns the sequenceCounters.
-func (l *Listener) Stats() ListenerStats {
+func (l *listener) connect(p *zmtp.Peer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ListenerStats{len(l.links), l.streams, l.refused}
+	l.links[p] = map[string]*incoming{}
 }
 
-func (l *Listener) connect(p *zmtp.Peer) {
+func (l *listener) receive(p *zmtp.Peer, parts [][]byte) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	k := &link{streams: make(map[string]*sequence)}
-	k.ctx, k.cancel = context.WithCancel(l.ctx)
-	l.links[p] = k
-}
-
-func (l *Listener) receive(p *zmtp.Peer, parts [][]byte) {
-	l.mu.Lock()
-	k := l.links[p]
+	link := l.links[p] // only the callbacks of its connection use it, one at a time
 	l.mu.Unlock()
-	s, known := k.streams[string(parts[0])]
+	in, known := link[string(parts[0])]
 	if !known {
-		s = l.open(k, p, string(parts[0]))
+		in = l.begin(link, string(parts[0]), p.Name())
 	}
-	if s == nil {
-		l.mu.Lock()
-		l.refused++
-		l.mu.Unlock()
-		return
+	if in != nil {
+		in.receive(parts)
 	}
-	s.receive(parts)
 }
 
-// open begins the stream of a topic that is new on its connection.
-func (l *Listener) open(k *link, p *zmtp.Peer, topic string) *sequence {
-	o, err := ParseTopic(topic)
+// begin begins the stream of a topic that is new on its connection. It returns nil if the stream is refused.
+func (l *listener) begin(link map[string]*incoming, topic, peer string) *incoming {
+	if len(link) >= l.config.MaxStreams || len(topic) > maxTopic {
+		return nil // not remembered: the memory of a connection is bounded
+	}
+	from, err := parseTopic(topic)
+	if err == nil && !l.count(1) {
+		return nil // tried again with the next message
+	}
+	if err != nil {
+		l.warn("KV events of an engine that dialled us are refused", "peer", peer, "error", err)
+		link[topic] = nil
+		return nil
+	}
+	in := &incoming{feed: l.feed, origin: from, peer: peer}
+	link[topic] = in
+	return in
+}
+
+// warn writes a warning unless one was written lately.
+func (l *listener) warn(msg string, args ...any) {
+	now := time.Now()
 	l.mu.Lock()
-	full := err != nil || len(topic) > maxTopic || l.streams >= l.cfg.MaxStreams || len(k.streams) >= l.cfg.MaxStreams
-	if !full {
-		l.streams++
+	late := now.Sub(l.warned) >= warnEvery
+	if late {
+		l.warned = now
 	}
 	l.mu.Unlock()
-	if full {
-		return nil
+	if late {
+		l.feed.log.Warn(msg, args...)
 	}
-	o.Peer = p.Name()
-	h, replay := l.accept(o)
-	if h == nil {
-		k.streams[topic] = nil
-		l.forget(1)
-		return nil
-	}
-	s := newSequence(l.cfg, replay, h)
-	k.streams[topic] = s
-	s.connect()
-	if replay != "" {
-		k.work.Go(func() { s.recover(k.ctx) })
-	}
-	return s
 }
 
-func (l *Listener) forget(streams int) {
+// count adds n streams. It returns false if that exceeds MaxStreams.
+func (l *listener) count(n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.streams -= streams
+	if n > 0 && l.streams >= l.config.MaxStreams {
+		return false
+	}
+	l.streams += n
+	return true
 }
 
-func (l *Listener) disconnect(p *zmtp.Peer, err error) {
+func (l *listener) disconnect(p *zmtp.Peer, err error) {
 	l.mu.Lock()
-	k := l.links[p]
+	link := l.links[p]
 	delete(l.links, p)
-	stopping := l.ctx.Err() != nil
+	ended := l.ended
 	l.mu.Unlock()
-	k.cancel()
-	k.work.Wait()
-	open := 0
-	for _, s := range k.streams {
-		if s == nil {
+	for _, in := range link {
+		if in == nil {
 			continue
 		}
-		open++
-		if !stopping {
-			s.replay = "" // the recovery has ended, so that later messages are lost
-			s.disconnect(err)
+		l.count(-1)
+		select {
+		case <-ended: // the feed ends, and the index keeps its content
+		default:
+			in.disconnect(err)
 		}
 	}
-	l.forget(open)
+}
+
+// incoming is one stream of an engine that connected to the router: one topic of one connection. The topic names the
+// worker, and the first message that can be decoded shows the rank: every rank has a connection of its own, and their
+// topics may be equal. Messages that come before the holder is known are dropped. The sequence then begins with a later
+// number, so that the dropped messages count as lost.
+type incoming struct {
+	feed *Feed
+	origin
+	peer string
+
+	mu       sync.Mutex // guards what follows: the connection's goroutine receives, and the feed may end the stream
+	follower *follower  // nil: the holder is not known
+	sequence *sequence  // of the follower
+}
+
+// receive takes a live message.
+func (in *incoming) receive(parts [][]byte) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.follower != nil && in.follower.closed() {
+		in.follower = nil // the fleet changed: the stream may belong to another holder now
+	}
+	if in.follower == nil && !in.adopt(parts) {
+		return
+	}
+	in.sequence.receive(parts)
+}
+
+// adopt finds the holder of this stream and makes it the holder's. in.mu is held.
+func (in *incoming) adopt(parts [][]byte) bool {
+	feed := in.feed
+	snap := feed.fleet.Snapshot()
+	w := workerAt(snap, in.address)
+	if w == nil {
+		return false
+	}
+	_, payload, err := parseLive(parts)
+	if err != nil {
+		payload, _ = parseUnnumbered(parts)
+	}
+	var d kvevent.Decoder
+	var batch kvevent.Batch
+	if err := d.Decode(payload, &batch); err != nil {
+		return false
+	}
+	h, ok := w.Rank(batch.Rank)
+	if single := w.Facts.Ranks == 1; !batch.HasRank || single {
+		h, ok = w.Holders[0], single
+	}
+	if !ok || feed.router.Generation(h) == 0 {
+		return false
+	}
+	s := feed.newStream(w, h, fleet.EventSource{Endpoint: "bound " + in.peer, Topic: in.topic})
+	s.model = in.model
+	if _, known := snap.Pool(s.model); !known {
+		s.model = ""
+	}
+	sequence := newSequence(feed.config.wire(s.ranks).withDefaults(), "", s)
+	s.wire = sequence.snapshot
+	f := &follower{stream: s, done: make(chan struct{}), bound: true}
+	f.stop = func() {
+		s.closing.Store(true)
+		// This waits until the present message is applied: nothing may be stored after the holder is forgotten.
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		f.close()
+	}
+	if !feed.take(f) {
+		return false
+	}
+	in.follower, in.sequence = f, sequence
+	sequence.connect()
+	s.log.Info("following KV events of an engine that dialled us", "topic", in.topic, "peer", in.peer)
+	return true
+}
+
+// disconnect ends the stream with its connection. The engine's next connection begins a stream without history.
+func (in *incoming) disconnect(err error) {
+	in.mu.Lock()
+	f := in.follower
+	in.follower = nil
+	if f == nil || f.closed() { // the holder is not known, or the feed gave it to another stream
+		in.mu.Unlock()
+		return
+	}
+	f.close()
+	in.mu.Unlock()
+	in.feed.end(f, fmt.Sprintf("the engine's connection ended: %v", err))
+	in.feed.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")
+}
+
+// take makes f the holder's stream, unless the holder already has a working one. A stream whose endpoint was never
+// reached does not count: older engines do not report that they connect to the router, so the feed dials their default
+// port.
+func (feed *Feed) take(f *follower) bool {
+	feed.mu.Lock()
+	old := feed.streams[f.holder]
+	feed.mu.Unlock()
+	if old != nil {
+		old.mu.Lock()
+		up := old.everUp
+		old.mu.Unlock()
+		if old.bound || up {
+			return false
+		}
+		feed.end(old, "the engine dialled us")
+	}
+	feed.mu.Lock()
+	defer feed.mu.Unlock()
+	if feed.streams[f.holder] != nil {
+		return false
+	}
+	feed.streams[f.holder] = f
+	return true
+}
+
+// closed reports whether all goroutines of the stream have ended.
+func (f *follower) closed() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// close ends the follower of an incoming stream, whose lock is held.
+func (f *follower) close() {
+	if !f.closed() {
+		close(f.done)
+	}
+}
+
+// workerAt returns the worker with that host and port. If there is none, it returns the only worker at that host.
+func workerAt(snap *fleet.Snapshot, address string) *fleet.Worker {
+	var byHost *fleet.Worker
+	several := false
+	for _, w := range snap.Workers() {
+		u, err := url.Parse(w.URL)
+		if err != nil {
+			continue
+		}
+		if u.Host == address {
+			return w
+		}
+		if u.Hostname() == address {
+			several = byHost != nil
+			byHost = w
+		}
+	}
+	if several {
+		return nil
+	}
+	return byHost
 }

@@ -1,160 +1,169 @@
 package kvfeed
 
 import (
-	"fmt"
-	"net"
-	"sync"
+	"strings"
 	"testing"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/kvevent"
 )
 
-func listenSilently(t *testing.T, path string) {
-	t.Helper()
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-}
-
 func TestTopicsOfEngines(t *testing.T) {
-	for topic, want := range map[string]Origin{
-		"kv@10.0.0.7:8000@meta/llama": {Address: "10.0.0.7:8000", Model: "meta/llama"},
-		"kv@[fd00::1]:8000@m@v1":      {Address: "[fd00::1]:8000", Model: "m@v1"},
-		"kv@pod-1@m":                  {Address: "pod-1", Model: "m"},
+	for topic, want := range map[string]origin{
+		"kv@10.0.0.7:8000@meta/llama": {address: "10.0.0.7:8000", model: "meta/llama"},
+		"kv@[fd00::1]:8000@m@v1":      {address: "[fd00::1]:8000", model: "m@v1"},
+		"kv@pod-1@m":                  {address: "pod-1", model: "m"},
 	} {
-		want.Topic = topic
-		if got, err := ParseTopic(topic); err != nil || got != want {
-			t.Errorf("ParseTopic(%q) = %+v, %v", topic, got, err)
+		want.topic = topic
+		if got, err := parseTopic(topic); err != nil || got != want {
+			t.Errorf("parseTopic(%q) = %+v, %v", topic, got, err)
 		}
 	}
 	for _, topic := range []string{"", "kv@", "kv@a", "kv@@m", "kv@a@", "kw@a@m", "kv-events"} {
-		if _, err := ParseTopic(topic); err == nil {
-			t.Errorf("ParseTopic(%q) accepted", topic)
+		if _, err := parseTopic(topic); err == nil {
+			t.Errorf("parseTopic(%q) accepted", topic)
 		}
 	}
 }
 
-// accepted collects the streams that a Listener opens.
-type accepted struct {
-	t       *testing.T
-	replay  string
-	mu      sync.Mutex
-	diaries map[Origin]*diary
-}
-
-func (g *accepted) accept(o Origin) (Handler, string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if o.Model == "unwanted" {
-		return nil, ""
-	}
-	d := newDiary(g.t)
-	g.diaries[o] = d
-	return d, g.replay
-}
-
-// find waits for the n-th stream with that address and model.
-func (g *accepted) find(address, model string, n int) []*diary {
-	g.t.Helper()
-	var found []*diary
-	eventually(g.t, fmt.Sprintf("%d streams of %s %s", n, address, model), func() bool {
-		found = nil
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		for o, d := range g.diaries {
-			if o.Address == address && o.Model == model && o.Peer != "" {
-				found = append(found, d)
-			}
-		}
-		return len(found) == n
-	})
-	return found
-}
-
-func startListener(t *testing.T, replay string) (*Listener, *accepted, func()) {
+// listening returns a rig whose feed runs and listens for engines.
+func listening(t *testing.T) *rig {
 	t.Helper()
-	g := &accepted{t: t, replay: replay, diaries: make(map[Origin]*diary)}
-	l := NewListener("tcp://127.0.0.1:0", quickStream, g.accept)
-	if err := l.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	return l, g, runUntilStopped(t, l.Run)
+	r := newRig(t, Config{Stream: quick, Listen: anyPort})
+	r.run()
+	r.eventually("listening", func() bool { return !strings.HasSuffix(r.feed.ListenEndpoint(), ":0") })
+	return r
 }
 
-func TestManyEnginesConnectToOneListener(t *testing.T) {
-	l, g, _ := startListener(t, "")
-	var engines []*engine
-	for i := range 5 {
-		topic := fmt.Sprintf("kv@10.0.0.%d:8000@m", i/2) // two ranks share an address
-		e := startEngine(t, fmt.Sprint(i), mockengine.PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})
-		e.untilHeard(t)
-		e.publish(100)
-		engines = append(engines, e)
-	}
-	for i, ranks := range []int{2, 2, 1} {
-		for _, d := range g.find(fmt.Sprintf("10.0.0.%d:8000", i), "m", ranks) {
-			d.await("100 messages", func() bool { return d.messages >= 100 })
+// dialling returns a publisher that connects to the rig's feed with this topic, and a function that disconnects it.
+func (r *rig) dialling(topic string) (p *mockengine.Publisher, stop func()) {
+	r.t.Helper()
+	return publish(r.t.(*testing.T), mockengine.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: topic})
+}
+
+// stats returns the statistics of a rank's stream; ok is false if it is not followed.
+func (r *rig) stats(worker string, rank int) (st Stats, ok bool) {
+	for _, st := range r.feed.Stats() {
+		if st.Worker == worker && st.Rank == rank {
+			return st, true
 		}
 	}
-	if st := l.Stats(); st.Peers != 5 || st.Streams != 5 || st.Refused != 0 {
-		t.Errorf("stats %+v", st)
-	}
-	// The last one goes and comes back as a new stream.
-	last := engines[4]
-	d := g.find("10.0.0.2:8000", "m", 1)[0]
-	n := last.Stats().Published
-	d.awaitSeen(n)
-	last.stop()
-	d.await("the end", func() bool { return !d.connected })
-	d.mu.Lock()
-	if end := d.lost[len(d.lost)-1]; end != [2]uint64{n, n} {
-		t.Errorf("lost %v", d.lost)
-	}
-	d.mu.Unlock()
-	e := startEngine(t, "new", mockengine.PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: "kv@10.0.0.2:8000@m"})
-	e.untilHeard(t)
-	g.find("10.0.0.2:8000", "m", 2)
+	return Stats{}, false
 }
 
-func TestAListenersStreamsAreReplayed(t *testing.T) {
-	e := mockengine.NewPublisher(mockengine.PublisherConfig{Endpoint: nobody(t), Replay: "tcp://127.0.0.1:0", Connect: true, Topic: "kv@a:1@m"})
-	if err := e.Listen(); err != nil {
-		t.Fatal(err)
+func TestEachRankThatDialsIsFollowed(t *testing.T) {
+	r := listening(t)
+	type place struct {
+		worker, topic string
+		rank          int
 	}
-	g := &accepted{t: t, replay: e.ReplayEndpoint(), diaries: make(map[Origin]*diary)}
-	l := NewListener(e.Endpoint(), quickStream, g.accept)
-	stop := runUntilStopped(t, l.Run)
-	p := &engine{e, mockengine.PublisherConfig{}, "a", runUntilStopped(t, e.Run)}
-	p.publish(100)
-	p.untilHeard(t)
-	d := g.find("a:1", "m", 1)[0]
-	d.awaitComplete(1)
-	p.publish(10)
-	d.awaitSeen(p.Stats().Published)
-	d.expect(0)
-	d.expectPayloads("a", 0, p.Stats().Published)
+	places := []place{
+		{"http://10.0.0.1:8000", "kv@10.0.0.1:8000@m", 0},
+		{"http://10.0.0.1:8000", "kv@10.0.0.1:8000@m", 1}, // the ranks of a worker have one topic
+		{"http://10.0.0.2:8000", "kv@10.0.0.2@m", 0},      // its host alone
+	}
+	f := facts(fleet.EngineVLLM, 16)
+	r.fleet.Put(places[2].worker, f)
+	f.Ranks = 2
+	r.fleet.Put(places[0].worker, f)
+	var stop func()
+	for i, at := range places {
+		var p *mockengine.Publisher
+		p, stop = r.dialling(at.topic)
+		send := func(e kvevent.Event) {
+			p.Publish(wire(t, "vllm-0.32.0", &kvevent.Batch{HasRank: true, Rank: at.rank, Events: []kvevent.Event{e}}))
+		}
+		r.eventually("a message", func() bool {
+			send(kvevent.Event{Kind: kvevent.Cleared, Group: -1})
+			st, _ := r.stats(at.worker, at.rank)
+			return st.Cleared > 0
+		})
+		for n := range i + 1 {
+			send(stored(n, 0, 32, 16))
+		}
+		r.eventually("its blocks", func() bool {
+			st, _ := r.stats(at.worker, at.rank)
+			return st.Stored == uint64(i+1) && st.Connected && st.Trust == fleet.TrustExact
+		})
+	}
 	stop()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.connected || len(d.lost) != 0 {
-		t.Error("the end of the listener is taken for the end of the stream")
+	last := places[2]
+	r.eventually("the end", func() bool { _, ok := r.stats(last.worker, last.rank); return !ok })
+	p, _ := r.dialling(last.topic)
+	r.eventually("a new connection", func() bool {
+		p.Publish(vllm(t, stored(1, 0, 32, 16)))
+		st, ok := r.stats(last.worker, last.rank)
+		return ok && st.Stored > 0
+	})
+}
+
+// What the sequence of an engine that dials counts, is shown as for other engines.
+func TestMessagesThatAnEngineThatDialsLosesAreCounted(t *testing.T) {
+	r := listening(t)
+	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	p, _ := r.dialling("kv@127.0.0.1:8000@m")
+	r.eventually("a message", func() bool {
+		p.Publish(vllm(t, stored(1, 0, 32, 16)))
+		st, ok := r.stats(workerURL, 0)
+		return ok && st.Stored > 0
+	})
+	before, _ := r.stats(workerURL, 0)
+	p.DropNext(2)
+	for range 3 {
+		p.Publish(vllm(t, stored(2, 0, 32, 16)))
+	}
+	r.eventually("the loss", func() bool {
+		st, _ := r.stats(workerURL, 0)
+		return st.Gaps == before.Gaps+1 && st.Lost == before.Lost+2
+	})
+	r.trust(0, fleet.TrustDegraded, "are lost")
+	if r.match(prompt(1, 48)) != 0 || r.match(prompt(2, 48)) != 32 {
+		t.Error("the blocks from before the loss are not forgotten, or those after it are not known")
 	}
 }
 
-func TestAListenerRefusesStreams(t *testing.T) {
-	l, g, _ := startListener(t, "")
-	for _, topic := range []string{"kv@a:1@unwanted", "kv@nonsense"} {
-		e := startEngine(t, "a", mockengine.PublisherConfig{Endpoint: l.Endpoint(), Connect: true, Topic: topic})
-		e.untilHeard(t)
-		e.publish(1)
+// An engine may publish before its worker is in the fleet, and while the worker changes. The messages of that time are
+// missing.
+func TestMessagesThatCameBeforeTheWorkerWasKnownAreMissing(t *testing.T) {
+	r := listening(t)
+	p, _ := r.dialling("kv@127.0.0.1:8000@m")
+	p.DropNext(1) // with message 0, the history would be whole if the worker were known in time
+	r.eventually("a subscription", func() bool {
+		p.Publish(vllm(t, stored(1, 0, 32, 16)))
+		return p.Stats().Sent > 3
+	})
+	f := facts(fleet.EngineVLLM, 16)
+	for _, version := range []string{"0.32.0", "0.33.0"} {
+		f.Version = version
+		r.fleet.Put(workerURL, f)
+		r.eventually("a message after version "+version, func() bool {
+			p.Publish(vllm(t, stored(2, 0, 32, 16)))
+			st, ok := r.stats(workerURL, 0)
+			return ok && st.Stored > 0 && r.match(prompt(2, 48)) == 32
+		})
+		r.eventually("degraded", r.hasTrust(0, fleet.TrustDegraded, "history before message"))
 	}
-	eventually(t, "four messages are refused", func() bool { return l.Stats().Refused >= 4 })
-	if st := l.Stats(); st.Refused < 4 || st.Streams != 0 || len(g.diaries) != 0 {
-		t.Errorf("stats %+v, %d streams", st, len(g.diaries))
+}
+
+func TestATopicThatNamesNoWorkerIsLoggedOnce(t *testing.T) {
+	r := listening(t)
+	p, _ := r.dialling("kv@nonsense")
+	r.eventually("several messages", func() bool {
+		p.Publish(vllm(t, stored(1, 0, 32, 16)))
+		return p.Stats().Sent > 5 && strings.Contains(r.log.String(), `kv@nonsense`)
+	})
+	if n := strings.Count(r.log.String(), "KV events of an engine that dialled us are refused"); n != 1 || len(r.feed.Stats()) != 0 {
+		t.Errorf("%d warnings, streams %+v", n, r.feed.Stats())
 	}
-	if err := NewListener("tcp://nowhere", StreamConfig{}, g.accept).Run(t.Context()); err == nil {
-		t.Error("a bad endpoint is accepted")
+}
+
+func TestListenerThatCannotListenIsAnError(t *testing.T) {
+	p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
+	for _, endpoint := range []string{p.Endpoint(), "tcp://nowhere"} {
+		r := newRig(t, Config{Listen: endpoint})
+		if err := r.feed.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for KV events") {
+			t.Errorf("%s: error %v", endpoint, err)
+		}
 	}
 }

@@ -202,9 +202,7 @@ func (s *sequence) count(payload []byte) {
 		s.stopReplay()
 		s.pending.forget()
 		s.h.Lost(s.next, s.next)
-		if h, ok := s.h.(Unnumbered); ok {
-			h.Unnumbered()
-		}
+		s.h.Unnumbered()
 	}
 	s.deliver(s.next, payload, true)
 }
@@ -341,9 +339,7 @@ func (s *sequence) settle() {
 	if behind {
 		s.recovering = time.Now()
 	}
-	if h, ok := s.h.(CatchUp); ok {
-		h.Behind(behind)
-	}
+	s.h.Behind(behind)
 }
 
 // overdue reports whether the present recovery exceeds RecoveryTime. s.mu is held.

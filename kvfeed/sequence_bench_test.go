@@ -14,7 +14,9 @@ type counter struct{ messages, bytes int }
 func (c *counter) Message(_ uint64, payload []byte) { c.messages++; c.bytes += len(payload) }
 func (c *counter) Restarted(string)                 {}
 func (c *counter) Lost(uint64, uint64)              {}
+func (c *counter) Behind(bool)                      {}
 func (c *counter) Complete()                        {}
+func (c *counter) Unnumbered()                      {}
 func (c *counter) State(bool, error)                {}
 
 // inOrder returns a function that feeds a stream its next message.

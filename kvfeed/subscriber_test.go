@@ -3,6 +3,7 @@ package kvfeed
 import (
 	"encoding/hex"
 	"errors"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -541,7 +542,11 @@ func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 // silentSocket listens and never greets.
 func silentSocket(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "s")
-	listenSilently(t, path)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
 	return path
 }
 
@@ -602,7 +607,7 @@ func TestTopicsAreFilteredAndMalformedMessagesCounted(t *testing.T) {
 
 // Publishers of older engines and of other routers send topic and payload alone.
 func TestMessagesWithoutSequenceNumbersAreHandedOverAndTheirHistoryIsNeverWhole(t *testing.T) {
-	d := &countingDiary{diary: newDiary(t)}
+	d := newDiary(t)
 	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 	for connection := 1; connection < 3; connection++ {
 		s.connect()
@@ -624,14 +629,6 @@ func TestMessagesWithoutSequenceNumbersAreHandedOverAndTheirHistoryIsNeverWhole(
 		t.Error("the numbered history is whole and is not said to be")
 	}
 }
-
-// countingDiary notes that messages carry no sequence numbers.
-type countingDiary struct {
-	*diary
-	unnumbered int
-}
-
-func (d *countingDiary) Unnumbered() { d.write(func() { d.unnumbered++ }) }
 
 // An idle stream is checked regularly; a check does not count as a replay.
 func TestReplaysOfAnIdleEngineDoNotGrow(t *testing.T) {

@@ -126,6 +126,8 @@ func (d *labDiary) note(e *kvevent.Event) {
 func (d *labDiary) Restarted(why string) { d.fail("restarted: " + why) }
 func (d *labDiary) Lost(from, to uint64) { d.fail(fmt.Sprintf("messages %d to %d are lost", from, to)) }
 func (d *labDiary) Complete()            {}
+func (d *labDiary) Behind(bool)          {}
+func (d *labDiary) Unnumbered()          {}
 
 func (d *labDiary) fail(problem string) {
 	d.mu.Lock()

@@ -52,6 +52,8 @@ func (l *diary) Message(seq uint64, payload []byte) {
 }
 func (l *diary) Restarted(string)        {}
 func (l *diary) Lost(_, _ uint64)        { l.mu.Lock(); l.complete = false; l.mu.Unlock() }
+func (l *diary) Behind(bool)             {}
+func (l *diary) Unnumbered()             {}
 func (l *diary) Complete()               { l.mu.Lock(); l.complete = true; l.mu.Unlock() }
 func (l *diary) State(_ bool, err error) {}
 

@@ -122,8 +122,16 @@ func (h *handler) Lost(from, to uint64) {
 	h.forget(fmt.Sprintf("messages from %d up to, not including, %d are lost", from, to))
 }
 
+// Behind implements [kvfeed.Handler]. The messages that come later are kept back, and printed in order.
+func (h *handler) Behind(bool) {}
+
 // Complete implements [kvfeed.Handler].
 func (h *handler) Complete() { fmt.Fprintln(h.out, "the history is complete") }
+
+// Unnumbered implements [kvfeed.Handler].
+func (h *handler) Unnumbered() {
+	fmt.Fprintln(h.out, "messages have no sequence numbers: a lost one goes unnoticed")
+}
 
 // State implements [kvfeed.Handler].
 func (h *handler) State(connected bool, err error) {

@@ -90,6 +90,10 @@ func (l *listener) Lost(uint64, uint64) {
 
 func (l *listener) Complete() {}
 
+func (l *listener) Behind(bool) {}
+
+func (l *listener) Unnumbered() {}
+
 func (l *listener) State(connected bool, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

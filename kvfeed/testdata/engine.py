@@ -3,7 +3,8 @@
     engine.py RUN PUB_ENDPOINT REPLAY_ENDPOINT BUFFER_STEPS topic|plain [connect]
 
 Prints its two endpoints. Commands on stdin: "publish N", "drop N" (numbered and buffered, not sent). Each is answered with the
-next sequence number. Replays carry the topic with "topic" and not with "plain"."""
+next sequence number. Replays carry the topic with "topic" and not with "plain". With "connect" it connects to PUB_ENDPOINT,
+and each message is a batch of vLLM's events that clears the cache."""
 import collections
 import struct
 import sys
@@ -23,6 +24,7 @@ router.bind(replay_endpoint)
 for s in (pub, router):
     print(s.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode(), flush=True)
 topic = b"kv@a:1@m"
+cleared = b"\x93\xcb" + struct.pack(">d", 1) + b"\x91\x91\xb0AllBlocksCleared\x00"  # [1.0, [["AllBlocksCleared"]], rank 0]
 buffer = collections.deque(maxlen=int(steps))
 commands = collections.deque()
 threading.Thread(target=lambda: commands.extend(sys.stdin), daemon=True).start()
@@ -40,7 +42,7 @@ while True:
     if commands:
         verb, count = commands.popleft().split()
         for _ in range(int(count)):
-            payload = b"%s %d %s" % (run.encode(), n, b"x" * (n % 100))
+            payload = cleared if "connect" in sys.argv else b"%s %d %s" % (run.encode(), n, b"x" * (n % 100))
             buffer.append((n, payload))
             if verb == "publish":
                 pub.send_multipart([topic, struct.pack(">Q", n), payload])
