@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// answer is one response, as its client saw it.
-type answer struct {
+// demoAnswer is one response, as its client saw it.
+type demoAnswer struct {
 	conversation int
 
 	worker     string
@@ -24,8 +24,8 @@ type answer struct {
 	firstToken time.Duration
 }
 
-// chunk is one event of a streamed answer.
-type chunk struct {
+// demoChunk is one event of a streamed answer.
+type demoChunk struct {
 	Choices []struct {
 		Delta struct {
 			Content string `json:"content"`
@@ -43,23 +43,23 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// ask sends one chat request and reads the answer to its end.
-func ask(ctx context.Context, client *http.Client, url string, body []byte) (answer, error) {
+// askDemo sends one chat request and reads the answer to its end.
+func askDemo(ctx context.Context, client *http.Client, url string, body []byte) (demoAnswer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
-		return answer{}, err
+		return demoAnswer{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	began := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {
-		return answer{}, err
+		return demoAnswer{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return answer{}, fmt.Errorf("the gateway answered %s", resp.Status)
+		return demoAnswer{}, fmt.Errorf("the gateway answered %s", resp.Status)
 	}
-	a := answer{worker: resp.Header.Get("X-Warmpath-Worker"), policy: resp.Header.Get("X-Warmpath-Policy")}
+	a := demoAnswer{worker: resp.Header.Get("X-Warmpath-Worker"), policy: resp.Header.Get("X-Warmpath-Policy")}
 	a.match, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent is no match
 	finished := false
 	lines := bufio.NewScanner(resp.Body)
@@ -69,7 +69,7 @@ func ask(ctx context.Context, client *http.Client, url string, body []byte) (ans
 		if !ok || string(data) == "[DONE]" {
 			continue
 		}
-		var c chunk
+		var c demoChunk
 		if err := json.Unmarshal(data, &c); err != nil {
 			return a, fmt.Errorf("read the stream: %w", err)
 		}

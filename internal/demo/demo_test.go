@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTheDemoPlaysTheDefaultPolicyAndPrintsTheComparison(t *testing.T) {
 	var out bytes.Buffer
-	results, err := Run(context.Background(), Options{Out: &out, Small: true})
+	results, err := runDemo(context.Background(), demoOptions{Out: &out, Small: true})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
@@ -55,12 +55,12 @@ func TestTheDemoPlaysTheDefaultPolicyAndPrintsTheComparison(t *testing.T) {
 		t.Errorf("%s does not find more than round_robin", standard)
 	}
 	for _, r := range results[1:] {
-		if diff := cmp.Diff(transcripts(results[0]), transcripts(r)); diff != "" {
+		if diff := cmp.Diff(demoTranscripts(results[0]), demoTranscripts(r)); diff != "" {
 			t.Errorf("%s was asked something else than %s: %s", r.Policy, results[0].Policy, diff)
 		}
 	}
 	last := results[2].totals()
-	if last.answered != conversations/5*turns || last.predicted == 0 {
+	if last.answered != demoConversations/5*demoTurns || last.predicted == 0 {
 		t.Errorf("%d requests, %d tokens were predicted to be cached", last.answered, last.predicted)
 	}
 	if over := results[2].Over(); over > 0 {
@@ -88,12 +88,12 @@ func TestThePageShowsWhatTheDemoPrints(t *testing.T) {
 		t.Fatal("bench/results/demo.md has no output of the demo")
 	}
 	var out bytes.Buffer
-	var results []*Result
-	for _, policy := range policies() {
-		results = append(results, played(policy, time.Second, ms(100), tokens(100)))
+	var results []*demoResult
+	for _, policy := range demoPolicies() {
+		results = append(results, playedResult(policy, time.Second, constantDelay(100), constantTokens(100)))
 	}
-	printComparison(&out, results)
-	printWorth(&out, results, 0)
+	printDemoComparison(&out, results)
+	printDemoWorth(&out, results, 0)
 	number, verdict := regexp.MustCompile(`[\d.,]*\d`), regexp.MustCompile(`^(waiting|computing|engine time) .*`)
 	plain := func(line string) string {
 		line = strings.Join(strings.Fields(number.ReplaceAllString(line, "0")), " ")
@@ -110,8 +110,8 @@ func TestThePageShowsWhatTheDemoPrints(t *testing.T) {
 	}
 }
 
-// transcripts returns what was said in each conversation: the tokens of its prompts, and its answers.
-func transcripts(r *Result) map[int][]string {
+// demoTranscripts returns what was said in each conversation: the tokens of its prompts, and its answers.
+func demoTranscripts(r *demoResult) map[int][]string {
 	said := map[int][]string{}
 	for _, a := range r.answers {
 		said[a.conversation] = append(said[a.conversation], fmt.Sprintf("%d tokens: %s", a.prompt, a.text))
@@ -119,14 +119,14 @@ func transcripts(r *Result) map[int][]string {
 	return said
 }
 
-// TestTheCommandsThatTheDemoSuggestsWork runs each line that the demo prints, as a reader would. The test itself does the
-// shell's part.
+// TestTheCommandsThatTheDemoSuggestsWork runs each line that the demo prints, as a reader would. The test itself does
+// the shell's part.
 func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := Run(ctx, Options{Out: in, Small: true, Stay: true})
+		_, err := runDemo(ctx, demoOptions{Out: in, Small: true, Stay: true})
 		_ = in.CloseWithError(io.EOF)
 		ended <- err
 	}()
@@ -191,9 +191,9 @@ func TestDemoThatIsInterruptedComparesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			out := &cutter{at: when, cut: cancel}
-			_, err := Run(ctx, Options{Out: out}) // not Small: it has seconds of work left when it is interrupted
-			if !errors.Is(err, errInterrupted) {
+			out := &demoCutter{at: when, cut: cancel}
+			_, err := runDemo(ctx, demoOptions{Out: out}) // not Small: it has seconds of work left when it is interrupted
+			if !errors.Is(err, errDemoInterrupted) {
 				t.Errorf("the error is %v", err)
 			}
 			if strings.Contains(out.text.String(), "worth") {
@@ -203,14 +203,14 @@ func TestDemoThatIsInterruptedComparesNothing(t *testing.T) {
 	}
 }
 
-// cutter calls cut as soon as its text contains at.
-type cutter struct {
+// demoCutter calls cut as soon as its text contains at.
+type demoCutter struct {
 	at   string
 	cut  func()
 	text strings.Builder
 }
 
-func (c *cutter) Write(p []byte) (int, error) {
+func (c *demoCutter) Write(p []byte) (int, error) {
 	c.text.Write(p)
 	if strings.Contains(c.text.String(), c.at) {
 		c.cut()
@@ -219,7 +219,7 @@ func (c *cutter) Write(p []byte) (int, error) {
 }
 
 func TestWorkloadIsTheSameEachTime(t *testing.T) {
-	a, b := workload(1), workload(1)
+	a, b := demoWorkload(1), demoWorkload(1)
 	kinds := map[string]int{}
 	for i := range a {
 		if a[i].system != b[i].system || !slices.Equal(a[i].asks, b[i].asks) || string(a[i].tools) != string(b[i].tools) {
@@ -227,7 +227,7 @@ func TestWorkloadIsTheSameEachTime(t *testing.T) {
 		}
 		kinds[a[i].system]++
 	}
-	if len(kinds) != agentKinds || kinds[a[0].system] != conversations/2 {
+	if len(kinds) != agentKinds || kinds[a[0].system] != demoConversations/2 {
 		t.Errorf("%d kinds of agents, %d conversations with the popular one", len(kinds), kinds[a[0].system])
 	}
 }

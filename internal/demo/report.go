@@ -10,10 +10,10 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 )
 
-// about describes each policy, line by line.
-var about = map[string][]string{
+// policyAbout describes each policy, line by line.
+var policyAbout = map[string][]string{
 	"round_robin": {"each worker in turn"},
-	peer: {
+	demoPeer: {
 		"the worker that was sent most of this prompt before: a guess;",
 		"SMG's and SGLang's policy at its defaults, built into Warmpath",
 	},
@@ -23,8 +23,8 @@ var about = map[string][]string{
 	},
 }
 
-// printOpening describes the work and the fleets.
-func printOpening(out io.Writer, conversations int) {
+// printDemoOpening describes the work and the fleets.
+func printDemoOpening(out io.Writer, conversations int) {
 	fmt.Fprintf(out, `Warmpath demo: three routing policies do the same work at the same time, each
 on a fleet of its own. Nothing is downloaded.
 
@@ -37,9 +37,9 @@ on a fleet of its own. Nothing is downloaded.
             and has half of the conversations. Conversations with the same agent
             share its system prompt and tools.
   policies
-`, workers, speed, grouped(blocks*blockSize), users, conversations, turns, agentKinds)
-	for _, p := range policies() {
-		lines := about[p]
+`, demoWorkers, demoSpeed, groupedCount(demoBlocks*demoBlockSize), demoUsers, conversations, demoTurns, agentKinds)
+	for _, p := range demoPolicies() {
+		lines := policyAbout[p]
 		if p == config.Default().Policy {
 			lines = append([]string{"Warmpath's default:"}, lines...)
 		}
@@ -48,8 +48,8 @@ on a fleet of its own. Nothing is downloaded.
 	fmt.Fprintln(out)
 }
 
-// grouped writes a count with commas between its thousands.
-func grouped(n int) string {
+// groupedCount writes a count with commas between its thousands.
+func groupedCount(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
@@ -57,10 +57,10 @@ func grouped(n int) string {
 	return s
 }
 
-// printComparison prints the runs side by side.
-func printComparison(out io.Writer, results []*Result) {
+// printDemoComparison prints the runs side by side.
+func printDemoComparison(out io.Writer, results []*demoResult) {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
-	row := func(name string, value func(*Result, *totals) string) {
+	row := func(name string, value func(*demoResult, *demoTotals) string) {
 		cells := []string{name}
 		for _, r := range results {
 			sums := r.totals()
@@ -68,22 +68,22 @@ func printComparison(out io.Writer, results []*Result) {
 		}
 		fmt.Fprintln(t, strings.Join(cells, "\t")+"\t")
 	}
-	row("", func(r *Result, _ *totals) string { return r.Policy })
-	row("requests", func(_ *Result, t *totals) string { return fmt.Sprint(t.answered) })
-	row("most on one worker", func(_ *Result, t *totals) string { return fmt.Sprint(t.busiest()) })
-	row("prompt tokens", func(_ *Result, t *totals) string { return grouped(t.prompt) })
-	row("computed by engines", func(_ *Result, t *totals) string { return grouped(t.computed()) })
-	row("found in a cache", func(_ *Result, t *totals) string { return fmt.Sprintf("%.1f %%", 100*t.hitRate()) })
-	row("first token, mean", func(_ *Result, t *totals) string { return inMS(t.meanFirstToken()) })
-	row("half of them within", func(r *Result, _ *totals) string { return inMS(r.firstTokens(.5)[0]) })
-	row("9 of 10 within", func(r *Result, _ *totals) string { return inMS(r.firstTokens(.9)[0]) })
-	row("99 of 100 within", func(r *Result, _ *totals) string { return inMS(r.firstTokens(.99)[0]) })
-	row("all work done after", func(_ *Result, t *totals) string { return inSeconds(t.took) })
+	row("", func(r *demoResult, _ *demoTotals) string { return r.Policy })
+	row("requests", func(_ *demoResult, t *demoTotals) string { return fmt.Sprint(t.answered) })
+	row("most on one worker", func(_ *demoResult, t *demoTotals) string { return fmt.Sprint(t.busiest()) })
+	row("prompt tokens", func(_ *demoResult, t *demoTotals) string { return groupedCount(t.prompt) })
+	row("computed by engines", func(_ *demoResult, t *demoTotals) string { return groupedCount(t.computed()) })
+	row("found in a cache", func(_ *demoResult, t *demoTotals) string { return fmt.Sprintf("%.1f %%", 100*t.hitRate()) })
+	row("first token, mean", func(_ *demoResult, t *demoTotals) string { return inMS(t.meanFirstToken()) })
+	row("half of them within", func(r *demoResult, _ *demoTotals) string { return inMS(r.firstTokens(.5)[0]) })
+	row("9 of 10 within", func(r *demoResult, _ *demoTotals) string { return inMS(r.firstTokens(.9)[0]) })
+	row("99 of 100 within", func(r *demoResult, _ *demoTotals) string { return inMS(r.firstTokens(.99)[0]) })
+	row("all work done after", func(_ *demoResult, t *demoTotals) string { return inSeconds(t.took) })
 	_ = t.Flush() // out keeps its first error
 }
 
-// printCheck compares the predictions with the engines' reports.
-func printCheck(out io.Writer, r *Result) {
+// printDemoCheck compares the predictions with the engines' reports.
+func printDemoCheck(out io.Writer, r *demoResult) {
 	t := r.totals()
 	fmt.Fprintf(out, `
 Did %s know? With each request it predicted how many tokens of the
@@ -93,11 +93,11 @@ prompt were cached (X-Warmpath-Match). The engine then reported how many were
   at least as many reported as predicted: %d of %d requests
 A token is predicted when its block was announced before the decision. Tokens
 that the engine caches later, before it computes the request, are only reported.
-`, r.Policy, grouped(t.predicted), grouped(t.cached), t.answered-r.Over(), t.answered)
+`, r.Policy, groupedCount(t.predicted), groupedCount(t.cached), t.answered-r.Over(), t.answered)
 }
 
-// printNext suggests what to try next.
-func printNext(out io.Writer, s *setup, stay bool) {
+// printDemoNext suggests what to try next.
+func printDemoNext(out io.Writer, s *demoFleet, stay bool) {
 	if !stay {
 		fmt.Fprintf(out, `
 What to try next:
@@ -114,7 +114,7 @@ It stays up until Ctrl-C:
   metrics     http://%[3]s/metrics
   workers     http://%[3]s/admin/workers
   decisions   http://%[3]s/admin/decisions
-`, s.url, model, s.app.AdminAddr())
+`, s.url, demoModel, s.app.AdminAddr())
 	for i, e := range s.engines {
 		fmt.Fprintf(out, "  engine %d    %s\n", i+1, e.URL())
 	}
@@ -124,5 +124,5 @@ Try (a cache keeps whole blocks of %[5]d tokens: a prompt has to be longer to be
   curl -i %[1]s/v1/chat/completions -d "$body"     # twice: the second time X-Warmpath-Match is above 0
   curl http://%[3]s/admin/explain -d "$body"
   curl %[4]s/mock/fault -d '{"kind":"freeze"}'     # and see where requests go
-`, s.url, model, s.app.AdminAddr(), s.engines[0].URL(), blockSize)
+`, s.url, demoModel, s.app.AdminAddr(), s.engines[0].URL(), demoBlockSize)
 }

@@ -6,33 +6,35 @@ import (
 	"time"
 )
 
-// Result is the measurements of one run, on the client's side. It is safe for concurrent use.
-type Result struct {
+// demoResult is the measurements of one run, on the client's side. It is safe for concurrent use.
+type demoResult struct {
 	Policy string
 	total  int       // requests of the whole work
 	began  time.Time // set before the run
 
 	mu      sync.Mutex    // guards the fields below
 	took    time.Duration // until all work was done; 0 before
-	answers []answer
+	answers []demoAnswer
 }
 
-func newResult(policy string, total int) *Result { return &Result{Policy: policy, total: total} }
+func newDemoResult(policy string, total int) *demoResult {
+	return &demoResult{Policy: policy, total: total}
+}
 
-func (r *Result) add(a *answer) {
+func (r *demoResult) add(a *demoAnswer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answers = append(r.answers, *a)
 }
 
-func (r *Result) finish() {
+func (r *demoResult) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.took = time.Since(r.began)
 }
 
-// totals are sums over the answers so far.
-type totals struct {
+// demoTotals are sums over the answers so far.
+type demoTotals struct {
 	answered       int
 	prompt, cached int // tokens, as the engines report them
 	predicted      int // tokens that the router predicted to be cached
@@ -41,10 +43,10 @@ type totals struct {
 	perWorker      map[string]int // requests
 }
 
-func (r *Result) totals() totals {
+func (r *demoResult) totals() demoTotals {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := totals{answered: len(r.answers), took: r.took, perWorker: map[string]int{}}
+	t := demoTotals{answered: len(r.answers), took: r.took, perWorker: map[string]int{}}
 	for i := range r.answers {
 		a := &r.answers[i]
 		t.prompt += a.prompt
@@ -57,10 +59,10 @@ func (r *Result) totals() totals {
 }
 
 // computed is the number of prompt tokens that engines had to compute.
-func (t *totals) computed() int { return t.prompt - t.cached }
+func (t *demoTotals) computed() int { return t.prompt - t.cached }
 
 // hitRate is the share of prompt tokens that the engines reported as cached.
-func (t *totals) hitRate() float64 {
+func (t *demoTotals) hitRate() float64 {
 	if t.prompt == 0 {
 		return 0
 	}
@@ -68,12 +70,12 @@ func (t *totals) hitRate() float64 {
 }
 
 // meanFirstToken is the mean time from a request to its first token.
-func (t *totals) meanFirstToken() time.Duration {
+func (t *demoTotals) meanFirstToken() time.Duration {
 	return t.firstToken / time.Duration(max(t.answered, 1))
 }
 
 // busiest is the number of requests of the worker that got most.
-func (t *totals) busiest() int {
+func (t *demoTotals) busiest() int {
 	most := 0
 	for _, n := range t.perWorker {
 		most = max(most, n)
@@ -82,13 +84,13 @@ func (t *totals) busiest() int {
 }
 
 // HitRate is the share of prompt tokens that the engines reported as cached.
-func (r *Result) HitRate() float64 {
+func (r *demoResult) HitRate() float64 {
 	t := r.totals()
 	return t.hitRate()
 }
 
 // Over is the number of requests with more predicted than cached tokens.
-func (r *Result) Over() int {
+func (r *demoResult) Over() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0
@@ -101,7 +103,7 @@ func (r *Result) Over() int {
 }
 
 // firstTokens returns quantiles of the time to the first token.
-func (r *Result) firstTokens(qs ...float64) []time.Duration {
+func (r *demoResult) firstTokens(qs ...float64) []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sorted := make([]time.Duration, 0, len(r.answers))
@@ -119,7 +121,7 @@ func (r *Result) firstTokens(qs ...float64) []time.Duration {
 }
 
 // perConversation sums a cost over the answers of each conversation.
-func (r *Result) perConversation(cost func(*answer) float64) map[int]float64 {
+func (r *demoResult) perConversation(cost func(*demoAnswer) float64) map[int]float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sums := map[int]float64{}

@@ -19,29 +19,29 @@ import (
 )
 
 const (
-	model   = "demo-model"
-	workers = 4 // of each fleet
-	// speed is how much faster the mock engines are than the accelerators that they model. With slower engines the demo
-	// takes more than half a minute. With faster ones the router's own milliseconds on a small machine weigh as much as
-	// the engines'.
-	speed     = 1.5
-	blockSize = 16 // tokens
-	// blocks of an engine's cache. The conversations under way need about three times what one cache holds. The four
+	demoModel   = "demo-model"
+	demoWorkers = 4 // of each fleet
+	// demoSpeed is how much faster the mock engines are than the accelerators that they model. With slower engines the
+	// demo takes more than half a minute. With faster ones the router's own milliseconds on a small machine weigh as much
+	// as the engines'.
+	demoSpeed     = 1.5
+	demoBlockSize = 16 // tokens
+	// demoBlocks of an engine's cache. The conversations under way need about three times what one cache holds. The four
 	// caches together hold it, with little to spare.
-	blocks = 8000
-	// ramp is the time over which the users start. All at once they would be a burst on empty caches, and its effect would
-	// hide all others.
-	ramp = 2 * time.Second
+	demoBlocks = 8000
+	// demoRamp is the time over which the users start. All at once they would be a burst on empty caches, and its effect
+	// would hide all others.
+	demoRamp = 2 * time.Second
 )
 
-// peer is the policy of SMG and the SGLang router, with the defaults of their command line.
-const peer = "cache_aware"
+// demoPeer is the policy of SMG and the SGLang router, with the defaults of their command line.
+const demoPeer = "cache_aware"
 
-// policies are the policies that are played: a baseline, another project's, and the default.
-func policies() []string { return []string{"round_robin", peer, config.Default().Policy} }
+// demoPolicies are the policies that are played: a baseline, another project's, and the default.
+func demoPolicies() []string { return []string{"round_robin", demoPeer, config.Default().Policy} }
 
-// Options are the settings of the demo.
-type Options struct {
+// demoOptions are the settings of the demo.
+type demoOptions struct {
 	Out io.Writer
 	// Live redraws one status block in place; without it a plain line is printed every three seconds.
 	Live bool
@@ -51,69 +51,71 @@ type Options struct {
 	Small bool
 }
 
-// errInterrupted shows scripts that the demo did not reach its end.
-var errInterrupted = errors.New("the demo was interrupted before its end: there is nothing to compare")
+// errDemoInterrupted shows scripts that the demo did not reach its end.
+var errDemoInterrupted = errors.New("the demo was interrupted before its end: there is nothing to compare")
 
-// Run shows the demo and returns what the runs measured, in the order of [policies]. It ends when the context does.
-func Run(ctx context.Context, o Options) ([]*Result, error) {
-	out := &sticky{out: o.Out}
+// runDemo shows the demo and returns what the runs measured, in the order of [demoPolicies]. It ends when the context
+// does.
+func runDemo(ctx context.Context, o demoOptions) ([]*demoResult, error) {
+	out := &stickyWriter{out: o.Out}
 	o.Out = out
-	plan := workload(1)
+	plan := demoWorkload(1)
 	if o.Small {
-		plan = plan[:conversations/5]
+		plan = plan[:demoConversations/5]
 	}
-	printOpening(o.Out, len(plan))
-	results, err := compare(ctx, plan, &o)
+	printDemoOpening(o.Out, len(plan))
+	results, err := playAll(ctx, plan, &o)
 	switch {
 	case ctx.Err() != nil && err != nil:
-		err = errInterrupted
+		err = errDemoInterrupted
 	case err == nil:
 		err = out.err
 	}
 	return results, err
 }
 
-// compare plays the plan on a fleet for each policy and prints the comparison.
-func compare(ctx context.Context, plan []conversation, o *Options) (results []*Result, err error) {
-	var setups []*setup
-	stop := func(all []*setup) {
+// playAll plays the plan on a fleet for each policy and prints the comparison.
+func playAll(ctx context.Context, plan []demoConversation, o *demoOptions) (results []*demoResult, err error) {
+	var fleets []*demoFleet
+	stop := func(all []*demoFleet) {
 		for _, s := range all {
 			err = errors.Join(err, s.stop())
 		}
 	}
-	defer func() { stop(setups) }()
-	for _, policy := range policies() {
-		s, err := start(ctx, policy, o)
-		setups = append(setups, s)
+	defer func() { stop(fleets) }()
+	for _, policy := range demoPolicies() {
+		s, err := startDemoFleet(ctx, policy, o)
+		fleets = append(fleets, s)
 		if err != nil {
 			return nil, err
 		}
-		results = append(results, newResult(policy, len(plan)*turns))
+		results = append(results, newDemoResult(policy, len(plan)*demoTurns))
 	}
-	late, err := play(ctx, setups, results, plan, o)
+	late, err := playPlan(ctx, fleets, results, plan, o)
 	if err != nil {
 		return results, err
 	}
-	last := len(setups) - 1
-	printComparison(o.Out, results)
-	printCheck(o.Out, results[last])
-	printWorth(o.Out, results, late)
-	printNext(o.Out, setups[last], o.Stay)
+	last := len(fleets) - 1
+	printDemoComparison(o.Out, results)
+	printDemoCheck(o.Out, results[last])
+	printDemoWorth(o.Out, results, late)
+	printDemoNext(o.Out, fleets[last], o.Stay)
 	if o.Stay {
-		stop(setups[:last])
-		setups = setups[last:]
+		stop(fleets[:last])
+		fleets = fleets[last:]
 		<-ctx.Done()
 	}
 	return results, err
 }
 
-// play gives the plan to all fleets at once, so that other work on the machine slows all alike, and shows the progress.
-func play(ctx context.Context, setups []*setup, results []*Result, plan []conversation, o *Options) (late time.Duration, err error) {
+// playPlan gives the plan to all fleets at once, so that other work on the machine slows all alike, and shows the
+// progress.
+func playPlan(ctx context.Context, fleets []*demoFleet, results []*demoResult, plan []demoConversation, o *demoOptions) (late time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
-	errs := make([]error, len(setups))
-	for i, s := range setups {
+	errs := make([]error, len(fleets))
+	for i, s := range fleets {
 		results[i].began = time.Now()
 		wg.Go(func() {
 			if errs[i] = s.drive(ctx, plan, results[i], o); errs[i] != nil {
@@ -128,14 +130,14 @@ func play(ctx context.Context, setups []*setup, results []*Result, plan []conver
 		close(done)
 	}()
 	measured := make(chan time.Duration)
-	go func() { measured <- lateness(done) }() // ends with done
-	show(results, done, o)
+	go func() { measured <- schedulingDelay(done) }() // ends with done
+	showDemo(results, done, o)
 	return <-measured, errors.Join(errs...)
 }
 
-// lateness returns by how much timers fire late on this machine, on average, until done is closed. A request passes
-// through a dozen goroutines, and each of them waits as long for a processor.
-func lateness(done <-chan struct{}) time.Duration {
+// schedulingDelay returns by how much timers fire late on this machine, on average, until done is closed. A request
+// passes through a dozen goroutines, and each of them waits as long for a processor.
+func schedulingDelay(done <-chan struct{}) time.Duration {
 	const nap = 20 * time.Millisecond
 	timer := time.NewTimer(nap)
 	defer timer.Stop()
@@ -152,8 +154,8 @@ func lateness(done <-chan struct{}) time.Duration {
 	}
 }
 
-// setup is one fleet of engines with a gateway in front.
-type setup struct {
+// demoFleet is one fleet of engines with a gateway in front.
+type demoFleet struct {
 	app     *app.App
 	engines []*mockengine.Server
 	client  *http.Client
@@ -166,17 +168,17 @@ type setup struct {
 	failed error // guarded by mu; the components that failed
 }
 
-// start builds engines and gateway, and waits until the events of every engine are known to be complete. The caller has
-// to stop the setup, also after an error.
-func start(ctx context.Context, policy string, o *Options) (*setup, error) {
+// startDemoFleet builds engines and gateway, and waits until the events of every engine are known to be complete. The
+// caller has to stop the fleet, also after an error.
+func startDemoFleet(ctx context.Context, policy string, o *demoOptions) (*demoFleet, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &setup{policy: policy, cancel: cancel, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * users}}}
+	s := &demoFleet{policy: policy, cancel: cancel, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * demoUsers}}}
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen, cfg.Policy = "127.0.0.1:0", "127.0.0.1:0", policy
-	for i := range workers {
+	for i := range demoWorkers {
 		// One seed for all: an answer depends on its prompt alone, so that every fleet is asked the same to the last byte.
 		engine := mockengine.DefaultConfig()
-		engine.Model, engine.BlockSize, engine.Blocks, engine.Speed, engine.Seed = model, blockSize, blocks, speed, 1
+		engine.Model, engine.BlockSize, engine.Blocks, engine.Speed, engine.Seed = demoModel, demoBlockSize, demoBlocks, demoSpeed, 1
 		if o.Small {
 			engine.Speed = 0
 		}
@@ -210,8 +212,8 @@ func start(ctx context.Context, policy string, o *Options) (*setup, error) {
 	return s, s.settle(ctx)
 }
 
-// run runs a component; a component that fails ends the setup.
-func (s *setup) run(component func() error) {
+// run runs a component; a component that fails ends the fleet.
+func (s *demoFleet) run(component func() error) {
 	s.running.Go(func() {
 		if err := component(); err != nil {
 			s.mu.Lock()
@@ -223,7 +225,7 @@ func (s *setup) run(component func() error) {
 }
 
 // settle waits until every holder is trusted exactly.
-func (s *setup) settle(ctx context.Context) error {
+func (s *demoFleet) settle(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
@@ -236,19 +238,19 @@ func (s *setup) settle(ctx context.Context) error {
 				}
 			}
 		}
-		if exact == workers {
+		if exact == demoWorkers {
 			return nil
 		}
 		select {
 		case <-limit.Done():
-			return fmt.Errorf("only %d of %d engines have complete events", exact, workers)
+			return fmt.Errorf("only %d of %d engines have complete events", exact, demoWorkers)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
 // stop ends everything, waits for it, and returns the errors.
-func (s *setup) stop() error {
+func (s *demoFleet) stop() error {
 	s.cancel()
 	s.running.Wait()
 	s.client.CloseIdleConnections()
@@ -258,18 +260,18 @@ func (s *setup) stop() error {
 }
 
 // drive lets the users hold the conversations of the plan. A user begins the next one when the last one has ended.
-func (s *setup) drive(ctx context.Context, plan []conversation, r *Result, o *Options) error {
+func (s *demoFleet) drive(ctx context.Context, plan []demoConversation, r *demoResult, o *demoOptions) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	queue := make(chan *conversation, len(plan))
+	queue := make(chan *demoConversation, len(plan))
 	for i := range plan {
 		queue <- &plan[i]
 	}
 	close(queue)
 	var wg sync.WaitGroup
-	for i := range users {
+	for i := range demoUsers {
 		wg.Go(func() {
-			if !o.Small && !pause(ctx, ramp*time.Duration(i)/users) {
+			if !o.Small && !demoPause(ctx, demoRamp*time.Duration(i)/demoUsers) {
 				return
 			}
 			for c := range queue {
@@ -289,12 +291,12 @@ func (s *setup) drive(ctx context.Context, plan []conversation, r *Result, o *Op
 }
 
 // converse holds one conversation. Between turns it pauses, as if an agent's tool ran.
-func (s *setup) converse(ctx context.Context, c *conversation, r *Result, o *Options) error {
+func (s *demoFleet) converse(ctx context.Context, c *demoConversation, r *demoResult, o *demoOptions) error {
 	random := rand.New(rand.NewPCG(2, uint64(c.id)))
-	history := []message{{"system", c.system}}
+	history := []demoMessage{{"system", c.system}}
 	for _, text := range c.asks {
-		history = append(history, message{"user", text})
-		a, err := ask(ctx, s.client, s.url, c.body(history))
+		history = append(history, demoMessage{"user", text})
+		a, err := askDemo(ctx, s.client, s.url, c.body(history))
 		if err == nil && a.policy != s.policy {
 			err = fmt.Errorf("decided by policy %q", a.policy)
 		}
@@ -303,20 +305,20 @@ func (s *setup) converse(ctx context.Context, c *conversation, r *Result, o *Opt
 		}
 		a.conversation = c.id
 		r.add(&a)
-		history = append(history, message{"assistant", a.text})
+		history = append(history, demoMessage{"assistant", a.text})
 		tool := time.Duration(50+random.IntN(500)) * time.Millisecond
 		if o.Small {
 			tool = 10 * time.Millisecond
 		}
-		if !pause(ctx, tool) {
+		if !demoPause(ctx, tool) {
 			return ctx.Err()
 		}
 	}
 	return nil
 }
 
-// pause waits for d, and reports false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
+// demoPause waits for d, and reports false when ctx ended first.
+func demoPause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -327,13 +329,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sticky keeps the first error of a writer, such as a full disk, and writes nothing more after it.
-type sticky struct {
+// stickyWriter keeps the first error of a writer, such as a full disk, and writes nothing more after it.
+type stickyWriter struct {
 	out io.Writer
 	err error
 }
 
-func (s *sticky) Write(p []byte) (int, error) {
+func (s *stickyWriter) Write(p []byte) (int, error) {
 	if s.err != nil {
 		return 0, s.err
 	}

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// show prints the progress of the runs, side by side, until done is closed.
-func show(results []*Result, done <-chan struct{}, o *Options) {
+// showDemo prints the progress of the runs, side by side, until done is closed.
+func showDemo(results []*demoResult, done <-chan struct{}, o *demoOptions) {
 	every := 3 * time.Second
 	if o.Live {
 		every = 100 * time.Millisecond
 	} else {
-		printProgressHead(o.Out, results)
+		printDemoProgressHead(o.Out, results)
 	}
 	printed := ""
 	tick := time.NewTicker(every)
@@ -26,8 +26,8 @@ func show(results []*Result, done <-chan struct{}, o *Options) {
 			running = false
 		}
 		if o.Live {
-			lines = redraw(o.Out, results, lines)
-		} else if so := progress(results); running || so != printed { // the last tick may have shown the end already
+			lines = redrawDemo(o.Out, results, lines)
+		} else if so := demoProgress(results); running || so != printed { // the last tick may have shown the end already
 			fmt.Fprintf(o.Out, "%4.0f s%s\n", time.Since(results[0].began).Seconds(), so)
 			printed = so
 		}
@@ -35,7 +35,7 @@ func show(results []*Result, done <-chan struct{}, o *Options) {
 	fmt.Fprintln(o.Out)
 }
 
-func printProgressHead(out io.Writer, results []*Result) {
+func printDemoProgressHead(out io.Writer, results []*demoResult) {
 	fmt.Fprintf(out, "So far: requests answered, prompt tokens found in a cache, mean first token\n%6s", "")
 	for _, r := range results {
 		fmt.Fprintf(out, "  %20s", r.Policy)
@@ -43,8 +43,8 @@ func printProgressHead(out io.Writer, results []*Result) {
 	fmt.Fprintln(out)
 }
 
-// progress returns one line with the progress of the runs, without the time.
-func progress(results []*Result) string {
+// demoProgress returns one line with the progress of the runs, without the time.
+func demoProgress(results []*demoResult) string {
 	var b strings.Builder
 	for _, r := range results {
 		t := r.totals()
@@ -53,13 +53,13 @@ func progress(results []*Result) string {
 	return b.String()
 }
 
-// bar is the width of a full progress bar. With it a line has less than 80 columns.
-const bar = 14
+// barWidth is the width of a full progress bar. With it a line has less than 80 columns.
+const barWidth = 14
 
-// redraw replaces the lines of the last call, and returns the number of its lines. The clock of a run stops when its
-// work is done. The terminal is set to cut lines at its edge meanwhile: a line that wraps would be two, and the next
-// drawing would begin one line too low.
-func redraw(out io.Writer, results []*Result, lines int) int {
+// redrawDemo replaces the lines of the last call, and returns the number of its lines. The clock of a run stops when
+// its work is done. The terminal is set to cut lines at its edge meanwhile: a line that wraps would be two, and the
+// next drawing would begin one line too low.
+func redrawDemo(out io.Writer, results []*demoResult, lines int) int {
 	var b strings.Builder
 	b.WriteString("\x1b[?7l")
 	if lines > 0 {
@@ -67,13 +67,13 @@ func redraw(out io.Writer, results []*Result, lines int) int {
 	}
 	for _, r := range results {
 		t := r.totals()
-		full := bar * t.answered / max(r.total, 1)
+		full := barWidth * t.answered / max(r.total, 1)
 		elapsed := t.took
 		if elapsed == 0 {
 			elapsed = time.Since(r.began)
 		}
 		fmt.Fprintf(&b, "\x1b[2K%-12s %s%s %4d/%d  %2.0f %% cached  first token %s  %s\n", r.Policy,
-			strings.Repeat("#", full), strings.Repeat(".", bar-full), t.answered, r.total, 100*t.hitRate(), inMS(t.meanFirstToken()), inSeconds(elapsed))
+			strings.Repeat("#", full), strings.Repeat(".", barWidth-full), t.answered, r.total, 100*t.hitRate(), inMS(t.meanFirstToken()), inSeconds(elapsed))
 	}
 	b.WriteString("\x1b[?7h")
 	_, _ = io.WriteString(out, b.String())

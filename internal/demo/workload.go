@@ -13,11 +13,11 @@ import (
 // conversation. The sizes have the shape of public traces of coding agents: most turns add little, some add a whole
 // file, answers are short calls of tools. They are reduced to fit into half a minute.
 const (
-	users         = 48 // at once, each with one conversation
-	agentKinds    = 8
-	conversations = 68
-	turns         = 6
-	systemWords   = 1500
+	demoUsers         = 48 // at once, each with one conversation
+	agentKinds        = 8
+	demoConversations = 68
+	demoTurns         = 6
+	systemWords       = 1500
 	// The text that a turn adds is log-normal: the median in words, a third of it or less for one turn in six, more than
 	// three times as much for one in six.
 	turnWords    = 350
@@ -26,30 +26,30 @@ const (
 	answerTokens = 24
 )
 
-// kindOf returns the kind of agent of a conversation: 0 for every second one, the others in turn.
-func kindOf(conversation int) int {
+// agentKindOf returns the kind of agent of a conversation: 0 for every second one, the others in turn.
+func agentKindOf(conversation int) int {
 	if conversation%2 == 0 {
 		return 0
 	}
 	return 1 + conversation/2%(agentKinds-1)
 }
 
-// message is one message of a chat.
-type message struct {
+// demoMessage is one message of a chat.
+type demoMessage struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// conversation is one agent's work.
-type conversation struct {
+// demoConversation is one agent's work.
+type demoConversation struct {
 	id     int
 	tools  json.RawMessage
 	asks   []string // the user's texts, turn by turn
 	system string
 }
 
-// workload returns the conversations, the same for the same seed.
-func workload(seed uint64) []conversation {
+// demoWorkload returns the conversations, the same for the same seed.
+func demoWorkload(seed uint64) []demoConversation {
 	type kind struct {
 		system string
 		tools  json.RawMessage
@@ -58,25 +58,25 @@ func workload(seed uint64) []conversation {
 	for i := range kinds {
 		random := rand.New(rand.NewPCG(seed, uint64(1000+i)))
 		kinds[i] = kind{
-			system: fmt.Sprintf("You are agent %d. ", i) + text(random, systemWords),
-			tools:  tools(random, i),
+			system: fmt.Sprintf("You are agent %d. ", i) + demoText(random, systemWords),
+			tools:  demoTools(random, i),
 		}
 	}
-	out := make([]conversation, conversations)
+	out := make([]demoConversation, demoConversations)
 	for i := range out {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))
-		k := kinds[kindOf(i)]
-		out[i] = conversation{id: i, tools: k.tools, system: k.system}
-		for t := range turns {
+		k := kinds[agentKindOf(i)]
+		out[i] = demoConversation{id: i, tools: k.tools, system: k.system}
+		for t := range demoTurns {
 			words := min(int(turnWords*math.Exp(turnSpread*random.NormFloat64())), mostWords)
-			out[i].asks = append(out[i].asks, fmt.Sprintf("Task %d, step %d: ", i, t)+text(random, words))
+			out[i].asks = append(out[i].asks, fmt.Sprintf("Task %d, step %d: ", i, t)+demoText(random, words))
 		}
 	}
 	return out
 }
 
-// tools are the functions that the agents of one kind may call.
-func tools(random *rand.Rand, kind int) json.RawMessage {
+// demoTools are the functions that the agents of one kind may call.
+func demoTools(random *rand.Rand, kind int) json.RawMessage {
 	type function struct {
 		Name        string         `json:"name"`
 		Description string         `json:"description"`
@@ -89,8 +89,8 @@ func tools(random *rand.Rand, kind int) json.RawMessage {
 	var list []tool
 	for i := range 4 {
 		list = append(list, tool{"function", function{
-			Name: fmt.Sprintf("tool_%d_%d", kind, i), Description: text(random, 25),
-			Parameters: map[string]any{"type": "object", "properties": map[string]any{"input": map[string]any{"type": "string", "description": text(random, 10)}}},
+			Name: fmt.Sprintf("tool_%d_%d", kind, i), Description: demoText(random, 25),
+			Parameters: map[string]any{"type": "object", "properties": map[string]any{"input": map[string]any{"type": "string", "description": demoText(random, 10)}}},
 		}})
 	}
 	raw, err := json.Marshal(list)
@@ -102,8 +102,8 @@ func tools(random *rand.Rand, kind int) json.RawMessage {
 
 var syllables = strings.Fields("ka lo mi ren tas ver du pol esh na gri for tem ula bin cor set wa lin mo der pra zu hal kin")
 
-// text returns the given number of made-up words.
-func text(random *rand.Rand, words int) string {
+// demoText returns the given number of made-up words.
+func demoText(random *rand.Rand, words int) string {
 	var b strings.Builder
 	for i := range words {
 		if i > 0 {
@@ -117,9 +117,9 @@ func text(random *rand.Rand, words int) string {
 }
 
 // body is the chat request with history so far.
-func (c *conversation) body(history []message) []byte {
+func (c *demoConversation) body(history []demoMessage) []byte {
 	raw, err := json.Marshal(map[string]any{
-		"model": model, "messages": history, "tools": c.tools, "max_tokens": answerTokens, "stream": true,
+		"model": demoModel, "messages": history, "tools": c.tools, "max_tokens": answerTokens, "stream": true,
 		"stream_options": map[string]bool{"include_usage": true},
 	})
 	if err != nil {

@@ -7,37 +7,36 @@ import (
 	"time"
 )
 
-// gain compares one measure of two runs of the same work. Less is better.
-type gain struct {
+// demoGain compares one measure of two runs of the same work. Less is better.
+type demoGain struct {
 	ratio    float64 // the other policy's cost over the default's: 2 is half the cost
 	low      float64 // two standard errors of the ratio to either side; both equal the ratio for a single measurement
 	high     float64
 	unproven bool // the difference may be chance
 }
 
-// alike is the ratio up to which a difference is called chance, whatever its standard error: the error is over the
+// alikeRatio is the ratio up to which a difference is called chance, whatever its standard error: the error is over the
 // conversations of one run. The same policy played three times side by side, on a busy machine, differed by up to 4 %.
-const alike = 1.05
+const alikeRatio = 1.05
 
-func (g gain) judged() gain {
-	g.unproven = g.low <= 1 && g.high >= 1 || g.ratio < alike && g.ratio > 1/alike
+func (g demoGain) judged() demoGain {
+	g.unproven = g.low <= 1 && g.high >= 1 || g.ratio < alikeRatio && g.ratio > 1/alikeRatio
 	return g
 }
 
-// paired compares the cost of each conversation in both runs. Its requests are the same in both, so most differences
-// between conversations cancel. The ratio of the sums has the standard error √(Σ(aᵢ−R·bᵢ)²·n/(n−1)) /
-// Σbᵢ (W. G. Cochran, Sampling Techniques, 3rd edition, 1977, §2.11), for conversations that do not affect one
-// another.
-func paired(other, ours map[int]float64) gain {
+// pairedGain compares the cost of each conversation in both runs. Its requests are the same in both, so most
+// differences between conversations cancel. The ratio of the sums has the standard error √(Σ(aᵢ−R·bᵢ)²·n/(n−1)) / Σbᵢ
+// (W. G. Cochran, Sampling Techniques, 3rd edition, 1977, §2.11), for conversations that do not affect one another.
+func pairedGain(other, ours map[int]float64) demoGain {
 	var a, b float64
 	for c, cost := range other {
 		a += cost
 		b += ours[c]
 	}
 	if a <= 0 || b <= 0 {
-		return gain{ratio: 1, low: 1, high: 1, unproven: true}
+		return demoGain{ratio: 1, low: 1, high: 1, unproven: true}
 	}
-	g := gain{ratio: a / b}
+	g := demoGain{ratio: a / b}
 	squares, n := 0.0, float64(len(other))
 	for c, cost := range other {
 		off := cost - g.ratio*ours[c]
@@ -48,64 +47,64 @@ func paired(other, ours map[int]float64) gain {
 	return g.judged()
 }
 
-// single compares two single measurements.
-func single(other, ours time.Duration) gain {
+// singleGain compares two single measurements.
+func singleGain(other, ours time.Duration) demoGain {
 	if other <= 0 || ours <= 0 {
-		return gain{ratio: 1, low: 1, high: 1, unproven: true}
+		return demoGain{ratio: 1, low: 1, high: 1, unproven: true}
 	}
 	r := float64(other) / float64(ours)
-	return gain{ratio: r, low: r, high: r}.judged()
+	return demoGain{ratio: r, low: r, high: r}.judged()
 }
 
-// worth is the gain of one policy over another in a run, in the three measures that a user pays for.
-type worth struct {
-	firstToken gain // the clients' wait for first tokens
-	computed   gain // prompt tokens that engines computed
-	took       gain // time in which the fleet did all the work
+// demoWorth is the gain of one policy over another in a run, in the three measures that a user pays for.
+type demoWorth struct {
+	firstToken demoGain // the clients' wait for first tokens
+	computed   demoGain // prompt tokens that engines computed
+	took       demoGain // time in which the fleet did all the work
 }
 
-func compareWith(other, ours *Result) worth {
-	wait := func(a *answer) float64 { return a.firstToken.Seconds() }
-	computed := func(a *answer) float64 { return float64(a.prompt - a.cached) }
-	return worth{
-		firstToken: paired(other.perConversation(wait), ours.perConversation(wait)),
-		computed:   paired(other.perConversation(computed), ours.perConversation(computed)),
-		took:       single(other.totals().took, ours.totals().took),
+func demoWorthOf(other, ours *demoResult) demoWorth {
+	wait := func(a *demoAnswer) float64 { return a.firstToken.Seconds() }
+	computed := func(a *demoAnswer) float64 { return float64(a.prompt - a.cached) }
+	return demoWorth{
+		firstToken: pairedGain(other.perConversation(wait), ours.perConversation(wait)),
+		computed:   pairedGain(other.perConversation(computed), ours.perConversation(computed)),
+		took:       singleGain(other.totals().took, ours.totals().took),
 	}
 }
 
-// tooLate is the lateness of timers from which measured times say more about the machine than about a policy. Below it,
-// the default policy's gain kept its sign in 9 of 9 runs on a busy machine; above it, in 5 of 6.
-const tooLate = 5 * time.Millisecond
+// tooLateFor is the lateness of timers from which measured times say more about the machine than about a policy. Below
+// it, the default policy's gain kept its sign in 9 of 9 runs on a busy machine; above it, in 5 of 6.
+const tooLateFor = 5 * time.Millisecond
 
-// printWorth prints the gain of the last policy over each of the others. late is the mean lateness of the machine's
+// printDemoWorth prints the gain of the last policy over each of the others. late is the mean lateness of the machine's
 // timers during the run.
-func printWorth(out io.Writer, results []*Result, late time.Duration) {
+func printDemoWorth(out io.Writer, results []*demoResult, late time.Duration) {
 	ours := results[len(results)-1]
 	b := ours.totals()
 	fmt.Fprintf(out, "\nWhat %s was worth in this run, on the same engines, for the same requests:\n", ours.Policy)
 	for _, other := range results[:len(results)-1] {
-		w, a := compareWith(other, ours), other.totals()
+		w, a := demoWorthOf(other, ours), other.totals()
 		fmt.Fprintf(out, "\n  against %s\n", other.Policy)
 		line := func(name, verdict, figures string) {
 			fmt.Fprintf(out, "    %-11s  %s\n    %11s  (%s)\n", name, verdict, "", figures)
 		}
 		waiting := w.firstToken.say("first tokens came %.1f times sooner", "first tokens came %.1f times later", asTimes)
 		engines := w.took.say("%.0f %% less engine time for all the work", "%.0f %% more engine time for all the work", asShare)
-		if late >= tooLate {
+		if late >= tooLateFor {
 			waiting, engines = notJudged, notJudged
 		}
 		line("waiting", waiting, fmt.Sprintf("%s in place of %s, on average", inMS(b.meanFirstToken()), inMS(a.meanFirstToken())))
 		line("computing", w.computed.say("%.0f %% fewer prompt tokens to compute", "%.0f %% more prompt tokens to compute", asShare),
-			fmt.Sprintf("%s in place of %s", grouped(b.computed()), grouped(a.computed())))
-		line("engine time", engines, fmt.Sprintf("%d engines for %s in place of %s", workers, inSeconds(b.took), inSeconds(a.took)))
+			fmt.Sprintf("%s in place of %s", groupedCount(b.computed()), groupedCount(a.computed())))
+		line("engine time", engines, fmt.Sprintf("%d engines for %s in place of %s", demoWorkers, inSeconds(b.took), inSeconds(a.took)))
 	}
 	fmt.Fprintf(out, `
   The clients measured this. A difference counts when it is above %.0f %% and above
   twice its standard error over the conversations. Expect such ratios, not such
   milliseconds: the engines' times are a model's, and your traffic is different.
-`, 100*(alike-1))
-	if late >= tooLate {
+`, 100*(alikeRatio-1))
+	if late >= tooLateFor {
 		fmt.Fprintf(out, "  This machine is busy: its timers fire %s late. Times are not judged.\n", inMS(late))
 	}
 }
@@ -113,7 +112,7 @@ func printWorth(out io.Writer, results []*Result, late time.Duration) {
 const notJudged = "not judged: this machine is too busy to tell"
 
 // say puts a gain into words: better or worse by how much, or perhaps chance.
-func (g gain) say(better, worse string, amount func(ratio float64) float64) string {
+func (g demoGain) say(better, worse string, amount func(ratio float64) float64) string {
 	switch {
 	case g.unproven:
 		return "no difference beyond chance"

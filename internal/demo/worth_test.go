@@ -14,8 +14,8 @@ import (
 
 // played returns a result with two answers in each conversation i: their first tokens come after first(i) and three
 // times first(i), and computed(i) of the 1,000 prompt tokens of each were not cached.
-func played(policy string, took time.Duration, first func(i int) time.Duration, computed func(i int) int) *Result {
-	r := newResult(policy, 40)
+func playedResult(policy string, took time.Duration, first func(i int) time.Duration, computed func(i int) int) *demoResult {
+	r := newDemoResult(policy, 40)
 	r.took = took
 	for i := range 20 {
 		for turn := range 2 {
@@ -23,23 +23,23 @@ func played(policy string, took time.Duration, first func(i int) time.Duration, 
 			if i%4 == 0 {
 				worker = "b"
 			}
-			r.add(&answer{conversation: i, worker: worker, prompt: 1000, cached: 1000 - computed(i), firstToken: first(i) * time.Duration(1+2*turn)})
+			r.add(&demoAnswer{conversation: i, worker: worker, prompt: 1000, cached: 1000 - computed(i), firstToken: first(i) * time.Duration(1+2*turn)})
 		}
 	}
 	return r
 }
 
-func ms(n int) func(int) time.Duration {
+func constantDelay(n int) func(int) time.Duration {
 	return func(int) time.Duration { return time.Duration(n) * time.Millisecond }
 }
 
-func tokens(n int) func(int) int { return func(int) int { return n } }
+func constantTokens(n int) func(int) int { return func(int) int { return n } }
 
 // verdicts returns the lines of printWorth that state a gain.
-func verdicts(t *testing.T, results []*Result, late time.Duration) []string {
+func demoVerdicts(t *testing.T, results []*demoResult, late time.Duration) []string {
 	t.Helper()
 	var out bytes.Buffer
-	printWorth(&out, results, late)
+	printDemoWorth(&out, results, late)
 	var lines []string
 	for line := range strings.Lines(out.String()) {
 		if len(line) > 81 {
@@ -57,12 +57,12 @@ func verdicts(t *testing.T, results []*Result, late time.Duration) []string {
 
 func TestTheEndingFollowsFromTheResults(t *testing.T) {
 	for name, c := range map[string]struct {
-		other, ours *Result
+		other, ours *demoResult
 		late        time.Duration
 		want        []string
 	}{
 		"better": {
-			played("a", 20*time.Second, ms(150), tokens(800)), played("b", 12*time.Second, ms(60), tokens(200)), 0,
+			playedResult("a", 20*time.Second, constantDelay(150), constantTokens(800)), playedResult("b", 12*time.Second, constantDelay(60), constantTokens(200)), 0,
 			[]string{
 				"against a",
 				"waiting      first tokens came 2.5 times sooner", "(120 ms in place of 300 ms, on average)",
@@ -71,7 +71,7 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 			},
 		},
 		"worse": {
-			played("a", 10*time.Second, ms(60), tokens(200)), played("b", 12*time.Second, ms(150), tokens(300)), 0,
+			playedResult("a", 10*time.Second, constantDelay(60), constantTokens(200)), playedResult("b", 12*time.Second, constantDelay(150), constantTokens(300)), 0,
 			[]string{
 				"against a",
 				"waiting      first tokens came 2.5 times later", "(300 ms in place of 120 ms, on average)",
@@ -80,7 +80,7 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 			},
 		},
 		"within 5 %": {
-			played("a", 10300*time.Millisecond, ms(103), tokens(206)), played("b", 10*time.Second, ms(100), tokens(200)), 0,
+			playedResult("a", 10300*time.Millisecond, constantDelay(103), constantTokens(206)), playedResult("b", 10*time.Second, constantDelay(100), constantTokens(200)), 0,
 			[]string{
 				"against a",
 				"waiting      no difference beyond chance", "(200 ms in place of 206 ms, on average)",
@@ -89,8 +89,8 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 			},
 		},
 		"a fifth more on average, by one conversation": {
-			played("a", 12*time.Second, func(i int) time.Duration { return time.Duration(100+i/19*400) * time.Millisecond }, tokens(200)),
-			played("b", 10*time.Second, ms(100), tokens(200)), 0,
+			playedResult("a", 12*time.Second, func(i int) time.Duration { return time.Duration(100+i/19*400) * time.Millisecond }, constantTokens(200)),
+			playedResult("b", 10*time.Second, constantDelay(100), constantTokens(200)), 0,
 			[]string{
 				"against a",
 				"waiting      no difference beyond chance", "(200 ms in place of 240 ms, on average)",
@@ -99,7 +99,7 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 			},
 		},
 		"on a machine that is too busy": {
-			played("a", 20*time.Second, ms(150), tokens(800)), played("b", 12*time.Second, ms(60), tokens(200)), tooLate,
+			playedResult("a", 20*time.Second, constantDelay(150), constantTokens(800)), playedResult("b", 12*time.Second, constantDelay(60), constantTokens(200)), tooLateFor,
 			[]string{
 				"against a",
 				"waiting      " + notJudged, "(120 ms in place of 300 ms, on average)",
@@ -109,7 +109,7 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, verdicts(t, []*Result{c.other, c.ours}, c.late)); diff != "" {
+			if diff := cmp.Diff(c.want, demoVerdicts(t, []*demoResult{c.other, c.ours}, c.late)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -119,7 +119,7 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 // TestPairedErrorIsTheTextbooks compares with the formula worked out by hand: a = 4, 2; b = 1, 2: R = 2, Σ(a−2b)² =
 // 4+4 = 8, √(8·2/1)/3 = 4/3.
 func TestPairedErrorIsTheTextbooks(t *testing.T) {
-	g := paired(map[int]float64{1: 4, 2: 2}, map[int]float64{1: 1, 2: 2})
+	g := pairedGain(map[int]float64{1: 4, 2: 2}, map[int]float64{1: 1, 2: 2})
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 	if !near(g.ratio, 2) || !near(g.low, 2-8./3) || !near(g.high, 2+8./3) || !g.unproven {
 		t.Errorf("%+v", g)
@@ -128,8 +128,8 @@ func TestPairedErrorIsTheTextbooks(t *testing.T) {
 
 func TestTheTableFollowsFromTheResults(t *testing.T) {
 	var out bytes.Buffer
-	printComparison(&out, []*Result{
-		played("round_robin", 20*time.Second, ms(150), tokens(800)), played("other", 12*time.Second, ms(60), tokens(200)),
+	printDemoComparison(&out, []*demoResult{
+		playedResult("round_robin", 20*time.Second, constantDelay(150), constantTokens(800)), playedResult("other", 12*time.Second, constantDelay(60), constantTokens(200)),
 	})
 	var rows []string
 	for line := range strings.Lines(out.String()) {
@@ -156,12 +156,12 @@ func TestTheTableFollowsFromTheResults(t *testing.T) {
 // TestProgressStaysInItsLines: a line that is drawn again and again ends where it began, however narrow the terminal
 // is.
 func TestProgressStaysInItsLines(t *testing.T) {
-	results := []*Result{newResult("round_robin", 408), newResult("other", 408)}
-	results[1].add(&answer{prompt: 100, cached: 50, firstToken: 1500 * time.Millisecond})
+	results := []*demoResult{newDemoResult("round_robin", 408), newDemoResult("other", 408)}
+	results[1].add(&demoAnswer{prompt: 100, cached: 50, firstToken: 1500 * time.Millisecond})
 	results[0].began, results[1].took = time.Now(), 20*time.Second
 	var first, second bytes.Buffer
-	n := redraw(&first, results, 0)
-	redraw(&second, results, n)
+	n := redrawDemo(&first, results, 0)
+	redrawDemo(&second, results, n)
 	if n != 2 || strings.Count(first.String(), "\n") != 2 || !strings.Contains(second.String(), "\x1b[2A") || strings.Contains(first.String(), "A\x1b") {
 		t.Errorf("%d lines: %q, then %q", n, first.String(), second.String())
 	}
@@ -181,7 +181,7 @@ func TestAFullDiskIsAnError(t *testing.T) {
 	full := errors.New("no space left")
 	r, w := io.Pipe()
 	r.CloseWithError(full)
-	s := &sticky{out: w}
+	s := &stickyWriter{out: w}
 	for range 2 {
 		if _, err := io.WriteString(s, "x"); !errors.Is(err, full) {
 			t.Error(err)
