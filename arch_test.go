@@ -19,7 +19,6 @@ const module = "github.com/warmpath/warmpath"
 // its own, or its own parent. A package that is not listed fails the test: give it a place before giving it code.
 var layers = [][]string{
 	{"cmd/warmpath"},
-	{"internal/demo"},
 	{"internal/app"},
 	{"internal/config"}, // embeds every component's own Config
 	{"internal/admin"},

@@ -4,8 +4,6 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-
-	"github.com/warmpath/warmpath/internal/demo"
 )
 
 func newDemo() *cobra.Command {
@@ -22,7 +20,7 @@ HTTP, prefix caches and KV events are real. Computing times are modelled; the ou
 modelled hardware. Except for the policy all settings are the defaults. Nothing is downloaded.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := demo.Run(c.Context(), demo.Options{Out: c.OutOrStdout(), Live: isTerminal(c.OutOrStdout()), Stay: stay})
+			_, err := runDemo(c.Context(), demoOptions{Out: c.OutOrStdout(), Live: isTerminal(c.OutOrStdout()), Stay: stay})
 			return err
 		},
 	}

@@ -1,17 +1,31 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(leakChecked{m}, map[string]func(){
 		"warmpath": func() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) },
 	})
+}
+
+// leakChecked runs the tests and then fails when goroutines are left.
+type leakChecked struct{ *testing.M }
+
+func (l leakChecked) Run() int {
+	code := l.M.Run()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	return code
 }
 
 func TestScripts(t *testing.T) {

@@ -1,4 +1,4 @@
-package demo
+package main
 
 import (
 	"bufio"
@@ -17,12 +17,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/warmpath/warmpath/internal/config"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTheDemoPlaysTheDefaultPolicyAndPrintsTheComparison(t *testing.T) {
 	var out bytes.Buffer
