@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"math/bits"
@@ -98,6 +99,9 @@ func (s *Store) first(key []byte) uint64 {
 func (s *Store) common(a, b []byte) int {
 	n := min(len(a), len(b))
 	i := 0
+	if n >= 64 && bytes.Equal(a[:n], b[:n]) { // it compares 64 bytes at a time
+		i = n
+	}
 	for ; i+8 <= n; i += 8 {
 		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
 			i += bits.TrailingZeros64(x) / 8
