@@ -53,8 +53,8 @@ func (x *blocks) Unlearn(h fleet.Holder, keys []block.Key, l Learned) {
 }
 
 // Match appends the match of each holder, by holder.
-func (x *blocks) Match(keys []block.Key, _ int64, dst []kvindex.Match) []kvindex.Match {
-	x.Store.Match(First, BlockBytes(keys), &x.matches)
+func (x *blocks) Match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+	x.Store.Match(First, BlockBytes(keys), now, &x.matches)
 	for _, h := range x.matches.Longest() {
 		n := uint32(x.matches.Of(h))
 		dst = append(dst, kvindex.Match{Holder: h, Blocks: n, Speculative: n, Tier: [block.NumTiers]uint32{block.TierGPU: n}})
@@ -149,15 +149,21 @@ func TestALimitHoldsWithoutPassesToo(t *testing.T) {
 
 func TestAPassComesOnceAnInterval(t *testing.T) {
 	x := newBlocks(Config{TTL: 10, Interval: 100})
+	units := func(want int64) {
+		t.Helper()
+		if n := x.Stats().Units; n != want {
+			t.Errorf("%d blocks are kept, want %d", n, want)
+		}
+	}
 	x.Learn(0, prompt(1, 0, 5), 1000)
 	x.Store.Evict(1000) // the clock starts
 	x.Store.Evict(1099)
-	want(t, x, prompt(1, 0, 5), 1099, map[fleet.Holder]int{0: 5})
+	units(5)
 	x.Store.Evict(1100)
-	want(t, x, prompt(1, 0, 5), 1100, nil)
+	units(0)
 	x.Learn(0, prompt(1, 0, 5), 1101)
 	x.Store.Evict(1199)
-	want(t, x, prompt(1, 0, 5), 1199, map[fleet.Holder]int{0: 5})
+	units(5)
 }
 
 func TestOneCallEvictsAStepAndTheNextGoesOn(t *testing.T) {
@@ -192,6 +198,42 @@ func TestBlocksAreBelievedForTheirTime(t *testing.T) {
 	if s := x.Stats(); s.Units != 0 || s.Runs != 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// The model test runs no pass for some time; the placement counts until the last nanosecond of its TTL all the same.
+func TestATTLEndsWithoutAPass(t *testing.T) {
+	x := newBlocks(Config{TTL: 100})
+	a, b := prompt(1, 6, 10), prompt(2, 6, 20)
+	x.Learn(0, a, 10)
+	x.Learn(1, a, 20)
+	x.Learn(0, b, 30)
+	want(t, x, a, 109, map[fleet.Holder]int{0: 10, 1: 10})
+	want(t, x, a, 110, map[fleet.Holder]int{0: 6, 1: 10})
+	want(t, x, a, 120, map[fleet.Holder]int{0: 6})
+	want(t, x, b, 129, map[fleet.Holder]int{0: 20})
+	want(t, x, b, 130, nil)
+	if s := x.Stats(); s.Units != 34 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestUnitsThatALimitCostsAreCounted(t *testing.T) {
+	x := newBlocks(Config{TTL: 100, Units: 50, PruneTo: 1})
+	for i := range 8 {
+		x.Learn(fleet.Holder(i%3), prompt(i, 0, 10), int64(i))
+	}
+	if s := x.Stats(); s.Units != 50 || s.Displaced != 30 {
+		t.Errorf("%+v", s)
+	}
+	x.Learn(5, prompt(9, 0, 10), 105) // the units that it displaces do not count any more
+	if s := x.Stats(); s.Units != 50 || s.Displaced != 30 {
+		t.Errorf("%+v", s)
+	}
+	if x.Shrink(12); x.Stats().Units != 12 {
+		t.Errorf("%+v", x.Stats())
+	}
+	want(t, x, prompt(9, 0, 10), 105, map[fleet.Holder]int{5: 10})
+	check(t, x.Store)
 }
 
 func TestAContinuationKeepsWhatIsBeforeItAlive(t *testing.T) {
@@ -303,6 +345,11 @@ func (r *reference) learn(h fleet.Holder, keys []block.Key, now int64) {
 	if r.blocks[h] == nil {
 		r.blocks[h] = map[block.Key]*used{}
 	}
+	for k, u := range r.blocks[h] {
+		if r.ended(u, now) {
+			delete(r.blocks[h], k)
+		}
+	}
 	for i, k := range keys {
 		r.blocks[h][k] = &used{r.clock, now, i}
 	}
@@ -353,10 +400,14 @@ func (r *reference) trim(n int, holders ...fleet.Holder) {
 	}
 }
 
+func (r *reference) ended(u *used, now int64) bool {
+	return r.cfg.TTL > 0 && u.at+int64(r.cfg.TTL) <= now
+}
+
 func (r *reference) evict(now int64) {
 	for h, b := range r.blocks {
 		for k, u := range b {
-			if ttl := int64(r.cfg.TTL); ttl > 0 && u.at+ttl <= now {
+			if r.ended(u, now) {
 				delete(b, k)
 			}
 		}
@@ -366,11 +417,11 @@ func (r *reference) evict(now int64) {
 	}
 }
 
-func (r *reference) match(keys []block.Key) map[fleet.Holder]int {
+func (r *reference) match(keys []block.Key, now int64) map[fleet.Holder]int {
 	got := map[fleet.Holder]int{}
 	for h, b := range r.blocks {
 		n := 0
-		for n < len(keys) && b[keys[n]] != nil {
+		for n < len(keys) && b[keys[n]] != nil && !r.ended(b[keys[n]], now) {
 			n++
 		}
 		if n > 0 {
@@ -421,7 +472,7 @@ func run(t *testing.T, r *rand.Rand, cfg Config, steps int) {
 		}
 		for range 3 {
 			keys := prompt(r.IntN(8), r.IntN(3)*4, 24)
-			if d := cmp.Diff(ref.match(keys), has(x, keys, now)); d != "" {
+			if d := cmp.Diff(ref.match(keys, now), has(x, keys, now)); d != "" {
 				t.Fatalf("after %d steps (-reference +index):\n%s", step+1, d)
 			}
 		}
@@ -469,7 +520,7 @@ func TestReadersAndWritersAtOnce(t *testing.T) {
 				case 3, 4, 5, 6:
 					x.Learn(h, keys, int64(i))
 				default:
-					x.Store.Match(First, BlockBytes(keys), &matches)
+					x.Store.Match(First, BlockBytes(keys), int64(i), &matches)
 					if matches.Best() > len(keys) {
 						t.Errorf("%d blocks of %d", matches.Best(), len(keys))
 					}

@@ -3,7 +3,7 @@
 //
 //	store := placement.New(placement.Config{Keys: placement.Text, Bytes: 64 << 20})
 //	store.Learn(placement.First, 7, []byte("You are a helpful assistant. Hello"), now)
-//	store.Match(placement.First, []byte("You are a helpful assistant. Bye"), &matches)
+//	store.Match(placement.First, []byte("You are a helpful assistant. Bye"), now, &matches)
 //	matches.Of(7) // 29
 //
 // One type, [Store], serves all sources of keys: a prompt's text, its token ids, or the chained keys of its blocks

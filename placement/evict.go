@@ -17,7 +17,7 @@ func (s *Store) fit() {
 			}
 		}
 		for range 16 { // finding the largest holder costs more than dropping its least recent run
-			if s.used-int64(s.roots)*nodeBytes <= s.config.Bytes || !s.drop(fleet.Holder(most), 0) {
+			if s.used-int64(s.roots)*nodeBytes <= s.config.Bytes || !s.displace(fleet.Holder(most), 0) {
 				break
 			}
 		}
@@ -42,10 +42,21 @@ func (s *Store) drop(h fleet.Holder, most int64) bool {
 	return true
 }
 
+// displace drops as drop does, to keep a limit, and counts the units whose TTL has not ended. mu is held.
+func (s *Store) displace(h fleet.Holder, most int64) bool {
+	if l := s.holders[h].oldest; l == 0 || s.config.TTL > 0 && s.links[l].at <= s.ended(s.now) {
+		return s.drop(h, most)
+	}
+	before := s.held
+	s.drop(h, most)
+	s.displaced += before - s.held
+	return true
+}
+
 // shrink evicts until the holder has at most target bytes of keys. mu is held.
 func (s *Store) shrink(h fleet.Holder, target int64) {
 	for who := &s.holders[h]; who.bytes > target; {
-		s.drop(h, who.bytes-target)
+		s.displace(h, who.bytes-target)
 	}
 }
 
@@ -69,27 +80,34 @@ func (s *Store) Evict(now int64) {
 		return
 	}
 	s.now = max(s.now, now)
-	if more := s.expire() || s.trim(); !more {
+	if more := s.expire(now) || s.trim(); !more {
 		s.due.Store(now + int64(s.config.Interval))
 	}
 }
 
-// expire drops placements older than TTL. It stops after a stretch of them, and reports whether there may be more. mu
-// is held.
-func (s *Store) expire() (more bool) {
+// expire drops placements that are older than TTL at now. It stops after a stretch of them, and reports whether there
+// may be more. mu is held.
+func (s *Store) expire(now int64) (more bool) {
 	if s.config.TTL == 0 {
 		return false
 	}
-	until, left := s.now-int64(s.config.TTL), stretch
+	left := stretch
 	for i := range s.holders {
-		for who := &s.holders[i]; who.oldest != 0 && s.links[who.oldest].at <= until; left-- {
-			if left == 0 {
-				return true
-			}
-			s.drop(fleet.Holder(i), 0)
+		if left -= s.expireOf(fleet.Holder(i), now, left); left == 0 {
+			return true
 		}
 	}
 	return false
+}
+
+// expireOf drops the holder's placements that are older than TTL at now, at most the given number, and returns how many
+// it dropped. mu is held.
+func (s *Store) expireOf(h fleet.Holder, now int64, most int) (n int) {
+	ended := s.ended(now)
+	for who := &s.holders[h]; n < most && who.oldest != 0 && s.links[who.oldest].at <= ended; n++ {
+		s.drop(h, 0)
+	}
+	return n
 }
 
 // trim brings each holder with more than HolderUnits to HolderTarget. It stops after Config.Step, and reports whether
@@ -116,7 +134,7 @@ func (s *Store) trim() (more bool) {
 				most = min(most, int64(left)*int64(s.unit))
 			}
 			before := who.bytes
-			s.drop(fleet.Holder(s.next), most)
+			s.displace(fleet.Holder(s.next), most)
 			if s.config.WholeRuns {
 				left--
 			} else {
@@ -144,7 +162,7 @@ func (s *Store) prune(target int64) {
 	for s.held > target && len(heap) > 0 {
 		h, until := heap[0], s.second(heap)
 		for s.held > target && s.holders[h].oldest != 0 && s.oldest(h) <= until {
-			s.drop(h, s.held-target)
+			s.displace(h, s.held-target)
 		}
 		if s.holders[h].oldest == 0 {
 			heap[0] = heap[len(heap)-1]

@@ -11,7 +11,7 @@ func Example() {
 	store.Learn(placement.First, 7, []byte("You are a helpful assistant. Hello"), 0)
 
 	var matches placement.Matches
-	store.Match(placement.First, []byte("You are a helpful assistant. Bye"), &matches)
+	store.Match(placement.First, []byte("You are a helpful assistant. Bye"), 0, &matches)
 	fmt.Println(matches.Of(7), "of", matches.Total())
 	// Output: 29 of 32
 }

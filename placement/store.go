@@ -24,7 +24,7 @@ type Config struct {
 	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree: a holder may be left
 	// with fewer units than its target. Otherwise a run is cut, so that exactly the target is left.
 	WholeRuns bool
-	// TTL is how long a placement is believed after its last use. A pass of [Store.Evict] drops it after that.
+	// TTL is how long a placement counts after its last use. A pass of [Store.Evict] frees its memory after that.
 	TTL time.Duration
 	// Units is how many units of all holders there may be at once, a shared one counted for each holder. When there are
 	// more, the least recently used of all holders are evicted, at least 2,048 units with each call of [Store.Learn],
@@ -71,6 +71,7 @@ type Store struct {
 	holders   []holder // by number
 	used      int64    // bytes of memory: text, nodes and links
 	held      int64    // bytes of keys that holders have; a shared byte counts for each holder
+	displaced int64    // bytes of keys that were dropped to keep a limit, before their TTL ended
 	now       int64    // the latest time of any call, and the stamp of the last use: each use has a later one
 	next      int      // the holder at which a pass goes on: a pass visits each holder once
 	pruning   bool     // more than Units were held, and PruneTo of them is not reached yet
@@ -122,6 +123,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	s.now = max(s.now+1, now) // Unlearn tells uses apart by their stamps, also when a clock stands still or is set back
 	l.at = s.now
 	s.admit(h)
+	s.expireOf(h, now, stretch) // otherwise Unlearn would leave them with this use's stamp
 	for at := s.grow(uint32(root), key); len(s.nodes[at].text) > 0; at = s.nodes[at].parent {
 		if had, before := s.touch(at, h); had && l.known == 0 {
 			l.known, l.before = s.nodes[at].end, before
@@ -204,6 +206,13 @@ func (s *Store) forgetSome(h fleet.Holder) (more bool) {
 	return true
 }
 
+// Shrink evicts the least recently used units of all holders until they have at most the given number.
+func (s *Store) Shrink(units int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.prune(units * int64(s.unit))
+}
+
 // Units returns how many units the holder has.
 func (s *Store) Units(h fleet.Holder) int64 {
 	s.mu.RLock()
@@ -220,6 +229,7 @@ type Stats struct {
 	Placements int   // pairs of a holder and a run
 	Units      int64 // units that holders have; a shared unit counts for each holder
 	Bytes      int64 // memory, as counted against Config.Bytes
+	Displaced  int64 // units that were dropped to keep a limit, before their TTL ended
 }
 
 // Stats describes the store now.
@@ -231,5 +241,6 @@ func (s *Store) Stats() Stats {
 		Placements: len(s.links) - 1 - len(s.freeLinks),
 		Units:      s.held / int64(s.unit),
 		Bytes:      s.used,
+		Displaced:  s.displaced / int64(s.unit),
 	}
 }

@@ -16,7 +16,7 @@ func BenchmarkMatchText(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				tree.Match(0, keys[i%len(keys)], &m)
+				tree.Match(0, keys[i%len(keys)], 0, &m)
 				i++
 			}
 		})

@@ -19,7 +19,7 @@ func evict(s *Store, now int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = max(s.now, now)
-	for s.expire() {
+	for s.expire(now) {
 	}
 	for s.trim() {
 	}
@@ -137,7 +137,7 @@ func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 				tree.Learn(0, holder, key, 0)
 				given[holder] = append(given[holder], key)
 			default:
-				tree.Match(0, key, &m)
+				tree.Match(0, key, 0, &m)
 				best := 0
 				for holder := range fleet.Holder(5) {
 					want := given.match(holder, key, tree.page) / tree.unit
@@ -191,12 +191,12 @@ func TestTrimLeavesTheMostRecent(t *testing.T) {
 					t.Fatalf("holder %d has %d units after a trim to %d above %d", holder, units, target, limit)
 				}
 				whole := int64(len(key)-len(key)%tree.page) / int64(tree.unit)
-				tree.Match(0, key, &m)
+				tree.Match(0, key, 0, &m)
 				if whole <= target && int64(m.Of(holder)) != whole {
 					t.Fatalf("holder %d has %d of the %d units of its last key, with %d allowed", holder, m.Of(holder), whole, target)
 				}
 				for _, other := range given[holder] {
-					tree.Match(0, other, &m)
+					tree.Match(0, other, 0, &m)
 					if m.Of(holder)*tree.unit > given.match(holder, other, tree.page) {
 						t.Fatalf("holder %d was credited with more than it was given", holder)
 					}
@@ -229,12 +229,12 @@ func TestAPageIsComparedNotTrusted(t *testing.T) {
 	e := edge{0, tree.first(a)}
 	tree.children[edge{0, tree.first(b)}] = tree.children[e] // as if the hashes were equal
 	var m Matches
-	tree.Match(0, b, &m)
+	tree.Match(0, b, 0, &m)
 	if m.Of(0) != 0 || m.Best() != 0 {
 		t.Fatalf("other tokens match %d", m.Of(0))
 	}
 	tree.Learn(0, 1, b, 0)
-	if tree.Match(0, a, &m); m.Of(0) != 32 || m.Of(1) != 0 {
+	if tree.Match(0, a, 0, &m); m.Of(0) != 32 || m.Of(1) != 0 {
 		t.Fatalf("holder 0 has %d, holder 1 %d", m.Of(0), m.Of(1))
 	}
 }
@@ -244,7 +244,7 @@ func TestRootsShareTheBoundsAndNothingElse(t *testing.T) {
 	one, other := First, tree.Plant()
 	var m Matches
 	tree.Learn(one, 3, []byte("the same prompt"), 0)
-	if tree.Match(other, []byte("the same prompt"), &m); m.Of(3) != 0 {
+	if tree.Match(other, []byte("the same prompt"), 0, &m); m.Of(3) != 0 {
 		t.Errorf("%d match under another root", m.Of(3))
 	}
 	tree.Learn(other, 3, []byte("the same prompt"), 0)
@@ -254,10 +254,10 @@ func TestRootsShareTheBoundsAndNothingElse(t *testing.T) {
 	tree.config.HolderUnits, tree.config.HolderTarget, tree.config.WholeRuns = 20, 20, true
 	evict(tree, 0)
 	check(t, tree)
-	if tree.Match(one, []byte("the same prompt"), &m); m.Of(3) != 0 {
+	if tree.Match(one, []byte("the same prompt"), 0, &m); m.Of(3) != 0 {
 		t.Error("the least recent of all roots did not go")
 	}
-	if tree.Match(other, []byte("the same prompt"), &m); m.Of(3) != 15 {
+	if tree.Match(other, []byte("the same prompt"), 0, &m); m.Of(3) != 15 {
 		t.Error("the most recent of all roots went")
 	}
 }
@@ -266,13 +266,13 @@ func TestTextPartsAnywhereTokensAtPages(t *testing.T) {
 	var m Matches
 	text := New(Config{Keys: Text, Bytes: 1 << 20})
 	text.Learn(0, 3, []byte("You are a helpful assistant. Hello"), 0)
-	if text.Match(0, []byte("You are a helpful assistant. Bye"), &m); m.Of(3) != 29 {
+	if text.Match(0, []byte("You are a helpful assistant. Bye"), 0, &m); m.Of(3) != 29 {
 		t.Errorf("%d bytes match", m.Of(3))
 	}
 	tokens := New(Config{Keys: Tokens, Bytes: 1 << 20})
 	tokens.Learn(0, 3, TokenBytes(slices.Repeat([]uint32{7}, 40)), 0)
 	for n, want := range map[int]int{15: 0, 16: 16, 31: 16, 40: 32, 64: 32} {
-		if tokens.Match(0, TokenBytes(slices.Repeat([]uint32{7}, n)), &m); m.Of(3) != want {
+		if tokens.Match(0, TokenBytes(slices.Repeat([]uint32{7}, n)), 0, &m); m.Of(3) != want {
 			t.Errorf("of %d tokens %d match, want %d", n, m.Of(3), want)
 		}
 	}
@@ -294,7 +294,7 @@ func TestManyGoroutinesShareATree(t *testing.T) {
 				case i%2 == 0:
 					tree.Learn(0, fleet.Holder(g), key, 0)
 				default:
-					if tree.Match(0, key, &m); m.Of(fleet.Holder(g)) > len(key) || m.Best() > len(key) {
+					if tree.Match(0, key, 0, &m); m.Of(fleet.Holder(g)) > len(key) || m.Best() > len(key) {
 						panic("a match longer than the key")
 					}
 				}
@@ -310,7 +310,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	var m Matches
 	i := 0
 	if allocs := testing.AllocsPerRun(500, func() {
-		tree.Match(0, keys[i%len(keys)], &m)
+		tree.Match(0, keys[i%len(keys)], 0, &m)
 		i++
 	}); allocs != 0 {
 		t.Errorf("%v allocations", allocs)

@@ -59,16 +59,20 @@ func TestUnlearningLeavesWhatWasThereBefore(t *testing.T) {
 			case r.IntN(8) == 0:
 				evict(x.Store, now)
 			case r.IntN(2) == 0 && before < len(keys):
-				held, known := matches(now), x.Stats().Units
+				held := matches(now)
+				if r.IntN(2) == 0 {
+					evict(x.Store, now) // otherwise Learn drops what the holder had for too long
+				}
+				known := x.Stats().Units
 				x.Unlearn(h, keys, x.Learn(h, keys, now))
-				if d := cmp.Diff(held, matches(now)); d != "" || x.Stats().Units != known {
+				if d := cmp.Diff(held, matches(now)); d != "" || x.Stats().Units > known {
 					t.Fatalf("seed %d at %d: %d blocks, were %d: %s", seed, now, x.Stats().Units, known, d)
 				}
 			default:
 				x.Learn(h, keys, now)
 			}
 		}
-		if evict(x.Store, now+60); x.Stats().Units != 0 {
+		if evict(x.Store, now+70); x.Stats().Units != 0 { // stamps of one moment are a nanosecond apart
 			t.Errorf("seed %d: %d blocks never expire", seed, x.Stats().Units)
 		}
 	}

@@ -69,7 +69,7 @@ func (p *prompts) match(q *policy.Query) *placement.Matches {
 		m.Clear()
 		return m
 	}
-	at.store.Match(at.root, at.key, m)
+	at.store.Match(at.root, at.key, q.Now, m)
 	return m
 }
 

@@ -153,7 +153,7 @@ func (x *blockTracker) noteHits(q *policy.Query, c []policy.Candidate) (longest 
 	}
 	m := x.spare.Get().(*placement.Matches)
 	defer x.spare.Put(m)
-	x.blocks.Match(placement.First, placement.BlockBytes(q.Prompt.Keys), m)
+	x.blocks.Match(placement.First, placement.BlockBytes(q.Prompt.Keys), q.Now, m)
 	for i := range c {
 		c[i].Terms[termHits] = hits(m.Of(c[i].Holder))
 	}
@@ -184,7 +184,7 @@ func (x *blockTracker) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Hol
 	}
 	m := x.spare.Get().(*placement.Matches)
 	defer x.spare.Put(m)
-	x.blocks.Match(placement.First, placement.BlockBytes(q.Prompt.Keys), m)
+	x.blocks.Match(placement.First, placement.BlockBytes(q.Prompt.Keys), q.Now, m)
 	longest := m.Longest()
 	return append(dst, longest[:min(len(longest), nominees)]...)
 }
