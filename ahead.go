@@ -100,8 +100,10 @@ func (p *Prepared) matchAhead(x *modelIndex, at *moment) {
 		if at.engine > 0 {
 			usable -= usable % at.engine
 		}
-		p.others = x.index.Match(k.keys[:min(usable/x.hasher.Size(), len(k.keys))], at.now, p.others[:0])
+		keys := k.keys[:min(usable/x.hasher.Size(), len(k.keys))]
+		p.others = x.index.Match(keys, at.now, p.others[:0])
 		p.matches = mergeMatches(p.matches, p.others)
+		p.addExpected(x, keys, at.now)
 	}
 }
 
@@ -158,7 +160,7 @@ func mergeMatches(matches, others []kvindex.Match) []kvindex.Match {
 		case !both:
 			matches = append(matches, *o)
 			appended = true
-		case max(o.Blocks, o.Speculative) > max(known[at].Blocks, known[at].Speculative):
+		case o.Blocks > known[at].Blocks:
 			matches[at] = *o
 		}
 	}

@@ -138,14 +138,14 @@ type Decision struct {
 	policy      *policy.Policy
 	shadow      *policy.Policy // learns from it too; nil is none
 	reservation fleet.Reservation
-	open        atomic.Bool      // Done was not called
-	firstToken  atomic.Int64     // when it came, Unix nanoseconds; 0 is not yet
-	learned     [2]learnedPrompt // by policy and shadow
-	prepared    *Prepared        // owns the memory of keys, ahead and matches
-	keys        []block.Key      // of the prompt
-	ahead       []aheadKeys      // of the prompt, for engines that hash with a look-ahead
-	matches     []kvindex.Match  // read only while the decision is made
-	expected    int64            // until when its prompt is expected in the holder's cache, Unix nanoseconds; 0: it is not
+	open        atomic.Bool     // Done was not called
+	firstToken  atomic.Int64    // when it came, Unix nanoseconds; 0 is not yet
+	learned     []learnedPrompt // what is to be unlearned if the prompt is not sent
+	prepared    *Prepared       // owns the memory of keys, ahead, matches and sent
+	keys        []block.Key     // of the prompt
+	ahead       []aheadKeys     // of the prompt, for engines that hash with a look-ahead
+	matches     []kvindex.Match // read only while the decision is made, as sent
+	sent        []extent
 
 	// Scratch, kept for the next decision. The query is a field because policies get it through interfaces: a local
 	// variable would be allocated each time.
@@ -153,9 +153,10 @@ type Decision struct {
 	finished policy.Finished
 	marks    []fleet.Mark
 	nominees []fleet.Holder
-	spots    []spot // by position in the pool
-	round    uint32 // the value that marks this decision's spots
-	take     bool   // the decision will be acted upon
+	extents  []extent // of matches and sent
+	spots    []spot   // by position in the pool
+	round    uint32   // the value that marks this decision's spots
+	take     bool     // the decision will be acted upon
 	scope    fleet.Scope
 }
 
@@ -194,7 +195,7 @@ func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
 // Unsent notes that nothing of the request was sent, because the worker could not be reached or the client left first.
 // The prompt is then no longer expected in the holder's cache, unless another request led there too. Call it before
 // Done.
-func (d *Decision) Unsent() { d.router.unspeculate(d) }
+func (d *Decision) Unsent() { d.unlearn() }
 
 // Done releases the load and reports to the fleet how the request ended, at now in Unix nanoseconds. Only the first
 // call counts.
@@ -226,13 +227,12 @@ func (d *Decision) Recycle() {
 	d.Done(fleet.OutcomeUnknown, d.Now)
 	r := d.router
 	d.firstToken.Store(0)
-	d.expected = 0
-	clear(d.learned[:])
+	d.forgetLearned()
 	d.clearCandidates()
 	d.Record = Record{Candidates: d.Candidates}
 	d.query = policy.Query{}
 	d.shadow = nil
-	d.keys, d.ahead, d.matches = nil, nil, nil
+	d.keys, d.ahead, d.matches, d.sent = nil, nil, nil, nil
 	d.prepared.release()
 	d.prepared = nil
 	r.decisions.Put(d)

@@ -1,6 +1,7 @@
 package warmpath
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -19,9 +20,12 @@ type modelIndex struct {
 	hasher     *block.Hasher
 	index      *kvindex.Index
 	memo       *keyMemo
-	learned    atomic.Pointer[map[*policy.Policy]*promptStore]
-	aheads     atomic.Pointer[aheads] // nil: no engine hashes with a look-ahead; changed under the router's mu
-	checked    atomic.Uint64          // the last fleet generation at which the block size was checked
+	learned    atomic.Pointer[map[*policy.Policy]*promptStore] // changed under the router's mu, as are the two below
+	expected   atomic.Pointer[[]*promptStore]                  // for the policies that go by events; see Options.SpeculativeTTL
+	aheads     atomic.Pointer[aheads]                          // nil: no engine hashes with a look-ahead
+	checked    atomic.Uint64                                   // the last fleet generation at which the block size was checked
+
+	mostExpected int // (holder, block) pairs in expected
 }
 
 // index returns the index of a base model. It makes the index on first use, and again when a worker with smaller
@@ -46,6 +50,8 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 		r.created++
 		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.indexConfig()), memo: newKeyMemo()}
 		x.learned.Store(&map[*policy.Policy]*promptStore{})
+		x.expected.Store(&[]*promptStore{})
+		x.mostExpected = cmp.Or(max(r.options.Index.MaxSpeculative, 0), kvindex.DefaultConfig().MaxSpeculative)
 		all = maps.Clone(all)
 		all[base] = x
 		r.indexes.Store(&all)
@@ -146,14 +152,15 @@ type Removed struct {
 	Hashes []uint64 // engine hashes
 }
 
-// Clear forgets the blocks of h on one tier. The other tiers stay: a reset of an engine's cache does not empty them.
-// It returns the generation as Store does.
+// Clear forgets the blocks of h on one tier, and the prompts that are expected in its cache. The other tiers stay: a
+// reset of an engine's cache does not empty them. It returns the generation as Store does.
 func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
 		return 0
 	}
 	x.index.Clear(h, tier)
+	x.forgetExpected(h)
 	if tier == block.TierGPU {
 		r.fleet.Emptied(h)
 		x.forgetLearned(h)
@@ -241,6 +248,11 @@ type IndexStats struct {
 	Model      string
 	BlockSize  int // tokens
 	Generation uint64
+
+	Speculative        int64 // (holder, block) pairs that are expected because a prompt was sent; see Options.SpeculativeTTL
+	SpeculativeDropped int64 // of them, how many were dropped before their time to keep kvindex.Config.MaxSpeculative
+	SpeculativeBytes   int64 // their memory, which is not a part of Bytes
+
 	kvindex.Stats
 }
 
@@ -249,7 +261,14 @@ func (r *Router) IndexStats() []IndexStats {
 	all := *r.indexes.Load()
 	stats := make([]IndexStats, 0, len(all))
 	for _, x := range all {
-		stats = append(stats, IndexStats{x.model, x.hasher.Size(), x.generation, x.index.Stats()})
+		s := IndexStats{Model: x.model, BlockSize: x.hasher.Size(), Generation: x.generation, Stats: x.index.Stats()}
+		for _, e := range *x.expected.Load() {
+			sent := e.store.Stats()
+			s.Speculative += sent.Units
+			s.SpeculativeDropped += sent.Displaced
+			s.SpeculativeBytes += sent.Bytes
+		}
+		stats = append(stats, s)
 	}
 	slices.SortFunc(stats, func(a, b IndexStats) int { return strings.Compare(a.Model, b.Model) })
 	return stats

@@ -1,24 +1,24 @@
 package warmpath
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/placement"
 	"github.com/warmpath/warmpath/policy"
 )
 
-// promptStore remembers where one policy's requests for a model were sent, for a policy that does not go by events.
+// promptStore remembers which holder was sent which prompt of a model.
+//
+// A model has one for each policy that does not go by events (policy.Learned). For the policies that do, it has one for
+// each time for which a prompt is expected in the cache of the holder that it was sent to.
 type promptStore struct {
 	store   *placement.Store
-	longest int       // keys of a prompt that are compared; 0 is all
-	spare   sync.Pool // *placement.Matches
+	ttl     time.Duration // how long a prompt counts
+	longest int           // keys of a prompt that are compared; 0 is all
 }
 
 // learned returns p's promptStore for x's model, nil when p goes by events. It takes a lock on first use only.
@@ -37,13 +37,13 @@ func (r *Router) learned(x *modelIndex, p *policy.Policy) *promptStore {
 		return l
 	}
 	all = maps.Clone(all)
-	all[p] = newPromptStore(settings, x.hasher.Size())
+	all[p] = newLearned(settings, x.hasher.Size())
 	x.learned.Store(&all)
 	return all[p]
 }
 
-// newPromptStore returns an empty store for blocks of size tokens.
-func newPromptStore(p *policy.Learned, size int) *promptStore {
+// newLearned returns an empty store for a policy and blocks of size tokens.
+func newLearned(p *policy.Learned, size int) *promptStore {
 	c := placement.Config{
 		Keys:        placement.Blocks,
 		TTL:         p.TTL,
@@ -52,66 +52,152 @@ func newPromptStore(p *policy.Learned, size int) *promptStore {
 		Interval:    time.Minute,
 	}
 	if c.TTL > 0 {
-		c.Interval = 100 * time.Millisecond // an expired prompt is believed at most this much longer
+		c.Interval = 100 * time.Millisecond
 	}
-	l := &promptStore{store: placement.New(c), longest: (p.MaxPrefixTokens + size - 1) / size}
-	l.spare.New = func() any { return &placement.Matches{} }
-	return l
+	return &promptStore{store: placement.New(c), ttl: p.TTL, longest: (p.MaxPrefixTokens + size - 1) / size}
 }
 
-// match appends, by ascending holder, how much of a prompt with these keys each holder was sent before.
-func (l *promptStore) match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
-	l.store.Evict(now)
-	m := l.spare.Get().(*placement.Matches)
-	defer l.spare.Put(m)
-	l.store.Match(placement.First, l.key(keys), m)
-	first := len(dst)
-	for _, h := range m.Longest() {
-		n := uint32(m.Of(h))
-		dst = append(dst, kvindex.Match{Holder: h, Blocks: n, Speculative: n, Full: n, Tier: [block.NumTiers]uint32{block.TierGPU: n}})
+// The limits of the prompts that are expected. They are displaced in portions of 1/20 of Config.MaxSpeculative, because
+// finding the oldest of many holders costs more than dropping it. speculativeBytes is the memory for each of them: a
+// block takes 8 bytes and a run of blocks some 200, so the number is reached first where prompts differ in four blocks
+// or more.
+const (
+	speculativePrune = .95
+	speculativeBytes = 64
+)
+
+// expected returns x's store of prompts that are expected for ttl. It takes a lock on first use only.
+func (r *Router) expected(x *modelIndex, ttl time.Duration) *promptStore {
+	for _, s := range *x.expected.Load() {
+		if s.ttl == ttl {
+			return s
+		}
 	}
-	slices.SortFunc(dst[first:], func(a, b kvindex.Match) int { return cmp.Compare(a.Holder, b.Holder) })
-	return dst
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.Clone(*x.expected.Load())
+	all = slices.DeleteFunc(all, func(s *promptStore) bool { return s.store.Stats().Units == 0 }) // of policies that are gone
+	for _, s := range all {
+		if s.ttl == ttl {
+			return s
+		}
+	}
+	most := int64(x.mostExpected)
+	s := &promptStore{ttl: ttl, store: placement.New(placement.Config{
+		Keys: placement.Blocks, TTL: ttl, Interval: ttl / 8, Units: most, PruneTo: speculativePrune,
+		Bytes: max(most*speculativeBytes, 1<<16),
+	})}
+	all = append(all, s)
+	x.expected.Store(&all)
+	return s
+}
+
+// boundExpected keeps the prompts that are expected, in all stores together, within the limit. The store with the most
+// blocks loses its oldest.
+func (x *modelIndex) boundExpected() {
+	all := *x.expected.Load()
+	if len(all) < 2 {
+		return // a store has the limit, too
+	}
+	var largest *promptStore
+	total, most := int64(0), int64(-1)
+	for _, s := range all {
+		n := s.store.Stats().Units
+		total += n
+		if n > most {
+			largest, most = s, n
+		}
+	}
+	if over := total - int64(x.mostExpected); over > 0 {
+		largest.store.Shrink(most - over - most/20)
+	}
+}
+
+// extent is how many leading blocks of a prompt a holder was sent.
+type extent struct {
+	holder fleet.Holder
+	blocks uint32
+}
+
+// addSent appends to p.sent how much of a prompt with these keys each holder was sent, as s remembers it.
+func (p *Prepared) addSent(s *promptStore, keys []block.Key, now int64) {
+	s.store.Evict(now)
+	s.store.Match(placement.First, s.key(keys), now, &p.found)
+	for _, h := range p.found.Longest() {
+		p.sent = append(p.sent, extent{h, uint32(p.found.Of(h))})
+	}
+}
+
+// addExpected appends to p.sent how much of a prompt with these keys is expected in each holder's cache.
+func (p *Prepared) addExpected(x *modelIndex, keys []block.Key, now int64) {
+	for _, s := range *x.expected.Load() {
+		p.addSent(s, keys, now)
+	}
 }
 
 // key returns the store's key for a prompt's keys.
-func (l *promptStore) key(keys []block.Key) []byte {
-	if l.longest > 0 && len(keys) > l.longest {
-		keys = keys[:l.longest]
+func (s *promptStore) key(keys []block.Key) []byte {
+	if s.longest > 0 && len(keys) > s.longest {
+		keys = keys[:s.longest]
 	}
 	return placement.BlockBytes(keys)
 }
 
-// learnedPrompt is what one policy learned from one decision.
+// learnedPrompt is what a store learned from one decision.
 type learnedPrompt struct {
-	by  *promptStore // nil: nothing
+	by  *placement.Store // nil: nothing
+	key []byte
 	did placement.Learned
 }
 
-// learn notes that the prompt of d is expected at the holder that it is sent to.
-func (r *Router) learn(x *modelIndex, d *Decision) {
-	for i, p := range [...]*policy.Policy{d.policy, d.shadow} {
+// learn notes in s that the prompt of d, with these keys, is sent to d's holder.
+func (d *Decision) learn(s *promptStore, keys []block.Key) {
+	key := s.key(keys)
+	d.learned = append(d.learned, learnedPrompt{s.store, key, s.store.Learn(placement.First, d.Holder, key, d.Now)})
+}
+
+// unlearn removes what was learned from d and was not known before.
+func (d *Decision) unlearn() {
+	for _, l := range d.learned {
+		l.by.Unlearn(placement.First, d.Holder, l.key, l.did)
+	}
+	d.forgetLearned()
+}
+
+func (d *Decision) forgetLearned() {
+	clear(d.learned)
+	d.learned = d.learned[:0]
+}
+
+// expect notes that the prompt of d is expected in the cache of the holder that it is sent to.
+func (r *Router) expect(d *Decision) {
+	x := (*r.indexes.Load())[d.Base]
+	if x == nil || x.hasher.Size() != d.BlockSize || d.Trust == fleet.TrustNone || len(d.keys) == 0 {
+		return
+	}
+	for _, p := range [...]*policy.Policy{d.policy, d.shadow} {
 		if p == nil {
 			continue
 		}
-		if l := r.learned(x, p); l != nil {
-			d.learned[i] = learnedPrompt{l, l.store.Learn(placement.First, d.Holder, l.key(d.keys), d.Now)}
+		if s := r.learned(x, p); s != nil {
+			d.learn(s, d.keys)
 		}
+	}
+	ttl := r.options.SpeculativeTTL
+	if own := d.policy.SpeculativeTTL(); own != 0 {
+		ttl = own
+	}
+	if d.FromText || d.Candidates[d.Chosen].Trust == fleet.TrustApproximate {
+		ttl = r.options.ApproximateTTL
+	}
+	if ttl > 0 {
+		d.learn(r.expected(x, ttl), d.keysOn(x, d.Holder))
+		x.boundExpected()
 	}
 }
 
-// unlearn removes what the policies learned from d and did not know before.
-func (d *Decision) unlearn() {
-	for _, l := range d.learned {
-		if l.by != nil {
-			l.by.store.Unlearn(placement.First, d.Holder, l.by.key(d.keys), l.did)
-		}
-	}
-	clear(d.learned[:])
-}
-
-// appendText appends to p.keys the keys of the text's whole blocks, for a prompt whose tokens are not known. They are
-// in the model's index together with keys of tokens, under the same budget. No event confirms them.
+// appendText appends to p.keys the keys of the text's whole blocks, for a prompt whose tokens are not known. No event
+// confirms them.
 func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
 	p.keys, p.text = placement.AppendText(p.keys, h, scope, text, p.text)
 }
@@ -131,9 +217,17 @@ func (r *Router) dropPolicies(all map[string]*policy.Policy) {
 	}
 }
 
-// forgetLearned drops what was learned of h.
+// forgetLearned drops what policies learned of h, and what is expected of it.
 func (x *modelIndex) forgetLearned(h fleet.Holder) {
 	for _, l := range *x.learned.Load() {
 		l.store.Forget(h)
+	}
+	x.forgetExpected(h)
+}
+
+// forgetExpected drops what is expected of h.
+func (x *modelIndex) forgetExpected(h fleet.Holder) {
+	for _, s := range *x.expected.Load() {
+		s.store.Forget(h)
 	}
 }

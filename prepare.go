@@ -8,6 +8,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/placement"
 )
 
 // Prepared is a request that may be decided more than once: measured before it waits, shown to a shadow policy, routed,
@@ -38,13 +39,15 @@ type Prepared struct {
 	aheads *aheads // the look-aheads that ahead is for
 	ahead  []aheadKeys
 
-	matches []kvindex.Match
-	matched moment // when and where matches were looked up
+	matches []kvindex.Match // by ascending holder: confirmed blocks
+	sent    []extent        // what was sent and is not confirmed; a holder may be in it twice
+	matched moment          // when and where both were looked up
 
 	// Scratch.
 	text     []block.Token   // a part of the prompt's text
 	features []block.Feature // of the prompt, shifted
 	others   []kvindex.Match // to be merged into matches
+	found    placement.Matches
 }
 
 // moment is everything except the keys that a lookup depends on. The zero value is no lookup.
@@ -81,7 +84,7 @@ func (p *Prepared) release() {
 		return
 	}
 	p.index, p.lora, p.aheads, p.matched = nil, "", nil, moment{}
-	p.keys, p.ahead, p.matches = p.keys[:0], p.ahead[:0], p.matches[:0]
+	p.keys, p.ahead, p.matches, p.sent = p.keys[:0], p.ahead[:0], p.matches[:0], p.sent[:0]
 	p.router.prepared.Put(p)
 }
 
@@ -124,7 +127,7 @@ func (p *Prepared) match(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool) {
 		p.lookUp(x, &now, d.PromptTokens, d.FromText)
 		p.matched = now
 	}
-	d.keys, d.ahead, d.matches = p.keys, p.ahead, p.matches
+	d.keys, d.ahead, d.matches, d.sent = p.keys, p.ahead, p.matches, p.sent
 }
 
 // hash makes the prompt's keys for x, unless they are there.
@@ -154,11 +157,13 @@ func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) 
 		usable -= usable % at.engine
 	}
 	keys := p.keys[:min(usable/x.hasher.Size(), len(p.keys))]
+	p.matches, p.sent = p.matches[:0], p.sent[:0]
 	if at.learned != nil {
-		p.matches = at.learned.match(keys, at.now, p.matches[:0])
+		p.addSent(at.learned, keys, at.now)
 		return
 	}
-	p.matches = x.index.Match(keys, at.now, p.matches[:0])
+	p.matches = x.index.Match(keys, at.now, p.matches)
+	p.addExpected(x, keys, at.now)
 	if !fromText {
 		p.matchAhead(x, at)
 	}

@@ -1,12 +1,13 @@
 package warmpath
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -150,41 +151,65 @@ func lessLoaded(a, b *policy.Candidate) bool {
 // addLongest adds the holders with the longest matches. Where more holders have equal matches than there is room for,
 // the request's random number selects among them.
 func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
-	var longest [mostMatches]int // indexes of matches, a heap: the shortest first
+	d.joinExtents()
+	var longest [mostMatches]int // indexes of extents, a heap: the shortest first
 	n := 0
 	start := 0
-	if len(d.matches) > mostMatches {
-		start = int(block.Mix64(d.query.Random) % uint64(len(d.matches)))
+	if len(d.extents) > mostMatches {
+		start = int(block.Mix64(d.query.Random) % uint64(len(d.extents)))
 	}
-	for i := range d.matches {
+	for i := range d.extents {
 		at := start + i
-		if at >= len(d.matches) {
-			at -= len(d.matches)
+		if at >= len(d.extents) {
+			at -= len(d.extents)
 		}
 		switch {
 		case n < mostMatches:
 			longest[n] = at
 			n++
 			d.rise(longest[:n])
-		case reaches(&d.matches[at]) > reaches(&d.matches[longest[0]]):
+		case d.extents[at].blocks > d.extents[longest[0]].blocks:
 			longest[0] = at
 			d.sink(longest[:n])
 		}
 	}
 	for _, at := range longest[:n] {
-		if position := pool.Position(d.matches[at].Holder); position >= 0 {
+		if position := pool.Position(d.extents[at].holder); position >= 0 {
 			d.add(snap, pool, position)
 		}
 	}
 }
 
-// reaches returns the length of a match, speculative blocks included.
-func reaches(m *kvindex.Match) uint32 { return max(m.Blocks, m.Speculative) }
+// joinExtents lists in d.extents, by ascending holder, the longer of each holder's confirmed match and the part of the
+// prompt that it was sent.
+func (d *Decision) joinExtents() {
+	slices.SortFunc(d.sent, func(a, b extent) int { return cmp.Compare(a.holder, b.holder) })
+	all, sent := d.extents[:0], d.sent
+	add := func(e extent) {
+		if last := len(all) - 1; last >= 0 && all[last].holder == e.holder {
+			all[last].blocks = max(all[last].blocks, e.blocks)
+			return
+		}
+		all = append(all, e)
+	}
+	for i := range d.matches {
+		m := &d.matches[i]
+		for len(sent) > 0 && sent[0].holder < m.Holder {
+			add(sent[0])
+			sent = sent[1:]
+		}
+		add(extent{m.Holder, m.Blocks})
+	}
+	for _, e := range sent {
+		add(e)
+	}
+	d.extents = all
+}
 
 func (d *Decision) rise(heap []int) {
 	for i := len(heap) - 1; i > 0; {
 		up := (i - 1) / 2
-		if reaches(&d.matches[heap[i]]) >= reaches(&d.matches[heap[up]]) {
+		if d.extents[heap[i]].blocks >= d.extents[heap[up]].blocks {
 			return
 		}
 		heap[i], heap[up] = heap[up], heap[i]
@@ -196,7 +221,7 @@ func (d *Decision) sink(heap []int) {
 	for i := 0; ; {
 		least := i
 		for c := 2*i + 1; c < min(2*i+3, len(heap)); c++ {
-			if reaches(&d.matches[heap[c]]) < reaches(&d.matches[heap[least]]) {
+			if d.extents[heap[c]].blocks < d.extents[heap[least]].blocks {
 				least = c
 			}
 		}

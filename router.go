@@ -83,7 +83,7 @@ func (d *Decision) routed() {
 		d.shadow.Routed(&d.query, c)
 	}
 	d.query.Prompt = policy.Prompt{} // it belongs to the request
-	d.router.speculate(d)
+	d.router.expect(d)
 }
 
 // reserve puts d's load on its holder. It reports false when the holder has as many requests as it may.
@@ -208,32 +208,15 @@ func (d *Decision) mark(size int) []fleet.Mark {
 
 // noteMatches sets the matches of the candidates from index first on.
 func (d *Decision) noteMatches(pool *fleet.Pool, first int) {
-	learned := d.policy.Learned() != nil
 	for i := range d.matches {
 		m := &d.matches[i]
-		position := pool.Position(m.Holder)
-		if position < 0 {
-			continue // it serves the base model but not this adapter, or it left
-		}
-		s := d.spots[position]
-		if s.round != d.round || int(s.at) < first {
-			continue // it is no candidate, or one before first
-		}
-		c := &d.Candidates[s.at]
-		if c.Trust == fleet.TrustNone {
+		c := d.candidateOn(pool, m.Holder, first)
+		if c == nil {
 			continue
 		}
-		use := func(blocks uint32) int {
-			tokens := min(int(blocks)*d.BlockSize, d.PromptTokens-1)
-			return tokens - tokens%c.BlockSize
-		}
-		if learned { // nothing of it is confirmed
-			c.Predicted = use(m.Blocks)
-			continue
-		}
-		c.Match = use(m.Blocks)
-		c.Predicted = max(use(m.Speculative), c.Match)
-		c.Full = max(use(m.Full), c.Match)
+		c.Match = d.usable(c, m.Blocks)
+		c.Predicted = c.Match
+		c.Full = max(d.usable(c, m.Full), c.Match)
 		left := c.Match
 		for t := range m.Tier {
 			n := min(int(m.Tier[t])*d.BlockSize, left)
@@ -241,6 +224,34 @@ func (d *Decision) noteMatches(pool *fleet.Pool, first int) {
 			left -= n
 		}
 	}
+	for _, e := range d.sent {
+		if c := d.candidateOn(pool, e.holder, first); c != nil {
+			c.Predicted = max(c.Predicted, d.usable(c, e.blocks))
+		}
+	}
+}
+
+// candidateOn returns the candidate on h whose match counts. It returns nil when h is not trusted, is no candidate, or
+// is one before index first.
+func (d *Decision) candidateOn(pool *fleet.Pool, h fleet.Holder, first int) *policy.Candidate {
+	position := pool.Position(h)
+	if position < 0 {
+		return nil // it serves the base model but not this adapter, or it left
+	}
+	s := d.spots[position]
+	if s.round != d.round || int(s.at) < first {
+		return nil
+	}
+	if c := &d.Candidates[s.at]; c.Trust != fleet.TrustNone {
+		return c
+	}
+	return nil
+}
+
+// usable returns how many tokens of the prompt an engine can use when it has this number of leading blocks.
+func (d *Decision) usable(c *policy.Candidate, blocks uint32) int {
+	tokens := min(int(blocks)*d.BlockSize, d.PromptTokens-1)
+	return tokens - tokens%c.BlockSize
 }
 
 // noteActive sets how much of the prompt requests under way hold, for policies that need it.
@@ -303,40 +314,6 @@ func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 		}
 	}
 	d.MatchTokens, d.PredictedTokens, d.AtRiskTokens, d.Tier = c.Match, c.Kept(), c.AtRisk, c.Tier
-}
-
-// speculate expects the prompt of a decision in the chosen holder's cache.
-func (r *Router) speculate(d *Decision) {
-	x := (*r.indexes.Load())[d.Base]
-	if x == nil || x.hasher.Size() != d.BlockSize || d.Trust == fleet.TrustNone || len(d.keys) == 0 {
-		return
-	}
-	r.learn(x, d)
-	ttl := r.options.SpeculativeTTL
-	if own := d.policy.SpeculativeTTL(); own != 0 {
-		ttl = own
-	}
-	if d.FromText || d.Candidates[d.Chosen].Trust == fleet.TrustApproximate {
-		ttl = r.options.ApproximateTTL
-	}
-	if ttl > 0 {
-		d.expected = d.Now + int64(ttl)
-		x.index.Speculate(d.Holder, d.keysOn(x, d.Holder), d.expected)
-	}
-}
-
-// unspeculate removes what speculate added for d.
-func (r *Router) unspeculate(d *Decision) {
-	x := (*r.indexes.Load())[d.Base]
-	if x == nil || x.hasher.Size() != d.BlockSize || d.Chosen < 0 || len(d.keys) == 0 {
-		return
-	}
-	d.unlearn()
-	if d.expected != 0 {
-		known := d.Candidates[d.Chosen].Predicted / d.BlockSize
-		x.index.Doubt(d.Holder, d.keysOn(x, d.Holder), known, d.expected)
-		d.expected = 0
-	}
 }
 
 // noChoice returns the error for candidates that all failed a filter, the most telling reason first.

@@ -55,8 +55,6 @@ each() {
 	for c in 1_of_8 8_of_8; do
 		each kvindex "Match/^512_blocks,_${c}_holders" 400000 | awk -v c="${c//_/ }" '{printf "| %s holders have it | %.1f |\n", c, $1 / 1000}'
 	done
-	each kvindex MatchBelieved 1000000 | awk '{printf "| 256 k blocks, only believed (no events) | %.1f |\n", $1 / 1000}'
-	each kvindex SpeculateAgain 400000 | awk '{printf "| the same: believing them again | %.1f |\n", $1 / 1000}'
 	echo
 	echo "| memory (kvindex, BenchmarkBytes) | bytes a block | bytes a (holder, block) |"
 	echo "|---|---|---|"

@@ -60,7 +60,8 @@ func (a *App) showIndex() []telemetry.Index {
 	var out []telemetry.Index
 	for _, s := range a.indexes.get() {
 		out = append(out, telemetry.Index{Model: s.Model, BlockSize: s.BlockSize, Blocks: s.Blocks, Memberships: s.Memberships,
-			Bytes: s.Bytes, Waiting: s.Waiting, Evictions: uint64(s.Evictions)})
+			Bytes: s.Bytes, Waiting: s.Waiting, Evictions: uint64(s.Evictions),
+			Speculative: s.Speculative, SpeculativeBytes: s.SpeculativeBytes, SpeculativeDropped: uint64(s.SpeculativeDropped)})
 	}
 	return out
 }

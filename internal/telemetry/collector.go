@@ -88,6 +88,11 @@ type Index struct {
 	Bytes       int64  `json:"bytes"`
 	Waiting     int64  `json:"waiting"` // blocks whose parent is not known yet
 	Evictions   uint64 `json:"evictions"`
+	// Speculative is the number of (holder, block) pairs that are expected because a prompt was sent. SpeculativeBytes is
+	// their memory, which is not a part of Bytes. SpeculativeDropped counts pairs dropped before their time.
+	Speculative        int64  `json:"speculative"`
+	SpeculativeBytes   int64  `json:"speculative_bytes"`
+	SpeculativeDropped uint64 `json:"speculative_dropped"`
 }
 
 // TokenStats is the state of the token cache, and the counts of questions to engines.
@@ -120,6 +125,7 @@ type collector struct {
 	reports, leaked, reportAge, running, waiting, kvUsed               *prometheus.Desc
 	streamCounters                                                     []streamCounter
 	indexBlocks, indexMemberships, indexBytes, indexWaiting, evictions *prometheus.Desc
+	expected, expectedBytes, expectedDropped                           *prometheus.Desc
 	cacheBytes, cacheEntries, asked, hedged, opened, waited, late      *prometheus.Desc
 	begun, begunWrong, begunOff                                        *prometheus.Desc
 	checked, differed, distrusted, tokenModels                         *prometheus.Desc
@@ -188,6 +194,9 @@ func newCollector(src Sources) *collector {
 		indexMemberships: desc("index_memberships", "Pairs of (holder, block) in the index.", []string{"model"}),
 		indexBytes:       desc("index_bytes", "Memory of the index by its own account.", []string{"model"}),
 		indexWaiting:     desc("index_waiting", "Blocks that wait for an unknown parent.", []string{"model"}),
+		expected:         desc("index_speculative", "Pairs of (holder, block) that are expected because a prompt was sent.", []string{"model"}),
+		expectedBytes:    desc("index_speculative_bytes", "Memory of these pairs, which is not a part of index_bytes.", []string{"model"}),
+		expectedDropped:  desc("index_speculative_dropped_total", "Of these pairs, how many were dropped before their time to keep index.max_speculative.", []string{"model"}),
 		evictions:        desc("index_evictions_total", "Blocks evicted to keep the byte budget.", []string{"model"}),
 		cacheBytes:       desc("token_cache_bytes", "Memory of the token cache.", nil),
 		cacheEntries:     desc("token_cache_entries", "Prompts in the token cache.", nil),
@@ -242,6 +251,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.indexBytes, float64(x.Bytes), x.Model)
 			gauge(c.indexWaiting, float64(x.Waiting), x.Model)
 			counter(c.evictions, x.Evictions, x.Model)
+			gauge(c.expected, float64(x.Speculative), x.Model)
+			gauge(c.expectedBytes, float64(x.SpeculativeBytes), x.Model)
+			counter(c.expectedDropped, x.SpeculativeDropped, x.Model)
 		}
 	}
 	if c.src.Stalls != nil {

@@ -67,7 +67,9 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &kvfeed.Stats{Connected: true, Gaps: 2, Sequence: 41},
 					Timing: Timing{Parts: []TimingPart{{"base", 0.012}}, Pace: 2, Measured: 2.1, Low: 1.9, High: 2.3}}}}}
 		},
-		Index: func() []Index { return []Index{{Model: "m", Blocks: 5, Bytes: 640}} },
+		Index: func() []Index {
+			return []Index{{Model: "m", Blocks: 5, Bytes: 640, Speculative: 9, SpeculativeDropped: 2}}
+		},
 		Tokens: func() TokenStats {
 			return TokenStats{Asked: 9, Checked: 40, Differed: 2, Distrusted: []string{"m"}, Models: map[string]int{"files": 3}}
 		},
@@ -83,6 +85,8 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 		`warmpath_holder_pace_low_ratio{rank="1",worker="http://a"} 1.9`,
 		`warmpath_events_last_sequence{rank="1",worker="http://a"} 41`,
 		`warmpath_index_blocks{model="m"} 5`,
+		`warmpath_index_speculative{model="m"} 9`,
+		`warmpath_index_speculative_dropped_total{model="m"} 2`,
 		`warmpath_token_calls_total 9`,
 		`warmpath_tokens_checked_total 40`,
 		`warmpath_tokens_differed_total 2`,

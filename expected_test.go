@@ -1,0 +1,108 @@
+package warmpath_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
+)
+
+func TestAPromptIsNotExpectedInACacheThatIsLost(t *testing.T) {
+	for name, lose := range map[string]func(r *warmpath.Router){
+		"its accelerator's cache is empty": func(r *warmpath.Router) { r.Clear(0, "", block.TierGPU) },
+		"a lower tier is empty":            func(r *warmpath.Router) { r.Clear(0, "", block.TierCPU) },
+		"its history is lost":              func(r *warmpath.Router) { r.Forget(0) },
+		"another process serves there":     func(r *warmpath.Router) { r.ForgetLearned(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, warmpath.Options{}, vllm())
+			p, text := prompt(1, 500), []byte(story("ant", 2000))
+			w.route(warmpath.Request{Tokens: p})
+			w.route(warmpath.Request{Text: text})
+			lose(w.router)
+			for _, req := range []warmpath.Request{{Tokens: p}, {Text: text}} {
+				if d := w.explain(req); d.PredictedTokens != 0 {
+					t.Errorf("%s", d)
+				}
+			}
+			if s := w.router.IndexStats()[0]; s.Speculative != 0 || s.SpeculativeDropped != 0 {
+				t.Errorf("%d blocks are expected, %d were dropped", s.Speculative, s.SpeculativeDropped)
+			}
+		})
+	}
+}
+
+// The limit is one for all times for which prompts are expected. The store with the most blocks loses its oldest.
+func TestExpectedPromptsAreBounded(t *testing.T) {
+	w := newWorld(t, warmpath.Options{
+		Index:    kvindex.Config{MaxSpeculative: 200},
+		Policies: []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
+	}, vllm())
+	ask := func(seed int, policy string) {
+		w.route(warmpath.Request{Tokens: prompt(seed, 160), Policy: policy, Now: int64(seed)})
+	}
+	dropped := func(most int64) {
+		t.Helper()
+		s := w.router.IndexStats()[0]
+		if s.Speculative > 200 || s.Speculative < 150 || s.Speculative+s.SpeculativeDropped != most || s.SpeculativeBytes == 0 {
+			t.Errorf("%d blocks are expected in %d bytes, %d were dropped", s.Speculative, s.SpeculativeBytes, s.SpeculativeDropped)
+		}
+	}
+	expected := func(seed, tokens int) {
+		t.Helper()
+		if d := w.explain(warmpath.Request{Tokens: prompt(seed, 161), Policy: "kv_aware", Now: 90}); d.PredictedTokens != tokens {
+			t.Errorf("%d tokens of prompt %d are expected, not %d", d.PredictedTokens, seed, tokens)
+		}
+	}
+	for i := range 30 {
+		ask(i, "long")
+	}
+	dropped(300)
+	for i := range 8 {
+		ask(30+i, "kv_aware")
+	}
+	dropped(380)
+	expected(5, 0)
+	expected(29, 160)
+	expected(30, 160)
+	expected(37, 160)
+}
+
+// Few holders of a large fleet are looked at. The holder where a prompt is expected is one of them.
+func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
+	w := large(t, 500, warmpath.Options{})
+	for _, h := range []fleet.Holder{30, 7, 400} { // these have less of it
+		w.store(h, prompt(1, 160), kvindex.Stored{})
+	}
+	sent := w.route(warmpath.Request{Tokens: prompt(1, 800), Target: w.fleet.Snapshot().Workers()[377].URL})
+	sent.Done(fleet.OutcomeServed, 1)
+	for random := range uint64(20) {
+		d := w.explain(warmpath.Request{Tokens: prompt(1, 801), Random: random})
+		if d.Holder != 377 || d.PredictedTokens != 800 || d.MatchTokens != 0 || d.Passed > 100 {
+			t.Fatalf("%d candidates, %s", d.Passed, d)
+		}
+	}
+}
+
+// A prompt is expected under the keys of the engine that it was sent to.
+func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
+	if !w.router.SetAhead(0, "", 1) {
+		t.Fatal("the look-ahead is refused")
+	}
+	p := prompt(1, 161)
+	w.route(warmpath.Request{Tokens: p, Target: "http://a"})
+	if d := w.explain(warmpath.Request{Tokens: p}); d.Holder != 0 || d.PredictedTokens != 160 {
+		t.Errorf("%s", d)
+	}
+	if !w.router.SetAhead(0, "", 0) { // another engine serves there, and has other keys
+		t.Fatal("the look-ahead stays")
+	}
+	if d := w.explain(warmpath.Request{Tokens: p}); d.PredictedTokens != 0 {
+		t.Errorf("%s", d)
+	}
+}
