@@ -35,7 +35,7 @@ func (f *mockFleet) settleQuickly(t *testing.T) {
 	})
 }
 
-func TestAWorkerThatDiesInMidStreamFailsNobodyElse(t *testing.T) {
+func TestAWorkerThatDiesInMidStreamFailsNoOtherRequest(t *testing.T) {
 	slow := func(c *mockengine.Config) { c.Speed = 5; c.OutputTokens = 400 } // a stream takes more than a second
 	workers := []*mockengine.Server{mock(t, slow), mock(t, slow)}
 	f := serve(t, workers)

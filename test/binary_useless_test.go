@@ -14,9 +14,9 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// TestAUselessWorkerFailsNobody runs two slow mock engines and a worker that looks healthy, and that gives a useless
+// TestAUselessWorkerFailsNoRequest runs two slow mock engines and a worker that looks healthy, and that gives a useless
 // answer to every completion at once.
-func TestAUselessWorkerFailsNobody(t *testing.T) {
+func TestAUselessWorkerFailsNoRequest(t *testing.T) {
 	answers := map[string]func(w http.ResponseWriter){
 		"429": func(w http.ResponseWriter) {
 			http.Error(w, `{"error":{"message":"slow down"}}`, http.StatusTooManyRequests)

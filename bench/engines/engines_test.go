@@ -217,7 +217,7 @@ func TestADrainedMarkFindsNoRequestUnderWay(t *testing.T) {
 	}
 }
 
-func TestWhatIsInTheFileIsNotPlayedAgain(t *testing.T) {
+func TestRunsInTheFileAreNotPlayedAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.jsonl")
 	b := &bench{kind: vllm, scale: 1, seed: 1}
 	all, err := b.todo("chats,ranks", "nginx,smg,warmpath", 2, path)
@@ -307,7 +307,7 @@ func TestGoals(t *testing.T) {
 	}
 }
 
-func TestPageTellsSharesByIDs(t *testing.T) {
+func TestPageShowsSharesByIDs(t *testing.T) {
 	r := line("chats", "warmpath", 1, 80, 100, 50)
 	r.Warmpath, r.Requests, r.Routers, r.Engines = map[string]float64{}, 200, .5, 25
 	samples, err := parseMetrics(strings.NewReader(`warmpath_token_requests_total{missing="",outcome="render"} 30
@@ -335,7 +335,7 @@ warmpath_other_total 5
 	}
 }
 
-func TestPageTellsWhatWasNotPlayedInTurn(t *testing.T) {
+func TestPageShowsRunsThatWereNotPlayedInTurn(t *testing.T) {
 	late := line("chats", ours, 2, 80, 100, 50)
 	late.Commit = "def"
 	text, err := page([]result{line("chats", "smg", 1, 80, 100, 50), line("chats", ours, 1, 80, 100, 50), line("chats", "smg", 2, 80, 100, 50), late},
@@ -351,7 +351,7 @@ func TestPageTellsWhatWasNotPlayedInTurn(t *testing.T) {
 	}
 }
 
-func TestPageTellsTheNoiseOfTheMachine(t *testing.T) {
+func TestPageShowsTheNoiseOfTheMachine(t *testing.T) {
 	var all []result
 	for round, first := range []float64{100, 130, 110} {
 		all = append(all, line("chats", "nginx", round+1, 70, first, 50))

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/machine"
 )
 
-func TestMeasureAsksWhatItStored(t *testing.T) {
+func TestMeasureLooksUpTheStoredChains(t *testing.T) {
 	if _, err := machine.ResidentBytes(); err != nil {
 		t.Skipf("skipped: %v", err)
 	}

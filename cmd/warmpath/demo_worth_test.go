@@ -116,7 +116,7 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 	}
 }
 
-// TestPairedErrorIsTheTextbooks compares with the formula worked out by hand: a = 4, 2; b = 1, 2: R = 2, Σ(a−2b)² =
+// TestPairedErrorFollowsTheTextbook compares with the formula worked out by hand: a = 4, 2; b = 1, 2: R = 2, Σ(a−2b)² =
 // 4+4 = 8, √(8·2/1)/3 = 4/3.
 func TestPairedErrorIsTheTextbooks(t *testing.T) {
 	g := pairedGain(map[int]float64{1: 4, 2: 2}, map[int]float64{1: 1, 2: 2})

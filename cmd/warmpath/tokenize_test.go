@@ -10,7 +10,7 @@ import (
 )
 
 // A program can write a line, read its ids, and then write the next line.
-func TestWhoWaitsForALineGetsIt(t *testing.T) {
+func TestEachLineIsAnsweredBeforeTheNextIsRead(t *testing.T) {
 	m, err := inprocess.Load(fstest.MapFS{"tokenizer.json": {Data: []byte(`{"version":"1.0","added_tokens":[],"normalizer":null,
 		"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,"model":{"type":"WordLevel","vocab":{"[UNK]":0,"hello":1},"unk_token":"[UNK]"}}`)}})
 	if err != nil {

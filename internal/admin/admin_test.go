@@ -170,7 +170,7 @@ func TestAMistypedPolicyGetsAHint(t *testing.T) {
 	}
 }
 
-func TestWorkersShowWhatDiscoveryHadToAssume(t *testing.T) {
+func TestWorkersShowTheAssumptionsOfDiscovery(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
 	_, text := ask(t, a, "GET", "/admin/workers", "")
 	var got admin.Workers
@@ -262,8 +262,8 @@ func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 	}
 }
 
-// TestAWrongMethodIsAnsweredWithTheRightOne: a GET of /admin/explain is not answered as if the path were wrong.
-func TestAWrongMethodIsAnsweredWithTheRightOne(t *testing.T) {
+// TestAWrongMethodIsAnsweredWithTheAllowedOne: a GET of /admin/explain is not answered as if the path were wrong.
+func TestAWrongMethodIsAnsweredWithTheAllowedOne(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
 	for _, c := range []struct {
 		method, path string

@@ -55,7 +55,7 @@ func TestTheLongestAnswerIsTheGreaterOfTwoLimits(t *testing.T) {
 	}
 }
 
-func TestReadGivesWhatRoutingNeeds(t *testing.T) {
+func TestReadReturnsTheFieldsForRouting(t *testing.T) {
 	var r Request // shared: nothing of an earlier body may remain
 	f := func(d Dialect, body string, want seen) {
 		t.Helper()
@@ -109,7 +109,7 @@ func TestReadGivesWhatRoutingNeeds(t *testing.T) {
 		seen{Form: PromptText, Prompts: 1, Multimodal: true, N: 1, Rank: -1})
 }
 
-func TestReadRefusesWhatAnEngineCouldReadOtherwise(t *testing.T) {
+func TestReadRefusesBodiesThatEnginesCouldReadInAnotherWay(t *testing.T) {
 	f := func(body, param, want string) {
 		t.Helper()
 		d := OpenAIChat

@@ -284,7 +284,7 @@ func TestAddressInUseIsAnError(t *testing.T) {
 	}
 }
 
-func TestMetricsTellOfTheWholeRouter(t *testing.T) {
+func TestMetricsCoverTheWholeRouter(t *testing.T) {
 	r := start(t, nil, engine(t, nil))
 	r.exact(1)
 	r.chat(strings.Repeat("some words ", 40))
@@ -304,7 +304,7 @@ func TestMetricsTellOfTheWholeRouter(t *testing.T) {
 	}
 }
 
-func TestATakenAddressSaysHowToTakeAnother(t *testing.T) {
+func TestAnAddressInUseSaysHowToChooseAnother(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 )
 
 // The finder knows where a model's ids come from; the configuration knows which name a mistyped one may mean.
-func TestExplainKnowsWhatTheOtherPartsKnow(t *testing.T) {
+func TestExplainUsesTheFinderAndTheConfiguration(t *testing.T) {
 	r := start(t, nil, engine(t, nil))
 	r.exact(1)
 	ask := func(query string) (int, string) {

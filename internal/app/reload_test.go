@@ -71,7 +71,7 @@ func TestAReloadThatSaysNoWorkersIsRefused(t *testing.T) {
 	}
 }
 
-func TestReloadChangesWhatPoliciesAreTold(t *testing.T) {
+func TestReloadChangesThePoliciesInUse(t *testing.T) {
 	r, log, reload := reloading(t)
 	if changes := reload(func(*config.Config) {}); len(changes) > 0 {
 		t.Errorf("nothing changed, and it is told: %q", changes)

@@ -307,7 +307,7 @@ func TestCancelGivesBlocksBackAndKeepsTheCache(t *testing.T) {
 	}
 }
 
-func TestSubmitRefusesWhatCannotBeAnswered(t *testing.T) {
+func TestSubmitRefusesRequestsThatCannotBeAnswered(t *testing.T) {
 	e := small(t, func(c *Config) { c.Blocks = 5 }) // 16 tokens
 	f := func(name string, r *Request, tooLong bool) {
 		t.Helper()

@@ -29,7 +29,7 @@ func TestProfilesAreUsableAndSayWhereTheyComeFrom(t *testing.T) {
 }
 
 // The comments at the points name where they are published.
-func TestProfilesMeetWhatWasPublished(t *testing.T) {
+func TestProfilesMeetThePublishedFigures(t *testing.T) {
 	f := func(name string, batch Batch, prefill int, want, tolerance float64) {
 		t.Helper()
 		p, err := FindProfile(name)
@@ -50,7 +50,7 @@ func TestProfilesMeetWhatWasPublished(t *testing.T) {
 	f("llama-3.1-70b", Batch{}, 8192, 400, .1) // Preble's fit for two H100, halved: 18.7/2 + 0.0799/2·8192 + …
 }
 
-func TestARooflineReadsOnlyTheExpertsThatAreWoken(t *testing.T) {
+func TestARooflineReadsOnlyTheExpertsInUse(t *testing.T) {
 	p, err := FindProfile("deepseek-v3")
 	if err != nil {
 		t.Fatal(err)

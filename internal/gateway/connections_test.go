@@ -146,7 +146,7 @@ func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 }
 
 // However many clients wait, none is refused while places become free.
-func TestNobodyIsRefusedWherePlacesComeFree(t *testing.T) {
+func TestNoClientIsRefusedWhilePlacesComeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, most atomic.Int64
 		send := limited(t, gateway.ConnectionLimit{Serving: 4, Waiting: 4, Looking: 4}, func(_ http.ResponseWriter, r *http.Request) {

@@ -92,7 +92,7 @@ func TestAStreamThatDrainCutsEndsWithAnErrorEvent(t *testing.T) {
 	}
 }
 
-func TestDrainCutsWhatOutlivesIt(t *testing.T) {
+func TestDrainCutsRequestsThatOutliveIt(t *testing.T) {
 	url, begun, release := held(t)
 	defer close(release)
 	f := serve(t, func(s *settings) { s.gateway.DrainTimeout = 50 * time.Millisecond }, url)

@@ -43,7 +43,7 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 }
 
 // One worker gave useless answers and is well again. Now another one gives useless answers.
-func TestWhatOneWorkerWasBlamedForDoesNotExcuseAnother(t *testing.T) {
+func TestAnswersBlamedOnOneWorkerDoNotExcuseAnother(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
 	all := []*fleet.Worker{a, b}

@@ -156,7 +156,7 @@ func TestAnyPolicyObeysANamedWorker(t *testing.T) {
 }
 
 // The document names each header that the gateway reads or sets, and no other.
-func TestTheDocumentNamesTheHeaders(t *testing.T) {
+func TestTheAPIPageNamesTheHeaders(t *testing.T) {
 	page, err := os.ReadFile("../../docs/api.md")
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 	}
 }
 
-func TestScopedRequestsAreTold(t *testing.T) {
+func TestScopedRequestsAreReported(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	f.post(t, chat)
 	f.post(t, `{"model":"m","messages":[],"cache_salt":"s","extra_key":"e"}`)

@@ -143,7 +143,7 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 }
 
 // Without another worker a slow answer is better than none.
-func TestAFrozenWorkerIsAskedWhereNobodyElseIs(t *testing.T) {
+func TestTheOnlyWorkerIsAskedAlthoughItIsFrozen(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})
 	f := serve(t, nil, frozen(t, &asked, release))

@@ -68,7 +68,7 @@ func (f *fixture) load(requests int64, body string, headers func(i int64) []stri
 
 // One of three workers answers sooner than the others, and some of its answers are useless. As long as nothing was
 // passed on, another worker serves such a request.
-func TestAWorkerThatIsUselessNowAndThenFailsNobody(t *testing.T) {
+func TestAWorkerThatIsUselessNowAndThenFailsNoRequest(t *testing.T) {
 	requests, shares := int64(*manyRequests), []int{1, 3, 10}
 	if testing.Short() {
 		requests, shares = min(requests, 100), []int{3}
@@ -315,7 +315,7 @@ func TestTheLastWorkerIsAskedThoughItsAnswersWereUseless(t *testing.T) {
 }
 
 // A worker limits one API key.
-func TestA429IsTheTenantsThatGotIt(t *testing.T) {
+func TestA429LimitsOnlyTheTenantThatGotIt(t *testing.T) {
 	var asked atomic.Int64
 	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer heavy" {
@@ -373,7 +373,7 @@ func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 }
 
 // Three of four workers refuse one of eight tenants, sooner than the fourth worker answers.
-func TestWorkersThatRefuseOneTenantFailItNot(t *testing.T) {
+func TestWorkersThatRefuseATenantDoNotFailItsRequests(t *testing.T) {
 	refuses := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer key-0" {
 			answering(404, "application/json", `{"error":{"message":"no"}}`)(w, r)

@@ -10,7 +10,7 @@ import (
 )
 
 // The fleet sees an answer grow, so it takes the request neither for lost nor for idle.
-func TestTheFleetHearsHowFarAnAnswerIs(t *testing.T) {
+func TestTheFleetGetsTheLengthOfAGrowingAnswer(t *testing.T) {
 	next := make(chan struct{})
 	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

@@ -32,7 +32,7 @@ func TestAWorkersErrorDoesNotShowTheClientsKey(t *testing.T) {
 }
 
 // Any header or the query may stand anywhere in a worker's answer: whole, cut or escaped.
-func TestAWorkersErrorShowsNothingOfTheClientsHead(t *testing.T) {
+func TestAWorkersErrorShowsNoValueOfTheClientsHeader(t *testing.T) {
 	const secret = `zebraquartz0"violinmaker/9&harbourlight`
 	quoted, _ := json.Marshal(secret)
 	forms := map[string]string{

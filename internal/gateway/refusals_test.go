@@ -207,7 +207,7 @@ func TestStalledBodyIsClosed(t *testing.T) {
 	}
 }
 
-func TestNoWorkerIsSaidWithAWayOut(t *testing.T) {
+func TestTheErrorWithoutAWorkerSaysWhatToDo(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	for _, w := range f.fleet.Snapshot().Workers() {
 		f.fleet.SetHealth(w.ID, false, "connection refused")
@@ -248,7 +248,7 @@ func TestPanicEndsOneRequest(t *testing.T) {
 }
 
 // A model name of 60 MB must not be kept, quoted and escaped whole: that takes 496 MB.
-func TestAnAnswerRepeatsLittleOfWhatTheClientSent(t *testing.T) {
+func TestAnErrorRepeatsLittleOfTheClientsRequest(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	long := strings.Repeat("x", 16<<20)
 	const most = 1024
@@ -332,7 +332,7 @@ func TestEveryHeaderFieldCounts(t *testing.T) {
 	}
 }
 
-func TestARankThatIsNoneIsRefused(t *testing.T) {
+func TestAnInvalidRankIsRefused(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	for value, message := range map[string]string{
 		"abc": "whole number", "-1": "whole number", "18446744073709551616": "whole number", "1.0": "whole number", "0x0": "whole number", "+0": "whole number",

@@ -71,7 +71,7 @@ func TestOneRequestDecidesAtATime(t *testing.T) {
 	f.idle(t)
 }
 
-func TestAClientThatLeavesDuringItsTurnGivesItOn(t *testing.T) {
+func TestAClientThatLeavesDuringItsTurnPassesTheTurnOn(t *testing.T) {
 	g, f, h, waiters := duringATurn(t)
 	waiters[0].cancel()
 	for range 3 {

@@ -7,7 +7,7 @@ import (
 )
 
 // A prompt that could not be sent is expected in no cache; one that was sent is.
-func TestAPromptThatNobodyGotIsExpectedNowhere(t *testing.T) {
+func TestAPromptThatWasNotSentIsExpectedNowhere(t *testing.T) {
 	failing := worker(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	for name, c := range map[string]struct {
 		worker string

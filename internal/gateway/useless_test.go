@@ -18,7 +18,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic and TestManyUselessWorkersFailNobody; docs/reliability.md tells of 20000")
+var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic and TestManyUselessWorkersFailNoRequest; docs/reliability.md tells of 20000")
 
 // answering answers at once with a given status, content type and body.
 func answering(status int, kind, body string, headers ...string) http.HandlerFunc {
@@ -121,7 +121,7 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 
 // Several workers give the same useless answers, sooner than the others answer. Only the first requests may fail,
 // which meet three useless workers before anything is known.
-func TestManyUselessWorkersFailNobody(t *testing.T) {
+func TestManyUselessWorkersFailNoRequest(t *testing.T) {
 	requests, fleets := int64(*manyRequests), [][2]int{{2, 1}, {2, 2}, {3, 1}, {3, 2}}
 	if testing.Short() {
 		fleets = [][2]int{{2, 1}, {3, 2}}
@@ -181,7 +181,7 @@ func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
 }
 
 // The client gets the answer, no breaker opens, and after that no further worker is asked.
-func TestWhatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
+func TestARequestThatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		status int
@@ -355,7 +355,7 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 
 // A record's failed attempts begin with the reasons of warmpath_retries_total. They leave out the advice to try again,
 // which is for the client.
-func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
+func TestAFailedAttemptIsRecordedByReasonAndStatus(t *testing.T) {
 	for want, answer := range map[string]http.HandlerFunc{
 		"refused: answered 401":       answering(401, "application/json", `{"error":{"message":"no"}}`),
 		"limited: answered 429":       answering(429, "application/json", `{"error":{"message":"no"}}`),
@@ -375,7 +375,7 @@ func TestAFailedAttemptIsToldByReasonAndStatus(t *testing.T) {
 }
 
 // The client's error says that the answer was useless; the record's error has only the cause.
-func TestAUselessAnswerOfTheOnlyWorkerIsToldAsSuch(t *testing.T) {
+func TestAUselessAnswerOfTheOnlyWorkerIsReportedAsUseless(t *testing.T) {
 	f := serve(t, nil, worker(t, answering(200, "text/html", "<html></html>")))
 	resp, text := f.post(t, chat)
 	if resp.StatusCode != 502 || !strings.Contains(text, "the worker's answer was useless, and no other worker could answer; try again") {
@@ -386,7 +386,7 @@ func TestAUselessAnswerOfTheOnlyWorkerIsToldAsSuch(t *testing.T) {
 	}
 }
 
-func TestTheSmallestRetryAfterIsTold(t *testing.T) {
+func TestTheClientGetsTheSmallestRetryAfter(t *testing.T) {
 	limit := func(after string) http.HandlerFunc {
 		return answering(429, "application/json", `{"error":{"message":"slow down"}}`, "Retry-After", after)
 	}

@@ -248,7 +248,7 @@ func TestAClientThatLeavesLeavesTheQueue(t *testing.T) {
 	f.idle(t)
 }
 
-func TestADrainSendsThoseWhoWaitAway(t *testing.T) {
+func TestADrainSendsWaitingRequestsAway(t *testing.T) {
 	g, f, first := occupied(t, "a", nil)
 	second := f.ask(t, "b", "")
 	f.line(t, 1)
@@ -378,7 +378,7 @@ func TestRequestsWaitWhileEnginesSayThatTheyAreFull(t *testing.T) {
 	}
 }
 
-func TestThoseWhoWaitAreToldWhenNobodyCanServeThem(t *testing.T) {
+func TestWaitingRequestsEndWhenNoWorkerCanServeThem(t *testing.T) {
 	g, f, _ := occupied(t, "a", nil)
 	b := f.ask(t, "b", "")
 	f.line(t, 1)
@@ -402,7 +402,7 @@ func (fragile) Routed(*policy.Query, *policy.Candidate) {}
 func (fragile) Finished(*policy.Finished)               {}
 func (fragile) Forget(fleet.Holder)                     {}
 
-func TestAPanicEndsOneOfThoseWhoWaitAndNothingElse(t *testing.T) {
+func TestAPanicEndsOneWaitingRequestAndNothingElse(t *testing.T) {
 	g := newGate()
 	var breaks atomic.Bool
 	f := serve(t, func(s *settings) {

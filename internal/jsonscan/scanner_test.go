@@ -172,7 +172,7 @@ func TestReadingAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestTheTextOfWalkingMayBeAnything(t *testing.T) {
+func TestMembersAndItemsAcceptAnyText(t *testing.T) {
 	for _, text := range []string{"", " ", "1", "{", "[", "{]", "[}", `{"`, `{"\"`, `{"a`, `{"a"`, `{"a":`, `{"a":}`,
 		`{"a" 1}`, `{"a":[`, "[[", `["`, "[,]", `{"a":1 "b":2`} {
 		for range Members([]byte(text)) {

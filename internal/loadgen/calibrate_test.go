@@ -112,7 +112,7 @@ func TestFitExplainsSplitwise(t *testing.T) {
 	}
 }
 
-func TestAColumnThatStandsTwiceIsRefused(t *testing.T) {
+func TestARepeatedColumnIsRefused(t *testing.T) {
 	const table = "model,hardware,tensor_parallel,prompt_size,batch_size,token_size,prompt_time,token_time,model\nm,h,1,512,1,128,10.5,20\n"
 	if _, err := ReadSplitwise(strings.NewReader(table), "", "", 0); err == nil || !strings.Contains(err.Error(), `"model" twice`) {
 		t.Error(err)

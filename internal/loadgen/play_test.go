@@ -169,7 +169,7 @@ data: [DONE]
 	})
 }
 
-func TestLaterTurnsRepeatWhatTheEngineSaid(t *testing.T) {
+func TestLaterTurnsRepeatTheEnginesText(t *testing.T) {
 	inVirtualTime(t, func(t *bench) {
 		w := load(t, "gen:conversations,sessions=3,context=64,turns=4,question=32,output=160,rate=inf")
 		for _, form := range Prompts {
@@ -223,7 +223,7 @@ func TestRequestsBeyondTheBoundAreDroppedAndCounted(t *testing.T) {
 	})
 }
 
-func TestAnInterruptedRunTellsWhatWasDone(t *testing.T) {
+func TestAnInterruptedRunReportsItsFinishedPart(t *testing.T) {
 	inVirtualTime(t, func(t *bench) {
 		w := load(t, "gen:independent,requests=1000,question=16,output=1,rate=100")
 		ctx, cancel := context.WithCancel(context.Background())
@@ -274,7 +274,7 @@ func TestStagesDrainAndSubAgentsAreAwaited(t *testing.T) {
 	})
 }
 
-func TestComparisonFindsWhatIsAdded(t *testing.T) {
+func TestComparisonFindsTheAddedLatency(t *testing.T) {
 	inVirtualTime(t, func(t *bench) {
 		url := t.mock(nil)
 		host, _ := t.host()

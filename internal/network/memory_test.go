@@ -145,7 +145,7 @@ func TestConnectsAreRefusedOrTimeOut(t *testing.T) {
 	})
 }
 
-func TestHTTPRunsOverIt(t *testing.T) {
+func TestHTTPRunsOverANetworkInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := network.NewMemory()
 		l, err := n.Host(server).Listen("tcp", server+":0")

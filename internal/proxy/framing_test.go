@@ -94,7 +94,7 @@ func TestBytesBehindAnAnswerEndTheConnection(t *testing.T) {
 
 // A server may send 408 on an idle connection before it closes it, or answer twice. Such bytes are not the answer to
 // the next request.
-func TestBytesThatNobodyAskedForAnswerNobody(t *testing.T) {
+func TestUnrequestedBytesAnswerNoRequest(t *testing.T) {
 	idle, said := make(chan struct{}), make(chan struct{})
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, body []byte) bool {
 		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -216,7 +216,7 @@ func TestAttemptsThatWouldSmuggleAreNotSent(t *testing.T) {
 	}
 }
 
-func TestRequestIDIsKeptIfFitElseMade(t *testing.T) {
+func TestAFitRequestIDIsKeptAndAnotherIsReplaced(t *testing.T) {
 	if id := RequestID(http.Header{"X-Request-Id": {"abc-1"}}); id != "abc-1" {
 		t.Errorf("made %q, though the client's was fit", id)
 	}

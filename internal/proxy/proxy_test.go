@@ -322,7 +322,7 @@ func TestACutBodyIsVisiblyCut(t *testing.T) {
 	f("inside an event larger than the buffer", chunkedHead+chunks(token, "data: "+big))
 }
 
-func TestWhatNeverReachedTheClientMayBeRetried(t *testing.T) {
+func TestAnAttemptIsRetryableUntilAByteReachesTheClient(t *testing.T) {
 	unused, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -508,7 +508,7 @@ func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 }
 
 // A client that asked for JSON cannot read a stream, and the stream may never end.
-func TestAStreamThatNobodyAskedForIsHeldBack(t *testing.T) {
+func TestAnUnrequestedStreamIsHeldBack(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()
 	a := attempt(w.url, rec)

@@ -279,7 +279,7 @@ func TestRetryAfterGoesByThePace(t *testing.T) {
 	}
 }
 
-func TestWhatIsReturnedKeepsItsPlace(t *testing.T) {
+func TestAReturnedRequestKeepsItsPlace(t *testing.T) {
 	for _, order := range orders[1:] {
 		cfg := config(order)
 		cfg.Quantum = 1
@@ -462,7 +462,7 @@ func BenchmarkPushPop(b *testing.B) {
 
 // After a change from any order to any other, waiting requests are served as if they had arrived under the new order.
 // No request is lost or counted twice.
-func TestAnotherOrderCountsForThoseThatWait(t *testing.T) {
+func TestANewOrderAppliesToWaitingRequests(t *testing.T) {
 	items := func() []*Item {
 		return []*Item{
 			{Tenant: "first", Arrived: 1 * second, Tokens: 9000, Priority: 5, Deadline: 90 * second, Bytes: 1},
@@ -499,7 +499,7 @@ func TestAnotherOrderCountsForThoseThatWait(t *testing.T) {
 	}
 }
 
-func TestLowerLimitsHoldForThoseThatCome(t *testing.T) {
+func TestLowerLimitsApplyToNewRequests(t *testing.T) {
 	q := New(config(FCFS))
 	push(t, q, 0, &Item{}, &Item{}, &Item{})
 	c := config(FCFS)

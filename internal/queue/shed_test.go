@@ -44,7 +44,7 @@ func TestAFullFairQueueShedsTheHeavyTenantsNewestRequest(t *testing.T) {
 	}
 }
 
-func TestAQueueThatIsFullOfBytesShedsWhoHoldsMostBytes(t *testing.T) {
+func TestAQueueFullOfBytesShedsTheTenantWithTheMostBytes(t *testing.T) {
 	q := full(Fair)
 	for i := range int64(6) { // most requests, few bytes
 		push(t, q, i, &Item{Tenant: "many", Arrived: i, Bytes: 1})
@@ -65,7 +65,7 @@ func TestAQueueThatIsFullOfBytesShedsWhoHoldsMostBytes(t *testing.T) {
 	}
 }
 
-func TestOrdersWithoutTenantsShedNobody(t *testing.T) {
+func TestOrdersWithoutTenantsShedNothing(t *testing.T) {
 	for _, order := range []string{FCFS, Shortest, Priority, Deadline} {
 		q := full(order)
 		for i := range int64(10) {

@@ -475,7 +475,7 @@ func TestAPromptWithImagesHasNoKnownBeginning(t *testing.T) {
 	}
 }
 
-func TestListsHaveTheSameKeysUpToWhereTheyPart(t *testing.T) {
+func TestListsHaveTheSameKeysUntilTheyDiverge(t *testing.T) {
 	list := func(turns ...turn) *list {
 		return listOf(turnsPrompt(turns).Request)
 	}

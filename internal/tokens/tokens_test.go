@@ -310,7 +310,7 @@ func keyOf(t *testing.T, p Prompt) key {
 	return listOf(p.Request).key()
 }
 
-func TestKeyFollowsWhatDecidesTheTokens(t *testing.T) {
+func TestTheKeyDependsOnEverythingThatDecidesTheTokens(t *testing.T) {
 	base := `{"model":"m","messages":[{"role":"a"}],"stream":true,"temperature":1}`
 	for _, c := range []struct {
 		body string

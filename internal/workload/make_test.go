@@ -87,7 +87,7 @@ func TestTurnsRepeatTheConversation(t *testing.T) {
 	}
 }
 
-func TestSegmentsOfOneIDAreThatFarTheSameTokens(t *testing.T) {
+func TestSegmentsOfOneIDBeginWithTheSameTokens(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
 		id := random.Uint64()

@@ -50,7 +50,7 @@ func written(t testing.TB, version uint32, records []Record) []byte {
 	return f.b
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestTheReaderReturnsTheWrittenRecords(t *testing.T) {
 	records := samples()
 	data := written(t, Extended, records)
 	tr, err := Parse(data)
