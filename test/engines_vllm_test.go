@@ -198,7 +198,7 @@ func reset(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	}
 }
 
-// gatewayRestart replaces the gateway by a new process. It ends with the test whole.
+// gatewayRestart replaces the gateway by a new process, which ends when the test whole ends.
 func gatewayRestart(whole, t *testing.T, k *clientTalk, engines ...*realEngine) {
 	messages := []chatMessage{say("system", sentences("home", 150)), say("user", "first")}
 	before := k.chat(t, "tiny", messages, nil)

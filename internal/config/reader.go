@@ -63,7 +63,7 @@ func ReadDocument(path string, into any) error {
 		return err
 	}
 	if root == nil {
-		return fmt.Errorf("%s says nothing", path)
+		return fmt.Errorf("%s has no settings", path)
 	}
 	r.fields(root, v, section{})
 	return r.err()
@@ -100,7 +100,7 @@ func (r *reader) err() error {
 	var out []error
 	for i, m := range r.mistakes {
 		if i == maxMistakes {
-			out = append(out, fmt.Errorf("%s: and more", r.file))
+			out = append(out, fmt.Errorf("%s: and further mistakes", r.file))
 			break
 		}
 		err := m.err

@@ -223,7 +223,7 @@ func playMeasured(rows []Measured, p engine.Profile) ([]served, error) {
 			}
 		}
 		if now-begin > 30*24*time.Hour {
-			return nil, errors.New("the model is too slow to be meant")
+			return nil, errors.New("the model is far slower than the measured engine")
 		}
 	}
 	return out, nil

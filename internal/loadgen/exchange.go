@@ -138,7 +138,7 @@ func (x *exchange) readStream(r io.Reader) error {
 			return fmt.Errorf("read the stream: %w", err)
 		}
 		if e := v.Get("error"); e != nil && e.Type() != fastjson.TypeNull {
-			return fmt.Errorf("the stream tells an error: %s", clip(e.String()))
+			return fmt.Errorf("the stream reports an error: %s", clip(e.String()))
 		}
 		end, token := x.learn(v, "delta")
 		finished = finished || end

@@ -39,7 +39,7 @@ const (
 //
 // The methods of Memory may be called from any goroutine.
 type Memory struct {
-	mu        sync.Mutex // guards what follows; taken before a direction's
+	mu        sync.Mutex // guards the fields below; locked before a direction's mu
 	hosts     map[netip.Addr]*Host
 	listeners map[netip.AddrPort]*listener
 	conns     []*pair       // not closed by both sides, oldest first

@@ -58,7 +58,7 @@ func (b *builder) add(r Request) error {
 		return fmt.Errorf("its time lies %.0f years from where the trace counts from", r.Arrival.Abs().Hours()/24/365)
 	}
 	if r.Input > MaxTokens || r.Output > MaxTokens {
-		return fmt.Errorf("%d prompt and %d output tokens: more than %d cannot be meant", r.Input, r.Output, MaxTokens)
+		return fmt.Errorf("%d prompt and %d output tokens: the limit of each is %d", r.Input, r.Output, MaxTokens)
 	}
 	b.bytes += requestBytes + int64(cap(r.Segments))*16
 	if t := r.Text; t != nil {

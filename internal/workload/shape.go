@@ -129,7 +129,7 @@ func Merge(workloads ...*Workload) (*Workload, error) {
 	sessions := 0
 	for i, w := range workloads {
 		if len(w.Stages) > 0 && len(workloads) > 1 {
-			return nil, fmt.Errorf("merge workloads: %s has stages that wait, which others would disturb", w.Name)
+			return nil, fmt.Errorf("merge workloads: %s has stages that wait for its earlier requests; another workload would change these waits", w.Name)
 		}
 		if i > 0 {
 			out.Name += "+" + w.Name

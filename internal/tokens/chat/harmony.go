@@ -52,7 +52,7 @@ func ReadHarmony(body []byte, now time.Time) ([]HarmonyPiece, error) {
 // harmonyReader collects a conversation.
 type harmonyReader struct {
 	conversation []harmonyMessage
-	names        map[string]string // of the called tools, by the id of the call
+	names        map[string]string // names of the called tools, by the id of the call
 }
 
 // preamble adds the system message and the developer message, and returns the messages after them: a leading system or

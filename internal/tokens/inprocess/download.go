@@ -25,7 +25,7 @@ const (
 	progressEvery = 2 * time.Second
 )
 
-var errDigest = errors.New("the file is not what the hub says it is")
+var errDigest = errors.New("the file differs from the hub's listing")
 
 // download downloads f into dir, unless it is there. It writes into a file with the suffix .incomplete, continues a
 // download that broke off (also after a restart), and renames the file when it is complete and has the digest of the
@@ -56,7 +56,7 @@ func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemo
 		if !errors.Is(err, errUnreachable) && !errors.Is(err, errDigest) || try == hubTries || ctx.Err() != nil {
 			return 0, fmt.Errorf("download %s of %s: %w", f.Name, m.name, err)
 		}
-		h.log.Warn("a download broke off and is taken up again", "model", m.name, "file", f.Name, "error", err)
+		h.log.Warn("a download broke off and is continued", "model", m.name, "file", f.Name, "error", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

@@ -306,7 +306,7 @@ func (h *Hub) statusError(status int, m hubModel) error {
 		return fmt.Errorf("the hub refuses access to %s (401): it is private or gated, or does not exist; set HF_TOKEN to "+
 			"a token that may read it", m.name)
 	case status == http.StatusUnauthorized:
-		return fmt.Errorf("the hub refuses HF_TOKEN for %s (401): the token is wrong or has ended, or the model does not "+
+		return fmt.Errorf("the hub refuses HF_TOKEN for %s (401): the token is wrong or has expired, or the model does not "+
 			"exist", m.name)
 	case status == http.StatusForbidden:
 		return fmt.Errorf("the hub refuses access to %s (403): its licence must be accepted on the model's page, by the "+
