@@ -118,7 +118,7 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 
 // TestPairedErrorFollowsTheTextbook compares with the formula worked out by hand: a = 4, 2; b = 1, 2: R = 2, Σ(a−2b)² =
 // 4+4 = 8, √(8·2/1)/3 = 4/3.
-func TestPairedErrorIsTheTextbooks(t *testing.T) {
+func TestPairedErrorFollowsTheTextbook(t *testing.T) {
 	g := pairedGain(map[int]float64{1: 4, 2: 2}, map[int]float64{1: 1, 2: 2})
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 	if !near(g.ratio, 2) || !near(g.low, 2-8./3) || !near(g.high, 2+8./3) || !g.unproven {
