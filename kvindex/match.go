@@ -272,7 +272,6 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 // chain when that strand is 0. It reports false when a writer was at it.
 func (b *blocks) head(parent, after uint32, key block.Key) (uint32, bool) {
 	h := b.heads.Hash(uint64(key))
-	version := b.heads.Version(h)
 	p := b.heads.Find(h)
 	for v := p.Next(); v != 0; v = p.Next() {
 		s := b.strands.At(uint32(v))
@@ -283,7 +282,7 @@ func (b *blocks) head(parent, after uint32, key block.Key) (uint32, bool) {
 			return uint32(v), true
 		}
 	}
-	return 0, version&1 == 0 && b.heads.Version(h) == version
+	return 0, true
 }
 
 // read adds the segments of a strand's first n blocks to runs. False means that a writer was at it, or that they do not

@@ -1,55 +1,65 @@
 package memory
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
 
-// Table maps keys of 64 bits to values from 1 to 2^48-1 of which the lower 32 bits are not 0. It keeps 56 bits of a
-// key's hash and not the key: a caller holds what [Table.Find] yields to what it looks for. An entry takes 12 bytes.
+// Table maps keys of 64 bits to values from 1 to 2^48-1. It keeps 34 bits of a key's hash and not the key: a caller
+// compares what [Table.Find] yields with what it looks for. An entry takes 11 bytes, and the room that is free.
 //
-// It is an open-addressing table with linear probing, in 256 segments that grow and shrink alone, each into new memory:
-// growth costs a 256th at a time. One writer at a time. Readers may run at the same time. A reader must compare a found
-// entry with the element that it leads to. An entry that it does not find may have been moved: [Table.Version] shows
-// that.
+// An entry lies in the bucket that its hash chooses, or in the next one that has room, and stays there. A bucket is one
+// cache line. The table has 256 segments of buckets. A segment grows and shrinks alone, into new memory: growth costs a
+// 256th of the table at a time.
+//
+// One writer at a time. Readers may run at the same time. A reader finds each entry that is there from the beginning of
+// its search to the end.
 type Table struct {
-	// Seed changes how keys are hashed, so that nobody who does not know it can choose keys that collide. It must be
-	// set while the table is empty.
+	// Seed changes how keys are hashed: without it nobody can choose keys that collide. It must be set while the table
+	// is empty.
 	Seed uint64
 	// Shared says that there are readers while the writer works.
 	Shared bool
-	// Tight makes segments fuller and grow by an eighth and not by a quarter, for when memory is short.
+	// Tight makes segments fuller and grow in smaller steps, for when memory is short.
 	Tight bool
 
 	segments [tableSegments]tableSegment
 	n        int
-	slots    int // of all segments
+	buckets  int // of all segments
 }
 
 type tableSegment struct {
-	entries atomic.Pointer[tableEntries]
-	version atomic.Uint32 // odd while entries are moved
-	n       int32
+	buckets atomic.Pointer[[]bucket]
+	n       int // entries
 }
 
-// tableEntries are three words an entry: 32 bits of the hash after those that choose the segment, which say where the
-// entry's home is; 16 more bits of the hash and the upper 16 of the value; the lower 32 of the value, 0 where there is
-// no entry.
-type tableEntries struct {
-	size  uint64
-	words []uint32
+// bucket has room for six entries. Readers read state and then entries.
+type bucket struct {
+	// state has a byte for each entry: usedSlot and 7 bits of the hash, its mark; 0 where the entry is free. The upper
+	// 16 bits count the entries that lie in a later bucket because this one was full; the count stays at its maximum.
+	state   uint64
+	upper   uint64              // the upper 10 bits of each entry's tag
+	entries [bucketSlots]uint64 // a value, and below it the lower 16 bits of the tag
 }
 
 const (
 	tableSegments = 256
-	entryBytes    = 12
-	// tableLoad is how full a segment may be before it grows, in sixteenths: fuller ones make long clusters, which a
-	// removal has to close up. tightLoad is the same where memory is short.
-	tableLoad = 11
-	tightLoad = 13
+	bucketSlots   = 6
+	bucketBytes   = int64(unsafe.Sizeof(bucket{}))
+	eachSlot      = 0x010101010101 // a mark for each entry of a bucket
+	usedSlot      = 0x80
+	passed        = 1 << 48 // one entry in a later bucket
+
+	lowerBits = 16
+	upperBits = 10
+	tagBits   = lowerBits + upperBits
 )
 
-// Hash returns the hash of a key. Keys may be small integers, or chosen by somebody who means harm.
+// Hash returns the hash of a key. Keys may be small integers, or chosen by an attacker.
 func (t *Table) Hash(key uint64) uint64 {
-	// Multiplication by an odd number that nobody knows [Dietzfelbinger, Hagerup, Katajainen, Penttonen: A Reliable
-	// Randomized Algorithm for the Closest-Pair Problem, 1997].
+	// Multiplication by a secret odd number [Dietzfelbinger, Hagerup, Katajainen, Penttonen: A Reliable Randomized
+	// Algorithm for the Closest-Pair Problem, 1997].
 	h := (key ^ t.Seed) * (0x9e3779b97f4a7c15 ^ t.Seed<<1)
 	h = (h ^ h>>32) * (0xd6e8feb86659fd93 ^ t.Seed>>32<<1)
 	return h ^ h>>32
@@ -57,87 +67,112 @@ func (t *Table) Hash(key uint64) uint64 {
 
 func (t *Table) segment(h uint64) *tableSegment { return &t.segments[h>>56] }
 
-func (e *tableEntries) home(h uint64) uint64 { return h << 8 >> 32 * e.size >> 32 }
+// split returns what a segment keeps of a hash: the tag chooses the bucket, and the mark is compared with bucket.state.
+func split(h uint64) (tag, mark uint64) { return h << 8 >> (64 - tagBits), h&0x7f | usedSlot }
+
+// home returns the number of the bucket in which a search for a tag begins.
+func home(buckets []bucket, tag uint64) int { return int(tag * uint64(len(buckets)) >> tagBits) }
+
+// marked returns the highest bits of the bytes of a state that have a mark, and perhaps of others.
+func marked(state, mark uint64) uint64 {
+	x := state ^ mark*eachSlot
+	return (x - eachSlot) &^ x & (usedSlot * eachSlot)
+}
 
 // Len returns the number of entries.
 func (t *Table) Len() int { return t.n }
 
-// Version returns a number that changes while and when entries near a hash are moved. It is odd during a move.
-func (t *Table) Version(h uint64) uint32 { return t.segment(h).version.Load() }
-
 // Probe is a search for the entries of a hash.
 type Probe struct {
-	e      *tableEntries
-	i      uint64
-	tag    uint32
-	suffix uint32
+	buckets   []bucket
+	at        int     // the next bucket
+	left      int     // buckets that were not searched
+	b         *bucket // the present one
+	slots     uint64  // of it that have the mark
+	tag, mark uint64
 }
 
 // Find begins a search.
 func (t *Table) Find(h uint64) Probe {
-	e := t.segment(h).entries.Load()
-	if e == nil {
+	p := t.segment(h).buckets.Load()
+	if p == nil {
 		return Probe{}
 	}
-	return Probe{e, e.home(h), uint32(h >> 24), uint32(h>>8) << 16}
+	tag, mark := split(h)
+	return Probe{buckets: *p, at: home(*p, tag), left: len(*p), tag: tag, mark: mark}
 }
 
-// Next returns the value of the next entry of the hash, 0 when there is none.
+// Next returns the value of the next entry that may be of the hash, 0 when there is none.
 func (p *Probe) Next() uint64 {
-	if p.e == nil {
-		return 0
-	}
-	words := p.e.words
-	for n := p.e.size; n > 0; n-- {
-		w := words[p.i*3 : p.i*3+3 : p.i*3+3]
-		if p.i++; p.i == p.e.size {
-			p.i = 0
-		}
-		low := atomic.LoadUint32(&w[2])
-		if low == 0 {
-			break
-		}
-		if atomic.LoadUint32(&w[0]) == p.tag {
-			if mid := atomic.LoadUint32(&w[1]); mid&^0xffff == p.suffix {
-				return uint64(mid&0xffff)<<32 | uint64(low)
+	for {
+		for p.slots != 0 {
+			w := atomic.LoadUint64(&p.b.entries[bits.TrailingZeros64(p.slots)/8])
+			p.slots &= p.slots - 1
+			if uint16(w) == uint16(p.tag) {
+				return w >> lowerBits
 			}
 		}
+		if p.left == 0 {
+			return 0
+		}
+		p.b = &p.buckets[p.at]
+		state := atomic.LoadUint64(&p.b.state)
+		p.slots = marked(state, p.mark)
+		if p.at++; p.at == len(p.buckets) {
+			p.at = 0
+		}
+		if p.left--; state < passed {
+			p.left = 0
+		}
 	}
-	p.e = nil
-	return 0
 }
 
-// Touch brings the cache line in which a search begins. Lines that do not depend on each other come at the same time.
+// Touch fetches the cache line in which a search begins. Lines of several hashes are fetched at the same time.
 func (t *Table) Touch(h uint64) {
-	if e := t.segment(h).entries.Load(); e != nil {
-		atomic.LoadUint32(&e.words[e.home(h)*3])
+	if p := t.segment(h).buckets.Load(); p != nil {
+		tag, _ := split(h)
+		atomic.LoadUint64(&(*p)[home(*p, tag)].state)
 	}
 }
 
 // Put adds an entry.
 func (t *Table) Put(h, value uint64) {
 	g := t.segment(h)
-	e := g.entries.Load()
-	if e == nil || (uint64(g.n)+1)*16 > e.size*t.load() {
-		e = t.rebuild(g, int(g.n)+1)
+	p := g.buckets.Load()
+	if p == nil || (g.n+1)*16 > len(*p)*bucketSlots*t.load() {
+		p = t.rebuild(g, g.n+1)
 	}
-	i := e.home(h)
-	for e.words[i*3+2] != 0 {
-		if i++; i == e.size {
-			i = 0
-		}
-	}
-	w := e.words[i*3 : i*3+3]
-	t.store(&w[0], uint32(h>>24))
-	t.store(&w[1], uint32(h>>8)<<16|uint32(value>>32))
-	t.store(&w[2], uint32(value)) // last: readers take the entry for there from now on
+	tag, mark := split(h)
+	t.put(*p, tag, mark, value)
 	g.n++
 	t.n++
 }
 
-func (t *Table) store(word *uint32, v uint32) {
+func (t *Table) put(buckets []bucket, tag, mark, value uint64) {
+	at := home(buckets, tag)
+	b := &buckets[at]
+	for ; ^b.state&(usedSlot*eachSlot) == 0; b = &buckets[at] {
+		t.pass(b, 1)
+		if at++; at == len(buckets) {
+			at = 0
+		}
+	}
+	k := bits.TrailingZeros64(^b.state&(usedSlot*eachSlot)) / 8
+	b.upper = b.upper&^((1<<upperBits-1)<<(k*upperBits)) | tag>>lowerBits<<(k*upperBits)
+	t.store(&b.entries[k], value<<lowerBits|tag&(1<<lowerBits-1))
+	t.store(&b.state, b.state|mark<<(8*k)) // readers find the entry from now on
+}
+
+// pass notes that one entry more lies, or -1: one less, in a later bucket because this one was full.
+func (t *Table) pass(b *bucket, n int) {
+	if b.state>>48 != 1<<16-1 {
+		t.store(&b.state, b.state+uint64(n)*passed)
+	}
+}
+
+func (t *Table) store(word *uint64, v uint64) {
 	if t.Shared {
-		atomic.StoreUint32(word, v)
+		atomic.StoreUint64(word, v)
 	} else {
 		*word = v
 	}
@@ -146,123 +181,94 @@ func (t *Table) store(word *uint32, v uint32) {
 // Delete removes the entry of a hash and a value. It reports whether there was one.
 func (t *Table) Delete(h, value uint64) bool {
 	g := t.segment(h)
-	e := g.entries.Load()
-	if e == nil {
+	p := g.buckets.Load()
+	if p == nil {
 		return false
 	}
-	i := e.home(h)
-	tag, mid, low := uint32(h>>24), uint32(h>>8)<<16|uint32(value>>32), uint32(value)
-	for ; ; i++ {
-		if i == e.size {
-			i = 0
+	buckets := *p
+	tag, mark := split(h)
+	w := value<<lowerBits | tag&(1<<lowerBits-1)
+	first := home(buckets, tag)
+	for at, left := first, len(buckets); ; left-- {
+		b := &buckets[at]
+		slots := marked(b.state, mark)
+		for slots != 0 && b.entries[bits.TrailingZeros64(slots)/8] != w {
+			slots &= slots - 1
 		}
-		w := e.words[i*3 : i*3+3]
-		if w[2] == 0 {
-			return false
-		}
-		if w[0] == tag && w[1] == mid && w[2] == low {
+		if slots != 0 {
+			t.store(&b.state, b.state&^(0xff<<(bits.TrailingZeros64(slots)&^7)))
+			for ; first != at; first = (first + 1) % len(buckets) {
+				t.pass(&buckets[first], -1)
+			}
 			break
 		}
-	}
-	if t.Shared {
-		g.version.Add(1)
-		t.shift(e, i)
-		g.version.Add(1)
-	} else {
-		t.shift(e, i)
+		if b.state < passed || left == 1 {
+			return false
+		}
+		if at++; at == len(buckets) {
+			at = 0
+		}
 	}
 	g.n--
 	t.n--
-	if e.size > 16 && uint64(g.n)*8 < e.size*3 {
-		t.rebuild(g, int(g.n))
+	if len(buckets) > 1 && g.n*16 < len(buckets)*bucketSlots*5 {
+		t.rebuild(g, g.n)
 	}
 	return true
 }
 
-// shift empties the i-th entry and moves back the entries after it that had no room nearer to their homes.
-func (t *Table) shift(e *tableEntries, i uint64) {
-	for j := i + 1; ; j++ {
-		if j == e.size {
-			j = 0
-		}
-		w := e.words[j*3 : j*3+3]
-		if w[2] == 0 {
-			break
-		}
-		home := uint64(w[0]) * e.size >> 32
-		far, gap := j-home, j-i
-		if j < home {
-			far += e.size
-		}
-		if j < i {
-			gap += e.size
-		}
-		if far >= gap {
-			to := e.words[i*3 : i*3+3]
-			t.store(&to[0], w[0])
-			t.store(&to[1], w[1])
-			t.store(&to[2], w[2])
-			i = j
-		}
-	}
-	t.store(&e.words[i*3+2], 0)
-}
-
-func (t *Table) load() uint64 {
+// load returns how full a segment may be before it grows, in sixteenths: fuller buckets are passed by more often.
+func (t *Table) load() int {
 	if t.Tight {
-		return tightLoad
+		return 14
 	}
-	return tableLoad
+	return 13
 }
 
-// sizeFor returns how many entries a segment for n gets room for.
+// sizeFor returns how many buckets a segment for n entries gets.
 func (t *Table) sizeFor(n int) int {
 	if n == 0 {
 		return 0
 	}
+	room := n + n/2
 	if t.Tight {
-		return max(4, n*16/tightLoad*9/8+1)
+		room = n + n/8
 	}
-	return max(4, n*16/tableLoad*5/4+1)
+	return room*16/(bucketSlots*t.load()) + 1
 }
 
 // rebuild gives a segment new memory for n entries.
-func (t *Table) rebuild(g *tableSegment, n int) *tableEntries {
-	old, size := g.entries.Load(), t.sizeFor(n)
-	if old != nil {
-		t.slots -= int(old.size)
+func (t *Table) rebuild(g *tableSegment, n int) *[]bucket {
+	var old []bucket
+	if p := g.buckets.Load(); p != nil {
+		old = *p
 	}
+	size := t.sizeFor(n)
+	t.buckets += size - len(old)
 	if size == 0 {
-		g.entries.Store(nil)
+		g.buckets.Store(nil)
 		return nil
 	}
-	e := &tableEntries{uint64(size), make([]uint32, 3*size)}
-	t.slots += size
-	if old != nil {
-		for k := 0; k < len(old.words); k += 3 {
-			from := old.words[k : k+3]
-			if from[2] == 0 {
-				continue
+	buckets := make([]bucket, size)
+	for i := range old {
+		b := &old[i]
+		for k := range b.entries {
+			if mark := b.state >> (8 * k) & 0xff; mark != 0 {
+				upper := b.upper >> (k * upperBits) & (1<<upperBits - 1)
+				t.put(buckets, upper<<lowerBits|b.entries[k]&(1<<lowerBits-1), mark, b.entries[k]>>lowerBits)
 			}
-			i := uint64(from[0]) * e.size >> 32
-			for e.words[i*3+2] != 0 {
-				if i++; i == e.size {
-					i = 0
-				}
-			}
-			copy(e.words[i*3:i*3+3], from)
 		}
 	}
-	g.entries.Store(e)
-	return e
+	g.buckets.Store(&buckets)
+	return &buckets
 }
 
 // Fit gives segments with much unused room less memory.
 func (t *Table) Fit() {
 	for i := range t.segments {
 		g := &t.segments[i]
-		if e := g.entries.Load(); e != nil && t.sizeFor(int(g.n)) < int(e.size) {
-			t.rebuild(g, int(g.n))
+		if p := g.buckets.Load(); p != nil && t.sizeFor(g.n) < len(*p) {
+			t.rebuild(g, g.n)
 		}
 	}
 }
@@ -270,14 +276,14 @@ func (t *Table) Fit() {
 // Clear removes all entries and gives their memory back.
 func (t *Table) Clear() {
 	for i := range t.segments {
-		t.segments[i].entries.Store(nil)
+		t.segments[i].buckets.Store(nil)
 		t.segments[i].n = 0
 	}
-	t.n, t.slots = 0, 0
+	t.n, t.buckets = 0, 0
 }
 
 // Bytes returns how much memory the table takes.
-func (t *Table) Bytes() int64 { return int64(t.slots) * entryBytes }
+func (t *Table) Bytes() int64 { return int64(t.buckets) * bucketBytes }
 
 // Growth returns an upper bound of the memory that n more entries take, with the old memory of one segment in addition
 // to its new. Hashes are even: no segment gets more than twice its share and some.
@@ -286,14 +292,14 @@ func (t *Table) Growth(n int) int64 {
 	more, most, step := 0, 0, 0
 	for i := range t.segments {
 		g := &t.segments[i]
-		size, e := 0, g.entries.Load()
-		if e != nil {
-			size = int(e.size)
+		size := 0
+		if p := g.buckets.Load(); p != nil {
+			size = len(*p)
 		}
-		if (int(g.n)+share)*16 > size*int(t.load()) {
-			one := t.sizeFor(int(g.n) + share)
+		if (g.n+share)*16 > size*bucketSlots*t.load() {
+			one := t.sizeFor(g.n + share)
 			more, most, step = more+max(one-size, 0), max(most, one), max(step, one-size)
 		}
 	}
-	return int64(min(more, n*step)+most) * entryBytes
+	return int64(min(more, n*step)+most) * bucketBytes
 }
