@@ -172,7 +172,7 @@ func TestAFileWithAnotherDigestIsRefused(t *testing.T) {
 	hub, cache := newHub(t), t.TempDir()
 	hub.lie = true
 	if _, err := hub.fetch(t, cache, "hub:org/m", nil); err == nil ||
-		!strings.Contains(err.Error(), "not what the hub says") {
+		!strings.Contains(err.Error(), "differs from the hub") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(cache, "models--org--m", "snapshots", commit, "tokenizer.json")); err == nil {

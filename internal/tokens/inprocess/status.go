@@ -214,6 +214,6 @@ func (f *Finder) tell(u *unit, s *Status) {
 			"model", s.Model, "engine", s.Engine, "from", s.Folder, "checked_prompts", s.Prompts)
 		return
 	}
-	f.Log.Info("the engine is asked for token ids, which delays requests", "model", s.Model, "engine", s.Engine,
+	f.Log.Info("token ids are asked of the engine, which delays requests", "model", s.Model, "engine", s.Engine,
 		"because", s.Why, "to_make_them_here", s.Advice)
 }
