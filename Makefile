@@ -67,7 +67,7 @@ golden: ## answers of the reference tokenizers and of CPython's jinja2, for the 
 	[ -d $(CACHE)/templates ] || { python3 -m venv $(CACHE)/jinja && $(CACHE)/jinja/bin/pip install -q transformers==5.19.0 jinja2==3.1.6 && \
 		$(CACHE)/jinja/bin/python tokenizer/jinja/testdata/gather.py --download; }
 	[ -f $(CACHE)/harmony.json ] || [ ! -x $(CACHE)/engines/vllm/venv/bin/python ] || \
-		VLLM_TARGET_DEVICE=cpu $(CACHE)/engines/vllm/venv/bin/python internal/tokens/chat/testdata/harmony.py > $(CACHE)/harmony.json
+		VLLM_TARGET_DEVICE=cpu $(CACHE)/engines/vllm/venv/bin/python internal/tokens/inprocess/testdata/harmony.py > $(CACHE)/harmony.json
 
 traces: ## whole public traces into the cache folder, for the test of published hit curves
 	bash test/testenv/traces.sh $(CACHE)/traces

@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
 	{"internal/tokens/inprocess", "internal/telemetry"},
 	{"internal/proxy", "kvfeed", "internal/lmcache", "internal/discovery", "internal/tokens", "internal/report"},
-	{"internal/api", "internal/tokens/chat", "internal/queue", "internal/engine", "internal/workload"},
+	{"internal/api", "internal/queue", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy/peers"},
 	{"policy", "tokenizer"},

@@ -165,7 +165,7 @@ func compare(t *testing.T, templates []golden) {
 		tmpl, parseErr := Parse(g.Template)
 		for i := range cs {
 			want := g.Results[cs[i].Name]
-			if want.Unstable || cs[i].ContinueFinalMessage { // internal/tokens/chat tests the latter
+			if want.Unstable || cs[i].ContinueFinalMessage { // internal/tokens/inprocess tests the latter
 				continue
 			}
 			renders++

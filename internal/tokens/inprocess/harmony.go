@@ -8,7 +8,6 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
-	"github.com/warmpath/warmpath/internal/tokens/chat"
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
@@ -34,8 +33,8 @@ func loadHarmony(files fs.FS, t *tokenizer.Tokenizer) map[string]block.Token {
 // harmonyChat makes the ids of a chat for gpt-oss. vLLM renders these chats without the model's template. The ids
 // contain now's date.
 func (m *Model) harmonyChat(dst []block.Token, r *api.Request, now time.Time) (Encoded, error) {
-	pieces, err := chat.ReadHarmony(r.Body(), now)
-	var refused *chat.RequestError
+	pieces, err := readHarmony(r.Body(), now)
+	var refused *requestError
 	switch {
 	case errors.As(err, &refused):
 		return Encoded{Tokens: dst}, fmt.Errorf("%w: %w", ErrRefused, err)

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/internal/tokens/chat"
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
@@ -17,10 +16,10 @@ import (
 type Model struct {
 	tokenizer *tokenizer.Tokenizer
 	turns     *tokenizer.TurnCache
-	templates map[string]*chat.Template // by name; most models have one, called "default"
-	special   map[string]string         // the tokenizer's special tokens, for templates
-	vision    *vision                   // nil: prompts with images are for the engine
-	harmony   map[string]block.Token    // ids of Harmony's special tokens; nil: the model is not gpt-oss
+	templates map[string]*chatTemplate // by name; most models have one, called "default"
+	special   map[string]string        // the tokenizer's special tokens, for templates
+	vision    *vision                  // nil: prompts with images are for the engine
+	harmony   map[string]block.Token   // ids of Harmony's special tokens; nil: the model is not gpt-oss
 	pictures  pictures
 }
 
@@ -40,10 +39,10 @@ func Load(files fs.FS) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{tokenizer: t, turns: tokenizer.NewTurnCache(t, 0), templates: map[string]*chat.Template{},
+	m := &Model{tokenizer: t, turns: tokenizer.NewTurnCache(t, 0), templates: map[string]*chatTemplate{},
 		special: map[string]string{}}
 	for name, source := range sources {
-		if m.templates[name], err = chat.Parse(source); err != nil {
+		if m.templates[name], err = parseTemplate(source); err != nil {
 			return nil, fmt.Errorf("load chat template %s: %w", name, err)
 		}
 	}
@@ -129,7 +128,7 @@ func configTemplates(files fs.FS, sources map[string]string) error {
 }
 
 // template returns the template of a request: the tool template if the request has tools and the model has one.
-func (m *Model) template(tools bool) *chat.Template {
+func (m *Model) template(tools bool) *chatTemplate {
 	if t := m.templates[toolTemplate]; tools && t != nil {
 		return t
 	}

@@ -8,8 +8,6 @@ import (
 	"sync"
 
 	"github.com/zeebo/xxh3"
-
-	"github.com/warmpath/warmpath/internal/tokens/chat"
 )
 
 // picture is an image in a prompt, as the engine encodes it.
@@ -64,7 +62,7 @@ func (p *pictures) add(k xxh3.Uint128, s seen) {
 // picture returns an image as vLLM encodes it. ok is false when only the engine can encode it. root is the folder or
 // name that the engine loaded the model from, which is part of the image's hash; it is "" when it is not known or the
 // engines differ.
-func (m *Model) picture(media *chat.Media, root string) (p picture, ok bool) {
+func (m *Model) picture(media *chatMedia, root string) (p picture, ok bool) {
 	if m.vision == nil || media.Kind != "image_url" {
 		return p, false
 	}

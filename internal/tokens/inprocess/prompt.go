@@ -10,7 +10,6 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
-	"github.com/warmpath/warmpath/internal/tokens/chat"
 	"github.com/warmpath/warmpath/tokenizer"
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
@@ -135,17 +134,17 @@ func (m *Model) Text(body []byte, kind tokens.Kind) (string, error) {
 }
 
 // request reads a chat body as the engine does.
-func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chat.Request, error) {
+func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chatRequest, error) {
 	t := m.template(tools)
 	if t == nil {
 		return nil, fmt.Errorf("%w: the model's folder has no chat template", ErrElsewhere)
 	}
-	config := chat.RequestConfig{Engine: chat.EngineVLLM}
+	config := requestConfig{Engine: engineVLLM}
 	if kind == tokens.SGLang {
-		config.Engine = chat.EngineSGLang
+		config.Engine = engineSGLang
 	}
 	q, err := t.ReadRequest(body, config)
-	var refused *chat.RequestError
+	var refused *requestError
 	switch {
 	case errors.As(err, &refused):
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
@@ -156,7 +155,7 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chat.Reques
 }
 
 // mediaBytes returns the size of the request's media in its body. They are long texts and few tokens.
-func mediaBytes(q *chat.Request) (n int) {
+func mediaBytes(q *chatRequest) (n int) {
 	for i := range q.Media {
 		n += len(q.Media[i].URL)
 	}
@@ -164,7 +163,7 @@ func mediaBytes(q *chat.Request) (n int) {
 }
 
 // images returns the request's media as the engine encodes them.
-func (m *Model) images(q *chat.Request, o Origin) ([]picture, error) {
+func (m *Model) images(q *chatRequest, o Origin) ([]picture, error) {
 	if len(q.Media) == 0 {
 		return nil, nil
 	}
@@ -184,8 +183,8 @@ func (m *Model) images(q *chat.Request, o Origin) ([]picture, error) {
 	return all, nil
 }
 
-func (m *Model) render(dst []byte, q *chat.Request) ([]byte, error) {
-	text, err := q.Render(dst, chat.RenderContext{Tokens: m.special, Now: time.Now(),
+func (m *Model) render(dst []byte, q *chatRequest) ([]byte, error) {
+	text, err := q.Render(dst, renderContext{Tokens: m.special, Now: time.Now(),
 		Limits: jinja.Limits{OutputBytes: maxPrompt}})
 	var raised *jinja.RaisedError
 	switch {

@@ -1,5 +1,5 @@
 """Collects chat templates and renders every conversation with CPython, for the golden tests of tokenizer/jinja and
-internal/tokens/chat.
+internal/tokens/inprocess.
 
 Needs a Python with transformers and jinja2 (the one vLLM is installed in does):
 

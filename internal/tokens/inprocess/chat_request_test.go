@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"encoding/json"
@@ -18,7 +18,7 @@ type engineRequests struct {
 }
 
 func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
-	for name, engine := range map[string]Engine{"vllm": EngineVLLM, "sglang": EngineSGLang} {
+	for name, engine := range map[string]templateEngine{"vllm": engineVLLM, "sglang": engineSGLang} {
 		t.Run(name, func(t *testing.T) {
 			raw, err := os.ReadFile("testdata/requests_" + name + ".json")
 			if err != nil {
@@ -30,7 +30,7 @@ func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
 			}
 			lenient, renders := 0, 0
 			for tname, source := range g.Templates {
-				tmpl, err := Parse(source)
+				tmpl, err := parseTemplate(source)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -56,17 +56,17 @@ func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
 	}
 }
 
-func renderRequest(tmpl *Template, body string, engine Engine) (string, error) {
-	q, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine, TrustTemplate: true})
+func renderRequest(tmpl *chatTemplate, body string, engine templateEngine) (string, error) {
+	q, err := tmpl.ReadRequest([]byte(body), requestConfig{Engine: engine, TrustTemplate: true})
 	if err != nil {
 		return "", err
 	}
-	out, err := q.Render(nil, RenderContext{Now: goldenTime,
+	out, err := q.Render(nil, renderContext{Now: goldenTime,
 		Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
 	if err != nil {
 		return "", err
 	}
-	again, err := q.Render(nil, RenderContext{Now: goldenTime,
+	again, err := q.Render(nil, renderContext{Now: goldenTime,
 		Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
 	if err != nil || string(again) != string(out) {
 		return "", fmt.Errorf("a second render differs: %w", err)

@@ -1,4 +1,4 @@
-"""Renders chat requests with an installed engine's own request handling, for the tests of internal/tokens/chat.
+"""Renders chat requests with an installed engine's own request handling, for the tests of internal/tokens/inprocess.
 
     <vllm venv>/bin/python testdata/engine_requests.py vllm > testdata/requests_vllm.json
     <sglang venv>/bin/python testdata/engine_requests.py sglang > testdata/requests_sglang.json

@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"strings"
@@ -10,10 +10,10 @@ import (
 // Harmony is the prompt format of gpt-oss models. vLLM renders it with openai-harmony in place of the model's template
 // (entrypoints/openai/parser/harmony_utils.py, renderers/online_renderer.py of vLLM 0.32).
 
-// ReadHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it; the date of now is in it.
+// readHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it; the date of now is in it.
 // The body must not change while the pieces are in use. Errors are those of ReadRequest.
-func ReadHarmony(body []byte, now time.Time) ([]HarmonyPiece, error) {
-	b := &bodyReader{config: &RequestConfig{}, defaults: &jinja.Dict{}}
+func readHarmony(body []byte, now time.Time) ([]harmonyPiece, error) {
+	b := &bodyReader{config: &requestConfig{}, defaults: &jinja.Dict{}}
 	if err := b.open(body); err != nil {
 		return nil, err
 	}

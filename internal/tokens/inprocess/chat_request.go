@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"errors"
@@ -7,23 +7,23 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Engine says which engine's rules apply: each engine changes messages and tools in its own way before it renders a
-// template.
-type Engine uint8
+// templateEngine says which engine's rules apply: each engine changes messages and tools in its own way before it
+// renders a template.
+type templateEngine uint8
 
 const (
-	EngineVLLM   Engine = iota // vLLM 0.32: pydantic's field order in tools and tool calls, parts joined by newlines
-	EngineSGLang               // SGLang 0.5.23: fields filled with null, parts joined by spaces
+	engineVLLM   templateEngine = iota // vLLM 0.32: pydantic's field order in tools and tool calls, parts joined by newlines
+	engineSGLang                       // SGLang 0.5.23: fields filled with null, parts joined by spaces
 )
 
-// ErrMedia is matched by errors.Is for a request with images, audio or video if the model's processor puts text of its
+// errMedia is matched by errors.Is for a request with images, audio or video if the model's processor puts text of its
 // own in the prompt. Only the engine can render such a request.
-var ErrMedia = errors.New("the prompt depends on the model's media processor")
+var errMedia = errors.New("the prompt depends on the model's media processor")
 
-// RequestConfig has the options of an engine that change prompts. The zero value is vLLM with its defaults.
-type RequestConfig struct {
-	Engine  Engine
-	Content ContentFormat // --chat-template-content-format; FormatAuto: as the engine detects it
+// requestConfig has the options of an engine that change prompts. The zero value is vLLM with its defaults.
+type requestConfig struct {
+	Engine  templateEngine
+	Content contentFormat // --chat-template-content-format; formatAuto: as the engine detects it
 	// Kwargs is the object of --default-chat-template-kwargs; the request's chat_template_kwargs win.
 	Kwargs []byte
 	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. SGLang always leaves the tools out then.
@@ -32,47 +32,47 @@ type RequestConfig struct {
 	TrustTemplate bool
 }
 
-// Template is a model's chat template and the content format that each engine detects in it. It is immutable: any
+// chatTemplate is a model's chat template and the content format that each engine detects in it. It is immutable: any
 // number of goroutines may use it at once.
-type Template struct {
+type chatTemplate struct {
 	compiled *jinja.Template
 	source   string
-	formats  [2]ContentFormat // indexed by Engine
+	formats  [2]contentFormat // indexed by templateEngine
 }
 
-// Parse compiles a chat template's source. Errors match jinja.ErrSyntax and name the line.
-func Parse(source string) (*Template, error) {
+// parseTemplate compiles a chat template's source. Errors match jinja.ErrSyntax and name the line.
+func parseTemplate(source string) (*chatTemplate, error) {
 	t, err := jinja.Parse(source)
 	if err != nil {
 		return nil, err
 	}
 	o := t.Outline()
-	formats := [...]ContentFormat{EngineVLLM: vllmFormat(&o), EngineSGLang: sglangFormat(source, &o)}
-	return &Template{t, source, formats}, nil
+	formats := [...]contentFormat{engineVLLM: vllmFormat(&o), engineSGLang: sglangFormat(source, &o)}
+	return &chatTemplate{t, source, formats}, nil
 }
 
-// ContentFormat returns the format that the engine detects: FormatOpenAI when the template loops over the parts of a
-// message's content, else FormatString.
-func (t *Template) ContentFormat(e Engine) ContentFormat {
-	if e == EngineSGLang {
-		return t.formats[EngineSGLang]
+// contentFormat returns the format that the engine detects: formatOpenAI when the template loops over the parts of a
+// message's content, else formatString.
+func (t *chatTemplate) ContentFormat(e templateEngine) contentFormat {
+	if e == engineSGLang {
+		return t.formats[engineSGLang]
 	}
-	return t.formats[EngineVLLM]
+	return t.formats[engineVLLM]
 }
 
-// Request is a chat request as the engine passes it to its template. Render may be called more than once.
-type Request struct {
+// chatRequest is a chat request as the engine passes it to its template. Render may be called more than once.
+type chatRequest struct {
 	// Suffix is the assistant's text to continue. SGLang tokenizes it separately, without a beginning-of-sequence
 	// token, and appends it to the prompt's tokens. Empty for vLLM, which continues inside the rendered text.
 	Suffix string
-	// Media are the images, audios and videos, in the order of the messages. The engine expands their placeholders
+	// chatMedia are the images, audios and videos, in the order of the messages. The engine expands their placeholders
 	// after it has encoded the text.
-	Media []Media
+	Media []chatMedia
 	// AddSpecialTokens is the request's add_special_tokens: the engine puts special tokens around the rendered text.
 	// Default false.
 	AddSpecialTokens bool
 
-	template *Template
+	template *chatTemplate
 	vars     *jinja.Dict
 	kwargs   *jinja.Dict
 	field    string
@@ -80,25 +80,25 @@ type Request struct {
 	retry    bool
 }
 
-// Media is an image, audio or video of a prompt.
-type Media struct {
+// chatMedia is an image, audio or video of a prompt.
+type chatMedia struct {
 	Kind string // the part's type: image_url, input_audio, video_url, image_embeds, …
 	URL  string // its address, or a data: URL with its bytes; "" when the part has neither
 	UUID string // its name, given by the client (vLLM); "" is none
 }
 
-// RenderContext is what a render needs besides the request.
-type RenderContext struct {
+// renderContext is what a render needs besides the request.
+type renderContext struct {
 	Tokens map[string]string // the tokenizer's special tokens by name
 	Now    time.Time         // for strftime_now
 	Limits jinja.Limits
 }
 
 // ReadRequest reads the body of a chat completion request for this template. The body must not change while the Request
-// is in use: the Request shares its texts. A *RequestError says that the engine refuses the request too, ErrMedia that
+// is in use: the request shares its texts. A *requestError says that the engine refuses the request too, errMedia that
 // only the engine can render it, and jinja.ErrLimit that it has too many values. Any other error says that the body is
 // not JSON.
-func (t *Template) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
+func (t *chatTemplate) ReadRequest(body []byte, c requestConfig) (*chatRequest, error) {
 	b := &bodyReader{config: &c}
 	if err := b.open(body); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (t *Template) ReadRequest(body []byte, c RequestConfig) (*Request, error) {
 	if b.defaults, err = objectOf(c.Kwargs); err != nil {
 		return nil, err
 	}
-	if c.Engine == EngineSGLang {
+	if c.Engine == engineSGLang {
 		return b.sglang(t)
 	}
 	return b.vllm(t)
@@ -131,8 +131,8 @@ func objectOf(raw []byte) (*jinja.Dict, error) {
 }
 
 // Render appends the request's prompt to dst. On error dst is as it was; the errors are those of jinja.Template.Render.
-func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
-	j := &job{template: q.template, vars: q.vars, kwargs: q.kwargs, field: q.field, context: &c}
+func (q *chatRequest) Render(dst []byte, c renderContext) ([]byte, error) {
+	j := &renderJob{template: q.template, vars: q.vars, kwargs: q.kwargs, field: q.field, context: &c}
 	out, err := j.render(dst)
 	if err == nil || !q.retry || errors.Is(err, jinja.ErrLimit) {
 		return out, err
@@ -142,17 +142,17 @@ func (q *Request) Render(dst []byte, c RenderContext) ([]byte, error) {
 	return j.render(dst)
 }
 
-// job is one render of a request.
-type job struct {
-	template *Template
+// renderJob is one render of a request.
+type renderJob struct {
+	template *chatTemplate
 	vars     *jinja.Dict // messages, tools and so on
 	kwargs   *jinja.Dict // further variables: a name is looked up here, then in vars, then among the special tokens
 	field    string      // the field of the final message that is continued; empty: none
-	context  *RenderContext
+	context  *renderContext
 }
 
 // lookup returns a variable as the template reads it.
-func (j *job) lookup(name string) jinja.Value {
+func (j *renderJob) lookup(name string) jinja.Value {
 	if v, ok := j.kwargs.Get(name); ok {
 		return v
 	}
@@ -160,7 +160,7 @@ func (j *job) lookup(name string) jinja.Value {
 	return v
 }
 
-func (j *job) render(dst []byte) ([]byte, error) {
+func (j *renderJob) render(dst []byte) ([]byte, error) {
 	cut, err := j.openFinal()
 	if err != nil {
 		return dst, err
@@ -186,9 +186,9 @@ func (j *job) render(dst []byte) ([]byte, error) {
 // bodyReader reads a request's body; its methods here serve both engines.
 type bodyReader struct {
 	d        *jinja.Dict
-	config   *RequestConfig
-	defaults *jinja.Dict // RequestConfig.Kwargs
-	media    []Media
+	config   *requestConfig
+	defaults *jinja.Dict // requestConfig.Kwargs
+	media    []chatMedia
 	json     jinja.Decoder
 }
 

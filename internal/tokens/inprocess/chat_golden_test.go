@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"encoding/json"
@@ -17,8 +17,8 @@ var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
 var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
 	"pad_token": "<pad>"}
 
-// golden is a template with what Python renders of each conversation; see tokenizer/jinja/testdata.
-type golden struct {
+// templateGolden is a template with what Python renders of each conversation; see tokenizer/jinja/testdata.
+type templateGolden struct {
 	Name     string                  `json:"name"`
 	SHA256   string                  `json:"sha256"`
 	Template string                  `json:"template"`
@@ -33,7 +33,7 @@ type goldenResult struct {
 }
 
 // sample reads the committed sample of the golden data: vLLM's own example templates.
-func sample(t testing.TB) (out []golden) {
+func sample(t testing.TB) (out []templateGolden) {
 	t.Helper()
 	if err := json.Unmarshal(testenv.Gunzip(t, "../../../tokenizer/jinja/testdata/sample.json.gz"), &out); err != nil {
 		t.Fatal(err)
@@ -42,13 +42,13 @@ func sample(t testing.TB) (out []golden) {
 }
 
 // collected reads all golden data, or skips where it is not installed.
-func collected(t testing.TB) []golden {
+func collected(t testing.TB) []templateGolden {
 	t.Helper()
-	return testenv.JSONFiles[golden](t, "templates/golden", "make golden")
+	return testenv.JSONFiles[templateGolden](t, "templates/golden", "make golden")
 }
 
-// differs says how a render differs from Python's; "" when it is equal.
-func differs(got string, err error, want *goldenResult) string {
+// templateDiffers says how a render differs from Python's; "" when it is equal.
+func templateDiffers(got string, err error, want *goldenResult) string {
 	var raised *jinja.RaisedError
 	switch {
 	case want.Text != nil && err != nil:

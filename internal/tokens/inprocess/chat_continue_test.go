@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"encoding/json"
@@ -47,11 +47,11 @@ func TestFinalMessagesAreContinuedAsTransformersDoes(t *testing.T) {
 	t.Run("collected", func(t *testing.T) { compareContinued(t, collected(t)) })
 }
 
-func compareContinued(t *testing.T, templates []golden) {
+func compareContinued(t *testing.T, templates []templateGolden) {
 	renders := 0
 	open := openConversations(t)
 	for _, g := range templates {
-		tmpl, parseErr := Parse(g.Template)
+		tmpl, parseErr := parseTemplate(g.Template)
 		for name, vars := range open {
 			want := g.Results[name]
 			if want.Unstable {
@@ -61,11 +61,11 @@ func compareContinued(t *testing.T, templates []golden) {
 			var got []byte
 			err := parseErr
 			if err == nil {
-				j := &job{template: tmpl, kwargs: &jinja.Dict{}, vars: vars.Clone(), field: "content",
-					context: &RenderContext{Tokens: goldenTokens, Now: goldenTime}}
+				j := &renderJob{template: tmpl, kwargs: &jinja.Dict{}, vars: vars.Clone(), field: "content",
+					context: &renderContext{Tokens: goldenTokens, Now: goldenTime}}
 				got, err = j.render(nil)
 			}
-			if d := differs(string(got), err, &want); d != "" {
+			if d := templateDiffers(string(got), err, &want); d != "" {
 				t.Errorf("%s (%s), %s: %s", g.Name, g.SHA256[:12], name, d)
 			}
 		}

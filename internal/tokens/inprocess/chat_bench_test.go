@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 
 // BenchmarkRequest reads the body of a chat and renders it: one question, and a conversation of 40 messages.
 func BenchmarkRequest(b *testing.B) {
-	tmpl, err := Parse(`{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}` +
+	tmpl, err := parseTemplate(`{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}` +
 		`{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`)
 	if err != nil {
 		b.Fatal(err)
@@ -20,11 +20,11 @@ func BenchmarkRequest(b *testing.B) {
 			b.ReportAllocs()
 			var out []byte
 			for b.Loop() {
-				q, err := tmpl.ReadRequest(body, RequestConfig{})
+				q, err := tmpl.ReadRequest(body, requestConfig{})
 				if err != nil {
 					b.Fatal(err)
 				}
-				if out, err = q.Render(out[:0], RenderContext{Tokens: tokens}); err != nil {
+				if out, err = q.Render(out[:0], renderContext{Tokens: tokens}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -1,10 +1,8 @@
-package chat_test
+package inprocess
 
 import (
 	"fmt"
 	"time"
-
-	"github.com/warmpath/warmpath/internal/tokens/chat"
 )
 
 const chatML = `{%- for m in messages %}
@@ -12,19 +10,19 @@ const chatML = `{%- for m in messages %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 
-func Example() {
-	t, err := chat.Parse(chatML)
+func Example_chatTemplate() {
+	t, err := parseTemplate(chatML)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	body := []byte(`{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi!"}]}]}`)
-	q, err := t.ReadRequest(body, chat.RequestConfig{Engine: chat.EngineVLLM})
+	q, err := t.ReadRequest(body, requestConfig{Engine: engineVLLM})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	text, err := q.Render(nil, chat.RenderContext{Now: time.Unix(0, 0)})
+	text, err := q.Render(nil, renderContext{Now: time.Unix(0, 0)})
 	fmt.Printf("%s %v\n", text, err)
 	// Output:
 	// <|im_start|>user
@@ -33,12 +31,12 @@ func Example() {
 	//  <nil>
 }
 
-func ExampleReadHarmony() {
+func Example_readHarmony() {
 	body := []byte(`{"model": "gpt-oss", "reasoning_effort": "low",
 		"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is it raining in Paris?"}],
 		"tools": [{"type": "function", "function": {"name": "weather",
 			"parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]}`)
-	pieces, err := chat.ReadHarmony(body, time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC))
+	pieces, err := readHarmony(body, time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"strings"
@@ -6,8 +6,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// vllmContent turns a message's content into a list of parts (FormatOpenAI) or one text.
-func (b *bodyReader) vllmContent(m *jinja.Dict, role string, format ContentFormat) (jinja.Value, error) {
+// vllmContent turns a message's content into a list of parts (formatOpenAI) or one text.
+func (b *bodyReader) vllmContent(m *jinja.Dict, role string, format contentFormat) (jinja.Value, error) {
 	content, given := m.Get("content")
 	var parts []jinja.Value
 	switch {
@@ -36,7 +36,7 @@ func (b *bodyReader) vllmContent(m *jinja.Dict, role string, format ContentForma
 			texts = append(texts, part.Text())
 		}
 	}
-	if format == FormatOpenAI {
+	if format == formatOpenAI {
 		return jinja.List(out), nil
 	}
 	return jinja.Text(strings.Join(texts, "\n")), nil
@@ -78,8 +78,8 @@ var knownPartFields = map[string]bool{"audio_embeds": true, "audio_url": true, "
 	"prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
 	"video_embeds": true, "video_url": true}
 
-// vllmPart returns one part: a dict for FormatOpenAI, else a text; "" for a part that vLLM skips.
-func (b *bodyReader) vllmPart(part *jinja.Value, format ContentFormat) (jinja.Value, error) {
+// vllmPart returns one part: a dict for formatOpenAI, else a text; "" for a part that vLLM skips.
+func (b *bodyReader) vllmPart(part *jinja.Value, format contentFormat) (jinja.Value, error) {
 	if part.Kind() == jinja.KindString {
 		return wrapped(part.Text(), nil, format), nil
 	}
@@ -100,7 +100,7 @@ func (b *bodyReader) vllmPart(part *jinja.Value, format ContentFormat) (jinja.Va
 		return wrapped(v.Text(), d, format), nil
 	case "tool_reference":
 		name, _ := textOf(d, "name")
-		if format != FormatOpenAI {
+		if format != formatOpenAI {
 			return jinja.Text(name), nil
 		}
 		ref := &jinja.Dict{}
@@ -114,7 +114,7 @@ func (b *bodyReader) vllmPart(part *jinja.Value, format ContentFormat) (jinja.Va
 	case "video_url", "video_embeds":
 		return b.vllmMedia("video", kind, d, format)
 	case "prompt_embeds":
-		return jinja.None, ErrMedia
+		return jinja.None, errMedia
 	}
 	return jinja.None, refuse("unsupported content part %q", kind)
 }
@@ -131,8 +131,8 @@ func mediaKey(d *jinja.Dict) string {
 }
 
 // wrapped returns a text in the format, with the unknown members of its part.
-func wrapped(s string, d *jinja.Dict, format ContentFormat) jinja.Value {
-	if format != FormatOpenAI {
+func wrapped(s string, d *jinja.Dict, format contentFormat) jinja.Value {
+	if format != formatOpenAI {
 		return jinja.Text(s)
 	}
 	part := &jinja.Dict{}
@@ -150,16 +150,16 @@ func rideAlong(part, d *jinja.Dict) {
 	}
 }
 
-func (b *bodyReader) vllmMedia(modality, kind string, d *jinja.Dict, format ContentFormat) (jinja.Value, error) {
-	m := Media{Kind: kind}
+func (b *bodyReader) vllmMedia(modality, kind string, d *jinja.Dict, format contentFormat) (jinja.Value, error) {
+	m := chatMedia{Kind: kind}
 	m.UUID, _ = textOf(d, "uuid")
 	if at, _ := d.Get(kind); at.Kind() == jinja.KindString {
 		m.URL = at.Text()
 	} else if at.Kind() == jinja.KindDict {
 		m.URL, _ = textOf(at.Dict(), "url")
 	}
-	if b.media = append(b.media, m); format != FormatOpenAI {
-		return jinja.None, ErrMedia // vLLM puts the model's placeholder text in front
+	if b.media = append(b.media, m); format != formatOpenAI {
+		return jinja.None, errMedia // vLLM puts the model's placeholder text in front
 	}
 	part := &jinja.Dict{}
 	part.Set("type", jinja.Text(modality))

@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"errors"
@@ -13,11 +13,11 @@ import (
 // srt/parser/jinja_template_utils.py and srt/function_call/utils.py. This file does the same. It does not cover models
 // with an encoder in place of a template (DeepSeek-V3.2, Kimi-K3 …).
 
-func (b *bodyReader) sglang(t *Template) (*Request, error) {
-	q := &Request{template: t, vars: &jinja.Dict{}}
+func (b *bodyReader) sglang(t *chatTemplate) (*chatRequest, error) {
+	q := &chatRequest{template: t, vars: &jinja.Dict{}}
 	format := b.config.Content
-	if format == FormatAuto {
-		format = t.ContentFormat(EngineSGLang)
+	if format == formatAuto {
+		format = t.ContentFormat(engineSGLang)
 	}
 	messages, _, err := b.objects("messages")
 	if err != nil {
@@ -67,7 +67,7 @@ func (b *bodyReader) sglang(t *Template) (*Request, error) {
 
 // sglangTemplate uses the template of the request's chat_template_kwargs if requests may bring one. The content keeps
 // the format of the model's own template.
-func (b *bodyReader) sglangTemplate(q *Request) error {
+func (b *bodyReader) sglangTemplate(q *chatRequest) error {
 	own, _ := q.kwargs.Get("chat_template")
 	q.kwargs.Remove("chat_template")
 	if own.Kind() != jinja.KindString {
@@ -77,7 +77,7 @@ func (b *bodyReader) sglangTemplate(q *Request) error {
 		return refuse("chat_template in the request is not trusted")
 	}
 	var err error
-	q.template, err = Parse(own.Text())
+	q.template, err = parseTemplate(own.Text())
 	return err
 }
 
@@ -219,7 +219,7 @@ func orNull(d *jinja.Dict, name string) jinja.Value {
 }
 
 // sglangContent converts a message's content to the template's format.
-func (b *bodyReader) sglangContent(m *jinja.Dict, format ContentFormat) (*jinja.Dict, error) {
+func (b *bodyReader) sglangContent(m *jinja.Dict, format contentFormat) (*jinja.Dict, error) {
 	content, _ := m.Get("content")
 	if content.Kind() != jinja.KindList {
 		return m, nil
@@ -240,7 +240,7 @@ func (b *bodyReader) sglangContent(m *jinja.Dict, format ContentFormat) (*jinja.
 		}
 	}
 	joined := jinja.Text(strings.Join(texts, " "))
-	if format != FormatOpenAI {
+	if format != formatOpenAI {
 		m.Set("content", joined)
 		return m, nil
 	}
@@ -279,7 +279,7 @@ func (b *bodyReader) sglangPart(item *jinja.Value, assistant bool) (jinja.Value,
 		part.Set("name", orNull(item.Dict(), "name"))
 		return jinja.FromDict(part), nil
 	case "image_url", "video_url", "audio_url", "input_audio":
-		b.media = append(b.media, Media{Kind: kind})
+		b.media = append(b.media, chatMedia{Kind: kind})
 		part.Set("type", jinja.Text(map[string]string{"image_url": "image", "video_url": "video"}[kind]))
 		if kind == "audio_url" || kind == "input_audio" {
 			part.Set("type", jinja.Text("audio"))

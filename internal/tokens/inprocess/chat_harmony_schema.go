@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"errors"
@@ -13,8 +13,8 @@ import (
 // (src/encoding.rs, json_schema_to_typescript). This file has the same quirks, because the prompt must have the same
 // tokens.
 
-// ErrSchema says that the TypeScript of a schema cannot be written here.
-var ErrSchema = errors.New("a tool's schema is very long, or has numbers that only the engine can spell")
+// errSchema says that the TypeScript of a schema cannot be written here.
+var errSchema = errors.New("a tool's schema is very long, or has numbers that only the engine can spell")
 
 // maxTypes bounds the TypeScript in bytes: a million tokens. Lines are indented by their depth, so the TypeScript of a
 // schema can be a hundred times as long as the schema.
@@ -43,7 +43,7 @@ func toolSection(tools []harmonyTool) (string, error) {
 		w := &schemaWriter{}
 		w.schema(t.Parameters, "")
 		if written += w.Len(); w.failed || written > maxTypes {
-			return "", ErrSchema
+			return "", errSchema
 		}
 		lines = append(lines, "type "+t.Name+" = (_: "+w.String()+") => any;\n")
 	}
@@ -70,8 +70,8 @@ type schemaWriter struct {
 	failed bool
 }
 
-// member returns a member of a schema; ok is false when the schema is no object or lacks it.
-func member(schema jinja.Value, name string) (jinja.Value, bool) {
+// schemaMember returns a member of a schema; ok is false when the schema is no object or lacks it.
+func schemaMember(schema jinja.Value, name string) (jinja.Value, bool) {
 	if schema.Kind() != jinja.KindDict {
 		return jinja.None, false
 	}
@@ -79,12 +79,12 @@ func member(schema jinja.Value, name string) (jinja.Value, bool) {
 }
 
 func textMember(schema jinja.Value, name string) (string, bool) {
-	v, ok := member(schema, name)
+	v, ok := schemaMember(schema, name)
 	return v.Text(), ok && v.Kind() == jinja.KindString
 }
 
 func listMember(schema jinja.Value, name string) ([]jinja.Value, bool) {
-	v, ok := member(schema, name)
+	v, ok := schemaMember(schema, name)
 	if !ok || v.Kind() != jinja.KindList {
 		return nil, false
 	}
@@ -130,7 +130,7 @@ func (w *schemaWriter) schema(s jinja.Value, indent string) {
 	case "boolean":
 		w.put("boolean")
 	case "array":
-		if items, ok := member(s, "items"); ok {
+		if items, ok := schemaMember(s, "items"); ok {
 			w.schema(items, indent)
 			w.put("[]")
 		} else {
@@ -186,7 +186,7 @@ func (w *schemaWriter) object(s jinja.Value, indent string) {
 			required[names[i].Text()] = true
 		}
 	}
-	if properties, ok := member(s, "properties"); ok && properties.Kind() == jinja.KindDict {
+	if properties, ok := schemaMember(s, "properties"); ok && properties.Kind() == jinja.KindDict {
 		for key, property := range properties.Dict().All() {
 			if !required[key] {
 				key += "?"
@@ -202,7 +202,7 @@ func (w *schemaWriter) property(key string, s jinja.Value, indent string) {
 	if title, ok := textMember(s, "title"); ok {
 		w.put(indent, "// ", title, "\n", indent, "//\n")
 	}
-	_, either := member(s, "oneOf")
+	_, either := schemaMember(s, "oneOf")
 	if description, ok := textMember(s, "description"); ok && !either {
 		w.put(indent, "// ", description, "\n")
 	}
@@ -231,7 +231,7 @@ func (w *schemaWriter) nullable(s jinja.Value, indent string) string {
 	inner.schema(s, indent)
 	w.failed = w.failed || inner.failed
 	out := inner.String()
-	if may, _ := member(s, "nullable"); may.Kind() == jinja.KindBool && may.Truthy() && !strings.Contains(out, "null") {
+	if may, _ := schemaMember(s, "nullable"); may.Kind() == jinja.KindBool && may.Truthy() && !strings.Contains(out, "null") {
 		out += " | null"
 	}
 	return out
@@ -273,7 +273,7 @@ func (w *schemaWriter) variants(key string, s jinja.Value, variants []jinja.Valu
 
 // defaultOf returns a schema's default as text: a string is in quotes unless the schema has an enum.
 func (w *schemaWriter) defaultOf(s jinja.Value) (string, bool) {
-	d, ok := member(s, "default")
+	d, ok := schemaMember(s, "default")
 	if !ok {
 		return "", false
 	}

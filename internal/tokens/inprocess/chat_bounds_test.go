@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"errors"
@@ -9,16 +9,16 @@ import (
 )
 
 // The bounds of a jinja.Decoder.
-const maxValues, maxDepth = 1 << 18, 500
+const maxChatValues, maxDepth = 1 << 18, 500
 
 func TestArgumentsBeyondTheBoundsAreNotTakenForOthers(t *testing.T) {
-	tmpl, err := Parse(`{{ messages[0].tool_calls[0].function.arguments }}`)
+	tmpl, err := parseTemplate(`{{ messages[0].tool_calls[0].function.arguments }}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	half := `{\"a\":[` + strings.Repeat(`1,`, maxValues/2) + `1]}`
+	half := `{\"a\":[` + strings.Repeat(`1,`, maxChatValues/2) + `1]}`
 	for name, arguments := range map[string][]string{
-		"too many values":        {`{\"a\":[` + strings.Repeat(`1,`, maxValues) + `1]}`},
+		"too many values":        {`{\"a\":[` + strings.Repeat(`1,`, maxChatValues) + `1]}`},
 		"too many values in all": {half, half},
 		"nested too deep":        {`{\"a\":` + strings.Repeat(`[`, 2*maxDepth) + strings.Repeat(`]`, 2*maxDepth) + `}`},
 	} {
@@ -28,9 +28,9 @@ func TestArgumentsBeyondTheBoundsAreNotTakenForOthers(t *testing.T) {
 		}
 		body := `{"messages":[{"role":"assistant","tool_calls":[` + strings.Join(calls, ",") +
 			`]},{"role":"user","content":"x"}]}`
-		for _, engine := range []Engine{EngineVLLM, EngineSGLang} {
-			var refused *RequestError
-			_, err := tmpl.ReadRequest([]byte(body), RequestConfig{Engine: engine})
+		for _, engine := range []templateEngine{engineVLLM, engineSGLang} {
+			var refused *requestError
+			_, err := tmpl.ReadRequest([]byte(body), requestConfig{Engine: engine})
 			if !errors.Is(err, jinja.ErrLimit) || errors.As(err, &refused) {
 				t.Errorf("%s, engine %d: %v", name, engine, err)
 			}

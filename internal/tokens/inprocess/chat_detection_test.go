@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"bufio"
@@ -30,8 +30,8 @@ func TestTheContentFormatIsTheOneThatEnginesDetect(t *testing.T) {
 	t.Run("collected", func(t *testing.T) { compareDetected(t, collected(t)) })
 }
 
-func compareDetected(t *testing.T, templates []golden) {
-	for name, engine := range map[string]Engine{"vllm": EngineVLLM, "sglang": EngineSGLang} {
+func compareDetected(t *testing.T, templates []templateGolden) {
+	for name, engine := range map[string]templateEngine{"vllm": engineVLLM, "sglang": engineSGLang} {
 		want := detected(t, name)
 		names := map[string]bool{} // the variables of all templates
 		for _, w := range want {
@@ -42,7 +42,7 @@ func compareDetected(t *testing.T, templates []golden) {
 		checked := 0
 		for _, g := range templates {
 			w, known := want[g.SHA256[:16]]
-			tmpl, err := Parse(g.Template)
+			tmpl, err := parseTemplate(g.Template)
 			if !known || err != nil { // the engines differ on a source that does not parse
 				continue
 			}

@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"errors"
@@ -10,15 +10,15 @@ import (
 // vLLM 0.32 changes a chat request before its template in entrypoints/openai/chat_completion/protocol.py,
 // renderers/chat_utils.py, renderers/hf.py and renderers/params.py. This file does the same.
 
-func (b *bodyReader) vllm(t *Template) (*Request, error) {
+func (b *bodyReader) vllm(t *chatTemplate) (*chatRequest, error) {
 	t, err := b.vllmTemplate(t)
 	if err != nil {
 		return nil, err
 	}
-	q := &Request{template: t, vars: &jinja.Dict{}}
+	q := &chatRequest{template: t, vars: &jinja.Dict{}}
 	format := b.config.Content
-	if format == FormatAuto {
-		format = t.ContentFormat(EngineVLLM)
+	if format == formatAuto {
+		format = t.ContentFormat(engineVLLM)
 	}
 	tools, err := b.vllmTools()
 	if err != nil {
@@ -44,7 +44,7 @@ func (b *bodyReader) vllm(t *Template) (*Request, error) {
 }
 
 // vllmTemplate returns the template of the request if requests may bring one, else the model's.
-func (b *bodyReader) vllmTemplate(t *Template) (*Template, error) {
+func (b *bodyReader) vllmTemplate(t *chatTemplate) (*chatTemplate, error) {
 	own := b.field("chat_template")
 	if own.Kind() != jinja.KindString || own.Text() == "" {
 		return t, nil
@@ -52,12 +52,12 @@ func (b *bodyReader) vllmTemplate(t *Template) (*Template, error) {
 	if !b.config.TrustTemplate {
 		return nil, refuse("chat_template in the request is not trusted")
 	}
-	return Parse(own.Text())
+	return parseTemplate(own.Text())
 }
 
 // vllmApply divides the kwargs into arguments of apply_chat_template and variables of the template. It drops variables
 // that the template does not use.
-func (b *bodyReader) vllmApply(q *Request, kwargs *jinja.Dict) error {
+func (b *bodyReader) vllmApply(q *chatRequest, kwargs *jinja.Dict) error {
 	q.kwargs = &jinja.Dict{}
 	prompt, open := jinja.Bool(false), jinja.Bool(false)
 	for name, v := range kwargs.All() {
@@ -223,7 +223,7 @@ func vllmTool(tool *jinja.Dict) (*jinja.Dict, error) {
 	return out, nil
 }
 
-func (b *bodyReader) vllmMessages(format ContentFormat) ([]*jinja.Dict, error) {
+func (b *bodyReader) vllmMessages(format contentFormat) ([]*jinja.Dict, error) {
 	messages, _, err := b.objects("messages")
 	if err != nil {
 		return nil, err
@@ -242,7 +242,7 @@ func (b *bodyReader) vllmMessages(format ContentFormat) ([]*jinja.Dict, error) {
 
 // vllmMessage does what vLLM's _parse_chat_message_content does: it copies the reasoning to both of its fields and
 // parses the arguments of tool calls.
-func (b *bodyReader) vllmMessage(m *jinja.Dict, format ContentFormat) (*jinja.Dict, error) {
+func (b *bodyReader) vllmMessage(m *jinja.Dict, format contentFormat) (*jinja.Dict, error) {
 	role, ok := textOf(m, "role")
 	if !ok {
 		return nil, refuse("a message has no role")
@@ -405,7 +405,7 @@ func developerTools(m *jinja.Dict) (jinja.Value, error) {
 
 // developers turns developer messages into system messages, and joins all system messages into one, for a template that
 // does not know the role developer.
-func (t *Template) developers(messages []*jinja.Dict) []*jinja.Dict {
+func (t *chatTemplate) developers(messages []*jinja.Dict) []*jinja.Dict {
 	found := false
 	for _, m := range messages {
 		found = found || roleIs(m, "developer")

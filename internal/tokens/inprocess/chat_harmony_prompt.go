@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"strings"
@@ -9,8 +9,8 @@ import (
 // included, because a prompt must have the same tokens. Each piece is encoded on its own: a special token that a client
 // spells in a text stays text.
 
-// HarmonyPiece is a part of a prompt that is encoded on its own: a special token, or a text without special tokens.
-type HarmonyPiece struct {
+// harmonyPiece is a part of a prompt that is encoded on its own: a special token, or a text without special tokens.
+type harmonyPiece struct {
 	Special string // the token's spelling; "" for a text
 	Text    string
 }
@@ -19,7 +19,7 @@ type HarmonyPiece struct {
 type harmonyMessage struct {
 	Author  string   // with the recipient: "assistant to=functions.weather"
 	Channel string   // with the content type: "commentary json"; "" is none
-	Texts   []string // each is a HarmonyPiece of its own
+	Texts   []string // each is a harmonyPiece of its own
 	Call    bool     // it ends as the call of a tool
 }
 
@@ -51,32 +51,32 @@ func harmonyDeveloper(instructions string, tools []harmonyTool) (string, error) 
 	return strings.Join(sections, "\n\n"), nil
 }
 
-// renderHarmony returns the prompt for the assistant's next message. It leaves out the reasoning before the last answer: the
-// messages on the channel analysis before the last message on the channel final.
-func renderHarmony(conversation []harmonyMessage) []HarmonyPiece {
+// renderHarmony returns the prompt for the assistant's next message. It leaves out the reasoning before the last
+// answer: the messages on the channel analysis before the last message on the channel final.
+func renderHarmony(conversation []harmonyMessage) []harmonyPiece {
 	answered := -1
 	for i := range conversation {
 		if conversation[i].Channel == "final" {
 			answered = i
 		}
 	}
-	var out []HarmonyPiece
-	special := func(token string) { out = append(out, HarmonyPiece{Special: token}) }
+	var out []harmonyPiece
+	special := func(token string) { out = append(out, harmonyPiece{Special: token}) }
 	for i := range conversation {
 		m := &conversation[i]
 		if i < answered && m.Channel == "analysis" {
 			continue
 		}
 		special("<|start|>")
-		out = append(out, HarmonyPiece{Text: m.Author})
+		out = append(out, harmonyPiece{Text: m.Author})
 		if m.Channel != "" {
 			special("<|channel|>")
-			out = append(out, HarmonyPiece{Text: m.Channel})
+			out = append(out, harmonyPiece{Text: m.Channel})
 		}
 		special("<|message|>")
 		for _, s := range m.Texts {
 			if s != "" {
-				out = append(out, HarmonyPiece{Text: s})
+				out = append(out, harmonyPiece{Text: s})
 			}
 		}
 		if m.Call {
@@ -86,5 +86,5 @@ func renderHarmony(conversation []harmonyMessage) []HarmonyPiece {
 		}
 	}
 	special("<|start|>")
-	return append(out, HarmonyPiece{Text: "assistant"})
+	return append(out, harmonyPiece{Text: "assistant"})
 }

@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 type finalCut struct{ text string }
 
 // openFinal prepares continue_final_message: a copy of the final message gets a tag after its text.
-func (j *job) openFinal() (*finalCut, error) {
+func (j *renderJob) openFinal() (*finalCut, error) {
 	if j.field == "" {
 		return nil, nil
 	}

@@ -1,10 +1,10 @@
-package chat
+package inprocess
 
 import (
 	"testing"
 )
 
-func spelled(pieces []HarmonyPiece) (text string) {
+func harmonySpelled(pieces []harmonyPiece) (text string) {
 	for _, p := range pieces {
 		text += p.Special + p.Text
 	}
@@ -12,7 +12,7 @@ func spelled(pieces []HarmonyPiece) (text string) {
 }
 
 func TestReasoningBeforeTheLastAnswerIsLeftOut(t *testing.T) {
-	got := spelled(renderHarmony([]harmonyMessage{
+	got := harmonySpelled(renderHarmony([]harmonyMessage{
 		{Author: "assistant", Channel: "analysis", Texts: []string{"old"}},
 		{Author: "assistant", Channel: "final", Texts: []string{"answer"}},
 		{Author: "assistant", Channel: "analysis", Texts: []string{"new"}},

@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ var november = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func harmonyText(t *testing.T, body string) (string, error) {
 	t.Helper()
-	pieces, err := ReadHarmony([]byte(body), november)
+	pieces, err := readHarmony([]byte(body), november)
 	var b strings.Builder
 	for _, p := range pieces {
 		b.WriteString(p.Special + p.Text)
@@ -48,7 +48,7 @@ func compareHarmony(t *testing.T, data []byte) {
 	equal := 0
 	for i, g := range golden {
 		got, err := harmonyText(t, string(g.Body))
-		var refused *RequestError
+		var refused *requestError
 		switch {
 		case g.Error != "" && !errors.As(err, &refused):
 			t.Errorf("chat %d: %v, vLLM refuses: %s\n%s", i, err, g.Error, g.Body)
@@ -84,12 +84,12 @@ func TestHarmonyHasTurnsToolsAndReasoning(t *testing.T) {
 		`{"messages":[{"role":"user","content":"a"}],"reasoning_effort":"none"}`, `[]`,
 		`{"messages":[{"content":"a"}]}`,
 		`{"messages":[{"role":"assistant","content":"a","tool_calls":null}]}`} {
-		var refused *RequestError
+		var refused *requestError
 		if _, err := harmonyText(t, body); !errors.As(err, &refused) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
-	if _, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"x":{"default":1e300}}}}}]}`); err == nil || errors.As(err, new(*RequestError)) {
+	if _, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"x":{"default":1e300}}}}}]}`); err == nil || errors.As(err, new(*requestError)) {
 		t.Errorf("a number that is spelled by the engine only: %v", err)
 	}
 }
@@ -103,7 +103,7 @@ func TestASchemaWithOverlongTypesIsLeftToTheEngine(t *testing.T) {
 	schema := strings.Repeat(`{"type":"object","properties":{"p":`, levels) + `{"type":"object","properties":{` +
 		properties.String()[1:] + `}}` + strings.Repeat("}}", levels)
 	_, err := harmonyText(t, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":`+schema+`}}]}`)
-	if !errors.Is(err, ErrSchema) {
+	if !errors.Is(err, errSchema) {
 		t.Errorf("%d bytes of schema: %v", len(schema), err)
 	}
 }
@@ -112,7 +112,7 @@ func FuzzHarmony(f *testing.F) {
 	f.Add(`{"messages":[{"role":"system","content":[{"text":"a"},"b"]},{"role":"assistant","tool_calls":[{"function":{}}]},{"role":"tool"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"oneOf":[{"type":["null"]}]}}}]}`)
 	f.Add(`{"messages":[{"role":"user","content":null}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"p":{"oneOf":[1,{}],"examples":["x"],"default":[{}]}}}}}]}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		pieces, err := ReadHarmony([]byte(body), november)
+		pieces, err := readHarmony([]byte(body), november)
 		if err == nil && (len(pieces) == 0 || pieces[len(pieces)-1].Text != "assistant") {
 			t.Errorf("%v", pieces)
 		}

@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"encoding/json"
@@ -23,18 +23,18 @@ func FuzzRequest(f *testing.F) {
 			f.Add(r.Body)
 		}
 	}
-	tmpl, err := Parse(`{{ messages | tojson }}{{ tools | tojson }}{{ x }}`)
+	tmpl, err := parseTemplate(`{{ messages | tojson }}{{ tools | tojson }}{{ x }}`)
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, c := range []RequestConfig{{}, {Engine: EngineSGLang}, {Content: FormatOpenAI},
-			{Engine: EngineSGLang, Content: FormatOpenAI, TrustTemplate: true}} {
+		for _, c := range []requestConfig{{}, {Engine: engineSGLang}, {Content: formatOpenAI},
+			{Engine: engineSGLang, Content: formatOpenAI, TrustTemplate: true}} {
 			q, err := tmpl.ReadRequest([]byte(body), c)
 			if err != nil {
 				continue
 			}
-			_, _ = q.Render(nil, RenderContext{Limits: jinja.Limits{Steps: 20_000, OutputBytes: 1 << 16,
+			_, _ = q.Render(nil, renderContext{Limits: jinja.Limits{Steps: 20_000, OutputBytes: 1 << 16,
 				Memory: 1 << 20, Depth: 20}, Now: time.Time{}})
 		}
 	})

@@ -1,4 +1,4 @@
-package chat
+package inprocess
 
 import (
 	"slices"
@@ -7,24 +7,24 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// ContentFormat is the form of a message's content that a template expects.
-type ContentFormat uint8
+// contentFormat is the form of a message's content that a template expects.
+type contentFormat uint8
 
 const (
-	// FormatAuto is the format that the engine detects in the template.
-	FormatAuto ContentFormat = iota
-	// FormatString is one text.
-	FormatString
-	// FormatOpenAI is the list of parts, as OpenAI's API has it.
-	FormatOpenAI
+	// formatAuto is the format that the engine detects in the template.
+	formatAuto contentFormat = iota
+	// formatString is one text.
+	formatString
+	// formatOpenAI is the list of parts, as OpenAI's API has it.
+	formatOpenAI
 )
 
 // String returns the format as engines' flags name it: auto, string or openai.
-func (f ContentFormat) String() string {
+func (f contentFormat) String() string {
 	switch f {
-	case FormatString:
+	case formatString:
 		return "string"
-	case FormatOpenAI:
+	case formatOpenAI:
 		return "openai"
 	}
 	return "auto"
@@ -33,10 +33,10 @@ func (f ContentFormat) String() string {
 // vllmFormat is vLLM's detection (renderers/hf.py, _detect_content_format). It looks for a loop over the content of a
 // message, where a message is the variable of a loop over messages. A loop over a variable named content counts too,
 // and so does a loop over a macro's parameter if a call passes a message's content for it.
-func vllmFormat(o *jinja.Outline) ContentFormat {
+func vllmFormat(o *jinja.Outline) contentFormat {
 	messages := messageVariables(o)
 	if messages == nil {
-		return FormatString
+		return formatString
 	}
 	inMacro, contents := macroContents(o, messages)
 	for _, loop := range o.Loops {
@@ -50,7 +50,7 @@ func vllmFormat(o *jinja.Outline) ContentFormat {
 			return formatOf(loop.Target)
 		}
 	}
-	return FormatString
+	return formatString
 }
 
 // maxDetection bounds the pairs of nodes that the detection compares; published templates have far fewer.
@@ -58,11 +58,11 @@ const maxDetection = 1 << 20
 
 // formatOf returns the format that follows from a loop over parts. A loop with a tuple as its target makes vLLM fall
 // back to a string.
-func formatOf(target jinja.Expr) ContentFormat {
+func formatOf(target jinja.Expr) contentFormat {
 	if target.Name() != "" {
-		return FormatOpenAI
+		return formatOpenAI
 	}
-	return FormatString
+	return formatString
 }
 
 // messageVariables returns the variables of the loops over messages, or over a variable that was assigned from it; nil
@@ -148,18 +148,18 @@ func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop
 
 // sglangFormat is SGLang's detection (parser/jinja_template_utils.py): a source that mentions media, or a loop over the
 // content of message, msg or m.
-func sglangFormat(source string, o *jinja.Outline) ContentFormat {
+func sglangFormat(source string, o *jinja.Outline) contentFormat {
 	for _, word := range [...]string{"image", "audio", "video", "vision"} {
 		if strings.Contains(source, word) {
-			return FormatOpenAI
+			return formatOpenAI
 		}
 	}
 	for _, loop := range o.Loops {
 		for _, name := range [...]string{"message", "msg", "m"} {
 			if loop.Over.Reads(name, "content") {
-				return FormatOpenAI
+				return formatOpenAI
 			}
 		}
 	}
-	return FormatString
+	return formatString
 }
