@@ -84,3 +84,38 @@ func TestASessionDoesNotFollowAnIDThatIsUsedAgain(t *testing.T) {
 		t.Errorf("the session is at %s: %s", second.Worker.URL, third)
 	}
 }
+
+// faulty is a policy whose Routed panics.
+type faulty struct{ recorder }
+
+func (*faulty) Routed(*policy.Query, *policy.Candidate) { panic("a bug of the policy") }
+
+// A program that recovers from the panic, as the gateway does, has no decision to call Done on.
+func TestAPanicInAPolicyReleasesTheLoad(t *testing.T) {
+	for name, o := range map[string]warmpath.Options{
+		"the policy in use": {Policy: policy.Spec{Name: "faulty", Chooser: func() policy.Chooser { return &faulty{} }}},
+		"the shadow": {
+			Policies: []policy.Spec{{Name: "faulty", Chooser: func() policy.Chooser { return &faulty{} }}}, Shadow: "faulty",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, o, vllm())
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("the panic is swallowed")
+					}
+				}()
+				w.route(warmpath.Request{Tokens: prompt(1, 160)})
+			}()
+			if l := w.fleet.Snapshot().Load(0); l.Requests != 0 || l.PrefillTokens != 0 {
+				t.Errorf("%+v", l)
+			}
+			w.fleet.Remove(w.fleet.Snapshot().Workers()[0].ID)
+			w.router.Reclaim(0)
+			if n := w.router.Reclaim(int64(2 * time.Hour)); n != 1 {
+				t.Errorf("%d ids are free", n)
+			}
+		})
+	}
+}

@@ -74,9 +74,15 @@ func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
 	return d, err
 }
 
-// routed notifies the policies that d's request is sent.
+// routed notifies the policies that d's request is sent. A policy may panic: then the load is released.
 func (d *Decision) routed() {
 	c := &d.Candidates[d.Chosen]
+	notified := false
+	defer func() {
+		if !notified {
+			d.reservation.Release(d.Now)
+		}
+	}()
 	d.open.Store(true)
 	d.policy.Routed(&d.query, c)
 	if d.shadow = d.router.shadowOf(d.policy); d.shadow != nil {
@@ -84,6 +90,7 @@ func (d *Decision) routed() {
 	}
 	d.query.Prompt = policy.Prompt{} // it belongs to the request
 	d.router.expect(d)
+	notified = true
 }
 
 // reserve puts d's load on its holder. It reports false when the holder has as many requests as it may.
