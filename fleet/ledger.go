@@ -360,6 +360,23 @@ func (l *ledger) release(r *Reservation, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.end(r, now)
+	l.renounce(r, now)
+}
+
+// disown ends the ownership of a reservation that expired, so that it may be used again. It reports false, and does
+// nothing, when r holds a request.
+func (l *ledger) disown(r *Reservation, now int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.stage != stageNone {
+		return false
+	}
+	l.renounce(r, now)
+	return true
+}
+
+// renounce records that r's owner refers to the holder no more. mu is held.
+func (l *ledger) renounce(r *Reservation, now int64) {
 	if r.owned {
 		r.owned = false
 		l.owned--

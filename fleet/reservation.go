@@ -71,7 +71,7 @@ type Reservation struct {
 	// What follows is guarded by the ledger's mutex.
 	work  Work
 	stage stage
-	owned bool // its owner has not released it, even if it expired
+	owned bool // its owner has not released it or used it again, even if it expired
 
 	tracked             uint64 // bit i: mark i is counted
 	blocks              int64  // the part of ContextBlocks that no mark counts
@@ -108,7 +108,7 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	if s == nil {
 		panic("bug: reserve on a holder that does not exist")
 	}
-	if r.Held() {
+	if r.ledger != nil && !r.ledger.disown(r, now) {
 		panic("bug: reserve with a reservation that is not released")
 	}
 	if !s.work.reserve(r, w, snap.cacheShape(h), now) {

@@ -74,3 +74,24 @@ func TestAHolderThatComesBackInTimeKeepsItsID(t *testing.T) {
 		}
 	}
 }
+
+// A reservation that expired may be used again without a release: it holds nothing.
+func TestAnExpiredReservationThatIsUsedAgainPinsNoID(t *testing.T) {
+	f := New(Config{})
+	facts := Facts{Models: []Model{{ID: "m"}}}
+	a := f.Put("http://a", facts)
+	f.Put("http://b", facts)
+	hour := int64(keepIDs)
+	var r Reservation
+	f.Reserve(&r, 0, Work{}, 0)
+	if n := f.Expire(hour); n != 1 {
+		t.Fatalf("%d requests expired", n)
+	}
+	f.Reserve(&r, 1, Work{}, hour)
+	r.Release(hour)
+	f.Remove(a)
+	f.Retire(2 * hour)
+	if got := f.Retire(3 * hour); !slices.Equal(got, []Holder{0}) {
+		t.Errorf("retired %v", got)
+	}
+}
