@@ -22,7 +22,8 @@ type Spec struct {
 	// terms.
 	Chooser func() Chooser
 	Terms   []string
-	// Reasons are the policy's own words for what a branch means. A branch without an entry has its general words.
+	// Reasons are the policy's own words for what a branch means. A branch without an entry has its general words. With
+	// nil, a choice whose branch the Chooser does not name has words that fit any rule.
 	Reasons map[Branch]string
 	// NeedsMatches and NeedsText say whether the Chooser reads matches and the prompt's text. With NeedsMatches it gets
 	// the prompt's tokens and keys, too.
@@ -261,7 +262,9 @@ type Choice struct {
 // Choose filters, scores and picks. It reorders c and overwrites Score and Reason. It allocates nothing.
 func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 	choice := p.choose(q, c)
-	choice.Reason = p.reasonAmong(choice.Branch, c)
+	if choice.Reason == "" {
+		choice.Reason = p.reasonAmong(choice.Branch, c)
+	}
 	return choice
 }
 
@@ -286,6 +289,9 @@ func (p *Policy) choose(q *Query, c []Candidate) Choice {
 			choice.Branch = BranchDirect
 		case pick.Branch == "":
 			choice.Branch = p.branch(q, c, pick.Index)
+			if p.reasons == nil {
+				choice.Reason = ownRule[reasonKey(choice.Branch, c)]
+			}
 		}
 		return choice
 	}

@@ -42,18 +42,24 @@ func reasonsOf(s *Spec) map[Branch]string {
 	return ReasonsBy(byPicker[s.Picker])
 }
 
-// reasonAmong returns the words for a branch where c are the candidates. The words for a miss say whether a match was
-// at risk.
-func (p *Policy) reasonAmong(b Branch, c []Candidate) string {
+// ownRule are the reasons of a chooser that names neither the branch of a choice nor its reasons.
+var ownRule = ReasonsBy("the policy's own rule")
+
+// reasonAmong returns the words for a branch where c are the candidates.
+func (p *Policy) reasonAmong(b Branch, c []Candidate) string { return p.reason(reasonKey(b, c)) }
+
+// reasonKey returns the key of the words for a branch where c are the candidates. The words for a miss say whether a
+// match was at risk.
+func reasonKey(b Branch, c []Candidate) Branch {
 	if b != BranchMiss {
-		return p.reason(b)
+		return b
 	}
 	for i := range c {
 		if c[i].AtRisk > 0 && c[i].Kept() == 0 {
-			return p.reason(missAtRisk)
+			return missAtRisk
 		}
 	}
-	return p.reason(b)
+	return b
 }
 
 // reason returns the policy's words for a branch.

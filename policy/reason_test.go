@@ -67,3 +67,28 @@ func TestAChoiceExplainsItsWinner(t *testing.T) {
 		}
 	}
 }
+
+// last is a chooser that names neither branches nor reasons.
+type last struct{ policy.Stateless }
+
+func (last) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
+	return policy.Pick{Index: len(c) - 1}
+}
+
+func TestAChooserOfUnknownRuleDoesNotClaimTheRuleOfAnother(t *testing.T) {
+	p := build(t, policy.Spec{Name: "last", NeedsMatches: true, Chooser: func() policy.Chooser { return last{} }})
+	for name, c := range map[string]struct {
+		change func(a, b *policy.Candidate)
+		branch policy.Branch
+		want   string
+	}{
+		"a match":         {func(_, b *policy.Candidate) { b.Predicted = 4000 }, policy.BranchAffinity, "the policy's own rule, and no worker"},
+		"no match":        {func(_, _ *policy.Candidate) {}, policy.BranchMiss, "of the prompt: the policy's own rule"},
+		"a match at risk": {func(a, _ *policy.Candidate) { a.Predicted, a.AtRisk = 4000, 4000 }, policy.BranchMiss, "scheduled: the policy's own rule"},
+	} {
+		got := p.Choose(&policy.Query{PromptTokens: 5000, Known: true}, alikeHolders(c.change))
+		if got.Branch != c.branch || !strings.Contains(got.Reason, c.want) {
+			t.Errorf("%s: %s: %q, want %q", name, got.Branch, got.Reason, c.want)
+		}
+	}
+}
