@@ -24,7 +24,7 @@ var layers = [][]string{
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
 	{"internal/tokens/inprocess", "internal/telemetry"},
-	{"internal/proxy", "kvfeed", "internal/lmcache", "internal/discovery", "internal/tokens", "internal/report"},
+	{"internal/proxy", "kvfeed", "internal/discovery", "internal/tokens", "internal/report"},
 	{"internal/api", "internal/queue", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
 	{"policy/peers"},

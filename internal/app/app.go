@@ -22,7 +22,6 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
-	"github.com/warmpath/warmpath/internal/lmcache"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
@@ -67,11 +66,11 @@ type App struct {
 
 	address, adminAddress net.Addr
 
-	mu        sync.Mutex                                                          // serialises reloads; guards the fields below
-	cfg       *config.Config                                                      // the configuration in force
-	blockSize int                                                                 // the block size that the router was made with
-	external  map[string]*source                                                  // by policy
-	follow    func(name string, client *lmcache.Client) (stop context.CancelFunc) // nil while nothing runs
+	mu        sync.Mutex                                                             // serialises reloads; guards the fields below
+	cfg       *config.Config                                                         // the configuration in force
+	blockSize int                                                                    // the block size that the router was made with
+	external  map[string]*source                                                     // by policy
+	follow    func(name string, client *discovery.LMCache) (stop context.CancelFunc) // nil while nothing runs
 }
 
 // New builds an App from a configuration that has passed Validate. It opens no socket and starts nothing.

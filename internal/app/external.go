@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/warmpath/warmpath/internal/config"
-	"github.com/warmpath/warmpath/internal/lmcache"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
 )
@@ -15,7 +15,7 @@ import (
 // source is the client of one policy's external source.
 type source struct {
 	parameters peers.LMCacheAware
-	client     *lmcache.Client
+	client     *discovery.LMCache
 	stop       context.CancelFunc // nil: it does not run
 }
 
@@ -44,7 +44,7 @@ func (a *App) sourcesOf(cfg *config.Config) map[string]*source {
 			next[name] = old
 			continue
 		}
-		next[name] = &source{parameters: p, client: lmcache.New(p, a.fleet, lmcache.NewClient(a.options.Network), a.log)}
+		next[name] = &source{parameters: p, client: discovery.NewLMCache(p, a.fleet, discovery.NewLMCacheClient(a.options.Network), a.log)}
 	}
 	return next
 }
@@ -90,7 +90,7 @@ func (a *App) useSources(next map[string]*source) {
 func (a *App) runSources(ctx context.Context, g *group, stop context.CancelCauseFunc) (noMore func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.follow = func(name string, client *lmcache.Client) context.CancelFunc {
+	a.follow = func(name string, client *discovery.LMCache) context.CancelFunc {
 		own, cancel := context.WithCancel(ctx)
 		g.run("policy "+name, stop, func() error { return client.Run(own) })
 		return cancel

@@ -19,7 +19,7 @@ import (
 // A lookup credits each chunk of the prompt to its first holder only: of two workers with one prefix, the second looks
 // empty.
 //
-// The policy's Source asks the controller: internal/lmcache in this program.
+// The policy's Source asks the controller: internal/discovery in this program.
 type LMCacheAware struct {
 	// ControllerURL is the controller's HTTP address. It is asked only if the policy is the configured one or listed
 	// in the configuration's policies.

@@ -1,24 +1,24 @@
-package lmcache
+package discovery
 
 import (
 	"encoding/json"
 	"fmt"
 )
 
-// instance is one LMCache engine. Its workers, one for each rank of the model, cache the same chunks.
-type instance struct {
+// lmcacheInstance is one LMCache engine. Its workers, one for each rank of the model, cache the same chunks.
+type lmcacheInstance struct {
 	id, ip string
 	keys   int64 // chunks of the rank with the most
 }
 
-// cached is the part of a prompt that an instance has.
-type cached struct {
+// lmcacheHit is the part of a prompt that an instance has.
+type lmcacheHit struct {
 	instance string
 	tokens   int
 }
 
 // decodeWorkers reads GET /controller/workers: a row for each worker. [LMCache 0.5.6, worker_info_api.py]
-func decodeWorkers(answer []byte) ([]instance, error) {
+func decodeWorkers(answer []byte) ([]lmcacheInstance, error) {
 	var rows struct {
 		Workers []struct {
 			InstanceID string `json:"instance_id"`
@@ -29,14 +29,14 @@ func decodeWorkers(answer []byte) ([]instance, error) {
 	if err := json.Unmarshal(answer, &rows); err != nil {
 		return nil, fmt.Errorf("read the controller's workers: %w", err)
 	}
-	var all []instance
+	var all []lmcacheInstance
 	at := map[string]int{}
 	for _, r := range rows.Workers {
 		i, seen := at[r.InstanceID]
 		if !seen {
 			i = len(all)
 			at[r.InstanceID] = i
-			all = append(all, instance{id: r.InstanceID, ip: r.IP})
+			all = append(all, lmcacheInstance{id: r.InstanceID, ip: r.IP})
 		}
 		all[i].keys = max(all[i].keys, r.KeyCount)
 	}
@@ -44,21 +44,21 @@ func decodeWorkers(answer []byte) ([]instance, error) {
 }
 
 // decodeLookup reads POST /lookup: for each instance a pair of location and tokens. [LMCache 0.5.6, kv_controller.py]
-func decodeLookup(answer []byte) ([]cached, error) {
+func decodeLookup(answer []byte) ([]lmcacheHit, error) {
 	var told struct {
 		Layout map[string][]json.RawMessage `json:"layout_info"`
 	}
 	if err := json.Unmarshal(answer, &told); err != nil {
 		return nil, fmt.Errorf("read the controller's lookup: %w", err)
 	}
-	var found []cached
+	var found []lmcacheHit
 	for id, pair := range told.Layout {
 		var tokens int
 		if len(pair) < 2 || json.Unmarshal(pair[1], &tokens) != nil {
 			return nil, fmt.Errorf("read the controller's lookup: instance %.64q has no pair of location and tokens", id)
 		}
 		if tokens > 0 {
-			found = append(found, cached{id, tokens})
+			found = append(found, lmcacheHit{id, tokens})
 		}
 	}
 	return found, nil

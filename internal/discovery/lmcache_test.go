@@ -1,4 +1,4 @@
-package lmcache
+package discovery
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -23,10 +22,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// controller answers in memory, in the time of a synctest bubble.
-type controller struct {
+// lmcacheController answers in memory, in the time of a synctest bubble.
+type lmcacheController struct {
 	mu      sync.Mutex
 	workers string        // answer of /controller/workers; "" refuses the connection
 	layout  string        // answer of /lookup
@@ -34,7 +31,7 @@ type controller struct {
 	asked   []string      // method, path, authorization and body
 }
 
-func (c *controller) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c *lmcacheController) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	body, _ := io.ReadAll(r.Body)
 	c.asked = append(c.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", r.Method, r.URL.Path, r.Header.Get("Authorization"), body)))
@@ -59,7 +56,7 @@ func (c *controller) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // requests returns the requests since the last call.
-func (c *controller) requests() []string {
+func (c *lmcacheController) requests() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	asked := c.asked
@@ -67,7 +64,7 @@ func (c *controller) requests() []string {
 	return asked
 }
 
-func (c *controller) set(change func()) {
+func (c *lmcacheController) set(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change()
@@ -81,7 +78,7 @@ const threeWorkers = `{"workers":[
 	{"instance_id":"far","worker_id":0,"ip":"10.9.9.9","port":5001,"key_count":7}],"total_count":4}`
 
 // scene runs test with a client of the controller and a fleet of three workers. Two of them share a host.
-func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.T, ctl *controller, c *Client)) {
+func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.T, ctl *lmcacheController, c *LMCache)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
 		for _, url := range []string{"http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.2:8001/"} {
@@ -95,8 +92,8 @@ func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.
 		if err := p.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		ctl := &controller{workers: threeWorkers, layout: `{"event_id":"x","layout_info":{}}`}
-		c := New(p, f, &http.Client{Transport: ctl}, slog.New(slog.DiscardHandler))
+		ctl := &lmcacheController{workers: threeWorkers, layout: `{"event_id":"x","layout_info":{}}`}
+		c := NewLMCache(p, f, &http.Client{Transport: ctl}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {
@@ -121,7 +118,7 @@ func expect(t *testing.T, got []policy.Cached, want ...policy.Cached) {
 }
 
 func TestOccupancyIsPolledAndPlaced(t *testing.T) {
-	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
+	scene(t, nil, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		// "one" is found by its address, "two" by the map; "far" belongs to no worker.
 		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		if diff := cmp.Diff([]string{"GET /controller/workers"}, ctl.requests()); diff != "" {
@@ -136,7 +133,7 @@ func TestOccupancyIsPolledAndPlaced(t *testing.T) {
 }
 
 func TestAnAddressOfTwoWorkersIsNotUsed(t *testing.T) {
-	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
+	scene(t, nil, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "10.9.9.9", "10.0.0.2", 1) })
 		testenv.Pass(11 * time.Second)
 		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 41 - 1}, policy.Cached{Worker: 2, Keys: 31})
@@ -144,7 +141,7 @@ func TestAnAddressOfTwoWorkersIsNotUsed(t *testing.T) {
 }
 
 func TestTheFleetMayChange(t *testing.T) {
-	scene(t, nil, func(t *testing.T, _ *controller, c *Client) {
+	scene(t, nil, func(t *testing.T, _ *lmcacheController, c *LMCache) {
 		c.fleet.Remove(0)
 		id := c.fleet.Put("http://10.9.9.9:8000", fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
 		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 2, Keys: 31}, policy.Cached{Worker: id, Keys: 7})
@@ -152,7 +149,7 @@ func TestTheFleetMayChange(t *testing.T) {
 }
 
 func TestAControllerThatStopsIsForgottenAfterThreePolls(t *testing.T) {
-	scene(t, nil, func(t *testing.T, ctl *controller, c *Client) {
+	scene(t, nil, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.workers = "" })
 		testenv.Pass(31 * time.Second)
 		if len(c.Cached(t.Context(), nil)) != 2 {
@@ -169,7 +166,7 @@ func TestAControllerThatStopsIsForgottenAfterThreePolls(t *testing.T) {
 }
 
 func TestALookupFindsTheTokensOfEachWorker(t *testing.T) {
-	scene(t, func(p *peers.LMCacheAware) { prefix(p); p.ControllerAPIKey = "secret" }, func(t *testing.T, ctl *controller, c *Client) {
+	scene(t, func(p *peers.LMCacheAware) { prefix(p); p.ControllerAPIKey = "secret" }, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.requests()
 		ctl.set(func() {
 			ctl.layout = `{"event_id":"x","layout_info":{"one":["LocalCPUBackend",256],"two":["LocalCPUBackend",768],"far":["x",900]}}`
@@ -187,7 +184,7 @@ func TestALookupFindsTheTokensOfEachWorker(t *testing.T) {
 }
 
 func TestALookupHolds200Milliseconds(t *testing.T) {
-	scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
+	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.takes, ctl.layout = 500*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
 		ctl.requests()
 		began := time.Now()
@@ -202,25 +199,25 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 		if asked := ctl.requests(); len(asked) != 1 {
 			t.Errorf("asked %v", asked)
 		}
-		testenv.Pass(rest)
+		testenv.Pass(lookupRest)
 		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40, Tokens: 256}, occupancy[1])
 	})
 }
 
 // TestTheLogShowsOnlyChanges: lookups that fail while polls work cause one line, not one for each.
 func TestTheLogShowsOnlyChanges(t *testing.T) {
-	scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
+	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		var log strings.Builder
 		c.log = slog.New(slog.NewTextHandler(&log, nil))
 		ctl.set(func() { ctl.layout = "Internal Server Error" })
 		for range 60 {
 			c.Cached(t.Context(), []block.Token{1})
-			testenv.Pass(rest)
+			testenv.Pass(lookupRest)
 		}
 		ctl.set(func() { ctl.layout = `{"layout_info":{}}` })
 		for range 60 {
 			c.Cached(t.Context(), []block.Token{1})
-			testenv.Pass(rest)
+			testenv.Pass(lookupRest)
 		}
 		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "does not answer") {
 			t.Errorf("%d lines:\n%s", n, log.String())
@@ -229,7 +226,7 @@ func TestTheLogShowsOnlyChanges(t *testing.T) {
 }
 
 func TestAClientThatGoesAwaySaysNothingOfTheController(t *testing.T) {
-	scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
+	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.takes, ctl.layout = 100*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -242,7 +239,7 @@ func TestAClientThatGoesAwaySaysNothingOfTheController(t *testing.T) {
 
 func TestBadAnswersAreNoAnswers(t *testing.T) {
 	for _, layout := range []string{"Internal Server Error", "[]", `{"layout_info":{"one":["x"]}}`, `{"layout_info":{"one":["x","y"]}}`, `{"layout_info":7}`, ""} {
-		scene(t, prefix, func(t *testing.T, ctl *controller, c *Client) {
+		scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 			ctl.set(func() { ctl.layout = layout })
 			expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		})

@@ -1,4 +1,4 @@
-package lmcache
+package discovery
 
 import (
 	"bytes"
@@ -26,70 +26,70 @@ const (
 	// maxLookup is the longest wait of a request for a lookup, the same as in the router from which lmcache_aware comes.
 	// In this time an engine computes some 5,000 tokens.
 	maxLookup = 200 * time.Millisecond
-	// rest is the time without lookups after a failed one, so that a controller that hangs delays few requests.
-	rest = time.Second
+	// lookupRest is the time without lookups after a failed one, so that a controller that hangs delays few requests.
+	lookupRest = time.Second
 	// keptPolls is how many polls may fail before the last good answer is forgotten.
 	keptPolls = 3
-	// maxAnswer bounds an answer in bytes. The row of a worker has some 200.
-	maxAnswer = 8 << 20
+	// maxLMCache bounds an answer in bytes. The row of a worker has some 200.
+	maxLMCache = 8 << 20
 )
 
-// Client asks one controller. Run is called once; the other methods may be called from any goroutine.
-type Client struct {
+// LMCache asks one controller. Run is called once; the other methods may be called from any goroutine.
+type LMCache struct {
 	config peers.LMCacheAware
 	fleet  *fleet.Fleet
 	client *http.Client
 	log    *slog.Logger
 
-	polled  atomic.Pointer[poll]
-	known   atomic.Pointer[view]
+	polled  atomic.Pointer[lmcachePoll]
+	known   atomic.Pointer[lmcacheView]
 	resting atomic.Int64 // no lookup before this time, Unix nanoseconds
-	polling answers
-	looking answers
+	polling lmcacheAnswers
+	looking lmcacheAnswers
 }
 
-// answers remembers whether the last call of a kind was answered, so that only changes are logged.
-type answers struct{ silent atomic.Bool }
+// lmcacheAnswers remembers whether the last call of a kind was answered, so that only changes are logged.
+type lmcacheAnswers struct{ silent atomic.Bool }
 
-// poll is an answer of the controller about its workers.
-type poll struct {
+// lmcachePoll is an answer of the controller about its workers.
+type lmcachePoll struct {
 	at        time.Time
-	instances []instance
+	instances []lmcacheInstance
 }
 
-// view is a poll by workers of the fleet.
-type view struct {
-	poll       *poll
+// lmcacheView is a poll by workers of the fleet.
+type lmcacheView struct {
+	poll       *lmcachePoll
 	generation uint64                    // of the fleet
 	byInstance map[string]fleet.WorkerID // instances whose worker is in the fleet
 	external   []policy.Cached           // by ascending worker
 }
 
-// NewClient returns the HTTP client that asks controllers, over n; nil means the machine's network.
-func NewClient(n network.Network) *http.Client {
+// NewLMCacheClient returns the HTTP client that asks controllers, over n; nil means the machine's network.
+func NewLMCacheClient(n network.Network) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: network.Of(n).Dial, MaxIdleConnsPerHost: 64,
 		IdleConnTimeout: 4 * time.Second, DisableCompression: true}}
 }
 
-// New returns a client for the controller of c, which must be valid. It starts nothing. If client is nil, it gets its
-// own connections, which are closed when Run ends.
-func New(c peers.LMCacheAware, f *fleet.Fleet, client *http.Client, log *slog.Logger) *Client {
+// NewLMCache returns a client for the controller of c, which must be valid. It starts nothing. If client is nil, it
+// gets its own connections, which are closed when Run ends.
+func NewLMCache(c peers.LMCacheAware, f *fleet.Fleet, client *http.Client, log *slog.Logger) *LMCache {
 	if client == nil {
-		client = NewClient(nil)
+		client = NewLMCacheClient(nil)
 	}
-	return &Client{config: c, fleet: f, client: client, log: log}
+	return &LMCache{config: c, fleet: f, client: client, log: log}
 }
 
-func (c *Client) timeout() time.Duration {
+func (c *LMCache) timeout() time.Duration {
 	return time.Duration(c.config.ControllerTimeoutMs) * time.Millisecond
 }
 
-func (c *Client) interval() time.Duration {
+func (c *LMCache) interval() time.Duration {
 	return time.Duration(c.config.PollIntervalSecs) * time.Second
 }
 
 // Run polls until ctx ends; that is no error.
-func (c *Client) Run(ctx context.Context) error {
+func (c *LMCache) Run(ctx context.Context) error {
 	defer c.client.CloseIdleConnections()
 	for {
 		if err := c.poll(ctx); ctx.Err() == nil {
@@ -104,7 +104,7 @@ func (c *Client) Run(ctx context.Context) error {
 }
 
 // report logs that the controller stopped answering questions of a kind, or answers again.
-func (c *Client) report(a *answers, what string, err error) {
+func (c *LMCache) report(a *lmcacheAnswers, what string, err error) {
 	switch was := a.silent.Swap(err != nil); {
 	case err != nil && !was:
 		c.log.Warn("the LMCache controller does not answer: lmcache_aware falls back", "controller", c.config.ControllerURL, "asked", what, "error", err)
@@ -113,7 +113,7 @@ func (c *Client) report(a *answers, what string, err error) {
 	}
 }
 
-func (c *Client) poll(ctx context.Context) error {
+func (c *LMCache) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
 	answer, err := c.ask(ctx, http.MethodGet, "/controller/workers", nil)
@@ -124,14 +124,14 @@ func (c *Client) poll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.polled.Store(&poll{time.Now(), instances})
+	c.polled.Store(&lmcachePoll{time.Now(), instances})
 	return nil
 }
 
 // Cached returns the facts of the controller about workers in the fleet, by ascending worker: the number of cached
 // chunks of the last poll, and, if the policy looks prompts up, the cached tokens of this prompt. If the controller
 // does not answer in time, the latter are missing. The caller must not change the result.
-func (c *Client) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
+func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
 	v := c.view()
 	if c.config.LookupMode != peers.LookupPrefix || len(prompt) == 0 {
 		return v.external
@@ -143,7 +143,7 @@ func (c *Client) Cached(ctx context.Context, prompt []block.Token) []policy.Cach
 	found, err := c.lookup(ctx, prompt)
 	if err != nil {
 		if ctx.Err() == nil { // otherwise the client went away
-			c.resting.Store(now.Add(rest).UnixNano())
+			c.resting.Store(now.Add(lookupRest).UnixNano())
 			c.report(&c.looking, "a prompt", err)
 		}
 		return v.external
@@ -152,7 +152,7 @@ func (c *Client) Cached(ctx context.Context, prompt []block.Token) []policy.Cach
 	return v.with(found)
 }
 
-func (c *Client) lookup(ctx context.Context, prompt []block.Token) ([]cached, error) {
+func (c *LMCache) lookup(ctx context.Context, prompt []block.Token) ([]lmcacheHit, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(c.timeout(), maxLookup))
 	defer cancel()
 	body := append(make([]byte, 0, 16+7*len(prompt)), `{"tokens":[`...)
@@ -170,7 +170,7 @@ func (c *Client) lookup(ctx context.Context, prompt []block.Token) ([]cached, er
 }
 
 // ask sends one request and returns the answer's body.
-func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	url := strings.TrimRight(c.config.ControllerURL, "/") + path
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -187,7 +187,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]b
 		return nil, fmt.Errorf("ask the controller: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxLMCache+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
@@ -196,14 +196,14 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]b
 			answer = bytes.ReplaceAll(answer, []byte(key), []byte("[redacted]")) // the answer may repeat the key
 		}
 		return nil, fmt.Errorf("%s answered %d: %.200q", path, resp.StatusCode, answer)
-	case len(answer) > maxAnswer:
+	case len(answer) > maxLMCache:
 		return nil, errors.New(path + " answered more than 8 MiB")
 	}
 	return answer, nil
 }
 
 // view returns the last poll by workers of the present fleet.
-func (c *Client) view() *view {
+func (c *LMCache) view() *lmcacheView {
 	p, snap := c.polled.Load(), c.fleet.Snapshot()
 	if p != nil && time.Since(p.at) > keptPolls*c.interval()+c.timeout() {
 		p = nil
@@ -218,8 +218,8 @@ func (c *Client) view() *view {
 
 // place finds the worker of each instance: by the configured map, otherwise the only worker at the address from which
 // the instance registered.
-func (c *Client) place(p *poll, snap *fleet.Snapshot) *view {
-	v := &view{poll: p, generation: snap.Generation(), byInstance: map[string]fleet.WorkerID{}}
+func (c *LMCache) place(p *lmcachePoll, snap *fleet.Snapshot) *lmcacheView {
+	v := &lmcacheView{poll: p, generation: snap.Generation(), byInstance: map[string]fleet.WorkerID{}}
 	byURL, byHost := map[string]fleet.WorkerID{}, map[string]fleet.WorkerID{}
 	for _, w := range snap.Workers() {
 		byURL[w.URL] = w.ID
@@ -253,7 +253,7 @@ func (c *Client) place(p *poll, snap *fleet.Snapshot) *view {
 }
 
 // note adds facts about a worker. Of several instances or ranks the largest numbers count.
-func (v *view) note(e policy.Cached) {
+func (v *lmcacheView) note(e policy.Cached) {
 	at, ok := slices.BinarySearchFunc(v.external, e.Worker, func(e policy.Cached, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
 	if !ok {
 		v.external = slices.Insert(v.external, at, e)
@@ -264,8 +264,8 @@ func (v *view) note(e policy.Cached) {
 }
 
 // with returns the facts of v and the result of a lookup.
-func (v *view) with(found []cached) []policy.Cached {
-	merged := view{external: slices.Clone(v.external)}
+func (v *lmcacheView) with(found []lmcacheHit) []policy.Cached {
+	merged := lmcacheView{external: slices.Clone(v.external)}
 	for _, f := range found {
 		if id, ok := v.byInstance[f.instance]; ok {
 			merged.note(policy.Cached{Worker: id, Tokens: f.tokens})
