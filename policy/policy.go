@@ -39,7 +39,7 @@ type Spec struct {
 	// picker; a chooser without NeedsMatches that nominates no holders is offered all.
 	Reach Reach
 
-	// Source is asked before each decision; the answer is Query.Cached. nil asks nothing.
+	// Source is asked once for each request, before its first decision; the answer is Query.Cached. nil asks nothing.
 	Source Source
 
 	// NeedsTarget makes the policy refuse requests that do not name their worker.

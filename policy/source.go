@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -11,9 +12,25 @@ import (
 
 // Source is an external source of facts for a policy, such as the controller of a shared cache. It returns for each
 // worker, in ascending order, how much its cache has in all and of the prompt; the caller must not change the result. A
-// policy does no I/O: the program that prepares requests calls the Source before the policy decides. Its time is part
-// of the request's time, so it must bound its own time.
+// policy does no I/O: the program that prepares requests calls the Source once for each request, before the first
+// decision. This time is part of the request's time, so the Source must bound it.
 type Source func(ctx context.Context, prompt []block.Token) []Cached
+
+// Sourced is implemented by [Parameters] whose policy needs a Source. The program that builds the policy makes the Source
+// from the settings, and puts it into the Spec.
+type Sourced interface {
+	SourceConfig() SourceConfig
+}
+
+// SourceConfig says how the controller of a shared cache is asked.
+type SourceConfig struct {
+	URL          string            // the controller's HTTP address
+	APIKey       string            // sent as a bearer token; "" sends none
+	PollInterval time.Duration     // between two questions for what each worker has cached in all
+	Timeout      time.Duration     // of one question
+	Lookup       bool              // ask for each request's prompt, too
+	Workers      map[string]string // URLs of workers by the controller's names; workers without one are found by address
+}
 
 // Cached is a [Source]'s knowledge of one worker's cache.
 type Cached struct {
@@ -31,5 +48,5 @@ func (q *Query) CachedAt(w fleet.WorkerID) Cached {
 	return q.Cached[at]
 }
 
-// Source returns the external source that the policy wants to be asked before it decides, nil if there is none.
+// Source returns the external source of the policy, nil if it has none.
 func (p *Policy) Source() Source { return p.spec.Source }

@@ -9,42 +9,41 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy"
-	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // source is the client of one policy's external source.
 type source struct {
-	parameters peers.LMCacheAware
-	client     *discovery.LMCache
-	stop       context.CancelFunc // nil: it does not run
+	config policy.SourceConfig
+	client *discovery.LMCache
+	stop   context.CancelFunc // nil: it does not run
 }
 
-// withSource returns the policies that have an external source, by name: those that the file describes, and built-in
-// ones in use.
-func withSource(cfg *config.Config) map[string]peers.LMCacheAware {
+// withSource returns the sources of policies, by the policy's name: of the policies that the file describes, and of
+// built-in ones in use.
+func withSource(cfg *config.Config) map[string]policy.SourceConfig {
 	used := cfg.Used()
 	for _, p := range cfg.Policies {
 		used = append(used, p.Name)
 	}
-	all := map[string]peers.LMCacheAware{}
+	all := map[string]policy.SourceConfig{}
 	for name, p := range cfg.Parameters() {
-		if p, ok := p.(*peers.LMCacheAware); ok && slices.Contains(used, name) {
-			all[name] = *p
+		if p, ok := p.(policy.Sourced); ok && slices.Contains(used, name) {
+			all[name] = p.SourceConfig()
 		}
 	}
 	return all
 }
 
-// sourcesOf returns the sources for cfg, by policy. A source whose parameters are the same is kept. It starts nothing.
+// sourcesOf returns the sources for cfg, by policy. A source whose settings are the same is kept. It starts nothing.
 // a.mu is held.
 func (a *App) sourcesOf(cfg *config.Config) map[string]*source {
 	next := map[string]*source{}
-	for name, p := range withSource(cfg) {
-		if old := a.external[name]; old != nil && reflect.DeepEqual(old.parameters, p) {
+	for name, c := range withSource(cfg) {
+		if old := a.external[name]; old != nil && reflect.DeepEqual(old.config, c) {
 			next[name] = old
 			continue
 		}
-		next[name] = &source{parameters: p, client: discovery.NewLMCache(p, a.fleet, discovery.NewLMCacheClient(a.options.Network), a.log)}
+		next[name] = &source{config: c, client: discovery.NewLMCache(c, a.fleet, discovery.NewLMCacheClient(a.options.Network), a.log)}
 	}
 	return next
 }

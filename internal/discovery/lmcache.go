@@ -19,7 +19,6 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/policy"
-	"github.com/warmpath/warmpath/policy/peers"
 )
 
 const (
@@ -36,7 +35,7 @@ const (
 
 // LMCache asks one controller. Run is called once; the other methods may be called from any goroutine.
 type LMCache struct {
-	config peers.LMCacheAware
+	config policy.SourceConfig
 	fleet  *fleet.Fleet
 	client *http.Client
 	log    *slog.Logger
@@ -71,21 +70,10 @@ func NewLMCacheClient(n network.Network) *http.Client {
 		IdleConnTimeout: 4 * time.Second, DisableCompression: true}}
 }
 
-// NewLMCache returns a client for the controller of c, which must be valid. It starts nothing. If client is nil, it
-// gets its own connections, which are closed when Run ends.
-func NewLMCache(c peers.LMCacheAware, f *fleet.Fleet, client *http.Client, log *slog.Logger) *LMCache {
-	if client == nil {
-		client = NewLMCacheClient(nil)
-	}
+// NewLMCache returns a client for the controller that c describes. It starts nothing. Run closes the idle connections of
+// client when it ends.
+func NewLMCache(c policy.SourceConfig, f *fleet.Fleet, client *http.Client, log *slog.Logger) *LMCache {
 	return &LMCache{config: c, fleet: f, client: client, log: log}
-}
-
-func (c *LMCache) timeout() time.Duration {
-	return time.Duration(c.config.ControllerTimeoutMs) * time.Millisecond
-}
-
-func (c *LMCache) interval() time.Duration {
-	return time.Duration(c.config.PollIntervalSecs) * time.Second
 }
 
 // Run polls until ctx ends; that is no error.
@@ -96,7 +84,7 @@ func (c *LMCache) Run(ctx context.Context) error {
 			c.report(&c.polling, "its workers", err)
 		}
 		select {
-		case <-time.After(c.interval()):
+		case <-time.After(c.config.PollInterval):
 		case <-ctx.Done():
 			return nil
 		}
@@ -107,14 +95,14 @@ func (c *LMCache) Run(ctx context.Context) error {
 func (c *LMCache) report(a *lmcacheAnswers, what string, err error) {
 	switch was := a.silent.Swap(err != nil); {
 	case err != nil && !was:
-		c.log.Warn("the LMCache controller does not answer: lmcache_aware falls back", "controller", c.config.ControllerURL, "asked", what, "error", err)
+		c.log.Warn("the LMCache controller does not answer: lmcache_aware falls back", "controller", c.config.URL, "asked", what, "error", err)
 	case err == nil && was:
-		c.log.Info("the LMCache controller answers", "controller", c.config.ControllerURL, "asked", what)
+		c.log.Info("the LMCache controller answers", "controller", c.config.URL, "asked", what)
 	}
 }
 
 func (c *LMCache) poll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout())
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
 	answer, err := c.ask(ctx, http.MethodGet, "/controller/workers", nil)
 	if err != nil {
@@ -129,11 +117,11 @@ func (c *LMCache) poll(ctx context.Context) error {
 }
 
 // Cached returns the facts of the controller about workers in the fleet, by ascending worker: the number of cached
-// chunks of the last poll, and, if the policy looks prompts up, the cached tokens of this prompt. If the controller
-// does not answer in time, the latter are missing. The caller must not change the result.
+// chunks of the last poll, and, if prompts are looked up, the cached tokens of this prompt. If the controller does not
+// answer in time, the latter are missing. The caller must not change the result.
 func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
 	v := c.view()
-	if c.config.LookupMode != peers.LookupPrefix || len(prompt) == 0 {
+	if !c.config.Lookup || len(prompt) == 0 {
 		return v.external
 	}
 	now := time.Now()
@@ -153,7 +141,7 @@ func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []policy.Cac
 }
 
 func (c *LMCache) lookup(ctx context.Context, prompt []block.Token) ([]lmcacheHit, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(c.timeout(), maxLookup))
+	ctx, cancel := context.WithTimeout(ctx, min(c.config.Timeout, maxLookup))
 	defer cancel()
 	body := append(make([]byte, 0, 16+7*len(prompt)), `{"tokens":[`...)
 	for i, t := range prompt {
@@ -171,7 +159,7 @@ func (c *LMCache) lookup(ctx context.Context, prompt []block.Token) ([]lmcacheHi
 
 // ask sends one request and returns the answer's body.
 func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	url := strings.TrimRight(c.config.ControllerURL, "/") + path
+	url := strings.TrimRight(c.config.URL, "/") + path
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("ask the controller for %s: %w", path, err)
@@ -179,8 +167,8 @@ func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if c.config.ControllerAPIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+c.config.ControllerAPIKey)
+	if c.config.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+c.config.APIKey)
 	}
 	resp, err := c.client.Do(req)
 	if err != nil {
@@ -192,7 +180,7 @@ func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]
 	case err != nil:
 		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
 	case resp.StatusCode != http.StatusOK:
-		if key := c.config.ControllerAPIKey; key != "" {
+		if key := c.config.APIKey; key != "" {
 			answer = bytes.ReplaceAll(answer, []byte(key), []byte("[redacted]")) // the answer may repeat the key
 		}
 		return nil, fmt.Errorf("%s answered %d: %.200q", path, resp.StatusCode, answer)
@@ -205,7 +193,7 @@ func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]
 // view returns the last poll by workers of the present fleet.
 func (c *LMCache) view() *lmcacheView {
 	p, snap := c.polled.Load(), c.fleet.Snapshot()
-	if p != nil && time.Since(p.at) > keptPolls*c.interval()+c.timeout() {
+	if p != nil && time.Since(p.at) > keptPolls*c.config.PollInterval+c.config.Timeout {
 		p = nil
 	}
 	if v := c.known.Load(); v != nil && v.poll == p && v.generation == snap.Generation() {
@@ -230,7 +218,7 @@ func (c *LMCache) place(p *lmcachePoll, snap *fleet.Snapshot) *lmcacheView {
 		}
 		byHost[host] = w.ID
 	}
-	for instance, url := range c.config.LMCacheWorkerMap {
+	for instance, url := range c.config.Workers {
 		if id, ok := byURL[trimBase(url)]; ok {
 			v.byInstance[instance] = id
 		}
@@ -240,7 +228,7 @@ func (c *LMCache) place(p *lmcachePoll, snap *fleet.Snapshot) *lmcacheView {
 	}
 	for _, in := range p.instances {
 		id, ok := v.byInstance[in.id]
-		if _, mapped := c.config.LMCacheWorkerMap[in.id]; !ok && !mapped {
+		if _, mapped := c.config.Workers[in.id]; !ok && !mapped {
 			if id, ok = byHost[in.ip]; ok && id != fleet.NoWorker {
 				v.byInstance[in.id] = id
 			}

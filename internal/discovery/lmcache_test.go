@@ -93,7 +93,7 @@ func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.
 			t.Fatal(err)
 		}
 		ctl := &lmcacheController{workers: threeWorkers, layout: `{"event_id":"x","layout_info":{}}`}
-		c := NewLMCache(p, f, &http.Client{Transport: ctl}, slog.New(slog.DiscardHandler))
+		c := NewLMCache(p.SourceConfig(), f, &http.Client{Transport: ctl}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
@@ -21,8 +22,8 @@ import (
 //
 // The policy's Source asks the controller: internal/discovery in this program.
 type LMCacheAware struct {
-	// ControllerURL is the controller's HTTP address. It is asked only if the policy is the configured one or listed
-	// in the configuration's policies.
+	// ControllerURL is the controller's HTTP address. It is asked only if the policy is in use or listed in the
+	// configuration's policies.
 	ControllerURL string `yaml:"controller_url"`
 	// PollIntervalSecs is how often its list of workers is read, in seconds. A list older than three polls is
 	// forgotten.
@@ -79,6 +80,14 @@ func (p LMCacheAware) Validate() error {
 func httpURL(s string) bool {
 	scheme, place, ok := strings.Cut(s, "://")
 	return ok && (scheme == "http" || scheme == "https") && place != "" && !strings.ContainsAny(place, " \t?#")
+}
+
+// SourceConfig says how the controller is asked.
+func (p LMCacheAware) SourceConfig() policy.SourceConfig {
+	return policy.SourceConfig{
+		URL: p.ControllerURL, APIKey: p.ControllerAPIKey, Workers: p.LMCacheWorkerMap, Lookup: p.LookupMode == LookupPrefix,
+		PollInterval: time.Duration(p.PollIntervalSecs) * time.Second, Timeout: time.Duration(p.ControllerTimeoutMs) * time.Millisecond,
+	}
 }
 
 // Spec returns the policy.
