@@ -43,7 +43,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 	for _, name := range names {
 		p.route.Policy = name
 		if decides, err := g.Router.Policy(name, p.route.Model); err == nil {
-			p.askSource(ctx, decides)
+			p.route.Cached = p.askSource(ctx, decides)
 		}
 		decision, err := p.decisions.Explain(ctx)
 		if decision == nil {

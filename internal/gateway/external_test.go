@@ -4,10 +4,12 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
 )
@@ -44,5 +46,41 @@ func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	f.post(t, chat, "X-Warmpath-Policy", "random")
 	if len(asked) != 4 {
 		t.Error("asked for a policy that does not look at it")
+	}
+}
+
+// A shadow decides by the answer of its own source, and the policy that decides by its own. A source is asked only about
+// the sampled requests.
+func TestAShadowsSourceIsAsked(t *testing.T) {
+	workers := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
+	asked := map[string]*atomic.Int64{"decides": {}, "shadow": {}}
+	spec := func(name string, holder fleet.WorkerID) policy.Spec {
+		s := peers.DefaultLMCacheAware().Spec(name)
+		s.Source = func(context.Context, []block.Token) []policy.Cached {
+			asked[name].Add(1)
+			return []policy.Cached{{Worker: holder, Keys: 9}}
+		}
+		return s
+	}
+	f := serve(t, func(s *settings) {
+		s.specs = []policy.Spec{spec("decides", 1), spec("shadow", 2)}
+		s.policy, s.shadow, s.sample = "decides", "shadow", 1
+	}, workers...)
+	for i := range 4 {
+		resp, text := f.post(t, chat)
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("%d %s", resp.StatusCode, text)
+		}
+		if rec := f.last(t, i+1); rec.Worker != workers[1] || rec.Shadow == nil || rec.Shadow.Worker != workers[2] {
+			t.Errorf("sent to %s; the shadow %+v, want %s", rec.Worker, rec.Shadow, workers[2])
+		}
+	}
+	if a, b := asked["decides"].Load(), asked["shadow"].Load(); a != 4 || b != 4 {
+		t.Errorf("asked %d and %d times for 4 requests", a, b)
+	}
+	f.SampleShadow(0)
+	f.post(t, chat)
+	if n := asked["shadow"].Load(); n != 4 {
+		t.Error("asked for a request of which the shadow is not asked")
 	}
 }

@@ -27,6 +27,7 @@ type prepared struct {
 	rankChosen bool               // by a header that engines understand
 	patience   time.Duration      // how long the client would wait in the queue; 0: not given
 	shadow     *shadow            // the shadow that is asked about it; nil is none
+	forShadow  []policy.Cached    // the answer of the shadow's source, as route.Cached
 	explains   bool               // find tokens and text even if the policy needs none
 }
 
@@ -42,7 +43,7 @@ func (p *prepared) reset() {
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
-	p.model, p.waited, p.shadow = "", 0, nil
+	p.model, p.waited, p.shadow, p.forShadow = "", 0, nil, nil
 }
 
 // unneeded is the token outcome where the policy does not look at matches.
@@ -95,17 +96,25 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
-	p.askSource(ctx, decides)
+	if !p.explains { // Explain asks the sources of the policies that it explains
+		q.Cached = p.askSource(ctx, decides)
+		if p.shadow != nil {
+			p.forShadow = p.askSource(ctx, p.shadow.policy)
+		}
+	}
 	p.decisions = g.Router.Prepare(q)
 	return nil
 }
 
-// askSource asks the external source of the policy that decides, if it has one. The source gets only the tokens that are
-// the engine's own.
-func (p *prepared) askSource(ctx context.Context, decides *policy.Policy) {
-	if source := decides.Source(); source != nil {
-		p.route.Cached = source(ctx, p.route.Tokens[:min(p.found.Sure, len(p.route.Tokens))])
+// askSource returns the answer of x's external source, nil if x has none. The source gets only the tokens that are the
+// engine's own. It is asked here, once for each request, and not when the request is decided: a decision that waits
+// holds up all requests in the queue.
+func (p *prepared) askSource(ctx context.Context, x *policy.Policy) []policy.Cached {
+	source := x.Source()
+	if source == nil {
+		return nil
 	}
+	return source(ctx, p.route.Tokens[:min(p.found.Sure, len(p.route.Tokens))])
 }
 
 // readPatience reads X-Warmpath-Max-Wait: seconds, or a duration with its unit.

@@ -42,10 +42,10 @@ type opinion struct {
 func (s *shadow) ask(ctx context.Context, p *prepared) opinion {
 	began := time.Now()
 	q := &p.route
-	decides := q.Policy
-	q.Policy = s.policy.Name()
+	decides, cached := q.Policy, q.Cached
+	q.Policy, q.Cached = s.policy.Name(), p.forShadow
 	d, err := p.decisions.Explain(ctx)
-	q.Policy = decides
+	q.Policy, q.Cached = decides, cached
 	o := opinion{holder: fleet.NoHolder, record: telemetry.Shadow{Policy: s.policy.Name()}}
 	if err != nil {
 		o.record.Error = err.Error()
