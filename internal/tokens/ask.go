@@ -61,15 +61,15 @@ type question struct {
 	authorization string
 	client        uint64       // a hash of authorization
 	mostIDs       int          // limit of ids in its answer
-	size          int64        // bytes booked in Source.room
+	size          int64        // bytes booked in Source.memory
 	users         atomic.Int32 // users of whole and tokenize: see hold
 	media         bool         // prompts with the same ids may differ: only render names their images
 
 	service []Worker      // the tokenizer service, asked before workers; one or none
 	workers []Worker      // may be asked
 	not     string        // URL of a worker that failed and must not be asked
-	worth   time.Duration // see Source.worth; guarded by peers.mu; 0: no request waits for the answer
-	behind  int           // guarded by peers.mu; number of its client's questions that stand before it in the line
+	worth   time.Duration // see Source.worth; guarded by workerStates.mu; 0: no request waits for the answer
+	behind  int           // guarded by workerStates.mu; number of its client's questions that stand before it in the line
 	anyhow  bool          // ask even if no request waits and no engine is calm
 	granted chan grant    // capacity 1; receives the grant that ends the wait in line
 	wanted  chan struct{} // capacity 1; signals that a request waits for the answer now
@@ -78,7 +78,7 @@ type question struct {
 // fill sets q's fields for the prompt p. Requests that wait for q's answer may hold q already.
 func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
-	q.client = s.peers.client(p.Authorization)
+	q.client = s.states.client(p.Authorization)
 	q.whole, q.tokenize = bytes.Clone(p.Request.Body()), tokenizeBody(p.Request, p.Kind)
 	q.service, q.workers = service, slices.Clone(workers)
 	q.mostIDs = idsPerByte*len(q.tokenize) + moreIDs
@@ -96,7 +96,7 @@ func (q *question) long() bool { return q.bytes() >= longQuestion }
 // waits, it asks one more worker. ctx bounds the wait for a turn.
 func (s *Source) ask(ctx context.Context, f *flight) Found {
 	q := f.question
-	s.peers.prune(len(q.workers) + 1)
+	s.states.prune(len(q.workers) + 1)
 	first := s.acquire(ctx, f)
 	if first.verdict != granted {
 		return Found{Outcome: first.verdict.outcome()}
@@ -151,9 +151,9 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 
 // another books a call for q to one more worker, without waiting.
 func (s *Source) another(q *question) grant {
-	s.peers.mu.Lock()
-	defer s.peers.mu.Unlock()
-	return s.peers.grant(q, time.Now())
+	s.states.mu.Lock()
+	defer s.states.mu.Unlock()
+	return s.states.grant(q, time.Now())
 }
 
 // outcome returns the outcome of a question that was not asked.
@@ -180,7 +180,7 @@ func (s *Source) start(g grant, q *question, replies chan<- reply) {
 		ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 		defer cancel()
 		found, err := s.call(ctx, g.worker, q)
-		s.peers.done(g.worker.URL, g.call, s.endingOf(err), time.Now())
+		s.states.done(g.worker.URL, g.call, s.endingOf(err), time.Now())
 		replies <- reply{g.worker.URL, found, err}
 	})
 }
@@ -208,7 +208,7 @@ func dialing(err error) bool {
 
 // call asks w's endpoints in order until one exists and takes the client's key.
 func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error) {
-	endpoints, refused := s.peers.endpoints(w, q, time.Now())
+	endpoints, refused := s.states.endpoints(w, q, time.Now())
 	for _, e := range endpoints {
 		if q.media && !e.renders() {
 			return Found{}, cmp.Or(refused, errMissing) // missing for this prompt only; other prompts may use it
@@ -217,23 +217,23 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 		switch {
 		case errors.Is(err, errKey), errors.Is(err, errLimit):
 			refused = err
-			s.peers.refuse(w.URL, q.client, e.renders(), err, time.Now())
+			s.states.refuse(w.URL, q.client, e.renders(), err, time.Now())
 		case errors.Is(err, errMissing):
 			if e.renders() {
-				s.peers.learn(w.URL, func(p *peer) { p.noRender = time.Now().Add(relearn) })
+				s.states.learn(w.URL, func(p *workerState) { p.noRender = time.Now().Add(relearn) })
 			}
 		default:
 			if err == nil && e == v1Tokenize {
-				s.peers.learn(w.URL, func(p *peer) { p.v1Only = true })
+				s.states.learn(w.URL, func(p *workerState) { p.v1Only = true })
 			}
 			return found, err
 		}
 	}
 	if refused != nil { // other clients may be able to use the endpoints that refuse this key
-		s.peers.refuse(w.URL, q.client, false, refused, time.Now())
+		s.states.refuse(w.URL, q.client, false, refused, time.Now())
 		return Found{}, refused
 	}
-	s.peers.learn(w.URL, func(p *peer) { p.noTokens = time.Now().Add(relearn) })
+	s.states.learn(w.URL, func(p *workerState) { p.noTokens = time.Now().Add(relearn) })
 	return Found{}, errMissing
 }
 

@@ -275,11 +275,11 @@ func TestTheLineIsBounded(t *testing.T) {
 		synctest.Wait()
 		s.flights.mu.Lock()
 		defer s.flights.mu.Unlock()
-		s.peers.mu.Lock()
-		defer s.peers.mu.Unlock()
-		if s.flights.background != 0 || s.flights.bytes != 0 || len(s.flights.all) != 0 || len(s.peers.line) != 0 {
+		s.states.mu.Lock()
+		defer s.states.mu.Unlock()
+		if s.flights.background != 0 || s.flights.bytes != 0 || len(s.flights.all) != 0 || len(s.states.line) != 0 {
 			t.Errorf("left: %d in the background, %d bytes, %d flights, %d in line", s.flights.background, s.flights.bytes,
-				len(s.flights.all), len(s.peers.line))
+				len(s.flights.all), len(s.states.line))
 		}
 	})
 }
@@ -354,13 +354,13 @@ func TestAQuestionPausesBeforeItTriesAFullLineAgain(t *testing.T) {
 			return func(Worker) Load { return Load{} }
 		}
 		now := time.Now()
-		p := s.peers.of(a.URL)
+		p := s.states.of(a.URL)
 		p.mean, p.meanBytes = time.Second, 1000
 		for range callsPerEngine {
-			s.peers.book(p, &question{tokenize: make([]byte, 10)}, now)
+			s.states.book(p, &question{tokenize: make([]byte, 10)}, now)
 		}
 		for range maxLine {
-			s.peers.line = append(s.peers.line, &question{worth: time.Hour, workers: []Worker{a}, granted: make(chan grant, 1)})
+			s.states.line = append(s.states.line, &question{worth: time.Hour, workers: []Worker{a}, granted: make(chan grant, 1)})
 		}
 		f := s.flights.inBackground(key{1}, 100)
 		f.question.workers = []Worker{a}

@@ -87,7 +87,7 @@ type known struct {
 }
 
 // kindOf returns the kind of a list that grows from step i of l on.
-func (l *list) kindOf(i int) key {
+func (l *promptTurns) kindOf(i int) key {
 	k := l.class
 	k[0] ^= byte(l.steps[i].last)
 	k[1] ^= byte(l.steps[i].next)
@@ -98,7 +98,7 @@ func (l *list) kindOf(i int) key {
 }
 
 // forkKind returns the kind of a list that diverges from others after step i of l.
-func (l *list) forkKind(i int) key {
+func (l *promptTurns) forkKind(i int) key {
 	k := l.kindOf(i)
 	k[3] ^= 1
 	return k
@@ -106,7 +106,7 @@ func (l *list) forkKind(i int) key {
 
 // forkOf returns the key of the ids that lists have in common when they diverge after step i and the next role is the
 // same.
-func (l *list) forkOf(i int) key {
+func (l *promptTurns) forkOf(i int) key {
 	k := l.steps[i].key
 	k[0] ^= 0xf0
 	k[1] ^= byte(l.steps[i].next)
@@ -115,12 +115,12 @@ func (l *list) forkOf(i int) key {
 
 // rewritten reports whether templates may now render the turns up to step i in another way: they drop the assistant's
 // thoughts when the user has spoken again.
-func (l *list) rewritten(i int) bool {
+func (l *promptTurns) rewritten(i int) bool {
 	return l.steps[i].open && l.steps[len(l.steps)-1].users > l.steps[i].users
 }
 
 // beginning returns the longest known beginning of l's ids. used says whether the model's beginnings are used now.
-func (s *Source) beginning(model string, l *list) (found known, used bool) {
+func (s *Source) beginning(model string, l *promptTurns) (found known, used bool) {
 	if !l.plain {
 		return known{}, false
 	}
@@ -144,7 +144,7 @@ func (s *Source) beginning(model string, l *list) (found known, used bool) {
 
 // forked returns the ids that l has in common with two lists that diverged after step i. Both had one more turn. If l
 // has more turns, the ids count only after answers for such lists agreed. The caller holds beginnings.mu.
-func (s *Source) forked(m *template, l *list, i int) (known, bool) {
+func (s *Source) forked(m *template, l *promptTurns, i int) (known, bool) {
 	fork, ok := s.cache.get(l.forkOf(i))
 	if !ok || fork.tokens == nil {
 		return known{}, false
@@ -157,7 +157,7 @@ func (s *Source) forked(m *template, l *list, i int) (known, bool) {
 
 // grown returns the part of the answer for l's turns up to step i that stays when the list grows. The caller holds
 // beginnings.mu.
-func (s *Source) grown(m *template, l *list, i int) (known, bool) {
+func (s *Source) grown(m *template, l *promptTurns, i int) (known, bool) {
 	c := m.classes[l.kindOf(i)]
 	if c == nil || c.agreed < agreeFirst {
 		return known{}, false
@@ -174,7 +174,7 @@ func (s *Source) grown(m *template, l *list, i int) (known, bool) {
 }
 
 // remember keeps an engine's answer for a list, and learns from it which ids lists have in common.
-func (s *Source) remember(model string, l *list, found *Found) {
+func (s *Source) remember(model string, l *promptTurns, found *Found) {
 	a := &answer{tokens: found.Tokens, features: found.Features}
 	if l.plain && len(a.features) == 0 {
 		s.check(model, l, a)
@@ -185,7 +185,7 @@ func (s *Source) remember(model string, l *list, found *Found) {
 }
 
 // check compares an answer with the known beginning of its list.
-func (s *Source) check(model string, l *list, a *answer) {
+func (s *Source) check(model string, l *promptTurns, a *answer) {
 	expected, _ := s.beginning(model, l)
 	if expected.tokens == nil {
 		return
@@ -225,7 +225,7 @@ func (s *Source) check(model string, l *list, a *answer) {
 
 // learn records how much of two known beginnings is in the answer for l: of the answer for the longest earlier list,
 // and of the longest fork.
-func (s *Source) learn(model string, l *list, a *answer) {
+func (s *Source) learn(model string, l *promptTurns, a *answer) {
 	b := &s.beginnings
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -268,7 +268,7 @@ func (m *template) learn(kind key, dropped int) {
 
 // fork records the answer at the place where l's last turn begins. When another list has diverged from l there, it
 // keeps the ids that both have in common.
-func (s *Source) fork(l *list, a *answer) {
+func (s *Source) fork(l *promptTurns, a *answer) {
 	i := len(l.steps) - 2
 	if i < 0 || len(l.head) == 0 || l.rewritten(i) {
 		return
@@ -314,7 +314,7 @@ const leastStride, mostStride = 2, 8
 // withStandIns returns the known ids of l, and after them stand-in ids for the rest of the turns, at the same rate of
 // ids by bytes. So the router knows the prompt's length approximately. A chat that has grown has the same stand-ins for
 // its earlier turns, so the router expects them at the worker that received these turns. No engine announces stand-ins.
-func (k *known) withStandIns(l *list) Found {
+func (k *known) withStandIns(l *promptTurns) Found {
 	const part = 256 // strides are counted in 1/256 of a byte
 	stride := bytesPerToken * part
 	if k.at > 0 {

@@ -363,8 +363,8 @@ func TestAWaiterMakesAQuestionUrgent(t *testing.T) {
 			return func(Worker) Load { return Load{Requests: 1, Waiting: 1} }
 		}
 		p := chat("hello")
-		l := listOf(p.Request)
-		f := s.flights.inBackground(l.key().of(s.peers.client("")), 100)
+		l := turnsOf(p.Request)
+		f := s.flights.inBackground(l.key().of(s.states.client("")), 100)
 		s.fly(f, &p, l, []Worker{a})
 		pass(time.Millisecond)
 		if got := find(t, s, p, a); got.Outcome != Shared {
@@ -470,14 +470,14 @@ func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 }
 
 func TestAPromptWithImagesHasNoKnownBeginning(t *testing.T) {
-	if l := listOf(prompt(api.OpenAIChat, withImage).Request); l.plain {
+	if l := turnsOf(prompt(api.OpenAIChat, withImage).Request); l.plain {
 		t.Errorf("%+v", l)
 	}
 }
 
 func TestListsHaveTheSameKeysUntilTheyDiverge(t *testing.T) {
-	list := func(turns ...turn) *list {
-		return listOf(turnsPrompt(turns).Request)
+	list := func(turns ...turn) *promptTurns {
+		return turnsOf(turnsPrompt(turns).Request)
 	}
 	s, u, v := turn{"system", "s"}, turn{"user", "u"}, turn{"user", "v"}
 	x, y := list(s, u, turn{"assistant", "a"}, u), list(s, u, turn{"assistant", "b"}, u)
@@ -499,12 +499,12 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 	for i := range many {
 		many[i] = turn{[]string{"user", "assistant"}[i%2], fmt.Sprint(i)}
 	}
-	l := listOf(turnsPrompt(many).Request)
+	l := turnsOf(turnsPrompt(many).Request)
 	if len(l.steps) > firstSteps+2*lastSteps {
 		t.Fatalf("%d steps", len(l.steps))
 	}
 	for _, n := range []int{1, firstSteps - 1, len(many) - lastSteps + 2, len(many) - 1, len(many)} {
-		shorter := listOf(turnsPrompt(many[:n]).Request)
+		shorter := turnsOf(turnsPrompt(many[:n]).Request)
 		if !slices.ContainsFunc(l.steps, func(s step) bool { return s.key == shorter.key() }) {
 			t.Errorf("the first %d turns are not found", n)
 		}
@@ -513,8 +513,8 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 
 // A body of 4 MiB has room for 1.4 million turns, and each turn would cost a hash.
 func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
-	list := func(n int) *list {
-		return listOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+
+	list := func(n int) *promptTurns {
+		return turnsOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+
 			`{"role":"user"}]}`).Request)
 	}
 	most, more := list(maxTurns), list(maxTurns+1)
@@ -530,7 +530,7 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	// Each field of a body costs time for sorting, and no engine takes so many fields.
 	fields := func(last string) key {
 		p := prompt(api.OpenAIChat, `{"messages":[{"role":"user"}]`+strings.Repeat(`,"x":1`, 1000)+`,"x":`+last+`}`)
-		l := listOf(p.Request)
+		l := turnsOf(p.Request)
 		if len(l.steps) != 1 {
 			t.Fatalf("1,000 fields make %d steps", len(l.steps))
 		}
@@ -547,7 +547,7 @@ func BenchmarkListOfManyTurns(b *testing.B) {
 		b.Run(body[:16], func(b *testing.B) {
 			r := prompt(api.OpenAIChat, body).Request
 			for b.Loop() {
-				listOf(r)
+				turnsOf(r)
 			}
 		})
 	}
@@ -588,7 +588,7 @@ func BenchmarkKnownBeginning(b *testing.B) {
 		turns = append(turns, turn{"assistant", words(fmt.Sprint("a", i), 100)})
 	}
 	p := turnsPrompt(append(turns, turn{"user", "next"}))
-	s.peers.of(a.URL).noTokens = time.Now().Add(time.Hour) // so no engine is asked
+	s.states.of(a.URL).noTokens = time.Now().Add(time.Hour) // so no engine is asked
 	b.SetBytes(int64(len(p.Request.Body())))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -212,7 +212,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	}
 	size := questionBytes(p.Request)
 	running := s.checks.running.Add(1)
-	if running > checkAtOnce || int64(len(p.Request.Body())) > s.cfg.MaxPromptBytes || !s.room.take(size) {
+	if running > checkAtOnce || int64(len(p.Request.Body())) > s.cfg.MaxPromptBytes || !s.memory.take(size) {
 		s.checks.running.Add(-1)
 		s.checks.undo(name, w, now)
 		return
@@ -223,7 +223,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	s.fill(question, p, nil, nil)
 	question.anyhow = true
 	question.media = false // compare the ids even if the images' names cannot be compared
-	c, v := s.peers.take(question, w, now)
+	c, v := s.states.take(question, w, now)
 	if v != granted { // a later prompt is compared in place of this one
 		again := now
 		if v != full && v != refusing { // no client can ask the worker now
@@ -311,7 +311,7 @@ func (s *Source) Keep(served func(model string) bool) {
 			served(strings.TrimSuffix(name, imagesSuffix))
 	})
 	forget(&s.beginnings.mu, &s.beginnings.models, served)
-	forget(&s.chances.mu, &s.chances.models, served)
+	forget(&s.hitRates.mu, &s.hitRates.models, served)
 }
 
 // forget deletes all models that are not kept. mu guards models.

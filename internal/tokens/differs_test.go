@@ -90,11 +90,11 @@ func TestAModelThatIsNotServedIsForgotten(t *testing.T) {
 		s.Matched(model, true)
 		s.checks.note(model, "http://a", false)
 		s.checks.note(imagesOf(model), "http://a", false)
-		s.remember(model, &list{plain: true, steps: make([]step, 2)}, &Found{Tokens: make([]uint32, 100)})
+		s.remember(model, &promptTurns{plain: true, steps: make([]step, 2)}, &Found{Tokens: make([]uint32, 100)})
 		s.Keep(func(served string) bool { return served == model })
 	}
-	if len(s.chances.models) != 1 || len(s.checks.models) != 2 || len(s.beginnings.models) != 1 {
-		t.Errorf("of one model %d chances, %d comparisons, %d beginnings are kept", len(s.chances.models),
+	if len(s.hitRates.models) != 1 || len(s.checks.models) != 2 || len(s.beginnings.models) != 1 {
+		t.Errorf("of one model %d chances, %d comparisons, %d beginnings are kept", len(s.hitRates.models),
 			len(s.checks.models), len(s.beginnings.models))
 	}
 	if got := s.Find(context.Background(), of("m999", chat("x")), nil); got.Outcome == InProcess {

@@ -28,10 +28,10 @@ func (k key) of(client uint64) key {
 
 // flights holds the questions under way, by key. It is safe for concurrent use.
 type flights struct {
-	peers *peers
-	room  *room
+	states *workerStates
+	memory *memory
 
-	mu         sync.Mutex      // taken before peers.mu
+	mu         sync.Mutex      // taken before workerStates.mu
 	all        map[key]*flight // guarded by mu
 	background int             // guarded by mu; number of flights in the background
 	bytes      int64           // guarded by mu; size of all questions in the background
@@ -55,10 +55,10 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 	defer fs.mu.Unlock()
 	if f = fs.all[k]; f != nil {
 		f.waiting++
-		fs.peers.raise(f.question, worth)
+		fs.states.raise(f.question, worth)
 		return f, false
 	}
-	if !fs.room.take(bytes) {
+	if !fs.memory.take(bytes) {
 		return nil, false
 	}
 	f = newFlight(k, bytes, worth)
@@ -72,12 +72,12 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 func (fs *flights) inBackground(k key, bytes int64) *flight {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.all[k] != nil || !fs.room.take(bytes) {
+	if fs.all[k] != nil || !fs.memory.take(bytes) {
 		return nil
 	}
 	f := newFlight(k, bytes, 0)
 	if !fs.toBackground(f) {
-		fs.room.give(bytes)
+		fs.memory.give(bytes)
 		return nil
 	}
 	fs.all[k] = f
@@ -108,15 +108,15 @@ func (fs *flights) leave(f *flight) (inLine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.waiting--
-	inLine = fs.peers.waits(f.question)
+	inLine = fs.states.waits(f.question)
 	if !inLine || f.background || f.waiting > 0 {
 		return inLine
 	}
 	if fs.toBackground(f) {
-		fs.peers.lower(f.question)
+		fs.states.lower(f.question)
 		return true
 	}
-	if fs.peers.lower(f.question) {
+	if fs.states.lower(f.question) {
 		delete(fs.all, f.key) // the next request with this key begins a new flight
 	}
 	return true
@@ -153,7 +153,7 @@ func (fs *flights) end(f *flight) (late bool) {
 
 // fly starts f with p's question. The goroutine ends backgroundFor after its start, or callTimeout after the start of
 // the later of its two calls. Close waits for it.
-func (s *Source) fly(f *flight, p *Prompt, l *list, workers []Worker) {
+func (s *Source) fly(f *flight, p *Prompt, l *promptTurns, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
 	model, asked := p.Model, *l
 	asked.turns = nil // the turns belong to the request, which may end before the question

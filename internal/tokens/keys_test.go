@@ -117,7 +117,7 @@ func TestRefusalsDoNotCountForTheTimeOfAnswers(t *testing.T) {
 				for i := range 50 {
 					wants(t, find(t, s, as(fmt.Sprint(i), chat(fmt.Sprint(i))), a), Refused)
 				}
-				if took := s.peers.expected(a.URL, 10); took != 8*time.Millisecond {
+				if took := s.states.expected(a.URL, 10); took != 8*time.Millisecond {
 					t.Errorf("an answer is expected after %v, the engine takes 8 ms", took)
 				}
 			})
@@ -164,7 +164,7 @@ func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
 		for i := range 2 * maxRefusals {
 			find(t, s, as(fmt.Sprint(i), chat(fmt.Sprint(i))), a)
 		}
-		if n := len(s.peers.all[a.URL].refusals); n > maxRefusals {
+		if n := len(s.states.all[a.URL].refusals); n > maxRefusals {
 			t.Errorf("%d refusals are remembered", n)
 		}
 		wants(t, find(t, s, as("good", chat("x")), a), Render, 1, 2, 3)

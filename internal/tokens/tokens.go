@@ -130,7 +130,7 @@ type Source struct {
 	cfg    Config
 	client *http.Client
 	cache  *cache
-	peers  peers
+	states workerStates
 	// service is asked before engines; nil is none.
 	service *service
 
@@ -138,10 +138,10 @@ type Source struct {
 	cancel context.CancelFunc
 	calls  sync.WaitGroup
 
-	room       room
+	memory     memory
 	flights    flights
 	beginnings beginnings
-	chances    chances
+	hitRates   hitRates
 	checks     checks
 
 	asked, hedged, waited, late atomic.Uint64
@@ -154,18 +154,18 @@ func New(cfg Config, client *http.Client) *Source {
 	s.service, _ = parseService(cfg.Service) // no error: Validate has accepted cfg
 	if s.service != nil {
 		s.service.connect(client)
-		s.peers.service = s.service.worker.URL
+		s.states.service = s.service.worker.URL
 	}
-	s.peers.failures, s.peers.pause, s.peers.seed = cfg.Failures, cfg.Pause, maphash.MakeSeed()
-	s.peers.all, s.peers.turns = map[string]*peer{}, map[uint64]uint64{}
-	s.peers.loads = func() func(Worker) Load {
+	s.states.failures, s.states.pause, s.states.seed = cfg.Failures, cfg.Pause, maphash.MakeSeed()
+	s.states.all, s.states.turns = map[string]*workerState{}, map[uint64]uint64{}
+	s.states.loads = func() func(Worker) Load {
 		if s.Loads == nil {
 			return func(Worker) Load { return Load{} }
 		}
 		return s.Loads()
 	}
-	s.room.most = roomShare * min(cfg.MaxPromptBytes, 1<<40)
-	s.flights.peers, s.flights.room, s.flights.all, s.flights.limit = &s.peers, &s.room, map[key]*flight{},
+	s.memory.most = memoryShare * min(cfg.MaxPromptBytes, 1<<40)
+	s.flights.states, s.flights.memory, s.flights.all, s.flights.limit = &s.states, &s.memory, map[key]*flight{},
 		cfg.CacheBytes/backgroundShare
 	return s
 }
@@ -201,7 +201,7 @@ type Stats struct {
 func (s *Source) Stats() Stats {
 	entries, bytes := s.cache.stats()
 	return Stats{Entries: entries, Bytes: bytes, Asked: s.asked.Load(), Hedged: s.hedged.Load(),
-		Opened: s.peers.opened.Load(),
+		Opened: s.states.opened.Load(),
 		Waited: s.waited.Load(), Late: s.late.Load(),
 		Checked: s.checks.checked.Load(), Differed: s.checks.differed.Load(), Distrusted: s.checks.distrusted(),
 		BeginningsChecked: s.beginnings.checked.Load(), BeginningsDiffered: s.beginnings.differed.Load(),
@@ -266,7 +266,7 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if int64(len(p.Request.Body())) > s.cfg.MaxPromptBytes {
 		return Found{Outcome: TooLong}
 	}
-	l := listOf(p.Request)
+	l := turnsOf(p.Request)
 	if a, ok := s.cache.get(l.key()); ok {
 		return Found{Tokens: a.tokens, Features: a.features, Outcome: Cached}
 	}
@@ -293,11 +293,13 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 }
 
 // keyOf returns the key of p's question.
-func (s *Source) keyOf(p *Prompt, l *list) key { return l.key().of(s.peers.client(p.Authorization)) }
+func (s *Source) keyOf(p *Prompt, l *promptTurns) key {
+	return l.key().of(s.states.client(p.Authorization))
+}
 
 // answerNow reports whether p gets the known beginning of its ids at once, without waiting for the rest. If so, it may
 // ask an engine in the background: its answer serves the chat's next request.
-func (s *Source) answerNow(p *Prompt, l *list, start *known, workers []Worker) bool {
+func (s *Source) answerNow(p *Prompt, l *promptTurns, start *known, workers []Worker) bool {
 	fresh := len(l.turns) - start.at
 	if !start.own && fresh*newShare >= len(l.turns) {
 		return false
@@ -335,7 +337,7 @@ func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	for _, w := range workers[:min(len(workers), maxReach)] {
 		if load(w).Requests == 0 {
 			idle = true
-			unhurried = unhurried || s.peers.expected(w.URL, p.Request.PromptBytes()) <= leastWait
+			unhurried = unhurried || s.states.expected(w.URL, p.Request.PromptBytes()) <= leastWait
 		}
 	}
 	return idle, unhurried
@@ -343,6 +345,6 @@ func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 
 // asksOn reports whether an engine is asked in the background for a chat with a known earlier turn: when much of the
 // chat is new, and for one in sampleEvery chats.
-func (s *Source) asksOn(fresh int, l *list) bool {
+func (s *Source) asksOn(fresh int, l *promptTurns) bool {
 	return s.Loads == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
 }

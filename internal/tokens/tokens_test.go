@@ -307,7 +307,7 @@ func TestTokenizeIsAskedForTheSamePrompt(t *testing.T) {
 
 func keyOf(t *testing.T, p Prompt) key {
 	t.Helper()
-	return listOf(p.Request).key()
+	return turnsOf(p.Request).key()
 }
 
 func TestTheKeyDependsOnEverythingThatDecidesTheTokens(t *testing.T) {
@@ -397,7 +397,7 @@ func FuzzAnswer(f *testing.F) {
 			if api.Read(d, data, &r) != nil {
 				continue
 			}
-			l := listOf(&r)
+			l := turnsOf(&r)
 			for _, step := range l.steps {
 				if found := (&known{at: step.at}).withStandIns(l); len(l.turns) > 0 && len(found.Tokens) > len(data) {
 					t.Errorf("%d ids stand for %d bytes", len(found.Tokens), len(data))

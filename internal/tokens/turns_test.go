@@ -98,7 +98,7 @@ func TestClientsTakeTurns(t *testing.T) {
 // Questions to other engines, and short questions, count as turns too. A client that comes after them waits for one
 // question of each client in line, not for all their questions.
 func TestQuestionsToOtherEnginesDoNotDelayAClient(t *testing.T) {
-	ps := &peers{turns: map[uint64]uint64{}}
+	ps := &workerStates{turns: map[uint64]uint64{}}
 	enter := func(client uint64, worth time.Duration) *question {
 		q := &question{client: client, worth: worth, granted: make(chan grant, 1)}
 		if !ps.enter(q) {
@@ -147,10 +147,10 @@ func TestAnotherClientEntersALineThatOneClientFills(t *testing.T) {
 		wants(t, find(t, s, as("light", long("x", 2000)), a), Render, 1, 2, 3)
 		wg.Wait()
 		synctest.Wait()
-		s.peers.mu.Lock()
-		defer s.peers.mu.Unlock()
-		if len(s.peers.turns) > 2 {
-			t.Errorf("the turns of %d clients are remembered", len(s.peers.turns))
+		s.states.mu.Lock()
+		defer s.states.mu.Unlock()
+		if len(s.states.turns) > 2 {
+			t.Errorf("the turns of %d clients are remembered", len(s.states.turns))
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (s *Source) worth(model string, bytes int, workers []Worker) time.Duration 
 			perToken = known
 		}
 	}
-	worth := float64(max(bytes, 1)) / bytesPerToken * s.chances.of(model) * float64(perToken)
+	worth := float64(max(bytes, 1)) / bytesPerToken * s.hitRates.of(model) * float64(perToken)
 	return max(time.Duration(min(worth, float64(time.Hour))), 1) // 0 marks a question without a waiter
 }
 

@@ -72,27 +72,27 @@ func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool)
 
 // inLine books a call for q, at once or after a wait in line.
 func (s *Source) inLine(ctx context.Context, q *question) grant {
-	s.peers.mu.Lock()
-	g := s.peers.grant(q, time.Now())
-	if g.verdict != full || !s.peers.enter(q) {
-		s.peers.mu.Unlock()
+	s.states.mu.Lock()
+	g := s.states.grant(q, time.Now())
+	if g.verdict != full || !s.states.enter(q) {
+		s.states.mu.Unlock()
 		return g
 	}
-	s.peers.mu.Unlock()
+	s.states.mu.Unlock()
 	s.waited.Add(1)
 	select {
 	case g = <-q.granted:
 		return g
 	case <-ctx.Done():
 	}
-	if s.peers.leave(q) {
+	if s.states.leave(q) {
 		return grant{verdict: full}
 	}
 	return <-q.granted // q has left the line meanwhile, so its grant is in the channel
 }
 
 // grant books a call for q to the service if it may be asked, else to a worker. The caller holds ps.mu.
-func (ps *peers) grant(q *question, now time.Time) grant {
+func (ps *workerStates) grant(q *question, now time.Time) grant {
 	why := noWorkers
 	if q.not == "" {
 		w, c, v := ps.pick(q, q.service, now)
@@ -106,7 +106,7 @@ func (ps *peers) grant(q *question, now time.Time) grant {
 }
 
 // enter puts q into the line. It returns false when the line is full. The caller holds ps.mu.
-func (ps *peers) enter(q *question) bool {
+func (ps *workerStates) enter(q *question) bool {
 	ps.line = append(ps.line, q)
 	if _, here := ps.turns[q.client]; !here {
 		ps.turns[q.client] = ps.turn
@@ -127,7 +127,7 @@ func (ps *peers) enter(q *question) bool {
 // each, and so on. Within a round, the client that was served or entered the line longest ago comes first; questions to
 // other engines do not count. Of equal questions the earlier one comes first. Questions without a waiter come last. The
 // caller holds ps.mu.
-func (ps *peers) arrange() {
+func (ps *workerStates) arrange() {
 	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(b.worth, a.worth) })
 	of := make(map[uint64]int, len(ps.turns)) // number of questions by client
 	for _, q := range ps.line {
@@ -143,7 +143,7 @@ func (ps *peers) arrange() {
 }
 
 // leave removes q from the line. It returns false when q is not there.
-func (ps *peers) leave(q *question) bool {
+func (ps *workerStates) leave(q *question) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	before := len(ps.line)
@@ -152,14 +152,14 @@ func (ps *peers) leave(q *question) bool {
 }
 
 // waits reports whether q is in the line.
-func (ps *peers) waits(q *question) bool {
+func (ps *workerStates) waits(q *question) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return slices.Contains(ps.line, q)
 }
 
 // raise sets q's worth to at least worth: a request waits for the answer now.
-func (ps *peers) raise(q *question, worth time.Duration) {
+func (ps *workerStates) raise(q *question, worth time.Duration) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if q.worth >= worth {
@@ -174,7 +174,7 @@ func (ps *peers) raise(q *question, worth time.Duration) {
 }
 
 // lower removes q from the line because no request waits for the answer any more. It returns false when q is not there.
-func (ps *peers) lower(q *question) bool {
+func (ps *workerStates) lower(q *question) bool {
 	if !ps.leave(q) {
 		return false
 	}
@@ -187,7 +187,7 @@ func (ps *peers) lower(q *question) bool {
 
 // serve gives free places to the questions in line. A question for which no worker may be asked leaves the line too.
 // The caller holds ps.mu.
-func (ps *peers) serve(now time.Time) {
+func (ps *workerStates) serve(now time.Time) {
 	if len(ps.line) == 0 {
 		return
 	}
@@ -205,7 +205,7 @@ func (ps *peers) serve(now time.Time) {
 }
 
 // took records that q had its turn. The caller holds ps.mu.
-func (ps *peers) took(q *question) {
+func (ps *workerStates) took(q *question) {
 	ps.turn++
 	ps.turns[q.client] = ps.turn
 }

@@ -41,14 +41,14 @@ const (
 
 // call is one call under way.
 type call struct {
-	client uint64 // the client that asks: see peers.client
+	client uint64 // the client that asks: see workerStates.client
 	began  time.Time
 	late   time.Time // from this time on the engine seems frozen
 	bytes  int       // of the question
 }
 
-// peer is the state of one worker, learned by asking it. Its fields are guarded by peers.mu.
-type peer struct {
+// workerState is the state of one worker, learned by asking it. Its fields are guarded by workerStates.mu.
+type workerState struct {
 	failures  int       // in a row: errors, not slow answers
 	failedFor uint64    // the client of the first of these failures
 	forAll    bool      // the failures count for all clients: another client had one, or one was of kind broke
@@ -71,7 +71,7 @@ type peer struct {
 // refusal is a client with a key that an engine refused, at render or at every endpoint. Other clients are not
 // concerned.
 type refusal struct {
-	client uint64 // see peers.client
+	client uint64 // see workerStates.client
 	render bool   // refused at render only
 }
 
@@ -89,7 +89,7 @@ const (
 // stalled reports whether the worker seems frozen to a client: a call of that client is late, or calls of two other
 // clients are. A late call of one other client is not enough: its prompt may be the reason, such as an image that is
 // slow to fetch.
-func (p *peer) stalled(client uint64, now time.Time) bool {
+func (p *workerState) stalled(client uint64, now time.Time) bool {
 	var late *call
 	for _, c := range p.calls {
 		switch {
@@ -105,7 +105,7 @@ func (p *peer) stalled(client uint64, now time.Time) bool {
 
 // busy returns how many calls count against p's limit, and how many of these are long. Late calls do not count: while p
 // is not stalled for a client, all of p's late calls belong to one other client.
-func (p *peer) busy(now time.Time) (calls, long int) {
+func (p *workerState) busy(now time.Time) (calls, long int) {
 	for _, c := range p.calls {
 		if now.After(c.late) {
 			continue
@@ -119,7 +119,7 @@ func (p *peer) busy(now time.Time) (calls, long int) {
 }
 
 // expected returns how long an answer to a question of that size should take; 0 is not known.
-func (p *peer) expected(bytes int) time.Duration {
+func (p *workerState) expected(bytes int) time.Duration {
 	if p.mean == 0 || float64(bytes) <= p.meanBytes {
 		return p.mean
 	}
@@ -127,7 +127,7 @@ func (p *peer) expected(bytes int) time.Duration {
 }
 
 // expected returns how long the worker's answer to a question of that size should take; 0 is not known.
-func (ps *peers) expected(url string, bytes int) time.Duration {
+func (ps *workerStates) expected(url string, bytes int) time.Duration {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if p := ps.all[url]; p != nil {
@@ -150,8 +150,9 @@ const (
 	noWorkers           // there are no workers
 )
 
-// peers holds the peers by URL, and the questions that wait for their turn. It is safe for concurrent use.
-type peers struct {
+// workerStates holds the states of the workers by URL, and the questions that wait for their turn. It is safe for
+// concurrent use.
+type workerStates struct {
 	failures int
 	pause    time.Duration
 	service  string                   // the service's URL
@@ -160,17 +161,17 @@ type peers struct {
 	seed     maphash.Seed // seed for the hashes of clients: a client cannot construct a key with another client's hash
 
 	mu    sync.Mutex
-	all   map[string]*peer  // guarded by mu
-	asked uint64            // guarded by mu; calls booked so far
-	line  []*question       // guarded by mu; questions that wait for a call to end: see arrange
-	turns map[uint64]uint64 // guarded by mu; for each client in line, the value of turn when it was served or came
-	turn  uint64            // guarded by mu; questions in line that were asked so far
+	all   map[string]*workerState // guarded by mu
+	asked uint64                  // guarded by mu; calls booked so far
+	line  []*question             // guarded by mu; questions that wait for a call to end: see arrange
+	turns map[uint64]uint64       // guarded by mu; for each client in line, the value of turn when it was served or came
+	turn  uint64                  // guarded by mu; questions in line that were asked so far
 }
 
-func (ps *peers) of(url string) *peer {
+func (ps *workerStates) of(url string) *workerState {
 	p := ps.all[url]
 	if p == nil {
-		p = &peer{limit: callsPerEngine}
+		p = &workerState{limit: callsPerEngine}
 		if url == ps.service {
 			p.limit = callsPerService
 		}
@@ -180,21 +181,23 @@ func (ps *peers) of(url string) *peer {
 }
 
 // client returns the hash of an Authorization header: it identifies a client.
-func (ps *peers) client(authorization string) uint64 { return maphash.String(ps.seed, authorization) }
+func (ps *workerStates) client(authorization string) uint64 {
+	return maphash.String(ps.seed, authorization)
+}
 
 // refuses reports whether the worker refused the client's key lately.
-func (p *peer) refuses(client uint64, render bool, now time.Time) bool {
+func (p *workerState) refuses(client uint64, render bool, now time.Time) bool {
 	until, ok := p.refusals[refusal{client, render}]
 	return ok && now.Before(until)
 }
 
 // refuse records that url refuses a client's key, at render or at every endpoint.
-func (ps *peers) refuse(url string, client uint64, render bool, why error, now time.Time) {
+func (ps *workerStates) refuse(url string, client uint64, render bool, why error, now time.Time) {
 	until := now.Add(relearn)
 	if errors.Is(why, errLimit) {
 		until = now.Add(ps.pause)
 	}
-	ps.learn(url, func(p *peer) {
+	ps.learn(url, func(p *workerState) {
 		if len(p.refusals) >= maxRefusals {
 			maps.DeleteFunc(p.refusals, func(_ refusal, until time.Time) bool { return !now.Before(until) })
 		}
@@ -214,9 +217,9 @@ func (ps *peers) refuse(url string, client uint64, render bool, why error, now t
 // pick chooses the worker that should answer q soonest, and books a call to it. That is the worker with the least
 // product of expected time, calls under way and requests of the engine. Of workers that are about equal it takes the
 // one that was asked longest ago, so that all are asked. The caller holds ps.mu.
-func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
+func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
 	var (
-		best  *peer
+		best  *workerState
 		found Worker
 		least float64
 		seen  int
@@ -266,7 +269,7 @@ func (ps *peers) pick(q *question, workers []Worker, now time.Time) (Worker, *ca
 
 // usual returns how long answers to a question of that size should take: the average of all workers that have answered,
 // 0 when none has.
-func (ps *peers) usual(workers []Worker, bytes int) time.Duration {
+func (ps *workerStates) usual(workers []Worker, bytes int) time.Duration {
 	var sum time.Duration
 	known := 0
 	for i := range workers[:min(len(workers), maxReach)] {
@@ -281,7 +284,7 @@ func (ps *peers) usual(workers []Worker, bytes int) time.Duration {
 // assumed returns how long p's answer is assumed to take: the expected time, or the usual time if p has not answered
 // yet. For Config.Pause after a refusal p is assumed to be slow: with the usual time, a worker that refuses all
 // questions would get half of them.
-func (p *peer) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
+func (p *workerState) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
 	switch {
 	case p.mean > 0:
 		return p.expected(bytes)
@@ -293,12 +296,12 @@ func (p *peer) assumed(bytes int, usual time.Duration, now time.Time) time.Durat
 
 // rests reports whether p gets no questions of a client because it failed. If only one client had failures, all of kind
 // faulted, that client's prompts may be the reason: then other clients still ask p.
-func (ps *peers) rests(p *peer, client uint64, now time.Time) bool {
+func (ps *workerStates) rests(p *workerState, client uint64, now time.Time) bool {
 	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.forAll || p.failedFor == client)
 }
 
 // failed books one more failure in a row.
-func (ps *peers) failed(p *peer, c *call, how ending, now time.Time) {
+func (ps *workerStates) failed(p *workerState, c *call, how ending, now time.Time) {
 	if p.failures == 0 {
 		p.failedFor, p.forAll = c.client, false
 	}
@@ -313,10 +316,10 @@ func (ps *peers) failed(p *peer, c *call, how ending, now time.Time) {
 
 // calm reports whether a question in the background would delay nothing: no other question is under way, and no request
 // waits for its first token, because the engine has to tokenize its prompt too.
-func (p *peer) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
+func (p *workerState) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
 // book records a call to p. The caller holds ps.mu.
-func (ps *peers) book(p *peer, q *question, now time.Time) *call {
+func (ps *workerStates) book(p *workerState, q *question, now time.Time) *call {
 	c := &call{client: q.client, began: now, bytes: q.bytes(),
 		late: now.Add(max(stallFloor, stallFactor*p.expected(q.bytes())))}
 	p.calls = append(p.calls, c)
@@ -332,7 +335,7 @@ const (
 )
 
 // take books a call for q to w, if w may be asked now.
-func (ps *peers) take(q *question, w Worker, now time.Time) (*call, verdict) {
+func (ps *workerStates) take(q *question, w Worker, now time.Time) (*call, verdict) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	_, c, v := ps.pick(q, []Worker{w}, now)
@@ -340,7 +343,7 @@ func (ps *peers) take(q *question, w Worker, now time.Time) (*call, verdict) {
 }
 
 // prune forgets workers that were not asked for long, when many more are known than are in use.
-func (ps *peers) prune(inUse int) {
+func (ps *workerStates) prune(inUse int) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if len(ps.all) <= 4*inUse+64 {
@@ -355,7 +358,7 @@ func (ps *peers) prune(inUse int) {
 
 // done records the end of a call, and gives its place to a question that waits. Only answers count for the expected
 // time: refusals come at once.
-func (ps *peers) done(url string, c *call, how ending, now time.Time) {
+func (ps *workerStates) done(url string, c *call, how ending, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	p := ps.all[url]
@@ -384,9 +387,9 @@ func (ps *peers) done(url string, c *call, how ending, now time.Time) {
 // least 5 ms. For a worker that has not answered yet it is a third of the request's wait: the second worker then has
 // time to answer.
 func (s *Source) hedgeAfter(url string, q *question) time.Duration {
-	s.peers.mu.Lock()
-	defer s.peers.mu.Unlock()
-	if p := s.peers.all[url]; p != nil && p.mean > 0 {
+	s.states.mu.Lock()
+	defer s.states.mu.Unlock()
+	if p := s.states.all[url]; p != nil && p.mean > 0 {
 		return max(3*p.expected(q.bytes()), 5*time.Millisecond)
 	}
 	return s.patience(q.worth) / 3
@@ -394,7 +397,7 @@ func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 
 // endpoints returns the endpoints of w to ask, in order. refused is errKey when render is left out because w refuses
 // the client's key there.
-func (ps *peers) endpoints(w Worker, q *question, now time.Time) (all []endpoint, refused error) {
+func (ps *workerStates) endpoints(w Worker, q *question, now time.Time) (all []endpoint, refused error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	p := ps.all[w.URL]
@@ -414,7 +417,7 @@ func (ps *peers) endpoints(w Worker, q *question, now time.Time) (all []endpoint
 }
 
 // learn changes the state of url, if it is known.
-func (ps *peers) learn(url string, change func(*peer)) {
+func (ps *workerStates) learn(url string, change func(*workerState)) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if p := ps.all[url]; p != nil {

@@ -2,17 +2,17 @@ package tokens
 
 import "sync"
 
-// chances estimates, for each base model, how likely a part of a prompt is cached. The zero value assumes a half. It is
-// safe for concurrent use.
-type chances struct {
+// hitRates estimates, for each base model, how likely a part of a prompt is cached. The zero value assumes a half. It
+// is safe for concurrent use.
+type hitRates struct {
 	mu     sync.Mutex
 	models map[string]float64 // guarded by mu; one for each model that the fleet serves
 }
 
-// chanceWeight is the weight of one request: the last few dozen requests decide.
-const chanceWeight = 1.0 / 32
+// hitRateWeight is the weight of one request: the last few dozen requests decide.
+const hitRateWeight = 1.0 / 32
 
-func (c *chances) of(model string) float64 {
+func (c *hitRates) of(model string) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p, ok := c.models[model]; ok {
@@ -23,7 +23,7 @@ func (c *chances) of(model string) float64 {
 
 // Matched records whether any part of a prompt was cached. The caller knows the prompt's ids; model is its base model.
 func (s *Source) Matched(model string, anything bool) {
-	c := &s.chances
+	c := &s.hitRates
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, ok := c.models[model]
@@ -34,9 +34,9 @@ func (s *Source) Matched(model string, anything bool) {
 		c.models = map[string]float64{}
 	}
 	if anything {
-		p += (1 - p) * chanceWeight
+		p += (1 - p) * hitRateWeight
 	} else {
-		p -= p * chanceWeight
+		p -= p * hitRateWeight
 	}
 	c.models[model] = p
 }

@@ -16,9 +16,9 @@ import (
 // ids.
 type key [16]byte
 
-// list is a request's prompt in parts: first everything but the turns (model, template, tools, …), then one turn after
-// another. Two lists with the same first turns have the same keys for these turns.
-type list struct {
+// promptTurns is a request's prompt in parts: first everything but the turns (model, template, tools, …), then one turn
+// after another. Two prompts with the same first turns have the same keys for these turns.
+type promptTurns struct {
 	turns []byte // as spelled in the request's body, and valid as long as the body is
 	steps []step // steps[0] stands before the first turn; a prompt that is no chat has only this step
 	class key    // hash of the template's arguments, apart from the turns and the tools' texts
@@ -74,16 +74,16 @@ const (
 )
 
 // key returns the key of the whole prompt.
-func (l *list) key() key { return l.steps[len(l.steps)-1].key }
+func (l *promptTurns) key() key { return l.steps[len(l.steps)-1].key }
 
-// listOf reads r's prompt. The order of the fields in the body does not matter. Every field goes into the key unless it
-// is known to be indifferent: an unknown field can cost a miss, but never wrong ids.
-func listOf(r *api.Request) *list {
+// turnsOf reads r's prompt. The order of the fields in the body does not matter. Every field goes into the key unless
+// it is known to be indifferent: an unknown field can cost a miss, but never wrong ids.
+func turnsOf(r *api.Request) *promptTurns {
 	h := sha256.New()
 	if r.TooManyMembers() { // too many members to sort
 		_, _ = h.Write([]byte{byte(r.Dialect), wholeBody})
 		_, _ = h.Write(r.Body())
-		return &list{steps: []step{{key: sum(h)}}}
+		return &promptTurns{steps: []step{{key: sum(h)}}}
 	}
 	type member struct{ name, value []byte }
 	var (
@@ -113,7 +113,7 @@ func listOf(r *api.Request) *list {
 		writePart(h, m.name)
 		writePart(h, m.value)
 	}
-	l := &list{steps: []step{{key: sum(h)}}}
+	l := &promptTurns{steps: []step{{key: sum(h)}}}
 	if whole {
 		if turns != nil { // all turns together count as one
 			l.add(h, turns, 0, roleOther)
@@ -150,7 +150,7 @@ func longer(array []byte, n int) bool {
 }
 
 // add appends the step after a turn; at is the turn's end in the turns.
-func (l *list) add(h hash.Hash, turn []byte, at int, r role) {
+func (l *promptTurns) add(h hash.Hash, turn []byte, at int, r role) {
 	before := &l.steps[len(l.steps)-1]
 	before.next = r
 	next := step{at: at, last: r, users: before.users, open: before.open}

@@ -38,7 +38,7 @@ func TestQuestionsTakeBoundedMemory(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		most := roomShare * s.cfg.MaxPromptBytes
+		most := memoryShare * s.cfg.MaxPromptBytes
 		if n := held(s); n > most || n < most/2 {
 			t.Errorf("questions hold %d bytes of %d", n, most)
 		}
@@ -52,12 +52,12 @@ func TestQuestionsTakeBoundedMemory(t *testing.T) {
 		leave()
 		clients.Wait()
 		synctest.Wait()
-		if used := s.room.used.Load(); used < 2*callsPerEngine*(1<<20) {
+		if used := s.memory.used.Load(); used < 2*callsPerEngine*(1<<20) {
 			t.Errorf("%d bytes are booked while calls hold their questions", used)
 		}
 		pass(callTimeout + backgroundFor)
 		synctest.Wait()
-		if used := s.room.used.Load(); used != 0 {
+		if used := s.memory.used.Load(); used != 0 {
 			t.Errorf("%d bytes are booked when nothing is under way", used)
 		}
 	})
@@ -101,8 +101,8 @@ func TestAComparisonIsBoundedLikeAQuestion(t *testing.T) {
 		}
 		wants(t, find(t, s, chat("x"), a), InProcess, 4, 5)
 		synctest.Wait()
-		if got := e.calls(); len(got) == 0 || s.room.used.Load() != 0 {
-			t.Errorf("calls %v, %d bytes are booked", got, s.room.used.Load())
+		if got := e.calls(); len(got) == 0 || s.memory.used.Load() != 0 {
+			t.Errorf("calls %v, %d bytes are booked", got, s.memory.used.Load())
 		}
 	})
 }
