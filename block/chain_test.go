@@ -249,7 +249,7 @@ func TestKeysCollideAsOftenAsChance(t *testing.T) {
 		}
 		slices.Sort(keys)
 		keys = slices.Compact(keys)
-		want := float64(len(keys)) * float64(len(keys)) / (1 << 29) // 128, or fewer
+		want := float64(len(keys)) * float64(len(keys)) / (1 << 29) // 128 for 2^18 keys
 		cut := make([]uint32, len(keys))
 		for shift := 0; shift <= 36; shift += 6 {
 			for i, k := range keys {

@@ -49,8 +49,8 @@ func TestAWorkerThatDiesInMidStreamFailsNoOtherRequest(t *testing.T) {
 	}
 	testenv.WaitFor(t, 10*time.Second, "streams on both workers", func() error {
 		for _, w := range f.state(t).Workers {
-			// When no prompt is left to compute, all requests have begun. Before its first token a request may move to another
-			// worker.
+			// When no prompt is left to compute, all requests have begun. Before its first token a request may move to
+			// another worker.
 			if l := w.Holders[0].Load; l.Requests < 4 || l.PrefillTokens > 0 {
 				return fmt.Errorf("%s carries %+v", w.URL, l)
 			}

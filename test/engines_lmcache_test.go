@@ -119,8 +119,8 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	blue, red := conversation("blue"), conversation("red")
 	c.cached(t, "two", promptTokens(t, one, blue))
 	c.cached(t, "one", promptTokens(t, one, red)[:256])
-	// The controller applies messages with a delay, and on a busy machine a lookup may take longer than its 200 ms. Then
-	// the request goes to another worker, and the next lookup comes a second later.
+	// The controller applies messages with a delay, and on a busy machine a lookup may take longer than its 200 ms.
+	// Then the request goes to another worker, and the next lookup comes a second later.
 	goes := func(prompt, policy, want string) {
 		t.Helper()
 		right := 0

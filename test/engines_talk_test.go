@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// clientTalk is a client of the gateway. For every answer it compares the gateway's prediction with the engine's report.
+// clientTalk is a client of the gateway. For every answer it compares the gateway's prediction with the engine's
+// report.
 type clientTalk struct {
 	client  *testenv.Client
 	gateway *testenv.Gateway

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// settle bounds the router's recovery after all faults have ended: a breaker that has opened often tries again after
-	// 30 s, a health check comes every 5 s, a replay may take 20 s and be requested again.
+	// settle bounds the router's recovery after all faults have ended: a breaker that has opened often tries again
+	// after 30 s, a health check comes every 5 s, a replay may take 20 s and be requested again.
 	settle = 4 * time.Minute
 	// idle is longer than the router keeps an unused connection.
 	idle = 45 * time.Second
@@ -281,8 +281,8 @@ func (w *world) untrue() string {
 		for _, h := range k.Holders {
 			held[h], owner[h] = map[uint64]bool{}, e
 			trust, why := snap.Trust(h)
-			// The index knows waiting blocks by their hashes alone: after a reset of the accelerator's cache, their copies on
-			// lower tiers may be announced.
+			// The index knows waiting blocks by their hashes alone: after a reset of the accelerator's cache, their
+			// copies on lower tiers may be announced.
 			if trust != fleet.TrustExact && e.provable() && !w.indexFull() && index[h].Waiting == 0 {
 				return fmt.Sprintf("%s rank %d is %s and not exact: %s", e.ip, snap.Rank(h), trust, why)
 			}
@@ -296,8 +296,8 @@ func (w *world) untrue() string {
 					continue
 				}
 				if claimed < cached {
-					// Larger engine blocks with equal beginnings share blocks of the router. Placeholders may name blocks that the
-					// accelerator has evicted.
+					// Larger engine blocks with equal beginnings share blocks of the router. Placeholders may name
+					// blocks that the accelerator has evicted.
 					if size[h] != e.setup.BlockSize || tier != block.TierGPU && e.setup.Placeholders {
 						continue
 					}
@@ -512,8 +512,8 @@ func (w *world) small() {
 	for _, e := range w.engines {
 		ranks += e.setup.Ranks
 	}
-	// The client has two connections. Each worker has one each for the probe, the reporter and token questions, each rank
-	// two for its events.
+	// The client has two connections. Each worker has one each for the probe, the reporter and token questions, each
+	// rank two for its events.
 	if most := 2 + 3*len(w.engines) + 2*ranks; w.network.Open() > most {
 		w.problem("%d connections are open when nothing happens, more than %d", w.network.Open(), most)
 	}

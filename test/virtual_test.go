@@ -50,8 +50,8 @@ import (
 const (
 	// length is how many steps a seed draws.
 	length = 30
-	// stuck bounds a run in real time, at a hundred times its usual duration. Then the process ends with the history and
-	// all stacks: a run that spins cannot be ended otherwise.
+	// stuck bounds a run in real time, at a hundred times its usual duration. Then the process ends with the history
+	// and all stacks: a run that spins cannot be ended otherwise.
 	stuck = 2 * time.Minute
 	// tries is how often a candidate of shrinking is played before it counts as passing.
 	tries = 3
@@ -207,7 +207,7 @@ func (w *world) finish() {
 		e.vacate()
 	}
 	if broken {
-		w.leave() // their outcome does not matter any more
+		w.leave() // the outcome of the requests does not matter any more
 		pass(time.Minute)
 	}
 	w.eventually(time.Minute, func() string {

@@ -126,8 +126,8 @@ type chatCost struct {
 	firsts []time.Duration // times to the first token
 }
 
-// chats fits the API server's work to cached chats, with short and long prompts, short and long answers, one at a time
-// and several at once.
+// chats measures cached chats, and fits the model of the API server's work to them: short and long prompts, short and
+// long answers, one at a time and several at once.
 func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) error {
 	const short, long, few, many, crowd = 1000, 8000, 2, 66, 8
 	var err error

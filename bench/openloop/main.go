@@ -48,7 +48,7 @@ type report struct {
 	Machine     machine.Facts `json:"machine"`
 	Provenance  provenance    `json:"provenance"`
 	EnqueueOnly *result       `json:"enqueue_only"`    // as fast as the queues accept operations
-	Overload    *result       `json:"drained"`         // the window of -window
+	Overload    *result       `json:"drained"`         // the replay in the window that the flag -window gives
 	KeptUp      *result       `json:"highest_kept_up"` // the shortest window that was kept up
 	Cells       []*result     `json:"cells"`           // all results of the search
 }

@@ -76,7 +76,7 @@ func (t *trial) harvest() result {
 		FailureReasons: []string{},
 	}
 	r.Events = r.LogicalOps - r.Requests
-	var lag, service, total [2][]int64 // of queries, of updates
+	var lag, service, total [2][]int64 // [0]: of queries; [1]: of updates
 	var wait, applied []int64
 	end := int64(0)
 	for i := range t.seen {

@@ -19,7 +19,7 @@ type demoAnswer struct {
 	policy     string // X-Warmpath-Policy: the policy that decided
 	match      int    // X-Warmpath-Match: cached tokens predicted
 	prompt     int    // tokens, as the engine counts
-	cached     int    // of them, as the engine reports
+	cached     int    // cached prompt tokens, as the engine reports
 	text       string
 	firstToken time.Duration
 }

@@ -27,15 +27,15 @@ const (
 	demoModel   = "demo-model"
 	demoWorkers = 4 // of each fleet
 	// demoSpeed is how much faster the mock engines are than the accelerators that they model. With slower engines the
-	// demo takes more than half a minute. With faster ones the router's own milliseconds on a small machine weigh as much
-	// as the engines'.
+	// demo takes more than half a minute. With faster ones the router's own milliseconds on a small machine weigh as
+	// much as the engines'.
 	demoSpeed     = 1.5
 	demoBlockSize = 16 // tokens
-	// demoBlocks of an engine's cache. The conversations under way need about three times what one cache holds. The four
-	// caches together hold it, with little to spare.
+	// demoBlocks is the size of an engine's cache in blocks. The conversations under way need about three times what
+	// one cache holds. The four caches together hold it, with little to spare.
 	demoBlocks = 8000
-	// demoRamp is the time over which the users start. All at once they would be a burst on empty caches, and its effect
-	// would hide all others.
+	// demoRamp is the time over which the users start. All at once they would be a burst on empty caches, and its
+	// effect would hide all others.
 	demoRamp = 2 * time.Second
 )
 
@@ -181,7 +181,8 @@ func startDemoFleet(ctx context.Context, policy string, o *demoOptions) (*demoFl
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen, cfg.Policy = "127.0.0.1:0", "127.0.0.1:0", policy
 	for i := range demoWorkers {
-		// One seed for all: an answer depends on its prompt alone, so that every fleet is asked the same to the last byte.
+		// One seed for all: an answer depends on its prompt alone, so that every fleet is asked the same to the last
+		// byte.
 		engine := mockengine.DefaultConfig()
 		engine.Model, engine.BlockSize, engine.Blocks, engine.Speed, engine.Seed = demoModel, demoBlockSize, demoBlocks, demoSpeed, 1
 		if o.Small {

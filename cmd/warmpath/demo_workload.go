@@ -18,8 +18,8 @@ const (
 	demoConversations = 68
 	demoTurns         = 6
 	systemWords       = 1500
-	// The text that a turn adds is log-normal: the median in words, a third of it or less for one turn in six, more than
-	// three times as much for one in six.
+	// The text that a turn adds is log-normal: the median in words, a third of it or less for one turn in six, more
+	// than three times as much for one in six.
 	turnWords    = 350
 	turnSpread   = 1.2
 	mostWords    = 3000

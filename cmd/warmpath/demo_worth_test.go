@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// played returns a result with two answers in each conversation i: their first tokens come after first(i) and three
-// times first(i), and computed(i) of the 1,000 prompt tokens of each were not cached.
+// playedResult returns a result with two answers in each conversation i: their first tokens come after first(i) and
+// three times first(i), and computed(i) of the 1,000 prompt tokens of each were not cached.
 func playedResult(policy string, took time.Duration, first func(i int) time.Duration, computed func(i int) int) *demoResult {
 	r := newDemoResult(policy, 40)
 	r.took = took
@@ -35,7 +35,7 @@ func constantDelay(n int) func(int) time.Duration {
 
 func constantTokens(n int) func(int) int { return func(int) int { return n } }
 
-// verdicts returns the lines of printWorth that state a gain.
+// demoVerdicts returns the lines of printDemoWorth that state a gain.
 func demoVerdicts(t *testing.T, results []*demoResult, late time.Duration) []string {
 	t.Helper()
 	var out bytes.Buffer

@@ -46,8 +46,8 @@ type Parts struct {
 	TokenModels func() []TokenModel
 	// Stalled returns the reason of a stall, "" if there is none; nil: stalls are not watched.
 	Stalled func() string
-	// Meant returns a hint for an error about an unknown name: the known name that may be meant, or "". nil: there are no
-	// hints.
+	// Meant returns a hint for an error about an unknown name: the known name that may be meant, or "". nil: there are
+	// no hints.
 	Meant func(unknown string, known []string) string
 	// Reload reads the configuration file again and returns the changes. After an error nothing has changed.
 	Reload func(context.Context) ([]string, error)
@@ -84,7 +84,8 @@ func New(cfg Config, parts Parts) *Admin {
 		mux.HandleFunc(r.path, wrongMethod(r.method))
 	}
 	mux.HandleFunc("/", unknown)
-	// A web page in the operator's browser can send requests to loopback addresses, too. It must not be able to post here.
+	// A web page in the operator's browser can send requests to loopback addresses, too. It must not be able to post
+	// here.
 	a.routes = http.NewCrossOriginProtection().Handler(mux)
 	return a
 }

@@ -24,8 +24,9 @@ type Workers struct {
 // process started.
 type Tokens struct {
 	Checked  uint64 `json:"checked"`  // prompts compared
-	Differed uint64 `json:"differed"` // of them, not equal
-	// Distrusted are the base models whose ids come from the engines now, until twenty prompts in a row are equal again.
+	Differed uint64 `json:"differed"` // compared prompts with different ids
+	// Distrusted are the base models whose ids come from the engines now, until twenty prompts in a row are equal
+	// again.
 	Distrusted []string `json:"distrusted"`
 	// Models are where the ids of each base model come from.
 	Models []TokenModel `json:"models"`

@@ -41,8 +41,8 @@ type Explanation struct {
 	PredictedTokens int     `json:"predicted_tokens"`
 	AtRiskTokens    int     `json:"at_risk_tokens,omitempty"` // matched, and expected to be evicted before scheduling
 	Error           string  `json:"error,omitempty"`
-	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if it was
-	// chosen, or if there is no match.
+	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if it
+	// was chosen, or if there is no match.
 	Best *Best `json:"best_match,omitempty"`
 	// Terms are the names of the scores' terms, in order. SessionSource is the header or field that named the session.
 	Terms         []string    `json:"terms"`

@@ -133,7 +133,7 @@ func TestWatcherReportsTheSameForEverySplitOfAResponse(t *testing.T) {
 				break
 			}
 		}
-		for i := range r.body { // and in two pieces
+		for i := range r.body { // the response in two pieces
 			w.Reset(OpenAIChat, r.format)
 			w.Feed([]byte(r.body[:i]))
 			if !w.Failed() || r.format == JSON {

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// completion returns a request with 640 token ids of its own text, and more further ones.
+// completion returns a request with 640+more token ids. Requests with different text have different ids.
 func completion(text, more int) string {
 	ids := make([]string, 640+more)
 	for i := range ids {

@@ -25,31 +25,32 @@ import (
 
 // Config has all settings of `warmpath serve`. Start from Default.
 type Config struct {
-	// Listen is the address for clients, host:port: the model API, /health and /readiness. By default the router listens
-	// on all addresses, since a gateway is there to be reached.
+	// Listen is the address for clients, host:port: the model API, /health and /readiness. By default the router
+	// listens on all addresses, since a gateway is there to be reached.
 	Listen string `yaml:"listen"`
 	// Policy chooses the worker: the name of a type of policy, or of an entry of policies. It may also be the policy
 	// itself, as type: NAME and its parameters. A reload applies changes of all settings of policies.
 	Policy string `yaml:"policy"`
 	// Policies are policies with parameters that differ from their defaults: type, the parameters, and a name if there
-	// is more than one of a type. These are the parameters of each type with their defaults; docs/policies/ explains them:
+	// is more than one of a type. These are the parameters of each type with their defaults; docs/policies/ explains
+	// them:
 	Policies []Policy `yaml:"policies"`
-	// ModelPolicies are the policies of models that use another one than policy: MODEL: NAME. The policy of a base model
-	// is also the policy of its adapters.
+	// ModelPolicies are the policies of models that use another one than policy: MODEL: NAME. The policy of a base
+	// model is also the policy of its adapters.
 	ModelPolicies map[string]string `yaml:"model_policies"`
 	// RequestPolicies are the names of policies that a request may ask for by a header (docs/api.md). None by default,
 	// since the choice of one client can slow down the others.
 	RequestPolicies []string `yaml:"request_policies"`
-	// Shadow is a policy whose decisions are compared with those of the policy that decides. They have no effect. Empty:
-	// none. ShadowSample is the share of the requests that it is asked about, 0 to 1.
+	// Shadow is a policy whose decisions are compared with those of the policy that decides. They have no effect.
+	// Empty: none. ShadowSample is the share of the requests that it is asked about, 0 to 1.
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay
 	// name them; "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get requests; ranks sets
 	// another number, up to 256. api_key is sent with the router's own questions to an engine that requires a key;
 	// clients send their own. labels: workers with the same hardware share their timing; the locality filter reads node
-	// and zone. A reload applies changes. It refuses a file without the key workers, since the file may be cut short; an
-	// empty list removes all workers.
+	// and zone. A reload applies changes. It refuses a file without the key workers, since the file may be cut short;
+	// an empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener: metrics, workers, decisions, explain, reload.
 	Admin admin.Config `yaml:"admin"`
@@ -77,8 +78,8 @@ type Config struct {
 	Proxy proxy.Config `yaml:"proxy"`
 	// Health is active health: the checks and probes of workers.
 	Health discovery.Config `yaml:"health"`
-	// Reports are the questions to workers about their load. The answers also show the load that others than this router
-	// put there.
+	// Reports are the questions to workers about their load. The answers also show the load that others than this
+	// router put there.
 	Reports discovery.ReportsConfig `yaml:"reports"`
 	// Breaker is passive health: when failed requests block a worker.
 	Breaker fleet.BreakerConfig `yaml:"breaker"`
@@ -88,17 +89,17 @@ type Config struct {
 
 // Routing tunes how a worker is chosen.
 type Routing struct {
-	// TierWeights are the value of a matched token by the tier of its block, 0 to 1. A block on the GPU costs nothing; a
-	// block in host memory costs a copy. A match on disk or in remote storage wins over no match, but not over half of
-	// it on a GPU.
+	// TierWeights are the value of a matched token by the tier of its block, 0 to 1. A block on the GPU costs nothing;
+	// a block in host memory costs a copy. A match on disk or in remote storage wins over no match, but not over half
+	// of it on a GPU.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
 	// ImbalanceTokens bounds how much extra work kv_aware accepts for a match. Each worker has a sum: its work and the
 	// request's uncached tokens there. kv_aware passes over a worker whose sum exceeds the smallest sum in the fleet by
 	// more than this. 0 is no bound: then all conversations with the same system prompt go to its first holder, however
 	// busy it is. 2048 is one small engine step: with less there is no queue.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
-	// SpeculativeTTL is how long a dispatched prompt counts as cached until events confirm it. 2 s is well above the time
-	// from dispatch to event, and short enough if the request fails.
+	// SpeculativeTTL is how long a dispatched prompt counts as cached until events confirm it. 2 s is well above the
+	// time from dispatch to event, and short enough if the request fails.
 	SpeculativeTTL time.Duration `yaml:"speculative_ttl"`
 	// ApproximateTTL is how long a dispatched prompt counts as cached at workers that publish no events: about the time
 	// that a prefix stays in the cache of a busy engine.

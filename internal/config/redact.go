@@ -45,7 +45,7 @@ func Redact(text string) string {
 // become a part of any value: a line that lost its colon continues the value of the line before.
 func withoutSecrets(err error, data []byte, cfg *Config) error {
 	secrets := append(secretsIn(reflect.ValueOf(cfg), "", nil), secretsOf(data)...)
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // one may be a part of another
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // longest first: one secret may be a part of another
 	text := err.Error()
 	for _, secret := range secrets {
 		if len(secret) < shortest || slices.Contains(harmless, secret) {

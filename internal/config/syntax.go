@@ -43,7 +43,8 @@ func syntax(path string, data []byte) (ast.Node, error) {
 }
 
 // parsed calls the parser. The parser of goccy/go-yaml 1.19.2 panics on "%TAG !! x\n---\na: !!b\n". A reload calls it
-// in a router that serves, so a panic becomes an error. The error does not have the panic's value, which may be content.
+// in a router that serves, so a panic becomes an error. The error does not have the panic's value, which may be
+// content.
 func parsed(path string, data []byte) (file *ast.File, err error) {
 	defer func() {
 		if recover() != nil {
@@ -62,7 +63,8 @@ func parsed(path string, data []byte) (file *ast.File, err error) {
 	return file, nil
 }
 
-// The parser needs memory with the square of the depth: gigabytes for 50,000 brackets. The settings need a depth of six.
+// The parser needs memory with the square of the depth: gigabytes for 50,000 brackets. The settings need a depth of
+// six.
 const (
 	maxBrackets = 100 // open at one place
 	maxIndent   = 200 // columns: each level of lists and keys without brackets takes one or more

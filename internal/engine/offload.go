@@ -91,8 +91,8 @@ func (t *cpuTier) settle(p *pool, blockSize int) {
 	if len(t.queued) == 0 {
 		return
 	}
-	// Copies beyond the tier's capacity are dropped from the end, because the heads of prompts are used most. So no block
-	// that is added below is evicted below.
+	// Copies beyond the tier's capacity are dropped from the end, because the heads of prompts are used most. So no
+	// block that is added below is evicted below.
 	t.queued = t.queued[:min(len(t.queued), t.capacity)]
 	var removed []Hash
 	admitted := t.queued[:0:0]

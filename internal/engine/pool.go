@@ -129,7 +129,8 @@ func (p *pool) release(blocks []int32) {
 			p.pushBack(id)
 		}
 	}
-	// vLLM puts the blocks without a hash before the free list as one list, in the order of release: the tail comes first.
+	// vLLM puts the blocks without a hash before the free list as one list, in the order of release: the tail comes
+	// first.
 	for i := range blocks {
 		if id := blocks[i]; id != nullBlock && p.slots[id].refs == 0 && !p.slots[id].hashed {
 			p.pushFront(id)

@@ -30,10 +30,10 @@ var profiles = []Profile{
 	{
 		Name:  "qwen3-32b",
 		About: "Qwen3-32B, tensor parallel over 2 H100",
-		// Calibrated on the table that llm-d publishes (llm-d-kv-cache, benchmarking/73-capacity): T(8192) = 0.40 s, the
-		// decode base from its row at 10 requests a second. Attention is 4·64 heads·128·64 layers over 2 × 989.5 TFLOPS at
-		// 45 %. Context is 131 KB a device over 3.35 TB/s at 80 %. Load is 256 KB over 64 GB/s. Its workers report 307,328
-		// tokens.
+		// Calibrated on the table that llm-d publishes (llm-d-kv-cache, benchmarking/73-capacity): T(8192) = 0.40 s,
+		// the decode base from its row at 10 requests a second. Attention is 4·64 heads·128·64 layers over 2 × 989.5
+		// TFLOPS at 45 %. Context is 131 KB a device over 3.35 TB/s at 80 %. Load is 256 KB over 64 GB/s. Its workers
+		// report 307,328 tokens.
 		Source:   "calibrated on llm-d-kv-cache benchmarking/73-capacity: 8,192 tokens in 0.40 s, the decode base from 10 requests/s; the rest from the H100's data sheet",
 		KVTokens: 307328, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 262144, HandoverGBs: 64,
 		Timing: DefaultTiming,
@@ -41,11 +41,11 @@ var profiles = []Profile{
 	{
 		Name:  "qwen3-32b-2025",
 		About: "the same with vLLM as it was in September 2025",
-		// As qwen3-32b, with the prefill of the engine that llm-d measured for its table. Token and Attention are 1.4 times
-		// as long. They are fitted to how much later the first token comes with random routing than with precise routing,
-		// which is prefill alone: at 3, 10 and 15 requests a second 331, 491 and 1,029 ms are published, 346, 566 and 1,169
-		// ms come out here. That is 65 % of the peak FLOPS. That engine admitted a prompt when its first chunk fitted (until
-		// vllm#37307).
+		// As qwen3-32b, with the prefill of the engine that llm-d measured for its table. Token and Attention are 1.4
+		// times as long. They are fitted to how much later the first token comes with random routing than with precise
+		// routing, which is prefill alone: at 3, 10 and 15 requests a second 331, 491 and 1,029 ms are published, 346,
+		// 566 and 1,169 ms come out here. That is 65 % of the peak FLOPS. That engine admitted a prompt when its first
+		// chunk fitted (until vllm#37307).
 		Source:   "llm-d-kv-cache benchmarking/73-capacity: prefill from the times to first token of its unsaturated stages",
 		KVTokens: 307328, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, AdmitChunks: true, KVBytes: 262144, HandoverGBs: 64,
 		Timing: Linear{Base: 24, Token: 0.0508, Attention: 3.29e-6, Sequence: 0.02, Context: 4.9e-5, Load: 0.004},
@@ -54,9 +54,9 @@ var profiles = []Profile{
 		Name:  "llama-3.1-8b",
 		About: "Llama-3.1-8B, one H100",
 		// Derived, not measured. Base: 16.06 GB of weights over 3.35 TB/s at 80 % is 5.99 ms, and 32 layers at 32.1 µs
-		// (BLIS). Token: 2 · 8.03e9 FLOP over 989.5 TFLOPS at 90 %. Attention: 4·32·128·32 FLOP at 45 %. Context: 131,072 B
-		// at 80 % of 3.35 TB/s. Sequence as in qwen3-32b. Load: 131,072 B over 64 GB/s. KV: 80 GB · 0.9 less weights and 3
-		// GB of activations.
+		// (BLIS). Token: 2 · 8.03e9 FLOP over 989.5 TFLOPS at 90 %. Attention: 4·32·128·32 FLOP at 45 %. Context:
+		// 131,072 B at 80 % of 3.35 TB/s. Sequence as in qwen3-32b. Load: 131,072 B over 64 GB/s. KV: 80 GB · 0.9 less
+		// weights and 3 GB of activations.
 		Source:   "derived from the model's size and the H100's data sheet at 90 % of its FLOPS (attention 45 %) and 80 % of its bandwidth; not measured",
 		KVTokens: 404480, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 131072, HandoverGBs: 64,
 		Timing: Linear{Base: 7.02, Token: 0.01803, Attention: 1.177e-6, Sequence: 0.02, Context: 4.89e-5, Load: 0.002048},
@@ -64,10 +64,10 @@ var profiles = []Profile{
 	{
 		Name:  "llama-3.1-70b",
 		About: "Llama-3.1-70B, tensor parallel over 4 H100",
-		// Token: Preble's fit for two H100 is 0.0799 ms; four halve it. Base: 141 GB over 4 · 3.35 TB/s at 80 % is 13.2 ms,
-		// and 80 layers at 32.1 µs (BLIS). Attention: 4·64·128·80 FLOP over 4 devices at 45 %. Context: 327,680 B over 4 ·
-		// 3.35 TB/s at 80 %. Load: 327,680 B over 64 GB/s. 461,376 tokens is what llm-d's workers report (37 %-capacity
-		// table).
+		// Token: Preble's fit for two H100 is 0.0799 ms; four halve it. Base: 141 GB over 4 · 3.35 TB/s at 80 % is 13.2
+		// ms, and 80 layers at 32.1 µs (BLIS). Attention: 4·64·128·80 FLOP over 4 devices at 45 %. Context: 327,680 B
+		// over 4 · 3.35 TB/s at 80 %. Load: 327,680 B over 64 GB/s. 461,376 tokens is what llm-d's workers report (37
+		// %-capacity table).
 		Source:   "Preble's fit of Llama-3-70B on H100, BLIS per-layer cost, llm-d's 37 %-capacity table for the cache",
 		KVTokens: 461376, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 327680, HandoverGBs: 64,
 		Timing: Linear{Base: 15.73, Token: 0.03994, Attention: 1.472e-6, Sequence: 0.02, Context: 3.06e-5, Load: 0.00512},
@@ -77,11 +77,11 @@ var profiles = []Profile{
 		About: "DeepSeek-V3 (671B, 37B active, MLA), fp8 on 8 H200",
 		// 256 experts, 8 for each token; 576 values of 2 bytes for each token and layer; prefill attention takes
 		// 2·128·(192+128) FLOP for each pair of tokens and layer. H200: 1,979 TFLOPS fp8 dense, 4.8 TB/s, 141 GB. Each
-		// tensor parallel rank keeps the whole MLA cache: 8 × 141 GB · 0.9 less 671 GB of weights and 60 GB of activations
-		// leaves 35 GB a device, 500,000 tokens. KVBytes counts all 8 copies, which are read in parallel: 70,272 B · 8.
-		// Small experts have a lower matrix efficiency than dense layers. llm-d's R_peak for GLM-5.2, a model of this class,
-		// is 24,027 tokens/s on 8 B200; 8 H200 have 0.44 of their FLOPS, and an efficiency of 0.05 gives that share. Each
-		// device has its own host link.
+		// tensor parallel rank keeps the whole MLA cache: 8 × 141 GB · 0.9 less 671 GB of weights and 60 GB of
+		// activations leaves 35 GB a device, 500,000 tokens. KVBytes counts all 8 copies, which are read in parallel:
+		// 70,272 B · 8. Small experts have a lower matrix efficiency than dense layers. llm-d's R_peak for GLM-5.2, a
+		// model of this class, is 24,027 tokens/s on 8 B200; 8 H200 have 0.44 of their FLOPS, and an efficiency of 0.05
+		// gives that share. Each device has its own host link.
 		Source:   "roofline from the model's and the H200's data sheets, matrix efficiency set from llm-d's R_peak of GLM-5.2; not measured",
 		KVTokens: 500000, BlockSize: 64, MaxModelLen: 163840, MaxBatchTokens: 8192, MaxSequences: 512, KVBytes: 70272, HandoverGBs: 64,
 		Timing: Roofline{

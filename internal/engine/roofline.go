@@ -18,7 +18,7 @@ type Accelerator struct {
 // Transformer describes a model.
 type Transformer struct {
 	Layers        int     `json:"layers"`
-	Parameters    float64 `json:"parameters"`         // all of them
+	Parameters    float64 `json:"parameters"`         // number of all parameters
 	Active        float64 `json:"active_parameters"`  // used for one token; 0: all
 	WeightBytes   float64 `json:"weight_bytes"`       // of one parameter: 2 for bf16, 1 for fp8
 	KVBytes       float64 `json:"kv_bytes_per_token"` // over all layers and devices

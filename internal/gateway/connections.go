@@ -57,8 +57,8 @@ type limitListener struct {
 // limitedConn is an accepted connection.
 type limitedConn struct {
 	net.Conn
-	requests atomic.Int32 // under way
-	silent   atomic.Bool  // it never had one
+	requests atomic.Int32 // number of requests under way
+	silent   atomic.Bool  // no request has come on it yet
 	idle     atomic.Int64 // since when it has had no request, in Unix nanoseconds
 }
 

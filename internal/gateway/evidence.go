@@ -32,7 +32,7 @@ type streak struct {
 	incarnation uint64
 	answers     int
 	first       fleet.Scope
-	mixed       bool // they are of several scopes
+	mixed       bool // the blamed answers are of several scopes
 }
 
 // scopeEvidence is the conduct of the workers in one scope.
@@ -45,7 +45,7 @@ type scopeEvidence struct {
 type conduct struct {
 	incarnation uint64 // of the worker: another process may behave otherwise
 	useless     share  // all answers: the useless part, whichever side was at fault
-	long        share  // the same over a longer time
+	long        share  // the part of useless answers over a longer time
 	blamed      share  // good and blamed answers: the part that was blamed
 	bettered    share  // second opinions on its useless answers: the part that was better
 	lost        share  // good streams and lost ones: the part that was lost

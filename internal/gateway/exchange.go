@@ -312,7 +312,7 @@ func outcome(r *proxy.Result) fleet.Outcome {
 	case failed:
 		return fleet.OutcomeFailed
 	case refused, limited:
-		return fleet.OutcomeServed // it is alive
+		return fleet.OutcomeServed // the worker is alive
 	case good:
 		if r.Class == proxy.Success || r.Class == proxy.Rejected {
 			return fleet.OutcomeServed
@@ -328,7 +328,7 @@ func (x *exchange) firstToken(at time.Time) {
 			x.believe(d.Holder, d.Worker, at.UnixNano())
 		}
 	}
-	x.g.waiting.freed() // its prompt is computed
+	x.g.waiting.freed() // the prompt is computed, so there may be room
 	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
 }
 

@@ -22,7 +22,7 @@ type Explanation struct {
 	TokensMissing tokens.Outcome
 	TokensFound   int
 	Waited        time.Duration // for the tokens
-	Queued        bool          // it would first wait in the queue
+	Queued        bool          // the request would first wait in the queue
 	Err           error         // why no worker could be chosen; nil when one was
 }
 

@@ -38,8 +38,8 @@ type Parts struct {
 	Connections ConnectionLimit
 	// ShadowSample is the share of requests about which the router's shadow policy is asked, 0 to 1.
 	ShadowSample float64
-	// Scoped is called before a request with a cache salt or an extra key is sent to that rank of a worker. If an engine's events do not
-	// contain such keys, its blocks must not be trusted for such requests.
+	// Scoped is called before a request with a cache salt or an extra key is sent to that rank of a worker. If an
+	// engine's events do not contain such keys, its blocks must not be trusted for such requests.
 	Scoped func(w fleet.WorkerID, rank int, salt, extra string)
 	// Stalled returns the reason of a stall, "" when there is none. nil: stalls are not watched.
 	Stalled func() string

@@ -24,7 +24,7 @@ type prepared struct {
 	workers    []tokens.Worker
 	route      warmpath.Request
 	decisions  *warmpath.Prepared // what route decides from; nil until it is complete
-	rankChosen bool               // by a header that engines understand
+	rankChosen bool               // the client chose the rank by a header that engines understand
 	patience   time.Duration      // how long the client would wait in the queue; 0: not given
 	shadow     *shadow            // the shadow that is asked about it; nil is none
 	forShadow  []policy.Cached    // the answer of the shadow's source, as route.Cached

@@ -12,8 +12,8 @@ import (
 // noWorker answers a request for which no worker could be chosen.
 func (x *exchange) noWorker(err error) {
 	if errors.Is(err, context.Canceled) {
-		// The client may still listen: it only ended its own side, or a drain cuts it. Returning here would send an empty
-		// 200, so the connection is cut.
+		// The client may still listen: it only ended its own side, or a drain cuts it. Returning here would send an
+		// empty 200, so the connection is cut.
 		x.g.Telemetry.Refused("client_gone")
 		x.abort = true
 		return

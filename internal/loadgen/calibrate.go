@@ -32,8 +32,8 @@ func FitMeasured(rows []Measured, base engine.Profile) (engine.Profile, Quality,
 	best := math.Inf(1)
 	x := regress(rows)
 	if b, ok := base.Timing.(engine.Linear); ok && x[2] == 0 && b.Token > 0 {
-		// The prompts were too short to show the cost of attention. Zero would make long prompts too cheap: begin with base's
-		// share.
+		// The prompts were too short to show the cost of attention. Zero would make long prompts too cheap: begin with
+		// base's share.
 		x[2] = x[1] * b.Attention / b.Token
 	}
 	for _, budget := range batchBudgets {

@@ -42,11 +42,11 @@ type Config struct {
 	Prompt  Prompt
 	APIKey  string // "": none
 
-	// Concurrency is the number of open requests to keep: when fewer are open the next one is sent, and arrival times are
-	// ignored. 0: requests are sent at their arrival times.
+	// Concurrency is the number of open requests to keep: when fewer are open the next one is sent, and arrival times
+	// are ignored. 0: requests are sent at their arrival times.
 	Concurrency int
-	// MaxOpen bounds the open requests when Concurrency is 0. A request beyond it is dropped and counts as failed: if it
-	// waited, a slow server would set the rate.
+	// MaxOpen bounds the open requests when Concurrency is 0. A request beyond it is dropped and counts as failed: if
+	// it waited, a slow server would set the rate.
 	MaxOpen int
 
 	HTTP2   bool          // cleartext HTTP/2 with prior knowledge (over TLS: by negotiation)

@@ -234,7 +234,8 @@ func (p *Publisher) DropShare(share float64) {
 	p.faults.Drop = share
 }
 
-// LoseReplay sets the share (0..1) of messages that are dropped from every replay. The end marker stays (see PublisherFaults).
+// LoseReplay sets the share (0..1) of messages that are dropped from every replay. The end marker stays (see
+// PublisherFaults).
 func (p *Publisher) LoseReplay(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,7 +252,7 @@ func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 		p.mu.Unlock()
 		return
 	}
-	var start uint64 // vLLM takes any number of bytes
+	var start uint64 // it may have any number of bytes, as vLLM accepts
 	for _, b := range parts[1] {
 		start = start<<8 | uint64(b)
 	}
@@ -269,7 +270,7 @@ func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 		}
 	}
 	if end {
-		_ = peer.SendWait(p.reply(endSeq, nil)...) // as above
+		_ = peer.SendWait(p.reply(endSeq, nil)...) // an error: the peer is gone
 	}
 }
 

@@ -42,7 +42,7 @@ type Memory struct {
 	mu        sync.Mutex // guards the fields below; locked before a direction's mu
 	hosts     map[netip.Addr]*Host
 	listeners map[netip.AddrPort]*listener
-	conns     []*pair       // not closed by both sides, oldest first
+	conns     []*pair       // connections that not both sides have closed, oldest first
 	changed   chan struct{} // closed when a dial that waits may go on
 	port      uint16        // the port that was given last
 }

@@ -15,8 +15,8 @@ type Attempt struct {
 	Worker string
 	Method string // empty means POST
 	Path   string // the request target with its query, e.g. /v1/chat/completions
-	// Header is the client's request header. All fields are passed on except hop-by-hop fields, Host, Content-Length and
-	// Accept-Encoding: a compressed answer could not be watched.
+	// Header is the client's request header. All fields are passed on except hop-by-hop fields, Host, Content-Length
+	// and Accept-Encoding: a compressed answer could not be watched.
 	Header http.Header
 	// Set replaces header fields of the request; an empty value removes the field.
 	Set []Field
@@ -32,7 +32,8 @@ type Attempt struct {
 	// accepted.
 	Model string
 	Knows func(name []byte) bool
-	// Plain: the answer is no generation (models, tokenize). It is whole when it ends cleanly, and is not checked further.
+	// Plain: the answer is no generation (models, tokenize). It is whole when it ends cleanly, and is not checked
+	// further.
 	Plain bool
 	// Whole: the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
@@ -122,7 +123,8 @@ const (
 	Cut
 	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon.
 	Abandoned
-	// Local: this machine could not connect: it has no descriptor, port or memory left. It says nothing about the worker.
+	// Local: this machine could not connect: it has no descriptor, port or memory left. It says nothing about the
+	// worker.
 	Local
 	// BadAttempt: the attempt itself cannot be sent (worker URL, header field); nothing was tried.
 	BadAttempt

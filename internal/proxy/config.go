@@ -12,12 +12,12 @@ import (
 type Config struct {
 	// ConnectTimeout bounds connecting to a worker, TLS handshake included.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// HeaderTimeout bounds the wait for the answer's header, plus up to a quarter. The header of an answer that is not
-	// streamed comes when the last token is generated, so keep it long. 0 is no limit.
+	// HeaderTimeout bounds the wait for the answer's header: this time plus up to a quarter of it. The header of an
+	// answer that is not streamed comes when the last token is generated, so keep it long. 0 is no limit.
 	HeaderTimeout time.Duration `yaml:"header_timeout"`
-	// StreamIdleTimeout bounds the silence inside an answer, plus up to a quarter; 0 is no limit.
+	// StreamIdleTimeout bounds the silence inside an answer: this time plus up to a quarter of it; 0 is no limit.
 	StreamIdleTimeout time.Duration `yaml:"stream_idle_timeout"`
-	// ClientTimeout bounds how long a client may stop reading, plus up to a quarter; 0 is no limit.
+	// ClientTimeout bounds how long a client may stop reading: this time plus up to a quarter of it; 0 is no limit.
 	ClientTimeout time.Duration `yaml:"client_timeout"`
 	// IdlePerWorker is how many idle connections are kept per worker.
 	IdlePerWorker int `yaml:"idle_per_worker"`

@@ -179,7 +179,7 @@ func TestTenantsShareByTokensNotByRequests(t *testing.T) {
 	}
 }
 
-// A tenant that always has exactly one waiting request must not look new each time.
+// A tenant that always has exactly one waiting request must not count as a new tenant each time.
 func TestATenantWithOneRequestAtATimeDoesNotStarveOthers(t *testing.T) {
 	cfg := config(Fair)
 	cfg.Quantum = 1000
@@ -349,7 +349,7 @@ func TestNothingIsLost(t *testing.T) {
 		now := int64(0)
 		for range 2000 {
 			now += r.Int64N(second)
-			for it := range out { // its turn ends
+			for it := range out { // the item's turn ends
 				if r.IntN(2) == 0 {
 					break
 				}

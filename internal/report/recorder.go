@@ -18,7 +18,7 @@ type Options struct {
 type StageInfo struct {
 	Name  string
 	Rate  float64
-	First int // its first request
+	First int // index of the stage's first request
 }
 
 // Answer is one request that was answered to its end. Times are since the start of the run.

@@ -42,7 +42,7 @@ type Setup struct {
 	Workers   int     `json:"workers"`
 	Routers   int     `json:"routers"`
 	Rate      float64 `json:"rate"`           // speed-up of the workload's own arrivals; 1 is as recorded
-	PerSecond float64 `json:"rate_per_s"`     // requests a second that this makes
+	PerSecond float64 `json:"rate_per_s"`     // requests a second at that rate
 	KVTokens  int     `json:"kv_tokens"`      // of one worker's cache
 	BlockSize int     `json:"block_size"`     // tokens in an engine block
 	Profile   string  `json:"profile"`        // of the engines; "" for live ones
@@ -67,8 +67,8 @@ type Run struct {
 	HitRate         float64 `json:"hit_rate"`            // CachedTokens / PromptTokens
 	OutputPerSecond float64 `json:"output_tokens_per_s"` // over Seconds
 
-	// TTFT is from arrival to first token; ITL between two tokens, each gap counted; TPOT one request's mean ITL; E2E from
-	// arrival to last token; Queue from arrival to the engine's first work on it (simulated only).
+	// TTFT is from arrival to first token; ITL between two tokens, each gap counted; TPOT one request's mean ITL; E2E
+	// from arrival to last token; Queue from arrival to the engine's first work on it (simulated only).
 	TTFT  Latency `json:"ttft_ms"`
 	ITL   Latency `json:"itl_ms"`
 	TPOT  Latency `json:"tpot_ms"`
@@ -143,7 +143,7 @@ type Worker struct {
 // Balance is the evenness of the work over workers; 0 (of a CV) and 1 (of a ratio) are perfect.
 type Balance struct {
 	RequestsCV     float64 `json:"requests_cv"`       // standard deviation over mean of requests
-	ComputedCV     float64 `json:"computed_cv"`       // the same of prompt tokens computed
+	ComputedCV     float64 `json:"computed_cv"`       // standard deviation over mean of computed prompt tokens
 	RequestsSpread float64 `json:"requests_max_mean"` // busiest over mean
 	ComputedSpread float64 `json:"computed_max_mean"`
 }

@@ -48,7 +48,7 @@ type Holder struct {
 	Blocks        int64   // blocks the index holds for it
 	Evicted       int64   // blocks of the holder that the index evicted since it last forgot all of the holder's blocks
 	Refused       int64   // blocks that the index refused since it last forgot all of the holder's blocks
-	Suspect       bool    // its worker seems to be frozen
+	Suspect       bool    // the holder's worker seems to be frozen
 	Share         float64 // the share of its normal requests that it gets: below 1 during slow start
 	Useless       bool    // it gets no requests for a model and endpoint, because its answers there were useless
 	Limited       bool    // it is paused after a 429, at least for one tenant
@@ -88,8 +88,8 @@ type Index struct {
 	Bytes       int64  `json:"bytes"`
 	Waiting     int64  `json:"waiting"` // blocks whose parent is not known yet
 	Evictions   uint64 `json:"evictions"`
-	// Speculative is the number of (holder, block) pairs that are expected because a prompt was sent. SpeculativeBytes is
-	// their memory, which is not a part of Bytes. SpeculativeDropped counts pairs dropped before their time.
+	// Speculative is the number of (holder, block) pairs that are expected because a prompt was sent. SpeculativeBytes
+	// is their memory, which is not a part of Bytes. SpeculativeDropped counts pairs dropped before their time.
 	Speculative        int64  `json:"speculative"`
 	SpeculativeBytes   int64  `json:"speculative_bytes"`
 	SpeculativeDropped uint64 `json:"speculative_dropped"`

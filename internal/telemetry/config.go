@@ -9,8 +9,8 @@ import (
 
 // Config has the settings for remembered decisions and for the log.
 type Config struct {
-	// Decisions is how many of the last decisions /admin/decisions can show, at most 1,000,000. 1024 are the last seconds
-	// of a busy router and cost less than 1 MB. 0 keeps none.
+	// Decisions is how many of the last decisions /admin/decisions can show, at most 1,000,000. 1024 are the last
+	// seconds of a busy router and cost less than 1 MB. 0 keeps none.
 	Decisions int `yaml:"decisions"`
 	// LogLevel is debug, info, warn or error. With debug there is a line for each request.
 	LogLevel string `yaml:"log_level"`

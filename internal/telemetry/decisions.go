@@ -44,8 +44,8 @@ type Record struct {
 	MatchTokens     int `json:"match_tokens"`
 	PredictedTokens int `json:"predicted_tokens"`
 	AtRiskTokens    int `json:"at_risk_tokens,omitempty"`
-	// ReportedTokens is the engine's own count of cached prompt tokens. Difference is the matched tokens that were not at
-	// risk, minus ReportedTokens.
+	// ReportedTokens is the engine's own count of cached prompt tokens. Difference is the matched tokens that were not
+	// at risk, minus ReportedTokens.
 	ReportedTokens *int `json:"reported_tokens,omitempty"`
 	Difference     *int `json:"difference,omitempty"`
 	// UsageUnasked means that the answer is a stream and the client did not ask for the usage
@@ -61,9 +61,9 @@ type Record struct {
 	Failed   []string `json:"failed,omitempty"`
 	// Status is the status that the client got. 499 means that the client closed its connection before it got one.
 	Status int `json:"status"`
-	// Finish says how the request ended: success (the answer had a finish_reason), rejected, client_gone, refused, reset,
-	// header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without a finish_reason),
-	// bad_attempt.
+	// Finish says how the request ended: success (the answer had a finish_reason), rejected, client_gone, refused,
+	// reset, header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without a
+	// finish_reason), bad_attempt.
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
 	// Milliseconds from Time to the token ids, the decision, the first token, and the end.
@@ -80,7 +80,7 @@ func (r *Record) Claimed() int { return max(min(r.MatchTokens, r.PredictedTokens
 // Shadow is the decision of another policy for a request. It had no effect.
 type Shadow struct {
 	Policy          string `json:"policy"`
-	Agrees          bool   `json:"agrees"` // the same holder
+	Agrees          bool   `json:"agrees"` // it chose the same holder as the decision
 	Branch          string `json:"branch,omitempty"`
 	Worker          string `json:"worker,omitempty"` // absent if it chose none; error says why
 	Rank            int    `json:"rank"`

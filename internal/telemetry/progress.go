@@ -13,8 +13,8 @@ const StallAfter = 2 * time.Second
 // Progress records running work, so that work that does not end is seen. No method takes a lock, so that it works
 // whatever lock that work holds. The zero value is ready; the methods may be called from any goroutine.
 type Progress struct {
-	// began is the time when the work in each slot began, in Unix nanoseconds; 0 is a free slot. A machine computes fewer
-	// than 256 decisions at a time. If no slot is free, work is not recorded.
+	// began is the time when the work in each slot began, in Unix nanoseconds; 0 is a free slot. A machine computes
+	// fewer than 256 decisions at a time. If no slot is free, work is not recorded.
 	began [256]atomic.Int64
 }
 

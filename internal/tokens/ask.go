@@ -259,7 +259,7 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	if resp.StatusCode != http.StatusOK {
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // the whole body, so that the connection can be reused
 		err := statusError(resp.StatusCode, e, said)
-		if s.isService(w.URL) { // it got no client's key
+		if s.isService(w.URL) { // the service got no client's key
 			err = serviceError(err)
 		}
 		return Found{}, fmt.Errorf("ask %s%s: status %d: %w", w.URL, e, resp.StatusCode, err)

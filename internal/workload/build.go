@@ -191,9 +191,9 @@ func (w *Workload) numberTurns() {
 	}
 }
 
-// binned is the least number of requests for each distinct timestamp, and the least bin, from which a trace's clock
-// counts as coarse. The Mooncake recordings have 10 to 17 requests in each bin of 3 s; a Poisson trace in milliseconds
-// has 1.0.
+// binnedRequests and binnedWidth are the least number of requests for each distinct timestamp and the least bin from
+// which a trace's clock counts as coarse. The Mooncake recordings have 10 to 17 requests in each bin of 3 s; a Poisson
+// trace in milliseconds has 1.0.
 const (
 	binnedRequests = 3
 	binnedWidth    = 500 * time.Millisecond

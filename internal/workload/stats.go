@@ -12,8 +12,9 @@ import (
 type StatsOptions struct {
 	Capacities []int // tokens; each gives the hit rate of one cache of that size for all requests
 	Block      int   // tokens in a block; 0: the trace's own, or 16
-	// HeadFirst touches a prompt's blocks from the first to the last, as the published curves of kvcache-ai do. Otherwise
-	// they are touched from the last to the first, as engines free them: a prefix stays longer than what follows it.
+	// HeadFirst touches a prompt's blocks from the first to the last, as the published curves of kvcache-ai do.
+	// Otherwise they are touched from the last to the first, as engines free them: a prefix stays longer than what
+	// follows it.
 	HeadFirst bool
 }
 

@@ -28,8 +28,8 @@ type Stage struct {
 	Start time.Duration // when it begins, unless it has to wait for earlier requests
 	Rate  float64       // requests a second; 0: not stated
 	First int           // index of its first request; the stage ends before the next stage's First
-	// Drain lets the stage begin only when all earlier requests have ended. When that is later than Start, the arrivals of
-	// this stage and of all later ones move by the difference.
+	// Drain lets the stage begin only when all earlier requests have ended. When that is later than Start, the arrivals
+	// of this stage and of all later ones move by the difference.
 	Drain bool
 }
 
@@ -50,11 +50,11 @@ type Request struct {
 	Input  int // prompt tokens
 	Output int // generated tokens, at least 1
 
-	// Segments are the prompt's content, in order; their tokens sum to Input. Two prompts with equal leading segments (ID
-	// and Tokens) share that content. nil: the content is unknown, and no other prompt shares it.
+	// Segments are the prompt's content, in order; their tokens sum to Input. Two prompts with equal leading segments
+	// (ID and Tokens) share that content. nil: the content is unknown, and no other prompt shares it.
 	Segments []Segment
-	// OutputSegment is the answer's segment id. A later turn with the answer in its prompt has the segment {OutputSegment,
-	// Output}. 0: no later prompt has the answer.
+	// OutputSegment is the answer's segment id. A later turn with the answer in its prompt has the segment
+	// {OutputSegment, Output}. 0: no later prompt has the answer.
 	OutputSegment uint64
 
 	Model, LoRA string // "": the player's default

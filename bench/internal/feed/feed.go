@@ -3,8 +3,8 @@
 //
 //   - Keys: the event's hash is the key, and lookups have ready keys. The index maps no engine hashes. A router with
 //     engines, or peers, that send chained keys works like that.
-//   - Local: the same with keys that Warmpath's chain makes of the local hashes. A lookup may begin with the local
-//     hashes and include the chain, to compare with peers that look up by local hashes.
+//   - Local: as Keys, but Warmpath's chain makes the keys from the local hashes (hashes of single blocks). A lookup may
+//     begin with the local hashes and include the chain, to compare with peers that look up by local hashes.
 //   - Handles: the full path. Sixteen tokens stand for each local hash. Applying an event hashes the tokens to keys,
 //     and the trace's sequence hashes are opaque engine hashes, as with a real engine.
 package feed

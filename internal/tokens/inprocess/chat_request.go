@@ -51,7 +51,7 @@ func parseTemplate(source string) (*chatTemplate, error) {
 	return &chatTemplate{t, source, formats}, nil
 }
 
-// contentFormat returns the format that the engine detects: formatOpenAI when the template loops over the parts of a
+// ContentFormat returns the format that the engine detects: formatOpenAI when the template loops over the parts of a
 // message's content, else formatString.
 func (t *chatTemplate) ContentFormat(e templateEngine) contentFormat {
 	if e == engineSGLang {
@@ -65,7 +65,7 @@ type chatRequest struct {
 	// Suffix is the assistant's text to continue. SGLang tokenizes it separately, without a beginning-of-sequence
 	// token, and appends it to the prompt's tokens. Empty for vLLM, which continues inside the rendered text.
 	Suffix string
-	// chatMedia are the images, audios and videos, in the order of the messages. The engine expands their placeholders
+	// Media are the images, audios and videos, in the order of the messages. The engine expands their placeholders
 	// after it has encoded the text.
 	Media []chatMedia
 	// AddSpecialTokens is the request's add_special_tokens: the engine puts special tokens around the rendered text.

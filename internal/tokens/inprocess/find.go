@@ -51,7 +51,7 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	}
 }
 
-// looksDone takes over the results of a round.
+// looksDone stores the results of a round that has ended in u.
 func (u *unit) looksDone(r *round, now time.Time) {
 	u.round, u.looked, u.lookedAt, u.places, u.why, u.slow = nil, true, now, nil, r.why, ""
 	if r.hung || len(r.left) > 0 {
@@ -109,7 +109,7 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 	}
 	if f.hangs(workers) {
 		u.rejected[p], u.slow = whyHangs, whyHangs
-		f.begin(ctx, s, u, now) // with another place
+		f.begin(ctx, s, u, now) // go on with another place
 		return
 	}
 	if f.full() {

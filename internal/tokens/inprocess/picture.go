@@ -16,7 +16,7 @@ type picture struct {
 	tokens int    // number of tokens in its row
 }
 
-// seen is the remembered part of an image.
+// seen is what is remembered of an image.
 type seen struct {
 	digest        string
 	width, height int

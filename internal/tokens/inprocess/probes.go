@@ -88,8 +88,8 @@ func (m *Model) probes(model string, kind tokens.Kind) []probe {
 		all = append(all, probe{name, api.OpenAICompletions, []byte(body)})
 	}
 	chat := func(name, members string) {
-		// Engines treat tools without a tool_choice differently. A vLLM that was started without a parser for tool calls
-		// refuses tools unless tool_choice is none.
+		// Engines treat tools without a tool_choice differently. A vLLM that was started without a parser for tool
+		// calls refuses tools unless tool_choice is none.
 		if kind == tokens.VLLM && strings.Contains(members, `"tools":`) {
 			members += `,"tool_choice":"none"`
 		}
