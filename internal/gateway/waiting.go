@@ -16,8 +16,9 @@ import (
 
 // waiting is where requests wait while all workers that could serve them are saturated: a line for each base model,
 // because its adapters share its workers. One goroutine, run, gives turns; a request that has its turn decides for
-// itself, in its own goroutine, and ends the turn. A line has one turn at a time: two requests that looked for room at
-// the same moment could both take the last of it. It is safe for concurrent use.
+// itself, in its own goroutine, and ends the turn. run waits for that before it gives the next turn, so one request of
+// the process has a turn at a time (docs/design/0024): two requests that looked for room at the same moment could both
+// take the last of it. It is safe for concurrent use.
 type waiting struct {
 	g    *Gateway
 	cfg  atomic.Pointer[queue.Config]
