@@ -6,7 +6,7 @@ import (
 )
 
 // ExtraKey is data besides tokens that vLLM folds into a block's hash: a LoRA adapter, a multimodal item, a salt, or
-// the hash of prompt embeddings. [TextKey], [NumberKey], [BytesKey], [PlacedKey] and [TupleKey] make one.
+// the hash of prompt embeddings. [TextKey], [PlacedKey] and [TupleKey] make one.
 type ExtraKey struct {
 	atoms []atom
 	tuple bool
@@ -28,14 +28,6 @@ const (
 
 // TextKey is a string alone: a LoRA name, a salt, and before March 2026 a multimodal identifier.
 func TextKey(s string) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomText, text: s}}} }
-
-// NumberKey is a number alone: the LoRA id of vLLM before 0.11.1.
-func NumberKey(n int64) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomNumber, number: n}}} }
-
-// BytesKey is a byte string: the hash of prompt embeddings.
-func BytesKey(b []byte) ExtraKey {
-	return ExtraKey{atoms: []atom{{kind: atomBytes, text: string(b)}}}
-}
 
 // PlacedKey is a multimodal identifier with the offset of its first token in the block; negative if it is in an earlier
 // block.

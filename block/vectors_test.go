@@ -54,15 +54,23 @@ func (e *extraKeyVector) UnmarshalJSON(b []byte) error {
 	case string:
 		e.ExtraKey = TextKey(v)
 	case float64:
-		e.ExtraKey = NumberKey(int64(v))
+		e.ExtraKey = numberKey(int64(v))
 	case []any:
 		e.ExtraKey = PlacedKey(v[0].(string), int(v[1].(float64)))
 	case map[string]any:
 		raw, err := hex.DecodeString(v["bytes_hex"].(string))
-		e.ExtraKey = BytesKey(raw)
+		e.ExtraKey = bytesKey(raw)
 		return err
 	}
 	return nil
+}
+
+// numberKey is a number alone: the LoRA id of vLLM before 0.11.1.
+func numberKey(n int64) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomNumber, number: n}}} }
+
+// bytesKey is a byte string: the hash of prompt embeddings.
+func bytesKey(b []byte) ExtraKey {
+	return ExtraKey{atoms: []atom{{kind: atomBytes, text: string(b)}}}
 }
 
 type hashVectors struct {
@@ -427,7 +435,7 @@ func FuzzEngineChainsHashAnything(f *testing.F) {
 		for i := range tokens {
 			tokens[i] = Token(raw[2*i])<<24 | Token(raw[2*i+1])
 		}
-		extra := [][]ExtraKey{{TextKey(id), NumberKey(number), BytesKey(raw), PlacedKey(id, int(number)), TupleKey(), TupleKey(id, seed)}, {}}
+		extra := [][]ExtraKey{{TextKey(id), numberKey(number), bytesKey(raw), PlacedKey(id, int(number)), TupleKey(), TupleKey(id, seed)}, {}}
 		for a := range numEngineAlgorithms {
 			for _, options := range []EngineChain{{}, {Tail: true}, {Bigram: true}} {
 				options.Algorithm, options.Size, options.Seed = a, int(size), seed

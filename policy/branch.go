@@ -81,7 +81,7 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 		}
 	}
 	switch {
-	case why == ReasonImbalance:
+	case why == reasonImbalance:
 		return BranchSpill
 	case why != "":
 		return BranchFallback

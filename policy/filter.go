@@ -15,19 +15,19 @@ type Filter interface {
 	Filter(q *Query, c []Candidate) int
 }
 
-// Reasons for which candidates are left out.
+// Reasons for which candidates are left out; the Router reads the exported ones.
 const (
-	ReasonUnavailable = "unavailable"
-	ReasonUseless     = "its answers for this model and endpoint were useless, others' were not"
+	reasonUnavailable = "unavailable"
+	reasonUseless     = "its answers for this model and endpoint were useless, others' were not"
 	ReasonLimited     = "answered 429: gets no requests for now"
-	ReasonSuspect     = "seems to be frozen"
-	ReasonReturning   = "starts slowly: it returned a moment ago and gets a part of its share"
-	ReasonExcluded    = "tried already"
+	reasonSuspect     = "seems to be frozen"
+	reasonReturning   = "starts slowly: it returned a moment ago and gets a part of its share"
+	reasonExcluded    = "tried already"
 	ReasonNotTarget   = "not the worker asked for"
 	ReasonNotRank     = "not the rank asked for"
 	ReasonSaturated   = "saturated"
 	ReasonNotLooked   = "not looked at: others match more or have less load"
-	ReasonImbalance   = "too much work for what it matches"
+	reasonImbalance   = "too much work for what it matches"
 )
 
 // filtersOf returns the filters of a policy: the common filter (usable), those of s, and the balanced filter where a
@@ -56,11 +56,11 @@ func (usable) Filter(q *Query, c []Candidate) int {
 			}
 			kept++
 			continue
-		case ReasonReturning:
+		case reasonReturning:
 			returning = true
-		case ReasonSuspect:
+		case reasonSuspect:
 			suspect = true
-		case ReasonUseless:
+		case reasonUseless:
 			useless = true
 		case ReasonSaturated:
 			saturated = true
@@ -69,11 +69,11 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	switch {
 	case kept > 0:
 	case returning:
-		kept = readmit(c, ReasonReturning)
+		kept = readmit(c, reasonReturning)
 	case suspect && !saturated: // a worker that works will have a place soon
-		kept = readmit(c, ReasonSuspect)
+		kept = readmit(c, reasonSuspect)
 	case useless && !saturated: // no better answer is left
-		kept = readmit(c, ReasonUseless)
+		kept = readmit(c, reasonUseless)
 	}
 	return kept
 }
@@ -106,22 +106,22 @@ func barred(q *Query, c *Candidate) string {
 	case q.Rank >= 0 && c.Rank != q.Rank:
 		return ReasonNotRank
 	case len(q.Exclude) > 0 && slices.Contains(q.Exclude, c.Worker.ID):
-		return ReasonExcluded
+		return reasonExcluded
 	case !c.Available:
 		return unavailable[c.Bar]
 	case c.Bar == fleet.BarSuspect:
-		return ReasonSuspect
+		return reasonSuspect
 	case c.Bar == fleet.BarUseless:
-		return ReasonUseless
+		return reasonUseless
 	case q.MaxRequests > 0 && c.Load.Requests >= int64(q.MaxRequests):
 		return ReasonSaturated
 	case c.Withheld > 0 && q.Target == "" && startsSlowly(q, c):
-		return ReasonReturning
+		return reasonReturning
 	}
 	return ""
 }
 
-var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavailable: ReasonUnavailable,
+var unavailable = [...]string{fleet.BarNone: reasonUnavailable, fleet.BarUnavailable: reasonUnavailable,
 	fleet.BarLimited: ReasonLimited}
 
 // startsSlowly reports whether q is one of the requests that c does not get during slow start (fleet.Snapshot.Share).
@@ -164,7 +164,7 @@ func (b balanced) Filter(q *Query, c []Candidate) int {
 	kept := 0
 	for i := range c {
 		if c[i].Work()+c[i].Uncached(q) > limit {
-			c[i].Reason = ReasonImbalance
+			c[i].Reason = reasonImbalance
 			continue
 		}
 		if kept != i {
