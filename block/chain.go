@@ -51,8 +51,8 @@ func (h *Hasher) Chain(dst []Key, parent Key, start int, locals []uint64) []Key 
 var chainFactor, chainStep uint64 = spreads, Golden
 
 // chain sets keys to the keys of the blocks with these local hashes. Sixteen blocks in one step take half the time of
-// single ones (BenchmarkHash), and two thirds of that of eight: the number of instructions counts here, not the
-// multiplication. For the same reason the loop uses an index and does not cut the slices.
+// single blocks, and two thirds of the time of eight blocks in one step (BenchmarkHash): the number of instructions
+// counts here, not the multiplication. For the same reason the loop uses an index and does not cut the slices.
 func chain(keys []Key, locals []uint64, parent Key, at uint64) {
 	factor, step := chainFactor, chainStep
 	keys = keys[:len(locals)]

@@ -90,7 +90,8 @@ func TestTheOpenAIClient(t *testing.T) {
 	})
 }
 
-// TestTheOpenAIClientsBodyArrivesUnchanged compares the bytes at a worker through the gateway with those without it.
+// TestTheOpenAIClientsBodyArrivesUnchanged compares the bytes that a worker gets through the gateway with the bytes
+// that it gets directly.
 func TestTheOpenAIClientsBodyArrivesUnchanged(t *testing.T) {
 	var mu sync.Mutex
 	var received []byte

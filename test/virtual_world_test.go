@@ -208,8 +208,8 @@ func (e *engine) vacate() {
 	e.end, e.server = nil, nil
 }
 
-// begins records that a new process serves at the address. The router sees that in vLLM's /metrics, if it has read
-// those of a process before. It drops them when another server answers after connections were refused.
+// begins records that a new process serves at the address. The router sees that in vLLM's /metrics, if it has read the
+// metrics of an earlier process. It drops them when another server answers after connections were refused.
 func (e *engine) begins() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()

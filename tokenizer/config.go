@@ -12,8 +12,8 @@ import (
 )
 
 // config is what tokenizer_config.json adds to tokenizer.json in Transformers 5 (tokenization_utils_tokenizers.py):
-// tokens and their names. The file also names a Python class. A class that builds another pipeline than that of
-// tokenizer.json is not followed.
+// tokens and their names. The file also names a Python class. This package does not follow a class that builds another
+// pipeline than tokenizer.json describes.
 type config struct {
 	named          map[string]string // bos_token, eos_token, unk_token, pad_token, …
 	added          []addedToken      // added_tokens_decoder, by id

@@ -244,7 +244,8 @@ func readPattern(raw json.RawMessage) (*matcher, error) {
 	return nil, errUnknown("kind of pattern", string(raw))
 }
 
-// punctuation returns the punctuation of BERT's code: that of ASCII, and the categories P* of an old Unicode version.
+// punctuation returns the punctuation of BERT's code: ASCII's punctuation, and the categories P* of an old Unicode
+// version.
 func punctuation() charset {
 	set := runSet(unicodeTables().oldPunctuation, anyValue)
 	for c := rune('!'); c <= '~'; c++ {

@@ -73,7 +73,7 @@ func regexMatcher(pattern string) (*matcher, error) {
 }
 
 // fallbackPattern translates a pattern for the fallback engine, which has .NET's classes and anchors on Go's Unicode.
-// Every class is written out from the reference's tables, and "$" and "^" become those of lines.
+// Every class is written out from the reference's tables, and "$" and "^" match at the ends of lines.
 func fallbackPattern(src string) (string, error) {
 	p := &patternParser{src: src}
 	var out strings.Builder

@@ -151,7 +151,7 @@ var errOvergrown = errors.New("the normalizers make the text more than 32 times 
 // normalize returns the normalized text, valid until the next call. shifted says that the first character of the text
 // was removed.
 func (e *encoder) normalize(text string) (normal string, shifted bool, err error) {
-	turn := 0 // the buffer to write; text lies in the other one, or is the caller's
+	turn := 0 // the buffer to write; text lies in the other buffer, or is the caller's
 	limit := maxNormal(text)
 	for _, n := range e.t.normalizers {
 		out, change := n.append(e.norm[turn][:0], text)

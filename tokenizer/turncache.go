@@ -80,7 +80,7 @@ func extend(p *block.Prefix, serial uint64, tokens int) {
 	p.Tokens = tokens
 }
 
-// TurnStats counts the stretches that were found and not found, and those in the cache.
+// TurnStats counts lookups that found a stretch and that did not, and the stretches in the cache.
 type TurnStats struct {
 	Hits, Misses uint64
 	Entries      int
@@ -114,7 +114,7 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 	var prefix block.Prefix // the stretches so far
 	if opts.AddSpecial {
 		out = append(out, c.t.before...)
-		prefix.Mark[0] = 1 // the ids differ from those without AddSpecial
+		prefix.Mark[0] = 1 // with AddSpecial a text has other ids than without it
 	}
 	leading, marked := true, true // every stretch so far was in the cache, and is in it now
 	scan := cutScan{set: c.cuts, leads: c.leads, text: text}

@@ -31,7 +31,8 @@ var routers = []routerKind{
 	{name: asking, about: "Warmpath that may not read the model's files", path: "/readiness", ours: true, extra: true, start: startAsking},
 }
 
-// The names of Warmpath's two rows. The goals are about ours. The router of asking has to ask engines for token ids.
+// The names of Warmpath's two rows. The goals are about the row ours. The router of asking has to ask engines for token
+// ids.
 const ours, asking = "warmpath", "warmpath-asking"
 
 // usual returns the routers that are played by default.

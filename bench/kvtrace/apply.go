@@ -96,7 +96,7 @@ func (p *player) applyOnce(events []feed.Event) (float64, error) {
 	return float64(taken) / 1e9, nil
 }
 
-// mem measures what the process has resident beyond what it had before the index. The trace is a mapped file and does
+// mem measures by how much the index increases the resident memory of the process. The trace is a mapped file and does
 // not count; the events pass through one small buffer.
 func mem(p *player, _ []string) error {
 	if p.mode == feed.Local {

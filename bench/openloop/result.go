@@ -8,7 +8,7 @@ import (
 )
 
 // result has the field names of Dynamo's mooncake_bench (result schema 4) for all figures that exist here. Machine,
-// mode and the check of the end state are ours.
+// mode and the check of the end state are fields of our own.
 type result struct {
 	SchemaVersion int    `json:"schema_version"`
 	Backend       string `json:"backend"`

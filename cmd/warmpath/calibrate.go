@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/internal/loadgen"
 )
 
-// calibrateFlags are those of the calibrate command.
+// calibrateFlags are the flags of the command calibrate.
 type calibrateFlags struct {
 	measured, splitwise string
 	choice              string

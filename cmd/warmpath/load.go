@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/internal/report"
 )
 
-// loadFlags are those of the load command.
+// loadFlags are the flags of the command load.
 type loadFlags struct {
 	workload           workloadFlags
 	specs              []string

@@ -52,7 +52,7 @@ type Worker struct {
 	BlockSize int      `json:"block_size"` // tokens in an engine block; 0 is not known
 	Blocks    int      `json:"blocks"`     // capacity of one rank in engine blocks; 0 is not known
 	Ranks     int      `json:"ranks"`
-	// Labels are what the operator said of it, such as hardware, node and zone.
+	// Labels are the facts that the operator gave about the worker, such as hardware, node and zone.
 	Labels   map[string]string `json:"labels,omitempty"`
 	Healthy  bool              `json:"healthy"`
 	Ready    bool              `json:"ready"` // requests may go there

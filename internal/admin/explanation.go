@@ -68,14 +68,14 @@ type Candidate struct {
 	Why             string         `json:"why"`              // why it was chosen, was not, or was left out
 	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
 	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
-	PredictedTokens int            `json:"predicted_tokens"` // with speculative entries, without those at risk
+	PredictedTokens int            `json:"predicted_tokens"` // speculative blocks included, tokens at risk left out
 	AtRiskTokens    int            `json:"at_risk_tokens,omitempty"`
 	FullTokens      int            `json:"full_tokens"`     // the match if only groups with full attention counted
 	UncachedTokens  int            `json:"uncached_tokens"` // that the engine would compute
 	Trust           string         `json:"trust"`
 	TrustReason     string         `json:"trust_reason"`
 	Load            Load           `json:"load"`
-	Pace            fleet.Pace     `json:"pace"` // how much longer its passes take than those of its kind
+	Pace            fleet.Pace     `json:"pace"` // the duration of its passes over that of its kind's median holder
 	Score           float64        `json:"score"`
 	// Terms are the terms of the score, by name; absent if a filter left it out.
 	Terms   map[string]float64 `json:"terms,omitempty"`

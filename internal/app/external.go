@@ -84,8 +84,8 @@ func (a *App) useSources(next map[string]*source) {
 	a.external = next
 }
 
-// runSources runs the present sources and those of later reloads. The returned function stops them all and lets no
-// other begin. Each ends with ctx.
+// runSources runs the present sources and the sources that later reloads add. The returned function stops them all and
+// lets no other begin. Each ends with ctx.
 func (a *App) runSources(ctx context.Context, g *group, stop context.CancelCauseFunc) (noMore func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -66,7 +66,7 @@ func noWorkers(file string) error {
 	return err
 }
 
-// take puts what a reload applies into the configuration that is in force.
+// take copies the settings that a reload applies from next into in, the configuration in force.
 func take(in, next *config.Config) {
 	in.Workers, in.Queue = next.Workers, next.Queue
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies

@@ -120,7 +120,7 @@ func fieldKeys(t reflect.Type) []string {
 	return out
 }
 
-// keys lists the paths of t's keys, sections before what is in them.
+// keys lists the paths of t's keys: a section comes before its own keys.
 func keys(t reflect.Type, under string) []string {
 	var out []string
 	for f := range t.Fields() {
@@ -139,7 +139,7 @@ func keys(t reflect.Type, under string) []string {
 	return out
 }
 
-// kindName is what the file must hold for a Go type.
+// kindName names the kind of value that the file must have for a Go type.
 func kindName(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():

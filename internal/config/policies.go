@@ -78,7 +78,8 @@ func (c *Config) specs() []policy.Spec {
 	return specs
 }
 
-// Used returns the names of the policies in use: the fleet's, the shadow, the models', and those for requests.
+// Used returns the names of the policies in use: the policy of the fleet, the shadow, the policies of models, and the
+// policies that requests may name.
 func (c *Config) Used() []string {
 	used := slices.Concat([]string{c.Policy}, slices.Sorted(maps.Values(c.ModelPolicies)), c.RequestPolicies)
 	if c.Shadow != "" {

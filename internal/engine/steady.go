@@ -4,7 +4,7 @@ import "time"
 
 // Steady returns how many of the next passes only add a token to each running request. In these passes no request is
 // admitted or ends, no block is allocated or filled, and there is no event. A caller that does not need the time of
-// single tokens makes them at once with Advance; the result equals that of as many Steps, to the nanosecond.
+// single tokens makes them at once with Advance; the result equals the result of that many Steps, to the nanosecond.
 func (e *Engine) Steady() int {
 	if len(e.running) == 0 || len(e.queue) > 0 && !e.stuck || len(e.running) > e.cfg.MaxBatchTokens || len(e.pool.events) > 0 {
 		return 0

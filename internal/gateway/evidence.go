@@ -204,7 +204,7 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	if own.lost.count() < few || !own.standsOut(best) {
 		return false
 	}
-	own.lost.of = min(own.lost.of, comparable) // good streams after its return count more than those before
+	own.lost.of = min(own.lost.of, comparable) // after its return, new streams count more than old ones
 	return true
 }
 

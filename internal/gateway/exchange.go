@@ -306,7 +306,8 @@ func (x *exchange) showDecision(d *warmpath.Decision) {
 	h.Set(headerTrust, x.rec.Trust)
 }
 
-// outcome returns what an attempt's end alone shows about the worker. weigh compares it with other workers' answers.
+// outcome returns the evidence about the worker that the end of one attempt gives by itself. weigh compares it with
+// other workers' answers.
 func outcome(r *proxy.Result) fleet.Outcome {
 	switch verdictOf(r) {
 	case failed:

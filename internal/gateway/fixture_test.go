@@ -39,7 +39,7 @@ type fixture struct {
 	scoped chan string
 }
 
-// settings are what a test may change.
+// settings are the settings that a test may change.
 type settings struct {
 	gateway gateway.Config
 	body    proxy.BodyConfig

@@ -21,7 +21,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Parts are what a Gateway works with; all but Queue, MaxRequests, Connections, ShadowSample and Stalled are required.
+// Parts are the components that a Gateway uses; all but Queue, MaxRequests, Connections, ShadowSample and Stalled are
+// required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet

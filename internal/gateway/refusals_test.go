@@ -252,7 +252,7 @@ func TestAnErrorRepeatsLittleOfTheClientsRequest(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	long := strings.Repeat("x", 16<<20)
 	const most = 1024
-	reading := 0.0 // what the body alone costs, the client's part included
+	reading := 0.0 // memory for the body alone, the client's part included
 	for _, c := range []struct {
 		name, body string
 		headers    []string

@@ -75,7 +75,8 @@ const (
 	defaultLimit = time.Second
 )
 
-// weigh records what an attempt's end shows about its holder and worker, and reports whether to ask another worker.
+// weigh records the evidence about holder and worker from the end of an attempt, and reports whether to ask another
+// worker.
 func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (again bool) {
 	k := verdictOf(last)
 	now := time.Now().UnixNano()
@@ -241,7 +242,8 @@ func (x *exchange) avoid(w *fleet.Worker, ill func(*fleet.Worker) bool) {
 	}
 }
 
-// untried returns those of others that may be asked next. The result is valid until the next call of it or of others.
+// untried returns the workers of others(w) that may be asked next. The result is valid until the next call of it or of
+// others.
 func (x *exchange) untried(w *fleet.Worker) []*fleet.Worker {
 	return slices.DeleteFunc(x.others(w), func(other *fleet.Worker) bool {
 		return slices.Contains(x.prepared.route.Exclude, other.ID)

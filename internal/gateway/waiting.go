@@ -105,8 +105,8 @@ func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	return !usable
 }
 
-// saturated reports whether a holder should get no more requests. An engine's report of its queue counts only while
-// our own counts agree: they include what was served since the report.
+// saturated reports whether a holder should get no more requests. An engine's report of its queue counts only while our
+// own counts agree: our counts include the requests that were served since the report.
 func (w *waiting) saturated(l *fleet.Load, now int64) bool {
 	fresh := l.Reported.At != 0 && now-l.Reported.At < int64(fleet.ReportedFor)
 	cfg := w.cfg.Load()

@@ -89,7 +89,7 @@ type player struct {
 
 	begin     time.Time
 	shift     time.Duration // added to arrivals, because earlier stages had to wait
-	next      int           // first request, of those without a predecessor, that has not been sent
+	next      int           // first unsent request without a predecessor
 	stage     int           // index of the first stage that has not begun
 	due       dueHeap       // requests with predecessors, all of which have ended
 	followers map[int][]int // the requests that follow a request
@@ -160,8 +160,8 @@ func (p *player) tell() {
 	p.cfg.Progress(g)
 }
 
-// start sends all requests that are due within lead, and returns how long the loop may sleep. more is false when no
-// request is left to send but those that follow open requests.
+// start sends all requests that are due within lead, and returns how long the loop may sleep. more is false when the
+// only unsent requests follow open requests.
 func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	const forever = time.Hour
 	for {

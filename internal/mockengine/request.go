@@ -278,8 +278,8 @@ func forcedTool(body *fastjson.Value) (string, error) {
 	return "", errors.New("tool_choice: names no tool of the request")
 }
 
-// readRank returns the data-parallel rank that the request names. The header wins; what is not a number is ignored,
-// what is out of range is an error. Only SGLang looks into the body.
+// readRank returns the data-parallel rank that the request names. The header wins; a value that is not a number is
+// ignored, and a number out of range is an error. Only SGLang looks into the body.
 func (g *generation) readRank(body *fastjson.Value, header string, cfg *Config) error {
 	value, err := strconv.Atoi(header)
 	if err != nil {

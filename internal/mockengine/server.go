@@ -45,7 +45,7 @@ type Stats struct {
 // RankStats holds the model's gauges and totals of one rank, and the number of its event messages.
 type RankStats struct {
 	engine.Stats
-	Published uint64 // event messages, including those that faults dropped: the next sequence number
+	Published uint64 // event messages, dropped ones included: the next sequence number
 }
 
 // order asks Run to end the present life.

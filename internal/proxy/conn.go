@@ -19,7 +19,7 @@ type conn struct {
 	pieces  [2][]byte   // what writeBoth writes
 	bufs    net.Buffers // the rest of pieces
 	since   time.Time   // when it became idle
-	limit   time.Time   // its deadline, perhaps that of an earlier exchange; zero when it has none
+	limit   time.Time   // its deadline, perhaps set by an earlier exchange; zero when it has none
 	aborted atomic.Bool
 	abort   func() // kept as a value, so that handing it to context.AfterFunc allocates no closure
 }

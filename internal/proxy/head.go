@@ -196,7 +196,7 @@ func (h *answerHead) retryAfter(now time.Time) time.Duration {
 	return 0
 }
 
-// copyTo adds the fields to h, except the fields of the connection and those that h already has.
+// copyTo adds the fields to h, except fields of the connection and fields that h already has.
 func (h *answerHead) copyTo(to http.Header) {
 	values := make([]string, 0, len(h.fields))
 	var kept []string

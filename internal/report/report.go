@@ -60,7 +60,7 @@ type Run struct {
 
 	PromptTokens    int64   `json:"prompt_tokens"`    // of answered requests
 	CachedTokens    int64   `json:"cached_tokens"`    // prompt tokens that were not computed, over all tiers
-	LoadedTokens    int64   `json:"loaded_tokens"`    // of CachedTokens, those read back from host memory
+	LoadedTokens    int64   `json:"loaded_tokens"`    // how many of CachedTokens were read back from host memory
 	PredictedTokens int64   `json:"predicted_tokens"` // expected to be cached by the router; 0 when it does not report it
 	PredictedAbove  int64   `json:"predicted_above"`  // answered requests with more predicted than cached tokens
 	OutputTokens    int64   `json:"output_tokens"`

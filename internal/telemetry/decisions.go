@@ -86,7 +86,8 @@ type Shadow struct {
 	Rank            int    `json:"rank"`
 	MatchTokens     int    `json:"match_tokens"`
 	PredictedTokens int    `json:"predicted_tokens"`
-	// Difference is its predicted tokens minus those of the decision. A positive number means more tokens in the cache.
+	// Difference is the shadow's predicted tokens minus the decision's predicted tokens. A positive number means more
+	// tokens in the cache.
 	Difference int     `json:"difference"`
 	Error      string  `json:"error,omitempty"`
 	MS         float64 `json:"ms"` // milliseconds that its decision took

@@ -60,7 +60,7 @@ type workerState struct {
 	// answered one yet.
 	lastUntil time.Time
 	mean      time.Duration         // time of answers, exponentially weighted; 0 before the first
-	meanBytes float64               // size of the questions of those answers
+	meanBytes float64               // mean size of the questions whose answers count in mean
 	noRender  time.Time             // render refused: do not ask before this time
 	noTokens  time.Time             // no token endpoint at all: do not ask before this time
 	v1Only    bool                  // SGLang's /v1/tokenize instead of /tokenize

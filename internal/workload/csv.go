@@ -71,7 +71,7 @@ func (t *table) count(column string) (int, error) {
 	return int(v), nil
 }
 
-// azureTimes are the forms of a time in the trace of 2023 and in that of 2024.
+// azureTimes are the formats of a time: in the trace of 2023, and in the trace of 2024.
 var azureTimes = []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999-07:00"}
 
 // readAzure reads the Azure LLM inference traces: arrivals and lengths, no content.

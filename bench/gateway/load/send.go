@@ -22,7 +22,7 @@ type result struct {
 }
 
 // sender sends one request after another to an address, over a connection that it keeps. It writes HTTP by hand,
-// because the client shares the processors with what it measures. Not safe for concurrent use.
+// because the client shares the processors with the router that it measures. Not safe for concurrent use.
 type sender struct {
 	address string
 	conn    net.Conn

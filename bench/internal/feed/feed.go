@@ -74,8 +74,8 @@ type Index struct {
 	hasher *block.Hasher
 	root   block.Key
 	stored kvindex.Stored
-	ours   map[uint64]block.Key // Local: the trace's keys → ours; only while events are made
-	depth  map[block.Key]int    // Local: number of blocks up to a key of ours
+	ours   map[uint64]block.Key // Local: the trace's keys → Warmpath's keys; only while events are made
+	depth  map[block.Key]int    // Local: number of blocks up to each of Warmpath's keys
 }
 
 // Budget is so large that the index evicts nothing: the traces contain the removals.

@@ -20,7 +20,7 @@ const (
 
 	// MaxWorkers bounds the workers that a file may claim: four times the largest fleet we measure.
 	MaxWorkers = 1 << 14
-	// MaxUnits bounds the blocks of 16 tokens in one block: those of a block of 65,536 tokens.
+	// MaxUnits bounds the blocks of 16 tokens in one block: a block of 65,536 tokens has this many.
 	MaxUnits = 1 << 12
 )
 

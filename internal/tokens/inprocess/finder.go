@@ -277,7 +277,7 @@ func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) tim
 	if f.Off {
 		return lookEvery
 	}
-	// Models that were never loaded come first, then those that were loaded longest ago.
+	// Models that were never loaded come first, then the models that were loaded longest ago.
 	keys := slices.SortedFunc(maps.Keys(f.units), func(a, b unitKey) int {
 		return cmp.Or(f.units[a].loaded.Compare(f.units[b].loaded), a.compare(b))
 	})

@@ -24,7 +24,7 @@ func open(t *testing.T, paths ...Path) func(*FinderParts) {
 }
 
 // A folder without a name serves the fleet's only base model at once. When the fleet has several base models, it serves
-// those with engines that agree.
+// the models whose engines agree.
 func TestAFolderWithoutANameServesTheOnlyModelOrModelsThatAgree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := folderOf(t, files())
