@@ -49,14 +49,14 @@ fuzz: ## every fuzz target for FUZZTIME each
 interop: ## tests with real libzmq and the official OpenAI client; installs what it needs (see test/interop.sh)
 	bash test/interop.sh
 	WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/zmtp/... ./kvfeed/...
-	$(GO) test -count=1 -run OpenAI ./test
+	WARMPATH_INTEROP=1 $(GO) test -count=1 -run OpenAI ./test
 
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
 	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,binary) ./test
 
 test-engines: build ## the built binary with real vLLM and SGLang on a CPU; installs them (6 GB in the cache folder) or fails
 	bash test/engines/setup.sh
-	WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath \
+	WARMPATH_INTEROP=1 WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath \
 		$(GO) test -count=1 -v -timeout 45m -run $(call tests,engines) ./test
 
 bench: ## every benchmark once, allocations reported; bench/README.md has the comparisons with other projects

@@ -38,7 +38,7 @@ done
 if [ ! -d "$root/lmcache/lmcache-0.5.6.dist-info" ]; then
   echo "engines: LMCache's controller in $root/lmcache (82 MB)"
   "$root/vllm/tools/bin/uv" pip install -q --no-deps --python "$python" --target "$root/lmcache" lmcache==0.5.6 ||
-    echo "engines: LMCache 0.5.6 is not installed: its test skips"
+    { echo "engines: LMCache 0.5.6 is not installed: the lines above say why" >&2; exit 1; }
 fi
 
 echo "engines: SGLang in $root/sglang (3.2 GB)"

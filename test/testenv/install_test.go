@@ -13,17 +13,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// skipping is a test that records the text of its skip.
+// skipping is a test that records the text of its skip, or of its failure.
 type skipping struct {
 	testing.TB
-	text string
+	text, failure string
 }
 
 func (s *skipping) Helper()                          {}
 func (s *skipping) Skipf(format string, args ...any) { s.text = fmt.Sprintf(format, args...) }
+func (s *skipping) Fatalf(format string, args ...any) {
+	s.failure = fmt.Sprintf(format, args...)
+}
+
+func TestABrokenInstallationFailsTheTestsThatTheInstallerRuns(t *testing.T) {
+	for command, variable := range installed {
+		t.Setenv(variable, "")
+		s := &skipping{TB: t}
+		if Missing(s, "a thing", command); s.text == "" || s.failure != "" {
+			t.Errorf("%s, without %s: skipped %q, failed %q", command, variable, s.text, s.failure)
+		}
+		t.Setenv(variable, "1")
+		s = &skipping{TB: t}
+		if Missing(s, "a thing", command); !strings.Contains(s.failure, "a thing") || !strings.Contains(s.failure, command) {
+			t.Errorf("%s, with %s: skipped %q, failed %q", command, variable, s.text, s.failure)
+		}
+	}
+}
 
 // make test reads the output of go test -v through skipped.awk.
 func TestMakeTestNamesWhatWasSkipped(t *testing.T) {
+	for _, variable := range installed {
+		t.Setenv(variable, "")
+	}
 	skip := func(what, command string) string {
 		s := &skipping{TB: t}
 		Missing(s, what, command)
