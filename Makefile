@@ -56,18 +56,13 @@ test-binary: build ## the built binary against mock engines: restarts, losses, d
 
 test-engines: build ## the built binary with real vLLM and SGLang on a CPU; installs them (6 GB in the cache folder) or fails
 	bash test/engines/setup.sh
-	WARMPATH_INTEROP=1 WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath \
-		$(GO) test -count=1 -v -timeout 45m -run $(call tests,engines) ./test
+	WARMPATH_INTEROP=1 WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -v -timeout 45m -run $(call tests,engines) ./test
 
 bench: ## every benchmark once, allocations reported; bench/README.md has the comparisons with other projects
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
 golden: ## answers of the reference tokenizers and of CPython's jinja2, for the tests that compare with them (2.5 GB in the cache folder)
-	[ -d $(CACHE)/tokenizers/ids ] || bash tokenizer/testdata/golden.sh
-	[ -d $(CACHE)/templates ] || { python3 -m venv $(CACHE)/jinja && $(CACHE)/jinja/bin/pip install -q transformers==5.19.0 jinja2==3.1.6 && \
-		$(CACHE)/jinja/bin/python tokenizer/jinja/testdata/gather.py --download; }
-	[ -f $(CACHE)/harmony.json ] || [ ! -x $(CACHE)/engines/vllm/venv/bin/python ] || \
-		VLLM_TARGET_DEVICE=cpu $(CACHE)/engines/vllm/venv/bin/python internal/tokens/inprocess/testdata/harmony.py > $(CACHE)/harmony.json
+	bash test/golden.sh
 
 traces: ## whole public traces into the cache folder, for the test of published hit curves
 	bash test/testenv/traces.sh $(CACHE)/traces

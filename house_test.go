@@ -38,6 +38,9 @@ const sleeps = 10
 // longest bounds a function in lines.
 const longest = 100
 
+// makefileLines bounds the Makefile: longer recipes are scripts.
+const makefileLines = 80
+
 func TestFiguresOfTheHouse(t *testing.T) {
 	var sleeping []string
 	eachFile(t, func(path string, text []byte) {
@@ -70,6 +73,9 @@ func TestFiguresOfTheHouse(t *testing.T) {
 			}
 		}
 	})
+	if text, err := os.ReadFile("Makefile"); err != nil || bytes.Count(text, []byte("\n")) > makefileLines {
+		t.Errorf("the Makefile has %d lines, %d are allowed (%v)", bytes.Count(text, []byte("\n")), makefileLines, err)
+	}
 	if len(sleeping) > sleeps {
 		t.Errorf("%d places where tests wait for a time, %d are allowed:\n%s", len(sleeping), sleeps, strings.Join(sleeping, "\n"))
 	}
