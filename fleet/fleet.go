@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,16 +32,25 @@ type Fleet struct {
 	// mu guards the fields below, which only writers touch.
 	mu      sync.Mutex
 	byURL   map[string]WorkerID
-	urls    []string // by WorkerID
-	present []*Worker
-	lives   []life    // by WorkerID
-	scopes  []*scopes // by WorkerID
+	known   map[WorkerID]*known // present workers, and workers that left: see forgetPlace
+	former  []WorkerID          // known workers that lost all their ranks' ids, in this order; some of them may be back
+	next    WorkerID            // the next new worker's id
+	present []*Worker           // by ascending id
 	byPlace map[place]Holder
 	holders []holder
 	gone    map[Holder]int64          // holders that left: the time of the first Retire afterwards, Unix nanoseconds
 	free    []Holder                  // ids for future holders
 	turns   map[string]*atomic.Uint64 // by model name
 	kinds   []*kind                   // of present workers, in the order of first sight
+}
+
+// known is what the fleet keeps of a worker while it is present or may come back.
+type known struct {
+	url     string
+	life    life
+	scopes  scopes
+	holders int // ids of its ranks
+	former  int // entries in Fleet.former
 }
 
 // place is the identity of a holder.
@@ -80,6 +90,7 @@ func New(c Config) *Fleet {
 	f := &Fleet{
 		config:  c,
 		byURL:   map[string]WorkerID{},
+		known:   map[WorkerID]*known{},
 		byPlace: map[place]Holder{},
 		gone:    map[Holder]int64{},
 		turns:   map[string]*atomic.Uint64{},
@@ -121,20 +132,18 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	id, known := f.byURL[url]
-	if !known {
-		id = WorkerID(len(f.urls))
-		f.urls = append(f.urls, url)
-		f.byURL[url] = id
-		f.present = append(f.present, nil)
-		f.lives = append(f.lives, life{})
-		f.scopes = append(f.scopes, &scopes{})
+	id, returned := f.byURL[url]
+	if !returned {
+		id = f.next
+		f.next++
+		f.byURL[url], f.known[id] = id, &known{url: url}
 	}
-	if known && f.present[id] == nil {
-		f.lives[id].incarnation++ // it left and came back
+	old, process := f.worker(id), &f.known[id].life
+	if returned && old == nil {
+		process.incarnation++ // it left and came back
 	}
-	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: f.lives[id].incarnation}
-	if old := f.present[id]; old != nil {
+	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: process.incarnation}
+	if old != nil {
 		w.Healthy, w.Draining, w.Why = old.Healthy, old.Draining, old.Why
 		for _, h := range old.Holders {
 			if rank := f.holders[h].rank; rank < facts.FirstRank || rank >= facts.FirstRank+used {
@@ -160,7 +169,9 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 		return h
 	}
 	h := f.newHolder()
-	s := &holderState{hash: hashPlace(f.urls[id], rank), scopes: f.scopes[id]}
+	k := f.known[id]
+	k.holders++
+	s := &holderState{hash: hashPlace(k.url, rank), scopes: &k.scopes}
 	s.trust.Store(&initialTrust)
 	f.byPlace[p] = h
 	f.holders[h] = holder{rank: rank, state: s}
@@ -226,8 +237,9 @@ func (f *Fleet) Remove(id WorkerID) {
 	if old == nil {
 		return
 	}
-	f.present[id] = nil
-	f.scopes[id].clear()
+	at, _ := f.position(id)
+	f.present = slices.Delete(f.present, at, at+1)
+	f.known[id].scopes.clear()
 	for _, h := range old.Holders {
 		f.left(h)
 	}
@@ -357,10 +369,18 @@ func (s *holderState) reset() {
 
 // worker returns the present worker of that id, or nil. f.mu is held.
 func (f *Fleet) worker(id WorkerID) *Worker {
-	if int(id) >= len(f.present) {
+	at, ok := f.position(id)
+	if !ok {
 		return nil
 	}
-	return f.present[id]
+	return f.present[at]
+}
+
+// position returns the index of a worker in present, or the index at which it belongs. f.mu is held.
+func (f *Fleet) position(id WorkerID) (at int, ok bool) { return position(f.present, id) }
+
+func position(workers []*Worker, id WorkerID) (at int, ok bool) {
+	return slices.BinarySearchFunc(workers, id, func(w *Worker, id WorkerID) int { return cmp.Compare(w.ID, id) })
 }
 
 // replace publishes w as the record of its worker. f.mu is held; w is not changed afterwards.
@@ -378,7 +398,11 @@ func (f *Fleet) replace(w *Worker) {
 	default:
 		w.Ready, w.Why = true, ""
 	}
-	f.present[w.ID] = w
+	if at, ok := f.position(w.ID); ok {
+		f.present[at] = w
+	} else {
+		f.present = slices.Insert(f.present, at, w)
+	}
 	f.publish()
 }
 
@@ -393,11 +417,8 @@ func (f *Fleet) publish() {
 		pools:      map[string]*Pool{},
 	}
 	copy(s.holders, f.holders)
+	s.workers = slices.Clone(f.present)
 	for _, w := range f.present {
-		if w == nil {
-			continue
-		}
-		s.workers = append(s.workers, w)
 		for _, h := range w.Holders {
 			s.holders[h].worker = w
 		}

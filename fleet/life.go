@@ -21,7 +21,7 @@ func (f *Fleet) Refused(id WorkerID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.worker(id) != nil {
-		f.lives[id].refused = true
+		f.known[id].life.refused = true
 	}
 }
 
@@ -38,7 +38,7 @@ func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	if old == nil {
 		return false
 	}
-	l := &f.lives[id]
+	l := &f.known[id].life
 	restarted = l.refused || l.last.before(&s)
 	l.refused = false
 	if restarted {

@@ -14,8 +14,8 @@ const keepIDs = time.Hour
 // to which no request refers: each reservation was released as long ago. A lost request keeps its holder's id for good.
 // now is in Unix nanoseconds.
 //
-// The caller removes the ids from everything that it stores by holder, and then passes them to [Fleet.Reuse]. A worker
-// that comes back later gets new ids.
+// The caller removes the ids from everything that it stores by holder, and then passes them to [Fleet.Reuse]. The ranks
+// of a worker that comes back later get new ids.
 func (f *Fleet) Retire(now int64) (retired []Holder) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -32,6 +32,7 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 			delete(f.gone, h)
 			delete(f.byPlace, p)
 			f.holders[h] = holder{}
+			f.forgetPlace(p.worker)
 			retired = append(retired, h)
 		}
 	}
@@ -40,6 +41,33 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 		f.publish()
 	}
 	return retired
+}
+
+// keepWorkers is how many workers keep their ids after all their ranks lost theirs: as many as a large fleet has, in some
+// 2 MiB. Facts about the process behind a URL, such as the salts of its requests, are kept by the worker's id: they
+// count again if the process comes back.
+const keepWorkers = 4096
+
+// forgetPlace notes that one rank of a worker lost its id. A worker without any such rank is forgotten when keepWorkers
+// others came after it. f.mu is held.
+func (f *Fleet) forgetPlace(id WorkerID) {
+	k := f.known[id]
+	if k.holders--; k.holders > 0 {
+		return
+	}
+	k.former++
+	f.former = append(f.former, id)
+	if len(f.former) <= keepWorkers {
+		return
+	}
+	oldest := f.former[0]
+	f.former = slices.Delete(f.former, 0, 1)
+	k = f.known[oldest]
+	if k.former--; k.former > 0 || k.holders > 0 { // it came back
+		return
+	}
+	delete(f.byURL, k.url)
+	delete(f.known, oldest)
 }
 
 // Reuse makes ids that Retire returned available for new holders.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -93,5 +94,36 @@ func TestAnExpiredReservationThatIsUsedAgainPinsNoID(t *testing.T) {
 	f.Retire(2 * hour)
 	if got := f.Retire(3 * hour); !slices.Equal(got, []Holder{0}) {
 		t.Errorf("retired %v", got)
+	}
+}
+
+// A fleet whose workers come and go for ever keeps a bounded number of those that left.
+func TestWorkersThatLeftLongAgoAreForgotten(t *testing.T) {
+	f := New(Config{})
+	facts := Facts{Models: []Model{{ID: "m"}}, Ranks: 2}
+	hour := int64(keepIDs)
+	stays := f.Put("http://stays", facts)
+	var last WorkerID
+	for i := range int64(2 * keepWorkers) {
+		id := f.Put(fmt.Sprint("http://", i), facts)
+		if id <= last || f.Snapshot().ByID(id).Incarnation != 0 {
+			t.Fatalf("worker %d has id %d after %d, incarnation %d", i, id, last, f.Snapshot().ByID(id).Incarnation)
+		}
+		last = id
+		f.Remove(id)
+		f.Reuse(f.Retire(i * hour))
+	}
+	f.Reuse(f.Retire((2*keepWorkers + 1) * hour))
+	if len(f.known) > keepWorkers+1 || len(f.byURL) != len(f.known) || len(f.former) > keepWorkers || len(f.byPlace) != 2 || len(f.gone) != 0 || f.Snapshot().Holders() > 8 {
+		t.Errorf("%d workers, %d URLs, %d ranks, %d of them gone, %d ids", len(f.known), len(f.byURL), len(f.byPlace), len(f.gone), f.Snapshot().Holders())
+	}
+	if again := f.Put("http://7", facts); again <= last || f.Snapshot().ByID(again) == nil || f.Snapshot().ByID(stays) == nil {
+		t.Errorf("a forgotten worker comes back as %d", again)
+	}
+	if again := f.Put("http://8000", facts); again > last || f.Snapshot().ByID(again).Incarnation != 1 {
+		t.Errorf("a worker that left lately comes back as %d, incarnation %d", again, f.Snapshot().ByID(again).Incarnation)
+	}
+	if id := f.Put("http://stays", facts); id != stays {
+		t.Errorf("a present worker gets another id: %d", id)
 	}
 }

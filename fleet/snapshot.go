@@ -1,10 +1,6 @@
 package fleet
 
-import (
-	"cmp"
-	"slices"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // Snapshot is the fleet after its last change. The workers, their models and their holders never change in it; Load,
 // Trust and Available are read live. It is safe for concurrent use. Its methods take no lock and do not allocate,
@@ -87,7 +83,7 @@ func (s *Snapshot) Holders() int { return len(s.holders) }
 
 // ByID returns the worker of that id, or nil when it is not in the fleet.
 func (s *Snapshot) ByID(id WorkerID) *Worker {
-	i, ok := slices.BinarySearchFunc(s.workers, id, func(w *Worker, id WorkerID) int { return cmp.Compare(w.ID, id) })
+	i, ok := position(s.workers, id)
 	if !ok {
 		return nil
 	}
