@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -276,6 +277,9 @@ func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 			feed.step()
 		}
 	}
+	feed.mu.Lock()
+	maps.DeleteFunc(feed.turns, func(id fleet.WorkerID, _ *sync.Mutex) bool { return snap.ByID(id) == nil })
+	feed.mu.Unlock()
 	for _, w := range snap.Workers() {
 		for _, h := range w.Holders {
 			if was, known := feed.present[h]; known && was != w.Incarnation {

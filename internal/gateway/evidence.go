@@ -22,8 +22,7 @@ type evidence struct {
 	mu     sync.Mutex  // guards the rest
 	scopes map[fleet.Scope]*scopeEvidence
 	order  []fleet.Scope // the scopes, the oldest first
-	// streaks are counted over all scopes, because a worker may be useless in more scopes than are remembered. There
-	// is at most one for each URL that was ever a worker's.
+	// streaks are counted over all scopes, because a worker may be useless in more scopes than are remembered.
 	streaks map[fleet.WorkerID]*streak
 }
 
@@ -109,6 +108,13 @@ const (
 	// one difference in 4,000 is larger by chance.
 	deviations = 3.5
 )
+
+// forget drops the streaks of workers that left.
+func (e *evidence) forget(gone func(fleet.WorkerID) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	maps.DeleteFunc(e.streaks, func(id fleet.WorkerID, _ *streak) bool { return gone(id) })
+}
 
 // served records a good answer. streamed says that it could have been lost.
 func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {

@@ -61,7 +61,7 @@ type Gateway struct {
 	scopeNames scopeNames
 	opinions   *budget  // second opinions on refusals
 	rescues    *budget  // of requests at workers that seem to be frozen
-	rosters    sync.Map // fleet.WorkerID → *roster; one for each worker that there ever was
+	rosters    sync.Map // fleet.WorkerID → *roster
 }
 
 // New returns a Gateway whose requests may not choose their policy: see AllowPolicies. It starts nothing.

@@ -57,6 +57,7 @@ func (r *roster) leave(x *exchange) {
 func (g *Gateway) rescue(ctx context.Context) {
 	tick := time.NewTicker(rescueTick)
 	defer tick.Stop()
+	seen := uint64(0) // generation of the fleet
 	for {
 		select {
 		case <-ctx.Done():
@@ -64,12 +65,31 @@ func (g *Gateway) rescue(ctx context.Context) {
 		case <-tick.C:
 		}
 		snap := g.Fleet.Snapshot()
+		if snap.Generation() != seen {
+			seen = snap.Generation()
+			g.forgetAbsent(snap)
+		}
 		for _, w := range snap.Workers() {
 			if len(w.Holders) > 0 && snap.Suspected(w.Holders[0]) {
 				g.rescueFrom(w.ID)
 			}
 		}
 	}
+}
+
+// forgetAbsent drops what is known of workers that left the fleet. An exchange at such a worker keeps its roster, where
+// the worker's later exchanges are not: it is not rescued if the worker comes back and freezes.
+func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
+	gone := func(id fleet.WorkerID) bool { return snap.ByID(id) == nil }
+	for _, byWorker := range []*sync.Map{&g.rosters, &g.reporting} {
+		byWorker.Range(func(id, _ any) bool {
+			if gone(id.(fleet.WorkerID)) {
+				byWorker.Delete(id)
+			}
+			return true
+		})
+	}
+	g.evidence.forget(gone)
 }
 
 // rescueFrom abandons attempts at a worker, if another worker can take them and the budget allows it. An attempt whose

@@ -1,6 +1,10 @@
 package gateway
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
+)
 
 // A frozen worker may hold thousands of streams, which cannot be retried. So no other worker is searched for them,
 // which would walk the whole pool. The exchanges of this test have no fleet: a search would panic.
@@ -12,5 +16,28 @@ func TestARescueLooksOnlyAtRequestsThatWait(t *testing.T) {
 	g.rescueFrom(0)
 	if left := g.rescues.thousandths.Load(); left != most {
 		t.Errorf("the budget is %d, was %d", left, most)
+	}
+}
+
+func TestAWorkerThatLeftIsForgotten(t *testing.T) {
+	g := &Gateway{}
+	workers := fleet.New(fleet.Config{})
+	facts := fleet.Facts{Models: []fleet.Model{{ID: "m"}}}
+	left, stays := workers.Put("http://left", facts), workers.Put("http://stays", facts)
+	for _, id := range []fleet.WorkerID{left, stays} {
+		g.roster(id)
+		g.reporting.Store(id, struct{}{})
+		g.evidence.blame(fleet.Scope(1), workers.Snapshot().ByID(id), 0)
+	}
+	kept := g.roster(stays)
+	workers.Remove(left)
+	g.forgetAbsent(workers.Snapshot())
+	_, roster := g.rosters.Load(left)
+	_, reporting := g.reporting.Load(left)
+	if roster || reporting || g.evidence.streaks[left] != nil {
+		t.Errorf("the worker that left has a roster: %t, reports: %t, a streak: %v", roster, reporting, g.evidence.streaks[left])
+	}
+	if _, reporting = g.reporting.Load(stays); !reporting || g.roster(stays) != kept || g.evidence.streaks[stays] == nil {
+		t.Error("the worker that stays is forgotten")
 	}
 }
