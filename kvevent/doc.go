@@ -3,11 +3,10 @@
 // It knows the payloads of vLLM, SGLang, TensorRT-LLM, LMCache and Mooncake in every version of their formats, and
 // turns each payload into a [Batch] of events: blocks stored, blocks removed, everything cleared. It also reports the
 // keys that a format has no field for ([Event.Hidden]), and the keys that it cannot read ([Event.Unread]), so that an
-// index can refuse a block instead of guessing. [Sequence] distinguishes a gap, a duplicate and a restarted engine.
-// [Wire] writes the same payloads, for mock engines and publishers.
+// index can refuse a block instead of guessing. [Wire] writes the same payloads, for mock engines and publishers.
 //
-// It does not know sockets and sequence numbers on them (package kvfeed), Warmpath's block keys (package block), the index (package kvindex),
-// or which engine a worker runs: it recognizes every format by its bytes alone.
+// It does not know sockets and sequence numbers (package kvfeed), Warmpath's block keys (package block), the index
+// (package kvindex), or which engine a worker runs: it recognizes every format by its bytes alone.
 //
 //	var d kvevent.Decoder
 //	var b kvevent.Batch

@@ -30,19 +30,6 @@ func ExampleDecoder() {
 	// stored on gpu: 1 block of tokens [100 101 102 103], salt "tenant-a", indexable true
 }
 
-func ExampleSequence() {
-	var s kvevent.Sequence
-	fmt.Println(s.Next(0), s.Next(1))
-	fmt.Println(s.Next(4), "- expected", s.Expected())
-	fmt.Println(s.Replayed(2), s.Replayed(3), s.Replayed(4))
-	fmt.Println(s.Next(0), "- the engine began anew")
-	// Output:
-	// in order in order
-	// gap - expected 2
-	// in order in order in order
-	// behind - the engine began anew
-}
-
 func ExampleWire_Append() {
 	w, err := kvevent.ParseWire("vllm-0.22")
 	if err != nil {

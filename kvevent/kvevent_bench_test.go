@@ -2,7 +2,6 @@ package kvevent
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/tinylib/msgp/msgp"
@@ -87,33 +86,6 @@ func BenchmarkDecode(b *testing.B) {
 				}
 				b.ReportMetric(float64(b.N*shape.events*shape.blocks)/b.Elapsed().Seconds()/1e6, "Mblocks/s")
 			})
-		}
-	}
-}
-
-// BenchmarkDecodeTRTLLM reads the answer to a poll: 32 blocks of 32 tokens in one event, and an eviction for each.
-func BenchmarkDecodeTRTLLM(b *testing.B) {
-	var blocks []string
-	text := "["
-	for i := range 32 {
-		var tokens strings.Builder
-		for j := range 32 {
-			fmt.Fprintf(&tokens, ",%d", (32*i+j)*7919%128_000)
-		}
-		blocks = append(blocks, fmt.Sprintf("%d:%s", uint64(i+1)*0x9e3779b97f4a7c15, tokens.String()[1:]))
-		text += fmt.Sprintf(`{"event_id":%d,"data":{"type":"removed","block_hashes":[%d]},"window_size":4096},`, i,
-			uint64(i+1)*0x9e3779b97f4a7c15)
-	}
-	text += polledStored(32, "null", 4096, 0, blocks...) + "]"
-	payload := []byte(text)
-	var d TRTLLM
-	var batch Batch
-	b.ReportAllocs()
-	b.SetBytes(int64(len(payload)))
-	for b.Loop() {
-		d.seq.Reset()
-		if err := d.Decode(payload, &batch); err != nil || len(batch.Events) != 65 {
-			b.Fatal(err, len(batch.Events))
 		}
 	}
 }

@@ -73,10 +73,6 @@ type vectorFile struct {
 		RemovedPayload string      `json:"removed_payload_hex"`
 		Removed        []wantEvent `json:"removed_expected"`
 	} `json:"sglang_page_hashes"`
-	Polled []struct {
-		ID   string          `json:"id"`
-		JSON json.RawMessage `json:"json"`
-	} `json:"trtllm_json_events"`
 }
 
 func readVectors(t testing.TB) *vectorFile {

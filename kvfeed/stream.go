@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -351,8 +350,8 @@ func (s *stream) misdirected(b *kvevent.Batch) bool {
 // maxTags bounds the names of skipped events that have a counter of their own.
 const maxTags = 16
 
-// announcements are the names of events that announce blocks: of vLLM and SGLang, and of TensorRT-LLM.
-var announcements = []string{"BlockStored", "stored"}
+// announcement is the name of the events that announce blocks.
+const announcement = "BlockStored"
 
 // skip counts events that could not be used, and reports whether trust may have changed: an announcement that cannot
 // be read means unknown blocks. s.mu is held.
@@ -366,7 +365,7 @@ func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	}
 	for _, t := range b.SkippedTags {
 		tag := t.Tag
-		if slices.Contains(announcements, tag) {
+		if tag == announcement {
 			s.unread, changed = b.Problem, true
 		}
 		if _, ok := s.skippedTags[tag]; !ok && len(s.skippedTags) >= maxTags {
