@@ -9,7 +9,8 @@
 //
 // The feed follows each worker whose [fleet.Facts] have an event source ([fleet.EventSource]), from [fleet.Fleet.Put]
 // to [fleet.Fleet.Remove]. It dials the engine's sockets and asks for the history. One more call is needed if
-// requests carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent.
+// requests carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent. [Feed.Ready] waits until the
+// feed has read what the engines have cached.
 //
 // The package knows what gaps of a stream and missing fields of an event mean for the claims of the index. It does not
 // know the encoding of events (kvevent), the ZeroMQ protocol, where workers come from, and how requests are routed.

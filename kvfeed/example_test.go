@@ -54,10 +54,9 @@ func Example() {
 	feed := kvfeed.New(router, kvfeed.Config{}, nil)
 	running.Go(func() { _ = feed.Run(ctx) })
 
-	// A program routes at once, and the matches come as the history is read. This one waits, so that its output is known.
-	second := workers.Snapshot().Workers()[1].Holders[0]
-	for trust := fleet.TrustNone; trust != fleet.TrustExact; trust, _ = workers.Snapshot().Trust(second) {
-		<-time.After(time.Millisecond)
+	// A program need not wait: the matches come as the history is read. This one waits, so that its output is known.
+	if err := feed.Ready(ctx); err != nil {
+		panic(err)
 	}
 	d, err := router.Route(ctx, &warmpath.Request{Model: "llama", Tokens: prompt, Now: time.Now().UnixNano(), Random: 42})
 	if err != nil {

@@ -28,11 +28,14 @@ type Feed struct {
 	extras   sync.Map                // place → *extras
 	present  map[fleet.Holder]uint64 // of the last snapshot, with their workers' incarnations; reconcile's alone
 
+	reconciled atomic.Uint64 // generation of the fleet's last snapshot whose streams were started and stopped
+
 	began atomic.Int64 // when the present check or reconciliation began, Unix nanoseconds; 0: none is running
 
 	mu      sync.Mutex // guards what follows; never held while waiting
 	streams map[fleet.Holder]*follower
 	turns   map[fleet.WorkerID]*sync.Mutex // see turnOf
+	changed chan struct{}                  // closed and replaced when a stream may have caught up; see Ready
 }
 
 // place is a rank of a worker. Unlike a holder's id, which another rank may get after an hour, it never names anything
@@ -57,7 +60,7 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
+	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}, changed: make(chan struct{})}
 	if c.Listen != "" {
 		feed.listener = newListener(feed)
 	}
@@ -139,6 +142,8 @@ func (feed *Feed) Run(ctx context.Context) error {
 		snap := feed.fleet.Snapshot()
 		feed.began.Store(time.Now().UnixNano())
 		feed.reconcile(ctx, snap)
+		feed.reconciled.Store(snap.Generation())
+		feed.noteChange()
 		feed.began.Store(0)
 		select {
 		case <-ctx.Done():
@@ -312,7 +317,7 @@ func (s *stream) outdated(w *fleet.Worker) bool {
 func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source fleet.EventSource) *stream {
 	rank := feed.fleet.Snapshot().Rank(h)
 	s := &stream{
-		router: feed.router, fleet: feed.fleet, config: &feed.config,
+		router: feed.router, fleet: feed.fleet, config: &feed.config, noteChange: feed.noteChange,
 		log:    feed.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine, version: w.Facts.Version,
 		source: source, used: feed.keysOf(place{w.ID, rank}), extras: feed.extrasOf(place{w.ID, rank}), turn: feed.turnOf(w.ID),

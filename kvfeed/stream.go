@@ -18,22 +18,23 @@ import (
 // stream applies the events of one holder: it is the Handler of the holder's subscriber. One goroutine calls the
 // handler's methods in order; the feed checks the stream from another.
 type stream struct {
-	router  *warmpath.Router
-	fleet   *fleet.Fleet
-	config  *Config
-	log     *slog.Logger // names worker and rank
-	holder  fleet.Holder
-	worker  fleet.WorkerID
-	url     string
-	rank    int
-	ranks   int // of the worker, used or not
-	engine  fleet.Engine
-	source  fleet.EventSource
-	version string         // of the engine
-	model   string         // from the topic of a bound stream; "" is the worker's base model
-	used    *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
-	extras  *extras        // values of extra_key among them
-	wire    func() StreamStats
+	router     *warmpath.Router
+	fleet      *fleet.Fleet
+	config     *Config
+	log        *slog.Logger // names worker and rank
+	noteChange func()       // to be called when the stream may have caught up
+	holder     fleet.Holder
+	worker     fleet.WorkerID
+	url        string
+	rank       int
+	ranks      int // of the worker, used or not
+	engine     fleet.Engine
+	source     fleet.EventSource
+	version    string         // of the engine
+	model      string         // from the topic of a bound stream; "" is the worker's base model
+	used       *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
+	extras     *extras        // values of extra_key among them
+	wire       func() StreamStats
 
 	began      atomic.Int64  // when the present call of the handler began or last made progress, Unix nanoseconds; 0: none
 	moved      atomic.Int64  // when a call of the handler last made progress or ended, Unix nanoseconds

@@ -24,6 +24,7 @@ func (s *stream) assess(now time.Time) {
 		s.fleet.SetTrust(s.holder, trust, why)
 	}
 	s.logTrust(now)
+	s.noteChange()
 }
 
 // Reasons that normally last milliseconds.

@@ -64,7 +64,13 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 	feed := kvfeed.New(router, kvfeed.Config{}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	running.Go(func() { _ = feed.Run(ctx) }) // without Config.Listen, Run returns no error
 	running.Go(func() { upkeep(ctx, router) })
-	awaitHistory(ctx, workers)
+	// The feed reads what each worker has cached. A server need not wait: until then it routes by load and by what it sent
+	// where.
+	patience, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	if err := feed.Ready(patience); err != nil {
+		log.Print(err)
+	}
 
 	prompt := make([]block.Token, 200) // a program's tokens come from its tokenizer, or from vLLM's POST /tokenize
 	for i := range prompt {
@@ -91,19 +97,6 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 }
 
 func now() int64 { return time.Now().UnixNano() }
-
-// awaitHistory waits until the feed has read what each worker has cached, at most two seconds. A server need not wait:
-// until then it routes by load, and by what it sent where.
-func awaitHistory(ctx context.Context, workers *fleet.Fleet) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	for _, w := range workers.Snapshot().Workers() {
-		for exact := len(w.Facts.Events) == 0; !exact && ctx.Err() == nil; <-time.After(time.Millisecond) {
-			trust, _ := workers.Snapshot().Trust(w.Holders[0])
-			exact = trust == fleet.TrustExact
-		}
-	}
-}
 
 // upkeep runs until ctx ends.
 func upkeep(ctx context.Context, router *warmpath.Router) {

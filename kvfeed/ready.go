@@ -1,0 +1,69 @@
+package kvfeed
+
+import (
+	"context"
+	"fmt"
+)
+
+// Ready waits until the feed has caught up with every worker that the fleet has at the time of the call: it has read the
+// history of each event source, or knows that it cannot: nothing answers at the endpoint, or the engine has no replay
+// endpoint. Then Ready returns nil, and the trust of each holder says how far the index knows its cache. If ctx ends
+// first, the error wraps its cause and names a holder whose history is still being read.
+//
+// A program need not wait: until a history is read, requests are routed by load and by what was sent where. Ready
+// returns only while Run runs. It does not wait for engines that connect to [Config.Listen].
+func (feed *Feed) Ready(ctx context.Context) error {
+	generation := feed.fleet.Snapshot().Generation()
+	for {
+		feed.mu.Lock()
+		changed := feed.changed
+		feed.mu.Unlock()
+		behind := feed.behind(generation)
+		if behind == "" {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the KV event history of %s: %w", behind, context.Cause(ctx))
+		}
+	}
+}
+
+// behind names a holder that the feed has not caught up with, in words; "" is none. It counts the workers of the fleet's
+// snapshot with this generation, and those that came later.
+func (feed *Feed) behind(generation uint64) string {
+	if feed.reconciled.Load() < generation {
+		return "the fleet's workers"
+	}
+	for _, f := range feed.list() {
+		if !f.caughtUp() {
+			return fmt.Sprintf("%s, rank %d", f.url, f.rank)
+		}
+	}
+	return ""
+}
+
+// noteChange wakes the calls of Ready.
+func (feed *Feed) noteChange() {
+	feed.mu.Lock()
+	defer feed.mu.Unlock()
+	close(feed.changed)
+	feed.changed = make(chan struct{})
+}
+
+// caughtUp reports whether the holder's history has been read, or cannot be read now.
+func (s *stream) caughtUp() bool {
+	if s.renew.Load() || s.generation.Load() != s.router.Generation(s.holder) {
+		return false // the history will be read again, for a new index
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.connected:
+		return s.connErr != nil
+	case s.source.Replay == "":
+		return true // without a replay, what was before the connection stays unknown
+	}
+	return !s.behind && (s.complete || s.missing != "")
+}

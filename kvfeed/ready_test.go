@@ -1,0 +1,81 @@
+package kvfeed
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/internal/network"
+)
+
+func TestReadyReturnsWhenEveryHistoryIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := network.NewMemory()
+		r := newRig(t, Config{Stream: StreamConfig{Dial: world.Host("10.0.0.1").Dial}})
+		for i, host := range []string{"10.0.0.2", "10.0.0.3"} {
+			p, _ := publish(t, mockengine.PublisherConfig{Endpoint: "tcp://" + host + ":5557", Replay: "tcp://" + host + ":5657", Network: world.Host(host)})
+			p.SetFaults(mockengine.PublisherFaults{ReplayPause: time.Duration(i) * 100 * time.Millisecond})
+			for n := range 20 {
+				p.Publish(vllm(t, stored(10*i+n, 0, 64, 16)))
+			}
+			r.fleet.Put("http://"+host+":8000", followed(p))
+		}
+		lost, _ := publish(t, mockengine.PublisherConfig{Endpoint: "tcp://10.0.0.4:5557", Network: world.Host("10.0.0.4")})
+		r.fleet.Put("http://10.0.0.4:8000", followed(lost)) // it has no replay: its history cannot be read
+		gone := facts(fleet.EngineVLLM, 16)
+		gone.Events = []fleet.EventSource{{Endpoint: "tcp://10.0.0.5:5557", Replay: "tcp://10.0.0.5:5657"}}
+		world.Host("10.0.0.5") // it refuses connections
+		r.fleet.Put("http://10.0.0.5:8000", gone)
+		r.fleet.Put("http://10.0.0.6:8000", facts(fleet.EngineVLLM, 16)) // it has no events
+
+		began := time.Now()
+		early, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.feed.Ready(early); err == nil || !strings.Contains(err.Error(), "the fleet's workers") {
+			t.Errorf("ready before Run: %v", err)
+		}
+		r.run()
+		early, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.feed.Ready(early); err == nil || !strings.Contains(err.Error(), "http://10.0.0.3:8000, rank 0") {
+			t.Errorf("ready while a history is being read: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := r.feed.Ready(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("ready after %v", took)
+		}
+		for i, want := range []fleet.Trust{fleet.TrustExact, fleet.TrustExact, fleet.TrustDegraded, fleet.TrustApproximate, fleet.TrustApproximate} {
+			r.trust(fleet.Holder(i), want, "")
+		}
+		if got := r.match(prompt(29, 100)); got != 64 {
+			t.Errorf("ready, and of the last message's prompt %d tokens match", got)
+		}
+	})
+}
+
+// A worker that comes later is waited for by the next call.
+func TestReadyWaitsForTheWorkersOfItsTime(t *testing.T) {
+	r := newRig(t, Config{Stream: quick})
+	r.run()
+	for i := range 3 {
+		p, _ := publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
+		p.Publish(vllm(t, stored(i, 0, 64, 16)))
+		r.fleet.Put(strings.Replace(workerURL, "8000", string(rune('1'+i)), 1), followed(p))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		if err := r.feed.Ready(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if got := r.match(prompt(i, 100)); got != 64 {
+			t.Errorf("worker %d: match %d", i, got)
+		}
+	}
+}
