@@ -2,7 +2,6 @@ package kvindex
 
 import (
 	"math/bits"
-	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -664,28 +663,11 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 	if h := s.at >> beganShift; h != 0 {
 		b.begun[h-1]--
 	}
+	if p := b.strands.At(parent); parent != 0 && int32(s.used-p.used) > 0 {
+		p.use(s.used) // what is before a block was used with it
+	}
 	b.strands.Release(i)
 	return parent
-}
-
-// eachChildrenFirst calls f for all strands, child strands before their parents. f may free strands.
-func (b *blocks) eachChildrenFirst(f func(i uint32, s *strand)) {
-	order := make([]uint32, 0, b.strands.Len()) // parents first
-	b.strands.Each(func(i uint32, s *strand) {
-		if s.parent == 0 {
-			order = append(order, i)
-		}
-	})
-	for k := 0; k < len(order); k++ {
-		for c := b.strands.At(order[k]).child; c != 0; c = b.strands.At(c).next {
-			order = append(order, c)
-		}
-	}
-	for _, i := range slices.Backward(order) {
-		if s := b.strands.At(i); s != nil && s.length > 0 {
-			f(i, s)
-		}
-	}
 }
 
 func (b *blocks) bytes() int64 {

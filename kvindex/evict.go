@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 
@@ -12,43 +13,34 @@ const (
 	// sampled is how many strands an eviction compares. With 64, the oldest eighth is nearly always older than nine in
 	// ten of all strands.
 	sampled = 64
-	// mostCut bounds how many blocks are evicted from one strand at a time, the deepest first.
-	mostCut = 4096
-	// passes is the number of passes over all strands after which every evictable block is evicted.
-	passes = 4
+	// sharesEvery is after how many samples the holders' shares are compared again.
+	sharesEvery = 4
 )
 
 // evict drops blocks until there is room: the least recently used first, children before their parents. First it evicts
 // blocks whose holders all exceed their shares. If that is not enough, and h does not exceed its share, it evicts any
 // blocks, at last all. It reports whether there is room. If h is nil, it always makes room.
 func (x *Index) evict(h *holder, room func() bool) bool {
-	b := &x.blocks
 	for _, fair := range []bool{true, false} {
 		if !fair && h != nil && h.over {
 			return false
 		}
-		// First by samples: each step evicts the oldest strands of a random sample. When a sample yields nothing, the
-		// passes below look at all strands.
-		for n := 0; n < int(b.strands.Space())/sampled*8+sampled; n++ {
+		for n, found := 0, true; ; n++ {
 			if room() {
 				return true
 			}
-			if b.compact(true); n%4 == 0 {
+			compare := !found || n%sharesEvery == 0
+			if compare {
 				x.compareShares()
+				x.fit()
 			}
-			if !x.evictSome(fair) {
+			found = x.evictSome(fair)
+			if x.blocks.compact(true); !found && compare {
 				break
 			}
 		}
-		for pass := 1; pass <= passes; pass++ {
-			if room() {
-				return true
-			}
-			x.compareShares()
-			x.evictOlder(fair, pass)
-			b.compact(true)
-		}
 	}
+	x.fit()
 	if room() {
 		return true
 	}
@@ -56,33 +48,20 @@ func (x *Index) evict(h *holder, room func() bool) bool {
 	return room()
 }
 
-// relieve evicts some blocks before there is no room, so that no writer waits for much at once, and what a router
-// believes finds room, too.
-func (x *Index) relieve(n need) {
-	x.compareShares()
-	for range 4 {
-		if x.evictSome(true); x.measure(n, 4) {
-			return
-		}
-		x.blocks.compact(true)
-	}
-}
-
-// evictSome drops the oldest eighth of some strands without descendants, from their ends, and some of the points that
-// complete no block. It reports whether there were any.
+// evictSome looks at strands in a fixed pseudo-random order, from where the last call ended, until it has found a
+// sample of evictable ones without child strands. It evicts the ends of the oldest eighth, and points that complete no
+// block. It reports whether there was anything to evict.
 func (x *Index) evictSome(fair bool) bool {
 	b := &x.blocks
+	did := x.evictPartial(fair)
 	type old struct{ strand, used uint32 }
 	var sample [sampled]old
-	n, space := 0, uint64(b.strands.Space())
-	for tries := 0; tries < 4*sampled && n < sampled && space > 0; tries++ {
-		x.hand = x.hand*6364136223846793005 + 1442695040888963407 // Knuth's generator: any order will do
-		i := uint32((x.hand >> 33) % space)
+	n, space := 0, b.strands.Space()
+	for looks := uint64(1) << bits.Len32(space); looks > 0 && n < sampled; looks-- {
+		x.hand++
+		// Multiplication by an odd number makes an order of all numbers below a power of two.
+		i := x.hand * 0x9e3779b1 & (1<<bits.Len32(space) - 1)
 		s := b.strands.At(i)
-		for depth := 0; s != nil && s.child != 0 && depth < sampled; depth++ {
-			i = s.child
-			s = b.strands.At(i)
-		}
 		b.steps++
 		if s == nil || s.length == 0 || s.child != 0 || fair && x.spares(b.setAt(spotOf(i, s.length-1))) {
 			continue
@@ -90,58 +69,31 @@ func (x *Index) evictSome(fair bool) bool {
 		sample[n] = old{i, atomic.LoadUint32(&s.used)}
 		n++
 	}
-	if n < sampled/4 {
-		n = 0 // the oldest of so few may be new
-	}
-	slices.SortFunc(sample[:n], func(p, q old) int { return cmp.Compare(p.used, q.used) })
-	did := x.evictPartial(fair)
+	now := x.tick()
+	slices.SortFunc(sample[:n], func(p, q old) int { return cmp.Compare(now-q.used, now-p.used) })
 	for _, o := range sample[:(n+7)/8] {
-		did = x.cutEnd(o.strand, fair, fair) || did
+		did = x.cutEnd(o.strand, fair) || did
 	}
 	return did
 }
 
-// evictOlder drops evictable blocks of the strands whose age is in the older part of all ages. With each pass that part
-// grows.
-func (x *Index) evictOlder(fair bool, pass int) {
-	b := &x.blocks
-	oldest, newest := uint32(1<<32-1), uint32(0)
-	b.eachChildrenFirst(func(i uint32, s *strand) {
-		used := atomic.LoadUint32(&s.used)
-		if !fair || x.sparedEnd(s) < s.length {
-			oldest, newest = min(oldest, used), max(newest, used)
-		}
-		if p := b.strands.At(s.parent); s.parent != 0 && p.used < used {
-			p.use(used)
-		}
-	})
-	b.steps += uint64(b.strands.Len())
-	last := oldest + uint32(uint64(newest-min(oldest, newest))*uint64(pass)/passes)
-	for x.evictPartial(fair) && pass == passes {
-	}
-	b.eachChildrenFirst(func(i uint32, s *strand) {
-		b.steps++
-		if s.child == 0 && atomic.LoadUint32(&s.used) <= last {
-			x.cutEnd(i, fair, fair && pass < passes)
-		}
-	})
-	x.fit()
-}
-
-// cutEnd drops the evictable blocks at a strand's end, and reports whether there was any. With quotas, no holder loses
-// more than its quota.
-func (x *Index) cutEnd(i uint32, fair, quotas bool) bool {
+// cutEnd drops the evictable blocks at the end of a strand, and reports whether there were any. If it must be fair, the
+// first holder of the last block loses no more than its quota.
+func (x *Index) cutEnd(i uint32, fair bool) bool {
 	b := &x.blocks
 	s := b.strands.At(i)
 	if s == nil || s.length == 0 || s.child != 0 {
 		return false
 	}
-	n := min(mostCut, s.length)
+	n := s.length
 	if fair {
-		n = min(n, s.length-x.sparedEnd(s))
-	}
-	if quotas {
-		n = x.charge(s, n)
+		n -= x.sparedEnd(s)
+		var one [1]uint64
+		if first := b.sets.members(b.setAt(spotOf(i, s.length-1)), &one); len(first) > 0 {
+			h := x.holders[member(first[0]).holder()]
+			n = uint32(max(0, min(int64(n), h.quota)))
+			h.quota -= int64(n)
+		}
 	}
 	if n == 0 {
 		return false
@@ -150,25 +102,6 @@ func (x *Index) cutEnd(i uint32, fair, quotas bool) bool {
 	x.cut(i, s.length-n)
 	x.counts.evictions += before - b.held
 	return true
-}
-
-// charge charges the n blocks at a strand's end to one holder, the first that has the last block. It returns how many
-// blocks that holder's quota allows.
-func (x *Index) charge(s *strand, n uint32) uint32 {
-	var one [1]uint64
-	words := x.blocks.segmentWords(s)
-	k := len(words) - 1
-	for words[k] == 0 {
-		k--
-	}
-	members := x.blocks.sets.members(setID(words[k]), &one)
-	if len(members) == 0 {
-		return n
-	}
-	h := x.holders[member(members[0]).holder()]
-	n = uint32(max(0, min(int64(n), h.quota)))
-	h.quota -= int64(n)
-	return n
 }
 
 // sparedEnd returns the end of the last block of a strand that some holder at or below its share has; 0 when there is

@@ -141,7 +141,6 @@ type Index struct {
 	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
 	viewing atomic.Uint64                          // changes of views
 	sparse  atomic.Pointer[[]fleet.Holder]         // holders without full attention, ascending
-	base    atomic.Uint64                          // the clock's value that a strand notes as 0
 
 	holders      []*holder // by id
 	known        int       // of them that are not nil
@@ -153,13 +152,12 @@ type Index struct {
 	scratch      scratch
 	workers      map[workerKey]*worker
 	counts       counters
-	hand         uint64        // the strand at which evict continues
-	clock        atomic.Uint64 // operations so far: what recency is measured in
+	hand         uint32        // where evictSome continues
+	clock        atomic.Uint32 // operations so far: what recency is measured in
 	now          atomic.Int64  // the latest time that a Match was given
 	matchers     sync.Pool     // of *matcher
 	later        later
 	slack        need // what surely fits, so that room is not measured for each announcement
-	low          bool // slack is for one stretch only
 }
 
 type scratch struct {
@@ -173,7 +171,6 @@ func New(h *block.Hasher, cfg Config) *Index {
 	x := &Index{hasher: h, size: uint32(h.Size()), config: cfg.withDefaults()}
 	x.plant(cfg.Seed)
 	x.matchers.New = func() any { return newMatcher() }
-	x.clock.Store(1)
 	return x
 }
 
@@ -202,21 +199,9 @@ func (x *Index) yield(h *holder) bool {
 	return x.holder(h.id) == h
 }
 
-// tick returns the present moment as strands note it: operations that stored, since base.
-func (x *Index) tick() uint32 {
-	return uint32(min(x.clock.Load()-x.base.Load(), 1<<32-1))
-}
+// tick returns the present moment as strands note it: operations that stored. It wraps around after 4 G operations: a
+// strand that was unused for so long may count as used.
+func (x *Index) tick() uint32 { return x.clock.Load() }
 
 // pass lets time pass by one operation.
-func (x *Index) pass() {
-	x.clock.Store(x.clock.Load() + 1)
-	if x.clock.Load()-x.base.Load() < 1<<32-1 {
-		return
-	}
-	// The older half of history becomes one moment.
-	x.base.Store(x.base.Load() + 1<<31)
-	x.blocks.strands.Each(func(_ uint32, s *strand) {
-		used := atomic.LoadUint32(&s.used)
-		atomic.StoreUint32(&s.used, uint32(max(int64(used)-1<<31, 0)))
-	})
-}
+func (x *Index) pass() { x.clock.Store(x.clock.Load() + 1) }

@@ -64,29 +64,28 @@ func (n need) within(other *need) bool {
 	return n.hashes <= other.hashes && n.tokens <= other.tokens && n.bytes <= other.bytes && (n.keyed || n.size == other.size)
 }
 
-// roomy reports whether the need fits in the budget as things are. Room is measured for many needs at a time.
+// roomy reports whether the need fits in the budget as things are. Measuring costs microseconds, so that room is
+// measured for many stretches at a time while there is much.
 func (x *Index) roomy(n need) bool {
-	if n.within(&x.slack) || x.measure(n, slackStretches) || x.measure(n, 1) {
-		x.slack.hashes -= n.hashes
-		x.slack.tokens -= n.tokens
-		x.slack.bytes -= n.bytes
-		return true
+	if !n.within(&x.slack) {
+		big := x.stretches(slackStretches, n)
+		x.slack = need{}
+		if !n.within(&big) || !x.fits(big) {
+			return x.fits(n)
+		}
+		x.slack = big
 	}
-	return x.bytes()+x.growth(n, int(x.size)) <= x.config.Bytes
+	x.slack.hashes -= n.hashes
+	x.slack.tokens -= n.tokens
+	x.slack.bytes -= n.bytes
+	return true
 }
 
-// measure makes room for so many stretches the slack, and reports whether they fit and are enough for n.
-func (x *Index) measure(n need, many int) bool {
-	big := x.stretches(many, n)
-	x.slack = need{}
-	b := &x.blocks
-	used, budget := x.bytes(), x.config.Bytes
+// fits measures whether a need fits in the budget.
+func (x *Index) fits(n need) bool {
+	b, used, budget := &x.blocks, x.bytes(), x.config.Bytes
 	b.heads.Tight, b.names.Tight = used > budget-budget/4, used > budget-budget/4
-	if !n.within(&big) || used+x.growth(big, int(x.size))+b.beliefs.growth(big.hashes) > budget {
-		return false
-	}
-	x.slack, x.low = big, many == 1
-	return true
+	return used+x.growth(n, int(x.size))+b.beliefs.growth(n.hashes) <= budget
 }
 
 // makeRoom evicts until the need fits in the budget. It reports false, before it evicts anything, when the need does
@@ -94,12 +93,6 @@ func (x *Index) measure(n need, many int) bool {
 // that. It reports false, too, when h is above its share and only blocks of holders below theirs are left. Nothing that
 // was looked up before is valid after it.
 func (x *Index) makeRoom(h *holder, n need) bool {
-	if x.roomy(n) && !x.low {
-		return true
-	}
-	if x.low {
-		x.relieve(n)
-	}
 	if x.roomy(n) {
 		return true
 	}

@@ -57,8 +57,8 @@ func (x *Index) share(h *holder) float64 {
 // proportion. So the charges add up to all memory, and a holder that fills a part which others hardly use pays for that
 // part. A block counts in full for each holder that has it. No holder exceeds its share while its worker does not. Some
 // of the budget cannot be used, so perhaps no worker exceeds its share: then the workers with about the highest charge
-// count as exceeding it. It returns the excess of all these holders, in blocks.
-func (x *Index) compareShares() (excess int64) {
+// count as exceeding it.
+func (x *Index) compareShares() {
 	b := &x.blocks
 	var claims, begun, extra int64
 	for _, h := range x.holders {
@@ -71,15 +71,15 @@ func (x *Index) compareShares() (excess int64) {
 	aStrand := each(b.strands.Bytes()+b.heads.Bytes(), begun)
 	aClaim := each(b.bytes()-b.strands.Bytes()-b.heads.Bytes(), claims)
 	anExtra := each(x.blocks.extraBytes, extra)
-	all, most := 0.0, 0.0
+	most := 0.0
 	for _, h := range x.holders {
 		if h != nil {
 			h.weight = aClaim*float64(h.claims) + aStrand*float64(b.begunBy(h)) + anExtra*float64(h.extra)
 			h.worker.weight += h.weight
-			all, most = all+h.weight, max(most, h.worker.weight)
+			most = max(most, h.worker.weight)
 		}
 	}
-	share, over := float64(x.config.Bytes)/float64(max(len(x.workers), 1)), 0.0
+	share := float64(x.config.Bytes) / float64(max(len(x.workers), 1))
 	if most <= share {
 		share = most * aboutMost
 	}
@@ -88,17 +88,12 @@ func (x *Index) compareShares() (excess int64) {
 			own := share / float64(h.worker.holders)
 			h.over = h.worker.weight > share && h.weight > own
 			h.quota = 0
-			if excess := h.weight - own; h.over {
-				over += excess
-				h.quota = int64(excess/h.weight*float64(h.claims)) + h.claims/64 + 1
+			if h.over {
+				h.quota = int64((h.weight-own)/h.weight*float64(h.claims)) + h.claims/256 + 1
 			}
 		}
 	}
 	b.steps += 3 * uint64(len(x.holders))
-	if all == 0 {
-		return 0
-	}
-	return int64(over / all * float64(b.held))
 }
 
 // aboutMost is the fraction of the highest charge from which on a holder's charge is about the highest. A fraction
