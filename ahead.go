@@ -101,7 +101,7 @@ func (p *Prepared) matchAhead(x *modelIndex, at *moment) {
 			usable -= usable % at.engine
 		}
 		keys := k.keys[:min(usable/x.hasher.Size(), len(k.keys))]
-		p.others = x.index.Match(keys, at.now, p.others[:0])
+		p.others = x.index.Match(keys, p.others[:0])
 		p.matches = mergeMatches(p.matches, p.others)
 		p.addExpected(x, keys, at.now)
 	}

@@ -162,7 +162,7 @@ func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) 
 		p.addSent(at.learned, keys, at.now)
 		return
 	}
-	p.matches = x.index.Match(keys, at.now, p.matches)
+	p.matches = x.index.Match(keys, p.matches)
 	p.addExpected(x, keys, at.now)
 	if !fromText {
 		p.matchAhead(x, at)

@@ -19,12 +19,11 @@ type blocks struct {
 	segments memory.Slab // the segments that do not fit in their strands: their number, then the segments
 	sets     sets
 
-	beliefs     beliefs
 	veil        uint64  // what hashes on strands are changed by, so that 0 is none
 	begun       []int64 // strands, by the holder that began them
 	steps       uint64  // see Stats.Steps
 	extraBytes  int64   // of exceptions
-	held        int64   // blocks that somebody has or is believed to have
+	held        int64   // blocks that some holder has
 	memberships int64
 
 	old, new []segment // scratch
@@ -228,32 +227,20 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 // change is what happens to a holder's claims on some blocks.
 type change struct {
 	h         *holder
-	add, drop state  // bits
-	belief    uint32 // that the holder has what is not proven; of two the one that lasts longer stays
-	doubt     uint32 // a belief that goes; anyBelief: every one
-	expired   int64  // beliefs until then, or before, go; 0: none
+	add, drop state // bits
 }
 
-const (
-	anyBelief = 1<<32 - 1
-	allBits   = 1<<64 - 1
-)
+const allBits = 1<<64 - 1
 
 // apply returns what a change makes of a claim.
 func (b *blocks) apply(c *change, old claim) claim {
-	st, belief := b.sets.state(old), old.belief()
+	st := b.sets.state(old)
 	st.named = st.named&^c.drop.named | c.add.named
 	st.covered = st.covered&^c.drop.covered | c.add.covered
 	if st.named&possession == 0 {
 		st.named &^= copied
 	}
-	if c.belief != 0 && (belief == 0 || b.beliefs.until(belief) < b.beliefs.until(c.belief)) {
-		belief = c.belief
-	}
-	if belief != 0 && (c.doubt == belief || c.doubt == anyBelief || c.expired != 0 && b.beliefs.until(belief) <= c.expired || c.h.view.proves(st.held())) {
-		belief = 0
-	}
-	return claimOf(b.sets.number(st), belief)
+	return b.sets.claim(st)
 }
 
 // paint applies a change to the blocks from lo to hi (exclusive) of a strand.
@@ -314,7 +301,7 @@ func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 	next := b.sets.with(set, c.h.id, now)
 	b.steps += uint64(len(b.sets.scratch))
 	b.count(c.h, old, now, int64(hi-lo))
-	if was, is := b.lives(old), b.lives(now); was != is && !b.shared(set, c.h.id) {
+	if was, is := before.held() != 0, after.held() != 0; was != is && !b.shared(set, c.h.id) {
 		if is {
 			b.held += int64(hi - lo)
 		} else {
@@ -343,14 +330,11 @@ func (b *blocks) dropCopies(h *holder, at spot, bits uint64) {
 	}
 }
 
-// lives reports whether a claim makes a block one that somebody has or is believed to have.
-func (b *blocks) lives(c claim) bool { return c.belief() != 0 || b.sets.state(c).held() != 0 }
-
-// shared reports whether others than h have the blocks of a set or are believed to have them.
+// shared reports whether others than h have the blocks of a set.
 func (b *blocks) shared(set setID, h fleet.Holder) bool {
 	var one [1]uint64
 	for _, w := range b.sets.members(set, &one) {
-		if m := member(w); m.holder() != h && b.lives(m.claim()) {
+		if m := member(w); m.holder() != h && b.sets.state(m.claim()).held() != 0 {
 			return true
 		}
 	}
@@ -364,10 +348,6 @@ func (b *blocks) count(h *holder, from, to claim, n int64) {
 		h.claims += n
 	} else if to == 0 {
 		h.claims -= n
-	}
-	if from.belief() != to.belief() { // one whose count comes to 0 is gone
-		b.beliefs.count(h, to.belief(), n)
-		b.beliefs.count(h, from.belief(), -n)
 	}
 	before, after := b.sets.state(from), b.sets.state(to)
 	if was, is := before.named&(known|unnamed) != 0, after.named&(known|unnamed) != 0; was != is {
@@ -419,10 +399,9 @@ func (b *blocks) grow(at spot, keys []block.Key, hashes []uint64, c *change, tic
 	own := b.apply(c, 0)
 	set := setID(0)
 	if own != 0 {
-		b.sets.scratch = append(b.sets.scratch[:0], memberOf(c.h.id, own))
-		set = b.sets.of(b.sets.scratch)
+		set = b.sets.with(0, c.h.id, own)
 		b.count(c.h, 0, own, int64(len(keys)))
-		if b.lives(own) {
+		if b.sets.state(own).held() != 0 {
 			b.held += int64(len(keys))
 		}
 	}
@@ -671,7 +650,7 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 }
 
 func (b *blocks) bytes() int64 {
-	return b.heads.Bytes() + b.names.Bytes() + b.strands.Bytes() + b.log.Bytes() + b.segments.Bytes() + b.sets.bytes() + b.beliefs.bytes() +
+	return b.heads.Bytes() + b.names.Bytes() + b.strands.Bytes() + b.log.Bytes() + b.segments.Bytes() + b.sets.bytes() +
 		int64(cap(b.old)+cap(b.new)+cap(b.words)+cap(b.begun))*8
 }
 
@@ -687,7 +666,6 @@ func (b *blocks) clear() {
 	b.strands.Clear()
 	b.segments.Clear()
 	b.sets.clear()
-	b.beliefs.reset()
 	b.log.Clear()
 	b.held, b.memberships, b.begun = 0, 0, nil
 	b.old, b.new, b.words = nil, nil, nil

@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"math/bits"
 	"slices"
 
 	"github.com/warmpath/warmpath/block"
@@ -17,12 +16,6 @@ type cover struct {
 type part struct {
 	lo, hi uint32 // tokens from the block's first
 	n      uint32 // how often
-}
-
-// placeOf returns the tier and the group of a bit of possession.
-func placeOf(bit uint64) (block.Tier, uint8) {
-	i := bits.TrailingZeros64(bit)
-	return block.Tier(i % 4), uint8(i / 4)
 }
 
 // from returns the position at which a record of a size begins to cover.

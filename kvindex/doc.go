@@ -1,7 +1,7 @@
 // Package kvindex knows which holder (a worker's data-parallel rank) has which blocks of a model's KV cache, on which
 // tier and in which cache group, from what the engines announce. Most readers want one call:
 //
-//	matches = index.Match(keys, now, matches[:0]) // how much of a request each holder has
+//	matches = index.Match(keys, matches[:0]) // how much of a request each holder has
 //
 // # What it knows
 //
@@ -24,12 +24,12 @@
 //   - Full-attention groups must have every leading block. A sliding window of w tokens allows a length if the last
 //     ⌈(w-1)/b⌉ engine blocks of b tokens before it are there; a state-space group if it has a checkpoint at it. The
 //     match is the longest length that all groups allow, where a length divides into every group's blocks.
-//   - Speculative blocks (with an expiry) are kept apart from confirmed ones, and replaced by them.
 //
 // # What it refuses to know
 //
 // Events, their shapes and sequence numbers (kvevent, kvfeed); models (one index is for one of them); load, trust and
-// choice (fleet, policy); time, which is an argument. It does not guess:
+// choice (fleet, policy); time; what a holder may have besides, because a prompt was sent to it (placement). It does not
+// guess:
 //
 //   - An engine hash without tokens is nothing until another event of the holder explains it. Hashes that do not align
 //     with their tokens (windows that skip blocks) are never placed by counting. So a model that has only sliding
@@ -50,9 +50,8 @@
 // from the key of a strand's first block, and names, from an engine hash to its block. A match follows the strands of a
 // request from the root on, and compares keys. It rests on one assumption: a key determines what is before it.
 //
-// A holder's claim on a block is a state and a belief. The state says on which tiers and in which groups it has the
-// block, and whether it knows the block by its engine hash; the belief, until when it is assumed to have it. A block is
-// named by one engine hash at most, for all holders whose engines hash alike.
+// A holder's claim on a block says on which tiers and in which groups it has the block, and whether it knows the block by
+// its engine hash. A block is named by one engine hash at most, for all holders whose engines hash alike.
 //
 // What a claim cannot say is an exception, kept for its holder: copies beyond the first; and points, the ends of engine
 // blocks that are of another size, wait, or whose hash names another block for others. Blocks that points cover count
@@ -99,11 +98,6 @@
 // Writers exclude each other for at most 256 blocks at a time, hashing included, and let others in between; each
 // holder's events must come from one goroutine at a time, in order, for their order to mean anything. Forget and Clear
 // hold the lock while they look at each strand, and so does an eviction that smaller steps could not prevent.
-//
-// Speculate and Doubt wait for no writer: while the index is locked, their calls are stored, for at most 65,536 blocks.
-// The writer that has the lock applies them in order at its next pause. To make room they drop only speculative blocks,
-// and never look at the whole index. So a decision takes as long in a full index, during a flood of events, as in an
-// idle one.
 //
 // Match takes no lock: it reads heads, strands and sets by atomic loads and answers only if, after the last of them,
 // the versions of all strands on its path are unchanged. An answer is therefore of one moment, between two changes of

@@ -79,7 +79,7 @@ func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 		for step := range 40 {
 			for i, p := range prompts {
 				keys := h.Append(nil, h.Root(block.Scope{}), 0, p, nil)
-				if a, b := x.Match(keys, 0, nil), y.Match(keys, 0, nil); !slices.Equal(a, b) {
+				if a, b := x.Match(keys, nil), y.Match(keys, nil); !slices.Equal(a, b) {
 					t.Fatalf("seed %d, %d steps later, prompt %d: %+v, the copy says %+v", seed, step, i, a, b)
 				}
 			}
@@ -102,11 +102,11 @@ func TestKeysAreDumpedWithTheirHolesAndCopies(t *testing.T) {
 	for _, z := range []*kvindex.Index{x, y} {
 		z.RemoveKeys(0, block.TierGPU, 0, keys[5:12])
 		z.StoreKeys(0, block.TierGPU, 0, keys[9], true, keys[10:12])
-		if m := z.Match(keys, 0, nil); len(m) != 1 || m[0].Blocks != 20 {
+		if m := z.Match(keys, nil); len(m) != 1 || m[0].Blocks != 20 {
 			t.Errorf("%+v", m)
 		}
 		z.StoreKeys(0, block.TierGPU, 0, keys[19], true, keys[20:22])
-		if m := z.Match(keys, 0, nil); len(m) != 1 || m[0].Blocks != 40 {
+		if m := z.Match(keys, nil); len(m) != 1 || m[0].Blocks != 40 {
 			t.Errorf("%+v", m)
 		}
 	}

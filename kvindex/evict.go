@@ -163,7 +163,6 @@ func (x *Index) cut(i, lo uint32) {
 	old := b.appendSegments(s, nil)
 	b.steps += uint64(len(old))
 	b.new = b.new[:0]
-	var shaken []uint32 // beliefs
 	from := uint32(0)
 	for _, g := range old {
 		if g.end <= lo {
@@ -173,7 +172,7 @@ func (x *Index) cut(i, lo uint32) {
 				b.push(segment{lo, g.set})
 			}
 			a := max(from, lo)
-			shaken = x.abandon(g.set, i, a, g.end, shaken)
+			x.abandon(g.set, i, a, g.end)
 			b.push(segment{g.end, 0})
 		}
 		from = g.end
@@ -190,33 +189,23 @@ func (x *Index) cut(i, lo uint32) {
 			b.dropBare(x.holders[m.holder()], before)
 		}
 	}
-	// What is left of a belief would not be found by its leaf.
-	for _, q := range shaken {
-		if it := b.beliefs.at(q); it.blocks > 0 && b.there(before) {
-			b.doubtPath(before, &change{h: x.holders[it.holder], doubt: q})
-		}
-	}
 }
 
-// abandon counts that all members of a set lose the blocks from lo to hi of a strand, and adds the beliefs that lose by
-// it to shaken.
-func (x *Index) abandon(set setID, i, lo, hi uint32, shaken []uint32) []uint32 {
+// abandon counts that all members of a set lose the blocks from lo to hi of a strand.
+func (x *Index) abandon(set setID, i, lo, hi uint32) {
 	b := &x.blocks
 	n, lived := int64(hi-lo), false
 	members, _ := b.sets.load(set, nil)
 	b.steps += uint64(len(members))
 	for _, m := range members {
 		h, st := x.holders[m.holder()], b.sets.state(m.claim())
-		lived = lived || b.lives(m.claim())
+		lived = lived || st.held() != 0
 		h.broken |= tiersOf(st.held())
 		if st.named&copied != 0 {
 			for k := lo; k < hi; k++ {
 				b.steps++
 				b.dropCopies(h, spotOf(i, k), st.named&possession)
 			}
-		}
-		if q := m.claim().belief(); q != 0 {
-			shaken = append(shaken, q)
 		}
 		had := h.blocks
 		b.count(h, m.claim(), 0, n)
@@ -225,7 +214,6 @@ func (x *Index) abandon(set setID, i, lo, hi uint32, shaken []uint32) []uint32 {
 	if lived {
 		b.held -= n
 	}
-	return shaken
 }
 
 // dropPinned drops the points that pin a strand's blocks from an offset on, the deepest first.
@@ -272,16 +260,6 @@ func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
 	}
 }
 
-// tiersOf returns a bit for each tier on which something is held.
-func tiersOf(held uint64) (tiers uint8) {
-	for t := range block.NumTiers {
-		if held&(anyGroup<<t) != 0 {
-			tiers |= 1 << t
-		}
-	}
-	return tiers
-}
-
 // wipe empties the index. It is the last resort, when evictions freed too little.
 func (x *Index) wipe() {
 	for _, h := range x.holders {
@@ -301,7 +279,7 @@ func (x *Index) wipe() {
 		}
 		x.dropPoints(h)
 		h.copies, h.disowned = nil, false
-		h.named, h.believed, h.lost, h.claims, h.extra = 0, 0, 0, 0, 0
+		h.named, h.claims, h.extra = 0, 0, 0
 		h.blocks = [block.NumTiers]int64{}
 	}
 	x.blocks.steps += uint64(len(x.holders))

@@ -22,13 +22,13 @@ func Example() {
 	index.Store(1, &kvindex.Stored{Tier: block.TierCPU, Hashes: []uint64{8}, Parent: 7, HasParent: true, Tokens: prompt[4:8], BlockSize: 4})
 
 	keys := hasher.Append(nil, hasher.Root(block.Scope{}), 0, prompt, nil)
-	for _, m := range index.Match(keys, 0, nil) {
+	for _, m := range index.Match(keys, nil) {
 		fmt.Printf("holder %d has %d blocks, %d on %v and %d on %v\n",
 			m.Holder, m.Blocks, m.Tier[block.TierGPU], block.TierGPU, m.Tier[block.TierCPU], block.TierCPU)
 	}
 
 	index.Remove(0, block.TierGPU, 0, []uint64{72})
-	fmt.Println("after an eviction:", index.Match(keys, 0, nil)[0].Blocks)
+	fmt.Println("after an eviction:", index.Match(keys, nil)[0].Blocks)
 	// Output:
 	// holder 0 has 3 blocks, 3 on gpu and 0 on cpu
 	// holder 1 has 2 blocks, 1 on gpu and 1 on cpu

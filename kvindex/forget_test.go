@@ -23,7 +23,7 @@ func forgetAndStore(t *testing.T, prompt int) {
 	}
 	for i, prompt := range prompts {
 		keys := h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil)
-		for _, m := range x.Match(keys, 0, nil) {
+		for _, m := range x.Match(keys, nil) {
 			if m.Holder == 0 || i%2 == 1 {
 				t.Fatalf("prompt %d matches %+v", i, m)
 			}

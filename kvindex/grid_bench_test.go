@@ -107,7 +107,7 @@ func (g *grid) measure(b *testing.B, n, want int, part bool) {
 	for b.Loop() {
 		keys := requests[r.IntN(len(requests))]
 		start := time.Now()
-		dst = g.x.Match(keys, 0, dst[:0])
+		dst = g.x.Match(keys, dst[:0])
 		if took := time.Since(start); len(times) < cap(times) {
 			times = append(times, took)
 		}
@@ -231,7 +231,7 @@ func BenchmarkMatchBeside(b *testing.B) {
 			times := make([]time.Duration, 0, 1<<18)
 			for b.Loop() {
 				start := time.Now()
-				dst = x.Match(asked[r.IntN(len(asked))], 0, dst[:0])
+				dst = x.Match(asked[r.IntN(len(asked))], dst[:0])
 				if took := time.Since(start); len(times) < cap(times) {
 					times = append(times, took)
 				}

@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -20,13 +19,11 @@ type holder struct {
 	unknown int64 // removals of blocks that were not known
 	view    *view
 
-	blocks   [block.NumTiers]int64 // of ours, by tier, in any group
-	evicted  [block.NumTiers]int64 // the same, of blocks that were evicted to stay within the budget
-	named    int64                 // blocks that it knows by their hashes, or keeps as parents
-	claims   int64                 // blocks that it has, knows, pins or is believed to have
-	believed int64                 // blocks
-	lost     int                   // beliefs, see endLost
-	changes  uint64                // of its claims, so far
+	blocks  [block.NumTiers]int64 // of ours, by tier, in any group
+	evicted [block.NumTiers]int64 // the same, of blocks that were evicted to stay within the budget
+	named   int64                 // blocks that it knows by their hashes, or keeps as parents
+	claims  int64                 // blocks that it has, knows or pins
+	changes uint64                // of its claims, so far
 
 	// The exceptions: facts that claims cannot express.
 	copies       map[copyOf]uint32 // number of copies beyond the first, of blocks whose claim says that they are copied
@@ -69,28 +66,8 @@ type view struct {
 // fullView is the view of all holders with one group, which has full attention.
 var fullView = &view{full: 1, simple: true}
 
-// proves reports whether a mask is as good as what is believed of a block.
-func (v *view) proves(mask uint64) bool {
-	if mask == 0 || v.unknown {
-		return false
-	}
-	if v.full == 0 {
-		return true
-	}
-	if v.anyTier {
-		return anywhere(mask)&v.full == v.full
-	}
-	for t := range block.NumTiers {
-		if mask>>t&v.full == v.full {
-			return true
-		}
-	}
-	return false
-}
-
 // limit is what one group demands of a usable length.
 type limit struct {
-	kind   block.Attention
 	window uint32 // blocks of ours before the length that must be there
 	unit   uint64 // tokens that divide a usable length
 }
@@ -171,16 +148,10 @@ func (x *Index) join(h *holder, s *Stored) int {
 		}
 		h.groups[g] = now
 		x.publish(h)
-		if h.believed > 0 {
-			x.sweep(change{h: h}) // what it has may be proof now
-		}
 	}
 	if s.AnyTierOrder && s.Tier != block.TierGPU && !h.anyTier {
 		h.anyTier = true
 		x.publish(h)
-		if h.believed > 0 {
-			x.sweep(change{h: h})
-		}
 	}
 	return g
 }
@@ -213,39 +184,26 @@ func (x *Index) digest(h *holder) *view {
 	v := &view{anyTier: h.anyTier, unknown: h.tooMany}
 	for i := range h.groups {
 		g := &h.groups[i]
-		if g.kind == block.AttentionFull {
+		l := limit{unit: uint64(max(g.unit, 1))}
+		switch {
+		case g.kind == block.AttentionFull:
 			v.full |= 1 << (4 * i)
-		}
-	}
-	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.tooMany {
-		v.simple = true
-		if v.full == 1 && !v.anyTier {
-			return fullView
-		}
-		return v
-	}
-	for i := range h.groups {
-		g := &h.groups[i]
-		l := limit{kind: g.kind, unit: uint64(max(g.unit, 1))}
-		switch g.kind {
-		case block.AttentionSlidingWindow:
-			if g.window <= 0 {
-				l.kind = block.AttentionOther // a window of unknown width proves nothing
-				break
-			}
+		case g.kind == block.AttentionSlidingWindow && g.window > 0:
 			// The engine looks for whole blocks of its own that cover window-1 tokens before the length.
 			tokens := (uint64(g.window) - 1 + l.unit - 1) / l.unit * l.unit
 			l.window = uint32(min((tokens+uint64(x.size)-1)/uint64(x.size), 1<<31))
-		case block.AttentionStateSpace:
-			l.unit = 1 // checkpoints count at their ends only
-		}
-		if l.kind > block.AttentionStateSpace {
-			v.unknown = true
+		case g.kind == block.AttentionStateSpace:
+			l = limit{window: 1, unit: 1} // a checkpoint counts at its end only
+		default:
+			v.unknown = true // the kind, or the width of the window
 		}
 		v.groups = append(v.groups, l)
 	}
-	if h.tooMany {
-		v.groups = append(v.groups, limit{kind: block.AttentionOther, unit: 1})
+	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.tooMany {
+		v.simple, v.groups = true, nil
+	}
+	if v.simple && v.full == 1 && !v.anyTier {
+		return fullView
 	}
 	return v
 }
@@ -257,14 +215,6 @@ func (x *Index) view(id fleet.Holder) *view {
 		return nil
 	}
 	return (*views)[id].Load()
-}
-
-// sparseHolders returns the holders with cache groups of which none is full attention, ascending.
-func (x *Index) sparseHolders() []fleet.Holder {
-	if s := x.sparse.Load(); s != nil {
-		return *s
-	}
-	return nil
 }
 
 // setView shows readers another view of a holder.
@@ -282,17 +232,14 @@ func (x *Index) setView(id fleet.Holder, v *view) {
 		views = grown
 	}
 	x.viewing.Add(1)
-	views[id].Store(v)
-	x.viewing.Add(1)
-	list := x.sparseHolders()
-	i, listed := slices.BinarySearch(list, id)
-	sparse := v != nil && v.full == 0 && len(v.groups) > 0
-	switch {
-	case sparse && !listed:
-		list = slices.Insert(slices.Clone(list), i, id)
-		x.sparse.Store(&list)
-	case !sparse && listed:
-		list = slices.Delete(slices.Clone(list), i, i+1)
-		x.sparse.Store(&list)
+	if views[id].Swap(v).sparse() {
+		x.sparse.Add(-1)
 	}
+	if v.sparse() {
+		x.sparse.Add(1)
+	}
+	x.viewing.Add(1)
 }
+
+// sparse reports whether a holder's blocks may count without the first one: no group has full attention.
+func (v *view) sparse() bool { return v != nil && v.full == 0 && !v.simple }

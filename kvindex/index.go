@@ -21,8 +21,9 @@ type Config struct {
 	// WaitingBytes bounds the same in bytes. 0, the default, is 1/16 of Bytes, at most 64 MiB. A value above 1/4 of
 	// Bytes counts as 1/4.
 	WaitingBytes int64 `yaml:"waiting_bytes"`
-	// MaxSpeculative is how many speculative entries there may be; the oldest are dropped. Default 1 M: two minutes
-	// of requests to holders without events, at 100 requests of 80 new blocks a second.
+	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent. The index does
+	// not use it: package warmpath keeps its expected prompts within it. Default 1 M: two minutes of requests to holders
+	// without events, at 100 requests of 80 new blocks a second.
 	MaxSpeculative int `yaml:"max_speculative"`
 	// Seed is a secret that decides where in the index's tables keys and engine hashes lie. Workers choose their
 	// hashes and clients their tokens: whoever knows it can choose them so that they collide, which makes tables
@@ -114,14 +115,11 @@ type Stored struct {
 // Match is what one holder has of a request.
 type Match struct {
 	Holder fleet.Holder
-	// Blocks is the number of leading blocks that are confirmed and that all cache groups of the holder let the
-	// engine use, over all tiers.
+	// Blocks is the number of leading blocks that all cache groups of the holder let the engine use, over all tiers.
 	Blocks uint32
 	// Tier splits Blocks by the tier from which each block would be read. Blocks on one tier follow blocks on a faster
 	// one, unless Stored.AnyTierOrder is set.
 	Tier [block.NumTiers]uint32
-	// Speculative is Blocks if speculative entries were confirmed; at least Blocks.
-	Speculative uint32
 	// Full is what the full-attention groups alone would claim; 0 for holders that have none.
 	Full uint32
 }
@@ -134,13 +132,13 @@ type Index struct {
 	config Config
 
 	// mu serialises everything that changes the index; lock and unlock take it. It guards all fields below that are not
-	// atomic, except later, which has its own mutex. Match takes it where it cannot do without.
+	// atomic. Match takes it where it cannot do without.
 	mu sync.Mutex
 
 	blocks  blocks
 	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
 	viewing atomic.Uint64                          // changes of views
-	sparse  atomic.Pointer[[]fleet.Holder]         // holders without full attention, ascending
+	sparse  atomic.Int32                           // how many of them have no full attention
 
 	holders      []*holder // by id
 	known        int       // of them that are not nil
@@ -154,10 +152,8 @@ type Index struct {
 	counts       counters
 	hand         uint32        // where evictSome continues
 	clock        atomic.Uint32 // operations so far: what recency is measured in
-	now          atomic.Int64  // the latest time that a Match was given
 	matchers     sync.Pool     // of *matcher
-	later        later
-	slack        need // what surely fits, so that room is not measured for each announcement
+	slack        need          // what surely fits, so that room is not measured for each announcement
 }
 
 type scratch struct {
@@ -189,6 +185,13 @@ const stretchTokens = block.MaxSize
 func (x *Index) stretch(size int) int {
 	most := min(mostStretch, int(x.config.Bytes>>16))
 	return max(1, min(most, min(stretchTokens, int(x.config.Bytes>>9))/max(size, 1)))
+}
+
+func (x *Index) lock() { x.mu.Lock() }
+
+func (x *Index) unlock() {
+	x.blocks.compact(false)
+	x.mu.Unlock()
 }
 
 // yield lets other writers in between two stretches of a holder's events, and reports whether the holder is still the

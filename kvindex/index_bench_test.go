@@ -77,7 +77,7 @@ func BenchmarkMatch(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				dst = x.Match(requests[i&255], 0, dst[:0])
+				dst = x.Match(requests[i&255], dst[:0])
 				i++
 			}
 		})
@@ -249,47 +249,4 @@ func BenchmarkEvictStall(b *testing.B) {
 	b.ReportMetric(float64(times[len(times)*999/1000]), "p99.9-ns")
 	b.ReportMetric(float64(times[len(times)-1]), "max-ns")
 	b.ReportMetric(float64(x.Stats().Blocks), "blocks")
-}
-
-// believing returns an index with speculative blocks of many prompts of one holder, and the prompts' keys, as in a busy
-// fleet without events.
-func believing(b *testing.B) (*kvindex.Index, [][]block.Key) {
-	h, err := block.NewHasher(block.XXH3, 16)
-	if err != nil {
-		b.Fatal(err)
-	}
-	x := kvindex.New(h, kvindex.Config{})
-	r := rand.New(rand.NewPCG(5, 6))
-	var requests [][]block.Key
-	for range 512 {
-		requests = append(requests, h.Append(nil, h.Root(block.Scope{}), 0, random(r, 512*16), nil))
-		x.Speculate(0, requests[len(requests)-1], 1<<40)
-	}
-	return x, requests
-}
-
-// BenchmarkSpeculateAgain sends prompts that are believed already, in an order that no cache of the processor foresees.
-func BenchmarkSpeculateAgain(b *testing.B) {
-	x, requests := believing(b)
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		x.Speculate(0, requests[i*37&511], 1<<40+int64(i))
-		i++
-	}
-}
-
-// BenchmarkMatchBelieved matches such prompts.
-func BenchmarkMatchBelieved(b *testing.B) {
-	x, requests := believing(b)
-	var dst []kvindex.Match
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		dst = x.Match(requests[i*37&511], 0, dst[:0])
-		i++
-	}
-	if len(dst) != 1 || dst[0].Speculative != 512 {
-		b.Fatalf("matched %+v", dst)
-	}
 }

@@ -26,16 +26,15 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	for i := range fleet.Holder(8) {
 		announce(x, i, prompt[:16*(512-int(i))], 32)
 	}
-	// A hybrid model and a holder that is only believed to have something.
+	// A hybrid model.
 	x.Store(8, &kvindex.Stored{Attention: block.AttentionSlidingWindow, Window: 64, Group: 1})
 	announce(x, 8, prompt, 32)
 	keys := h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil)
-	x.Speculate(9, keys, 100)
 	dst := make([]kvindex.Match, 0, 16)
-	if n := testing.AllocsPerRun(100, func() { dst = x.Match(keys, 1, dst[:0]) }); n != 0 && !testenv.Race() {
+	if n := testing.AllocsPerRun(100, func() { dst = x.Match(keys, dst[:0]) }); n != 0 && !testenv.Race() {
 		t.Errorf("%v allocations", n)
 	}
-	if len(dst) != 10 {
+	if len(dst) != 9 {
 		t.Errorf("%d holders", len(dst))
 	}
 }
@@ -59,13 +58,13 @@ func TestMatchKeepsWhatIsInDst(t *testing.T) {
 	x := kvindex.New(h, kvindex.Config{})
 	announce(x, 3, seq(0, 64), 4)
 	keys := h.Append(nil, h.Root(block.Scope{}), 0, seq(0, 64), nil)
-	got := x.Match(keys, 0, []kvindex.Match{{Holder: 77}, {}})
+	got := x.Match(keys, []kvindex.Match{{Holder: 77}, {}})
 	if len(got) != 3 || got[0].Holder != 77 || got[2].Holder != 3 || got[2].Blocks != 4 {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestReadersRunBesideWriters lets every holder's writer store, remove, believe, clear and forget while readers
+// TestReadersRunBesideWriters lets every holder's writer store, remove, clear and forget while readers
 // match: two whose blocks are the index's, two of blocks of all sizes, one whose events carry keys. A holder that
 // stands still must always be seen whole; no answer may be longer than what its holder ever had. WARMPATH_STRESS=2m
 // goes on for so long.
@@ -80,7 +79,7 @@ func stress(t *testing.T, bytes int64, turns int) {
 		turns /= 4
 	}
 	h, _ := block.NewHasher(block.XXH3, 16)
-	c := &contest{index: kvindex.New(h, kvindex.Config{Bytes: bytes, MaxWaiting: 500, MaxSpeculative: 500}), ample: bytes == 1<<30}
+	c := &contest{index: kvindex.New(h, kvindex.Config{Bytes: bytes, MaxWaiting: 500}), ample: bytes == 1<<30}
 	for i := range 40 {
 		prompt := append(seq(0, 16*16), seq((i+1)*100_000, 16*(contestBlocks-16))...)
 		c.prompts = append(c.prompts, prompt)
@@ -112,7 +111,7 @@ func stress(t *testing.T, bytes int64, turns int) {
 	for w := range fleet.Holder(writers + 1) {
 		c.index.Forget(w)
 	}
-	if s := c.index.Stats(); s.Blocks != 0 || s.Memberships != 0 || s.Hashes != 0 || s.Waiting != 0 || s.Speculative != 0 {
+	if s := c.index.Stats(); s.Blocks != 0 || s.Memberships != 0 || s.Hashes != 0 || s.Waiting != 0 {
 		t.Errorf("left when all are forgotten: %+v", s)
 	}
 }
@@ -133,13 +132,13 @@ func (c *contest) read(t *testing.T, random *rand.Rand) {
 	var dst []kvindex.Match
 	for !c.done.Load() {
 		i := random.IntN(len(c.keys))
-		dst = c.index.Match(c.keys[i], int64(random.IntN(1000)), dst[:0])
+		dst = c.index.Match(c.keys[i], dst[:0])
 		for _, m := range dst {
 			if m.Holder == c.still && c.ample && (i == 0 && m.Blocks != contestBlocks || i > 0 && m.Blocks != 16) {
 				t.Errorf("the holder that stands still has %d blocks of text %d", m.Blocks, i)
 				return
 			}
-			if m.Blocks > contestBlocks || m.Speculative < m.Blocks {
+			if m.Blocks > contestBlocks {
 				t.Errorf("%+v", m)
 				return
 			}
@@ -158,8 +157,6 @@ func (c *contest) write(w fleet.Holder, turns int, random *rand.Rand) {
 			c.index.Forget(w)
 		case 1:
 			c.index.Clear(w, block.Tier(random.IntN(2)))
-		case 2, 3, 4:
-			c.index.Speculate(w, c.keys[i][:1+random.IntN(contestBlocks)], int64(random.IntN(1000)))
 		default:
 			switch {
 			case w < 2:
@@ -240,10 +237,10 @@ func TestASmallBudgetOnlyForgets(t *testing.T) {
 		churn(large, w, prompts[i], i, sizes, rand.New(rand.NewPCG(seed, 1)))
 		keys := h.Append(nil, h.Root(block.Scope{}), 0, prompts[i], nil)
 		have := map[fleet.Holder]uint32{}
-		for _, m := range large.Match(keys, 0, nil) {
+		for _, m := range large.Match(keys, nil) {
 			have[m.Holder] = m.Blocks
 		}
-		for _, m := range small.Match(keys, 0, nil) {
+		for _, m := range small.Match(keys, nil) {
 			if m.Blocks > have[m.Holder] {
 				t.Fatalf("step %d: %d blocks on holder %d; without the budget %d", step, m.Blocks, m.Holder, have[m.Holder])
 			}

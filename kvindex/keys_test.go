@@ -53,7 +53,7 @@ func (m *keyedModel) match(keys []block.Key) []kvindex.Match {
 			r.Blocks++
 			r.Tier[tier]++
 		}
-		if r.Full, r.Speculative = r.Blocks, r.Blocks; r.Blocks > 0 {
+		if r.Full = r.Blocks; r.Blocks > 0 {
 			out = append(out, r)
 		}
 	}
@@ -132,7 +132,7 @@ func keyedRound(t *testing.T, seed uint64) {
 		}
 		for i, c := range chains {
 			keys := c[:1+r.IntN(len(c))]
-			got, want := x.Match(keys, 0, nil), m.match(keys)
+			got, want := x.Match(keys, nil), m.match(keys)
 			slices.SortFunc(got, func(a, b kvindex.Match) int { return cmp.Compare(a.Holder, b.Holder) })
 			if !slices.Equal(got, want) {
 				t.Fatalf("seed %d, step %d, %d keys of chain %d: %+v, want %+v", seed, step, len(keys), i, got, want)
@@ -184,7 +184,7 @@ func TestReadersOfKeysRunBesideWriters(t *testing.T) {
 			var dst []kvindex.Match
 			for !done.Load() {
 				i := random.IntN(len(chains))
-				dst = x.Match(chains[i], 0, dst[:0])
+				dst = x.Match(chains[i], dst[:0])
 				seen := uint32(0)
 				for _, m := range dst {
 					if m.Holder == still {

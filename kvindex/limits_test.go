@@ -182,59 +182,6 @@ func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	}
 }
 
-// A worker has the last block of each prompt that it is sent, and none before, and then removes it. What is believed of
-// the others can then be found only by a look at every strand: that is for the worker's own next event, and not for a
-// decision.
-func TestBeliefsWhoseEndsAreGoneCostOneLookAtTheIndex(t *testing.T) {
-	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
-	const strands, prompts = 5000, 200
-	key := block.Key(1)
-	keys := func(n int) (out []block.Key) {
-		for range n {
-			key += 0x9e3779b97f4a7c15
-			out = append(out, key)
-		}
-		return out
-	}
-	for range strands {
-		l.x.StoreKeys(1, block.TierGPU, 0, 0, false, keys(1))
-	}
-	for range prompts {
-		prompt := keys(10)
-		l.x.StoreKeys(0, block.TierGPU, 0, 0, false, prompt)
-		l.x.RemoveKeys(0, block.TierGPU, 0, prompt[:9]) // the last one keeps them as its parents
-		l.x.Speculate(0, prompt, 5)
-		l.x.RemoveKeys(0, block.TierGPU, 0, prompt[9:])
-	}
-	before := l.x.Stats()
-	if before.Speculative != 9*prompts {
-		t.Fatalf("%d blocks are believed, not %d", before.Speculative, 9*prompts)
-	}
-	l.x.Match(keys(1), 10, nil) // what is believed has expired
-	steps := func(what string, most int, f func()) {
-		t.Helper()
-		before := l.x.Stats().Steps
-		f()
-		if n := l.x.Stats().Steps - before; n > int64(most) {
-			t.Errorf("%s: %d steps in an index of %d strands", what, n, strands+prompts)
-		}
-	}
-	next := keys(10)
-	steps("decisions", 10*prompts, func() {
-		for range prompts {
-			l.x.Speculate(0, next, 20)
-		}
-	})
-	if s := l.x.Stats(); s.Speculative != 10 {
-		t.Errorf("%d blocks are believed, not 10", s.Speculative)
-	}
-	steps("the next event", 10*(strands+prompts), func() { l.x.StoreKeys(0, block.TierGPU, 0, 0, false, keys(1)) })
-	if s := l.x.Stats(); s.Blocks != strands+10+1 {
-		t.Errorf("%d blocks are left", s.Blocks)
-	}
-	steps("the event after it", 100, func() { l.x.StoreKeys(0, block.TierGPU, 0, 0, false, keys(1)) })
-}
-
 // One worker's waiting blocks are many, another's are large. What is too much is taken from the worker that has most
 // of it.
 func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.T) {

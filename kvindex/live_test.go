@@ -140,7 +140,7 @@ func (p *player) explain(e *kvevent.Event) {
 // match returns the index's answer for the chain that ends in an engine hash.
 func (p *player) match(tokens []block.Token, scope block.Scope) kvindex.Match {
 	keys := p.hasher.Append(nil, p.hasher.Root(scope), 0, tokens, nil)
-	if m := p.index.Match(keys, 0, nil); len(m) == 1 {
+	if m := p.index.Match(keys, nil); len(m) == 1 {
 		return m[0]
 	}
 	return kvindex.Match{}
@@ -340,7 +340,7 @@ func TestBlockPoolTraces(t *testing.T) {
 				for j, ask := range test.asks {
 					keys := p.hasher.Append(nil, p.hasher.Root(ask.scope), 0, ask.tokens, ask.features)
 					got := uint32(0)
-					if m := p.index.Match(keys, 0, nil); len(m) == 1 {
+					if m := p.index.Match(keys, nil); len(m) == 1 {
 						got = m[0].Blocks
 					}
 					if got != ask.want[i] {

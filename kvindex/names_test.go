@@ -16,7 +16,7 @@ func told(x *kvindex.Index, id fleet.Holder, prompt []block.Token, hashes []uint
 
 // blocksOf returns how many leading blocks each of three holders has.
 func blocksOf(x *kvindex.Index, h *block.Hasher, prompt []block.Token) (n [3]uint32) {
-	for _, m := range x.Match(h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil), 0, nil) {
+	for _, m := range x.Match(h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil), nil) {
 		n[m.Holder] = m.Blocks
 	}
 	return n

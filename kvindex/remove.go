@@ -212,8 +212,8 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	lost := h.broken&(1<<tier) != 0
 	h.broken &^= 1 << tier
 	h.vague &^= 1 << tier
-	if h.named > 0 || h.believed > 0 {
-		for _, i := range x.sweep(change{h: h, drop: state{named: anyGroup << tier}, doubt: anyBelief}) {
+	if h.named > 0 {
+		for _, i := range x.sweep(change{h: h, drop: state{named: anyGroup << tier}}) {
 			x.blocks.dropBares(h, i)
 		}
 	}
@@ -246,7 +246,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.setView(id, nil) // from here on no reader sees it
 	x.dropPoints(h)
 	if h.claims > 0 {
-		x.sweep(change{h: h, drop: state{allBits, allBits}, doubt: anyBelief})
+		x.sweep(change{h: h, drop: state{allBits, allBits}})
 	}
 	x.blocks.account(h, -h.extra)
 	x.blocks.disinherit(h)

@@ -25,7 +25,7 @@ const holderBytes = 768
 func (x *Index) growth(n need, size int) int64 {
 	b := &x.blocks
 	if n.keyed {
-		return b.growth(n.hashes) + b.log.Growth(n.hashes, 2) + b.beliefs.growth(n.hashes)
+		return b.growth(n.hashes) + b.log.Growth(n.hashes, 2)
 	}
 	blocks, each := max(n.tokens, n.hashes*n.size)/size+1, int64(pointBytes+16+copyBytes+96)
 	runs := 2
@@ -85,7 +85,7 @@ func (x *Index) roomy(n need) bool {
 func (x *Index) fits(n need) bool {
 	b, used, budget := &x.blocks, x.bytes(), x.config.Bytes
 	b.heads.Tight, b.names.Tight = used > budget-budget/4, used > budget-budget/4
-	return used+x.growth(n, int(x.size))+b.beliefs.growth(n.hashes) <= budget
+	return used+x.growth(n, int(x.size)) <= budget
 }
 
 // makeRoom evicts until the need fits in the budget. It reports false, before it evicts anything, when the need does

@@ -28,12 +28,9 @@ const (
 // lower.
 type setHead uint64
 
-const (
-	setSimple = 1 << 63 // all members have their blocks on the accelerator, in the first group, and nothing is believed
-	setKnown  = 1 << 62 // some member knows the blocks by their hashes
-)
+const setSimple = 1 << 63 // all members have their blocks on the accelerator, in the first group, and nowhere else
 
-func (w setHead) members() int { return int(w &^ (setSimple | setKnown) >> 32) }
+func (w setHead) members() int { return int(w &^ setSimple >> 32) }
 
 // state says what a holder has of a block: a bit for each tier and group, and flags above them.
 type state struct {
@@ -56,21 +53,10 @@ const (
 // held returns the tiers and groups on which the holder has the block.
 func (s state) held() uint64 { return (s.named | s.covered) & possession }
 
-// claim is what a holder has of a block: the number of a state, and above it the belief that says it has the block
-// besides. 0 is nothing.
-type claim uint64
+// claim is what a holder has of a block: the number of a state. 0 is nothing.
+type claim uint32
 
-const (
-	stateBits  = 24
-	beliefBits = 20
-	claimBits  = stateBits + beliefBits
-	maxBeliefs = 1<<beliefBits - 1
-)
-
-func claimOf(state, belief uint32) claim { return claim(belief)<<stateBits | claim(state) }
-
-func (c claim) state() uint32  { return uint32(c) & (1<<stateBits - 1) }
-func (c claim) belief() uint32 { return uint32(c >> stateBits) }
+const claimBits = 24
 
 // member is a holder and its claim.
 type member uint64
@@ -78,7 +64,7 @@ type member uint64
 func memberOf(id fleet.Holder, c claim) member { return member(id)<<claimBits | member(c) }
 
 func (m member) holder() fleet.Holder { return fleet.Holder(m >> claimBits) }
-func (m member) claim() claim         { return claim(m) & (1<<claimBits - 1) }
+func (m member) claim() claim         { return claim(m & (1<<claimBits - 1)) }
 
 // sets keeps the sets. One writer at a time; readers copy a set's members and then check the version of the strand that
 // led them to it.
@@ -86,27 +72,27 @@ type sets struct {
 	slab    memory.Slab
 	byHash  memory.Table // hash → run
 	states  atomic.Pointer[[]state]
-	numbers map[state]uint32
+	claims  map[state]claim
 	largest int // members of the largest set so far
-	scratch []member
+	scratch []uint64
 }
 
-// number returns a state's number. States are few: combinations of tiers and groups that occur.
-func (s *sets) number(st state) uint32 {
+// claim returns the claim of a state. States are few: combinations of tiers and groups that occur.
+func (s *sets) claim(st state) claim {
 	if st == (state{}) {
 		return 0
 	}
-	if n, ok := s.numbers[st]; ok {
-		return n
+	if c, ok := s.claims[st]; ok {
+		return c
 	}
-	if s.numbers == nil {
-		s.numbers = map[state]uint32{}
+	if s.claims == nil {
+		s.claims = map[state]claim{}
 	}
 	all := append(s.all(), st)
-	n := uint32(len(all) - 1)
-	s.numbers[st] = n
+	c := claim(len(all) - 1)
+	s.claims[st] = c
 	s.states.Store(&all)
-	return n
+	return c
 }
 
 var noStates = []state{{}}
@@ -119,29 +105,42 @@ func (s *sets) all() []state {
 }
 
 // state returns the state of a claim, for the writer.
-func (s *sets) state(c claim) state { return s.all()[c.state()] }
+func (s *sets) state(c claim) state { return s.all()[c] }
+
+// heldBy returns the tiers and groups on which a holder has the blocks of a set. While a writer changes the sets, it
+// may be wrong; ok is false when it certainly is.
+func (s *sets) heldBy(id setID, h fleet.Holder) (held uint64, ok bool) {
+	var one [1]uint64
+	members, _, ok := s.listed(id, &one)
+	c, all := find(members, h), s.all()
+	if !ok || int(c) >= len(all) {
+		return 0, false
+	}
+	return all[c].held(), true
+}
 
 // load appends the members of a set to dst. While a writer changes the sets, they may be wrong; false says that they
 // certainly are.
 func (s *sets) load(id setID, dst []member) ([]member, bool) {
-	if id == 0 {
-		return dst, true
-	}
-	if id&singleSet != 0 {
-		return append(dst, id.single()), true
-	}
-	run, _, ok := s.listed(id)
-	at := len(dst)
-	dst = slices.Grow(dst, len(run))[:at+len(run)]
-	for i, to := 0, dst[at:]; i < len(run); i++ {
-		to[i] = member(atomic.LoadUint64(&run[i]))
+	var one [1]uint64
+	members, _, ok := s.listed(id, &one)
+	for i := range members {
+		dst = append(dst, member(atomic.LoadUint64(&members[i])))
 	}
 	return dst, ok
 }
 
-// listed returns the stored members of a set that is not single, and whether all of them are simple. While a writer
-// changes the sets, they may be wrong; ok is false when they certainly are.
-func (s *sets) listed(id setID) (members []uint64, simple, ok bool) {
+// listed returns the stored members of a set, and whether all of them are simple. While a writer changes the sets, they
+// may be wrong; ok is false when they certainly are. What it returns is valid until sets change.
+func (s *sets) listed(id setID, one *[1]uint64) (members []uint64, simple, ok bool) {
+	switch {
+	case id == 0:
+		return nil, true, true
+	case id&singleSet != 0:
+		m, all := memberOf(fleet.Holder(id&(1<<holderBits-1)), claim(id&^singleSet)>>holderBits), s.all()
+		one[0] = uint64(m)
+		return one[:], int(m.claim()) < len(all) && all[m.claim()].held() == 1, int(m.claim()) < len(all)
+	}
 	run := s.slab.At(uint32(id))
 	if len(run) < setHeader {
 		return nil, false, false
@@ -154,39 +153,33 @@ func (s *sets) listed(id setID) (members []uint64, simple, ok bool) {
 	return run[setHeader : setHeader+n], head&setSimple != 0, true
 }
 
-// single returns the member of a set that names it itself.
-func (id setID) single() member {
-	return memberOf(fleet.Holder(id&(1<<holderBits-1)), claim(id&^singleSet)>>holderBits)
-}
-
-// members returns the members of a set. It is for the writer; what it returns is valid until sets change.
+// members returns the members of a set, for the writer.
 func (s *sets) members(id setID, one *[1]uint64) []uint64 {
-	switch {
-	case id == 0:
-		return nil
-	case id&singleSet != 0:
-		one[0] = uint64(id.single())
-		return one[:]
-	}
-	run := s.slab.At(uint32(id))
-	return run[setHeader : setHeader+setHead(run[0]).members()]
+	members, _, _ := s.listed(id, one)
+	return members
 }
 
-// get returns a holder's claim in a set. It is for the writer.
+// get returns a holder's claim in a set, for the writer.
 func (s *sets) get(id setID, h fleet.Holder) claim {
 	var one [1]uint64
-	run := s.members(id, &one)
-	if i := search(run, h); i < len(run) && member(run[i]).holder() == h {
-		return member(run[i]).claim()
+	return find(s.members(id, &one), h)
+}
+
+// find returns the claim of a holder among members; 0 when it is not there.
+func find(members []uint64, h fleet.Holder) claim {
+	if i := search(members, h); i < len(members) {
+		if m := member(atomic.LoadUint64(&members[i])); m.holder() == h {
+			return m.claim()
+		}
 	}
 	return 0
 }
 
 // search returns the place of the first member that is not before h.
-func search(run []uint64, h fleet.Holder) int {
-	lo, hi := 0, len(run)
+func search(members []uint64, h fleet.Holder) int {
+	lo, hi := 0, len(members)
 	for lo < hi {
-		if m := (lo + hi) / 2; member(run[m]).holder() < h {
+		if m := (lo + hi) / 2; member(atomic.LoadUint64(&members[m])).holder() < h {
 			lo = m + 1
 		} else {
 			hi = m
@@ -197,54 +190,48 @@ func search(run []uint64, h fleet.Holder) int {
 
 // known reports whether some member of a set knows the blocks by their hashes.
 func (s *sets) known(id setID) bool {
-	switch {
-	case id == 0:
-		return false
-	case id&singleSet != 0:
-		return s.state(id.single().claim()).named&known != 0
+	var one [1]uint64
+	for _, w := range s.members(id, &one) {
+		if s.state(member(w).claim()).named&known != 0 {
+			return true
+		}
 	}
-	return s.slab.At(uint32(id))[0]&setKnown != 0
+	return false
 }
 
 // with returns the set in which a holder has a claim, or is not if that is 0. Nothing refers to it yet.
 func (s *sets) with(id setID, h fleet.Holder, c claim) setID {
 	var one [1]uint64
-	run := s.members(id, &one)
-	i := search(run, h)
-	members := s.scratch[:0]
-	for _, w := range run[:i] {
-		members = append(members, member(w))
-	}
-	if i < len(run) && member(run[i]).holder() == h {
+	old := s.members(id, &one)
+	i := search(old, h)
+	members := append(s.scratch[:0], old[:i]...)
+	if i < len(old) && member(old[i]).holder() == h {
 		i++
 	}
 	if c != 0 {
-		members = append(members, memberOf(h, c))
+		members = append(members, uint64(memberOf(h, c)))
 	}
-	for _, w := range run[i:] {
-		members = append(members, member(w))
-	}
-	s.scratch = members
-	return s.of(members)
+	s.scratch = append(members, old[i:]...)
+	return s.of(s.scratch)
 }
 
 // of returns the set of members, which are ascending. Nothing refers to it yet.
-func (s *sets) of(members []member) setID {
+func (s *sets) of(members []uint64) setID {
 	if len(members) == 0 {
 		return 0
 	}
-	if one := members[0]; len(members) == 1 && one.claim() < singleStates {
+	if one := member(members[0]); len(members) == 1 && one.claim() < singleStates {
 		return singleSet | setID(one.claim())<<holderBits | setID(one.holder())
 	}
 	hash := uint64(len(members))
 	for _, m := range members {
-		hash = (hash ^ uint64(m)) * 0x9e3779b97f4a7c15
+		hash = (hash ^ m) * 0x9e3779b97f4a7c15
 		hash ^= hash >> 32
 	}
 	h := s.byHash.Hash(hash)
 	same := s.byHash.Find(h)
 	for ref := same.Next(); ref != 0; ref = same.Next() {
-		if run := s.slab.At(uint32(ref)); run[1] == hash && equalMembers(run[setHeader:setHeader+setHead(run[0]).members()], members) {
+		if run := s.slab.At(uint32(ref)); run[1] == hash && slices.Equal(run[setHeader:setHeader+setHead(run[0]).members()], members) {
 			return setID(ref)
 		}
 	}
@@ -253,31 +240,15 @@ func (s *sets) of(members []member) setID {
 	head := uint64(len(members))<<32 | setSimple
 	atomic.StoreUint64(&run[1], hash)
 	for i, m := range members {
-		atomic.StoreUint64(&run[setHeader+i], uint64(m))
-		st := s.state(m.claim())
-		if st.held() != 1 || m.claim().belief() != 0 {
+		atomic.StoreUint64(&run[setHeader+i], m)
+		if s.state(member(m).claim()).held() != 1 {
 			head &^= setSimple
-		}
-		if st.named&known != 0 {
-			head |= setKnown
 		}
 	}
 	atomic.StoreUint64(&run[0], head)
 	s.byHash.Put(h, uint64(ref))
 	s.largest = max(s.largest, len(members))
 	return setID(ref)
-}
-
-func equalMembers(run []uint64, members []member) bool {
-	if len(run) != len(members) {
-		return false
-	}
-	for i := range run {
-		if member(run[i]) != members[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // hold notes one more reference to a set.
@@ -306,11 +277,11 @@ func (s *sets) clear() {
 	s.slab.Clear()
 	s.byHash.Clear()
 	s.states.Store(nil)
-	s.numbers, s.largest, s.scratch = nil, 0, nil
+	s.claims, s.largest, s.scratch = nil, 0, nil
 }
 
 func (s *sets) bytes() int64 {
-	return s.slab.Bytes() + s.byHash.Bytes() + int64(len(s.numbers))*64 + int64(cap(s.scratch))*8
+	return s.slab.Bytes() + s.byHash.Bytes() + int64(len(s.claims))*64 + int64(cap(s.scratch))*8
 }
 
 func (s *sets) growth(n int) int64 {

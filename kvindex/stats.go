@@ -9,22 +9,20 @@ import (
 
 // Stats describes an [Index] at one moment.
 type Stats struct {
-	Blocks      int64 // distinct blocks that some holder has or is believed to have
-	Memberships int64 // (holder, block) pairs, confirmed
-	Speculative int64 // (holder, block) pairs, believed
+	Blocks      int64 // distinct blocks that some holder has
+	Memberships int64 // (holder, block) pairs
 	Hashes      int64 // (holder, engine hash) pairs, waiting ones included
 	Waiting     int64 // of them, how many wait for a parent or for their place
 	Bytes       int64 // allocated; at most Budget
 	Budget      int64
 
-	Evictions          int64 // blocks evicted to keep within the budget, since the beginning
-	WaitingDropped     int64 // announced blocks that waited and were dropped for others
-	SpeculativeDropped int64 // speculative entries dropped before they expired, or never taken in, as there was no room
-	Refused            int64 // announcements and blocks that could not be taken: see HolderStats.Refused
-	Conflicts          int64 // engine hashes that turned out to name something else
-	UnknownRemoved     int64 // removals of blocks that were not known
-	Forgotten          int64 // holders forgotten
-	Steps              int64 // elements that operations looked at: see the package comment
+	Evictions      int64 // blocks evicted to keep within the budget, since the beginning
+	WaitingDropped int64 // announced blocks that waited and were dropped for others
+	Refused        int64 // announcements and blocks that could not be taken: see HolderStats.Refused
+	Conflicts      int64 // engine hashes that turned out to name something else
+	UnknownRemoved int64 // removals of blocks that were not known
+	Forgotten      int64 // holders forgotten
+	Steps          int64 // elements that operations looked at: see the package comment
 
 	Holders []HolderStats // ascending
 }
@@ -60,7 +58,7 @@ type GroupStats struct {
 }
 
 type counters struct {
-	evictions, waitingDropped, speculativeDropped, refused, conflicts, unknownRemoved, forgotten int64
+	evictions, waitingDropped, refused, conflicts, unknownRemoved, forgotten int64
 }
 
 // Stats returns figures of the whole index. It costs in proportion to the number of holders.
@@ -68,22 +66,20 @@ func (x *Index) Stats() Stats {
 	x.lock()
 	defer x.unlock()
 	s := Stats{
-		Blocks:             x.blocks.held,
-		Memberships:        x.blocks.memberships,
-		Speculative:        x.blocks.beliefs.claims,
-		Hashes:             x.pointed + x.named(),
-		Waiting:            int64(x.waiting),
-		Bytes:              x.bytes(),
-		Budget:             x.config.Bytes,
-		Evictions:          x.counts.evictions,
-		WaitingDropped:     x.counts.waitingDropped,
-		SpeculativeDropped: x.counts.speculativeDropped + x.later.dropped.Load(),
-		Refused:            x.counts.refused,
-		Conflicts:          x.counts.conflicts,
-		UnknownRemoved:     x.counts.unknownRemoved,
-		Forgotten:          x.counts.forgotten,
-		Steps:              int64(x.blocks.steps),
-		Holders:            make([]HolderStats, 0, x.known),
+		Blocks:         x.blocks.held,
+		Memberships:    x.blocks.memberships,
+		Hashes:         x.pointed + x.named(),
+		Waiting:        int64(x.waiting),
+		Bytes:          x.bytes(),
+		Budget:         x.config.Bytes,
+		Evictions:      x.counts.evictions,
+		WaitingDropped: x.counts.waitingDropped,
+		Refused:        x.counts.refused,
+		Conflicts:      x.counts.conflicts,
+		UnknownRemoved: x.counts.unknownRemoved,
+		Forgotten:      x.counts.forgotten,
+		Steps:          int64(x.blocks.steps),
+		Holders:        make([]HolderStats, 0, x.known),
 	}
 	for _, h := range x.holders {
 		if h != nil {

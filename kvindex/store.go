@@ -38,7 +38,6 @@ func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
 		return
 	}
 	x.pass()
-	x.endLost(h)
 	a := announcement{Stored: s, holder: h, aligned: s.aligned(), features: inOrder(s.Features)}
 	if keys != nil {
 		a.keys, a.aligned, s.BlockSize = keys, true, int(x.size)

@@ -57,7 +57,7 @@ func (x *blocks) Match(keys []block.Key, now int64, dst []kvindex.Match) []kvind
 	x.Store.Match(First, BlockBytes(keys), now, &x.matches)
 	for _, h := range x.matches.Longest() {
 		n := uint32(x.matches.Of(h))
-		dst = append(dst, kvindex.Match{Holder: h, Blocks: n, Speculative: n, Tier: [block.NumTiers]uint32{block.TierGPU: n}})
+		dst = append(dst, kvindex.Match{Holder: h, Blocks: n, Tier: [block.NumTiers]uint32{block.TierGPU: n}})
 	}
 	slices.SortFunc(dst, func(a, b kvindex.Match) int { return int(a.Holder) - int(b.Holder) })
 	return dst

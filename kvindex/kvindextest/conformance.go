@@ -22,7 +22,7 @@ type conformanceCase struct {
 	run     func(r *rig)
 }
 
-var conformance = concat(chainCases, copyCases, cutCases, tierCases, groupCases, beliefCases, boundCases)
+var conformance = concat(chainCases, copyCases, cutCases, tierCases, groupCases, boundCases)
 
 func concat(lists ...[]conformanceCase) (all []conformanceCase) {
 	for _, l := range lists {

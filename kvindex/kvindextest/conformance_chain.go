@@ -72,7 +72,7 @@ var chainCases = []conformanceCase{
 		r.Store(0, &kvindex.Stored{HasParent: true, Parent: 40, Hashes: []uint64{50, 11}, Tokens: words(2, 8), BlockSize: 4})
 		r.Store(1, &kvindex.Stored{Hashes: []uint64{50, 31}, Tokens: a, BlockSize: 4}) // the second block has another name
 		r.Store(0, &kvindex.Stored{Tier: block.TierDisk, Hashes: []uint64{50, 11}, Tokens: a, BlockSize: 4})
-		if all := r.Match(r.keys(a, block.Scope{}), 1, nil); len(all) != 2 || all[0].Tier != [block.NumTiers]uint32{2} {
+		if all := r.Match(r.keys(a, block.Scope{}), nil); len(all) != 2 || all[0].Tier != [block.NumTiers]uint32{2} {
 			r.Errorf("matches %+v", all)
 		}
 	}},

@@ -2,132 +2,12 @@ package kvindextest
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
 )
-
-var beliefCases = []conformanceCase{
-	{name: "what is believed is told apart and expires", size: 16, run: func(r *rig) {
-		a := words(1, 96)
-		r.store(a, cut{to: 2})
-		keys := r.keys(a, block.Scope{})
-		r.Speculate(0, keys[:5], 10)
-		r.Speculate(1, keys[:3], 20)
-		got := r.Match(keys, 9, nil)
-		slices.SortFunc(got, func(a, b kvindex.Match) int { return int(a.Holder) - int(b.Holder) })
-		if len(got) != 2 || got[0].Blocks != 2 || got[0].Speculative != 5 || got[1].Blocks != 0 || got[1].Speculative != 3 {
-			r.Errorf("before: %+v", got)
-		}
-		if got = r.Match(keys, 10, nil); len(got) != 2 || got[0].Speculative+got[1].Speculative != 5 {
-			r.Errorf("after the first expired: %+v", got)
-		}
-		if got = r.Match(keys, 20, nil); len(got) != 1 || got[0].Speculative != 2 {
-			r.Errorf("after both expired: %+v", got)
-		}
-	}},
-	{name: "a later time wins, an earlier one does not", size: 16, run: func(r *rig) {
-		keys := r.keys(words(1, 32), block.Scope{})
-		r.Speculate(0, keys, 10)
-		r.Speculate(0, keys, 5)
-		r.Speculate(0, keys[:1], 20)
-		for now, want := range map[int64]int{7: 2, 15: 1} {
-			if got := r.Match(keys, now, nil); len(got) != 1 || int(got[0].Speculative) != want {
-				r.Errorf("at %d: %+v", now, got)
-			}
-		}
-	}},
-	{name: "what was not sent is doubted", size: 16, run: func(r *rig) {
-		keys := r.keys(words(1, 640), block.Scope{})
-		want := func(what string, now int64, n int) {
-			r.Helper()
-			got := 0
-			if m := r.Match(keys, now, nil); len(m) > 0 {
-				got = int(m[0].Speculative)
-			}
-			if got != n {
-				r.Errorf("%s: %d of %d blocks are believed", what, got, n)
-			}
-		}
-		r.Speculate(0, keys[:10], 10)
-		r.Speculate(0, keys, 20)
-		r.Speculate(0, keys[:20], 30)
-		r.Doubt(0, keys, 10, 20)
-		want("another one is sent", 1, 20)
-		r.Doubt(0, keys[:20], 10, 30)
-		want("neither is sent", 1, 10)
-		r.Doubt(0, keys, 10, 20)
-		r.Doubt(7, keys, 0, 20)
-		want("again, and of a holder that is not known", 1, 10)
-		want("what is left has expired", 30, 0)
-		for range 3 { // and takes no room
-			r.Speculate(1, keys[:1], 40)
-		}
-		if s := r.Stats(); s.Speculative > 1 || s.Blocks > 1 {
-			r.Errorf("%d believed, %d blocks", s.Speculative, s.Blocks)
-		}
-	}},
-	{name: "what is confirmed replaces what is believed", size: 16, run: func(r *rig) {
-		a := words(1, 64)
-		keys := r.keys(a, block.Scope{})
-		r.Speculate(0, keys, 100)
-		r.store(a, cut{to: 3})
-		r.remove(a, cut{from: 1, to: 3})
-		if m := r.matchOf(a); m.Blocks != 1 || m.Speculative != 1 {
-			r.Errorf("confirmed and removed, but believed again: %+v", m)
-		}
-		r.store(a, cut{from: 1, to: 3})
-		if m := r.matchOf(a); m.Blocks != 3 || m.Speculative != 4 {
-			r.Errorf("the fourth is believed still: %+v", m)
-		}
-	}},
-	{name: "belief fills holes and joins tiers", size: 16, run: func(r *rig) {
-		a := words(1, 96)
-		keys := r.keys(a, block.Scope{})
-		r.store(a, cut{Stored: kvindex.Stored{Tier: block.TierCPU}})
-		r.remove(a, cut{from: 2, to: 3, Stored: kvindex.Stored{Tier: block.TierCPU}})
-		r.Speculate(0, keys[:4], 100)
-		if m := r.matchOf(a); m.Blocks != 2 || m.Speculative != 6 {
-			r.Errorf("%+v", m)
-		}
-	}},
-	{name: "forgetting and clearing a holder end its beliefs", size: 16, run: func(r *rig) {
-		keys := r.keys(words(1, 32), block.Scope{})
-		r.Speculate(0, keys, 100)
-		r.Speculate(1, keys, 100)
-		r.Speculate(2, keys, 100)
-		r.Forget(0)
-		r.Clear(1, block.TierGPU)
-		if got := r.Match(keys, 1, nil); len(got) != 1 || got[0].Holder != 2 {
-			r.Errorf("%+v", got)
-		}
-	}},
-	{name: "beliefs are bounded", size: 16, config: kvindex.Config{MaxSpeculative: 100}, run: func(r *rig) {
-		for i := range 50 {
-			r.Speculate(fleet.Holder(i%3), r.keys(words(i, 160), block.Scope{}), int64(1000+i%7))
-		}
-		if s := r.Stats(); s.Speculative > 100 || s.SpeculativeDropped != 400 {
-			r.Errorf("%d believed, %d dropped", s.Speculative, s.SpeculativeDropped)
-		}
-		if got := r.Match(r.keys(words(49, 160), block.Scope{}), 1, nil); len(got) != 1 || got[0].Speculative != 10 {
-			r.Errorf("the newest: %+v", got)
-		}
-	}},
-	{name: "beliefs that expired take no room", size: 16, run: func(r *rig) {
-		for i := range 200 {
-			r.now = int64(i * 10)
-			keys := r.keys(words(i, 160), block.Scope{})
-			r.Match(keys, r.now, nil)
-			r.Speculate(0, keys, r.now+20)
-		}
-		if s := r.Stats(); s.Speculative > 60 || s.Blocks > 60 {
-			r.Errorf("%d believed, %d blocks", s.Speculative, s.Blocks)
-		}
-	}},
-}
 
 var boundCases = []conformanceCase{
 	{name: "waiting blocks are bounded by number, the oldest go", size: 16, config: kvindex.Config{MaxWaiting: 50}, run: func(r *rig) {
@@ -190,7 +70,7 @@ var boundCases = []conformanceCase{
 		}
 		held := uint32(0)
 		for i := range 1000 {
-			for _, m := range r.Match(r.keys(words(i, 800), block.Scope{}), 1, nil) {
+			for _, m := range r.Match(r.keys(words(i, 800), block.Scope{}), nil) {
 				held += m.Blocks
 			}
 		}
@@ -198,12 +78,11 @@ var boundCases = []conformanceCase{
 			r.Errorf("%d blocks are held, matches find %d", s.Memberships, held)
 		}
 	}},
-	{name: "the budget holds for partial blocks, waiting blocks and beliefs", size: 16, config: kvindex.Config{Bytes: 1 << 20}, run: func(r *rig) {
+	{name: "the budget holds for partial blocks and waiting blocks", size: 16, config: kvindex.Config{Bytes: 1 << 20}, run: func(r *rig) {
 		for i := range 3000 {
 			r.store(words(i, 40), cut{size: 5})
 			r.store(words(i, 100), cut{holder: 1, size: 1, to: 7})
 			r.store(words(i, 400), cut{holder: 2, from: 3})
-			r.Speculate(3, r.keys(words(i, 160), block.Scope{}), 1<<40)
 			if s := r.Stats(); s.Bytes > s.Budget {
 				r.Fatalf("%d bytes of %d after %d texts", s.Bytes, s.Budget, i)
 			}
@@ -252,8 +131,7 @@ var boundCases = []conformanceCase{
 		r.Remove(fleet.NoHolder, 99, -5, []uint64{1})
 		r.Clear(77, 99)
 		r.Forget(fleet.NoHolder)
-		r.Speculate(fleet.NoHolder, r.keys(a, block.Scope{}), 5)
-		r.Match(nil, 0, nil)
+		r.Match(nil, nil)
 		r.Forget(0)
 		r.store(a, cut{})
 		r.want(a, only(4))

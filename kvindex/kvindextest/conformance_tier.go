@@ -27,7 +27,7 @@ var tierCases = []conformanceCase{
 		r.store(a, cut{from: 4, to: 6, Stored: kvindex.Stored{Tier: block.TierDisk, AnyTierOrder: true}})
 		r.remove(a, cut{from: 3, to: 6})
 		r.want(a, only(10))
-		if m := r.matchOf(a); m.Tier != [block.NumTiers]uint32{7, 2, 1, 0} || m.Full != 10 || m.Speculative != 10 {
+		if m := r.matchOf(a); m.Tier != [block.NumTiers]uint32{7, 2, 1, 0} || m.Full != 10 {
 			r.Errorf("%+v", m)
 		}
 		r.remove(a, cut{from: 4, to: 5, Stored: kvindex.Stored{Tier: block.TierCPU}})

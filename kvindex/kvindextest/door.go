@@ -14,14 +14,12 @@ import (
 
 // Door is all that an index shows: the methods of kvindex.Index as functions, so that a test can replace one of them.
 type Door struct {
-	Store     func(h fleet.Holder, s *kvindex.Stored)
-	Remove    func(h fleet.Holder, tier block.Tier, group int, hashes []uint64)
-	Clear     func(h fleet.Holder, tier block.Tier)
-	Forget    func(h fleet.Holder)
-	Speculate func(h fleet.Holder, keys []block.Key, until int64)
-	Doubt     func(h fleet.Holder, keys []block.Key, known int, until int64)
-	Match     func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match
-	Stats     func() kvindex.Stats // nil: not to be compared
+	Store  func(h fleet.Holder, s *kvindex.Stored)
+	Remove func(h fleet.Holder, tier block.Tier, group int, hashes []uint64)
+	Clear  func(h fleet.Holder, tier block.Tier)
+	Forget func(h fleet.Holder)
+	Match  func(keys []block.Key, dst []kvindex.Match) []kvindex.Match
+	Stats  func() kvindex.Stats // nil: not to be compared
 }
 
 // Maker makes an empty index for blocks of the hasher's size.
@@ -30,8 +28,5 @@ type Maker func(h *block.Hasher, cfg kvindex.Config) *Door
 // Kvindex makes a kvindex.Index.
 func Kvindex(h *block.Hasher, cfg kvindex.Config) *Door {
 	x := kvindex.New(h, cfg)
-	return &Door{
-		Store: x.Store, Remove: x.Remove, Clear: x.Clear, Forget: x.Forget,
-		Speculate: x.Speculate, Doubt: x.Doubt, Match: x.Match, Stats: x.Stats,
-	}
+	return &Door{Store: x.Store, Remove: x.Remove, Clear: x.Clear, Forget: x.Forget, Match: x.Match, Stats: x.Stats}
 }

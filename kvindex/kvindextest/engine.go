@@ -185,7 +185,7 @@ func (e *engine) compare(m *model, t *text, less bool) error {
 	hashes := hashesOf(t.tokens, e.size, t.scope.Salt)
 	all, _ := e.hit(hashes)
 	var got kvindex.Match
-	for _, x := range e.door.Match(t.keys, 1, nil) {
+	for _, x := range e.door.Match(t.keys, nil) {
 		if x.Holder == e.holder {
 			got = x
 		}

@@ -241,11 +241,6 @@ func (h *hostile) act(id fleet.Holder) string {
 		h.store(id, &kvindex.Stored{Tier: tier, Group: h.IntN(20), Attention: block.Attention(h.IntN(5)), Window: h.IntN(64), Hashes: h.hashes(1), Tokens: h.words(size), BlockSize: size,
 			Features: []block.Feature{{ID: string(make([]byte, h.IntN(1<<14))), Offset: h.IntN(size)}}})
 		return "one more group"
-	case 16:
-		t := &h.texts[h.IntN(len(h.texts))]
-		h.blocks = len(t.keys)
-		h.door.Speculate(fleet.Holder(h.IntN(firstHostile+hostiles)), t.keys, int64(h.IntN(4)))
-		return "a belief"
 	default:
 		if h.IntN(10) == 0 {
 			h.door.Forget(id)

@@ -18,7 +18,7 @@ type Learner interface {
 
 // ConformanceOfLearner checks an index that learns against the cases of [Conformance] that mean something to it: those
 // that only grow chains and forget holders. The others are about facts that such an index never gets: removals, copies,
-// engines' blocks of other sizes, tiers, groups, hashes, beliefs beside confirmed blocks, and what waits for a parent.
+// engines' blocks of other sizes, tiers, groups, hashes, and blocks that wait for a parent.
 func ConformanceOfLearner(t *testing.T, make func(h *block.Hasher) Learner) {
 	ran := 0
 	for _, c := range conformance {
@@ -60,11 +60,9 @@ func learning(h *block.Hasher, x Learner) *Door {
 			}
 			x.Learn(id, chain, 1)
 		},
-		Remove:    func(fleet.Holder, block.Tier, int, []uint64) {},
-		Clear:     func(fleet.Holder, block.Tier) {},
-		Forget:    x.Forget,
-		Speculate: func(fleet.Holder, []block.Key, int64) {},
-		Doubt:     func(fleet.Holder, []block.Key, int, int64) {},
-		Match:     x.Match,
+		Remove: func(fleet.Holder, block.Tier, int, []uint64) {},
+		Clear:  func(fleet.Holder, block.Tier) {},
+		Forget: x.Forget,
+		Match:  func(keys []block.Key, dst []kvindex.Match) []kvindex.Match { return x.Match(keys, 1, dst) },
 	}
 }

@@ -18,10 +18,6 @@ type op struct {
 	tier   block.Tier     // remove, clear
 	group  int            // remove
 	hashes []uint64       // remove
-	keys   []block.Key    // speculate, doubt
-	known  int            // doubt
-	until  int64          // speculate, doubt
-	now    int64          // of the matches after it
 }
 
 type opKind uint8
@@ -31,8 +27,6 @@ const (
 	opRemove
 	opClear
 	opForget
-	opSpeculate
-	opDoubt
 )
 
 func (o *op) apply(d *Door) {
@@ -45,17 +39,13 @@ func (o *op) apply(d *Door) {
 		d.Clear(o.holder, o.tier)
 	case opForget:
 		d.Forget(o.holder)
-	case opSpeculate:
-		d.Speculate(o.holder, o.keys, o.until)
-	case opDoubt:
-		d.Doubt(o.holder, o.keys, o.known, o.until)
 	}
 }
 
 // String writes an operation so that it can be read and replayed by hand.
 func (o *op) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "t=%-3d holder %d: ", o.now, o.holder)
+	fmt.Fprintf(&b, "holder %d: ", o.holder)
 	switch o.kind {
 	case opStore:
 		s := &o.stored
@@ -86,10 +76,6 @@ func (o *op) String() string {
 		fmt.Fprintf(&b, "clear %v", o.tier)
 	case opForget:
 		b.WriteString("forget")
-	case opSpeculate:
-		fmt.Fprintf(&b, "speculate %d blocks until %d", len(o.keys), o.until)
-	case opDoubt:
-		fmt.Fprintf(&b, "doubt %d blocks after %d until %d", len(o.keys), o.known, o.until)
 	}
 	return b.String()
 }
@@ -116,8 +102,7 @@ type model struct {
 	texts  []text
 	groups [][]kvindex.Stored // by holder: what announcements say of each group
 	sizes  []int              // engine block sizes that a holder uses, by holder
-	now    int64
-	tame   bool // no chaos: only what engines do
+	tame   bool               // no chaos: only what engines do
 }
 
 const (
@@ -141,7 +126,7 @@ var groupLayouts = [][]kvindex.Stored{
 }
 
 func newModel(s source) *model {
-	m := &model{source: s, now: 1}
+	m := &model{source: s}
 	size := []int{4, 1, 2, 3, 4, 8}[m.choose(6)]
 	m.hasher, _ = block.NewHasher(block.XXH3, size)
 	for i := range modelTexts {
@@ -213,10 +198,7 @@ func (m *model) hash(t *text, n int) uint64 {
 // next returns one more operation, false when the source has run dry.
 func (m *model) next() (op, bool) {
 	o := op{holder: fleet.Holder(m.choose(modelHolders))}
-	if m.one(8) {
-		m.now += int64(m.choose(5))
-	}
-	switch c := m.choose(40); {
+	switch c := m.choose(37); {
 	case c < 22:
 		o.kind = opStore
 		m.store(&o)
@@ -226,18 +208,9 @@ func (m *model) next() (op, bool) {
 	case c < 36:
 		o.kind = opClear
 		o.tier = block.Tier(m.choose(2))
-	case c < 37:
-		o.kind = opForget
 	default:
-		o.kind = opSpeculate
-		t := &m.texts[m.choose(modelTexts)]
-		o.keys = t.keys[:1+m.choose(len(t.keys))]
-		o.until = m.now + int64(m.choose(8))
-		if m.one(3) {
-			o.kind, o.known = opDoubt, m.choose(len(o.keys))
-		}
+		o.kind = opForget
 	}
-	o.now = m.now
 	return o, !m.done
 }
 

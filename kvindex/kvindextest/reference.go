@@ -14,7 +14,7 @@ func Reference(h *block.Hasher, _ kvindex.Config) *Door {
 	x := &reference{hasher: h, holders: map[fleet.Holder]*refHolder{}}
 	return &Door{
 		Store: x.store, Remove: x.remove, Clear: x.clear, Forget: x.forget,
-		Speculate: x.speculate, Doubt: x.doubt, Match: x.match, Stats: x.stats,
+		Match: x.match, Stats: x.stats,
 	}
 }
 
@@ -24,22 +24,20 @@ type reference struct {
 }
 
 type refHolder struct {
-	groups   []refGroup
-	crowded  bool
-	anyTier  bool
-	byHash   map[uint64]*refPoint
-	points   []*refPoint // also those whose hash names another point now
-	believed map[block.Key]int64
-	vague    [block.NumTiers]bool         // something may have been a copy or a report
-	broken   [block.NumTiers]bool         // something was refused
-	held     map[place]map[block.Key]bool // nil: to be computed
-	asked    map[asked]kvindex.Match      // since held changed last: most operations change one holder, and all are asked
+	groups  []refGroup
+	crowded bool
+	anyTier bool
+	byHash  map[uint64]*refPoint
+	points  []*refPoint                  // also those whose hash names another point now
+	vague   [block.NumTiers]bool         // something may have been a copy or a report
+	broken  [block.NumTiers]bool         // something was refused
+	held    map[place]map[block.Key]bool // nil: to be computed
+	asked   map[asked]kvindex.Match      // since held changed last: most operations change one holder, and all are asked
 }
 
 type asked struct {
 	first  *block.Key
 	blocks int
-	now    int64
 }
 
 type refGroup struct {
@@ -104,7 +102,7 @@ func (x *reference) chain(p *refPoint) (keys []block.Key, tail []block.Token) {
 func (x *reference) holder(id fleet.Holder) *refHolder {
 	h := x.holders[id]
 	if h == nil {
-		h = &refHolder{byHash: map[uint64]*refPoint{}, believed: map[block.Key]int64{}}
+		h = &refHolder{byHash: map[uint64]*refPoint{}}
 		x.holders[id] = h
 	}
 	return h
@@ -170,11 +168,6 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 		}
 		p.announce(at, s.BlockSize, copies)
 		parent, hasParent = hash, true
-		if len(h.believed) > 0 {
-			// What is proven, if only until the next hash contradicts it, replaces what is believed.
-			h.held = nil
-			x.compute(h)
-		}
 	}
 	h.held = nil
 	for x.resolveSome(h) {
@@ -359,7 +352,6 @@ func (x *reference) clear(id fleet.Holder, tier block.Tier) {
 		return
 	}
 	h.held = nil
-	clear(h.believed)
 	lost := h.broken[tier]
 	h.vague[tier], h.broken[tier] = false, false
 	for _, p := range h.points {
@@ -376,32 +368,6 @@ func (x *reference) clear(id fleet.Holder, tier block.Tier) {
 }
 
 func (x *reference) forget(id fleet.Holder) { delete(x.holders, id) }
-
-func (x *reference) speculate(id fleet.Holder, keys []block.Key, until int64) {
-	if len(keys) == 0 {
-		return
-	}
-	h := x.holder(id)
-	for _, k := range keys {
-		h.believed[k] = max(h.believed[k], until)
-	}
-	h.held = nil
-	x.compute(h)
-}
-
-func (x *reference) doubt(id fleet.Holder, keys []block.Key, known int, until int64) {
-	h := x.holders[id]
-	if h == nil || known >= len(keys) {
-		return
-	}
-	for _, k := range keys[known:] {
-		if h.believed[k] <= until {
-			delete(h.believed, k)
-		}
-	}
-	h.held = nil
-	x.compute(h)
-}
 
 // compute finds what a holder holds: a block of ours is held where the union of what records cover is all of it.
 func (x *reference) compute(h *refHolder) {
@@ -450,38 +416,6 @@ func (x *reference) compute(h *refHolder) {
 			h.held[at][key] = !slices.Contains(tokens, false)
 		}
 	}
-	// What is confirmed replaces what is believed.
-	for key := range h.believed {
-		if h.proven(key) {
-			delete(h.believed, key)
-		}
-	}
-}
-
-// proven reports whether all full-attention groups hold a block on one tier, or on any if the engine loads so, or any
-// group where there is none.
-func (h *refHolder) proven(key block.Key) bool {
-	if h.unprovable() {
-		return false
-	}
-	for tier := range block.Tier(block.NumTiers) {
-		all, some, fulls := true, false, 0
-		for g := range h.groups {
-			has := h.held[place{tier, g}][key]
-			for t := tier + 1; t < block.NumTiers && h.anyTier; t++ {
-				has = has || h.held[place{t, g}][key]
-			}
-			some = some || has
-			if h.groups[g].kind == block.AttentionFull {
-				fulls++
-				all = all && has
-			}
-		}
-		if fulls > 0 && all || fulls == 0 && some {
-			return true
-		}
-	}
-	return false
 }
 
 func (x *reference) stats() kvindex.Stats {

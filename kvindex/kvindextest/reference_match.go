@@ -8,20 +8,20 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-func (x *reference) match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+func (x *reference) match(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
 	for id, h := range x.holders {
 		x.compute(h)
 		m := kvindex.Match{Holder: id}
 		if len(keys) > 0 {
 			var known bool
-			question := asked{&keys[0], len(keys), now}
+			question := asked{&keys[0], len(keys)}
 			if m, known = h.asked[question]; !known {
 				m.Holder = id
-				x.measure(h, keys, now, &m)
+				x.measure(h, keys, &m)
 				h.asked[question] = m
 			}
 		}
-		if m.Blocks > 0 || m.Speculative > 0 || m.Full > 0 {
+		if m.Blocks > 0 || m.Full > 0 {
 			dst = append(dst, m)
 		}
 	}
@@ -34,16 +34,13 @@ type question struct {
 	x    *reference
 	h    *refHolder
 	keys []block.Key
-	now  int64
-	wild bool // what is believed counts
 	// rows are the keys that are held, by tier and group: looked up once, because the same ones are asked for over
 	// and over.
-	rows   [][]bool
-	belief []bool
+	rows [][]bool
 }
 
-func (x *reference) ask(h *refHolder, keys []block.Key, now int64) question {
-	q := question{x: x, h: h, keys: keys, now: now, rows: make([][]bool, block.NumTiers*len(h.groups)), belief: make([]bool, len(keys))}
+func (x *reference) ask(h *refHolder, keys []block.Key) question {
+	q := question{x: x, h: h, keys: keys, rows: make([][]bool, block.NumTiers*len(h.groups))}
 	for at, held := range h.held {
 		row := make([]bool, len(keys))
 		for i, key := range keys {
@@ -51,14 +48,11 @@ func (x *reference) ask(h *refHolder, keys []block.Key, now int64) question {
 		}
 		q.rows[int(at.tier)*len(h.groups)+at.group] = row
 	}
-	for i, key := range keys {
-		q.belief[i] = len(h.believed) > 0 && h.believed[key] > now
-	}
 	return q
 }
 
-func (x *reference) measure(h *refHolder, keys []block.Key, now int64, m *kvindex.Match) {
-	q := x.ask(h, keys, now)
+func (x *reference) measure(h *refHolder, keys []block.Key, m *kvindex.Match) {
+	q := x.ask(h, keys)
 	if slices.ContainsFunc(h.groups, func(g refGroup) bool { return g.kind == block.AttentionFull }) {
 		// The run that full attention alone would claim.
 		n, tier := 0, block.Tier(0)
@@ -87,12 +81,6 @@ func (x *reference) measure(h *refHolder, keys []block.Key, now int64, m *kvinde
 		}
 		m.Blocks = uint32(n)
 	}
-	q.wild = true
-	n := q.longest(0, 0)
-	for tier := block.Tier(1); tier < block.NumTiers && !h.anyTier; tier++ {
-		n = q.longest(n, tier)
-	}
-	m.Speculative = max(uint32(n), m.Blocks)
 }
 
 func (h *refHolder) unprovable() bool {
@@ -103,14 +91,12 @@ func (g refGroup) unprovable() bool {
 	return g.kind > block.AttentionStateSpace || g.kind == block.AttentionSlidingWindow && g.window <= 0
 }
 
-func (q *question) believed(i int) bool { return q.wild && q.belief[i] }
-
 // in reports whether a group has block i on a tier.
 func (q *question) in(i int, tier block.Tier, g int) bool {
 	if q.h.anyTier {
-		return q.best(i, g) < block.NumTiers || q.believed(i)
+		return q.best(i, g) < block.NumTiers
 	}
-	return q.on(i, tier, g) || q.believed(i)
+	return q.on(i, tier, g)
 }
 
 func (q *question) on(i int, tier block.Tier, g int) bool {
@@ -168,20 +154,9 @@ func (q *question) usable(from, n int, tier block.Tier) bool {
 		}
 		return true
 	}
-	for i := from; i < n; i++ {
-		if (len(q.h.groups) == 0 || q.h.crowded) && !q.believed(i) {
-			return false
-		}
-	}
 	for g, gr := range q.h.groups {
 		unit := max(gr.unit, 1)
 		switch {
-		case gr.unprovable():
-			for i := from; i < n; i++ {
-				if !q.believed(i) {
-					return false
-				}
-			}
 		case gr.kind == block.AttentionFull:
 			if !all(from, g) {
 				return false

@@ -16,7 +16,6 @@ type rig struct {
 	*testing.T
 	*Door
 	hasher *block.Hasher
-	now    int64
 }
 
 func newRig(t *testing.T, make Maker, size int, cfg kvindex.Config) *rig {
@@ -25,7 +24,7 @@ func newRig(t *testing.T, make Maker, size int, cfg kvindex.Config) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &rig{T: t, Door: make(h, cfg), hasher: h, now: 1}
+	return &rig{T: t, Door: make(h, cfg), hasher: h}
 }
 
 // words returns n tokens that no other seed shares.
@@ -119,12 +118,12 @@ func (r *rig) want(tokens []block.Token, want map[fleet.Holder]uint32) {
 func (r *rig) wantOf(keys []block.Key, want map[fleet.Holder]uint32) {
 	r.Helper()
 	got := map[fleet.Holder]uint32{}
-	for _, m := range r.Match(keys, r.now, nil) {
+	for _, m := range r.Match(keys, nil) {
 		sum := uint32(0)
 		for _, n := range m.Tier {
 			sum += n
 		}
-		if sum != m.Blocks || m.Speculative < m.Blocks {
+		if sum != m.Blocks {
 			r.Errorf("a match that contradicts itself: %+v", m)
 		}
 		if m.Blocks > 0 {
@@ -149,7 +148,7 @@ func only(blocks uint32) map[fleet.Holder]uint32 {
 
 // matchOf returns holder 0's match.
 func (r *rig) matchOf(tokens []block.Token) kvindex.Match {
-	for _, m := range r.Match(r.keys(tokens, block.Scope{}), r.now, nil) {
+	for _, m := range r.Match(r.keys(tokens, block.Scope{}), nil) {
 		if m.Holder == 0 {
 			return m
 		}

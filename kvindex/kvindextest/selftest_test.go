@@ -10,7 +10,7 @@ import (
 )
 
 func TestTheReferenceConforms(t *testing.T) {
-	for _, c := range concat(chainCases, copyCases, cutCases, tierCases, groupCases, beliefCases[:5]) {
+	for _, c := range concat(chainCases, copyCases, cutCases, tierCases, groupCases) {
 		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, Reference, c.size, c.config)) })
 	}
 }
@@ -19,9 +19,9 @@ func TestTheReferenceConforms(t *testing.T) {
 var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	"a hole is jumped over": func(_ *block.Hasher, d *Door) Door {
 		m := *d
-		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+		m.Match = func(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
 			for i := 0; i < len(keys); i++ {
-				for _, one := range d.Match(keys[i:i+1], now, nil) {
+				for _, one := range d.Match(keys[i:i+1], nil) {
 					dst = credit(dst, one.Holder, one.Blocks, false)
 				}
 			}
@@ -31,9 +31,9 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	},
 	"the deepest block stands for all before it": func(_ *block.Hasher, d *Door) Door {
 		m := *d
-		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
+		m.Match = func(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
 			for i := range keys {
-				for _, one := range d.Match(keys[i:i+1], now, nil) {
+				for _, one := range d.Match(keys[i:i+1], nil) {
 					if one.Blocks > 0 {
 						dst = credit(dst, one.Holder, uint32(i+1), true)
 					}
@@ -52,11 +52,11 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 			d.Remove(h, tier, group, hashes)
 			alone.Remove(h, tier, group, hashes)
 		}
-		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
-			dst = d.Match(keys, now, dst)
+		m.Match = func(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
+			dst = d.Match(keys, dst)
 			for i := len(keys) - 1; i > 0; i-- {
-				if n := len(alone.Match(keys[i:i+1], now, nil)); n > 0 && n == len(d.Match(keys[:1], now, nil)) {
-					for _, one := range d.Match(keys[:1], now, nil) {
+				if n := len(alone.Match(keys[i:i+1], nil)); n > 0 && n == len(d.Match(keys[:1], nil)) {
+					for _, one := range d.Match(keys[:1], nil) {
 						dst = credit(dst, one.Holder, uint32(i+1), true)
 					}
 					break
@@ -162,8 +162,8 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	},
 	"windows are taken for full attention": func(_ *block.Hasher, d *Door) Door {
 		m := *d
-		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
-			dst = d.Match(keys, now, dst)
+		m.Match = func(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
+			dst = d.Match(keys, dst)
 			for i := range dst {
 				dst[i].Blocks = max(dst[i].Blocks, dst[i].Full)
 			}
@@ -175,22 +175,6 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		m := *d
 		m.Store = func(h fleet.Holder, s *kvindex.Stored) { c := *s; c.Tier = 0; d.Store(h, &c) }
 		m.Remove = func(h fleet.Holder, _ block.Tier, group int, hashes []uint64) { d.Remove(h, 0, group, hashes) }
-		return m
-	},
-	"beliefs never expire": func(_ *block.Hasher, d *Door) Door {
-		m := *d
-		m.Match = func(keys []block.Key, _ int64, dst []kvindex.Match) []kvindex.Match { return d.Match(keys, 0, dst) }
-		return m
-	},
-	"beliefs count as confirmed": func(_ *block.Hasher, d *Door) Door {
-		m := *d
-		m.Match = func(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
-			dst = d.Match(keys, now, dst)
-			for i := range dst {
-				dst[i].Blocks = dst[i].Speculative
-			}
-			return dst
-		}
 		return m
 	},
 }
@@ -222,7 +206,7 @@ func TestBrokenIndexesFailTheModel(t *testing.T) {
 			if err == nil {
 				t.Fatal("it passes")
 			}
-			if n := strings.Count(err.Error(), "\n  t="); n > 12 {
+			if n := strings.Count(err.Error(), "\n  holder "); n > 12 {
 				t.Errorf("the history was not shrunk:\n%v", err)
 			}
 		})
