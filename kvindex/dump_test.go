@@ -91,22 +91,22 @@ func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 	}
 }
 
-func TestKeysAreDumpedWithTheirHolesAndCopies(t *testing.T) {
+func TestHolesAndCopiesAreDumped(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
-	keys := h.Append(nil, h.Root(block.Scope{}), 0, seq(0, 640), nil)
-	x.StoreKeys(0, block.TierGPU, 0, 0, false, keys)
-	x.StoreKeys(0, block.TierGPU, 0, keys[4], true, keys[5:10])
-	x.RemoveKeys(0, block.TierGPU, 0, keys[20:22])
+	c := newChain(seq(0, 640))
+	c.learn(x, 0)
+	c.store(x, 0, block.TierGPU, 5, 10)
+	x.Remove(0, block.TierGPU, 0, asHashes(c.keys[20:22]))
 	warm(t, x, y, 0)
 	for _, z := range []*kvindex.Index{x, y} {
-		z.RemoveKeys(0, block.TierGPU, 0, keys[5:12])
-		z.StoreKeys(0, block.TierGPU, 0, keys[9], true, keys[10:12])
-		if m := z.Match(keys, nil); len(m) != 1 || m[0].Blocks != 20 {
+		z.Remove(0, block.TierGPU, 0, asHashes(c.keys[5:12]))
+		c.store(z, 0, block.TierGPU, 10, 12)
+		if m := z.Match(c.keys, nil); len(m) != 1 || m[0].Blocks != 20 {
 			t.Errorf("%+v", m)
 		}
-		z.StoreKeys(0, block.TierGPU, 0, keys[19], true, keys[20:22])
-		if m := z.Match(keys, nil); len(m) != 1 || m[0].Blocks != 40 {
+		c.store(z, 0, block.TierGPU, 20, 22)
+		if m := z.Match(c.keys, nil); len(m) != 1 || m[0].Blocks != 40 {
 			t.Errorf("%+v", m)
 		}
 	}

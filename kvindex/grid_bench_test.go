@@ -33,7 +33,7 @@ const gridPrompt = 6250 // blocks: 100,000 tokens
 // grid is an index of long prompts, some of which many holders have.
 type grid struct {
 	x       *kvindex.Index
-	prompts [][]block.Key // those that many have
+	prompts []chain // those that many have
 }
 
 // newGrid lets sharing of all holders have each of some prompts, and one holder each of the rest.
@@ -47,17 +47,14 @@ func newGrid(b *testing.B, holders, sharing int) *grid {
 	r := rand.New(rand.NewPCG(1, 2))
 	asked := max(8, min(64, 8000/sharing))
 	for n := 0; n < gridBlocks(b); n += gridPrompt {
-		prompt := make([]block.Key, gridPrompt)
-		for i := range prompt {
-			prompt[i] = block.Key(r.Uint64())
-		}
+		prompt := randomChain(r, gridPrompt)
 		first, copies := r.IntN(holders), 1
 		if len(g.prompts) < asked {
 			g.prompts = append(g.prompts, prompt)
 			copies = sharing
 		}
 		for k := range copies {
-			g.x.StoreKeys(fleet.Holder((first+k)%holders), block.TierGPU, 0, 0, false, prompt)
+			prompt.learn(g.x, fleet.Holder((first+k)%holders))
 		}
 	}
 	return g
@@ -78,8 +75,8 @@ func BenchmarkMatchGrid(b *testing.B) {
 	b.Run("none", func(b *testing.B) {
 		g := newGrid(b, 8, 1)
 		for _, prompt := range g.prompts {
-			for i := range prompt {
-				prompt[i] ^= 1 << 40
+			for i := range prompt.keys {
+				prompt.keys[i] ^= 1 << 40
 			}
 		}
 		for _, n := range []int{64, 512, gridPrompt} {
@@ -93,7 +90,7 @@ func (g *grid) measure(b *testing.B, n, want int, part bool) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var requests [][]block.Key
 	for range 256 {
-		keys := slices.Clone(g.prompts[r.IntN(len(g.prompts))][:n])
+		keys := slices.Clone(g.prompts[r.IntN(len(g.prompts))].keys[:n])
 		if part {
 			for i := 1 + r.IntN(n-1); i < n; i++ {
 				keys[i] ^= 1 << 40
@@ -153,23 +150,19 @@ func BenchmarkLimit(b *testing.B) {
 	}
 }
 
-// BenchmarkForgetKeys forgets one of eight holders, each of which has an eighth of the blocks and all of a common
+// BenchmarkForgetShared forgets one of eight holders, each of which has an eighth of the blocks and all of a common
 // prefix.
-func BenchmarkForgetKeys(b *testing.B) {
+func BenchmarkForgetShared(b *testing.B) {
 	g := newGrid(b, 8, 8)
 	r := rand.New(rand.NewPCG(1, 2))
-	var mine [][]block.Key
+	var mine []chain
 	for range gridBlocks(b) / 8 / 512 {
-		prompt := make([]block.Key, 512)
-		for i := range prompt {
-			prompt[i] = block.Key(r.Uint64())
-		}
-		mine = append(mine, prompt)
+		mine = append(mine, randomChain(r, 512))
 	}
 	for b.Loop() {
 		b.StopTimer()
 		for _, prompt := range mine {
-			g.x.StoreKeys(9, block.TierGPU, 0, 0, false, prompt)
+			prompt.learn(g.x, 9)
 		}
 		b.StartTimer()
 		g.x.Forget(9)
@@ -181,44 +174,35 @@ func BenchmarkForgetKeys(b *testing.B) {
 func BenchmarkMatchBeside(b *testing.B) {
 	r := rand.New(rand.NewPCG(7, 8))
 	blocks := gridBlocks(b)
-	chain := func() []block.Key {
-		keys := make([]block.Key, 512)
-		for i := range keys {
-			keys[i] = block.Key(r.Uint64())
-		}
-		return keys
-	}
 	for _, c := range []struct {
 		name  string
 		bytes int64
-		turn  func(x *kvindex.Index, mine [][]block.Key)
+		turn  func(x *kvindex.Index, mine []chain)
 	}{
 		{"nothing", 64 << 30, nil},
-		{"forgetting", 64 << 30, func(x *kvindex.Index, mine [][]block.Key) {
-			for _, keys := range mine {
-				x.StoreKeys(9, block.TierGPU, 0, 0, false, keys)
+		{"forgetting", 64 << 30, func(x *kvindex.Index, mine []chain) {
+			for _, prompt := range mine {
+				prompt.learn(x, 9)
 			}
 			x.Forget(9)
 		}},
-		{"evicting", int64(blocks) * 24, func(x *kvindex.Index, mine [][]block.Key) {
-			for _, keys := range mine {
-				for i := range keys {
-					keys[i] += 0x9e3779b97f4a7c15
-				}
-				x.StoreKeys(9, block.TierGPU, 0, 0, false, keys)
+		{"evicting", int64(blocks) * 24, func(x *kvindex.Index, mine []chain) {
+			for _, prompt := range mine {
+				prompt.tokens[0]++
+				newChain(prompt.tokens).learn(x, 9)
 			}
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			h, _ := block.NewHasher(block.XXH3, 16)
 			x := kvindex.New(h, kvindex.Config{Bytes: c.bytes})
-			var asked, mine [][]block.Key
+			var asked, mine []chain
 			for n := 0; n < blocks*7/8; n += 512 {
-				asked = append(asked, chain())
-				x.StoreKeys(fleet.Holder(n/512%8), block.TierGPU, 0, 0, false, asked[len(asked)-1])
+				asked = append(asked, randomChain(r, 512))
+				asked[len(asked)-1].learn(x, fleet.Holder(n/512%8))
 			}
 			for n := 0; n < blocks/8; n += 512 {
-				mine = append(mine, chain())
+				mine = append(mine, randomChain(r, 512))
 			}
 			var done atomic.Bool
 			var writer sync.WaitGroup
@@ -231,7 +215,7 @@ func BenchmarkMatchBeside(b *testing.B) {
 			times := make([]time.Duration, 0, 1<<18)
 			for b.Loop() {
 				start := time.Now()
-				dst = x.Match(asked[r.IntN(len(asked))], dst[:0])
+				dst = x.Match(asked[r.IntN(len(asked))].keys, dst[:0])
 				if took := time.Since(start); len(times) < cap(times) {
 					times = append(times, took)
 				}

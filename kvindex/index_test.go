@@ -164,26 +164,23 @@ func (c *contest) write(w fleet.Holder, turns int, random *rand.Rand) {
 			case w < 4:
 				churn(c.index, w, c.prompts[i], i, mixed, random)
 			default:
-				c.churnKeys(w, i, random)
+				c.churnChain(w, i, random)
 			}
 		}
 	}
 }
 
-// churnKeys stores or removes a stretch of a text by keys.
-func (c *contest) churnKeys(w fleet.Holder, i int, random *rand.Rand) {
+// churnChain stores or removes a stretch of a text whose keys are the hashes.
+func (c *contest) churnChain(w fleet.Holder, i int, random *rand.Rand) {
 	from := random.IntN(contestBlocks)
-	keys := slices.Clone(c.keys[i][from : from+1+random.IntN(contestBlocks-from)])
+	to := from + 1 + random.IntN(contestBlocks-from)
 	if random.IntN(2) == 0 {
-		slices.Reverse(keys)
-		c.index.RemoveKeys(w, block.TierGPU, 0, keys)
+		gone := asHashes(c.keys[i][from:to])
+		slices.Reverse(gone)
+		c.index.Remove(w, block.TierGPU, 0, gone)
 		return
 	}
-	parent := block.Key(0)
-	if from > 0 {
-		parent = c.keys[i][from-1]
-	}
-	c.index.StoreKeys(w, block.TierGPU, 0, parent, from > 0, keys)
+	chain{c.prompts[i], c.keys[i]}.store(c.index, w, block.TierGPU, from, to)
 }
 
 var mixed = []int{16, 16, 8, 48}

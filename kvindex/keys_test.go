@@ -16,9 +16,9 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestKeysThatAreHashesMatchAsANaiveMap stores, removes and forgets random stretches of chains that part and part
+// TestRandomStretchesMatchAsANaiveMap stores, removes and forgets random stretches of chains that part and part
 // again, parents removed before children and children stored before parents, and compares every answer with a map.
-func TestKeysThatAreHashesMatchAsANaiveMap(t *testing.T) {
+func TestRandomStretchesMatchAsANaiveMap(t *testing.T) {
 	rounds := uint64(300)
 	if testing.Short() {
 		rounds = 50
@@ -70,43 +70,36 @@ func keyedRound(t *testing.T, seed uint64) {
 	}
 	holders := []int{1, 3, 8, 80}[r.IntN(4)]
 	length := []int{5, 12, 40, 200}[r.IntN(4)]
-	var chains [][]block.Key
+	var chains []chain
 	for i := range 6 {
-		var c []block.Key
+		tokens := random(r, 16*length)
 		if i > 0 {
-			c = slices.Clone(chains[r.IntN(i)][:r.IntN(length)])
+			copy(tokens, chains[r.IntN(i)].tokens[:16*r.IntN(length)])
 		}
-		for len(c) < length {
-			c = append(c, block.Key(r.Uint64()))
-		}
-		chains = append(chains, c)
+		chains = append(chains, newChain(tokens))
 	}
 	tidy := r.IntN(2) == 0 // from the roots, from the tails
 	for step := range 200 {
 		id := fleet.Holder(r.IntN(holders))
 		c := chains[r.IntN(len(chains))]
-		from := r.IntN(len(c))
-		to := from + 1 + r.IntN(len(c)-from)
+		from := r.IntN(length)
+		to := from + 1 + r.IntN(length-from)
 		if tidy {
 			from = 0
 		}
 		tier := block.Tier(r.IntN(4) / 3)
 		switch op := r.IntN(20); {
 		case op < 11:
-			parent := block.Key(0)
-			if from > 0 {
-				parent = c[from-1]
-			}
-			x.StoreKeys(id, tier, 0, parent, from > 0, c[from:to])
-			for _, k := range c[from:to] {
+			c.store(x, id, tier, from, to)
+			for _, k := range c.keys[from:to] {
 				n := m.have[id][k]
 				n[tier]++
 				m.have[id][k] = n
 			}
 		case op < 19:
-			gone := slices.Clone(c[from:to])
+			gone := slices.Clone(c.keys[from:to])
 			if tidy {
-				gone = slices.Clone(c[to-1:])
+				gone = slices.Clone(c.keys[to-1:])
 			}
 			if tidy || r.IntN(2) == 0 {
 				slices.Reverse(gone)
@@ -114,7 +107,7 @@ func keyedRound(t *testing.T, seed uint64) {
 			if r.IntN(10) == 0 {
 				r.Shuffle(len(gone), func(i, j int) { gone[i], gone[j] = gone[j], gone[i] })
 			}
-			x.RemoveKeys(id, tier, 0, gone)
+			x.Remove(id, tier, 0, asHashes(gone))
 			for _, k := range gone {
 				n := m.have[id][k]
 				n[tier] = max(0, n[tier]-1)
@@ -131,7 +124,7 @@ func keyedRound(t *testing.T, seed uint64) {
 			clear(m.have[id])
 		}
 		for i, c := range chains {
-			keys := c[:1+r.IntN(len(c))]
+			keys := c.keys[:1+r.IntN(length)]
 			got, want := x.Match(keys, nil), m.match(keys)
 			slices.SortFunc(got, func(a, b kvindex.Match) int { return cmp.Compare(a.Holder, b.Holder) })
 			if !slices.Equal(got, want) {
@@ -147,9 +140,9 @@ func keyedRound(t *testing.T, seed uint64) {
 	}
 }
 
-// TestReadersOfKeysRunBesideWriters lets writers extend, part, shrink and forget chains that begin alike, while readers
+// TestReadersRunBesideWritersOfOneSize lets writers extend, part, shrink and forget chains that begin alike, while readers
 // match. A holder that stands still must be seen whole in every answer, and nobody with more than there ever was.
-func TestReadersOfKeysRunBesideWriters(t *testing.T) {
+func TestReadersRunBesideWritersOfOneSize(t *testing.T) {
 	turns := 20_000
 	if testenv.Race() || testing.Short() {
 		turns /= 5
@@ -157,22 +150,19 @@ func TestReadersOfKeysRunBesideWriters(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
 	random := rand.New(rand.NewPCG(3, 3))
-	var chains [][]block.Key
+	var chains []chain
 	for i := range 12 {
-		var c []block.Key
+		tokens := seq(100_000*i, 1600)
 		if i > 0 {
-			c = slices.Clone(chains[random.IntN(i)][:20+random.IntN(60)])
+			copy(tokens, chains[random.IntN(i)].tokens[:16*(20+random.IntN(60))])
 		}
-		for len(c) < 100 {
-			c = append(c, block.Key(random.Uint64()))
-		}
-		chains = append(chains, c)
+		chains = append(chains, newChain(tokens))
 	}
 	const still = 5
-	x.StoreKeys(still, block.TierGPU, 0, 0, false, chains[0])
+	chains[0].learn(x, still)
 	shared := make([]uint32, len(chains)) // leading blocks of each chain that the first has too
 	for i, c := range chains {
-		for int(shared[i]) < len(c) && c[shared[i]] == chains[0][shared[i]] {
+		for shared[i] < 100 && c.keys[shared[i]] == chains[0].keys[shared[i]] {
 			shared[i]++
 		}
 	}
@@ -184,7 +174,7 @@ func TestReadersOfKeysRunBesideWriters(t *testing.T) {
 			var dst []kvindex.Match
 			for !done.Load() {
 				i := random.IntN(len(chains))
-				dst = x.Match(chains[i], dst[:0])
+				dst = x.Match(chains[i].keys, dst[:0])
 				seen := uint32(0)
 				for _, m := range dst {
 					if m.Holder == still {
@@ -214,18 +204,14 @@ func TestReadersOfKeysRunBesideWriters(t *testing.T) {
 					x.Forget(w)
 					clear(held)
 				case n > held[i]:
-					parent := block.Key(0)
-					if held[i] > 0 {
-						parent = chains[i][held[i]-1]
-					}
-					x.StoreKeys(w, block.TierGPU, 0, parent, held[i] > 0, chains[i][held[i]:n])
+					chains[i].store(x, w, block.TierGPU, held[i], n)
 					held[i] = n
 				default:
-					gone := slices.Clone(chains[i][n:held[i]])
+					gone := slices.Clone(chains[i].keys[n:held[i]])
 					if random.IntN(4) > 0 {
 						slices.Reverse(gone)
 					}
-					x.RemoveKeys(w, block.TierGPU, 0, gone)
+					x.Remove(w, block.TierGPU, 0, asHashes(gone))
 					held[i] = n
 				}
 			}

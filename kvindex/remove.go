@@ -10,10 +10,6 @@ import (
 // Remove records that a holder dropped one copy of each block from a tier and group. Hashes that are not known are
 // ignored.
 func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uint64) {
-	x.remove(id, tier, group, len(hashes), func(i int) uint64 { return hashes[i] })
-}
-
-func (x *Index) remove(id fleet.Holder, tier block.Tier, group, n int, hash func(i int) uint64) {
 	x.lock()
 	defer x.unlock()
 	h := x.holder(id)
@@ -22,25 +18,26 @@ func (x *Index) remove(id fleet.Holder, tier block.Tier, group, n int, hash func
 	}
 	g := h.find(group)
 	if g < 0 {
-		x.unknownRemoved(h, n)
+		x.unknownRemoved(h, len(hashes))
 		return
 	}
-	for from := 0; from < n; {
-		to := min(n, from+x.stretch(0))
-		x.roomToSplit(to - from)
-		for from < to {
-			from += x.removeSome(h, tier, uint8(g), from, to, hash)
+	for len(hashes) > 0 {
+		some := hashes[:min(len(hashes), x.stretch(0))]
+		hashes = hashes[len(some):]
+		x.roomToSplit(len(some))
+		for len(some) > 0 {
+			some = some[x.removeSome(h, tier, uint8(g), some):]
 		}
-		if from < n && !x.yield(h) {
+		if len(hashes) > 0 && !x.yield(h) {
 			return
 		}
 	}
 }
 
-// removeSome takes one copy of some blocks, from the i-th to the one before to at most, and returns of how many.
-func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, i, to int, hash func(i int) uint64) int {
+// removeSome takes one copy of the first of some blocks, or of several, and returns of how many.
+func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uint64) int {
 	b, bit := &x.blocks, placeBit(tier, group)
-	p, at := x.refer(h, hash(i))
+	p, at := x.refer(h, hashes[0])
 	if at == 0 {
 		r := -1
 		if p != nil {
@@ -71,9 +68,9 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, i, to int, h
 	n := 1
 	if st.named&copied == 0 {
 		start, _ := b.segmentAt(at)
-		most := min(to-i, int(at.offset()-start)+1)
+		most := min(len(hashes), int(at.offset()-start)+1)
 		seconds := b.strands.At(at.strand()).run.Seconds()[:at.offset()+1]
-		for n < most && seconds[int(at.offset())-n] == hash(i+n)^b.veil && (len(h.byHash) == 0 || h.byHash[hash(i+n)] == nil) {
+		for n < most && seconds[int(at.offset())-n] == hashes[n]^b.veil && (len(h.byHash) == 0 || h.byHash[hashes[n]] == nil) {
 			n++
 		}
 		n = b.childless(h, at, n)

@@ -1,16 +1,11 @@
 package kvindex
 
-import (
-	"cmp"
-)
-
 // need is an upper bound of what an operation stores.
 type need struct {
 	hashes int // engine blocks
 	tokens int
 	size   int   // of one engine block
 	bytes  int64 // of multimodal items
-	keyed  bool  // nothing but blocks of ours, and no exceptions
 }
 
 // bytes returns what the index has allocated.
@@ -24,9 +19,6 @@ const holderBytes = 768
 // growth returns an upper bound of the bytes that the index allocates for the need. size is the tokens of a block.
 func (x *Index) growth(n need, size int) int64 {
 	b := &x.blocks
-	if n.keyed {
-		return b.growth(n.hashes) + b.log.Growth(n.hashes, 2)
-	}
 	blocks, each := max(n.tokens, n.hashes*n.size)/size+1, int64(pointBytes+16+copyBytes+96)
 	runs := 2
 	if n.size != size {
@@ -48,20 +40,15 @@ func (x *Index) alone(n need) int64 {
 // slackStretches is for how many of the longest stretches room is measured at a time, where there is much room.
 const slackStretches = 8
 
-// stretches returns the need of so many of the longest stretches, for engine blocks of n's size. Slack for engine
-// blocks is slack for keys besides: what a router believes and what engines announce come in turn.
+// stretches returns the need of so many of the longest stretches, for engine blocks of n's size.
 func (x *Index) stretches(many int, n need) need {
-	size := n.size
-	if n.keyed {
-		size = cmp.Or(x.slack.size, int(x.size))
-	}
-	hashes := many * x.stretch(size)
-	return need{hashes: hashes, tokens: hashes * max(size, 2*int(x.size)), size: size, bytes: 32 * int64(hashes)}
+	hashes := many * x.stretch(n.size)
+	return need{hashes: hashes, tokens: hashes * max(n.size, 2*int(x.size)), size: n.size, bytes: 32 * int64(hashes)}
 }
 
 // within reports whether room for another need is room for n.
 func (n need) within(other *need) bool {
-	return n.hashes <= other.hashes && n.tokens <= other.tokens && n.bytes <= other.bytes && (n.keyed || n.size == other.size)
+	return n.hashes <= other.hashes && n.tokens <= other.tokens && n.bytes <= other.bytes && n.size == other.size
 }
 
 // roomy reports whether the need fits in the budget as things are. Measuring costs microseconds, so that room is

@@ -53,14 +53,6 @@ var floods = map[string]func(f *flooder) (blocks int){
 		f.x.Store(flooding, &s)
 		return 100
 	},
-	"keys": func(f *flooder) int {
-		keys := make([]block.Key, 100)
-		for i := range keys {
-			keys[i] = block.Key(f.source.Uint64())
-		}
-		f.x.StoreKeys(flooding, block.TierGPU, 0, 0, false, keys)
-		return 100
-	},
 	"branches": func(f *flooder) int {
 		if f.parent == 0 {
 			f.parent = f.store(1, 16, 0)
@@ -88,7 +80,7 @@ func skipRaced(t *testing.T) {
 func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
 	skipRaced(t)
 	if n := floodBlocks(); n > 0 {
-		for _, kind := range []string{"prompts", "one chain", "keys"} {
+		for _, kind := range []string{"prompts", "one chain"} {
 			t.Run(kind, func(t *testing.T) { floodOthers(t, floods[kind], 64<<20, n) })
 		}
 		return

@@ -3,30 +3,13 @@ package kvindex
 import (
 	"cmp"
 	"slices"
-	"unsafe"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
 
 // Store records that a holder announced blocks. The index keeps nothing of s.
-func (x *Index) Store(id fleet.Holder, s *Stored) { x.store(id, s, nil) }
-
-// StoreKeys records that a holder has new copies of the blocks keys, a run of one chain. The keys serve as the engine
-// hashes, also for [Index.Remove]. parent is the key of the block before the first; hasParent false: the run begins the
-// chain. A block that is there already has one copy more, as with OriginNew. Blocks of an unknown parent wait for it.
-// The group has full attention.
-func (x *Index) StoreKeys(id fleet.Holder, tier block.Tier, group int, parent block.Key, hasParent bool, keys []block.Key) {
-	x.store(id, &Stored{Tier: tier, Group: group, Parent: uint64(parent), HasParent: hasParent, Origin: OriginNew}, keys)
-}
-
-// RemoveKeys is [Index.Remove] of blocks that [Index.StoreKeys] stored.
-func (x *Index) RemoveKeys(id fleet.Holder, tier block.Tier, group int, keys []block.Key) {
-	x.remove(id, tier, group, len(keys), func(i int) uint64 { return uint64(keys[i]) })
-}
-
-// store is Store of s, or of blocks whose keys are known: then they are their hashes, too.
-func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
+func (x *Index) Store(id fleet.Holder, s *Stored) {
 	x.lock()
 	defer x.unlock()
 	h := x.meet(id)
@@ -39,10 +22,6 @@ func (x *Index) store(id fleet.Holder, s *Stored, keys []block.Key) {
 	}
 	x.pass()
 	a := announcement{Stored: s, holder: h, aligned: s.aligned(), features: inOrder(s.Features)}
-	if keys != nil {
-		a.keys, a.aligned, s.BlockSize = keys, true, int(x.size)
-		s.Hashes = unsafe.Slice((*uint64)(unsafe.SliceData(keys)), len(keys))
-	}
 	if a.impossible() {
 		x.refuse(h, 1<<s.Tier)
 		return
@@ -114,8 +93,7 @@ type announcement struct {
 	*Stored
 	holder   *holder
 	group    uint8
-	aligned  bool        // the tokens show the position of each hash
-	keys     []block.Key // of the blocks, where they are known
+	aligned  bool // the tokens show the position of each hash
 	root     block.Key
 	copies   bool // a block that is there already has one copy more
 	from, to int  // the stretch of hashes to apply
@@ -224,12 +202,7 @@ func (x *Index) applyRun(a *announcement, i int, l *line) (done int) {
 	if n <= 0 {
 		return 0
 	}
-	var keys []block.Key
-	if a.keys != nil {
-		keys = a.keys[i : i+n]
-	} else {
-		keys = x.next(l, a.Tokens[i*size:(i+n)*size], absolute(a.within(i, i+n), int(l.end)-i*size)).keys
-	}
+	keys := x.next(l, a.Tokens[i*size:(i+n)*size], absolute(a.within(i, i+n), int(l.end)-i*size)).keys
 	hashes, bit := a.Hashes[i:i+n], placeBit(a.Tier, a.group)
 	for done < n {
 		if done += x.placeKeys(h, l, hashes[done:], keys[done:], bit, a.copies); done == n {
@@ -375,13 +348,7 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 		if p == nil {
 			p = x.add(h, hash)
 		}
-		w := waiting{parent: parent, hasParent: hasParent}
-		if a.keys != nil {
-			w.key = a.keys[i]
-		} else {
-			w.tokens, w.features = a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], x.relative(a, i)
-		}
-		x.wait(h, p, &w)
+		x.wait(h, p, &waiting{parent, hasParent, a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize], x.relative(a, i)})
 	case placed && !(resolved && a.RootUnknown):
 		if p, at, ok = x.place(a, i, &l, p, at, &r); !ok {
 			return l, false, false
@@ -404,12 +371,7 @@ func (x *Index) place(a *announcement, i int, l *line, p *point, at spot, r *rec
 	if int(l.end)+a.BlockSize > MaxChain {
 		return nil, 0, false
 	}
-	var s step
-	if a.keys != nil {
-		s = x.stepTo(l, a.keys[i])
-	} else {
-		s = x.next(l, a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], absolute(x.relative(a, i), int(l.end)))
-	}
+	s := x.next(l, a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], absolute(x.relative(a, i), int(l.end)))
 	if at != 0 || p != nil && p.end != 0 {
 		if x.agrees(p, at, l, &s) {
 			return p, at, true
@@ -427,12 +389,6 @@ func (x *Index) place(a *announcement, i int, l *line, p *point, at spot, r *rec
 	}
 	x.resolve(h, p, l, &s)
 	return p, 0, true
-}
-
-// stepTo returns the step to the block of a key that was not computed from tokens.
-func (x *Index) stepTo(l *line, key block.Key) step {
-	x.scratch.keys = append(x.scratch.keys[:0], key)
-	return step{keys: x.scratch.keys, end: l.end + x.size}
 }
 
 // announce notes a record of what a hash means. It returns the point if it is one by now; false when there is no room

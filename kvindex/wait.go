@@ -12,11 +12,10 @@ type waiting struct {
 	hasParent bool   // false: only the point's own hash is known
 	tokens    []block.Token
 	features  []block.Feature // at positions relative to the point's first token
-	key       block.Key       // of the block, if it was announced without tokens
 }
 
 func (w *waiting) bytes() int64 {
-	n := int64(80 + 4*len(w.tokens))
+	n := int64(72 + 4*len(w.tokens))
 	for i := range w.features {
 		n += featureBytes + int64(len(w.features[i].ID))
 	}
@@ -145,17 +144,12 @@ func (x *Index) wake(h *holder) {
 			continue
 		}
 		w := p.wait
-		if int(l.end)+max(len(w.tokens), int(x.size)) > MaxChain {
+		if int(l.end)+len(w.tokens) > MaxChain {
 			x.dropWaiting(h, p)
 			continue
 		}
-		var s step
-		if w.tokens == nil {
-			s = x.stepTo(&l, w.key)
-		} else {
-			s = x.next(&l, w.tokens, absolute(w.features, int(l.end)))
-		}
-		if l.point != nil || w.tokens != nil && len(w.tokens) != int(x.size) || !x.settle(h, p, &l, s.keys[0]) {
+		s := x.next(&l, w.tokens, absolute(w.features, int(l.end)))
+		if l.point != nil || len(w.tokens) != int(x.size) || !x.settle(h, p, &l, s.keys[0]) {
 			x.resolve(h, p, &l, &s)
 		}
 	}
