@@ -4,7 +4,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/warmpath/warmpath/bench/internal/feed"
 	"github.com/warmpath/warmpath/bench/internal/machine"
 )
 
@@ -12,7 +11,7 @@ func TestMeasureLooksUpTheStoredChains(t *testing.T) {
 	if _, err := machine.ResidentBytes(); err != nil {
 		t.Skipf("skipped: %v", err)
 	}
-	r, err := measure(feed.Handles, 5, 20_000)
+	r, err := measure(5, 20_000)
 	if err != nil {
 		t.Fatal(err)
 	}

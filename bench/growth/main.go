@@ -45,7 +45,6 @@ const (
 
 // result is one size of index.
 type result struct {
-	Mode          string  `json:"mode"`
 	Holders       int     `json:"holders"`
 	Memberships   int64   `json:"memberships"`
 	Distinct      int64   `json:"distinct_blocks"`
@@ -63,18 +62,13 @@ func run(args []string) error {
 	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
 	blocks := flags.String("blocks", "1000000,10000000", "numbers of (holder, block) pairs, at 8 holders")
 	holders := flags.String("holders", "8,64,512,4096", "numbers of holders, at 2 M pairs")
-	mode := flags.String("mode", "keys", "keys or handles")
 	point := flags.String("point", "", "HOLDERS,PAIRS: measure one size and print it as JSON (each size is a process of its own)")
 	dir := flags.String("dir", "", "folder for growth.json, growth-blocks.svg, growth-bytes.svg and growth-holders.svg")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	m, err := feed.Parse(*mode)
-	if err != nil {
-		return err
-	}
 	if *point != "" {
-		return measurePoint(m, *point)
+		return measurePoint(*point)
 	}
 	sizes, err := numbers(*blocks)
 	if err != nil {
@@ -88,14 +82,14 @@ func run(args []string) error {
 	fmt.Println(facts)
 	var byBlocks, byHolders []result
 	for _, n := range sizes {
-		r, err := inProcess(m, 8, n)
+		r, err := inProcess(8, n)
 		if err != nil {
 			return err
 		}
 		byBlocks = append(byBlocks, r)
 	}
 	for _, n := range fleets {
-		r, err := inProcess(m, n, 2_000_000)
+		r, err := inProcess(n, 2_000_000)
 		if err != nil {
 			return err
 		}
@@ -108,13 +102,13 @@ func run(args []string) error {
 }
 
 // inProcess measures in a new process, so that the memory of one size does not affect another.
-func inProcess(m feed.Mode, holders, pairs int) (result, error) {
+func inProcess(holders, pairs int) (result, error) {
 	var r result
 	self, err := os.Executable()
 	if err != nil {
 		return r, err
 	}
-	cmd := exec.Command(self, "-mode", m.String(), "-point", fmt.Sprintf("%d,%d", holders, pairs))
+	cmd := exec.Command(self, "-point", fmt.Sprintf("%d,%d", holders, pairs))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -123,13 +117,13 @@ func inProcess(m feed.Mode, holders, pairs int) (result, error) {
 	if err := json.Unmarshal(out, &r); err != nil {
 		return r, fmt.Errorf("measure %d pairs on %d holders: %w", pairs, holders, err)
 	}
-	fmt.Printf("growth %s holders=%d memberships=%d: match p50=%d p99=%d max=%d, miss p50=%d ns | resident %.1f B a membership, index counts %.1f | stored %.2f M blocks/s\n",
-		r.Mode, holders, r.Memberships, r.MatchP50, r.MatchP99, r.MatchMax, r.MissP50, r.BytesPerPair,
+	fmt.Printf("growth holders=%d memberships=%d: match p50=%d p99=%d max=%d, miss p50=%d ns | resident %.1f B a membership, index counts %.1f | stored %.2f M blocks/s\n",
+		holders, r.Memberships, r.MatchP50, r.MatchP99, r.MatchMax, r.MissP50, r.BytesPerPair,
 		float64(r.IndexBytes)/float64(r.Memberships), r.StoreRate)
 	return r, nil
 }
 
-func measurePoint(m feed.Mode, point string) error {
+func measurePoint(point string) error {
 	n, err := numbers(point)
 	if err != nil {
 		return err
@@ -137,7 +131,7 @@ func measurePoint(m feed.Mode, point string) error {
 	if len(n) != 2 || n[0] > trace.MaxWorkers {
 		return fmt.Errorf("-point %s: give HOLDERS,PAIRS with at most %d holders", point, trace.MaxWorkers)
 	}
-	r, err := measure(m, n[0], n[1])
+	r, err := measure(n[0], n[1])
 	if err != nil {
 		return err
 	}
@@ -176,14 +170,14 @@ func chain(r *trace.Record, c uint64, from, to int) {
 }
 
 // measure builds an index of the given size, and measures lookups and memory.
-func measure(m feed.Mode, holders, memberships int) (result, error) {
-	out := result{Mode: m.String(), Holders: holders}
+func measure(holders, memberships int) (result, error) {
+	out := result{Holders: holders}
 	debug.FreeOSMemory()
 	before, err := machine.ResidentBytes()
 	if err != nil {
 		return out, err
 	}
-	x, err := feed.New(m, 16)
+	x, err := feed.New(16)
 	if err != nil {
 		return out, err
 	}
@@ -250,7 +244,7 @@ func ask(x *feed.Index, holders, chains int, out *result) error {
 		for i := range n {
 			q := &questions[i*7919%len(questions)]
 			start := clock.Now()
-			matches = x.Match(q.Keys(), 0, matches[:0])
+			matches = x.Match(q.Keys(), matches[:0])
 			all.Add(clock.Now() - start)
 		}
 		all.Sort()

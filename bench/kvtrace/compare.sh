@@ -7,7 +7,6 @@
 # PEERBENCH  the peers' harness as a binary; else it is built from bench/peerbench (Rust)
 # CACHE      where traces and that binary are kept           (default ~/.cache/warmpath)
 # PASSES     how often everything is run in turn             (default 3; values are medians over passes)
-# MODES      how ours is fed                                 (default keys local handles)
 # PEERS      (default dynamo-radix dynamo-crtc smg-chain smg-chain-into)
 # VERBS      (default lookup replay apply mem conc hash)
 # LINES      keep the raw lines in this file
@@ -36,7 +35,6 @@ bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 CGO_ENABLED=0 go build -o "$bin/kvtrace" ./kvtrace
 peerbench=$(peerbench)
-modes=${MODES:-keys local handles}
 
 # trace NAME FLAGS... makes a file once.
 trace() {
@@ -54,47 +52,40 @@ note() {
 }
 
 speed() {
-  local name file pass mode peer rate cut
+  local name file pass verb peer rate cut
   for name in main mem1m shared; do trace "$name" -preset "$name" >/dev/null; done
   for pass in $(seq "$passes"); do
     echo "pass $pass of $passes" >&2
     for name in main mem1m shared; do
       file="$cache/traces/$name.trace"
       case " $verbs " in *" lookup "*)
-        for mode in $modes; do
-          [ "$mode" = local ] || note $name "$bin/kvtrace" -mode "$mode" lookup "$file" 10
-          [ "$mode" = keys ] || note $name "$bin/kvtrace" -mode "$mode" lookup-local "$file" 10
-          [ "$mode" != handles ] || note $name "$bin/kvtrace" -mode "$mode" lookup-tokens "$file" 10
-        done
+        for verb in lookup lookup-local lookup-tokens; do note $name "$bin/kvtrace" $verb "$file" 10; done
         for peer in $peers; do note $name "$peerbench" "$peer" lookup "$file" 10; done ;;
       esac
       case " $verbs " in *" apply "*)
-        for mode in $modes; do [ "$mode" = local ] || note $name "$bin/kvtrace" -mode "$mode" apply "$file" 3; done
+        note $name "$bin/kvtrace" apply "$file" 3
         for peer in $peers; do [ "$peer" = smg-chain-into ] || note $name "$peerbench" "$peer" apply "$file" 3; done ;;
       esac
       case " $verbs " in *" mem "*)
-        for mode in $modes; do [ "$mode" = local ] || note $name "$bin/kvtrace" -mode "$mode" mem "$file"; done
+        note $name "$bin/kvtrace" mem "$file"
         for peer in $peers; do [ "$peer" = smg-chain-into ] || note $name "$peerbench" "$peer" mem "$file"; done ;;
       esac
     done
     file="$cache/traces/main.trace"
     case " $verbs " in *" replay "*)
-      for mode in $modes; do [ "$mode" = local ] || note main "$bin/kvtrace" -mode "$mode" replay "$file" 1; done
+      note main "$bin/kvtrace" replay "$file" 1
       for peer in $peers; do note main "$peerbench" "$peer" replay "$file" 1; done ;;
     esac
     case " $verbs " in *" apply "*)
       for cut in 16 1; do
-        for mode in $modes; do
-          [ "$mode" != local ] || continue
-          note main env SPLIT=$cut "$bin/kvtrace" -mode "$mode" apply "$file" 2
-          note main env SPLIT=$cut CHANNEL=1 "$bin/kvtrace" -mode "$mode" apply "$file" 2
-        done
+        note main env SPLIT=$cut "$bin/kvtrace" apply "$file" 2
+        note main env SPLIT=$cut CHANNEL=1 "$bin/kvtrace" apply "$file" 2
         for peer in $peers; do [ "$peer" = smg-chain-into ] || note main env SPLIT=$cut "$peerbench" "$peer" apply "$file" 2; done
       done ;;
     esac
     case " $verbs " in *" conc "*)
       for rate in 0 500000; do
-        for mode in $modes; do [ "$mode" = local ] || note main "$bin/kvtrace" -mode "$mode" conc "$file" $rate 1; done
+        note main "$bin/kvtrace" conc "$file" $rate 1
         for peer in $peers; do [ "$peer" = dynamo-radix ] || note main "$peerbench" "$peer" conc "$file" $rate 1; done
       done ;;
     esac
@@ -117,15 +108,15 @@ answers() {
 }
 
 hard() {
-  local with name file peer mode
+  local with name file peer
   file=$(trace hard -hard)
   "$bin/kvtrace" check "$file" >&2
-  note hard "$bin/kvtrace" -mode handles verify "$file"
+  note hard "$bin/kvtrace" verify "$file"
   for with in holes double recut forget holes,recut,forget holes,double,recut,forget; do
     name=${with//,/+}
     file=$(trace "hard-$name" -hard -plain -with "$with")
     "$bin/kvtrace" check "$file" >&2
-    for mode in $modes; do note "$name" "$bin/kvtrace" -mode "$mode" verify "$file"; done
+    note "$name" "$bin/kvtrace" verify "$file"
     for peer in ${PEERS:-dynamo-radix dynamo-kvindexer dynamo-crtc dynamo-positional-strided dynamo-branch smg-chain smg17-positional}; do
       answers "$name" "$peer" "$file"
     done

@@ -3,21 +3,20 @@
 //
 //	kvtrace make [flags]                       write a workload file
 //	kvtrace check FILE                         hold a file's answers to a naive set
-//	kvtrace [-mode M] verify FILE              hold the index's answers to the file's
-//	kvtrace [-mode M] lookup FILE [ROUNDS]     time lookups at rest, keys ready
-//	kvtrace [-mode M] lookup-local FILE [ROUNDS]   the same, from local hashes on (-mode local, handles)
-//	kvtrace [-mode M] lookup-tokens FILE [ROUNDS]  the same, from tokens on (-mode handles)
-//	kvtrace [-mode M] replay FILE [ROUNDS]     time each query where it stands in the trace
-//	kvtrace [-mode M] apply FILE [ROUNDS]      time events on one writer; SPLIT=n cuts them to n blocks
-//	kvtrace [-mode M] mem FILE                 resident memory
-//	kvtrace [-mode M] conc FILE RATE [ROUNDS]  lookups while a writer works; RATE in block operations/s, 0 saturated
+//	kvtrace verify FILE              hold the index's answers to the file's
+//	kvtrace lookup FILE [ROUNDS]     time lookups at rest, keys ready
+//	kvtrace lookup-local FILE [ROUNDS]   the same, from local hashes on
+//	kvtrace lookup-tokens FILE [ROUNDS]  the same, from tokens on
+//	kvtrace replay FILE [ROUNDS]     time each query where it stands in the trace
+//	kvtrace apply FILE [ROUNDS]      time events on one writer; SPLIT=n cuts them to n blocks
+//	kvtrace mem FILE                 resident memory
+//	kvtrace conc FILE RATE [ROUNDS]  lookups while a writer works; RATE in block operations/s, 0 saturated
 //	kvtrace hash | timer                       hashing 8,192 tokens; what a clock costs
 //	kvtrace table < LINES                      ratios of our lines and the peers' (see compare.sh)
 package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -48,12 +47,6 @@ var replaying = map[string]func(p *player, args []string) error{
 }
 
 func run(args []string) error {
-	flags := flag.NewFlagSet("kvtrace", flag.ContinueOnError)
-	mode := flags.String("mode", "keys", "how to feed the index: keys, local or handles")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	args = flags.Args()
 	if len(args) == 0 {
 		return errors.New(usage)
 	}
@@ -74,10 +67,6 @@ func run(args []string) error {
 	if do == nil {
 		return fmt.Errorf("unknown verb %q: %s", verb, usage)
 	}
-	m, err := feed.Parse(*mode)
-	if err != nil {
-		return err
-	}
 	if len(args) == 0 {
 		return fmt.Errorf("%s: name a file", verb)
 	}
@@ -86,24 +75,20 @@ func run(args []string) error {
 		return err
 	}
 	defer t.Close()
-	if t.Version != trace.Plain && m != feed.Handles {
-		return fmt.Errorf("%s: handles of several blocks are no keys: give -mode handles, or make the trace with -plain", args[0])
-	}
-	p := &player{trace: t, mode: m, name: "warmpath-" + m.String()}
+	p := &player{trace: t, name: "warmpath-kvindex"}
 	if _, err := p.index(); err != nil {
 		return err
 	}
 	return do(p, args[1:])
 }
 
-// player replays a trace in one mode.
+// player replays a trace.
 type player struct {
 	trace *trace.Trace
-	mode  feed.Mode
 	name  string
 }
 
-func (p *player) index() (*feed.Index, error) { return feed.New(p.mode, int(p.trace.BlockSize)) }
+func (p *player) index() (*feed.Index, error) { return feed.New(int(p.trace.BlockSize)) }
 
 // load returns an index with all events of the trace applied, and keeps nothing else.
 func (p *player) load() (*feed.Index, error) {

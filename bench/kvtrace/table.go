@@ -130,7 +130,7 @@ func writeRatios(out io.Writer, cells map[cell]figures) {
 			if best != "" {
 				ratio = fmt.Sprintf("%.2f", value/bestValue)
 			}
-			goal, ok := judge(c, name, value, bestValue)
+			goal, ok := judge(c, value, bestValue)
 			mark := ""
 			switch {
 			case goal == "" || best == "" && c.verb != "mem":
@@ -171,13 +171,10 @@ func bestPeer(c cell, f figures) (name string, value float64) {
 }
 
 // memoryGoals are in bytes for each live pair of worker and block.
-var memoryGoals = map[string]map[string]float64{
-	"warmpath-keys":    {"mem1m": 24, "shared": 4, "main": 32},
-	"warmpath-handles": {"mem1m": 40, "shared": 6, "main": 52},
-}
+var memoryGoals = map[string]float64{"mem1m": 40, "shared": 6, "main": 52}
 
 // judge returns the goal for a figure as text, empty when there is none, and whether it is met.
-func judge(c cell, name string, value, best float64) (goal string, ok bool) {
+func judge(c cell, value, best float64) (goal string, ok bool) {
 	atMost := func(factor float64) (string, bool) { return fmt.Sprintf("≤ %.2f", factor), value <= factor*best }
 	switch c.verb {
 	case "lookup", "replay":
@@ -191,7 +188,7 @@ func judge(c cell, name string, value, best float64) (goal string, ok bool) {
 	case "apply":
 		return "≥ 1.20", value >= 1.2*best
 	case "mem":
-		if limit := memoryGoals[name][c.file]; limit > 0 {
+		if limit := memoryGoals[c.file]; limit > 0 {
 			return fmt.Sprintf("≤ %g B", limit), value <= limit
 		}
 	}

@@ -68,7 +68,7 @@ func verify(p *player, _ []string) error {
 			continue
 		}
 		q := x.Question(&r.Record, 0)
-		matches = x.Match(q.Keys(), 0, matches[:0])
+		matches = x.Match(q.Keys(), matches[:0])
 		feed.Depths(matches, depths)
 		a.add(depths, q.Depths)
 	}

@@ -65,7 +65,6 @@ func run(args []string) error {
 	flags.IntVar(&s.Duplication, "duplication", 4, "copies of the trace; published runs have 20")
 	flags.IntVar(&s.Speedup, "speedup", 10, "of the engine model")
 	flags.Uint64Var(&s.Seed, "seed", 42, "of the partition")
-	mode := flags.String("mode", "keys", "keys or handles")
 	flags.IntVar(&set.Lanes, "lanes", 128, "query lanes")
 	flags.IntVar(&set.EventWorkers, "writers", 8, "event workers")
 	flags.DurationVar(&set.Spin, "spin", 75*time.Microsecond, "before a deadline")
@@ -78,10 +77,6 @@ func run(args []string) error {
 	}
 	if min(s.Holders, s.BlockSize, s.Blocks, s.Length, s.Duplication, s.Speedup, set.Lanes, set.EventWorkers) < 1 || *window <= 0 {
 		return errors.New("numbers must be above 0")
-	}
-	var err error
-	if set.Mode, err = chooseMode(*mode); err != nil {
-		return err
 	}
 	rows, sum, err := readTrace(*path)
 	if err != nil {
@@ -100,7 +95,7 @@ func run(args []string) error {
 		Argv: append([]string{"openloop"}, args...), TracePath: "mooncake trace given by -trace", TraceSHA256: sum, CorpusSHA256: c.sum, Blocks: s.Blocks, Holders: s.Holders,
 		Length: s.Length, Duplication: s.Duplication, Seed: s.Seed, SpinUS: set.Spin.Microseconds(),
 	}
-	asked, err := prepare(c, set.Mode)
+	asked, err := prepare(c)
 	if err != nil {
 		return err
 	}
@@ -116,14 +111,6 @@ func run(args []string) error {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return os.WriteFile(*out, append(data, '\n'), 0o644)
-}
-
-func chooseMode(name string) (feed.Mode, error) {
-	m, err := feed.Parse(name)
-	if err == nil && m == feed.Local {
-		return 0, errors.New("give -mode keys or handles")
-	}
-	return m, err
 }
 
 // bench replays one corpus in windows.
@@ -235,7 +222,7 @@ func (t *trial) check() (asked, wrong int) {
 	for n := range min(checked, len(questions)) {
 		i := questions[len(questions)-1-n*len(questions)/checked]
 		o := &t.operations[i]
-		matches = t.x.Match(t.asked[i].Keys(), 0, matches[:0])
+		matches = t.x.Match(t.asked[i].Keys(), matches[:0])
 		feed.Depths(matches, depths)
 		asked++
 		if !slices.Equal(depths, set.Depths(t.keys[o.from:o.to], nil)) {

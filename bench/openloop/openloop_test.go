@@ -4,8 +4,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/warmpath/warmpath/bench/internal/feed"
 )
 
 // rowsForTest is a small trace: 60 requests of conversations that grow, on pools that must evict.
@@ -60,30 +58,26 @@ func TestReplayDoesEverythingOnceAndEndsRight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range []feed.Mode{feed.Keys, feed.Handles} {
-		t.Run(mode.String(), func(t *testing.T) {
-			asked, err := prepare(c, mode)
-			if err != nil {
-				t.Skipf("skipped: %v", err)
-			}
-			set := settings{Mode: mode, Lanes: 4, EventWorkers: 2, Spin: 50 * time.Microsecond}
-			tr := trial{corpus: c, settings: set, window: 300 * time.Millisecond, asked: asked}
-			if err := tr.run(); err != nil {
-				t.Fatal(err)
-			}
-			r := tr.harvest()
-			// A busy machine may issue late. No other failure is allowed.
-			for _, reason := range r.FailureReasons {
-				if len(reason) < 6 || reason[:6] != "issued" {
-					t.Error(reason)
-				}
-			}
-			if r.LogicalOps != c.requests+r.Events || r.BlockOps != c.blocks() || r.Memberships == 0 {
-				t.Errorf("counts %+v", r)
-			}
-			if n, wrong := tr.check(); n != c.requests || wrong != 0 {
-				t.Errorf("end state: %d questions, %d wrong", n, wrong)
-			}
-		})
+	asked, err := prepare(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := settings{Lanes: 4, EventWorkers: 2, Spin: 50 * time.Microsecond}
+	tr := trial{corpus: c, settings: set, window: 300 * time.Millisecond, asked: asked}
+	if err := tr.run(); err != nil {
+		t.Fatal(err)
+	}
+	r := tr.harvest()
+	// A busy machine may issue late. No other failure is allowed.
+	for _, reason := range r.FailureReasons {
+		if len(reason) < 6 || reason[:6] != "issued" {
+			t.Error(reason)
+		}
+	}
+	if r.LogicalOps != c.requests+r.Events || r.BlockOps != c.blocks() || r.Memberships == 0 {
+		t.Errorf("counts %+v", r)
+	}
+	if n, wrong := tr.check(); n != c.requests || wrong != 0 {
+		t.Errorf("end state: %d questions, %d wrong", n, wrong)
 	}
 }

@@ -18,7 +18,6 @@ import (
 
 // settings are the parameters of a replay.
 type settings struct {
-	Mode         feed.Mode
 	Lanes        int           // goroutines that look up; a holder's requests go to one of them
 	EventWorkers int           // goroutines that apply; a holder's events go to one of them
 	Spin         time.Duration // time before each deadline in which an issuer spins
@@ -73,8 +72,8 @@ func (t *trial) fail(format string, args ...any) {
 }
 
 // prepare makes the questions before the clock starts. All trials of a corpus use the same questions.
-func prepare(c *corpus, m feed.Mode) ([]feed.Question, error) {
-	x, err := feed.New(m, c.BlockSize)
+func prepare(c *corpus) ([]feed.Question, error) {
+	x, err := feed.New(c.BlockSize)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +91,7 @@ func prepare(c *corpus, m feed.Mode) ([]feed.Question, error) {
 // run replays the corpus once on a new index, and returns when the queues are empty. With a window of 0 it issues as
 // fast as it can.
 func (t *trial) run() error {
-	x, err := feed.New(t.Mode, t.BlockSize)
+	x, err := feed.New(t.BlockSize)
 	if err != nil {
 		return err
 	}
@@ -209,7 +208,7 @@ func (t *trial) look(lane int) {
 	for i := range t.lanes[lane] {
 		m := &t.seen[i]
 		m.started = t.now()
-		matches = t.x.Match(t.asked[i].Keys(), 0, matches[:0])
+		matches = t.x.Match(t.asked[i].Keys(), matches[:0])
 		m.finished = t.now()
 		t.depths[0].now.Add(-1)
 		if len(matches) > t.Holders {

@@ -66,7 +66,7 @@ type result struct {
 // windows.
 func (t *trial) harvest() result {
 	r := result{
-		SchemaVersion: 4, Backend: "warmpath-kvindex-" + t.Mode.String(), Timer: "sleep+spin(yielding)", WindowMS: t.window.Milliseconds(),
+		SchemaVersion: 4, Backend: "warmpath-kvindex", Timer: "sleep+spin(yielding)", WindowMS: t.window.Milliseconds(),
 		BlockSize: t.BlockSize, QuiescenceMS: t.Quiescence.Milliseconds(), Lanes: t.Lanes, Issuers: 2, EventWorkers: t.EventWorkers,
 		Requests: t.requests, StoredEvents: t.events[stored], RemovedEvents: t.events[removed], ClearedEvents: t.events[cleared],
 		RequestBlocks: t.requestBlocks, StoredBlocks: t.eventBlocks[stored], RemovedBlocks: t.eventBlocks[removed],

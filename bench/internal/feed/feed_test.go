@@ -11,50 +11,45 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// TestAnswersAreExactInEveryMode replays small traces in all modes, whole and cut to 3 blocks an event.
-func TestAnswersAreExactInEveryMode(t *testing.T) {
+// TestAnswersAreExact replays small traces, whole and cut to 3 blocks an event.
+func TestAnswersAreExact(t *testing.T) {
 	plain := synth.PlainConfig{Seed: 8, Workers: 5, Conversations: 30, Capacity: 500, Stored: 20_000, MinLen: 4, MaxLen: 60, Probes: 10}
 	hard := synth.DefaultHard
 	hard.Stored, hard.Capacity, hard.Conversations = 60_000, 1500, 50
 	lowered := hard
 	lowered.PlainForm = true
-	for _, mode := range []Mode{Keys, Local, Handles} {
-		for name, write := range map[string]func(*os.File) (trace.Header, error){
-			"plain":      func(f *os.File) (trace.Header, error) { return synth.Plain(f, plain) },
-			"hard":       func(f *os.File) (trace.Header, error) { return synth.Hard(f, hard) },
-			"plain form": func(f *os.File) (trace.Header, error) { return synth.Hard(f, lowered) },
-		} {
-			if mode != Handles && name == "hard" {
-				continue // an engine hash that stands for several blocks is no key
-			}
-			for _, split := range []int{0, 3} {
-				t.Run(mode.String()+" "+name, func(t *testing.T) {
-					path := filepath.Join(t.TempDir(), "trace")
-					f, err := os.Create(path)
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer f.Close()
-					if _, err := write(f); err != nil {
-						t.Fatal(err)
-					}
-					replayExactly(t, path, mode, split)
-				})
-			}
+	for name, write := range map[string]func(*os.File) (trace.Header, error){
+		"plain":      func(f *os.File) (trace.Header, error) { return synth.Plain(f, plain) },
+		"hard":       func(f *os.File) (trace.Header, error) { return synth.Hard(f, hard) },
+		"plain form": func(f *os.File) (trace.Header, error) { return synth.Hard(f, lowered) },
+	} {
+		for _, split := range []int{0, 3} {
+			t.Run(name, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "trace")
+				f, err := os.Create(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				if _, err := write(f); err != nil {
+					t.Fatal(err)
+				}
+				replayExactly(t, path, split)
+			})
 		}
 	}
 }
 
-func replayExactly(t *testing.T, path string, mode Mode, split int) {
+func replayExactly(t *testing.T, path string, split int) {
 	t.Helper()
 	tr, err := trace.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tr.Close()
-	x, err := New(mode, int(tr.BlockSize))
+	x, err := New(int(tr.BlockSize))
 	if err != nil {
-		t.Skipf("skipped: %v", err)
+		t.Fatal(err)
 	}
 	var matches []kvindex.Match
 	depths := make([]uint16, tr.Workers)
@@ -65,13 +60,13 @@ func replayExactly(t *testing.T, path string, mode Mode, split int) {
 			continue
 		}
 		q := x.Question(&r.Record, 0)
-		if mode != Keys && !slices.Equal(x.Chain(&q, nil), q.Keys()) {
+		if !slices.Equal(x.Chain(&q, nil), q.Keys()) {
 			t.Fatalf("record %d: chained again, the keys differ", n)
 		}
-		if mode == Handles && !slices.Equal(x.Hash(&q, nil), q.Keys()) {
+		if !slices.Equal(x.Hash(&q, nil), q.Keys()) {
 			t.Fatalf("record %d: hashed again, the keys differ", n)
 		}
-		matches = x.Match(q.Keys(), 0, matches[:0])
+		matches = x.Match(q.Keys(), matches[:0])
 		if Depths(matches, depths); !slices.Equal(depths, q.Depths) {
 			t.Fatalf("record %d: depths %v, exact %v", n, depths, q.Depths)
 		}
