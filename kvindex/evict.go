@@ -100,7 +100,7 @@ func (x *Index) cutEnd(i uint32, fair bool) bool {
 	}
 	before := b.held
 	x.cut(i, s.length-n)
-	x.counts.evictions += before - b.held
+	x.counts.Evictions += before - b.held
 	return true
 }
 
@@ -283,6 +283,6 @@ func (x *Index) wipe() {
 		h.blocks = [block.NumTiers]int64{}
 	}
 	x.blocks.steps += uint64(len(x.holders))
-	x.counts.evictions += x.blocks.held
+	x.counts.Evictions += x.blocks.held
 	x.reset()
 }

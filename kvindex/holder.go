@@ -29,6 +29,7 @@ type holder struct {
 	copies       map[copyOf]uint32 // number of copies beyond the first, of blocks whose claim says that they are copied
 	points       list              // all of them, oldest first
 	pointed      int64             // how many
+	twins        int64             // of them
 	byHash       map[uint64]*point
 	pins         map[spot]*pin
 	partial      list             // points that complete no block and follow none, oldest first
@@ -107,7 +108,7 @@ const allTiers = 1<<block.NumTiers - 1
 func (x *Index) refuse(h *holder, tiers uint8) {
 	h.refused++
 	h.broken |= tiers
-	x.counts.refused++
+	x.counts.Refused++
 }
 
 // find returns the place of an engine's group number, -1 when it is not known.

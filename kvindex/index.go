@@ -149,7 +149,7 @@ type Index struct {
 	bare         []spot   // of blocks that were known before anything of them was stored
 	scratch      scratch
 	workers      map[workerKey]*worker
-	counts       counters
+	counts       Stats         // the counters of Stats
 	hand         uint32        // where evictSome continues
 	clock        atomic.Uint32 // operations so far: what recency is measured in
 	matchers     sync.Pool     // of *matcher

@@ -21,6 +21,7 @@ type point struct {
 	kids   int       // points whose parent it is
 
 	lone     bool // its hash means something else by now
+	twin     bool // the holder knows the block that ends there by the same hash, see pair
 	gone     bool // it was freed
 	records  []record
 	tail     []block.Token   // after the last block that ends at or before end
@@ -67,15 +68,6 @@ func (l *list) push(kind int, p *point) {
 	l.last = p
 }
 
-func (l *list) pushFront(kind int, p *point) {
-	if p.links[kind].next = l.first; l.first != nil {
-		l.first.links[kind].prev = p
-	} else {
-		l.last = p
-	}
-	l.first = p
-}
-
 func (l *list) remove(kind int, p *point) {
 	k := &p.links[kind]
 	if k.prev != nil {
@@ -101,15 +93,16 @@ const (
 	featureBytes = 32
 )
 
-// refer returns what a hash means to a holder: a point, or a block that it names; neither if it is not known.
-func (x *Index) refer(h *holder, hash uint64) (*point, spot) {
+// refer returns what a hash means to a holder: a point, a block that it names, or both, which then end at one place;
+// neither if it is not known.
+func (x *Index) refer(h *holder, hash uint64) (p *point, at spot) {
 	if len(h.byHash) > 0 {
-		if p := h.byHash[hash]; p != nil {
+		if p = h.byHash[hash]; p != nil && !p.twin {
 			return p, 0
 		}
 	}
-	if at := x.blocks.named(hash); at != 0 && x.blocks.stateAt(at, h.id).named&known != 0 {
-		return nil, at
+	if at = x.blocks.named(hash); at != 0 && x.blocks.stateAt(at, h.id).named&known != 0 {
+		return p, at
 	}
 	return nil, 0
 }
@@ -199,6 +192,18 @@ func (x *Index) add(h *holder, hash uint64) *point {
 	h.pointed++
 	x.pointed++
 	x.blocks.account(h, pointBytes)
+	return p
+}
+
+// pair returns the point for records that the claim on a block cannot have, of a hash that names the block.
+func (x *Index) pair(h *holder, hash uint64, at spot) *point {
+	p := x.add(h, hash)
+	p.twin, p.under, p.at, p.end = true, at, at, x.blocks.end(at)*x.size
+	p.start = p.end - x.size
+	pin := x.pinOf(h, at)
+	pin.anchored++
+	pin.points.push(ofPin, p)
+	h.twins++
 	return p
 }
 
@@ -396,6 +401,9 @@ func (x *Index) leave(h *holder, p *point) {
 	h.points.remove(ofHolder, p)
 	h.pointed--
 	x.pointed--
+	if p.twin {
+		h.twins--
+	}
 	x.blocks.account(h, -pointBytes-16*int64(len(p.records)))
 }
 
@@ -409,7 +417,7 @@ func (x *Index) release(h *holder, at spot) {
 // disown lets go of what a hash meant to a holder, because it turned out to name something else. What follows it keeps
 // it. The line stays, also if nothing else keeps it.
 func (x *Index) disown(h *holder, p *point, at spot, l *line) {
-	x.counts.conflicts++
+	x.counts.Conflicts++
 	switch {
 	case l.point != nil:
 		l.point.kids++
@@ -421,6 +429,10 @@ func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 			x.unpin(h, l.at)
 		}()
 	}
+	if at != 0 {
+		h.disowned = true
+		x.blocks.paintOne(at, change{h: h, drop: state{named: possession | known | copied}, add: state{named: unnamed}})
+	}
 	if p != nil {
 		if delete(h.byHash, p.hash); len(h.byHash) == 0 {
 			h.byHash = nil
@@ -429,76 +441,5 @@ func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 		x.dropRecords(h, p, func(*record) bool { return true })
 		return
 	}
-	h.disowned = true
-	x.blocks.paintOne(at, change{h: h, drop: state{named: possession | known | copied}, add: state{named: unnamed}})
 	x.blocks.dropBare(h, at)
-}
-
-// fold makes points of a block that a holder knows by its hash, and of all such blocks after it: what they have to tell
-// of from now on is more than a claim can. It reports false when there is no room for that.
-func (x *Index) fold(h *holder, at spot) (*point, bool) {
-	b := &x.blocks
-	all := []spot{at}
-	for k := 0; k < len(all); k++ { // parents first
-		b.steps++
-		at := all[k]
-		s := b.strands.At(at.strand())
-		if up := at + 1; up.offset() < s.length && b.stateAt(up, h.id).named&(known|unnamed) != 0 {
-			all = append(all, up)
-		}
-		for c := s.child; c != 0; c = b.strands.At(c).next {
-			b.steps++
-			if up := spotOf(c, 0); b.strands.At(c).hung() == at.offset() && b.stateAt(up, h.id).named&(known|unnamed) != 0 {
-				all = append(all, up)
-			}
-		}
-	}
-	if x.bytes()+int64(len(all))*(pointBytes+256) > x.config.Bytes {
-		return nil, false
-	}
-	points := make(map[spot]*point, len(all))
-	for _, at := range all {
-		st := b.stateAt(at, h.id)
-		hash, _ := b.hash(at)
-		p := &point{hash: hash, at: at, end: b.end(at) * x.size}
-		p.start = p.end - x.size
-		if p.lone = st.named&known == 0; !p.lone {
-			if h.byHash == nil {
-				h.byHash = map[uint64]*point{}
-			}
-			h.byHash[hash] = p
-		}
-		h.points.push(ofHolder, p)
-		h.pointed++
-		x.pointed++
-		x.blocks.account(h, pointBytes)
-		points[at] = p
-		pin := x.pinOf(h, at)
-		for q := h.points.first; pin.anchored > 0 && q != nil; q = q.links[ofHolder].next { // what followed the block follows the point
-			b.steps++
-			if q.under == at {
-				q.under, q.parent = 0, p
-				p.kids++
-				pin.anchored--
-			}
-		}
-		pin.points.pushFront(ofPin, p) // a parent comes before its children, and some may end in the next block
-		up := b.before(at)
-		if p.parent = points[up]; p.parent != nil {
-			p.parent.kids++
-		} else if up != 0 {
-			p.under = up
-			x.pinOf(h, up).anchored++
-		}
-		for bits := st.named & possession; bits != 0; bits &= bits - 1 {
-			bit := bits & -bits
-			r := record{count: 1 + h.copies[copyOf{at, bit}], size: x.size}
-			r.tier, r.group = placeOf(bit)
-			p.records = append(p.records, r)
-			x.blocks.account(h, 16)
-			x.contribute(h, p, r, true)
-		}
-		b.paintOne(at, change{h: h, drop: state{named: allBits}})
-	}
-	return points[at], true
 }

@@ -38,11 +38,11 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uin
 func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uint64) int {
 	b, bit := &x.blocks, placeBit(tier, group)
 	p, at := x.refer(h, hashes[0])
-	if at == 0 {
-		r := -1
-		if p != nil {
-			r = p.find(tier, group)
-		}
+	r := -1
+	if p != nil {
+		r = p.find(tier, group)
+	}
+	if at == 0 || r >= 0 {
 		switch {
 		case r < 0:
 			x.unknownRemoved(h, 1)
@@ -84,7 +84,7 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uin
 }
 
 func (x *Index) unknownRemoved(h *holder, n int) {
-	x.counts.unknownRemoved += int64(n)
+	x.counts.UnknownRemoved += int64(n)
 	h.unknown += int64(n)
 }
 
@@ -250,7 +250,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.holders[id] = nil
 	x.known--
 	x.dismiss(h)
-	x.counts.forgotten++
+	x.counts.Forgotten++
 	if x.blocks.held == 0 && x.pointed == 0 {
 		x.reset()
 	} else {
@@ -264,7 +264,7 @@ func (x *Index) dropPoints(h *holder) {
 	x.waiting -= int(h.waiting)
 	x.waitingBytes -= h.waitingBytes
 	x.blocks.steps += uint64(h.pointed)
-	h.pointed, h.waiting, h.waitingBytes = 0, 0, 0
+	h.pointed, h.twins, h.waiting, h.waitingBytes = 0, 0, 0, 0
 	h.points, h.queue, h.partial = list{}, list{}, list{}
 	h.byHash, h.waiters, h.pins, h.parts = nil, nil, nil, nil
 }

@@ -57,47 +57,25 @@ type GroupStats struct {
 	BlockSize int // the greatest announced, tokens
 }
 
-type counters struct {
-	evictions, waitingDropped, refused, conflicts, unknownRemoved, forgotten int64
-}
-
 // Stats returns figures of the whole index. It costs in proportion to the number of holders.
 func (x *Index) Stats() Stats {
 	x.lock()
 	defer x.unlock()
-	s := Stats{
-		Blocks:         x.blocks.held,
-		Memberships:    x.blocks.memberships,
-		Hashes:         x.pointed + x.named(),
-		Waiting:        int64(x.waiting),
-		Bytes:          x.bytes(),
-		Budget:         x.config.Bytes,
-		Evictions:      x.counts.evictions,
-		WaitingDropped: x.counts.waitingDropped,
-		Refused:        x.counts.refused,
-		Conflicts:      x.counts.conflicts,
-		UnknownRemoved: x.counts.unknownRemoved,
-		Forgotten:      x.counts.forgotten,
-		Steps:          int64(x.blocks.steps),
-		Holders:        make([]HolderStats, 0, x.known),
-	}
+	s := x.counts
+	s.Blocks, s.Memberships, s.Waiting = x.blocks.held, x.blocks.memberships, int64(x.waiting)
+	s.Bytes, s.Budget, s.Steps = x.bytes(), x.config.Bytes, int64(x.blocks.steps)
+	s.Holders = make([]HolderStats, 0, x.known)
 	for _, h := range x.holders {
 		if h != nil {
+			s.Hashes += h.hashes()
 			s.Holders = append(s.Holders, x.describe(h))
 		}
 	}
 	return s
 }
 
-// named returns how many (holder, block) pairs are known by their names.
-func (x *Index) named() (n int64) {
-	for _, h := range x.holders {
-		if h != nil {
-			n += h.named
-		}
-	}
-	return n
-}
+// hashes returns how many engine hashes the holder knows.
+func (h *holder) hashes() int64 { return h.pointed - h.twins + h.named }
 
 // Holder returns figures of one holder, and whether it is known.
 func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
@@ -112,7 +90,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
-		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Hashes: h.pointed + h.named, Waiting: h.waiting,
+		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Hashes: h.hashes(), Waiting: h.waiting,
 		Provable: !x.view(h.id).unknown, Refused: h.refused, UnknownRemoved: h.unknown, Whole: h.broken == 0,
 	}
 	s.Groups = slices.Grow(s.Groups, len(h.groups))

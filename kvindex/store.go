@@ -157,10 +157,7 @@ func (x *Index) judge(a *announcement) bool {
 // announced reports whether a holder announced a hash on a tier in a group.
 func (x *Index) announced(h *holder, hash uint64, tier block.Tier, group uint8) bool {
 	p, at := x.refer(h, hash)
-	if at != 0 {
-		return x.blocks.stateAt(at, h.id).named&placeBit(tier, group) != 0
-	}
-	return p != nil && p.find(tier, group) >= 0
+	return p != nil && p.find(tier, group) >= 0 || at != 0 && x.blocks.stateAt(at, h.id).named&placeBit(tier, group) != 0
 }
 
 // apply applies a stretch of an announcement, and returns the index of the first hash that is left; len(Hashes) when
@@ -334,82 +331,66 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 	p, at := x.refer(h, hash)
 	resolved := at != 0 || p != nil && p.end != 0
 	switch {
-	case !a.aligned:
-		if !resolved && p == nil {
-			p = x.add(h, hash)
-		}
-		if !resolved {
-			x.wait(h, p, &waiting{})
-		}
-	case !placed && !resolved:
-		if hasParent && (p == nil || !p.wait.hasParent) && x.circular(h, hash, parent) {
-			return l, false, false
+	case resolved && (!placed || !a.aligned || a.RootUnknown):
+	case !placed || !a.aligned:
+		var w waiting
+		if a.aligned {
+			if hasParent && (p == nil || !p.wait.hasParent) && x.circular(h, hash, parent) {
+				return l, false, false
+			}
+			w = waiting{parent, hasParent, a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize], x.relative(a, i)}
 		}
 		if p == nil {
 			p = x.add(h, hash)
 		}
-		x.wait(h, p, &waiting{parent, hasParent, a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize], x.relative(a, i)})
-	case placed && !(resolved && a.RootUnknown):
-		if p, at, ok = x.place(a, i, &l, p, at, &r); !ok {
-			return l, false, false
-		}
-	}
-	if p, ok = x.announce(h, p, at, r, a.copies); !ok {
+		x.wait(h, p, &w)
+	case int(l.end)+a.BlockSize > MaxChain:
 		return l, false, false
+	default:
+		s := x.next(&l, a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], absolute(x.relative(a, i), int(l.end)))
+		if resolved && x.agrees(p, at, &l, &s) {
+			break
+		}
+		if resolved {
+			if p != nil && p == l.point || at != 0 && at == l.at && l.point == nil {
+				return l, false, false // a block cannot be its own parent
+			}
+			x.disown(h, p, at, &l)
+			p, at = nil, 0
+		}
+		if p == nil {
+			p = x.add(h, hash)
+		} else if k := p.find(r.tier, r.group); k >= 0 {
+			p.records[k].shrink(r.size) // what it covers must be right before it is resolved
+		}
+		x.resolve(h, p, &l, &s)
 	}
-	if p != nil {
-		at = 0
-	}
+	x.announce(h, hash, p, at, r, a.copies)
 	after, known = x.after(p, at)
 	return after, known, true
 }
 
-// place finds or makes what the hash of the i-th block of an aligned announcement means, on a line. ok is false when it
-// is impossible.
-func (x *Index) place(a *announcement, i int, l *line, p *point, at spot, r *record) (_ *point, _ spot, ok bool) {
-	h := a.holder
-	if int(l.end)+a.BlockSize > MaxChain {
-		return nil, 0, false
-	}
-	s := x.next(l, a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], absolute(x.relative(a, i), int(l.end)))
-	if at != 0 || p != nil && p.end != 0 {
-		if x.agrees(p, at, l, &s) {
-			return p, at, true
-		}
-		if p != nil && p == l.point || at != 0 && l.point == nil && at == l.at {
-			return nil, 0, false // a block cannot be its own parent
-		}
-		x.disown(h, p, at, l)
-		p = nil
-	}
-	if p == nil {
-		p = x.add(h, a.Hashes[i])
-	} else if k := p.find(r.tier, r.group); k >= 0 {
-		p.records[k].shrink(r.size) // what it covers must be right before it is resolved
-	}
-	x.resolve(h, p, l, &s)
-	return p, 0, true
-}
-
-// announce notes a record of what a hash means. It returns the point if it is one by now; false when there is no room
-// for it.
-func (x *Index) announce(h *holder, p *point, at spot, r record, copies bool) (*point, bool) {
-	if at != 0 {
-		bit, has := placeBit(r.tier, r.group), false
-		if r.size > x.size {
-			has = x.blocks.stateAt(at, h.id).named&bit != 0 // what is there covers less, which is what is sure
-		}
-		if r.size == 0 || r.size == x.size || has {
+// announce notes a record of what a hash means.
+func (x *Index) announce(h *holder, hash uint64, p *point, at spot, r record, copies bool) {
+	if at != 0 && (p == nil || p.find(r.tier, r.group) < 0) {
+		bit := placeBit(r.tier, r.group)
+		has := x.blocks.stateAt(at, h.id).named&bit != 0
+		if r.size == 0 || r.size == x.size || r.size > x.size && has { // then what is there covers less, which is sure
 			x.noteNamed(h, at, bit, copies)
-			return nil, true
+			return
 		}
-		var ok bool
-		if p, ok = x.fold(h, at); !ok {
-			return nil, false
+		if p == nil {
+			p = x.pair(h, hash, at)
+		}
+		if has { // the claim's copies go to the point
+			old := record{r.tier, r.group, 1 + h.copies[copyOf{at, bit}], x.size}
+			p.records = append(p.records, old)
+			x.blocks.account(h, 16)
+			x.contribute(h, p, old, true)
+			x.blocks.paintOne(at, change{h: h, drop: state{named: bit}})
 		}
 	}
 	x.note(h, p, r, copies)
-	return p, true
 }
 
 // relative returns the features that start in the i-th block, with offsets relative to its first token.

@@ -229,7 +229,7 @@ func (x *Index) boundWaitingBy(over func() bool, size func(h *holder) int64) {
 		// one.
 		for n := 0; n < mostStretch && most.queue.first != nil && over(); n++ {
 			x.dropWaiting(most, most.queue.first)
-			x.counts.waitingDropped++
+			x.counts.WaitingDropped++
 		}
 	}
 }
