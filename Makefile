@@ -6,8 +6,8 @@ GO ?= go
 FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
-# the tests in the files of ./test whose names begin with $(1)
-tests = '^($(shell grep -ho '^func Test[A-Za-z0-9]*' test/$(1)_*_test.go | cut -c6- | paste -sd'|'))$$'
+# the tests in the files of ./test/testenv whose names begin with $(1)
+tests = '^($(shell grep -ho '^func Test[A-Za-z0-9]*' test/testenv/$(1)_*_test.go | cut -c6- | paste -sd'|'))$$'
 
 .PHONY: help build check test race model hostile virtual times fuzz interop test-binary test-engines golden traces test-bench bench bench-engines demo tidy
 
@@ -38,7 +38,7 @@ hostile: ## 10^7 operations beside hostile holders in an index at its limit (OPS
 	WARMPATH_MODEL_OPS=$${OPS:-10000000} WARMPATH_MODEL_SEED=$$SEED $(GO) test -count=1 -timeout 0 -run '^TestIndexClaimsNoMoreBesideHostileHolders$$' ./kvindex/kvindextest
 
 virtual: ## the whole router in virtual time: SEEDS seeds (1000) from FIRST (1) on; 100,000 take two to three hours of one core
-	GODEBUG=tracebacklabels=1 WARMPATH_VIRTUAL_SEEDS=$${SEEDS:-1000} WARMPATH_VIRTUAL_FIRST=$${FIRST:-1} $(GO) test -count=1 -timeout 0 -run InVirtualTime ./test
+	GODEBUG=tracebacklabels=1 WARMPATH_VIRTUAL_SEEDS=$${SEEDS:-1000} WARMPATH_VIRTUAL_FIRST=$${FIRST:-1} $(GO) test -count=1 -timeout 0 -run InVirtualTime ./test/testenv
 
 times: ## learned times on noisy machines, hours of virtual time for each of SEEDS seeds (3): a quarter of an hour of one core
 	WARMPATH_TIMES_SEEDS=$${SEEDS:-3} $(GO) test -count=1 -timeout 0 -v -run '^(TestNoiseOnLikeMachinesIsNoPreference|TestASlowMachine.*|TestAShareReturnsAfterABurst)$$' ./internal/sim
@@ -49,14 +49,14 @@ fuzz: ## every fuzz target for FUZZTIME each
 interop: ## tests with real libzmq and the official OpenAI client; installs what it needs (see test/interop.sh)
 	bash test/interop.sh
 	WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/zmtp/... ./kvfeed/...
-	WARMPATH_INTEROP=1 $(GO) test -count=1 -run OpenAI ./test
+	WARMPATH_INTEROP=1 $(GO) test -count=1 -run OpenAI ./test/testenv
 
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
-	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,binary) ./test
+	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,binary) ./test/testenv
 
 test-engines: build ## the built binary with real vLLM and SGLang on a CPU; installs them (6 GB in the cache folder) or fails
 	bash test/engines/setup.sh
-	WARMPATH_INTEROP=1 WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -v -timeout 45m -run $(call tests,engines) ./test
+	WARMPATH_INTEROP=1 WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -v -timeout 45m -run $(call tests,engines) ./test/testenv
 
 bench: ## every benchmark once, allocations reported; bench/README.md has the comparisons with other projects
 	$(GO) test -run '^$$' -bench . -benchmem ./...

@@ -175,6 +175,10 @@ func TestCoreTouchesNothing(t *testing.T) {
 	}
 }
 
+// maxPackages bounds the packages of this module, as `go list ./...` counts them. A package must be worth its name: one
+// with a single caller is a file of that caller. A higher bound needs a design page with the reason.
+const maxPackages = 35
+
 // TestTheArchitectureNamesThePackagesThatExist keeps ARCHITECTURE.md, the tables of this file and the folders in step.
 func TestTheArchitectureNamesThePackagesThatExist(t *testing.T) {
 	exists := map[string]bool{}
@@ -189,6 +193,14 @@ func TestTheArchitectureNamesThePackagesThatExist(t *testing.T) {
 				t.Errorf("arch_test.go gives %q a place, but there is no such package", dir)
 			}
 		}
+	}
+	for dir := range exists {
+		if !known[dir] {
+			t.Errorf("package %q has no place in arch_test.go", dir)
+		}
+	}
+	if len(exists) > maxPackages {
+		t.Errorf("%d packages, %d are allowed", len(exists), maxPackages)
 	}
 	for _, dir := range core {
 		if !known[dir] {

