@@ -118,7 +118,7 @@ type addedScan struct {
 
 // next returns the next added token, or the text before it; token is nil for a text.
 func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
-	if t := a.token; t != nil { // it was found when the text before it was returned
+	if t := a.token; t != nil { // the token was found when the text before it was returned
 		a.token = nil
 		a.emitted = a.stop
 		return 0, 0, t, true

@@ -16,7 +16,7 @@ type automaton struct {
 	shift   uint     // log2(width)
 	edge    []uint32 // [state<<shift | class] → next state <<1 | matched before this character; state 0 is dead
 	start   uint32
-	starts  []bool // by class: a match may begin with it
+	starts  []bool // by class: a match may begin with a character of the class
 }
 
 const (

@@ -17,7 +17,7 @@ const noToken = ^block.Token(0)
 // stand for bytes in the file are replaced once, at load. Otherwise words are text and the units are characters.
 type bpe struct {
 	vocab        *vocabulary // of the units of words: raw bytes in byte mode
-	spelled      *vocabulary // as the file spells it
+	spelled      *vocabulary // the vocabulary as the file spells it
 	merges       *merges
 	cache        *wordCache
 	ignoreMerges bool // a word that is in the vocabulary is not merged

@@ -79,7 +79,7 @@ const (
 	opClass opcode = iota // take a character of set, continue at the next instruction
 	opSplit               // try x, then y
 	opJump                // continue at x
-	opLook                // continue if the next character, or the end of the text, satisfies it
+	opLook                // continue if the next character, or the end of the text, satisfies the lookahead
 	opMatch
 )
 

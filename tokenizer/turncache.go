@@ -297,7 +297,7 @@ type cutScan struct {
 	set   *addedSet
 	leads []byte
 	text  string
-	ahead [maxLeads]int // by lead: its next place in the text; stale when the scan is past it
+	ahead [maxLeads]int // by lead: the next place of the lead in the text; stale when the scan is past that place
 	atCut bool          // the last call of next found a cut
 }
 

@@ -14,7 +14,7 @@ const maxVocabulary = 1 << 22
 // allocations. Immutable once built; used concurrently.
 type vocabulary struct {
 	arena []byte
-	start []uint32 // by id: where its text begins; the next id's start is its end
+	start []uint32 // by id: where the id's text begins; the next id's start is its end
 	known []bool   // by id: false for an id without a text
 	table []uint32 // open addressing: id+1, zero is free
 	count int

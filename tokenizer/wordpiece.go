@@ -11,7 +11,7 @@ import (
 // word that pieces cannot cover is unknown as a whole. Only its cache changes; used concurrently.
 type wordPiece struct {
 	starts    *pieceTrie // pieces that begin a word
-	continues *pieceTrie // pieces that continue one, without their prefix
+	continues *pieceTrie // pieces that continue a word, without the prefix such as ##
 	cache     *wordCache
 	unknown   block.Token // noToken: none
 	maxChars  int         // longer words are unknown

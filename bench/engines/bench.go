@@ -51,7 +51,7 @@ type result struct {
 	Versions map[string]string `json:"versions"`
 	Load     string            `json:"load"`        // the machine's load averages at the end
 	Engines  float64           `json:"engines_cpu"` // seconds of processor time, restarts not counted
-	Routers  float64           `json:"routers_cpu"` // the same for the router, and for its balancer if there is one
+	Routers  float64           `json:"routers_cpu"` // processor time of the router, and of its balancer if there is one
 	Others   float64           `json:"others_cpu"`  // cores that other processes used, on average
 
 	Requests  int      `json:"requests"`

@@ -35,7 +35,7 @@ type engine struct {
 	kind    kind
 	name    string
 	url     string
-	ports   int // the first of its four ports; more ranks use more ports
+	ports   int // the first of the engine's four ports; more ranks use more ports
 	ranks   int
 	dir     string // folder of its logs
 	scripts string // folder of serve.sh and serve_sglang.sh
@@ -189,8 +189,8 @@ type tally struct {
 	Queried  float64 `json:"queried"`
 	Hit      float64 `json:"hit"`
 	Queue    float64 `json:"queue_s,omitempty"`   // time of all requests until their first pass, if the engine reports it
-	Prefill  float64 `json:"prefill_s,omitempty"` // time from their first pass to their first token
-	First    float64 `json:"first_s,omitempty"`   // time from their arrival at the API server to their first token
+	Prefill  float64 `json:"prefill_s,omitempty"` // time of all requests from first pass to first token
+	First    float64 `json:"first_s,omitempty"`   // time of all requests from arrival at the API server to first token
 	Passes   float64 `json:"passes,omitempty"`
 }
 

@@ -99,7 +99,7 @@ func parseStat(b []byte) (pid, group int, ticks int64, ok bool) {
 		return 0, 0, 0, false
 	}
 	group, _ = strconv.Atoi(fields[2])
-	for _, f := range fields[11:13] { // user and system; children are in /proc themselves while they live
+	for _, f := range fields[11:13] { // user and system time; a living child has its own line in /proc
 		v, _ := strconv.ParseInt(f, 10, 64)
 		ticks += v
 	}

@@ -32,7 +32,7 @@ type set struct {
 	event    event // during the run
 	ranks    bool  // one engine of two data-parallel ranks in place of two engines
 	exact    bool  // routing by events and routing by guesses differ on this set
-	seconds  int   // estimated time of one run at scale 1 on two cores, with its preparation
+	seconds  int   // estimated time of one run at scale 1 on two cores, preparation included
 }
 
 // conversations have prompts of about 6,060 tokens on average. An unlimited cache would have 88 % hits.

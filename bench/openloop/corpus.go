@@ -86,7 +86,7 @@ type operation struct {
 	rooted   bool
 	parent   uint64
 	from, to uint32 // range in the corpus's slabs
-	before   uint32 // number of queries before it
+	before   uint32 // number of queries before the operation
 }
 
 // corpus has the operations of a replay, in order, and their hashes.

@@ -181,7 +181,8 @@ func row(runs []*report.Run) string {
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
-// limit finds the greatest rate, to a hundredth, at which 90 % of the requests keep that service level.
+// limit finds the greatest rate, to a hundredth, at which 90 % of the requests keep the service level of the given
+// index.
 func limit(c sim.Config, level int) float64 {
 	const share, step, exact = 0.9, 1.25, 1.01
 	kept := func(rate float64) bool {

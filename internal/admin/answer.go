@@ -40,7 +40,7 @@ type TokenModel struct {
 	Folder  string `json:"folder,omitempty"`  // of the files that ids are made from
 	Prompts int    `json:"prompts,omitempty"` // compared with an engine before found files were used
 	Why     string `json:"why,omitempty"`     // why the engine is asked
-	Advice  string `json:"advice,omitempty"`  // what to do about it
+	Advice  string `json:"advice,omitempty"`  // how to make ids without the engine
 }
 
 // Worker is one engine server.
@@ -58,7 +58,7 @@ type Worker struct {
 	Ready    bool              `json:"ready"` // requests may go there
 	Draining bool              `json:"draining"`
 	Why      string            `json:"why,omitempty"`   // why it is not ready
-	Notes    []string          `json:"notes,omitempty"` // what could not be learned of it, or was assumed
+	Notes    []string          `json:"notes,omitempty"` // what discovery could not learn of the worker, or assumed
 	Holders  []Holder          `json:"holders"`
 }
 
@@ -110,7 +110,7 @@ type Useless struct {
 
 // IndexHolder is the statistics of a holder in the index of its model.
 type IndexHolder struct {
-	IndexBlocks int64 `json:"index_blocks"` // blocks that the index has of it
+	IndexBlocks int64 `json:"index_blocks"` // blocks of the holder in the index
 	// IndexEvicted and IndexRefused count since the index last forgot the holder: blocks that were evicted from the
 	// index, and announcements and blocks that the index refused.
 	IndexEvicted int64 `json:"index_evicted,omitempty"`
@@ -125,7 +125,7 @@ type Load struct {
 	PendingTokens int64   `json:"pending_tokens"` // how many of PrefillTokens are not computed yet, by the timing
 	BacklogMS     float64 `json:"backlog_ms"`     // time until PendingTokens are computed, by the timing
 	ContextBlocks int64   `json:"context_blocks"` // distinct engine blocks of the prompts being served
-	ContextTokens int64   `json:"context_tokens"` // prompt tokens of each of them
+	ContextTokens int64   `json:"context_tokens"` // prompt tokens of all Requests; shared tokens count for each
 	OutputTokens  int64   `json:"output_tokens"`  // of unfinished answers
 	Processed     uint64  `json:"processed"`      // requests that this router ever sent
 	Others        *Others `json:"others,omitempty"`
@@ -145,7 +145,7 @@ type Report struct {
 	Time         time.Time `json:"time"`
 	Running      int64     `json:"running"`
 	Waiting      int64     `json:"waiting"`
-	QueuedTokens int64     `json:"queued_tokens"` // uncached prompt tokens of its queue; 0 if it does not report them
+	QueuedTokens int64     `json:"queued_tokens"` // uncached prompt tokens of the engine's queue; 0: not reported
 	KVUsed       float64   `json:"kv_used"`       // share of the KV cache that running requests hold
 }
 
@@ -173,7 +173,7 @@ type QueueLine struct {
 type QueueTenant struct {
 	Tenant   string `json:"tenant"`
 	Requests int    `json:"requests"`
-	Deficit  int64  `json:"deficit_tokens"` // order fair: tokens that it may get before the others' turn
+	Deficit  int64  `json:"deficit_tokens"` // order fair: tokens that the tenant may get before other tenants' turn
 }
 
 // Reloaded is the answer of /admin/reload.

@@ -32,7 +32,7 @@ type Explanation struct {
 	Trust           string  `json:"trust"`
 	TokenSource     string  `json:"token_source"`
 	TokensMissing   string  `json:"tokens_missing,omitempty"` // why there are no ids, if token_source is text
-	TokenOrigin     string  `json:"token_origin"`             // the same in words, and where the model's ids come from
+	TokenOrigin     string  `json:"token_origin"`             // token_source in words, and the source of the model's ids
 	TokenWaitMS     float64 `json:"token_wait_ms"`
 	PromptTokens    int     `json:"prompt_tokens"`
 	TokensKnown     bool    `json:"tokens_known"` // if not, prompt_tokens is an estimate and nothing is confirmed
@@ -48,7 +48,7 @@ type Explanation struct {
 	Terms         []string    `json:"terms"`
 	SessionSource string      `json:"session_source,omitempty"`
 	Tenant        string      `json:"tenant,omitempty"`
-	Queued        bool        `json:"queued"`     // it would wait for a worker, since all are saturated
+	Queued        bool        `json:"queued"`     // the request would wait, since all workers are saturated
 	Candidates    []Candidate `json:"candidates"` // the ones that no filter left out come first
 }
 
@@ -65,13 +65,13 @@ type Candidate struct {
 	Worker          string         `json:"worker"`
 	Rank            int            `json:"rank"`
 	Chosen          bool           `json:"chosen"`
-	Why             string         `json:"why"`              // why it was chosen, was not, or was left out
+	Why             string         `json:"why"`              // why the holder was chosen, not chosen or left out
 	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
 	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
 	PredictedTokens int            `json:"predicted_tokens"` // speculative blocks included, tokens at risk left out
 	AtRiskTokens    int            `json:"at_risk_tokens,omitempty"`
 	FullTokens      int            `json:"full_tokens"`     // the match if only groups with full attention counted
-	UncachedTokens  int            `json:"uncached_tokens"` // that the engine would compute
+	UncachedTokens  int            `json:"uncached_tokens"` // prompt tokens that the engine would compute
 	Trust           string         `json:"trust"`
 	TrustReason     string         `json:"trust_reason"`
 	Load            Load           `json:"load"`

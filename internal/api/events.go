@@ -152,7 +152,7 @@ func (w *Watcher) endEvent(chunk []byte, start, end int) {
 type plainEvent struct {
 	prefixLen, suffixLen int
 	prefix               [512]byte // up to and with the quote that opens the content
-	suffix               [256]byte // from the quote that closes it, with the empty line
+	suffix               [256]byte // from the quote that closes the content to the empty line
 }
 
 // match returns the length of the plain event at the beginning of b, 0 when there is none.

@@ -42,7 +42,7 @@ func recordedBatches(t *testing.T) []kvevent.Batch {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var b kvevent.Batch // each has buffers of its own
+			var b kvevent.Batch // new for each message, because the decoder reuses its buffers
 			if m.Topic == "kv-events" && d.Decode(payload, &b) == nil && len(b.Events) > 0 {
 				all = append(all, b)
 			}

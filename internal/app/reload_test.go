@@ -122,7 +122,7 @@ func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
 			TierWeights: policy.DefaultKVAware().TierWeights, BlockSize: 64}}}
 		c.Policy = "coarse"
 	}
-	for range 2 { // it is not in force the second time either
+	for range 2 { // the refused file is not in force the second time either
 		changes := reload(change)
 		for _, want := range []string{"body: differs, a restart", "gateway: differs, a restart", "routing: differs, a restart"} {
 			if !slices.ContainsFunc(changes, func(c string) bool { return strings.Contains(c, want) }) {

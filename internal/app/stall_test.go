@@ -156,7 +156,7 @@ func TestWorkThatDoesNotEndIsTheOldest(t *testing.T) {
 	var p telemetry.Progress
 	now := time.Now()
 	stuck := p.Begin(now.Add(-time.Minute).UnixNano())
-	for range 10_000 { // others come and go
+	for range 10_000 { // other work begins and ends
 		p.End(p.Begin(now.UnixNano()))
 	}
 	if age := p.Oldest(now); age != time.Minute {

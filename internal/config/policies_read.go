@@ -16,7 +16,7 @@ import (
 // policyNodes is what the file says of policies. It is read last: the defaults of a policy are in other sections.
 type policyNodes struct {
 	list   *entry  // policies
-	inline *entry  // policy, if it is a policy with its parameters, not a name
+	inline *entry  // the value of the key policy, if it has parameters; nil: it is a name
 	typed  []entry // under routing, by the names of kinds, as design documents of vllm_cache_aware write it
 }
 
@@ -142,7 +142,7 @@ func (r *reader) parameters(m *ast.MappingNode, p Policy) {
 }
 
 // placeAs notes the places of the present path, and of the paths below it, under another path, too: Validate reports on
-// a policy by its index, wherever it is written. The paths below are among read.
+// a policy by its index, wherever the file has it. read has the paths that may lie below the present path.
 func (r *reader) placeAs(path string, at *token.Position, read []string) {
 	for _, old := range read {
 		if rest, below := strings.CutPrefix(old, r.path+"."); below {

@@ -5,7 +5,7 @@ import "math/bits"
 // cached maps each hash that a pool caches to the oldest block with it. It is an open-addressing table with linear
 // probing: most of a pool's work is here, and Go's map makes a simulation 5 % slower.
 type cached struct {
-	places []place // a power of two, at most half of them taken
+	places []place // their number is a power of two; at most half of them are taken
 	n      int
 }
 

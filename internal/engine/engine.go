@@ -14,10 +14,10 @@ import (
 type Request struct {
 	Prompt   []block.Token
 	Output   []block.Token // the answer, at least one token; the request ends with its last token or at the model length
-	Scope    block.Scope   // the root of its blocks; the engine ignores Model
+	Scope    block.Scope   // the root of the request's blocks; the engine ignores Model
 	Features []block.Feature
 	Fresh    bool // do not read the prefix cache (vLLM: prompt_logprobs)
-	Announce bool // announce the blocks it hits again (vLLM: kv_cache_report_mode=full)
+	Announce bool // announce the blocks that the request hits once more (vLLM: kv_cache_report_mode=full)
 	Received int  // leading prompt tokens with KV from a prefill worker; only the last prompt token is computed here
 	Owner    any  // for the caller; the model does not use it
 

@@ -12,10 +12,10 @@ type Timing interface {
 // their order, so the same pass always takes the same time.
 type Batch struct {
 	Prefills      int   // requests that compute prompt tokens
-	PrefillTokens int   // their prompt tokens in this pass, summed
+	PrefillTokens int   // sum of these requests' prompt tokens in the pass
 	PrefillPairs  int64 // n·(2·context + n) summed, with n tokens of a prefill: twice the pairs of tokens that attention visits
 	Decodes       int   // requests that compute one generated token
-	DecodeContext int64 // their context in tokens, summed
+	DecodeContext int64 // sum of these requests' contexts, in tokens
 	Loaded        int   // tokens that come back from the CPU tier
 }
 

@@ -32,7 +32,7 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 		all.Go(func() {
 			for range requests {
 				resp, text, err := f.try(context.Background(), chat)
-				if err != nil { // its connection was closed because it was idle for a second, on a busy machine
+				if err != nil { // on a busy machine a connection may be idle for a second, and is then closed
 					resp, text, err = f.try(context.Background(), chat)
 				}
 				if err != nil || resp.StatusCode != 200 {

@@ -46,7 +46,7 @@ type conduct struct {
 	useless     share  // all answers: the useless part, whichever side was at fault
 	long        share  // the part of useless answers over a longer time
 	blamed      share  // good and blamed answers: the part that was blamed
-	bettered    share  // second opinions on its useless answers: the part that was better
+	bettered    share  // second opinions on the worker's useless answers: the part that was better
 	lost        share  // good streams and lost ones: the part that was lost
 	blamedRow   int    // answers blamed in a row
 	// agreed counts, by verdict, the worker's useless answers to requests that also got a useless answer from another

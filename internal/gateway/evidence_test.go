@@ -32,7 +32,7 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 		t.Error("a restarted worker is distrusted for what the process before it answered")
 	}
 	e.served(1, again, true)
-	e.useless(1, a, all) // it was under way when the process ended
+	e.useless(1, a, all) // this request was under way when the process ended
 	if e.distrusted(1, again) || !e.distrusted(1, b) {
 		t.Error("an answer of the ended process counts against the new one")
 	}
@@ -78,7 +78,7 @@ func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 		t.Error("the page is said to be the request's fault, as all workers refused other requests")
 	}
 	e.blame(1, a, refused)
-	for range longMemory { // so many that the blame is forgotten
+	for range longMemory { // enough answers to forget the blame
 		e.confirm(1, a, useless)
 	}
 	if e.known(1, a, refused, []*fleet.Worker{b}) {

@@ -54,13 +54,13 @@ type exchange struct {
 	reports    bool // the worker reports cached tokens
 	doubts     []doubt
 	opinions   int             // extra attempts taken from the budget of second opinions
-	granted    bool            // one of them was taken for the answer being judged
+	granted    bool            // a second opinion was taken for the answer being judged
 	judged     bool            // inherent is set for that answer
 	inherent   bool            // the answer is useless because of the request
 	peers      []*fleet.Worker // scratch of the method others
 	otherModel bool            // the answer names another model than the request, as the other workers' answers do
 	routed     bool            // a worker was asked: the request is finished, not refused
-	next       *exchange       // in the worker's roster, guarded by its mutex
+	next       *exchange       // the next exchange in the worker's roster, guarded by the roster's mutex
 	previous   *exchange
 	abort      bool // the client holds part of an answer: end by cutting the connection
 }
@@ -257,7 +257,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	}
 	d.Done(outcome(&result), now)
 	if result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
-		x.g.Fleet.Refused(d.Worker.ID) // its process has ended: the next answer is another process's
+		x.g.Fleet.Refused(d.Worker.ID) // the worker's process has ended: another process gives the next answer
 	}
 	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, d.Output())
 	x.g.waiting.freed()
@@ -279,7 +279,7 @@ func (x *exchange) ask(ctx context.Context, here *roster) proxy.Result {
 func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	p := &x.prepared
 	if w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
-		return x.body.Bytes // others may not accept token ids in a chat request
+		return x.body.Bytes // other engines may not accept token ids in a chat request
 	}
 	ids, ok := x.g.Tokens.AppendForwarded(x.ids[:0], &tokens.Forward{Request: &p.read, Model: p.model, Found: &p.found, To: workerOf(w, p.model)})
 	if !ok {

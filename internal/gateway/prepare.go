@@ -27,7 +27,7 @@ type prepared struct {
 	rankChosen bool               // the client chose the rank by a header that engines understand
 	patience   time.Duration      // how long the client would wait in the queue; 0: not given
 	shadow     *shadow            // the shadow that is asked about it; nil is none
-	forShadow  []policy.Cached    // the answer of the shadow's source, as route.Cached
+	forShadow  []policy.Cached    // the answer of the shadow's source, in the form of route.Cached
 	explains   bool               // find tokens and text even if the policy needs none
 }
 

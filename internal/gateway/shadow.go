@@ -15,7 +15,7 @@ import (
 // different choices. It changes neither loads nor routes nor what any policy learns.
 type shadow struct {
 	policy *policy.Policy // nil: there is none
-	sample float64        // share of requests that it is asked about, 0 to 1
+	sample float64        // share of requests that the policy is asked about, 0 to 1
 }
 
 // SampleShadow sets the share of requests that the router's present shadow policy is asked about, 0 to 1.

@@ -16,8 +16,8 @@ import (
 // waiter is one request that waits.
 type waiter struct {
 	item     queue.Item
-	anywhere bool       // any worker of the base model would do for it
-	turn     bool       // it has its turn; guarded by the line's mu
+	anywhere bool       // any worker of the base model can serve the request
+	turn     bool       // the request has its turn; guarded by the line's mu
 	called   chan error // capacity 1: nil when it has its turn, else the reason why it waits no more
 	ended    chan ending
 }
@@ -27,8 +27,8 @@ type ending int
 
 const (
 	decided ending = iota // it waits no more: it goes to a worker, or failed for another reason than a lack of room
-	noRoom                // no worker that would do for it can take it
-	gone                  // its client left, or its time was over
+	noRoom                // no worker that can serve the request has room
+	gone                  // the client left, or the request's time was over
 )
 
 // passed is how many requests may be passed over. The first request in order may find no room although others would:
@@ -68,7 +68,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 			if w.leave(l, a) {
 				break
 			}
-			sentAway = <-a.called // it was called at the same moment
+			sentAway = <-a.called // the waiter was called at the same moment
 		}
 		switch {
 		case errors.Is(sentAway, errDraining):
@@ -205,7 +205,7 @@ func (w *waiting) advance(l *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, a := range aside {
-		if l.waiters[&a.item] != nil { // it did not leave meanwhile
+		if l.waiters[&a.item] != nil { // the waiter did not leave meanwhile
 			l.queue.Return(&a.item)
 		}
 	}

@@ -43,7 +43,7 @@ func duringATurn(t *testing.T) (g *gate, f *fixture, h hesitant, waiters []*aski
 		f.line(t, i+1)
 	}
 	g.open <- struct{}{}
-	<-h.asked // a has its turn
+	<-h.asked // the first waiter has its turn
 	return g, f, h, waiters
 }
 

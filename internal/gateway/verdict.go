@@ -16,7 +16,7 @@ type verdict uint8
 
 const (
 	good    verdict = iota // or a failure that the worker did not cause
-	failed                 // the worker was not reached: certainly its fault
+	failed                 // the worker was not reached: certainly the worker's fault
 	lost                   // cut short after its first byte: the request cannot be repeated
 	limited                // 429
 	// The next four may be the request's fault or the worker's: another worker's answer decides. Two workers with

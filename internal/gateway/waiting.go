@@ -188,7 +188,7 @@ func (w *waiting) enter(l *line, a *waiter, now time.Time) error {
 		return errDraining
 	}
 	shed, refused := l.queue.Push(&a.item, now.UnixNano())
-	for _, item := range shed { // its client gets the error of a full queue
+	for _, item := range shed { // the client of a shed request gets the error of a full queue
 		w.sendAway(l, l.waiters[item], api.QueueFull(l.queue.Full(now.UnixNano()).RetryAfter))
 	}
 	if refused != nil {

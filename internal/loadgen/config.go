@@ -50,7 +50,7 @@ type Config struct {
 	MaxOpen int
 
 	HTTP2   bool          // cleartext HTTP/2 with prior knowledge (over TLS: by negotiation)
-	Whole   bool          // asks for answers in one piece; they have no time to first token
+	Whole   bool          // asks for answers in one piece, which have no time to first token
 	Timeout time.Duration // of one request
 	// Plain sends only fields of OpenAI's API. Without it answers have the workload's exact length (ignore_eos,
 	// min_tokens) and their token ids (return_token_ids), so that later turns can repeat them.

@@ -22,7 +22,7 @@ type exchange struct {
 	first, end time.Time       // of the first token and of the end; first is zero when no token came
 	gaps       []time.Duration // between pieces of the stream that carry tokens
 	status     int             // HTTP status; 0: none came
-	err        error           // why the answer is not whole; nil: it is
+	err        error           // why the answer is not whole; nil: the answer is whole
 
 	worker, policy string // from the router's headers
 	predicted      int

@@ -12,7 +12,7 @@ import (
 type Point struct {
 	Prompt    int     // tokens of the computed prompt; 0: a decode pass
 	Sequences int     // requests in the pass
-	Context   int     // their context in tokens, summed
+	Context   int     // sum of the requests' contexts, in tokens
 	MS        float64 // measured time in milliseconds
 }
 

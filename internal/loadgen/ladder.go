@@ -16,8 +16,8 @@ import (
 type Ladder struct {
 	Prompts   []int // lengths of single prompts, in tokens
 	Sequences []int // numbers of requests at once in decode passes
-	Contexts  []int // lengths of their prompts, in tokens
-	Output    int   // least number of tokens that each of them generates
+	Contexts  []int // lengths of the prompts in decode passes, in tokens
+	Output    int   // least number of tokens that each request generates
 	Repeats   int   // measurements of each rung; their median counts
 	Nonce     uint64
 	Progress  func(done, total int, what string)

@@ -71,7 +71,7 @@ type lane struct {
 type result struct {
 	request int
 	lane    int
-	due     time.Duration // when it was due
+	due     time.Duration // when the exchange was due
 	late    time.Duration // delay between due and sent
 	x       *exchange
 	last    bool // the request has no further target

@@ -56,7 +56,7 @@ func NewMemory() *Memory {
 type Host struct {
 	network *Memory
 	ip      netip.Addr
-	lost    atomic.Bool  // nothing arrives at this host or from it
+	lost    atomic.Bool  // bytes to and from this host are lost
 	delay   atomic.Int64 // nanoseconds, added to each way
 }
 

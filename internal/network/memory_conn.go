@@ -38,7 +38,7 @@ type direction struct {
 	cond    sync.Cond  // signals any change
 	queue   []segment
 	size    int  // bytes in queue
-	ended   bool // the writer has closed, or HalfClose did it
+	ended   bool // the writer or HalfClose has closed the direction
 	deaf    bool // the reader has closed: bytes are answered by a reset
 	broken  bool // cut
 	readBy  deadline

@@ -46,7 +46,7 @@ type Attempt struct {
 	OnTokens func(n int, at time.Time)
 
 	mu        sync.Mutex // guards the fields below
-	waits     *conn      // the connection on which an answer is awaited; nil when its first byte came
+	waits     *conn      // the connection on which an answer is awaited; nil once the first byte came
 	abandoned bool
 }
 

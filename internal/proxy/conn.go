@@ -18,8 +18,8 @@ type conn struct {
 	look    look        // at the TCP connection: under TLS the one below
 	pieces  [2][]byte   // what writeBoth writes
 	bufs    net.Buffers // the rest of pieces
-	since   time.Time   // when it became idle
-	limit   time.Time   // its deadline, perhaps set by an earlier exchange; zero when it has none
+	since   time.Time   // when the connection became idle
+	limit   time.Time   // the connection's deadline, perhaps set by an earlier exchange; zero when it has none
 	aborted atomic.Bool
 	abort   func() // kept as a value, so that handing it to context.AfterFunc allocates no closure
 }

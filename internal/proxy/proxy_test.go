@@ -403,7 +403,7 @@ func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer   string
 		class    Class
-		passable bool // it is an answer, if not a good one
+		passable bool // the answer is held back, and can be passed on if no worker has a better one
 	}{
 		"HTML":                                {"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + length("<html>hello</html>"), Useless, false},
 		"nothing":                             {"HTTP/1.1 200 OK\r\n" + length(""), Useless, false},

@@ -499,7 +499,7 @@ func (x *exchange) read(k *conn, b []byte) (n int, err error) {
 	}
 	n, err = k.Read(b)
 	if t == 0 && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !k.aborted.Load() {
-		k.disarm() // it was the header's deadline, which stays after the header came; see arm
+		k.disarm() // the header's deadline stayed after the header came; see arm
 		return k.Read(b)
 	}
 	return n, err

@@ -11,14 +11,14 @@ import (
 type Item struct {
 	Tenant   string // only fair uses it
 	Priority int    // the body's; clamped to -1000..1000
-	Tokens   int    // the cost of serving it: uncached prompt tokens at the holder with the longest match
-	Bytes    int64  // memory it holds while it waits
-	Arrived  int64  // when it arrived, Unix nanoseconds; earlier than Push if it was tried at a worker first
-	Deadline int64  // when it is refused, Unix nanoseconds
+	Tokens   int    // uncached prompt tokens at the holder with the longest match: the cost of the request
+	Bytes    int64  // memory that the request holds while it waits
+	Arrived  int64  // arrival in Unix nanoseconds; earlier than Push if the request was tried at a worker first
+	Deadline int64  // when the request is refused, in Unix nanoseconds
 
 	virtual int64  // the order: see virtualTime
 	seq     uint64 // breaks ties: earlier pushes first
-	at      int    // its index in its line's heap; -1: it has its turn, or is not in the queue
+	at      int    // index in the line's heap; -1: the item has its turn, or is not in the queue
 	line    *line  // nil: not in the queue
 }
 
@@ -42,7 +42,7 @@ type Queue struct {
 	cfg   Config
 	lines map[string]*line // by tenant: the tenants that wait, or were served while others waited
 	len   int              // requests that wait, including requests that have their turn
-	bytes int64            // of those requests
+	bytes int64            // bytes of the requests that wait
 	seq   uint64
 	pace  pace
 }
@@ -374,7 +374,7 @@ type Share struct {
 	Tenant   string
 	Requests int
 	Deficit  int64 // tokens; negative is a debt
-	Oldest   int64 // when its oldest request came, Unix nanoseconds; 0: it has none
+	Oldest   int64 // when the oldest request came, in Unix nanoseconds; 0: no request waits
 }
 
 // Shares returns the tenants that wait, or were served while others waited, by name. Orders without tenants have one,

@@ -134,7 +134,7 @@ func TestAHeavyTenantDoesNotStarveALightOne(t *testing.T) {
 		it := q.Pop()
 		q.Served(it, second)
 		if it.Tenant == "light" {
-			if i > 2 { // at most the rest of one quantum is served before it
+			if i > 2 { // at most the rest of one quantum is served before the light tenant
 				t.Errorf("served after %d of the heavy tenant's, want 2 at the most", i)
 			}
 			return
@@ -252,7 +252,7 @@ func TestARequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 		q.Served(q.Pop(), i*second)
 	}
 	now := 19 * second
-	push(t, q, now, &Item{Arrived: now, Deadline: now + 25*second}) // 21 wait before it
+	push(t, q, now, &Item{Arrived: now, Deadline: now + 25*second}) // 21 requests wait before this one
 	_, refused := q.Push(&Item{Arrived: now, Deadline: now + 10*second}, now)
 	if refused == nil || refused.Full {
 		t.Fatalf("23 s of queue and 10 s of patience: %+v", refused)
@@ -290,7 +290,7 @@ func TestAReturnedRequestKeepsItsPlace(t *testing.T) {
 		q.Served(q.Pop(), 0)
 		before := q.Shares()
 		var first, second int64
-		for range 10 { // there is no room, again and again
+		for range 10 { // the item finds no room, again and again
 			a, b := q.Pop(), q.Pop()
 			first, second = a.Arrived, b.Arrived
 			q.Return(a)

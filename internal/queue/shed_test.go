@@ -96,7 +96,7 @@ func TestNoRequestOfALightTenantIsRefusedForAHeavyOne(t *testing.T) {
 	q := New(config(Fair))
 	type client struct {
 		tenant string
-		asks   int64 // when it asks next
+		asks   int64 // when the client sends its next request
 	}
 	var clients []*client
 	for i := range 2005 {

@@ -26,7 +26,7 @@ type Answer struct {
 	Request   int // number in the workload
 	Worker    int // -1: not known
 	Arrival   time.Duration
-	Started   time.Duration // the engine began to work on it; negative: not known
+	Started   time.Duration // the engine began to work on the request; negative: not known
 	First     time.Duration // first token
 	End       time.Duration // last token
 	Prompt    int           // tokens

@@ -18,7 +18,7 @@ const (
 type Report struct {
 	Schema      string   `json:"schema"`      // see [Schema]; filled by the writers
 	Kind        Kind     `json:"kind"`        //
-	Command     string   `json:"command"`     // the command that repeats it
+	Command     string   `json:"command"`     // the command that repeats the runs
 	Version     string   `json:"version"`     // of warmpath
 	Interrupted bool     `json:"interrupted"` // the command was interrupted: Runs has only the runs that had ended
 	Workload    Workload `json:"workload"`
@@ -53,7 +53,7 @@ type Setup struct {
 // Run is one workload under one setup.
 type Run struct {
 	Setup
-	Stopped bool `json:"stopped"` // it was interrupted: the figures cover the requests that had ended
+	Stopped bool `json:"stopped"` // the run was interrupted: the figures cover the requests that had ended
 
 	Seconds  float64 `json:"seconds"` // from the first arrival to the last answer
 	Requests Counts  `json:"requests"`
@@ -61,7 +61,7 @@ type Run struct {
 	PromptTokens    int64   `json:"prompt_tokens"`    // of answered requests
 	CachedTokens    int64   `json:"cached_tokens"`    // prompt tokens that were not computed, over all tiers
 	LoadedTokens    int64   `json:"loaded_tokens"`    // how many of CachedTokens were read back from host memory
-	PredictedTokens int64   `json:"predicted_tokens"` // expected to be cached by the router; 0 when it does not report it
+	PredictedTokens int64   `json:"predicted_tokens"` // tokens that the router expected to be cached; 0: not reported
 	PredictedAbove  int64   `json:"predicted_above"`  // answered requests with more predicted than cached tokens
 	OutputTokens    int64   `json:"output_tokens"`
 	HitRate         float64 `json:"hit_rate"`            // CachedTokens / PromptTokens
@@ -110,7 +110,7 @@ type Latency struct {
 // SLO is a service level: a request that keeps both is good.
 type SLO struct {
 	TTFT time.Duration // longest time to first token
-	TPOT time.Duration // longest mean time between its tokens; 0: any
+	TPOT time.Duration // longest mean time between a request's tokens; 0: any
 }
 
 // DefaultSLOs are the service levels for relaxed chat and for quick chat.
@@ -131,7 +131,7 @@ type Worker struct {
 	ComputedTokens int64   `json:"computed_tokens"` // prompt tokens that were not cached
 	OutputTokens   int64   `json:"output_tokens"`
 	HitRate        float64 `json:"hit_rate"`
-	Busy           float64 `json:"busy"`         // share of the run in which it was at work
+	Busy           float64 `json:"busy"`         // share of the run in which the worker was at work
 	Running        float64 `json:"running_mean"` // requests at once, over the run
 	Waiting        float64 `json:"waiting_mean"` //
 	KV             float64 `json:"kv_mean"`      // share of the cache that running requests held
@@ -163,7 +163,7 @@ type Transfers struct {
 type Stage struct {
 	Name            string     `json:"name"`
 	Rate            float64    `json:"rate_per_s"`
-	Seconds         float64    `json:"seconds"` // from its first arrival to its last answer
+	Seconds         float64    `json:"seconds"` // from the stage's first arrival to its last answer
 	Requests        int        `json:"requests"`
 	HitRate         float64    `json:"hit_rate"`
 	OutputPerSecond float64    `json:"output_tokens_per_s"`

@@ -32,7 +32,7 @@ type Line struct {
 // Worker is a worker as metrics show it.
 type Worker struct {
 	URL string
-	Up  bool // healthy and ready: it may get requests
+	Up  bool // healthy and ready: the worker may get requests
 	// Reports counts the load reports that the engine gave, ReportsFailed the requests for a report that failed.
 	Reports, ReportsFailed uint64
 	Holders                []Holder
@@ -45,13 +45,13 @@ type Holder struct {
 	Requests      int64   // reserved now
 	PrefillTokens int64   // uncached prompt tokens of requests without a first token
 	ContextBlocks int64   // blocks of the contexts being served
-	Blocks        int64   // blocks the index holds for it
+	Blocks        int64   // blocks of the holder in the index
 	Evicted       int64   // blocks of the holder that the index evicted since it last forgot all of the holder's blocks
 	Refused       int64   // blocks that the index refused since it last forgot all of the holder's blocks
 	Suspect       bool    // the holder's worker seems to be frozen
-	Share         float64 // the share of its normal requests that it gets: below 1 during slow start
-	Useless       bool    // it gets no requests for a model and endpoint, because its answers there were useless
-	Limited       bool    // it is paused after a 429, at least for one tenant
+	Share         float64 // share of its normal requests that the holder gets: below 1 during slow start
+	Useless       bool    // no requests for a model and endpoint: the holder's answers there were useless
+	Limited       bool    // the holder is paused after a 429, at least for one tenant
 	Leaked        uint64  // requests that were lost without a release of their load
 	Timing        Timing
 	Report        *Report

@@ -69,7 +69,7 @@ type Record struct {
 	// Milliseconds from Time to the token ids, the decision, the first token, and the end.
 	TokensMS     float64 `json:"tokens_ms"`
 	RouteMS      float64 `json:"route_ms"`
-	QueueMS      float64 `json:"queue_ms,omitempty"` // the wait until a worker could take it
+	QueueMS      float64 `json:"queue_ms,omitempty"` // the wait until a worker could take the request
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
 }
@@ -80,9 +80,9 @@ func (r *Record) Claimed() int { return max(min(r.MatchTokens, r.PredictedTokens
 // Shadow is the decision of another policy for a request. It had no effect.
 type Shadow struct {
 	Policy          string `json:"policy"`
-	Agrees          bool   `json:"agrees"` // it chose the same holder as the decision
+	Agrees          bool   `json:"agrees"` // the shadow chose the same holder as the decision
 	Branch          string `json:"branch,omitempty"`
-	Worker          string `json:"worker,omitempty"` // absent if it chose none; error says why
+	Worker          string `json:"worker,omitempty"` // absent if the shadow chose none; error says why
 	Rank            int    `json:"rank"`
 	MatchTokens     int    `json:"match_tokens"`
 	PredictedTokens int    `json:"predicted_tokens"`
@@ -90,7 +90,7 @@ type Shadow struct {
 	// tokens in the cache.
 	Difference int     `json:"difference"`
 	Error      string  `json:"error,omitempty"`
-	MS         float64 `json:"ms"` // milliseconds that its decision took
+	MS         float64 `json:"ms"` // milliseconds that the shadow's decision took
 }
 
 // ring keeps the last records. It is safe for concurrent use.

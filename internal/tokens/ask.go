@@ -60,7 +60,7 @@ type question struct {
 	tokenize      []byte // the body for /tokenize
 	authorization string
 	client        uint64       // a hash of authorization
-	mostIDs       int          // limit of ids in its answer
+	mostIDs       int          // limit of ids in the answer
 	size          int64        // bytes booked in Source.memory
 	users         atomic.Int32 // users of whole and tokenize: see hold
 	media         bool         // prompts with the same ids may differ: only render names their images
@@ -69,7 +69,7 @@ type question struct {
 	workers []Worker      // may be asked
 	not     string        // URL of a worker that failed and must not be asked
 	worth   time.Duration // see Source.worth; guarded by workerStates.mu; 0: no request waits for the answer
-	behind  int           // guarded by workerStates.mu; number of its client's questions that stand before it in the line
+	behind  int           // guarded by workerStates.mu; number of the client's questions before this one in the line
 	anyhow  bool          // ask even if no request waits and no engine is calm
 	granted chan grant    // capacity 1; receives the grant that ends the wait in line
 	wanted  chan struct{} // capacity 1; signals that a request waits for the answer now

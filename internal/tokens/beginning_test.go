@@ -588,7 +588,7 @@ func BenchmarkKnownBeginning(b *testing.B) {
 		turns = append(turns, turn{"assistant", words(fmt.Sprint("a", i), 100)})
 	}
 	p := turnsPrompt(append(turns, turn{"user", "next"}))
-	s.states.of(a.URL).noTokens = time.Now().Add(time.Hour) // so no engine is asked
+	s.states.of(a.URL).noTokens = time.Now().Add(time.Hour) // no engine is asked before this time
 	b.SetBytes(int64(len(p.Request.Body())))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -44,7 +44,7 @@ func TestOnlyPromptsWithImagesLeaveTheProcess(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": seeing})
 		defer s.Close()
 		s.Local = &textOnly{}
-		s.checks.of("m").started = map[string]int{a.URL: checkFirst} // no comparisons: they would be calls too
+		s.checks.of("m").started = map[string]int{a.URL: checkFirst} // prevents comparisons, which would be calls too
 		wants(t, find(t, s, of("m", chat("hello")), a), InProcess, 1, 2)
 		if calls := e.calls(); len(calls) != 0 {
 			t.Errorf("a text was asked for: %v", calls)

@@ -31,7 +31,7 @@ func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 	}
 }
 
-// AppendSpan appends the same tokens as AppendTokens and AppendOutput have there, with segments and without.
+// AppendSpan appends a part of the tokens that AppendTokens and AppendOutput append, with segments and without.
 func TestASpanIsAPartOfPromptAndAnswer(t *testing.T) {
 	for _, r := range []Request{
 		{ID: 3, Input: 70, Output: 21},

@@ -25,9 +25,9 @@ type Workload struct {
 // Stage is a part of a workload with results of its own, such as one rate of a ladder.
 type Stage struct {
 	Name  string        // for tables: "20 qps"
-	Start time.Duration // when it begins, unless it has to wait for earlier requests
+	Start time.Duration // when the stage begins, unless it has to wait for earlier requests
 	Rate  float64       // requests a second; 0: not stated
-	First int           // index of its first request; the stage ends before the next stage's First
+	First int           // index of the stage's first request; the stage ends before the next stage's First
 	// Drain lets the stage begin only when all earlier requests have ended. When that is later than Start, the arrivals
 	// of this stage and of all later ones move by the difference.
 	Drain bool
@@ -35,13 +35,13 @@ type Stage struct {
 
 // Request is one request of a workload.
 type Request struct {
-	ID int // its index in Workload.Requests
+	ID int // index of the request in Workload.Requests
 	// Arrival is the time of sending, from the workload's start. When After is not negative it is only the recorded or
 	// estimated time: the request is sent Think after the end of the request that it follows.
 	Arrival time.Duration
 
-	Session int // the conversation it belongs to; -1: none
-	Turn    int // its place in the session, from 0
+	Session int // the conversation that the request belongs to; -1: none
+	Turn    int // the request's place in the session, from 0
 
 	After int           // the request that must end first, always an earlier one; -1: none, Arrival counts
 	Join  []int         // other requests that must end first: an agent waits for its sub-agents

@@ -143,7 +143,7 @@ func TestAReplayThatLosesMostMessagesIsAskedAgain(t *testing.T) {
 	home(t, f, talks, "before")
 	f.Stop(syscall.SIGTERM)
 	f = serve(t, []*mockengine.Server{w})
-	f.trustedWithin(t, time.Minute) // it takes about twenty replays until each message has arrived
+	f.trustedWithin(t, time.Minute) // about twenty replays are needed until each message has arrived
 	f.settle(t)
 	home(t, f, talks, "after")
 	for _, k := range talks {

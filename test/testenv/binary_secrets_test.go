@@ -88,7 +88,7 @@ policies:
 	write(good)
 	gateway := testenv.Serve(t, "--config", file)
 	gateway.Ready(t)
-	printed := map[string]string{} // by the process or request that printed it
+	printed := map[string]string{} // what was printed, by the process or request that printed it
 	ask := func(method, url, body string, headers ...string) {
 		req, err := http.NewRequest(method, url, strings.NewReader(body))
 		if err != nil {

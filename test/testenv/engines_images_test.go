@@ -158,7 +158,7 @@ func sameImages(t *testing.T, dir string, e *realEngine) {
 		body := encode(map[string]any{"model": "tiny", "max_tokens": 1, "messages": []chatMessage{say("system", "See."), {"role": "user", "content": content}}})
 		want, features, status := rendered(t, e, body)
 		if status != http.StatusOK {
-			continue // the engine refuses it
+			continue // the engine refuses the request
 		}
 		var read api.Request
 		if err := api.Read(api.OpenAIChat, body, &read); err != nil {

@@ -170,7 +170,7 @@ func (l *lab) waves(t *testing.T) {
 		// Without clear_cache=false a pause empties the cache in every mode.
 		l.real.post(t, "/pause?mode=keep&clear_cache=false")
 		answers := l.all(t, l.real, questions, func(int) []block.Token { return nil }, func() {
-			time.Sleep(300 * time.Millisecond) // a paused vLLM does not show its queue; a late question begins a step later, and order sees it
+			time.Sleep(300 * time.Millisecond) // a paused vLLM does not show its queue; order reports a late question
 			l.real.post(t, "/resume")
 		})
 		l.settle(t)

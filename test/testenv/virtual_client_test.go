@@ -16,11 +16,11 @@ import (
 // ask is one request of a client.
 type ask struct {
 	began   time.Time
-	limit   time.Duration // time within which it must end
+	limit   time.Duration // time within which the request must end
 	what    string        // for messages
 	key     string        // identifies the question, to compare answers; "": not compared
 	prompt  string        // the prompt's key; "": the prompt is not made of ids
-	target  string        // the worker that it asks for; "": any
+	target  string        // the worker that the request names; "": any
 	rank    int
 	user    string // the client's API key; "": none
 	model   string
@@ -29,7 +29,7 @@ type ask struct {
 	path    string
 	body    []byte
 	stream  bool
-	last    bool   // it is open when the router is stopped
+	last    bool   // the request is open when the router is stopped
 	outcome string // set at the end
 	status  int
 }

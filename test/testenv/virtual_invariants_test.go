@@ -399,7 +399,7 @@ func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, 
 			switch name {
 			case "sent before": // a share of the prompt
 				most = max(most, int(c.Terms[t]*float64(len(ids))))
-			case "hits": // a share of its full blocks
+			case "hits": // a share of the prompt's full blocks
 				most = max(most, int(c.Terms[t]*float64(len(ids)/16*16)))
 			}
 		}

@@ -69,8 +69,8 @@ type engine struct {
 	killed bool            // the engine's core is dead, its HTTP server is not
 	was    mockengine.Kind // kind of the process before
 	seen   bool            // the router has the metrics of a process of that kind
-	refuse bool            // the address has refused connections after that; the world's mu guards it
-	blamed bool            // it has given, or may give, useless answers to requests that others serve
+	refuse bool            // the address has refused connections since then; the world's mu guards it
+	blamed bool            // the engine has given, or may give, useless answers to requests that other workers serve
 	liedAt time.Time       // when another server than the mock engine was there last
 	born   time.Time       // when the present process began; the world's mu guards it
 	plain  bool            // the router can see that the present process is not the one before; guarded as born

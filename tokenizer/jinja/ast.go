@@ -148,7 +148,7 @@ type (
 	}
 	macroStmt struct {
 		def *macroDef
-		at  slot // of its name
+		at  slot // slot of the macro's name
 	}
 	// macroDef is the code of a macro or of a call block's body.
 	macroDef struct {

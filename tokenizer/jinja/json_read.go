@@ -7,7 +7,7 @@ import (
 	"math"
 	"math/big"
 	"strconv"
-	memory "unsafe" // a function here has its name
+	memory "unsafe" // renamed: a function of this package is called unsafe
 
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )

@@ -83,8 +83,8 @@ type chatRequest struct {
 // chatMedia is an image, audio or video of a prompt.
 type chatMedia struct {
 	Kind string // the part's type: image_url, input_audio, video_url, image_embeds, …
-	URL  string // its address, or a data: URL with its bytes; "" when the part has neither
-	UUID string // its name, given by the client (vLLM); "" is none
+	URL  string // the item's address, or a data: URL with its bytes; "": neither
+	UUID string // the item's name, given by the client (vLLM); "" is none
 }
 
 // renderContext is what a render needs besides the request.

@@ -59,7 +59,7 @@ func (u *unit) looksDone(r *round, now time.Time) {
 	}
 	u.named = map[place][]string{}
 	for _, p := range r.named {
-		u.places, u.named[p] = append(u.places, p), []string{} // no worker names it
+		u.places, u.named[p] = append(u.places, p), []string{} // no worker names this place
 	}
 	for _, origin := range u.origins {
 		for _, p := range r.found[origin] {

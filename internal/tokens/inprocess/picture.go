@@ -12,8 +12,8 @@ import (
 
 // picture is an image in a prompt, as the engine encodes it.
 type picture struct {
-	id     string // its name in the engine's events
-	tokens int    // number of tokens in its row
+	id     string // the image's name in the engine's events
+	tokens int    // number of tokens in the image's row
 }
 
 // seen is what is remembered of an image.

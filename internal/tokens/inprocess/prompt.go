@@ -102,7 +102,7 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 		return out, err
 	}
 	if images != nil {
-		out.Reuse = tokenizer.Reuse{} // its counts are wrong after expand
+		out.Reuse = tokenizer.Reuse{} // the counts of Reuse are wrong after expand
 		var ok bool
 		if out.Tokens, out.Features, ok = m.vision.expand(out.Tokens, images); !ok {
 			return out, fmt.Errorf("%w: the template does not write one placeholder for each image", ErrElsewhere)

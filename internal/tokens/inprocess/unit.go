@@ -28,7 +28,7 @@ type unit struct {
 	changes  int       // number of changes of members and origins
 	job      *job      // under way; nil is none
 	download *job      // a download, in addition to job; nil is none
-	loaded   time.Time // when its files were last loaded
+	loaded   time.Time // when the model's files were last loaded
 
 	round    *round // a look under way; nil is none
 	looked   bool
@@ -46,7 +46,7 @@ type unit struct {
 
 // round is a look at the origins of a unit.
 type round struct {
-	changes int      // unit.changes when it began
+	changes int      // unit.changes when the round began
 	left    []string // origins to look at
 	found   map[string][]place
 	named   []place  // places that the operator named: they come first
