@@ -26,7 +26,7 @@ const (
 	atomBytes
 )
 
-// TextKey is a string alone: a LoRA name, a salt, and before March 2026 a multimodal identifier.
+// TextKey is a string as the whole key: a LoRA name, a salt, and before March 2026 a multimodal identifier.
 func TextKey(s string) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomText, text: s}}} }
 
 // PlacedKey is a multimodal identifier with the offset of its first token in the block; negative if it is in an earlier

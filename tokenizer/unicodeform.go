@@ -11,7 +11,7 @@ import (
 // long runs of marks.
 type unicodeForm struct{ compose, compat bool }
 
-// formTables has the stable characters of each form: a stable character is normal alone, and no character before it
+// formTables has the stable characters of each form: a stable character is normal by itself, and no character before it
 // changes it.
 type formTables struct {
 	u      *unicodeData

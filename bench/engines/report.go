@@ -307,8 +307,8 @@ func usedPeer(results []result, name string) bool {
 	return slices.ContainsFunc(results, func(r result) bool { return strings.HasPrefix(r.Router, name) })
 }
 
-// apart returns the rows of Warmpath that were measured with another build, and so at another time, than the other rows
-// of their round. "": there are none.
+// apart returns a text on the rows of Warmpath that were measured with another build, and so at another time, than the
+// other rows of their round. "": there are none.
 func (s section) apart() string {
 	var all []string
 	for _, k := range routers {

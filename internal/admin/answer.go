@@ -79,7 +79,7 @@ type Holder struct {
 	TrustReason string `json:"trust_reason"`
 	// BlockedUntil is when the breaker lets a request pass again; absent while it is closed.
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
-	// LimitedUntil is the end of the pause after a 429, which may hold for one tenant alone; absent when there is none.
+	// LimitedUntil is the end of the pause after a 429, which may hold for only one tenant; absent when there is none.
 	LimitedUntil *time.Time `json:"limited_until,omitempty"`
 	// Useless are the models and endpoints for which the holder gets no requests but trials, as its answers there were
 	// useless and another worker's were not.

@@ -31,7 +31,7 @@ type Config struct {
 
 	CPUBlocks int     // blocks of the CPU tier; 0: none
 	Offload   Offload // when blocks are copied there
-	Describe  bool    // CPU events have tokens and parents (vLLM's self_describing_kv_events), else hashes alone
+	Describe  bool    // CPU events have tokens and parents (vLLM's self_describing_kv_events), else only hashes
 
 	Timing Timing // time of a step
 
@@ -40,7 +40,7 @@ type Config struct {
 }
 
 // HashFunc extends dst, the hashes of a request's first len(dst) blocks, to all full blocks of tokens. A block's hash
-// may depend on the tokens up to the block's end, r's scope and r's features alone.
+// may depend on the tokens up to the block's end, r's scope and r's features, and on nothing else.
 type HashFunc func(dst []Hash, r *Request, tokens []block.Token) []Hash
 
 // DefaultConfig is a rank of the default profile: Qwen3-32B on two H100, 307,328 tokens of KV.

@@ -25,7 +25,7 @@ type Event struct {
 	// Owner is the Owner of the request with the blocks that were Stored on the accelerator; else nil.
 	Owner any
 
-	// The fields below are set with Stored. A CPU event without a description has hashes alone: BlockSize is 0, and it
+	// The fields below are set with Stored. A CPU event without a description has only hashes: BlockSize is 0, and it
 	// has no tokens and no parent.
 	Parent    Hash // hash of the block before the first; HasParent is false at the start of a prompt
 	HasParent bool

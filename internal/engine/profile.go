@@ -43,9 +43,9 @@ var profiles = []Profile{
 		About: "the same with vLLM as it was in September 2025",
 		// As qwen3-32b, with the prefill of the engine that llm-d measured for its table. Token and Attention are 1.4
 		// times as long. They are fitted to how much later the first token comes with random routing than with precise
-		// routing, which is prefill alone: at 3, 10 and 15 requests a second 331, 491 and 1,029 ms are published, 346,
-		// 566 and 1,169 ms come out here. That is 65 % of the peak FLOPS. That engine admitted a prompt when its first
-		// chunk fitted (until vllm#37307).
+		// routing, a difference that only prefill causes: at 3, 10 and 15 requests a second 331, 491 and 1,029 ms are
+		// published, 346, 566 and 1,169 ms come out here. That is 65 % of the peak FLOPS. That engine admitted a prompt
+		// when its first chunk fitted (until vllm#37307).
 		Source:   "llm-d-kv-cache benchmarking/73-capacity: prefill from the times to first token of its unsaturated stages",
 		KVTokens: 307328, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, AdmitChunks: true, KVBytes: 262144, HandoverGBs: 64,
 		Timing: Linear{Base: 24, Token: 0.0508, Attention: 3.29e-6, Sequence: 0.02, Context: 4.9e-5, Load: 0.004},

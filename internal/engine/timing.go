@@ -2,7 +2,7 @@ package engine
 
 import "time"
 
-// Timing gives the time of a pass. The result must depend on the batch alone. Engines that share a Timing call it
+// Timing gives the time of a pass. The result must depend only on the batch. Engines that share a Timing call it
 // concurrently.
 type Timing interface {
 	Duration(b *Batch) time.Duration

@@ -29,8 +29,9 @@ const (
 	// silentEnough is idleEnough for a connection that never had a request. A client sends its request with the end of
 	// the handshake, so this is for slow clients' machines.
 	silentEnough = 250 * time.Millisecond
-	// waitEnough is how long a request beyond Waiting waits. After one waited in vain, further ones are refused at
-	// once until a place is free. So connections keep being accepted, and probes in the system's queue are answered.
+	// waitEnough is how long a request beyond Waiting waits. After one such request waited in vain, further requests
+	// are refused at once until a place is free. So connections keep being accepted, and probes in the system's queue
+	// are answered.
 	waitEnough = 3 * time.Second
 	// idleLook is the pause between two looks at which connections are idle.
 	idleLook = 50 * time.Millisecond

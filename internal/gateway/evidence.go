@@ -243,8 +243,9 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 // known reports whether a worker's useless answers of one verdict in a scope are known to be the requests' fault. They
 // are if other workers' answers were useless, too, each time a second opinion was asked; the same verdict is required,
 // so that common refusals do not excuse a page of HTML. Each of the other workers must have given enough answers and
-// have a similar share of useless ones. Neither w nor another worker may have been bettered of late: then the worker
-// may be at fault. One in sampled such answers is called unknown, to find out whether this still holds.
+// have a similar share of useless ones. No second opinion of late may have been better than an answer of w or of
+// another worker: then the worker may be at fault. One in sampled such answers is called unknown, to find out whether
+// this still holds.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false

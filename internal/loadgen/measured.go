@@ -29,7 +29,7 @@ type Measured struct {
 // measuredRow is a row of LLMServingSim's published tables of vLLM runs, and of `warmpath load --rows`.
 type measuredRow struct {
 	Input     int      `json:"input_toks"`
-	Cached    int      `json:"cached_toks"` // in our rows alone
+	Cached    int      `json:"cached_toks"` // only in our rows
 	Output    int      `json:"output_toks"`
 	Queued    *float64 `json:"queued_ts"`
 	Scheduled *float64 `json:"scheduled_ts,omitempty"`

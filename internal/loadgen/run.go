@@ -77,8 +77,8 @@ type result struct {
 	last    bool // the request has no further target
 }
 
-// player runs one workload. Its loop schedules and counts, alone. Each open request has a goroutine, which ends with
-// the request; play waits for all of them.
+// player runs one workload. Only its loop schedules and counts. Each open request has a goroutine, which ends with the
+// request; play waits for all of them.
 type player struct {
 	cfg     *Config
 	w       *workload.Workload

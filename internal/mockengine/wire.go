@@ -140,7 +140,7 @@ func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 	return out
 }
 
-// unchained returns the hash of the i-th page of e by its tokens alone: FNV-1a stands for Python's hash.
+// unchained returns the hash of the i-th page of e which depends only on its tokens: FNV-1a stands for Python's hash.
 func (b *batch) unchained(e *engine.Event, i int) uint64 {
 	p := page{e.Tier, uint64(e.Hashes[i])}
 	if e.Kind == engine.Removed {

@@ -26,7 +26,7 @@ const (
 )
 
 // Memory is a network in memory for tests: hosts that listen and dial, connections with deadlines, half-close and
-// bounded buffers, and the faults of real networks on demand. It is built on mutexes, conditions and timers alone: in a
+// bounded buffers, and the faults of real networks on demand. It is built only on mutexes, conditions and timers: in a
 // bubble of testing/synctest all its waiting is durable, so a whole application runs over it in virtual time.
 //
 // Programs see TCP's behaviour: bytes in order, EOF after the other side's last byte, a reset for bytes sent to a

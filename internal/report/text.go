@@ -166,7 +166,7 @@ func writeStages(b *strings.Builder, run *Run) {
 	_ = t.Flush()
 }
 
-// WriteMarkdown writes the table alone, for documents.
+// WriteMarkdown writes only the table, for documents.
 func WriteMarkdown(w io.Writer, r *Report) error {
 	var b strings.Builder
 	for i, row := range table(r.Runs) {

@@ -104,7 +104,7 @@ func (r *Request) cut(input, output int) {
 	}
 }
 
-// cutText shortens recorded text and ids. A chat has no place to cut: its segments are cut alone.
+// cutText shortens recorded text and ids. A chat has no place to cut: only its segments are cut.
 func (r *Request) cutText(input int) {
 	t := *r.Text
 	switch {

@@ -315,7 +315,7 @@ func (f *mockFleet) scrape(t *testing.T) string {
 	return string(text)
 }
 
-// prose returns n words. They depend on the topic alone, and no other topic has the same text.
+// prose returns n words. They depend only on the topic, and no other topic has the same text.
 func prose(topic string, n int) string {
 	var b strings.Builder
 	for i := range n {

@@ -215,8 +215,8 @@ func (l *lab) waves(t *testing.T) {
 	}
 }
 
-// order returns the questions in the order in which the engine began them: the order of the first block that each has
-// alone.
+// order returns the questions in the order in which the engine began them: the order of the first block that no other
+// question has.
 func (l *lab) order(t *testing.T, questions []question, firsts []int) []int {
 	t.Helper()
 	at := make([]int, len(questions))

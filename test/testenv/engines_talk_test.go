@@ -159,7 +159,7 @@ func (r *reply) neverOver(t *testing.T, what string) {
 	}
 }
 
-// sentences returns about n words. They depend on the topic alone, and no other topic has the same text.
+// sentences returns about n words. They depend only on the topic, and no other topic has the same text.
 func sentences(topic string, n int) string {
 	words := []string{"engine", "cache", "block", "worker", "token", "prefix", "route", "index", "event", "batch", "model", "layer"}
 	var b strings.Builder

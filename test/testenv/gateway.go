@@ -88,7 +88,7 @@ func (p *Process) Stop(signal syscall.Signal) {
 	}
 }
 
-// Signal sends a signal to the process alone.
+// Signal sends a signal to the process, and not to its group.
 func (p *Process) Signal(signal syscall.Signal) { _ = p.cmd.Process.Signal(signal) }
 
 // Log returns what the process has printed so far.

@@ -104,7 +104,7 @@ func parse(text string) (h history, err error) {
 	return h, nil
 }
 
-// draw draws a history. It depends on the seed alone.
+// draw draws a history. It depends only on the seed.
 func draw(seed uint64, steps int) history {
 	d := dice{rand.New(rand.NewPCG(seed, 0x7669727475616c))}
 	h := history{Setup: d.setup(seed)}

@@ -281,7 +281,7 @@ func (w *world) untrue() string {
 		for _, h := range k.Holders {
 			held[h], owner[h] = map[uint64]bool{}, e
 			trust, why := snap.Trust(h)
-			// The index knows waiting blocks by their hashes alone: after a reset of the accelerator's cache, their
+			// The index knows waiting blocks only by their hashes: after a reset of the accelerator's cache, their
 			// copies on lower tiers may be announced.
 			if trust != fleet.TrustExact && e.provable() && !w.indexFull() && index[h].Waiting == 0 {
 				return fmt.Sprintf("%s rank %d is %s and not exact: %s", e.ip, snap.Rank(h), trust, why)
@@ -490,7 +490,7 @@ func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 var waiting = regexp.MustCompile(`"requests": *[1-9]`)
 
 // small checks what must hold after a calm and some time without requests: no goroutine and no connection of a request
-// is left. It runs at the end of a history alone, because it takes much virtual time and a leak stays until then.
+// is left. It runs only at the end of a history, because it takes much virtual time and a leak stays until then.
 func (w *world) small() {
 	if w.first() != "" {
 		return

@@ -30,7 +30,7 @@ const (
 )
 
 // world is one run: the router, its engines, its clients, and the network between them. The driver's goroutine owns it.
-// Clients use the fields that mu guards alone.
+// Clients use only the fields that mu guards.
 type world struct {
 	setup   setup
 	network *network.Memory
@@ -282,7 +282,7 @@ type complaints struct {
 	world *world
 }
 
-// logger returns the router's log. It writes all levels to out, or errors alone when out is io.Discard.
+// logger returns the router's log. It writes all levels to out, or only errors when out is io.Discard.
 func logger(w *world, out io.Writer) slog.Handler {
 	level := slog.LevelInfo
 	if out == io.Discard {

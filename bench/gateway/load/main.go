@@ -196,7 +196,7 @@ func quantile(sorted []time.Duration, p float64) float64 {
 	return float64(sorted[int(p*float64(len(sorted)-1)+0.5)].Microseconds())
 }
 
-// summary returns the line of one target. Times are in µs and of answered requests alone.
+// summary returns the line of one target. Times are in µs, and only of answered requests.
 func summary(name string, results []result, took time.Duration, extra map[string]any) map[string]any {
 	good := slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.err != "" })
 	errors := map[string]int{}

@@ -160,7 +160,7 @@ func (x *Index) Question(r *trace.Record, n int) Question {
 // Keys returns the question's keys.
 func (q *Question) Keys() []block.Key { return q.keys }
 
-// DropTokens drops data that Chain and Hash alone need, so that many questions fit into memory.
+// DropTokens drops data that only Chain and Hash need, so that many questions fit into memory.
 func (q *Question) DropTokens() { q.tokens, q.locals = nil, nil }
 
 // Chain makes the question's keys in dst from the local hashes, as a lookup by local hashes has to.

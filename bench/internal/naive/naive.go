@@ -1,6 +1,6 @@
 // Package naive answers queries by counting how often each worker holds each block. Answers of an index are checked
-// against it. It implements the definition alone: a worker's depth is the number of leading blocks that it holds, and
-// it holds a block that was stored more often than removed.
+// against it. It implements only the definition: a worker's depth is the number of leading blocks that it holds, and it
+// holds a block that was stored more often than removed.
 package naive
 
 import "github.com/warmpath/warmpath/bench/internal/trace"
