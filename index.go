@@ -187,11 +187,14 @@ func (r *Router) Forget(h fleet.Holder) {
 // what comes for another one would count for the next holder with its id.
 func (r *Router) Reclaim(now int64) int {
 	retired := r.fleet.Retire(now)
+	if len(retired) == 0 {
+		return 0
+	}
 	for _, h := range retired {
 		r.Forget(h)
-		for _, p := range r.table.Load().all {
-			p.Retire(h)
-		}
+	}
+	for _, p := range r.table.Load().all {
+		p.Retire(retired)
 	}
 	r.fleet.Reuse(retired)
 	return len(retired)

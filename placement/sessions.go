@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,33 +103,48 @@ func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 	shard.byKey[key] = x
 }
 
-// Forget removes h from the homes of all sessions. It visits every session, unless h is the home of none.
-func (s *Sessions) Forget(h fleet.Holder) {
-	if s.counts.of(h) == 0 {
+// Forget removes holders from the homes of all sessions. It visits every session once, unless each of the holders is the
+// home of none.
+func (s *Sessions) Forget(holders ...fleet.Holder) {
+	gone := map[fleet.Holder]bool{}
+	for _, h := range holders {
+		if s.counts.of(h) != 0 {
+			gone[h] = true
+		}
+	}
+	if len(gone) == 0 {
 		return
 	}
 	for i := range s.shards {
-		s.forgetIn(&s.shards[i], h)
+		s.forgetIn(&s.shards[i], gone)
 	}
 }
 
-func (s *Sessions) forgetIn(shard *sessionShard, h fleet.Holder) {
+func (s *Sessions) forgetIn(shard *sessionShard, gone map[fleet.Holder]bool) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	for key, x := range shard.byKey {
-		at := slices.Index(x.homes[:x.n], h)
-		switch {
-		case at < 0:
+		left := x
+		left.n = 0
+		for _, h := range x.homes[:x.n] {
+			if !gone[h] {
+				left.homes[left.n] = h
+				left.n++
+			}
+		}
+		switch left.n {
+		case x.n:
 			continue
-		case x.n == 1:
+		case 0:
 			s.drop(shard, key)
 			continue
-		case at == 0:
-			x.homes[0] = x.homes[1]
 		}
-		x.n = 1
-		s.counts.add(h, -1)
-		shard.byKey[key] = x
+		for _, h := range x.homes[:x.n] {
+			if gone[h] {
+				s.counts.add(h, -1)
+			}
+		}
+		shard.byKey[key] = left
 	}
 }
 

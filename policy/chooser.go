@@ -31,8 +31,8 @@ type Nominator interface {
 // Retirer is a chooser that keeps facts of a holder after Forget, because the holder may come back.
 type Retirer interface {
 	Chooser
-	// Retire drops everything about a holder that will not come back: its id may be given to another one.
-	Retire(h fleet.Holder)
+	// Retire drops everything about holders that will not come back: their ids may be given to other holders.
+	Retire(holders []fleet.Holder)
 }
 
 // Stateless is embedded by a [Chooser] that remembers nothing: it has only Choose to write.

@@ -241,12 +241,14 @@ func (p *Policy) Forget(h fleet.Holder) {
 	}
 }
 
-// Retire drops everything that the policy remembers of a holder that will not come back: its id may be given to another
-// one.
-func (p *Policy) Retire(h fleet.Holder) {
-	p.Forget(h)
+// Retire drops everything that the policy remembers of holders that will not come back: their ids may be given to other
+// holders.
+func (p *Policy) Retire(holders []fleet.Holder) {
+	for _, h := range holders {
+		p.Forget(h)
+	}
 	if r, ok := p.chooser.(Retirer); ok {
-		r.Retire(h)
+		r.Retire(holders)
 	}
 }
 

@@ -97,4 +97,4 @@ func (m *manual) Finished(*policy.Finished) {}
 func (m *manual) Forget(fleet.Holder) {}
 
 // Retire forgets the holder as a home.
-func (m *manual) Retire(h fleet.Holder) { m.sessions.Forget(h) }
+func (m *manual) Retire(holders []fleet.Holder) { m.sessions.Forget(holders...) }

@@ -78,7 +78,7 @@ func (a *affinity) Finished(*policy.Finished) {}
 func (a *affinity) Forget(fleet.Holder) {}
 
 // Retire unbinds the sessions that are bound to the holder.
-func (a *affinity) Retire(h fleet.Holder) { a.sessions.Forget(h) }
+func (a *affinity) Retire(holders []fleet.Holder) { a.sessions.Forget(holders...) }
 
 // Nominate names the holder that the session is bound to.
 func (a *affinity) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
