@@ -310,6 +310,56 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	want(t, x, prompt(7, 0, 2000), 0, nil)
 }
 
+// After a peak the arrays become small again, and what is left is found as before.
+func TestArraysThatAreMostlyEmptyShrink(t *testing.T) {
+	for name, empty := range map[string]func(x *blocks){
+		"the holders are forgotten": func(x *blocks) {
+			for h := range fleet.Holder(8) {
+				x.Forget(h + 2)
+			}
+		},
+		"a pass ends": func(x *blocks) {
+			x.Store.Evict(0)
+			for range 20 {
+				x.Store.Evict(100 * second)
+			}
+		},
+		"another prompt is learned": func(x *blocks) {
+			evict(x.Store, 100*second)
+			x.Learn(0, prompt(20_001, 0, 5), 100*second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newBlocks(Config{TTL: 50 * time.Second, Interval: time.Second})
+			x.Plant()
+			for i := range 20_000 {
+				x.Learn(fleet.Holder(2+i%8), prompt(i, 3, 5), 0)
+			}
+			other := x.Plant()
+			kept := prompt(20_000, 0, 9)
+			x.Learn(0, kept, 90*second)
+			x.Learn(1, kept[:7], 91*second)
+			x.Store.Learn(other, 1, BlockBytes(kept[:4]), 92*second)
+			if len(x.nodes) < 20_000 || len(x.links) < 20_000 {
+				t.Fatalf("%d nodes, %d links", len(x.nodes), len(x.links))
+			}
+			empty(x)
+			if len(x.nodes) > 100 || len(x.links) > 100 || len(x.freeNodes) > 100 || len(x.freeLinks) > 100 {
+				t.Errorf("%d nodes, %d links", len(x.nodes), len(x.links))
+			}
+			check(t, x.Store)
+			want(t, x, kept, 100*second, map[fleet.Holder]int{0: 9, 1: 7})
+			if x.Store.Match(other, BlockBytes(kept), 100*second, &x.matches); x.matches.Of(1) != 4 {
+				t.Errorf("%d blocks of the other root", x.matches.Of(1))
+			}
+			x.Unlearn(1, kept, x.Learn(1, kept, 101*second))
+			x.Learn(5, prompt(7, 3, 5), 102*second)
+			want(t, x, kept, 102*second, map[fleet.Holder]int{0: 9, 1: 7})
+			check(t, x.Store)
+		})
+	}
+}
+
 func TestWhatMakesNoSenseDoesNoHarm(t *testing.T) {
 	x := newBlocks(Config{HolderUnits: 4, TTL: -1, PruneTo: 7, Units: -3})
 	x.Learn(fleet.NoHolder, prompt(1, 0, 3), 0)
@@ -466,6 +516,9 @@ func run(t *testing.T, r *rand.Rand, cfg Config, steps int) {
 		case 1, 2, 3:
 			evict(x.Store, now)
 			ref.evict(now)
+		case 4:
+			x.compactNodes(len(x.nodes))
+			x.compactLinks(len(x.links))
 		default:
 			x.Learn(h, keys, now)
 			ref.learn(h, keys, now)

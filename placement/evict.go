@@ -9,7 +9,7 @@ func (s *Store) fit() {
 	if s.config.Bytes == 0 {
 		return
 	}
-	for s.used-int64(s.roots)*nodeBytes > s.config.Bytes { // roots stay
+	for s.used-int64(len(s.roots))*nodeBytes > s.config.Bytes { // roots stay
 		most := 0
 		for i := range s.holders {
 			if weight(&s.holders[i]) > weight(&s.holders[most]) {
@@ -17,7 +17,7 @@ func (s *Store) fit() {
 			}
 		}
 		for range 16 { // finding the largest holder costs more than dropping its least recent run
-			if s.used-int64(s.roots)*nodeBytes <= s.config.Bytes || !s.displace(fleet.Holder(most), 0) {
+			if s.used-int64(len(s.roots))*nodeBytes <= s.config.Bytes || !s.displace(fleet.Holder(most), 0) {
 				break
 			}
 		}
@@ -81,6 +81,7 @@ func (s *Store) Evict(now int64) {
 	}
 	s.now = max(s.now, now)
 	if more := s.expire(now) || s.trim(); !more {
+		s.compact()
 		s.due.Store(now + int64(s.config.Interval))
 	}
 }

@@ -60,7 +60,7 @@ func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 
 // follow notes the nodes whose texts key begins with, and how much of key matches up to the end of each.
 func (m *Matches) follow(s *Store, root Root, key []byte) {
-	at, done := uint32(root), 0
+	at, done := s.roots[root], 0
 	for len(key) > 0 {
 		child, ok := s.children[edge{at, s.first(key)}]
 		if !ok {

@@ -61,9 +61,9 @@ type Store struct {
 	due    atomic.Int64 // when the next pass of Evict begins, Unix nanoseconds; 0 before the first call
 
 	mu sync.RWMutex // guards the fields below
-	// nodes by id; roots have no text and stay. links are the placements by id, 0 is none.
+	// nodes by id; roots have no text. links are the placements by id, 0 is none.
 	nodes     []node
-	roots     int
+	roots     []uint32 // nodes, by Root
 	freeNodes []uint32
 	links     []link
 	freeLinks []uint32
@@ -100,8 +100,8 @@ const First Root = 0
 func (s *Store) Plant() Root {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.roots++
-	return Root(s.node(node{}))
+	s.roots = append(s.roots, s.node(node{}))
+	return Root(len(s.roots) - 1)
 }
 
 // Learned records the changes of one call of [Store.Learn], for [Store.Unlearn].
@@ -124,7 +124,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	l.at = s.now
 	s.admit(h)
 	s.expireOf(h, now, stretch) // otherwise Unlearn would leave them with this use's stamp
-	for at := s.grow(uint32(root), key); len(s.nodes[at].text) > 0; at = s.nodes[at].parent {
+	for at := s.grow(s.roots[root], key); len(s.nodes[at].text) > 0; at = s.nodes[at].parent {
 		if had, before := s.touch(at, h); had && l.known == 0 {
 			l.known, l.before = s.nodes[at].end, before
 		}
@@ -140,6 +140,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 			s.pruning = s.held > target
 		}
 	}
+	s.compact()
 	return l
 }
 
@@ -155,7 +156,7 @@ func (s *Store) whole(key []byte) []byte {
 func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if int(h) >= len(s.holders) || !s.follow(uint32(root), s.whole(key)) {
+	if int(h) >= len(s.holders) || !s.follow(s.roots[root], s.whole(key)) {
 		return
 	}
 	for i := len(s.path) - 1; i >= 0; i-- {
@@ -200,6 +201,7 @@ func (s *Store) forgetSome(h fleet.Holder) (more bool) {
 	for range stretch {
 		if !s.drop(h, 0) {
 			s.holders[h].trimming = false
+			s.compact()
 			return false
 		}
 	}
@@ -237,7 +239,7 @@ func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return Stats{
-		Runs:       len(s.nodes) - s.roots - len(s.freeNodes),
+		Runs:       len(s.nodes) - len(s.roots) - len(s.freeNodes),
 		Placements: len(s.links) - 1 - len(s.freeLinks),
 		Units:      s.held / int64(s.unit),
 		Bytes:      s.used,

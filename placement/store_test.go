@@ -82,7 +82,7 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Store) {
 			}
 		}
 	}
-	used += nodeBytes * int64(tree.roots)
+	used += nodeBytes * int64(len(tree.roots))
 	held := int64(0)
 	for i := range bytes {
 		held += bytes[i]
