@@ -1,6 +1,6 @@
 package policy
 
-// Branch is the rule that decided, in one word. Metrics count it.
+// Branch is the rule that decided, in one word. Metrics count decisions by branch.
 type Branch string
 
 // The branches.
@@ -57,7 +57,7 @@ var reasons = map[Branch]string{
 // allAtRisk begins the reason of a miss if workers have a part of the prompt.
 const allAtRisk = "what workers have of the prompt is expected to be evicted before it is scheduled: "
 
-// Reason returns the general words for the branch. A [Choice] has those of its policy.
+// Reason returns the general words for the branch. The Reason of a [Choice] has the words of its policy.
 func (b Branch) Reason() string { return reasons[b] }
 
 // branch returns the rule that led to the choice.

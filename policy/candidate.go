@@ -40,14 +40,16 @@ type Candidate struct {
 	Bar       fleet.Bar
 	Withheld  float64 // the part of its share of requests that it does not get during slow start, 0 to 1
 	Load      fleet.Load
-	BlockSize int // tokens of an engine block there; what Load.ContextBlocks counts
+	BlockSize int // tokens of an engine block there; Load.ContextBlocks counts such blocks
 
 	Match     int                 // prompt tokens that confirmed blocks cover and the engine can use
 	Tier      [block.NumTiers]int // Match by tier
 	Predicted int                 // as Match, with speculative entries; ≥ Match
 	Active    int                 // prompt tokens that requests under way there hold already; 0 without Spec.NeedsActive
-	AtRisk    int                 // the last tokens of Predicted that are expected to be evicted before the request is scheduled; 0 without NeedsRisk
-	Full      int                 // what the groups with full attention alone would match; for explanation only
+	// AtRisk counts the last tokens of Predicted that are expected to be evicted before the request is scheduled; 0
+	// without Spec.NeedsRisk.
+	AtRisk int
+	Full   int // prompt tokens that the groups with full attention alone would match; for explanation only
 
 	Score  float64           // weighted sum of the scorers, set when the candidate passed the filters; higher is better
 	Terms  [MaxTerms]float64 // the parts of Score in the order of [Policy.Terms]; for explanation

@@ -7,7 +7,7 @@ import (
 
 // Chooser is a policy in Go, for rules that filters, scorers and a picker cannot express, and for policies that
 // remember. Its methods are called concurrently. None may keep q or the candidates, read a clock, wait, or allocate
-// for each request. What it remembers must be bounded.
+// for each request. Its memory must be bounded.
 type Chooser interface {
 	// Choose picks one of the candidates that passed the filters; c is not empty. It may set their Score and Terms,
 	// and must not reorder them. It must not change what the chooser remembers: explanations call it, too.
@@ -16,7 +16,7 @@ type Chooser interface {
 	Routed(q *Query, c *Candidate)
 	// Finished reports how a request ended. It is called once for each Routed.
 	Finished(f *Finished)
-	// Forget drops what is remembered of a holder that left or lost its cache.
+	// Forget drops everything that depends on the cache of a holder that left or lost its cache.
 	Forget(h fleet.Holder)
 }
 

@@ -1,10 +1,10 @@
 // Package policy chooses a holder for a request: filter, then score, then pick.
 //
 // It knows candidates: holders, each with its match of the prompt, its load, and whether it can be used. It does not
-// know how these facts were found. A policy is data ([Spec]): filters, and the names of weighted scorers and one
-// picker. A policy that has to remember something, or that these cannot express, is a [Chooser] in Go. [Own] returns our
-// ready-made kinds with their [Parameters]; package peers has those of other projects. [Kinds.Parse] makes a policy
-// from a line of text.
+// know where these facts come from. A policy is data ([Spec]): filters, and the names of weighted scorers and one
+// picker. A policy that has to remember something, or that these parts cannot express, is a [Chooser] in Go. [Own]
+// returns our kinds of policies with their [Parameters]; package peers has the kinds of other projects. [Kinds.Parse]
+// makes a policy from a line of text.
 //
 //	spec, err := policy.Own().Parse("kv_aware:imbalance_tokens=2048")
 //	p, err := policy.Build(spec)

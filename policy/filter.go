@@ -30,8 +30,8 @@ const (
 	reasonImbalance   = "too much work for what it matches"
 )
 
-// filtersOf returns the filters of a policy: the common filter (usable), those of s, and the balanced filter where a
-// bound asks for it. No filter checks the model: the router offers only candidates that serve it.
+// filtersOf returns the filters of a policy: the common filter (usable), then the filters of s, then the balanced
+// filter if s has a bound and lists none. No filter checks the model: the router offers only candidates that serve it.
 func filtersOf(s *Spec) []Filter {
 	all := append([]Filter{usable{}}, s.Filters...)
 	bounded := slices.ContainsFunc(s.Filters, func(f Filter) bool { _, is := f.(balanced); return is })
@@ -146,8 +146,8 @@ func names(target, url string) bool {
 	return target == place
 }
 
-// Balanced returns the filter that keeps the candidates whose work, plus the request's own uncached tokens there, exceeds
-// the least such sum by at most this number of tokens. The candidate with the least sum always passes. 0 keeps all.
+// Balanced returns a filter by the sum of a candidate's work and the request's own uncached tokens there. It keeps the
+// candidates whose sum exceeds the least sum by at most this number of tokens. 0 keeps all.
 func Balanced(tokens int) Filter { return balanced(tokens) }
 
 type balanced int

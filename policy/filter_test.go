@@ -33,7 +33,7 @@ func eachAlone(t *testing.T, test func(t *testing.T, p *policy.Policy)) {
 	}
 }
 
-// TestSlowStartWorksForEveryPolicy: the holder that returned is idle while the others work; without slow start, a
+// TestSlowStartWorksForEveryPolicy: the holder that returned is idle, and the others are busy. Without slow start, a
 // policy by load would send it every request.
 func TestSlowStartWorksForEveryPolicy(t *testing.T) {
 	eachAlone(t, func(t *testing.T, p *policy.Policy) {

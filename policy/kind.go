@@ -19,14 +19,14 @@ type Parameters interface {
 type Kind struct {
 	Name     string
 	Defaults func() Parameters // new at each call
-	// Moved names, by key, the kinds to which settings of this kind moved, for errors.
+	// Moved is for errors about settings that another kind has now: the name of that kind, by the setting's key.
 	Moved map[string]string
 }
 
 // Kinds are kinds of policies, sorted by name.
 type Kinds []Kind
 
-// Own returns the kinds of this package. Package peers has those of other projects.
+// Own returns the kinds of this package. Package peers has the kinds of other projects.
 func Own() Kinds {
 	return Kinds{
 		NewKind("direct", func() Direct { return Direct{} }),
@@ -47,7 +47,7 @@ func NewKind[P any, T interface {
 	return Kind{Name: name, Defaults: func() Parameters { p := defaults(); return T(&p) }}
 }
 
-// moved returns k, whose setting key moved to another kind.
+// moved returns k with an entry in Moved.
 func (k Kind) moved(key, kind string) Kind {
 	k.Moved = map[string]string{key: kind}
 	return k

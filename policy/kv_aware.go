@@ -2,8 +2,8 @@ package policy
 
 import "time"
 
-// KVAware takes the holder with the longest contiguous match, weighted by tier; among equals the
-// one with the least uncached work; without a match the one with the least load.
+// KVAware takes the holder with the longest contiguous match, weighted by tier. Among equals it takes the one with the
+// least work, the request's own uncached tokens included; without a match the one with the least load.
 type KVAware struct {
 	// TierWeights are the worth of a matched token by where its block lies, 0 to 1.
 	TierWeights TierWeights `yaml:"tier_weights"`

@@ -54,7 +54,7 @@ func (p Marginal) Validate() error {
 const (
 	costWait    = iota // until the prompts before it are computed
 	costMemory         // until running requests have freed memory for it
-	costPrefill        // computing what is not cached
+	costPrefill        // computing the uncached tokens
 	costTail           // the part of the wait beyond TailAfter, counted a second time
 	costDecode         // the answer, slowed by the requests that run there
 	costOthers         // the delay that this prompt and answer cause the requests there
@@ -86,7 +86,7 @@ func (m *marginal) Finished(f *Finished) {
 	}
 }
 
-// Forget has nothing to drop: what is learned of holders is in the fleet.
+// Forget has nothing to drop: the fleet keeps what depends on a holder.
 func (m *marginal) Forget(fleet.Holder) {}
 
 func (m *marginal) Choose(q *Query, c []Candidate) Pick {
@@ -138,7 +138,7 @@ type typical struct {
 	pressure float64      // the mean of the candidates where it is known; 1 if it is known for none
 }
 
-// typical returns what to expect of an answer to q.
+// typical returns the expected length of an answer to q, and the means over the candidates.
 //
 // Where holders serve many requests at once, their loads do not stay different for a whole answer. A router that reads
 // load keeps holders within a number k of requests that does not grow with their load [Mitzenmacher, The Power of Two

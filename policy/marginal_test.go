@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// alikeHolders are two holders that differ in nothing; change adapts them.
+// alikeHolders returns two equal holders; change may make them different.
 func alikeHolders(change func(a, b *policy.Candidate)) []policy.Candidate {
 	c := make([]policy.Candidate, 2)
 	for i := range c {

@@ -43,7 +43,7 @@ type weightedRandom struct{}
 func (weightedRandom) Pick(q *Query, c []Candidate) int {
 	b, most := 0, math.Inf(-1)
 	for i := range c {
-		key := math.Log(Uniform(q, &c[i])) / max(c[i].Score, 1e-300) // the logarithm orders alike
+		key := math.Log(Uniform(q, &c[i])) / max(c[i].Score, 1e-300) // the logarithm keeps the order
 		if key > most {
 			b, most = i, key
 		}

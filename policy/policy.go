@@ -12,8 +12,9 @@ import (
 
 // Spec is a policy as data.
 type Spec struct {
-	Name    string
-	Filters []Filter // applied in order, after the filter that all policies share (target, rank, excluded, healthy, saturated)
+	Name string
+	// Filters are applied in order, after the common filter of all policies (target, rank, excluded, healthy, saturated).
+	Filters []Filter
 	Scorers []Weighted
 	Picker  string // "" is best
 
@@ -54,7 +55,7 @@ type Spec struct {
 	ImbalanceTokens int
 
 	// Learned takes matches from the requests that the policy sent, in place of the engines' announcements. With nil,
-	// matches come from the announcements. The router keeps what is learned, for each model.
+	// matches come from the announcements. The router keeps the learned matches, for each model.
 	Learned *Learned
 
 	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached before events confirm it. 0
@@ -257,7 +258,7 @@ type Choice struct {
 	Index  int // of the chosen candidate; -1 when no candidate passed the filters
 	Passed int // candidates that passed the filters
 	Branch Branch
-	Reason string // what the branch means, in the policy's words
+	Reason string // the meaning of the branch, in the policy's words
 	Ranked bool   // the highest score was taken, and among equals the least work; false: by another rule of the picker
 }
 

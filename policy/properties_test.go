@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// kinds are all kinds of policies: these tests hold for ours and for those of other projects.
+// kinds are all kinds of policies, ours and the kinds of other projects: these tests hold for all.
 var kinds = policy.Join(policy.Own(), peers.Kinds())
 
 // specs are the built-in policies, and kv_aware with a bound.
@@ -191,7 +191,7 @@ func each(t *testing.T, property string, check func(t *rapid.T, p *policy.Policy
 		t.Run(s.Name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				p := build(t, s)
-				for range rapid.IntRange(0, 3).Draw(t, "before") { // gives policies that remember something to remember
+				for range rapid.IntRange(0, 3).Draw(t, "before") { // so that policies with a memory have something in it
 					q := drawQuery(t)
 					c := drawCandidates(t, &q)
 					if choice := p.Choose(&q, c); choice.Index >= 0 {

@@ -36,7 +36,8 @@ func (p *Policy) reachOf(s *Spec) Reach {
 	return ReachFew
 }
 
-// Nominate appends the holders that the policy wants to be offered in addition to those of matches and of little load.
+// Nominate appends the holders that the policy wants to be offered in addition to the holders of matches and of little
+// load.
 func (p *Policy) Nominate(q *Query, dst []fleet.Holder) []fleet.Holder {
 	if p.nominator == nil {
 		return dst

@@ -1,7 +1,7 @@
 package policy
 
-// ReasonsBy returns the reasons of a policy that takes a candidate by a sum of which matches are only a part. by names
-// that candidate in words, such as "the lowest predicted cost".
+// ReasonsBy returns the reasons of a policy whose scores have other terms besides the match. by names the candidate
+// that it takes, such as "the lowest predicted cost".
 func ReasonsBy(by string) map[Branch]string {
 	return map[Branch]string{
 		BranchAffinity: by + ", and no worker has a longer match",

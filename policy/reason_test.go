@@ -15,8 +15,8 @@ func parsed(t *testing.T, text string) *policy.Policy {
 	return build(t, spec)
 }
 
-// TestEachPolicySaysWhatItTakes: only a policy that takes the longest match, and the least work among equals, may say
-// so.
+// TestEachPolicySaysWhatItTakes: the reason "longest match, least work among equals" is only for policies with that
+// rule.
 func TestEachPolicySaysWhatItTakes(t *testing.T) {
 	longest := policy.BranchAffinity.Reason()
 	for text, want := range map[string]string{

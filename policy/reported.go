@@ -8,7 +8,7 @@ func (c *Candidate) Reports(now int64) bool {
 }
 
 // KVUsed returns the share of the candidate's KV cache that running requests use at now: as its engine reports, else
-// what this router put there; 0 where neither is known.
+// by the requests of this router there; 0 if the cache's size is not known.
 func (c *Candidate) KVUsed(now int64) float64 {
 	if c.Reports(now) {
 		return min(max(c.Load.Reported.KVUsed, 0), 1)

@@ -33,7 +33,7 @@ var folders = []struct {
 //	asked NAME [keys=N] [tokens=N]        the answer of an external source about the worker: chunks, tokens of the prompt
 //	route POLICY[:KEY=VALUE,…] tokens=N [option …]   a request that is sent; tokens=?N: N estimated, not known
 //	    → NAME/RANK BRANCH …              the expected choice, indented; rewritten with -update
-//	explain POLICY …                      as route, but nothing is sent: the policy learns nothing
+//	explain POLICY …                      as route, but nothing is sent, so the policy learns nothing
 //	finished NAME[/RANK] [failed]         the oldest request that was sent there ended
 //	forget NAME[/RANK]                    its cache is lost, or it left
 //	wait 5s                               time passes
@@ -74,7 +74,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestEachKindHasAScript: a policy without one is not specified.
+// TestEachKindHasAScript: the scripts are the specification of the policies.
 func TestEachKindHasAScript(t *testing.T) {
 	for _, folder := range folders {
 		for _, k := range folder.kinds {
@@ -100,13 +100,13 @@ func firstDifference(want, got string) string {
 
 const indent = "    "
 
-// runScript returns the script with the expectations that hold.
+// runScript runs a script and returns it with the actual choices in place of the expected ones.
 func runScript(t *testing.T, text string) string {
 	var out strings.Builder
 	var s script
 	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
 		if strings.HasPrefix(line, indent) {
-			continue // an expectation: written anew
+			continue // an expected choice: the actual one takes its place
 		}
 		out.WriteString(line + "\n")
 		words := fields(line)
@@ -136,9 +136,9 @@ func fields(line string) []string {
 	})
 }
 
-// tell writes a choice in the form that scripts expect: the chosen candidate and the reason, then each candidate by
+// describe writes a choice in the form that scripts expect: the chosen candidate and the reason, then each candidate by
 // holder.
-func tell(q *policy.Query, c []policy.Candidate, choice policy.Choice, terms []string) string {
+func describe(q *policy.Query, c []policy.Candidate, choice policy.Choice, terms []string) string {
 	var out strings.Builder
 	if choice.Index < 0 {
 		fmt.Fprintf(&out, indent+"→ none: %s\n", choice.Reason)
@@ -159,13 +159,13 @@ func tell(q *policy.Query, c []policy.Candidate, choice policy.Choice, terms []s
 			mark, why = "*", ""
 		}
 		fmt.Fprintf(&out, indent+"%s %-6s score %.4f%s, match %d, predicted %d, work %d + %d uncached%s\n", mark, label(&c[i]),
-			c[i].Score, tellTerms(&c[i], terms), c[i].Match, c[i].Predicted, c[i].Work(), c[i].Uncached(q), why)
+			c[i].Score, describeTerms(&c[i], terms), c[i].Match, c[i].Predicted, c[i].Work(), c[i].Uncached(q), why)
 	}
 	return out.String()
 }
 
-// tellTerms writes the terms of a score, if there is more than one.
-func tellTerms(c *policy.Candidate, terms []string) string {
+// describeTerms writes the terms of a score, if there is more than one.
+func describeTerms(c *policy.Candidate, terms []string) string {
 	if len(terms) < 2 {
 		return ""
 	}

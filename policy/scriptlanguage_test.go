@@ -228,7 +228,7 @@ func setCandidate(c *policy.Candidate, key, value string) error {
 	return nil
 }
 
-// policy returns the policy of that name and settings as it was left, or a new one.
+// policy returns the policy of that name and settings with what it remembers, or a new one.
 func (s *script) policy(name string, settings func(*policy.Spec) error) (*policy.Policy, error) {
 	spec, err := kinds.Parse(name)
 	if err != nil {
@@ -262,7 +262,7 @@ func (s *script) route(name string, options []string, send bool) (string, error)
 	}
 	c := slices.Clone(s.candidates)
 	choice := p.Choose(&q, c)
-	result := tell(&q, c, choice, p.Terms())
+	result := describe(&q, c, choice, p.Terms())
 	if send && choice.Index >= 0 {
 		chosen := &c[choice.Index]
 		p.Routed(&q, chosen)
@@ -358,7 +358,7 @@ func promptText(q *policy.Query, value string) error {
 	return err
 }
 
-// promptTokens reads NAME:N,NAME:N: the first N tokens of the texts of those names.
+// promptTokens reads NAME:N,NAME:N: the first N tokens of each named text.
 func promptTokens(q *policy.Query, value string) error {
 	q.Prompt.Tokens = nil
 	for _, part := range strings.Split(value, ",") {

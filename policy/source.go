@@ -16,8 +16,8 @@ import (
 // decision. This time is part of the request's time, so the Source must bound it.
 type Source func(ctx context.Context, prompt []block.Token) []Cached
 
-// Sourced is implemented by [Parameters] whose policy needs a Source. The program that builds the policy makes the Source
-// from the settings, and puts it into the Spec.
+// Sourced is implemented by [Parameters] of a policy that needs a Source. The program that builds the policy makes the
+// Source by these settings, and puts it into the Spec.
 type Sourced interface {
 	SourceConfig() SourceConfig
 }
@@ -26,7 +26,7 @@ type Sourced interface {
 type SourceConfig struct {
 	URL          string            // the controller's HTTP address
 	APIKey       string            // sent as a bearer token; "" sends none
-	PollInterval time.Duration     // between two questions for what each worker has cached in all
+	PollInterval time.Duration     // between two questions about the occupancy of all caches
 	Timeout      time.Duration     // of one question
 	Lookup       bool              // ask for each request's prompt, too
 	Workers      map[string]string // URLs of workers by the controller's names; workers without one are found by address

@@ -9,7 +9,7 @@ import (
 // publisher, the index would believe that both have the blocks of one. The endpoint belongs to the first worker that
 // reported it, otherwise to the only worker for which it was guessed. Methods may be called from any goroutine.
 type claims struct {
-	mu         sync.Mutex            // guards what follows
+	mu         sync.Mutex            // guards the fields below
 	byEndpoint map[string][]claimant // in the order of their claims
 	moved      chan struct{}         // closed when claims change
 }

@@ -70,8 +70,8 @@ func NewLMCacheClient(n network.Network) *http.Client {
 		IdleConnTimeout: 4 * time.Second, DisableCompression: true}}
 }
 
-// NewLMCache returns a client for the controller that c describes. It starts nothing. Run closes the idle connections of
-// client when it ends.
+// NewLMCache returns a client for the controller that c describes. It starts nothing. When Run ends, it closes the idle
+// connections of client.
 func NewLMCache(c policy.SourceConfig, f *fleet.Fleet, client *http.Client, log *slog.Logger) *LMCache {
 	return &LMCache{config: c, fleet: f, client: client, log: log}
 }

@@ -45,14 +45,14 @@ func decodeWorkers(answer []byte) ([]lmcacheInstance, error) {
 
 // decodeLookup reads POST /lookup: for each instance a pair of location and tokens. [LMCache 0.5.6, kv_controller.py]
 func decodeLookup(answer []byte) ([]lmcacheHit, error) {
-	var told struct {
+	var reply struct {
 		Layout map[string][]json.RawMessage `json:"layout_info"`
 	}
-	if err := json.Unmarshal(answer, &told); err != nil {
+	if err := json.Unmarshal(answer, &reply); err != nil {
 		return nil, fmt.Errorf("read the controller's lookup: %w", err)
 	}
 	var found []lmcacheHit
-	for id, pair := range told.Layout {
+	for id, pair := range reply.Layout {
 		var tokens int
 		if len(pair) < 2 || json.Unmarshal(pair[1], &tokens) != nil {
 			return nil, fmt.Errorf("read the controller's lookup: instance %.64q has no pair of location and tokens", id)

@@ -275,8 +275,8 @@ func (r *Reporter) suspected(id fleet.WorkerID) bool {
 	return w != nil && len(w.Holders) > 0 && snap.Suspected(w.Holders[0])
 }
 
-// fail counts a question without an answer, and logs it. It does not log that of a suspect: the message says how the
-// worker is routed to, and a frozen worker gets no requests.
+// fail counts a question without an answer, and logs it. It does not log a question to a suspect: the message says how
+// the worker is routed to, and a frozen worker gets no requests.
 func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect bool) {
 	c.Failed.Add(1)
 	if suspect {

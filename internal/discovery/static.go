@@ -63,7 +63,7 @@ type Static struct {
 
 	claims *claims
 
-	mu      sync.Mutex // guards what follows; never held while asking
+	mu      sync.Mutex // guards the fields below; never held while asking
 	targets []Target
 	changed chan struct{} // closed when targets are replaced
 	notes   map[string][]string

@@ -14,7 +14,7 @@ import (
 // short.
 //
 // It differs from the source in three points. Among all holders of the longest beginning it takes the one with the
-// fewest requests; the source takes the one that was sent it last. If that holder cannot be used, it takes the next
+// fewest requests; the source takes the holder that was sent it last. If that holder cannot be used, it takes the next
 // best; the source takes the first healthy worker. A worker that leaves is forgotten.
 type CacheAware struct {
 	// CacheThreshold is the share of the prompt, 0 to 1, above which the longest beginning is followed.
@@ -32,8 +32,8 @@ type CacheAware struct {
 	// MaxTreeSize is how many characters of each holder are remembered, of all models; tokens where tokens are
 	// compared.
 	MaxTreeSize int `yaml:"max_tree_size"`
-	// By says what is compared: "text" or "tokens". Tokens have to be made first, and also differ where only the chat
-	// template differs. When the chosen form of a prompt is not known, the other is used.
+	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first, and also differ where
+	// only the chat template differs. When the chosen form of a prompt is not known, the other is used.
 	By string `yaml:"by"`
 	// MaxBytes bounds the memory for texts, and as much again for tokens. It is never exceeded. The source has no such
 	// bound.

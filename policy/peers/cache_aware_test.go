@@ -131,8 +131,7 @@ func TestAConversationStaysWhereItBegan(t *testing.T) {
 	}
 }
 
-// TestMemoryOfPromptsIsBounded: whatever is routed, passes bring each holder to its limit, and a forgotten holder has
-// nothing.
+// TestMemoryOfPromptsIsBounded: passes of eviction bring each holder to its limit, and a forgotten holder has nothing.
 func TestMemoryOfPromptsIsBounded(t *testing.T) {
 	const holders = 4
 	for name, parameters := range learning() {
@@ -151,7 +150,7 @@ func TestMemoryOfPromptsIsBounded(t *testing.T) {
 					p.Forget(fleet.Holder(rapid.IntRange(0, holders-1).Draw(t, "holder")))
 				}
 			}
-			for range 4 * holders { // as many requests as passes need
+			for range 4 * holders { // one pass needs this many requests
 				now += 1e9
 				q := prompted(0, 0, 0)
 				q.Now = now
@@ -170,7 +169,7 @@ func TestMemoryOfPromptsIsBounded(t *testing.T) {
 	}
 }
 
-// TestExplainingTeachesNothing: Choose is asked by explanations and shadows too.
+// TestExplainingTeachesNothing: explanations and shadows call Choose, too, and it must not change the memory.
 func TestExplainingTeachesNothing(t *testing.T) {
 	for name, parameters := range learning() {
 		p := build(t, parameters.Spec(name))

@@ -3,7 +3,7 @@
 //
 // A port keeps its source's formula, names of parameters and defaults, also where we would choose others: an operator
 // who comes from that project finds the same behaviour. Where a port differs, its type says how and why. The rules
-// that all policies share, such as which holders can be used at all, are those of package policy.
+// that all policies share, such as which holders can be used at all, are in package policy.
 //
 // [Mix] is not a port: with it an operator composes filters, scorers and a picker, of package policy and of this one.
 //

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// filterSettings are the settings of the kinds whose parameter filters lists filters by name.
+// filterSettings are the parameters of a kind that its filters need.
 type filterSettings struct {
 	imbalanceTokens int
 	locality        Locality

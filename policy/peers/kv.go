@@ -89,7 +89,7 @@ func (p KV) Spec(name string) policy.Spec {
 	return s
 }
 
-// kvCost chooses by KV's cost. Scores are negated costs. The term credit is the number of blocks by which the match
+// kvCost is the chooser of a KV. Scores are negated costs. The term credit is the number of blocks by which the match
 // lowered the term prefill.
 type kvCost struct {
 	policy.Stateless
@@ -179,8 +179,7 @@ func softmax(q *policy.Query, c []policy.Candidate, temperature float64) int {
 	return b
 }
 
-// unit returns the tokens of a block in which costs are counted: the index's, else the smallest of the candidates'
-// engines.
+// unit returns the block size in which costs are counted, in tokens: the index's, else the smallest of the candidates'.
 func unit(q *policy.Query, c []policy.Candidate) float64 {
 	if q.Prompt.BlockSize > 0 {
 		return float64(q.Prompt.BlockSize)

@@ -11,10 +11,9 @@ import (
 )
 
 // LMCacheAware is lmcache_aware of bet0x/vllm-router 0.11.0 (src/policies/lmcache_aware.rs): it asks the controller of
-// an LMCache deployment. lookup_mode says for what. With "occupancy" it asks how many chunks each worker has cached, of
-// any prompt, and weighs that against load. With "prefix_lookup" it asks for each request which worker has the longest
-// beginning of the prompt, and decides by occupancy when no worker has any. Without an answer the fallback policy
-// decides.
+// an LMCache deployment. With lookup_mode "occupancy" it asks how many chunks each worker has cached, of any prompt,
+// and weighs that against load. With "prefix_lookup" it asks for each request which worker has the longest beginning of
+// the prompt, and decides by occupancy when no worker has any. Without an answer the fallback policy decides.
 //
 // Occupancy is the source's default. It prefers workers whose caches are full, even if they have nothing of the prompt.
 // A lookup credits each chunk of the prompt to its first holder only: of two workers with one prefix, the second looks

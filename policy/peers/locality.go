@@ -16,9 +16,9 @@ const (
 
 const reasonElsewhere = "another node or zone, and there are nearer ones"
 
-// nearest is the locality filter. It keeps the candidates on the router's own node; if there are none, those in its
-// zone; if there are none, all. It comes after the common filter (usable), so that workers that cannot be used or are
-// saturated do not count. [Ray Serve, LocalityMixin: node, availability zone, all]
+// nearest is the locality filter. It keeps the candidates on the router's own node; if there are none, the candidates
+// in its zone; if there are none, all. It comes after the common filter (usable), so that workers that cannot be used
+// or are saturated do not count. [Ray Serve, LocalityMixin: node, availability zone, all]
 type nearest Locality
 
 func (l nearest) Filter(_ *policy.Query, c []policy.Candidate) int {

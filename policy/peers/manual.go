@@ -75,7 +75,7 @@ func (m *manual) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: at, Branch: policy.BranchPlaced}
 }
 
-// place chooses for a session that has no worker; ties are drawn alike, as in the source.
+// place chooses for a session that has no worker. Among equals each has the same probability, as in the source.
 func (m *manual) place(q *policy.Query, c []policy.Candidate) int {
 	for i := range c {
 		switch m.mode {

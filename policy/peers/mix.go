@@ -6,8 +6,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Mix is a policy that the operator composes: filters, weighted scorers and a picker by name, ours and those of other
-// projects.
+// Mix is a policy that the operator composes: filters, weighted scorers and a picker by name, from all projects.
 type Mix struct {
 	// Filters leave workers out, in this order, after the common filter.
 	Filters []string `yaml:"filters"`

@@ -10,10 +10,10 @@ const (
 	reasonMoreAdapters = "more adapters are loaded there than elsewhere"
 )
 
-// multiplex keeps, for a request to an adapter, the candidates that have it loaded; if there are none, those with the
-// fewest adapters, where loading it costs least. A request to a base model passes all. The router offers only workers
-// that list the adapter, so this filter matters where a worker can load more adapters than it lists. [Ray Serve,
-// MultiplexMixin: loaded, fewest models, all]
+// multiplex keeps, for a request to an adapter, the candidates that have it loaded; if there are none, the candidates
+// with the fewest adapters, where loading it costs least. A request to a base model passes all. The router offers only
+// workers that list the adapter, so this filter matters where a worker can load more adapters than it lists. [Ray
+// Serve, MultiplexMixin: loaded, fewest models, all]
 type multiplex struct{}
 
 func (multiplex) Filter(q *policy.Query, c []policy.Candidate) int {

@@ -59,7 +59,7 @@ func (p PrecisePrefixCache) Spec(name string) policy.Spec {
 	return s
 }
 
-// weighted pairs scorers with their weights, and leaves out those with weight 0.
+// weighted returns the pairs of a scorer and its weight, without the scorers of weight 0.
 func weighted(pairs ...any) []policy.Weighted {
 	var list []policy.Weighted
 	for i := 0; i < len(pairs); i += 2 {

@@ -31,8 +31,8 @@ type PrefixCacheAffinity struct {
 	Filters []string `yaml:"filters"`
 	// Locality is where this router runs, for the locality filter.
 	Locality Locality `yaml:"locality"`
-	// By says what is compared: "text" or "tokens". Tokens have to be made first. When the chosen form of a prompt is
-	// not known, the other is used. The source knows text only.
+	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first. When the chosen form
+	// of a prompt is not known, the other is used. The source knows text only.
 	By string `yaml:"by"`
 	// MaxBytes bounds the memory for texts, and as much again for tokens. It is never exceeded. The source has no such
 	// bound.

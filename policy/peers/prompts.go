@@ -29,7 +29,8 @@ type promptRoots struct{ text, tokens placement.Root }
 // evictStep is how many runs one request evicts: a few dozen microseconds.
 const evictStep = 256
 
-// newPrompts returns an empty memory. c bounds the store of texts, in characters; a token counts as so many of them.
+// newPrompts returns an empty memory. c bounds the store of texts, in characters; a token counts as charsPerToken
+// characters.
 func newPrompts(tokensFirst bool, c placement.Config, charsPerToken int64) *prompts {
 	c.Keys, c.WholeRuns, c.Step = placement.Text, true, evictStep
 	p := &prompts{tokensFirst: tokensFirst, text: placement.New(c)}

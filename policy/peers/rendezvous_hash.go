@@ -8,8 +8,8 @@ import (
 )
 
 // RendezvousHash sends each session to the worker for which a hash of both is the highest. When a worker leaves, only
-// its sessions move. When one joins, the only sessions that move are those that it gets [Thaler and Ravishankar, Using
-// name-based mappings to increase hit rates, 1998; bet0x/vllm-router 0.12]. The hash has 64 bits; the source's has 23.
+// its sessions move. When one joins, no session moves between the others [Thaler and Ravishankar, Using name-based
+// mappings to increase hit rates, 1998; bet0x/vllm-router 0.12]. The hash has 64 bits; the source's has 23.
 type RendezvousHash struct {
 	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as the source does),
 	// least_load or random.

@@ -2,8 +2,8 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// SMGPowerOfTwo is power_of_two of SMG: it takes two holders at random, and of them the one with less load; the first
-// if both have the same. Load is the used share of the KV cache if both report it, else the requests.
+// SMGPowerOfTwo is power_of_two of SMG [SMG 1.9.0]: it draws two holders at random and takes the one with less load,
+// the first if both have the same. Load is the used share of the KV cache if both report it, else the requests.
 type SMGPowerOfTwo struct{}
 
 // Validate finds nothing: there are no parameters.
