@@ -145,7 +145,7 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 				f.FirstRank = 3
 				f.Events = []fleet.EventSource{{Rank: 3, Endpoint: "tcp://127.0.0.1:5560"}}
 			}},
-		{name: "older vLLM does not tell its endpoint", engine: vllm032().with("GET /kv_event_sources", "404"), base: vllmFacts, guessed: true,
+		{name: "older vLLM does not report its endpoint", engine: vllm032().with("GET /kv_event_sources", "404"), base: vllmFacts, guessed: true,
 			change: func(f *fleet.Facts) { f.Events = []fleet.EventSource{{Endpoint: "tcp://127.0.0.1:5557"}} },
 			note:   "trying port 5557"},
 		{name: "older vLLM, two ranks", engine: vllm032().with("GET /kv_event_sources", "404").with("GET /metrics", twoRankMetrics), base: vllmFacts, guessed: true,
@@ -153,13 +153,13 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 				f.Ranks, f.BlocksPerRank = 2, 2048
 				f.Events = []fleet.EventSource{{Endpoint: "tcp://127.0.0.1:5557"}, {Rank: 1, Endpoint: "tcp://127.0.0.1:5558"}}
 			}},
-		{name: "older vLLM with its endpoints told", engine: vllm032().with("GET /kv_event_sources", "404"), base: vllmFacts,
+		{name: "older vLLM whose endpoints the operator gives", engine: vllm032().with("GET /kv_event_sources", "404"), base: vllmFacts,
 			options: ",events=tcp://*:6000,replay=tcp://10.0.0.9:6001,topic=kv",
 			change: func(f *fleet.Facts) {
 				f.Events = []fleet.EventSource{{Endpoint: "tcp://127.0.0.1:6000", Replay: "tcp://10.0.0.9:6001", Topic: "kv"}}
 			}},
-		{name: "events told to be none", engine: vllm032(), base: vllmFacts, options: ",events=none", change: func(f *fleet.Facts) { f.Events = nil }},
-		{name: "replay told to be none", engine: vllm032(), base: vllmFacts, options: ",replay=none", change: func(f *fleet.Facts) { f.Events[0].Replay = "" }},
+		{name: "the operator says that there are no events", engine: vllm032(), base: vllmFacts, options: ",events=none", change: func(f *fleet.Facts) { f.Events = nil }},
+		{name: "the operator says that there is no replay", engine: vllm032(), base: vllmFacts, options: ",replay=none", change: func(f *fleet.Facts) { f.Events[0].Replay = "" }},
 		{name: "older vLLM without prefix caching", base: vllmFacts, note: "prefix caching is off",
 			engine: vllm032().with("GET /kv_event_sources", "404").with("GET /metrics", strings.ReplaceAll(vllmMetrics, `enable_prefix_caching="True"`, `enable_prefix_caching="False"`)),
 			change: func(f *fleet.Facts) { f.Events = nil }},
@@ -174,7 +174,7 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 			}},
 		{name: "vLLM without metrics", engine: vllm032().with("GET /metrics", "404"), base: vllmFacts, note: "block size and capacity are unknown",
 			change: func(f *fleet.Facts) { f.BlockSize, f.BlocksPerRank = 0, 0 }},
-		{name: "model told", engine: vllm032(), base: vllmFacts, options: ",model=alias", note: `"alias" is not in the worker's list`,
+		{name: "the operator gives the model", engine: vllm032(), base: vllmFacts, options: ",model=alias", note: `"alias" is not in the worker's list`,
 			change: func(f *fleet.Facts) { f.Models[0].ID, f.Models[1].Parent = "alias", "alias" }},
 		{name: "SGLang 0.5.23", engine: sglang0523(), base: sglangFacts},
 		{name: "SGLang behind another owner", engine: sglang0523().with("GET /v1/models", `{"data":[{"id":"tiny","root":"tiny","max_model_len":32768,"owned_by":"me"}]}`), base: sglangFacts},
@@ -187,7 +187,7 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 		{name: "SGLang without events", note: "--kv-events-config", base: sglangFacts,
 			engine: sglang0523().with("GET /server_info", `{"model_path":"/models/tiny","page_size":32,"dp_size":1,"version":"0.5.23","enable_cache_report":true,"max_total_num_tokens":65536,"kv_events":null}`),
 			change: func(f *fleet.Facts) { f.Events, f.Origins = nil, []string{"/models/tiny"} }},
-		{name: "SGLang that does not tell its events", note: "give events=ENDPOINT", base: sglangFacts,
+		{name: "SGLang that does not report its events", note: "give events=ENDPOINT", base: sglangFacts,
 			engine: sglang0523().with("GET /server_info", `{"model_path":"/models/tiny","page_size":32,"dp_size":1,"version":"0.5.23","enable_cache_report":true,"max_total_num_tokens":65536}`),
 			change: func(f *fleet.Facts) { f.Events, f.Origins = nil, []string{"/models/tiny"} }},
 		{name: "TensorRT-LLM", note: "events=ENDPOINT",

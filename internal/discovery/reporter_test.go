@@ -227,11 +227,11 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndStillGetsRequests(t *testing.T) 
 func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := engineFleet("http://w:1", fleet.EngineSGLang, 1)
-		var asked, told atomic.Int64
+		var asked, reported atomic.Int64
 		client := &http.Client{Transport: answering(func(r *http.Request) (int, string) {
 			asked.Add(1)
 			if r.URL.Path == "/metrics" {
-				told.Add(1)
+				reported.Add(1)
 				return http.StatusOK, oldVLLMMetricsText
 			}
 			return http.StatusOK, "{}"
@@ -244,16 +244,16 @@ func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 		for n := asked.Load(); asked.Load() == n; { // a wait has just begun
 			testenv.Pass(100 * time.Millisecond)
 		}
-		told.Store(0)
+		reported.Store(0)
 		id := f.Put("http://w:1", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}})
 		f.Refused(id)
 		f.Answered(id, fleet.Signs{})
 		testenv.Pass(100 * time.Millisecond)
-		if n := told.Load(); n != 1 {
+		if n := reported.Load(); n != 1 {
 			t.Errorf("the new process was asked %d times within 0.1 s, want once", n)
 		}
 		testenv.Pass(30 * time.Second)
-		if n := told.Load(); n < 5 {
+		if n := reported.Load(); n < 5 {
 			t.Errorf("the new process was asked %d times in 30 s", n)
 		}
 		cancel()
