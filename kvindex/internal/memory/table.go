@@ -140,7 +140,7 @@ func (t *Table) Put(h, value uint64) {
 	g := t.segment(h)
 	p := g.buckets.Load()
 	if p == nil || (g.n+1)*16 > len(*p)*bucketSlots*t.load() {
-		p = t.rebuild(g, g.n+1)
+		p = t.rebuild(int(h>>56), g.n+1)
 	}
 	tag, mark := split(h)
 	t.put(*p, tag, mark, value)
@@ -212,7 +212,7 @@ func (t *Table) Delete(h, value uint64) bool {
 	g.n--
 	t.n--
 	if len(buckets) > 1 && g.n*16 < len(buckets)*bucketSlots*5 {
-		t.rebuild(g, g.n)
+		t.rebuild(int(h>>56), g.n)
 	}
 	return true
 }
@@ -225,33 +225,36 @@ func (t *Table) load() int {
 	return 13
 }
 
-// sizeFor returns how many buckets a segment for n entries gets.
-func (t *Table) sizeFor(n int) int {
+// sizeFor returns how many buckets the i-th segment gets for n entries. Segments double at different times: the table
+// takes about as much memory an entry at any size.
+func (t *Table) sizeFor(i, n int) int {
 	if n == 0 {
 		return 0
 	}
-	room := n + n/2
+	size := n*16/(bucketSlots*t.load()) + 1
 	if t.Tight {
-		room = n + n/8
+		return size + size/8
 	}
-	return room*16/(bucketSlots*t.load()) + 1
+	unit := tableSegments + i
+	return unit << bits.Len(uint((size*tableSegments-1)/unit)) / tableSegments
 }
 
 // rebuild gives a segment new memory for n entries.
-func (t *Table) rebuild(g *tableSegment, n int) *[]bucket {
+func (t *Table) rebuild(i, n int) *[]bucket {
+	g := &t.segments[i]
 	var old []bucket
 	if p := g.buckets.Load(); p != nil {
 		old = *p
 	}
-	size := t.sizeFor(n)
+	size := t.sizeFor(i, n)
 	t.buckets += size - len(old)
 	if size == 0 {
 		g.buckets.Store(nil)
 		return nil
 	}
 	buckets := make([]bucket, size)
-	for i := range old {
-		b := &old[i]
+	for j := range old {
+		b := &old[j]
 		for k := range b.entries {
 			if mark := b.state >> (8 * k) & 0xff; mark != 0 {
 				upper := b.upper >> (k * upperBits) & (1<<upperBits - 1)
@@ -267,8 +270,8 @@ func (t *Table) rebuild(g *tableSegment, n int) *[]bucket {
 func (t *Table) Fit() {
 	for i := range t.segments {
 		g := &t.segments[i]
-		if p := g.buckets.Load(); p != nil && t.sizeFor(g.n) < len(*p) {
-			t.rebuild(g, g.n)
+		if p := g.buckets.Load(); p != nil && t.sizeFor(i, g.n) < len(*p) {
+			t.rebuild(i, g.n)
 		}
 	}
 }
@@ -297,7 +300,7 @@ func (t *Table) Growth(n int) int64 {
 			size = len(*p)
 		}
 		if (g.n+share)*16 > size*bucketSlots*t.load() {
-			one := t.sizeFor(g.n + share)
+			one := t.sizeFor(i, g.n+share)
 			more, most, step = more+max(one-size, 0), max(most, one), max(step, one-size)
 		}
 	}
