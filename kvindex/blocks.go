@@ -49,8 +49,7 @@ func (b *blocks) hash(at spot) (uint64, bool) {
 
 // named returns the spot of the block that a hash names for some holder, 0 when it names none.
 func (b *blocks) named(hash uint64) spot {
-	p := b.names.Find(b.names.Hash(hash))
-	for v := p.Next(); v != 0; v = p.Next() {
+	for v, p := b.names.Find(b.names.Hash(hash)); v != 0; v, p = p.Next() {
 		at := spot(v - 1)
 		if b.strands.At(at.strand()).run.Seconds()[at.offset()] == hash^b.veil {
 			return at
@@ -86,8 +85,7 @@ const ahead = 16
 
 // child returns the spot of the first block of a strand that hangs after a block, or at a root when that is 0.
 func (b *blocks) child(at spot, key block.Key) spot {
-	p := b.heads.Find(b.heads.Hash(uint64(key)))
-	for v := p.Next(); v != 0; v = p.Next() {
+	for v, p := b.heads.Find(b.heads.Hash(uint64(key))); v != 0; v, p = p.Next() {
 		s := b.strands.At(uint32(v))
 		if s.parent == at.strand() && s.hung() == at.offset() && s.run.Firsts()[0] == uint64(key) {
 			return spotOf(uint32(v), 0)

@@ -136,8 +136,7 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 // chain when that strand is 0. It reports false when a writer was at it.
 func (b *blocks) head(parent, after uint32, key block.Key) (uint32, bool) {
 	h := b.heads.Hash(uint64(key))
-	p := b.heads.Find(h)
-	for v := p.Next(); v != 0; v = p.Next() {
+	for v, p := b.heads.Find(h); v != 0; v, p = p.Next() {
 		s := b.strands.At(uint32(v))
 		if s == nil {
 			return 0, false

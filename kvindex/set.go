@@ -229,8 +229,7 @@ func (s *sets) of(members []uint64) setID {
 		hash ^= hash >> 32
 	}
 	h := s.byHash.Hash(hash)
-	same := s.byHash.Find(h)
-	for ref := same.Next(); ref != 0; ref = same.Next() {
+	for ref, same := s.byHash.Find(h); ref != 0; ref, same = same.Next() {
 		if run := s.slab.At(uint32(ref)); run[1] == hash && slices.Equal(run[setHeader:setHeader+setHead(run[0]).members()], members) {
 			return setID(ref)
 		}

@@ -49,6 +49,7 @@ const (
 	bucketBytes   = int64(unsafe.Sizeof(bucket{}))
 	eachSlot      = 0x010101010101 // a mark for each entry of a bucket
 	usedSlot      = 0x80
+	anySlot       = usedSlot * eachSlot
 	passed        = 1 << 48 // one entry in a later bucket
 
 	lowerBits = 16
@@ -76,55 +77,54 @@ func home(buckets []bucket, tag uint64) int { return int(tag * uint64(len(bucket
 // marked returns the highest bits of the bytes of a state that have a mark, and perhaps of others.
 func marked(state, mark uint64) uint64 {
 	x := state ^ mark*eachSlot
-	return (x - eachSlot) &^ x & (usedSlot * eachSlot)
+	return (x - eachSlot) &^ x & anySlot
 }
 
 // Len returns the number of entries.
 func (t *Table) Len() int { return t.n }
 
-// Probe is a search for the entries of a hash.
+// Probe is a search for the entries of a hash. It is small, so that it stays in registers.
 type Probe struct {
-	buckets   []bucket
-	at        int     // the next bucket
-	left      int     // buckets that were not searched
-	b         *bucket // the present one
-	slots     uint64  // of it that have the mark
-	tag, mark uint64
+	buckets *[]bucket
+	hash    uint64
+	gone    int    // buckets that were searched
+	slots   uint64 // of the present bucket, that were not
 }
 
-// Find begins a search.
-func (t *Table) Find(h uint64) Probe {
+// Find returns the value of the first entry that may be of a hash, 0 when there is none, and the search for the next.
+func (t *Table) Find(h uint64) (value uint64, next Probe) {
 	p := t.segment(h).buckets.Load()
 	if p == nil {
-		return Probe{}
+		return 0, Probe{}
 	}
-	tag, mark := split(h)
-	return Probe{buckets: *p, at: home(*p, tag), left: len(*p), tag: tag, mark: mark}
+	return Probe{p, h, 0, anySlot}.Next()
 }
 
-// Next returns the value of the next entry that may be of the hash, 0 when there is none.
-func (p *Probe) Next() uint64 {
-	for {
-		for p.slots != 0 {
-			w := atomic.LoadUint64(&p.b.entries[bits.TrailingZeros64(p.slots)/8])
-			p.slots &= p.slots - 1
-			if uint16(w) == uint16(p.tag) {
-				return w >> lowerBits
+// Next returns the value of the next entry that may be of the hash, 0 when there is none, and the search for the one
+// after it. It must not be called after a 0.
+func (p Probe) Next() (value uint64, next Probe) {
+	tag, mark := split(p.hash)
+	buckets := *p.buckets
+	first := home(buckets, tag)
+	for ; p.gone < len(buckets); p.gone++ {
+		at := first + p.gone
+		if at >= len(buckets) {
+			at -= len(buckets)
+		}
+		b := &buckets[at]
+		state := atomic.LoadUint64(&b.state)
+		for slots := marked(state, mark) & p.slots; slots != 0; {
+			w := atomic.LoadUint64(&b.entries[bits.TrailingZeros64(slots)/8])
+			if slots &= slots - 1; uint16(w) == uint16(tag) {
+				return w >> lowerBits, Probe{p.buckets, p.hash, p.gone, slots}
 			}
 		}
-		if p.left == 0 {
-			return 0
+		if state < passed {
+			break
 		}
-		p.b = &p.buckets[p.at]
-		state := atomic.LoadUint64(&p.b.state)
-		p.slots = marked(state, p.mark)
-		if p.at++; p.at == len(p.buckets) {
-			p.at = 0
-		}
-		if p.left--; state < passed {
-			p.left = 0
-		}
+		p.slots = anySlot
 	}
+	return 0, Probe{}
 }
 
 // Touch fetches the cache line in which a search begins. Lines of several hashes are fetched at the same time.
@@ -151,13 +151,13 @@ func (t *Table) Put(h, value uint64) {
 func (t *Table) put(buckets []bucket, tag, mark, value uint64) {
 	at := home(buckets, tag)
 	b := &buckets[at]
-	for ; ^b.state&(usedSlot*eachSlot) == 0; b = &buckets[at] {
+	for ; ^b.state&anySlot == 0; b = &buckets[at] {
 		t.pass(b, 1)
 		if at++; at == len(buckets) {
 			at = 0
 		}
 	}
-	k := bits.TrailingZeros64(^b.state&(usedSlot*eachSlot)) / 8
+	k := bits.TrailingZeros64(^b.state&anySlot) / 8
 	b.upper = b.upper&^((1<<upperBits-1)<<(k*upperBits)) | tag>>lowerBits<<(k*upperBits)
 	t.store(&b.entries[k], value<<lowerBits|tag&(1<<lowerBits-1))
 	t.store(&b.state, b.state|mark<<(8*k)) // readers find the entry from now on

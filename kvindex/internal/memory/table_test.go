@@ -9,8 +9,7 @@ import (
 
 // has reports whether a search for a key finds a value, perhaps after those of other keys.
 func has(t *Table, key, value uint64) bool {
-	p := t.Find(t.Hash(key))
-	for v := p.Next(); v != 0; v = p.Next() {
+	for v, p := t.Find(t.Hash(key)); v != 0; v, p = p.Next() {
 		if v == value {
 			return true
 		}
