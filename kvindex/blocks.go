@@ -47,9 +47,12 @@ func (b *blocks) hash(at spot) (uint64, bool) {
 	return w ^ b.veil, w != 0
 }
 
-// named returns the spot of the block that a hash names for some holder, 0 when it names none.
-func (b *blocks) named(hash uint64) spot {
-	for v, p := b.names.Find(b.names.Hash(hash)); v != 0; v, p = p.Next() {
+// named returns the spot of the block that an engine hash names for some holder, 0 when it names none.
+func (b *blocks) named(hash uint64) spot { return b.namedAt(b.names.Hash(hash), hash) }
+
+// namedAt is named where the table's hash of the engine hash is known.
+func (b *blocks) namedAt(mixed, hash uint64) spot {
+	for v, p := b.names.Find(mixed); v != 0; v, p = p.Next() {
 		at := spot(v - 1)
 		if b.strands.At(at.strand()).run.Seconds()[at.offset()] == hash^b.veil {
 			return at
@@ -58,30 +61,32 @@ func (b *blocks) named(hash uint64) spot {
 	return 0
 }
 
-// name makes a hash name the block at a spot, which has no name.
-func (b *blocks) name(at spot, hash uint64) {
-	b.strands.At(at.strand()).run.Seconds()[at.offset()] = hash ^ b.veil
-	b.names.Put(b.names.Hash(hash), at.entry())
-}
+// prefetched are the table's hashes of some engine hashes, the first 16 of a longer list. So many cache lines are
+// fetched at the same time.
+type prefetched [16]uint64
 
-// unname takes the names of blocks of a strand away.
-func (b *blocks) unname(i, lo, hi uint32) {
-	seconds := b.strands.At(i).run.Seconds()
-	for k := lo; k < hi; k++ {
-		if k%ahead == 0 || k == lo {
-			for _, w := range seconds[k:min(k+ahead, hi)] {
-				b.names.Touch(b.names.Hash(w ^ b.veil))
-			}
-		}
-		if w := seconds[k]; w != 0 {
-			b.names.Delete(b.names.Hash(w^b.veil), spotOf(i, k).entry())
-			seconds[k] = 0
-		}
+// prefetch fetches the buckets of names in which engine hashes begin to be searched.
+func (p *prefetched) prefetch(b *blocks, hashes []uint64, veil uint64) {
+	for k, hash := range hashes[:min(len(hashes), len(p))] {
+		p[k] = b.names.Hash(hash ^ veil)
+		b.names.Touch(p[k])
 	}
 }
 
-// ahead is for how many blocks a writer brings the lines of names at once.
-const ahead = 16
+// unname removes the names of blocks of a strand.
+func (b *blocks) unname(i, lo, hi uint32) {
+	seconds := b.strands.At(i).run.Seconds()[:hi]
+	var mixed prefetched
+	for from := lo; from < hi; from += uint32(len(mixed)) {
+		mixed.prefetch(b, seconds[from:], b.veil)
+		for k := from; k < min(from+uint32(len(mixed)), hi); k++ {
+			if seconds[k] != 0 {
+				b.names.Delete(mixed[k-from], spotOf(i, k).entry())
+				seconds[k] = 0
+			}
+		}
+	}
+}
 
 // child returns the spot of the first block of a strand that hangs after a block, or at a root when that is 0.
 func (b *blocks) child(at spot, key block.Key) spot {
@@ -440,17 +445,12 @@ func (b *blocks) grow(at spot, keys []block.Key, hashes []uint64, c *change, tic
 
 // enter puts hashes of blocks that are at spots which follow each other into names.
 func (b *blocks) enter(at spot, hashes []uint64) {
-	var mixed [ahead]uint64
-	for len(hashes) > 0 {
-		n := min(len(hashes), ahead)
-		for k, hash := range hashes[:n] {
-			mixed[k] = b.names.Hash(hash)
-			b.names.Touch(mixed[k])
+	var mixed prefetched
+	for k := range hashes {
+		if k%len(mixed) == 0 {
+			mixed.prefetch(b, hashes[k:], 0)
 		}
-		for k := range n {
-			b.names.Put(mixed[k], (at + spot(k)).entry())
-		}
-		hashes, at = hashes[n:], at+spot(n)
+		b.names.Put(mixed[k%len(mixed)], (at + spot(k)).entry())
 	}
 }
 

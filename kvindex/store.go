@@ -257,21 +257,21 @@ func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key,
 func (x *Index) nameable(h *holder, at spot, hashes []uint64) int {
 	b := &x.blocks
 	seconds := b.strands.At(at.strand()).run.Seconds()[at.offset():]
+	var mixed prefetched
 	for k, hash := range hashes {
-		if k%ahead == 0 {
-			for _, next := range hashes[k:min(k+ahead, len(hashes))] {
-				b.names.Touch(b.names.Hash(next))
-			}
+		if k%len(mixed) == 0 {
+			mixed.prefetch(b, hashes[k:], 0)
 		}
 		if len(h.byHash) > 0 && h.byHash[hash] != nil || h.disowned && b.stateAt(at+spot(k), h.id).named&unnamed != 0 {
 			return k
 		}
 		switch w := hash ^ b.veil; {
 		case seconds[k] == w && w != 0:
-		case seconds[k] != 0 || w == 0 || b.named(hash) != 0:
+		case seconds[k] != 0 || w == 0 || b.namedAt(mixed[k%len(mixed)], hash) != 0:
 			return k
 		default:
-			b.name(at+spot(k), hash)
+			seconds[k] = w
+			b.names.Put(mixed[k%len(mixed)], (at + spot(k)).entry())
 		}
 	}
 	return len(hashes)
