@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -224,6 +225,21 @@ func TestTheArchitectureNamesThePackagesThatExist(t *testing.T) {
 	for dir := range known {
 		if !mapped[dir] {
 			t.Errorf("arch_test.go has %q, the table of ARCHITECTURE.md does not", dir)
+		}
+	}
+}
+
+var packagePath = regexp.MustCompile(`\b(?:cmd|internal|kvindex|kvevent|policy|test|tokenizer)/[a-z]+(?:/[a-z_]+)*(?:\.go)?`)
+
+// The picture and the text name packages and files too.
+func TestThePathsInTheArchitectureExist(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range packagePath.FindAllString(string(text), -1) {
+		if !exists(dir) {
+			t.Errorf("ARCHITECTURE.md names %q: there is no such package or file", dir)
 		}
 	}
 }
