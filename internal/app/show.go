@@ -28,32 +28,17 @@ func (a *App) showWorkers() []telemetry.Worker {
 		}
 		for _, h := range w.Holders {
 			trust, _ := snapshot.Trust(h)
-			load := snapshot.Load(h)
-			holder := telemetry.Holder{Rank: snapshot.Rank(h), Trust: trust.String(), Requests: load.Requests,
-				PrefillTokens: load.PrefillTokens, ContextBlocks: load.ContextBlocks, Blocks: index[h].IndexBlocks, Evicted: index[h].IndexEvicted,
-				Refused: index[h].IndexRefused, Leaked: snapshot.Leaked(h), Suspect: snapshot.Suspected(h), Share: snapshot.Share(h, now.UnixNano()),
-				Useless: len(snapshot.Useless(h)) > 0, Limited: snapshot.Limited(h, now.UnixNano()) != 0}
-			holder.Timing, holder.Stream = timingOf(snapshot, h), streams[h]
-			if r := snapshot.LoadAt(h, now.UnixNano()).Reported; r.At != 0 {
-				holder.Report = &telemetry.Report{Age: now.Sub(time.Unix(0, r.At)), Running: r.Running, Waiting: r.Waiting, KVUsed: r.KVUsed}
-			}
+			indexed := index[h]
+			holder := telemetry.Holder{Rank: snapshot.Rank(h), Trust: trust, Load: snapshot.Load(h),
+				Reported: snapshot.LoadAt(h, now.UnixNano()).Reported, Timing: snapshot.Timing(h), Pace: snapshot.Pace(h),
+				Blocks: indexed.IndexBlocks, Evicted: indexed.IndexEvicted, Refused: indexed.IndexRefused,
+				Suspect: snapshot.Suspected(h), Share: snapshot.Share(h, now.UnixNano()), Useless: len(snapshot.Useless(h)) > 0,
+				Limited: snapshot.Limited(h, now.UnixNano()) != 0, Leaked: snapshot.Leaked(h), Stream: streams[h]}
 			line.Holders = append(line.Holders, holder)
 		}
 		out = append(out, line)
 	}
 	return out
-}
-
-// timingOf returns what h's passes take as metrics show it.
-func timingOf(s *fleet.Snapshot, h fleet.Holder) telemetry.Timing {
-	t, p := s.Timing(h), s.Pace(h)
-	return telemetry.Timing{
-		Parts: []telemetry.TimingPart{
-			{Name: "base", Seconds: t.Base / 1e3}, {Name: "sequence", Seconds: t.Sequence / 1e3}, {Name: "context", Seconds: t.Context / 1e3},
-			{Name: "token", Seconds: t.Token / 1e3}, {Name: "attention", Seconds: t.Attention / 1e3},
-		},
-		Pace: p.Factor, Measured: p.Measured, Low: p.Low, High: p.High,
-	}
 }
 
 func (a *App) showIndex() []telemetry.Index {

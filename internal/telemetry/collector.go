@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
@@ -38,45 +39,23 @@ type Worker struct {
 	Holders                []Holder
 }
 
-// Holder is one data-parallel rank of a worker.
+// Holder is one data-parallel rank of a worker. What the fleet knows of it is here in the fleet's own types.
 type Holder struct {
-	Rank          int
-	Trust         string  // exact, degraded, approximate, none
-	Requests      int64   // reserved now
-	PrefillTokens int64   // uncached prompt tokens of requests without a first token
-	ContextBlocks int64   // blocks of the contexts being served
-	Blocks        int64   // blocks of the holder in the index
-	Evicted       int64   // blocks of the holder that the index evicted since it last forgot all of the holder's blocks
-	Refused       int64   // blocks that the index refused since it last forgot all of the holder's blocks
-	Suspect       bool    // the holder's worker seems to be frozen
-	Share         float64 // share of its normal requests that the holder gets: below 1 during slow start
-	Useless       bool    // no requests for a model and endpoint: the holder's answers there were useless
-	Limited       bool    // the holder is paused after a 429, at least for one tenant
-	Leaked        uint64  // requests that were lost without a release of their load
-	Timing        Timing
-	Report        *Report
-	Stream        *kvfeed.Stats // nil if the holder has no event source
-}
-
-// Timing is the learned duration of a holder's passes.
-type Timing struct {
-	Parts []TimingPart
-	Pace  float64 // the holder's own factor; 1 unless a different one is believed
-	// Measured is the estimate for Pace with its 95 % confidence interval; 0 if there is no evidence.
-	Measured, Low, High float64
-}
-
-// TimingPart is a coefficient: seconds for a pass, or for each item in it, such as a token.
-type TimingPart struct {
-	Name    string // base, sequence, context, token, attention
-	Seconds float64
-}
-
-// Report is the last load report of a holder's engine.
-type Report struct {
-	Age              time.Duration
-	Running, Waiting int64
-	KVUsed           float64
+	Rank     int
+	Trust    fleet.Trust
+	Load     fleet.Load     // of this router's requests
+	Reported fleet.Reported // the engine's last load report; if its At is 0, there is none
+	Timing   fleet.Timing   // how long its passes take
+	Pace     fleet.Pace
+	Blocks   int64         // blocks the index holds for it
+	Evicted  int64         // blocks of the holder that the index evicted since it last forgot all of the holder's blocks
+	Refused  int64         // blocks that the index refused since it last forgot all of the holder's blocks
+	Suspect  bool          // the holder's worker seems to be frozen
+	Share    float64       // the share of its normal requests that it gets: below 1 during slow start
+	Useless  bool          // it gets no requests for a model and endpoint, because its answers there were useless
+	Limited  bool          // it is paused after a 429, at least for one tenant
+	Leaked   uint64        // requests that were lost without a release of their load
+	Stream   *kvfeed.Stats // nil if the holder has no event source
 }
 
 // Index is the state of the block index of one base model. In JSON it is a part of the answer of GET /admin/workers.
@@ -305,30 +284,31 @@ type (
 func (c *collector) collectHolder(gauge setGauge, counter setCounter, url string, h *Holder) {
 	rank := strconv.Itoa(h.Rank)
 	for _, t := range trusts {
-		gauge(c.trust, oneIf(t == h.Trust), url, rank, t)
+		gauge(c.trust, oneIf(t == h.Trust.String()), url, rank, t)
 	}
-	gauge(c.requests, float64(h.Requests), url, rank)
+	gauge(c.requests, float64(h.Load.Requests), url, rank)
 	gauge(c.suspect, oneIf(h.Suspect), url, rank)
 	gauge(c.share, h.Share, url, rank)
 	gauge(c.leftOut, oneIf(h.Useless), url, rank, "useless")
 	gauge(c.leftOut, oneIf(h.Limited), url, rank, "limited")
-	gauge(c.prefill, float64(h.PrefillTokens), url, rank)
-	gauge(c.context, float64(h.ContextBlocks), url, rank)
+	gauge(c.prefill, float64(h.Load.PrefillTokens), url, rank)
+	gauge(c.context, float64(h.Load.ContextBlocks), url, rank)
 	gauge(c.blocks, float64(h.Blocks), url, rank)
 	counter(c.holderEvicted, uint64(h.Evicted), url, rank)
 	counter(c.holderRefused, uint64(h.Refused), url, rank)
 	counter(c.leaked, h.Leaked, url, rank)
-	for _, p := range h.Timing.Parts {
-		gauge(c.timing, p.Seconds, url, rank, p.Name)
+	for name, ms := range map[string]float64{"base": h.Timing.Base, "sequence": h.Timing.Sequence, "context": h.Timing.Context,
+		"token": h.Timing.Token, "attention": h.Timing.Attention} {
+		gauge(c.timing, ms/1e3, url, rank, name)
 	}
-	gauge(c.pace, h.Timing.Pace, url, rank)
-	if h.Timing.Measured > 0 {
-		gauge(c.paceMeasured, h.Timing.Measured, url, rank)
-		gauge(c.paceLow, h.Timing.Low, url, rank)
-		gauge(c.paceHigh, h.Timing.High, url, rank)
+	gauge(c.pace, h.Pace.Factor, url, rank)
+	if h.Pace.Measured > 0 {
+		gauge(c.paceMeasured, h.Pace.Measured, url, rank)
+		gauge(c.paceLow, h.Pace.Low, url, rank)
+		gauge(c.paceHigh, h.Pace.High, url, rank)
 	}
-	if r := h.Report; r != nil {
-		gauge(c.reportAge, r.Age.Seconds(), url, rank)
+	if r := &h.Reported; r.At != 0 {
+		gauge(c.reportAge, time.Since(time.Unix(0, r.At)).Seconds(), url, rank)
 		gauge(c.running, float64(r.Running), url, rank)
 		gauge(c.waiting, float64(r.Waiting), url, rank)
 		gauge(c.kvUsed, r.KVUsed, url, rank)

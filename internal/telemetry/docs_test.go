@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
@@ -79,7 +80,7 @@ func names() map[string]string {
 		series := make(chan prometheus.Metric, 1000)
 		newCollector(Sources{
 			Workers: func() []Worker {
-				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &kvfeed.Stats{}, Report: &Report{}, Timing: Timing{Parts: []TimingPart{{}}, Measured: 1}}}}}
+				return []Worker{{Reports: 1, Holders: []Holder{{Stream: &kvfeed.Stats{}, Reported: fleet.Reported{At: 1}, Pace: fleet.Pace{Measured: 1}}}}}
 			},
 			Index:  func() []Index { return []Index{{Model: "m"}} },
 			Queue:  func() []Line { return []Line{{Model: "m"}} },

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
@@ -64,8 +65,8 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 	text := scrape(t, tel, Sources{
 		Workers: func() []Worker {
 			return []Worker{{URL: "http://a", Up: true, Holders: []Holder{
-				{Rank: 1, Trust: "exact", Requests: 3, Blocks: 7, Stream: &kvfeed.Stats{Connected: true, Gaps: 2, Sequence: 41},
-					Timing: Timing{Parts: []TimingPart{{"base", 0.012}}, Pace: 2, Measured: 2.1, Low: 1.9, High: 2.3}}}}}
+				{Rank: 1, Trust: fleet.TrustExact, Load: fleet.Load{Requests: 3}, Blocks: 7, Stream: &kvfeed.Stats{Connected: true, Gaps: 2, Sequence: 41},
+					Timing: fleet.Timing{Base: 12}, Pace: fleet.Pace{Factor: 2, Measured: 2.1, Low: 1.9, High: 2.3}}}}}
 		},
 		Index: func() []Index {
 			return []Index{{Model: "m", Blocks: 5, Bytes: 640, Speculative: 9, SpeculativeDropped: 2}}
