@@ -5,6 +5,9 @@ package fleet
 // v1/core/block_pool.py, free_blocks; SGLang, srt/mem_cache/radix_cache.py, by last access]. The order is kept by
 // generations of some blocks each, and for marks of prompts instead of for blocks: see [NextMark]. A ledger's mutex
 // guards it.
+//
+// It is no store of placements (package placement, docs/design/0034). A placement says which holder may have a prompt.
+// recency says how soon a holder evicts blocks that it has, and the holder's events correct it.
 type recency struct {
 	cacheShape                     // if its blocks are 0, nothing is kept
 	now         uint32             // the present generation; from 1 on
