@@ -10,9 +10,9 @@ import (
 // demoGain compares one measure of two runs of the same work. Less is better.
 type demoGain struct {
 	ratio    float64 // the other policy's cost over the default's: 2 is half the cost
-	low      float64 // two standard errors of the ratio to either side; both equal the ratio for a single measurement
-	high     float64
-	unproven bool // the difference may be chance
+	low      float64 // two standard errors below the ratio; of a single measurement, the ratio
+	high     float64 // two standard errors above the ratio; of a single measurement, the ratio
+	unproven bool    // the difference may be chance
 }
 
 // alikeRatio is the ratio up to which a difference is called chance, whatever its standard error: the error is over the

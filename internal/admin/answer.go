@@ -157,10 +157,10 @@ type Decisions struct {
 // Queue is the answer of /admin/queue.
 type Queue struct {
 	Order string      `json:"order"` // off: requests do not wait
-	Lines []QueueLine `json:"lines"` // one for each base model that requests have waited for
+	Lines []QueueLine `json:"lines"` // one for each base model for which requests have waited
 }
 
-// QueueLine is what waits for the workers of one base model.
+// QueueLine describes the requests that wait for the workers of one base model.
 type QueueLine struct {
 	Model    string        `json:"model"`
 	Requests int           `json:"requests"`

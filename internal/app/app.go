@@ -70,7 +70,7 @@ type App struct {
 	cfg       *config.Config                                                         // the configuration in force
 	blockSize int                                                                    // the block size that the router was made with
 	external  map[string]*source                                                     // by policy
-	follow    func(name string, client *discovery.LMCache) (stop context.CancelFunc) // nil while nothing runs
+	follow    func(name string, client *discovery.LMCache) (stop context.CancelFunc) // nil unless Run runs
 }
 
 // New builds an App from a configuration that has passed Validate. It opens no socket and starts nothing.

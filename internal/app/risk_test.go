@@ -25,7 +25,7 @@ func completion(text, more int) string {
 // A prompt that waits at an engine with a full cache will evict the end of the oldest prompt there. Explain, the
 // decision's record and the metrics show how much of that prompt is at risk.
 func TestTokensAtRiskAreShown(t *testing.T) {
-	e := engine(t, func(c *mockengine.Config) { c.Blocks = 101 }) // 100 that are used
+	e := engine(t, func(c *mockengine.Config) { c.Blocks = 101 }) // 100 of these can be used
 	r := start(t, nil, e)
 	r.exact(1)
 	complete := func(body string) {

@@ -221,7 +221,7 @@ var index = regexp.MustCompile(`\[\d+\]`)
 
 // noMapping reports a node that stands in the place of a mapping.
 func (r *reader) noMapping(node ast.Node) string {
-	address, _, _ := strings.Cut(text(node), " ") // the rest is of another line, which lost its colon
+	address, _, _ := strings.Cut(text(node), " ") // the rest belongs to the next line, whose colon is missing
 	_, scalar := node.(ast.ScalarNode)
 	if scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://") {
 		return "a worker is written as url: " + address

@@ -79,11 +79,11 @@ type Step struct {
 // Stats are a rank's gauges and totals.
 type Stats struct {
 	Running, Waiting      int
-	Blocks, UsedBlocks    int    // usable blocks, and those that running requests hold
+	Blocks, UsedBlocks    int    // usable blocks, and blocks that running requests hold
 	CachedBlocks          int    // distinct hashes on the accelerator
 	CPUBlocks             int    // blocks in the CPU tier
 	Queries, Hits         uint64 // prompt tokens looked up and found on the accelerator
-	CPUQueries, CPUHits   uint64 // the same for the CPU tier
+	CPUQueries, CPUHits   uint64 // as Queries and Hits, for the CPU tier
 	PromptTokens, Outputs uint64
 	Preemptions, Steps    uint64
 	Finished              uint64

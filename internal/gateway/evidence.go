@@ -70,8 +70,8 @@ func (s *share) count() int { return int(math.Round(s.part * float64(s.of))) }
 
 const (
 	memory     = 16   // answers in a share, about: a worker that turns useless is known after half of them
-	longMemory = 128  // the same where rare answers count
-	lostMemory = 1024 // the same for streams: enough to show a loss of one in a hundred
+	longMemory = 128  // as memory, where rare useless answers count
+	lostMemory = 1024 // as memory, for streams: enough to show a loss of one in a hundred
 	// enough is the number of answers from which on a worker's share can be compared.
 	enough = 4
 	// few is the number of bad answers below which no worker is left out, because one or two may be chance. Blamed
@@ -89,8 +89,9 @@ const (
 	usual = 0.5
 	// apart is the share of better second opinions at which every refusal gets a second opinion.
 	apart = 0.05
-	// alike and above: a worker's share of useless answers is like another's when it is at most alike times the other's
-	// and at most above more. Twice, or 0.1 more, would often be chance: the shares are of few answers.
+	// alike and above: two workers have similar shares of useless answers when one share is at most alike times the
+	// other and at most above higher. Twice the share, or 0.1 more, would often be chance, because each share is of few
+	// answers.
 	alike = 3
 	above = 0.3
 	// One in sampled of the refusals that seem to be the requests' fault still gets a second opinion. So a worker is

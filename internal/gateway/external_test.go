@@ -49,8 +49,8 @@ func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	}
 }
 
-// A shadow decides by the answer of its own source, and the policy that decides by its own. A source is asked only about
-// the sampled requests.
+// A shadow decides by the answer of its own source, and the policy that decides by its own. A source is asked only
+// about the sampled requests.
 func TestAShadowsSourceIsAsked(t *testing.T) {
 	workers := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
 	asked := map[string]*atomic.Int64{"decides": {}, "shadow": {}}

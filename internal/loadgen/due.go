@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// dueHeap is a heap of requests by the time at which they are due. They follow other requests.
+// dueHeap is a heap of requests that follow other requests, by the time at which they are due.
 type dueHeap []dueRequest
 
 type dueRequest struct {

@@ -139,7 +139,7 @@ func (p *player) comparisons() []Comparison {
 	return out
 }
 
-// added compares the second side with the first, pair by pair.
+// added compares the times of the second target with the times of the first, pair by pair.
 func added(sides [2][]float64) Added {
 	n := len(sides[0])
 	if n == 0 {

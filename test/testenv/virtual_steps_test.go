@@ -224,7 +224,7 @@ func (e *engine) lie(how string) (end func(), err error) {
 	ended := make(chan struct{})
 	ctx, stop := context.WithCancel(context.Background())
 	server.BaseContext = func(net.Listener) context.Context { return ctx }
-	go func() { defer close(ended); _ = server.Serve(l) }() // ends by Close; end waits
+	go func() { defer close(ended); _ = server.Serve(l) }() // ends when the server is closed; end waits for it
 	return func() { stop(); _ = server.Close(); <-ended }, nil
 }
 

@@ -73,7 +73,7 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 		dir := folderOf(t, files())
 		x := runFinder(t, open(t, Path{Name: "tinny", Path: dir}, Path{Name: "tiny", Path: dir}))
 		x.after(time.Hour)
-		// This worker may serve the model. It comes first, because the Finder looks whenever the fleet changes.
+		// This worker may serve the model. It is added first, because the Finder looks whenever the fleet changes.
 		silent := x.Fleet.Put("http://b", fleet.Facts{})
 		id := x.serve("http://a", "tiny", "", &fakeEngine{model: load(t, files())})
 		x.after(10 * time.Second)

@@ -45,8 +45,8 @@ const keepText = 4 << 20
 // Origin describes the engine that a prompt's ids are made for.
 type Origin struct {
 	Kind tokens.Kind
-	// Root is the folder or name that the engine loaded the model from: it is part of the names of images. Empty is not
-	// known; then only images with names of their own can be encoded here.
+	// Root is the folder or name that the engine loaded the model from: it is part of the names of images. Empty means
+	// not known; then only images with names of their own can be encoded here.
 	Root string
 }
 
