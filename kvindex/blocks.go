@@ -19,11 +19,11 @@ type blocks struct {
 	segments memory.Slab // the segments that do not fit in their strands: their number, then the segments
 	sets     sets
 
-	veil        uint64  // what hashes on strands are changed by, so that 0 is none
-	begun       []int64 // strands, by the holder that began them
-	steps       uint64  // see Stats.Steps
-	extraBytes  int64   // of exceptions
-	held        int64   // blocks that some holder has
+	veil        uint64    // what hashes on strands are changed by, so that 0 is none
+	holders     []*holder // by id
+	steps       uint64    // see Stats.Steps
+	extraBytes  int64     // of exceptions
+	held        int64     // blocks that some holder has
 	memberships int64
 
 	old, new []segment // scratch
@@ -185,20 +185,19 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 		b.sets.hold(g.set)
 	}
 	s.turn()
-	more := s.more
+	more, length := s.more, uint32(0)
+	if len(segs) > 0 {
+		length = segs[len(segs)-1].end
+	}
 	if len(segs) <= inlineSegments {
 		for i := range s.segs {
 			w := uint64(0)
 			if i < len(segs) {
 				w = segs[i].word()
 			}
-			if s.segs[i] != w {
-				atomic.StoreUint64(&s.segs[i], w)
-			}
+			atomic.StoreUint64(&s.segs[i], w)
 		}
-		if more != 0 {
-			atomic.StoreUint32(&s.more, 0)
-		}
+		atomic.StoreUint32(&s.more, 0)
 	} else {
 		if more == 0 || !memory.SameClass(len(old)+1, len(segs)+1) {
 			atomic.StoreUint32(&s.more, b.segments.Alloc(len(segs)+1))
@@ -206,18 +205,10 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 		run := b.segments.At(s.more)
 		atomic.StoreUint64(&run[0], uint64(len(segs)))
 		for i, g := range segs {
-			if w := g.word(); run[1+i] != w {
-				atomic.StoreUint64(&run[1+i], w)
-			}
+			atomic.StoreUint64(&run[1+i], g.word())
 		}
 	}
-	length := uint32(0)
-	if len(segs) > 0 {
-		length = segs[len(segs)-1].end
-	}
-	if s.length != length {
-		atomic.StoreUint32(&s.length, length)
-	}
+	atomic.StoreUint32(&s.length, length)
 	s.turn()
 	if more != 0 && s.more != more {
 		b.segments.Release(more, len(old)+1)
@@ -227,7 +218,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 	}
 }
 
-// change is what happens to a holder's claims on some blocks.
+// change is what happens to the claims on some blocks: a holder's, or with no holder those of all, which lose them.
 type change struct {
 	h         *holder
 	add, drop state // bits
@@ -289,6 +280,10 @@ func (b *blocks) push(g segment) {
 
 // changed returns the set of blocks from lo to hi of a strand after a change, and counts it.
 func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
+	if c.h == nil {
+		b.abandon(set, i, lo, hi)
+		return 0
+	}
 	old := b.sets.get(set, c.h.id)
 	now := b.apply(c, old)
 	if now == old {
@@ -315,6 +310,33 @@ func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 		b.unname(i, lo, hi)
 	}
 	return next
+}
+
+// abandon counts that all members of a set lose the blocks from lo to hi of a strand.
+func (b *blocks) abandon(set setID, i, lo, hi uint32) {
+	n, lived := int64(hi-lo), false
+	var one [1]uint64
+	members := b.sets.members(set, &one)
+	b.steps += uint64(len(members))
+	for _, w := range members {
+		m := member(w)
+		h, st := b.holders[m.holder()], b.sets.state(m.claim())
+		lived = lived || st.held() != 0
+		h.broken |= tiersOf(st.held())
+		if st.named&copied != 0 {
+			for k := lo; k < hi; k++ {
+				b.steps++
+				b.dropCopies(h, spotOf(i, k), st.named&possession)
+			}
+		}
+		had := h.blocks
+		b.count(h, m.claim(), 0, n)
+		h.noteEvicted(&had)
+	}
+	if lived {
+		b.held -= n
+	}
+	b.unname(i, lo, hi)
 }
 
 // account notes that exceptions of a holder take n bytes more.
@@ -482,61 +504,18 @@ func (b *blocks) tip(h *holder, at spot) uint32 {
 	return i
 }
 
-// begin counts a strand for the holder that begins it, and returns the strand's mark of that holder.
+// begin counts a strand for the holder that begins it, and returns the strand's mark of that holder. Holders whose ids
+// do not fit in a mark are not charged for strands.
 func (b *blocks) begin(h *holder) uint32 {
 	if h.id >= mostBegan {
-		return 0 // in a fleet larger than any known: such strands count for no holder
+		return 0
 	}
-	for int(h.id) >= len(b.begun) {
-		b.begun = append(b.begun, 0)
-	}
-	b.begun[h.id]++
+	h.begun++
 	return (uint32(h.id) + 1) << beganShift
-}
-
-// begunBy returns how many strands a holder began.
-func (b *blocks) begunBy(h *holder) int64 {
-	if int(h.id) < len(b.begun) {
-		return b.begun[h.id]
-	}
-	return 0
-}
-
-// disinherit makes the strands that h began count for no holder: h is being forgotten, and others may have their
-// blocks.
-func (b *blocks) disinherit(h *holder) {
-	if b.begunBy(h) == 0 {
-		return
-	}
-	b.strands.Each(func(_ uint32, s *strand) {
-		if s.at>>beganShift == uint32(h.id)+1 {
-			atomic.StoreUint32(&s.at, s.at&strandOffset)
-		}
-	})
-	b.steps += uint64(b.strands.Len())
-	b.begun[h.id] = 0
 }
 
 // lengthen adds n blocks of one set to a strand's end.
 func (b *blocks) lengthen(s *strand, set setID, n uint32) {
-	if s.more == 0 {
-		k := inlineSegments - 1
-		for k >= 0 && s.segs[k] == 0 {
-			k--
-		}
-		same := k >= 0 && setID(s.segs[k]) == set
-		if same || k < inlineSegments-1 {
-			if !same {
-				k++
-				b.sets.hold(set)
-			}
-			s.turn()
-			atomic.StoreUint64(&s.segs[k], segment{s.length + n, set}.word())
-			atomic.StoreUint32(&s.length, s.length+n)
-			s.turn()
-			return
-		}
-	}
 	b.old = b.appendSegments(s, b.old[:0])
 	b.new = append(b.new[:0], b.old...)
 	b.push(segment{s.length + n, set})
@@ -638,7 +617,7 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 		atomic.StoreUint32(&b.strands.At(parent).child, s.next)
 	}
 	if h := s.at >> beganShift; h != 0 {
-		b.begun[h-1]--
+		b.holders[h-1].begun--
 	}
 	if p := b.strands.At(parent); parent != 0 && int32(s.used-p.used) > 0 {
 		p.use(s.used) // what is before a block was used with it
@@ -649,7 +628,7 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 
 func (b *blocks) bytes() int64 {
 	return b.heads.Bytes() + b.names.Bytes() + b.strands.Bytes() + b.log.Bytes() + b.segments.Bytes() + b.sets.bytes() +
-		int64(cap(b.old)+cap(b.new)+cap(b.words)+cap(b.begun))*8
+		int64(cap(b.old)+cap(b.new)+cap(b.words)+cap(b.holders))*8
 }
 
 // growth returns an upper bound of what a change of n blocks makes it allocate.
@@ -665,6 +644,6 @@ func (b *blocks) clear() {
 	b.segments.Clear()
 	b.sets.clear()
 	b.log.Clear()
-	b.held, b.memberships, b.begun = 0, 0, nil
+	b.held, b.memberships = 0, 0
 	b.old, b.new, b.words = nil, nil, nil
 }

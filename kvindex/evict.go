@@ -90,7 +90,7 @@ func (x *Index) cutEnd(i uint32, fair bool) bool {
 		n -= x.sparedEnd(s)
 		var one [1]uint64
 		if first := b.sets.members(b.setAt(spotOf(i, s.length-1)), &one); len(first) > 0 {
-			h := x.holders[member(first[0]).holder()]
+			h := x.blocks.holders[member(first[0]).holder()]
 			n = uint32(max(0, min(int64(n), h.quota)))
 			h.quota -= int64(n)
 		}
@@ -119,7 +119,7 @@ func (x *Index) sparedEnd(s *strand) uint32 {
 // evictPartial drops points that complete no block and have no children, the oldest of each holder, and reports whether
 // there were any.
 func (x *Index) evictPartial(fair bool) (did bool) {
-	for _, h := range x.holders {
+	for _, h := range x.blocks.holders {
 		if h == nil || h.partial.first == nil || fair && !h.over {
 			continue
 		}
@@ -154,31 +154,8 @@ func (x *Index) cut(i, lo uint32) {
 	if s == nil || s.length <= lo {
 		return
 	}
-	before := spot(0)
-	if lo > 0 {
-		before = spotOf(i, lo-1)
-	} else {
-		before = b.before(spotOf(i, 0))
-	}
-	old := b.appendSegments(s, nil)
-	b.steps += uint64(len(old))
-	b.new = b.new[:0]
-	from := uint32(0)
-	for _, g := range old {
-		if g.end <= lo {
-			b.push(g)
-		} else {
-			if from < lo {
-				b.push(segment{lo, g.set})
-			}
-			a := max(from, lo)
-			x.abandon(g.set, i, a, g.end)
-			b.push(segment{g.end, 0})
-		}
-		from = g.end
-	}
-	b.unname(i, lo, s.length)
-	b.write(s, old, b.new)
+	before := b.before(spotOf(i, lo))
+	b.paint(i, lo, s.length, &change{})
 	b.trim(i)
 	if before == 0 || !b.there(before) {
 		return
@@ -186,33 +163,8 @@ func (x *Index) cut(i, lo uint32) {
 	members, _ := b.sets.load(b.setAt(before), nil)
 	for _, m := range members {
 		if st := b.sets.state(m.claim()); st.named&(known|unnamed) != 0 && st.named&possession == 0 && b.there(before) {
-			b.dropBare(x.holders[m.holder()], before)
+			b.dropBare(x.blocks.holders[m.holder()], before)
 		}
-	}
-}
-
-// abandon counts that all members of a set lose the blocks from lo to hi of a strand.
-func (x *Index) abandon(set setID, i, lo, hi uint32) {
-	b := &x.blocks
-	n, lived := int64(hi-lo), false
-	members, _ := b.sets.load(set, nil)
-	b.steps += uint64(len(members))
-	for _, m := range members {
-		h, st := x.holders[m.holder()], b.sets.state(m.claim())
-		lived = lived || st.held() != 0
-		h.broken |= tiersOf(st.held())
-		if st.named&copied != 0 {
-			for k := lo; k < hi; k++ {
-				b.steps++
-				b.dropCopies(h, spotOf(i, k), st.named&possession)
-			}
-		}
-		had := h.blocks
-		b.count(h, m.claim(), 0, n)
-		h.noteEvicted(&had)
-	}
-	if lived {
-		b.held -= n
 	}
 }
 
@@ -237,7 +189,7 @@ func (x *Index) dropPinned(i, lo uint32) {
 				continue
 			}
 			pinning = true
-			h := x.holders[m.holder()]
+			h := x.blocks.holders[m.holder()]
 			had := h.blocks
 			for pin := h.pins[at]; pin != nil && pin.points.last != nil; pin = h.pins[at] {
 				if p := pin.points.last; p.kids > 0 {
@@ -262,7 +214,7 @@ func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
 
 // wipe empties the index. It is the last resort, when evictions freed too little.
 func (x *Index) wipe() {
-	for _, h := range x.holders {
+	for _, h := range x.blocks.holders {
 		if h == nil {
 			continue
 		}
@@ -282,7 +234,7 @@ func (x *Index) wipe() {
 		h.named, h.claims, h.extra = 0, 0, 0
 		h.blocks = [block.NumTiers]int64{}
 	}
-	x.blocks.steps += uint64(len(x.holders))
+	x.blocks.steps += uint64(len(x.blocks.holders))
 	x.counts.Evictions += x.blocks.held
 	x.reset()
 }

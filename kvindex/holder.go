@@ -23,6 +23,8 @@ type holder struct {
 	evicted [block.NumTiers]int64 // the same, of blocks that were evicted to stay within the budget
 	named   int64                 // blocks that it knows by their hashes, or keeps as parents
 	claims  int64                 // blocks that it has, knows or pins
+	begun   int64                 // strands that it began, see blocks.begin
+	leaving bool                  // it is being forgotten
 	changes uint64                // of its claims, so far
 
 	// The exceptions: facts that claims cannot express.
@@ -73,12 +75,12 @@ type limit struct {
 	unit   uint64 // tokens that divide a usable length
 }
 
-// holder returns a holder that is known, or nil.
+// holder returns a holder that is known and not being forgotten, or nil.
 func (x *Index) holder(id fleet.Holder) *holder {
-	if int64(id) >= int64(len(x.holders)) {
+	if int64(id) >= int64(len(x.blocks.holders)) || x.blocks.holders[id] == nil || x.blocks.holders[id].leaving {
 		return nil
 	}
-	return x.holders[id]
+	return x.blocks.holders[id]
 }
 
 // meet returns a holder and begins to know it if it is new; nil when its id is out of bounds.
@@ -86,14 +88,18 @@ func (x *Index) meet(id fleet.Holder) *holder {
 	if id >= MaxHolders {
 		return nil
 	}
-	for int(id) >= len(x.holders) {
-		x.holders = append(x.holders, nil)
+	for int(id) >= len(x.blocks.holders) {
+		x.blocks.holders = append(x.blocks.holders, nil)
 	}
-	h := x.holders[id]
+	for x.blocks.holders[id] != nil && x.blocks.holders[id].leaving { // Forget lets other writers in between
+		x.unlock()
+		x.lock()
+	}
+	h := x.blocks.holders[id]
 	if h == nil {
 		h = &holder{id: id}
 		h.view = x.digest(h)
-		x.holders[id] = h
+		x.blocks.holders[id] = h
 		x.known++
 		x.employ(h)
 		x.setView(id, h.view)

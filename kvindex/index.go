@@ -140,10 +140,9 @@ type Index struct {
 	viewing atomic.Uint64                          // changes of views
 	sparse  atomic.Int32                           // how many of them have no full attention
 
-	holders      []*holder // by id
-	known        int       // of them that are not nil
-	pointed      int64     // points of all holders
-	waiting      int       // points that wait, of all holders
+	known        int   // of them that are not nil
+	pointed      int64 // points of all holders
+	waiting      int   // points that wait, of all holders
 	waitingBytes int64
 	woken        []uint64 // hashes that became known while points waited for them
 	bare         []spot   // of blocks that were known before anything of them was stored

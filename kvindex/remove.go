@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -180,20 +181,28 @@ func (b *blocks) dropBares(h *holder, i uint32) {
 	}
 }
 
-// change all that a holder has, at a look at every strand.
-func (x *Index) sweep(c change) (touched []uint32) {
+// sweep applies a change to all claims of its holder, and calls after for strands that it changed. It looks at every
+// strand. While it sweeps for a holder that is being forgotten, it lets other writers in between.
+func (x *Index) sweep(c *change, after func(i uint32)) {
 	b := &x.blocks
-	b.strands.Each(func(i uint32, s *strand) {
-		b.steps++
-		version := s.version
-		if b.paint(i, 0, s.length, &c); s.version != version {
-			touched = append(touched, i)
+	for i := uint32(1); i < b.strands.Space(); i++ {
+		if c.h.leaving && i%mostStretch == 0 {
+			x.unlock()
+			x.lock()
 		}
-	})
-	for _, i := range touched {
-		b.trim(i)
+		s := b.strands.At(i)
+		if s == nil || s.length == 0 {
+			continue
+		}
+		if b.steps++; c.h.leaving && s.at>>beganShift == uint32(c.h.id)+1 {
+			atomic.StoreUint32(&s.at, s.at&strandOffset) // the strand may stay, and then counts for no holder
+		}
+		version := s.version
+		if b.paint(i, 0, s.length, c); s.version != version {
+			after(i)
+			b.trim(i)
+		}
 	}
-	return touched
 }
 
 // Clear records that a holder emptied one tier. Its blocks on other tiers stay, and stay known by their hashes. The
@@ -210,9 +219,7 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	h.broken &^= 1 << tier
 	h.vague &^= 1 << tier
 	if h.named > 0 {
-		for _, i := range x.sweep(change{h: h, drop: state{named: anyGroup << tier}}) {
-			x.blocks.dropBares(h, i)
-		}
+		x.sweep(&change{h: h, drop: state{named: anyGroup << tier}}, func(i uint32) { x.blocks.dropBares(h, i) })
 	}
 	var all []*point
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
@@ -232,7 +239,8 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	}
 }
 
-// Forget drops all that is known of a holder, at a look at every strand.
+// Forget drops all that is known of a holder. Readers see nothing of the holder at once. It looks at every strand, and
+// lets other writers in between. A call that adds to the holder meanwhile waits until Forget has ended.
 func (x *Index) Forget(id fleet.Holder) {
 	x.lock()
 	defer x.unlock()
@@ -241,13 +249,13 @@ func (x *Index) Forget(id fleet.Holder) {
 		return
 	}
 	x.setView(id, nil) // from here on no reader sees it
+	h.leaving = true
 	x.dropPoints(h)
-	if h.claims > 0 {
-		x.sweep(change{h: h, drop: state{allBits, allBits}})
+	if h.claims > 0 || h.begun > 0 {
+		x.sweep(&change{h: h, drop: state{allBits, allBits}}, func(uint32) {})
 	}
 	x.blocks.account(h, -h.extra)
-	x.blocks.disinherit(h)
-	x.holders[id] = nil
+	x.blocks.holders[id] = nil
 	x.known--
 	x.dismiss(h)
 	x.counts.Forgotten++

@@ -10,7 +10,7 @@ type need struct {
 
 // bytes returns what the index has allocated.
 func (x *Index) bytes() int64 {
-	return x.blocks.bytes() + x.blocks.extraBytes + int64(cap(x.holders))*16 + int64(x.known)*holderBytes
+	return x.blocks.bytes() + x.blocks.extraBytes + int64(cap(x.blocks.holders))*8 + int64(x.known)*holderBytes
 }
 
 // holderBytes covers a holder and its view with a few groups.
@@ -34,7 +34,7 @@ var vacant Index
 
 // alone returns an upper bound of the bytes that the need would take in an index with the known holders and no blocks.
 func (x *Index) alone(n need) int64 {
-	return int64(cap(x.holders))*16 + int64(x.known)*holderBytes + vacant.growth(n, int(x.size))
+	return int64(cap(x.blocks.holders))*16 + int64(x.known)*holderBytes + vacant.growth(n, int(x.size))
 }
 
 // slackStretches is for how many of the longest stretches room is measured at a time, where there is much room.

@@ -61,9 +61,9 @@ func (x *Index) share(h *holder) float64 {
 func (x *Index) compareShares() {
 	b := &x.blocks
 	var claims, begun, extra int64
-	for _, h := range x.holders {
+	for _, h := range x.blocks.holders {
 		if h != nil {
-			claims, begun, extra = claims+h.claims, begun+b.begunBy(h), extra+h.extra
+			claims, begun, extra = claims+h.claims, begun+h.begun, extra+h.extra
 			h.worker.weight = 0
 		}
 	}
@@ -72,9 +72,9 @@ func (x *Index) compareShares() {
 	aClaim := each(b.bytes()-b.strands.Bytes()-b.heads.Bytes(), claims)
 	anExtra := each(x.blocks.extraBytes, extra)
 	most := 0.0
-	for _, h := range x.holders {
+	for _, h := range x.blocks.holders {
 		if h != nil {
-			h.weight = aClaim*float64(h.claims) + aStrand*float64(b.begunBy(h)) + anExtra*float64(h.extra)
+			h.weight = aClaim*float64(h.claims) + aStrand*float64(h.begun) + anExtra*float64(h.extra)
 			h.worker.weight += h.weight
 			most = max(most, h.worker.weight)
 		}
@@ -83,7 +83,7 @@ func (x *Index) compareShares() {
 	if most <= share {
 		share = most * aboutMost
 	}
-	for _, h := range x.holders {
+	for _, h := range x.blocks.holders {
 		if h != nil {
 			own := share / float64(h.worker.holders)
 			h.over = h.worker.weight > share && h.weight > own
@@ -93,7 +93,7 @@ func (x *Index) compareShares() {
 			}
 		}
 	}
-	b.steps += 3 * uint64(len(x.holders))
+	b.steps += 3 * uint64(len(x.blocks.holders))
 }
 
 // aboutMost is the fraction of the highest charge from which on a holder's charge is about the highest. A fraction
@@ -104,7 +104,7 @@ const aboutMost = 0.98
 func (x *Index) spares(set setID) bool {
 	var one [1]uint64
 	for _, w := range x.blocks.sets.members(set, &one) {
-		if x.blocks.steps++; !x.holders[member(w).holder()].over {
+		if x.blocks.steps++; !x.blocks.holders[member(w).holder()].over {
 			return true
 		}
 	}

@@ -65,8 +65,8 @@ func (x *Index) Stats() Stats {
 	s.Blocks, s.Memberships, s.Waiting = x.blocks.held, x.blocks.memberships, int64(x.waiting)
 	s.Bytes, s.Budget, s.Steps = x.bytes(), x.config.Bytes, int64(x.blocks.steps)
 	s.Holders = make([]HolderStats, 0, x.known)
-	for _, h := range x.holders {
-		if h != nil {
+	for _, h := range x.blocks.holders {
+		if h != nil && !h.leaving {
 			s.Hashes += h.hashes()
 			s.Holders = append(s.Holders, x.describe(h))
 		}

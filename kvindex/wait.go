@@ -215,13 +215,13 @@ func (x *Index) boundWaiting() {
 
 func (x *Index) boundWaitingBy(over func() bool, size func(h *holder) int64) {
 	for over() {
-		most := x.holders[0]
-		for _, h := range x.holders {
+		most := x.blocks.holders[0]
+		for _, h := range x.blocks.holders {
 			if h != nil && (most == nil || size(h) > size(most)) {
 				most = h
 			}
 		}
-		x.blocks.steps += uint64(len(x.holders))
+		x.blocks.steps += uint64(len(x.blocks.holders))
 		if most == nil || most.queue.first == nil {
 			return
 		}
