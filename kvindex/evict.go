@@ -212,29 +212,12 @@ func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
 	}
 }
 
-// wipe empties the index. It is the last resort, when evictions freed too little.
+// wipe drops what waits, when evictions took all blocks and points and freed too little.
 func (x *Index) wipe() {
 	for _, h := range x.blocks.holders {
-		if h == nil {
-			continue
+		for h != nil && h.queue.first != nil {
+			x.dropWaiting(h, h.queue.first)
 		}
-		for p := h.points.first; p != nil; p = p.links[ofHolder].next {
-			for _, r := range p.records {
-				h.broken |= 1 << r.tier
-			}
-		}
-		for t, n := range h.blocks {
-			h.evicted[t] += n
-			if n > 0 {
-				h.broken |= 1 << t
-			}
-		}
-		x.dropPoints(h)
-		h.copies, h.disowned = nil, false
-		h.named, h.claims, h.extra = 0, 0, 0
-		h.blocks = [block.NumTiers]int64{}
 	}
-	x.blocks.steps += uint64(len(x.blocks.holders))
-	x.counts.Evictions += x.blocks.held
 	x.reset()
 }

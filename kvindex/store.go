@@ -200,25 +200,7 @@ func (x *Index) applyRun(a *announcement, i int, l *line) (done int) {
 		return 0
 	}
 	keys := x.next(l, a.Tokens[i*size:(i+n)*size], absolute(a.within(i, i+n), int(l.end)-i*size)).keys
-	hashes, bit := a.Hashes[i:i+n], placeBit(a.Tier, a.group)
-	for done < n {
-		if done += x.placeKeys(h, l, hashes[done:], keys[done:], bit, a.copies); done == n {
-			break
-		}
-		p := h.byHash[hashes[done]]
-		if p == nil || p.end != 0 {
-			break
-		}
-		if r := p.find(a.Tier, a.group); r >= 0 {
-			p.records[r].shrink(x.size)
-		}
-		if !x.settle(h, p, l, keys[done]) {
-			break
-		}
-		x.noteNamed(h, l.at, bit, a.copies)
-		done++
-	}
-	return done
+	return x.placeKeys(h, l, a.Hashes[i:i+n], keys, placeBit(a.Tier, a.group), a.copies)
 }
 
 // placeKeys notes that a holder has the blocks of keys, which follow a line, on the tier and in the group of a bit: as
@@ -363,7 +345,7 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 		} else if k := p.find(r.tier, r.group); k >= 0 {
 			p.records[k].shrink(r.size) // what it covers must be right before it is resolved
 		}
-		x.resolve(h, p, &l, &s)
+		p, at = x.arrive(h, p, &l, &s)
 	}
 	x.announce(h, hash, p, at, r, a.copies)
 	after, known = x.after(p, at)

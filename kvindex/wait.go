@@ -149,9 +149,7 @@ func (x *Index) wake(h *holder) {
 			continue
 		}
 		s := x.next(&l, w.tokens, absolute(w.features, int(l.end)))
-		if l.point != nil || len(w.tokens) != int(x.size) || !x.settle(h, p, &l, s.keys[0]) {
-			x.resolve(h, p, &l, &s)
-		}
+		x.arrive(h, p, &l, &s)
 	}
 	for _, at := range x.bare {
 		if x.blocks.there(at) {
@@ -161,22 +159,21 @@ func (x *Index) wake(h *holder) {
 	x.bare = x.bare[:0]
 }
 
-// settle makes a block that its hash names of a point that waits, after a line, and moves the line along. It reports
-// false when the point has more records than such a block can have.
-func (x *Index) settle(h *holder, p *point, l *line, key block.Key) bool {
-	for _, r := range p.records {
-		if r.size != 0 && r.size != x.size {
-			return false
-		}
+// arrive gives a point without a place its place, a step from a line. If it can, the point becomes a block that its hash
+// names. It returns what the hash means then.
+func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
+	other := func(r record) bool { return r.size != 0 && r.size != x.size }
+	if l.point != nil || s.end-l.end != x.size || slices.ContainsFunc(p.records, other) {
+		x.resolve(h, p, l, s)
+		return p, 0
 	}
-	hash := p.hash
-	delete(h.byHash, hash) // so that it can name a block
-	keys, hashes := [1]block.Key{key}, [1]uint64{hash}
-	if x.placeKeys(h, l, hashes[:], keys[:], 0, false) == 0 {
-		h.byHash[hash] = p
-		return false
+	delete(h.byHash, p.hash) // so that it can name a block
+	if x.placeKeys(h, l, []uint64{p.hash}, s.keys, 0, false) == 0 {
+		h.byHash[p.hash] = p
+		x.resolve(h, p, l, s)
+		return p, 0
 	}
-	h.byHash[hash] = p
+	h.byHash[p.hash] = p
 	c := change{h: h}
 	for _, r := range p.records {
 		bit := placeBit(r.tier, r.group)
@@ -191,7 +188,7 @@ func (x *Index) settle(h *holder, p *point, l *line, key block.Key) bool {
 	}
 	x.leave(h, p)
 	x.stopWaiting(h, p)
-	return true
+	return nil, l.at
 }
 
 // absolute returns features with offsets from the chain's first token.
