@@ -522,74 +522,44 @@ func (b *blocks) lengthen(s *strand, set setID, n uint32) {
 	b.write(s, b.old, b.new)
 }
 
-// trim cuts the blocks at a strand's end that nobody has and on which nothing hangs, and frees the strand if none is
-// left, and so on with the one on which it hung.
+// trim cuts the blocks at a strand's end that no holder has and on which no strand hangs, and frees the strand if none
+// is left, and so on with its parent.
 func (b *blocks) trim(i uint32) {
 	for i != 0 {
 		s := b.strands.At(i)
 		if s == nil || s.length == 0 {
 			return
 		}
-		n := b.emptyEnd(s)
-		if n < s.length {
-			n = max(n, b.furthest(s))
+		b.old = b.appendSegments(s, b.old[:0])
+		if b.old[len(b.old)-1].set != 0 {
+			return
 		}
-		if n < s.length {
-			b.shorten(i, s, n)
+		n := uint32(0)
+		if k := len(b.old) - 2; k >= 0 {
+			n = b.old[k].end
 		}
-		if n > 0 {
+		for c := s.child; c != 0 && n < s.length; c = b.strands.At(c).next {
+			b.steps++
+			n = max(n, b.strands.At(c).hung()+1)
+		}
+		if n == s.length {
+			return
+		}
+		if n == 0 {
+			b.heads.Delete(b.heads.Hash(s.run.Firsts()[0]), uint64(i))
+		}
+		b.new = b.new[:0]
+		for _, g := range b.old {
+			if g.end = min(g.end, n); n > 0 && (len(b.new) == 0 || b.new[len(b.new)-1].end < n) {
+				b.push(g)
+			}
+		}
+		b.write(s, b.old, b.new)
+		if b.log.Cut(&s.run, i, int(n)); n > 0 {
 			return
 		}
 		i = b.free(i, s)
 	}
-}
-
-// emptyEnd returns where the blocks at a strand's end begin that nobody has.
-func (b *blocks) emptyEnd(s *strand) uint32 {
-	words := b.segmentWords(s)
-	for k := len(words) - 1; k >= 0; k-- {
-		if words[k] == 0 {
-			continue
-		}
-		switch {
-		case setID(words[k]) != 0:
-			return s.length
-		case k == 0:
-			return 0
-		}
-		return segmentOf(words[k-1]).end
-	}
-	return 0
-}
-
-// furthest returns the length that a strand must keep for what hangs on it.
-func (b *blocks) furthest(s *strand) uint32 {
-	n := uint32(0)
-	for c := s.child; c != 0 && n < s.length; {
-		cs := b.strands.At(c)
-		b.steps++
-		n = max(n, cs.hung()+1)
-		c = cs.next
-	}
-	return n
-}
-
-// shorten cuts a strand's blocks from n on. They have neither holders nor child strands.
-func (b *blocks) shorten(i uint32, s *strand, n uint32) {
-	if n == 0 {
-		b.heads.Delete(b.heads.Hash(s.run.Firsts()[0]), uint64(i))
-	}
-	b.old = b.appendSegments(s, b.old[:0])
-	b.new = b.new[:0]
-	from := uint32(0)
-	for _, g := range b.old {
-		if from < n {
-			b.push(segment{min(g.end, n), g.set})
-		}
-		from = g.end
-	}
-	b.write(s, b.old, b.new)
-	b.log.Cut(&s.run, i, int(n))
 }
 
 // compact gives memory of keys and hashes back of which much is garbage; hard: as much as it can.

@@ -120,19 +120,19 @@ func (x *Index) sparedEnd(s *strand) uint32 {
 // there were any.
 func (x *Index) evictPartial(fair bool) (did bool) {
 	for _, h := range x.blocks.holders {
-		if h == nil || h.partial.first == nil || fair && !h.over {
+		if h == nil || fair && !h.over {
 			continue
 		}
-		for n := 0; n < sampled && h.partial.first != nil; n++ {
+		for n := 0; n < sampled && h.pins[0] != nil; n++ {
 			x.blocks.steps++
-			p := h.partial.first
-			if p.kids > 0 {
-				h.partial.remove(ofPin, p)
-				h.partial.push(ofPin, p)
-				continue
+			l := &h.pins[0].points
+			if p := l.first; p.kids == 0 {
+				x.dropPoint(h, p)
+				did = true
+			} else {
+				l.remove(ofPin, p)
+				l.push(ofPin, p)
 			}
-			x.dropPoint(h, p)
-			did = true
 		}
 	}
 	return did

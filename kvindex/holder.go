@@ -34,7 +34,6 @@ type holder struct {
 	twins        int64             // of them
 	byHash       map[uint64]*point
 	pins         map[spot]*pin
-	partial      list             // points that complete no block and follow none, oldest first
 	parts        map[cover][]part // of blocks that points do not cover simply: as a whole and once
 	queue        list             // points that wait, oldest first
 	waiters      map[uint64]*list // points that wait for a parent, by its hash

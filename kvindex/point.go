@@ -40,7 +40,7 @@ type record struct {
 	size  uint32 // tokens that it covers, up to the point; 0: as many as the point added to its parent
 }
 
-// pin is what keeps a block for a holder's points.
+// pin is what keeps a block for a holder's points. The one at spot 0 is of points that complete no block.
 type pin struct {
 	points   list // that end at the block or after it, before the next one's end
 	anchored int  // points that follow the block, which the holder knows by its hash
@@ -230,11 +230,7 @@ func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 		}
 	}
 	x.blocks.account(h, 4*int64(len(p.tail)))
-	if p.at != 0 {
-		x.pinOf(h, p.at).points.push(ofPin, p)
-	} else {
-		h.partial.push(ofPin, p)
-	}
+	x.pinOf(h, p.at).points.push(ofPin, p)
 	x.through(h, p, true)
 	for i := range p.records {
 		x.contribute(h, p, p.records[i], true)
@@ -267,7 +263,7 @@ func (x *Index) pinOf(h *holder, at spot) *pin {
 		}
 		p = &pin{}
 		h.pins[at] = p
-		if x.blocks.stateAt(at, h.id).covered == 0 {
+		if at != 0 && x.blocks.stateAt(at, h.id).covered == 0 {
 			x.blocks.paintOne(at, change{h: h, add: state{covered: pinned}})
 		}
 	}
@@ -282,8 +278,10 @@ func (x *Index) unpin(h *holder, at spot) {
 	if delete(h.pins, at); len(h.pins) == 0 {
 		h.pins = nil
 	}
-	x.blocks.paintOne(at, change{h: h, drop: state{covered: pinned}})
-	x.blocks.trim(at.strand())
+	if at != 0 {
+		x.blocks.paintOne(at, change{h: h, drop: state{covered: pinned}})
+		x.blocks.trim(at.strand())
+	}
 }
 
 // find returns the place of a point's record on a tier in a group, -1 when there is none.
@@ -375,12 +373,8 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 	for _, f := range p.features {
 		x.blocks.account(h, -featureBytes-int64(len(f.ID)))
 	}
-	if p.at != 0 {
-		h.pins[p.at].points.remove(ofPin, p)
-		x.unpin(h, p.at)
-	} else {
-		h.partial.remove(ofPin, p)
-	}
+	h.pins[p.at].points.remove(ofPin, p)
+	x.unpin(h, p.at)
 	if p.under != 0 {
 		x.release(h, p.under)
 	}

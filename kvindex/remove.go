@@ -155,28 +155,11 @@ func (b *blocks) dropBare(h *holder, at spot) {
 	}
 }
 
-// dropBares is dropBare for all blocks of a strand that may need it.
+// dropBares is dropBare for all blocks of a strand.
 func (b *blocks) dropBares(h *holder, i uint32) {
-	s := b.strands.At(i)
-	if s == nil || s.length == 0 {
-		return
-	}
-	from := uint32(0)
-	var ends []uint32
-	for _, g := range b.appendSegments(s, nil) {
-		if g.end > from && b.knows(h, g.set) {
-			ends = append(ends, g.end)
-		}
-		from = g.end
-	}
-	for c := s.child; c != 0; c = b.strands.At(c).next {
-		b.steps++
-		ends = append(ends, b.strands.At(c).hung()+1)
-	}
-	slices.Sort(ends)
-	for _, end := range slices.Backward(ends) {
-		if s = b.strands.At(i); s != nil && s.length >= end {
-			b.dropBare(h, spotOf(i, end-1))
+	for k := b.strands.At(i).length; k > 0; k-- {
+		if at := spotOf(i, k-1); b.there(at) {
+			b.dropBare(h, at)
 		}
 	}
 }
@@ -273,6 +256,6 @@ func (x *Index) dropPoints(h *holder) {
 	x.waitingBytes -= h.waitingBytes
 	x.blocks.steps += uint64(h.pointed)
 	h.pointed, h.twins, h.waiting, h.waitingBytes = 0, 0, 0, 0
-	h.points, h.queue, h.partial = list{}, list{}, list{}
+	h.points, h.queue = list{}, list{}
 	h.byHash, h.waiters, h.pins, h.parts = nil, nil, nil, nil
 }

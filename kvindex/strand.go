@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"sort"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -71,27 +72,5 @@ func agree(blocks []uint64, keys []block.Key) int {
 	if n == 0 || atomic.LoadUint64(&blocks[n-1]) == uint64(keys[n-1]) {
 		return n
 	}
-	// Seven keys at a time: the processor then waits for their cache lines together.
-	lo, n := 0, n-1 // keys before lo agree, and none from lo+n on
-	for n > 7 {
-		same := 0
-		for k := 1; k < 8; k++ {
-			i := lo + n*k/8
-			if atomic.LoadUint64(&blocks[i]) == uint64(keys[i]) {
-				same = k
-			}
-		}
-		from, to := n*same/8, n
-		if same < 7 {
-			to = n * (same + 1) / 8
-		}
-		if same > 0 {
-			from++ // that one agrees, too
-		}
-		lo, n = lo+from, to-from
-	}
-	for n > 0 && atomic.LoadUint64(&blocks[lo]) == uint64(keys[lo]) {
-		lo, n = lo+1, n-1
-	}
-	return lo
+	return sort.Search(n-1, func(i int) bool { return atomic.LoadUint64(&blocks[i]) != uint64(keys[i]) })
 }
