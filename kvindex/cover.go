@@ -41,8 +41,8 @@ func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 		x.cover(h, cover{at, bit}, part{lo: max(from, (j-1)*size) - (j-1)*size, hi: size}, add)
 		at = x.blocks.before(at)
 	}
-	if lo := p.end / size * size; lo < p.end {
-		for _, at := range p.through {
+	if lo := p.end / size * size; p.rest != nil {
+		for _, at := range p.rest.through {
 			x.cover(h, cover{at, bit}, part{lo: max(from, lo) - lo, hi: p.end - lo}, add)
 		}
 	}
@@ -63,11 +63,11 @@ func (x *Index) through(h *holder, p *point, add bool) {
 	for a := p.parent; a != nil && a.end > lo; a = a.parent {
 		x.blocks.steps++
 		if add {
-			a.through = append(a.through, at)
+			a.rest.through = append(a.rest.through, at)
 			x.blocks.account(h, 8)
-		} else if i := slices.Index(a.through, at); i >= 0 {
+		} else if i := slices.Index(a.rest.through, at); i >= 0 {
 			x.blocks.steps += uint64(i)
-			a.through = slices.Delete(a.through, i, i+1)
+			a.rest.through = slices.Delete(a.rest.through, i, i+1)
 			x.blocks.account(h, -8)
 		}
 		for _, r := range a.records {

@@ -18,18 +18,31 @@ type point struct {
 	root   block.Key // of its chain, where at is 0
 	start  uint32    // tokens from the chain's first to its own first
 	end    uint32    // the same to its end; 0: it waits
-	kids   int       // points whose parent it is
+	kids   uint32    // points whose parent it is
 
-	lone     bool // its hash means something else by now
-	twin     bool // the holder knows the block that ends there by the same hash, see pair
-	gone     bool // it was freed
-	records  []record
-	tail     []block.Token   // after the last block that ends at or before end
+	lone    bool // its hash means something else by now
+	twin    bool // the holder knows the block that ends there by the same hash, see pair
+	gone    bool // it was freed
+	records []record
+	rest    *rest    // nil: it ends with a block
+	wait    *waiting // nil: it does not wait
+
+	links [ofParent]link
+}
+
+// rest is the part of a point after the last block that ends at or before it.
+type rest struct {
+	tail     []block.Token
 	features []block.Feature // that start in the tail, at absolute positions
 	through  []spot          // blocks in which it ends, once for each descendant that completes one
-	wait     *waiting        // nil: it does not wait
+}
 
-	links [numLists]link
+// tail returns the tokens of the rest.
+func (p *point) tail() []block.Token {
+	if p.rest == nil {
+		return nil
+	}
+	return p.rest.tail
 }
 
 // record is what a holder announced of a point on one tier in one group.
@@ -52,16 +65,22 @@ type list struct{ first, last *point }
 type link struct{ prev, next *point }
 
 const (
-	ofHolder = iota // all of a holder
-	ofQueue         // those of them that wait, oldest first
-	ofParent        // points that wait for one parent
-	numLists
-	ofPin = ofQueue // those of one block: they do not wait
+	ofHolder = iota    // all of a holder
+	ofQueue            // those of them that wait, oldest first
+	ofParent           // points that wait for one parent
+	ofPin    = ofQueue // those of one block: they do not wait
 )
 
+func (p *point) link(kind int) *link {
+	if kind == ofParent {
+		return &p.wait.siblings
+	}
+	return &p.links[kind]
+}
+
 func (l *list) push(kind int, p *point) {
-	if p.links[kind].prev = l.last; l.last != nil {
-		l.last.links[kind].next = p
+	if p.link(kind).prev = l.last; l.last != nil {
+		l.last.link(kind).next = p
 	} else {
 		l.first = p
 	}
@@ -69,14 +88,14 @@ func (l *list) push(kind int, p *point) {
 }
 
 func (l *list) remove(kind int, p *point) {
-	k := &p.links[kind]
+	k := p.link(kind)
 	if k.prev != nil {
-		k.prev.links[kind].next = k.next
+		k.prev.link(kind).next = k.next
 	} else {
 		l.first = k.next
 	}
 	if k.next != nil {
-		k.next.links[kind].prev = k.prev
+		k.next.link(kind).prev = k.prev
 	} else {
 		l.last = k.prev
 	}
@@ -85,13 +104,25 @@ func (l *list) remove(kind int, p *point) {
 
 // What exceptions take, with their shares of maps.
 const (
-	pointBytes   = 336 // a point with one record, its pin and its hash
-	waitingBytes = 268 // of them, of a point that waits
-	partsBytes   = 96  // a list of parts
+	pointBytes   = 240 // a point with one record, its pin and its hash
+	waitingBytes = 172 // of them, of a point that waits
+	restBytes    = 80
+	partsBytes   = 96 // a list of parts
 	partBytes    = 16
 	copyBytes    = 64
 	featureBytes = 32
 )
+
+// bytes returns what the rest takes, without through.
+func (r *rest) bytes() int64 { return restBytes + 4*int64(len(r.tail)) + featuresBytes(r.features) }
+
+// featuresBytes returns what features take.
+func featuresBytes(features []block.Feature) (n int64) {
+	for i := range features {
+		n += featureBytes + int64(len(features[i].ID))
+	}
+	return n
+}
 
 // refer returns what a hash means to a holder: a point, a block that it names, or both, which then end at one place;
 // neither if it is not known.
@@ -146,12 +177,12 @@ type step struct {
 // the next step.
 func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) step {
 	s, start := step{end: l.end + uint32(len(tokens))}, l.end
-	if p := l.point; p != nil && len(p.tail) > 0 {
-		x.scratch.tokens = append(append(x.scratch.tokens[:0], p.tail...), tokens...)
+	if p := l.point; p != nil && len(p.tail()) > 0 {
+		x.scratch.tokens = append(append(x.scratch.tokens[:0], p.tail()...), tokens...)
 		tokens = x.scratch.tokens
-		start -= uint32(len(p.tail))
-		if len(p.features) > 0 {
-			x.scratch.features = append(append(x.scratch.features[:0], p.features...), features...)
+		start -= uint32(len(p.tail()))
+		if len(p.rest.features) > 0 {
+			x.scratch.features = append(append(x.scratch.features[:0], p.rest.features...), features...)
 			features = x.scratch.features
 		}
 	}
@@ -168,7 +199,7 @@ func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
 	var tail []block.Token
 	root, end := block.Key(0), uint32(0)
 	if p != nil {
-		at, root, end, tail = p.at, p.root, p.end, p.tail
+		at, root, end, tail = p.at, p.root, p.end, p.tail()
 	} else {
 		end = x.blocks.end(at) * x.size
 	}
@@ -222,14 +253,15 @@ func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 	if len(s.keys) > 0 {
 		p.at = x.extend(h, l.at, s.keys)
 	}
-	p.tail = slices.Clone(s.tail)
-	for _, f := range s.features {
-		if f.Offset >= int(s.end)-len(s.tail) && f.Offset < int(s.end) {
-			p.features = append(p.features, f)
-			x.blocks.account(h, featureBytes+int64(len(f.ID)))
+	if len(s.tail) > 0 {
+		p.rest = &rest{tail: slices.Clone(s.tail)}
+		for _, f := range s.features {
+			if f.Offset >= int(s.end)-len(s.tail) && f.Offset < int(s.end) {
+				p.rest.features = append(p.rest.features, f)
+			}
 		}
+		x.blocks.account(h, p.rest.bytes())
 	}
-	x.blocks.account(h, 4*int64(len(p.tail)))
 	x.pinOf(h, p.at).points.push(ofPin, p)
 	x.through(h, p, true)
 	for i := range p.records {
@@ -369,9 +401,8 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 		return nil
 	}
 	x.through(h, p, false)
-	x.blocks.account(h, -4*int64(len(p.tail)))
-	for _, f := range p.features {
-		x.blocks.account(h, -featureBytes-int64(len(f.ID)))
+	if p.rest != nil {
+		x.blocks.account(h, -p.rest.bytes())
 	}
 	h.pins[p.at].points.remove(ofPin, p)
 	x.unpin(h, p.at)

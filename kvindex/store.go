@@ -320,7 +320,7 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 			if hasParent && (p == nil || !p.wait.hasParent) && x.circular(h, hash, parent) {
 				return l, false, false
 			}
-			w = waiting{parent, hasParent, a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize], x.relative(a, i)}
+			w = waiting{parent: parent, hasParent: hasParent, tokens: a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize], features: x.relative(a, i)}
 		}
 		if p == nil {
 			p = x.add(h, hash)

@@ -12,14 +12,11 @@ type waiting struct {
 	hasParent bool   // false: only the point's own hash is known
 	tokens    []block.Token
 	features  []block.Feature // at positions relative to the point's first token
+	siblings  link            // in the list of points that wait for the same parent
 }
 
 func (w *waiting) bytes() int64 {
-	n := int64(72 + 4*len(w.tokens))
-	for i := range w.features {
-		n += featureBytes + int64(len(w.features[i].ID))
-	}
-	return n
+	return 80 + 4*int64(len(w.tokens)) + featuresBytes(w.features)
 }
 
 // wait lets a point without a place wait: for its parent when that is known, else for an announcement that knows the
@@ -93,12 +90,13 @@ func (x *Index) stopWaiting(h *holder, p *point) {
 	x.waiting--
 	x.countWaiting(h, -waitingBytes-w.bytes())
 	x.blocks.account(h, -w.bytes())
-	p.wait = nil
 	if !w.hasParent {
+		p.wait = nil
 		return
 	}
 	l := h.waiters[w.parent]
-	if l.remove(ofParent, p); l.first != nil {
+	l.remove(ofParent, p)
+	if p.wait = nil; l.first != nil {
 		return
 	}
 	if delete(h.waiters, w.parent); len(h.waiters) == 0 {
