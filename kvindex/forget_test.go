@@ -56,3 +56,35 @@ func TestAtTheLimitWhatAForgottenHolderLeftGoesBeforeWhatOthersHave(t *testing.T
 		t.Errorf("%d blocks were evicted, of %d that had room before", s.Evictions, had)
 	}
 }
+
+// Forget lets other writers in between two stretches. An event of the same holder that comes meanwhile counts for the
+// holder that is new, and never for a part of the old one.
+func TestAnEventWhileItsHolderIsForgottenCountsAfterIt(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{})
+	next := newChain(seq(0, 1600))
+	for round := range 20 {
+		for i := range 1000 {
+			newChain(seq(100_000+i*16, 16)).learn(x, 0)
+		}
+		forgotten := make(chan bool)
+		go func() { // ends with Forget
+			x.Forget(0)
+			close(forgotten)
+		}()
+		for i := range 50 {
+			newChain(seq(500_000+i*160, 160)).learn(x, 1)
+		}
+		next.learn(x, 0)
+		<-forgotten
+		stored := uint32(0)
+		if m := x.Match(next.keys, nil); len(m) > 0 {
+			stored = m[0].Blocks
+		}
+		s, _ := x.Holder(0)
+		if stored != 0 && stored != 100 || s.Blocks[block.TierGPU] != int64(stored) {
+			t.Fatalf("round %d: a match of %d blocks, and %d blocks in all", round, stored, s.Blocks[block.TierGPU])
+		}
+		x.Forget(0)
+	}
+}
