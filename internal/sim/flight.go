@@ -124,21 +124,33 @@ func (w *world) arrive(id int) {
 // dispatch sends a request to the worker that the router chose. When no worker has room, it holds the request, or
 // rejects it if the queue is full.
 func (w *world) dispatch(f *flight) {
-	req := w.ask(f)
-	if w.place(f, &req) || w.hold(f, &req) {
+	asked := w.prepare(f)
+	defer asked.Recycle()
+	if w.place(f, asked) || w.hold(f, asked) {
 		return
 	}
 	w.rec.Reject(w.now)
 	w.release(f)
 }
 
-// place asks the router for a worker and sends the request there. It reports false when all workers are saturated.
-func (w *world) place(f *flight, req *warmpath.Request) bool {
-	p := &w.main
+// pool returns the workers that f's present leg is for.
+func (w *world) pool(f *flight) *pool {
 	if f.decoding {
-		p = &w.decode
+		return &w.decode
 	}
-	d, err := p.views[f.router].router.Route(context.Background(), req)
+	return &w.main
+}
+
+// prepare returns f's request, ready for the decisions of this moment. The next call of ask ends its use.
+func (w *world) prepare(f *flight) *warmpath.Prepared {
+	req := w.ask(f)
+	return w.pool(f).views[f.router].router.Prepare(&req)
+}
+
+// place asks the router for a worker and sends the request there. It reports false when all workers are saturated.
+func (w *world) place(f *flight, asked *warmpath.Prepared) bool {
+	p := w.pool(f)
+	d, err := asked.Route(context.Background())
 	switch {
 	case errors.Is(err, warmpath.ErrSaturated):
 		return false

@@ -27,13 +27,13 @@ func newWaiting(c *Config) *waiting {
 }
 
 // hold puts a request into the queue because no worker has room for it. It reports false when the queue is full.
-func (w *world) hold(f *flight, req *warmpath.Request) bool {
+func (w *world) hold(f *flight, asked *warmpath.Prepared) bool {
 	if w.cfg.Queue == 0 {
 		return false
 	}
 	it := &queue.Item{Arrived: epoch + int64(f.arrival)}
 	if w.cfg.QueueOrder == queue.Shortest {
-		it.Tokens = w.uncached(f, req)
+		it.Tokens = w.uncached(f, asked)
 	}
 	line := w.held[f.router]
 	if _, refused := line.queue.Push(it, epoch+int64(w.now)); refused != nil { // only fair sheds
@@ -45,10 +45,10 @@ func (w *world) hold(f *flight, req *warmpath.Request) bool {
 
 // uncached is the number of prompt tokens to compute at the worker that has most of them cached. The gateway orders by
 // the same number.
-func (w *world) uncached(f *flight, req *warmpath.Request) int {
-	d, _ := w.main.views[f.router].router.Explain(context.Background(), req)
+func (w *world) uncached(f *flight, asked *warmpath.Prepared) int {
+	d, _ := asked.Explain(context.Background())
 	if d == nil {
-		return len(req.Tokens)
+		return f.req.Input
 	}
 	defer d.Recycle()
 	return d.UncachedTokens()
@@ -59,8 +59,10 @@ func (w *world) admitHeld(router int) {
 	line := w.held[router]
 	for it := line.queue.Pop(); it != nil; it = line.queue.Pop() {
 		f := line.flights[it]
-		req := w.ask(f)
-		if !w.place(f, &req) {
+		asked := w.prepare(f)
+		placed := w.place(f, asked)
+		asked.Recycle()
+		if !placed {
 			line.queue.Return(it)
 			return
 		}

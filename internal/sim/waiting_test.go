@@ -82,14 +82,12 @@ func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	known, unknown := w.newFlight(59), w.newFlight(59)
-	req := w.ask(unknown)
-	if n := w.uncached(unknown, &req); n != 2304 {
+	if n := w.uncached(unknown, w.prepare(unknown)); n != 2304 {
 		t.Errorf("with empty caches %d tokens are uncached, want all 2304", n)
 	}
 	w.play(context.Background(), nil)
 	w.now += time.Minute // expected blocks are forgotten
-	req = w.ask(known)
-	if n := w.uncached(known, &req); n > 256+64 {
+	if n := w.uncached(known, w.prepare(known)); n > 256+64 {
 		t.Errorf("%d tokens of a prompt whose prefix is cached are uncached, want 256 or a block more", n)
 	}
 }
