@@ -211,10 +211,13 @@ func reverseFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if !lazily {
 		return List(out), nil
 	}
-	return Value{kind: kindIterator, ref: newItems(out)}, nil
+	return iteratorOf(out), nil
 }
 
 func newItems(vals []Value) iterator { return &items{l: &list{vals}} }
+
+// iteratorOf returns an iterator over the values, as a value of a template.
+func iteratorOf(vals []Value) Value { return Value{kind: kindIterator, ref: newItems(vals)} }
 
 func itemsFilter(_ *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("items", 0, 0); err != nil {
@@ -222,7 +225,7 @@ func itemsFilter(_ *run, v *Value, a *callArgs) (Value, error) {
 	}
 	switch v.kind {
 	case KindUndefined:
-		return Value{kind: kindIterator, ref: newItems(nil)}, nil
+		return iteratorOf(nil), nil
 	case KindDict:
 		return Value{kind: kindIterator, ref: &entries{d: v.dict(), part: viewItems}}, nil
 	}

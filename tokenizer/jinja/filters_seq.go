@@ -256,10 +256,26 @@ func uniqueFilter(r *run, v *Value, a *callArgs) (Value, error) {
 		return None, err
 	}
 	seen := &Dict{}
-	var it iterator
+	return lazily(v, func(r *run, item Value) (Value, bool, error) {
+		k, err := key(item)
+		if err != nil {
+			return None, false, err
+		}
+		if i, err := seen.findValue(r, &k); i >= 0 || err != nil {
+			return None, false, err
+		}
+		return item, true, seen.setValue(r, k, None)
+	}), nil
+}
+
+// lazily returns an iterator that passes the items of v through each, when they are asked for. It leaves an item out if
+// each returns false.
+func lazily(v *Value, each func(r *run, item Value) (out Value, keep bool, err error)) Value {
 	source := *v
+	var it iterator
 	return lazy(func(r *run) (Value, bool, error) {
 		if it == nil {
+			var err error
 			if it, err = r.iterate(&source); err != nil {
 				return None, false, err
 			}
@@ -269,19 +285,11 @@ func uniqueFilter(r *run, v *Value, a *callArgs) (Value, error) {
 			if err != nil || !ok {
 				return item, false, err
 			}
-			k, err := key(item)
-			if err != nil {
-				return None, false, err
-			}
-			i, err := seen.findValue(r, &k)
-			if err != nil {
-				return None, false, err
-			}
-			if i < 0 {
-				return item, true, seen.setValue(r, k, None)
+			if out, keep, err := each(r, item); keep || err != nil {
+				return out, keep, err
 			}
 		}
-	}), nil
+	})
 }
 
 // extreme is the filter min (sign -1) or max (sign 1).
@@ -385,7 +393,7 @@ func batchFilter(r *run, v *Value, a *callArgs) (Value, error) {
 		}
 		out = append(out, List(line))
 	}
-	return Value{kind: kindIterator, ref: newItems(out)}, r.grow((len(items) + len(out)) * valueBytes)
+	return iteratorOf(out), r.grow((len(items) + len(out)) * valueBytes)
 }
 
 func sliceFilter(r *run, v *Value, a *callArgs) (Value, error) {
@@ -405,7 +413,7 @@ func sliceFilter(r *run, v *Value, a *callArgs) (Value, error) {
 		return None, err
 	}
 	if n == 0 {
-		return Value{kind: kindIterator, ref: newItems(nil)}, nil
+		return iteratorOf(nil), nil
 	}
 	per, extra := len(items)/n, len(items)%n
 	var out []Value
@@ -422,30 +430,19 @@ func sliceFilter(r *run, v *Value, a *callArgs) (Value, error) {
 		}
 		out = append(out, List(part))
 	}
-	return Value{kind: kindIterator, ref: newItems(out)}, r.grow(len(items) * valueBytes)
+	return iteratorOf(out), r.grow(len(items) * valueBytes)
 }
 
 func mapFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	if !v.truthy() {
-		return Value{kind: kindIterator, ref: newItems(nil)}, nil
+		return iteratorOf(nil), nil
 	}
 	change, err := r.mapping(a)
 	if err != nil {
 		return None, err
 	}
-	var it iterator
-	source := *v
-	return lazy(func(r *run) (Value, bool, error) {
-		if it == nil {
-			if it, err = r.iterate(&source); err != nil {
-				return None, false, err
-			}
-		}
-		item, ok, err := it.next(r)
-		if err != nil || !ok {
-			return item, false, err
-		}
-		item, err = change(item)
+	return lazily(v, func(_ *run, item Value) (Value, bool, error) {
+		item, err := change(item)
 		return item, true, err
 	}), nil
 }
@@ -484,33 +481,18 @@ func (r *run) mapping(a *callArgs) (func(Value) (Value, error), error) {
 func selecting(attr, keep bool) filterFunc {
 	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		if !v.truthy() {
-			return Value{kind: kindIterator, ref: newItems(nil)}, nil
+			return iteratorOf(nil), nil
 		}
 		holds, err := r.predicate(a, attr)
 		if err != nil {
 			return None, err
 		}
-		var it iterator
-		source := *v
-		return lazy(func(r *run) (Value, bool, error) {
-			if it == nil {
-				if it, err = r.iterate(&source); err != nil {
-					return None, false, err
-				}
+		return lazily(v, func(r *run, item Value) (Value, bool, error) {
+			if err := r.step(1); err != nil {
+				return item, false, err
 			}
-			for {
-				item, ok, err := it.next(r)
-				if err != nil || !ok {
-					return item, false, err
-				}
-				if err := r.step(1); err != nil {
-					return item, false, err
-				}
-				is, err := holds(item)
-				if err != nil || is == keep {
-					return item, true, err
-				}
-			}
+			is, err := holds(item)
+			return item, is == keep, err
 		}), nil
 	}
 }

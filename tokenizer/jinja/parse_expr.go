@@ -288,51 +288,29 @@ func (p *parser) primary(namespaces bool) (expr, error) {
 func (p *parser) list() (expr, error) {
 	p.at++
 	n := &listExpr{}
-	for !p.isOp("]") {
-		if len(n.items) > 0 {
-			if err := p.expectOp(","); err != nil {
-				return nil, err
-			}
-		}
-		if p.isOp("]") {
-			break
-		}
+	return n, p.enclosed("]", true, func() error {
 		e, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
 		n.items = append(n.items, e)
-	}
-	return n, p.expectOp("]")
+		return err
+	})
 }
 
 func (p *parser) dict() (expr, error) {
 	p.at++
 	n := &dictExpr{}
-	for !p.isOp("}") {
-		if len(n.keys) > 0 {
-			if err := p.expectOp(","); err != nil {
-				return nil, err
-			}
-		}
-		if p.isOp("}") {
-			break
-		}
+	return n, p.enclosed("}", true, func() error {
 		key, err := p.expression()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := p.expectOp(":"); err != nil {
-			return nil, err
+			return err
 		}
 		val, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
 		n.keys = append(n.keys, key)
 		n.vals = append(n.vals, val)
-	}
-	return n, p.expectOp("}")
+		return err
+	})
 }
 
 // postfix parses attributes, subscripts and calls. Their chain is bounded as nesting is, because a render recurses over
@@ -393,19 +371,12 @@ func (p *parser) subscript(obj expr) (expr, error) {
 		return nil, p.fail("expected name or number")
 	}
 	var items []expr
-	for !p.isOp("]") {
-		if len(items) > 0 {
-			if err := p.expectOp(","); err != nil {
-				return nil, err
-			}
-		}
+	err := p.enclosed("]", false, func() error {
 		e, err := p.subscripted()
-		if err != nil {
-			return nil, err
-		}
 		items = append(items, e)
-	}
-	if err := p.expectOp("]"); err != nil {
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	if len(items) == 1 {
@@ -459,32 +430,22 @@ func (p *parser) call(fn expr) (expr, error) {
 func (p *parser) callArgs() (arguments, error) {
 	var a arguments
 	p.at++
-	comma := false
-	for !p.isOp(")") {
-		if comma {
-			if err := p.expectOp(","); err != nil {
-				return a, err
-			}
-			if p.isOp(")") {
-				break
-			}
-		}
-		var err error
+	err := p.enclosed(")", true, func() (err error) {
 		t := p.cur()
 		switch {
 		case p.skipOp("*"):
 			if a.star != nil || a.starStar != nil {
-				return a, p.fail("invalid syntax for function call expression")
+				return p.fail("invalid syntax for function call expression")
 			}
 			a.star, err = p.expression()
 		case p.skipOp("**"):
 			if a.starStar != nil {
-				return a, p.fail("invalid syntax for function call expression")
+				return p.fail("invalid syntax for function call expression")
 			}
 			a.starStar, err = p.expression()
 		case t.kind == tokName && p.toks[p.at+1].kind == tokOperator && p.toks[p.at+1].text == "=":
 			if a.starStar != nil {
-				return a, p.fail("invalid syntax for function call expression")
+				return p.fail("invalid syntax for function call expression")
 			}
 			p.at += 2
 			var val expr
@@ -492,18 +453,15 @@ func (p *parser) callArgs() (arguments, error) {
 			a.kw = append(a.kw, keyword{t.text, val})
 		default:
 			if a.star != nil || a.starStar != nil || a.kw != nil {
-				return a, p.fail("invalid syntax for function call expression")
+				return p.fail("invalid syntax for function call expression")
 			}
 			var val expr
 			val, err = p.expression()
 			a.pos = append(a.pos, val)
 		}
-		if err != nil {
-			return a, err
-		}
-		comma = true
-	}
-	return a, p.expectOp(")")
+		return err
+	})
+	return a, err
 }
 
 // filters parses a chain of "|name(args)". inline says that the first filter has no bar before it, as in a filter

@@ -158,6 +158,43 @@ func (p *parser) blockBody(ends ...string) ([]stmt, error) {
 	return p.body(ends)
 }
 
+// lastBody parses "%} … {% end %}" up to the end of the block.
+func (p *parser) lastBody(end string) ([]stmt, error) {
+	body, err := p.blockBody(end)
+	if err == nil {
+		p.at++
+	}
+	return body, err
+}
+
+// separated parses items with commas between them until isEnd. trailing allows a comma after the last item.
+func (p *parser) separated(isEnd func() bool, trailing bool, item func() error) error {
+	for first := true; !isEnd(); first = false {
+		if !first {
+			if err := p.expectOp(","); err != nil {
+				return err
+			}
+			if trailing && isEnd() {
+				return nil
+			}
+		}
+		if err := item(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enclosed parses items with commas between them, and the operator after them.
+func (p *parser) enclosed(end string, trailing bool, item func() error) error {
+	if err := p.separated(func() bool { return p.isOp(end) }, trailing, item); err != nil {
+		return err
+	}
+	return p.expectOp(end)
+}
+
+func (p *parser) atBlockEnd() bool { return p.cur().kind == tokBlockEnd }
+
 func (p *parser) statement() ([]stmt, error) {
 	t := p.cur()
 	if t.kind != tokName {
@@ -188,8 +225,7 @@ func (p *parser) statement() ([]stmt, error) {
 	case "print":
 		return p.parsePrint()
 	case "generation":
-		body, err := p.blockBody("endgeneration")
-		p.next()
+		body, err := p.lastBody("endgeneration")
 		return one(&scopeStmt{body: body}, err)
 	case "break", "continue":
 		if p.loops == 0 {
@@ -225,12 +261,9 @@ func (p *parser) parseIf() (stmt, error) {
 		case "elif":
 			continue
 		case "else":
-			if n.other, err = p.blockBody("endif"); err != nil {
-				return nil, err
-			}
-			p.at++
+			n.other, err = p.lastBody("endif")
 		}
-		return n, nil
+		return n, err
 	}
 }
 
@@ -262,12 +295,9 @@ func (p *parser) parseFor(line int) (stmt, error) {
 		return nil, err
 	}
 	if p.next().text == "else" {
-		if n.other, err = p.blockBody("endfor"); err != nil {
-			return nil, err
-		}
-		p.at++
+		n.other, err = p.lastBody("endfor")
 	}
-	return n, nil
+	return n, err
 }
 
 func (p *parser) parseSet(line int) (stmt, error) {
@@ -287,11 +317,8 @@ func (p *parser) parseSet(line int) (stmt, error) {
 		}
 		n.filter = e.(*filterExpr)
 	}
-	if n.body, err = p.blockBody("endset"); err != nil {
-		return nil, err
-	}
-	p.at++
-	return n, nil
+	n.body, err = p.lastBody("endset")
+	return n, err
 }
 
 func (p *parser) parseMacro(line int) (stmt, error) {
@@ -306,18 +333,15 @@ func (p *parser) parseMacro(line int) (stmt, error) {
 	if err := p.signature(def); err != nil {
 		return nil, err
 	}
-	if def.body, err = p.macroBody("endmacro"); err != nil {
-		return nil, err
-	}
-	p.at++
-	return &macroStmt{def: def}, nil
+	def.body, err = p.macroBody("endmacro")
+	return &macroStmt{def: def}, err
 }
 
 // macroBody parses a body in which break and continue do not reach the loops outside: a macro is a function.
 func (p *parser) macroBody(end string) ([]stmt, error) {
 	loops := p.loops
 	p.loops = 0
-	body, err := p.blockBody(end)
+	body, err := p.lastBody(end)
 	p.loops = loops
 	return body, err
 }
@@ -326,12 +350,7 @@ func (p *parser) signature(def *macroDef) error {
 	if err := p.expectOp("("); err != nil {
 		return err
 	}
-	for !p.isOp(")") {
-		if len(def.params) > 0 {
-			if err := p.expectOp(","); err != nil {
-				return err
-			}
-		}
+	return p.enclosed(")", false, func() error {
 		name, err := p.expect(tokName, "parameter name")
 		if err != nil {
 			return err
@@ -349,8 +368,8 @@ func (p *parser) signature(def *macroDef) error {
 		} else if len(def.defaults) > 0 {
 			return p.fail("non-default argument follows default argument")
 		}
-	}
-	return p.expectOp(")")
+		return nil
+	})
 }
 
 func (p *parser) parseCall(line int) (stmt, error) {
@@ -368,11 +387,8 @@ func (p *parser) parseCall(line int) (stmt, error) {
 	if !ok {
 		return nil, p.fail("expected call")
 	}
-	if def.body, err = p.macroBody("endcall"); err != nil {
-		return nil, err
-	}
-	p.at++
-	return &callBlock{call: call, def: def, line: line}, nil
+	def.body, err = p.macroBody("endcall")
+	return &callBlock{call: call, def: def, line: line}, err
 }
 
 func (p *parser) parseFilterBlock() (stmt, error) {
@@ -381,59 +397,41 @@ func (p *parser) parseFilterBlock() (stmt, error) {
 		return nil, err
 	}
 	n := &filterBlock{filter: e.(*filterExpr)}
-	if n.body, err = p.blockBody("endfilter"); err != nil {
-		return nil, err
-	}
-	p.at++
-	return n, nil
+	n.body, err = p.lastBody("endfilter")
+	return n, err
 }
 
 func (p *parser) parseWith() (stmt, error) {
 	n := &withStmt{}
-	for p.cur().kind != tokBlockEnd {
-		if len(n.targets) > 0 {
-			if err := p.expectOp(","); err != nil {
-				return nil, err
-			}
-		}
+	err := p.separated(p.atBlockEnd, false, func() error {
 		target, err := p.target(tupleRules{})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := p.expectOp("="); err != nil {
-			return nil, err
+			return err
 		}
 		val, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
 		n.targets = append(n.targets, target)
 		n.vals = append(n.vals, val)
-	}
-	var err error
-	if n.body, err = p.blockBody("endwith"); err != nil {
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	p.at++
-	return n, nil
+	n.body, err = p.lastBody("endwith")
+	return n, err
 }
 
 func (p *parser) parsePrint() ([]stmt, error) {
 	var out []stmt
-	for p.cur().kind != tokBlockEnd {
-		if len(out) > 0 {
-			if err := p.expectOp(","); err != nil {
-				return nil, err
-			}
-		}
+	err := p.separated(p.atBlockEnd, false, func() error {
 		line := p.cur().line
 		e, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
 		out = append(out, &outputStmt{e, line})
-	}
-	return out, nil
+		return err
+	})
+	return out, err
 }
 
 // reserved has the names of constants, to which nothing can be assigned.
