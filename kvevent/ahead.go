@@ -76,8 +76,8 @@ func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// forEachHash goes to the field that is read last. It must be an array with one element for each hash; what names an
-// element.
+// forEachHash moves to the field that is read last. The field must be an array with one element for each hash. what
+// names an element in the error.
 func (d *Decoder) forEachHash(e *Event, r *reading, name, what string) (problem string) {
 	d.c.i = r.later
 	n, ok := d.c.array()

@@ -169,8 +169,7 @@ func (p *encoder) written(k namedField, e *Event) bool {
 }
 
 // writesKeys reports whether to write an event's extra_keys. vLLM's offload tiers leave them out. A GPU event with an
-// adapter and without extra_keys would be read as SGLang's, and SGLang's events hide no salt: so it must be written
-// with extra_keys.
+// adapter needs them: without extra_keys a decoder takes it for SGLang's event, and reads wrongly that it has no salt.
 func writesKeys(e *Event) bool {
 	return e.ExtraKeys != nil || e.Hidden&KeySalt == 0 || e.LoRA != "" && e.Tier == block.TierGPU
 }

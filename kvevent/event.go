@@ -13,7 +13,7 @@ type Kind uint8
 const (
 	Stored  Kind = iota // blocks are cached; without hashes the group keeps none of them (sliding windows while decoding)
 	Removed             // one physical copy of each block is gone; ignore unknown hashes
-	Cleared             // everything on the tier is gone; other tiers do not change
+	Cleared             // every block on the tier is gone; other tiers do not change
 )
 
 var kindNames = [...]string{"stored", "removed", "cleared"}
@@ -113,8 +113,8 @@ func (e *Event) Aligned() bool {
 
 // Indexable reports whether the event's tokens may be indexed under its own LoRA, Salt and Features. If not, a request
 // could match blocks that were cached for another request. used are the keys that requests to this holder may have: a
-// hidden key does no harm when no request uses it. For a tier below the accelerator pass KeyRoot: its blocks can nearly
-// always be joined through their hashes instead.
+// hidden key does no harm if no request uses it. For a tier below the accelerator pass KeyRoot: nearly all of its
+// blocks can be found by their hashes instead.
 //
 // Hidden multimodal items do no harm as long as requests include their own items in their keys: such keys match
 // nothing.

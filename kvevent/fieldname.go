@@ -42,9 +42,9 @@ var packedNames = func() (packed [numFields]string) {
 	return packed
 }()
 
-// fieldName reads the name of a field of an event in map form; fieldNone is an unknown name. before is the field before
-// it. An engine writes its events in one order, so the name is compared first with the name that came after before the
-// last time.
+// fieldName reads the name of a field of an event in map form; fieldNone is an unknown name. before is the previous
+// field. An engine writes its fields in one order, so the name is first compared with the name that followed before in
+// the last event.
 func (d *Decoder) fieldName(e *Event, before field) (f field, ok bool) {
 	c := &d.c
 	next := &d.after[e.Kind][before]

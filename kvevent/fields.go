@@ -111,8 +111,8 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// fits reports whether the next value can be a value of f. vLLM got these fields after it gave up the array form, so
-// other producers may use their positions for anything.
+// fits reports whether the next value can be a value of f. vLLM added these fields when it no longer wrote arrays, so
+// other producers may use their positions in arrays for anything.
 func (d *Decoder) fits(f field) bool {
 	c := &d.c
 	kind := c.kind()
@@ -271,7 +271,7 @@ func (d *Decoder) string(s *string) bool {
 	return ok
 }
 
-// name reads a short string of which there are few.
+// name reads a short string with few different values.
 func (d *Decoder) name(s *string) bool {
 	b, ok := d.c.text()
 	if !ok || len(b) > maxName {

@@ -2,7 +2,7 @@ package kvevent
 
 // interner returns equal bytes as one string without allocating again. It holds two generations of at most maxInterned
 // strings. When the young generation is full it becomes the old one, and the old one is dropped: names in use survive.
-// The number of strings is bounded because salts and image identifiers come in any number.
+// The number of strings is bounded, because the number of different salts and image identifiers is not.
 type interner struct {
 	young, old map[string]string
 }

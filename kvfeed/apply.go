@@ -14,8 +14,8 @@ import (
 // apply applies one event and reports whether trust may have changed. s.mu is held.
 func (s *stream) apply(e *kvevent.Event) (changed bool) {
 	if e.Owner != "" && e.Owner != kvevent.OwnerKVCR {
-		// It is about copies outside the engine, whose use by the engine is unknown. So they count for no holder, and
-		// their removal removes nothing.
+		// The event is about copies outside the engine. Whether the engine can use them is unknown, so they count for no
+		// holder, and their removal removes nothing.
 		s.unapplied++
 		return false
 	}
@@ -114,8 +114,8 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 }
 
 // aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream.
-// An engine uses one look-ahead for all. Blocks with another one could follow blocks whose keys cover other tokens: of
-// such an event only the hashes are used. s.mu is held.
+// An engine uses one look-ahead for all blocks. If a block has another one, its parent's key may cover other tokens, so
+// only the hashes of the event are used. s.mu is held.
 func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	if !e.Aligned() {
 		return true // only its hashes are used anyway
@@ -134,8 +134,8 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	return n == s.ahead
 }
 
-// keys returns the keys that requests to the holder may carry and that matter for the event. Blocks below the
-// accelerator are joined by their hashes, except those with hashes of their own.
+// keys returns the keys that requests to the holder may carry and that matter for the event. The index finds the
+// parents of blocks below the accelerator by their hashes, except on tiers that do not use the engine's hashes.
 func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 	if e.Tier != block.TierGPU && !s.announcesNoRemovals(e) {
 		return kvevent.KeyRoot
@@ -146,12 +146,13 @@ func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 // claimable reports whether a stored event may be passed to the index. s.mu is held.
 //
 // vLLM's hashes cover every key that separates requests. If an event does not contain such a key, its hashes are still
-// right; only a chain that begins with it must not be rooted. SGLang's hashes cover the tokens and, in new versions,
-// the salt. Its cache separates requests by extra_key, but their blocks have the same hash and are stored and removed
-// under it. So nothing in an event shows which request's copy it is. As soon as requests carry such a key, stored
-// events are not believed any more, and removals still are: the index keeps only blocks that certainly were there, and
-// loses them over time. In SGLang's dynamo format the hashes cover extra_key, and the values that requests carried are
-// tried.
+// right. Only a chain that begins with the event must not get a root.
+//
+// SGLang's hashes cover the tokens and, in new versions, the salt. Its cache separates requests by extra_key, but
+// blocks with the same tokens have the same hash, so an event does not show which request it is about. When requests
+// carry an extra_key, stored events are not applied any more, and removals still are: the index loses such a holder's
+// blocks over time, and never claims too much. In SGLang's dynamo format the hashes cover extra_key: the feed tries the
+// values that requests carried.
 func (s *stream) claimable(e *kvevent.Event) bool {
 	used := kvevent.Keys(s.used.Load())
 	s.rootExtra, s.rootKnown = "", false
@@ -234,8 +235,8 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 // smallestBlock is the smallest default size of the router's own blocks (warmpath.Options.BlockSize).
 const smallestBlock = 16
 
-// learnBlockSize corrects the block size of the probe. Matches are rounded down to the engine's blocks. So the largest
-// of several sizes in one stream counts.
+// learnBlockSize corrects the block size of the probe. If a stream has several sizes, the largest counts: matches are
+// rounded down to the engine's blocks.
 func (s *stream) learnBlockSize(tokens int) {
 	if tokens <= s.blockSize {
 		return
@@ -268,8 +269,8 @@ func (s *stream) learnBlockSize(tokens int) {
 	}
 }
 
-// identify finds the algorithm and the seed of the engine's own hashes. It is information for the operator, who may
-// want two engines or another router to use the same. The router does not depend on it.
+// identify finds the algorithm and the seed of the engine's own hashes. The router does not need them: they tell an
+// operator whether two engines hash alike.
 func (s *stream) identify(e *kvevent.Event) {
 	const enough = 2 // blocks
 	n := min(len(e.Hashes), enough)

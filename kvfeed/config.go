@@ -21,14 +21,14 @@ type Config struct {
 	// Grace is how long entries are believed after the connection broke. Default 5 s: a reconnect takes less, and in this
 	// time the router misses few evictions.
 	Grace time.Duration `yaml:"grace"`
-	// UnremovedTTL is how long a stored block counts as cached on a tier that announces stored blocks but never removals
+	// UnremovedTTL is how long a block counts as cached after it was stored on a tier that announces no removals
 	// (LMCache's and Mooncake's connectors). Default 5 min: LMCache's default memory of 5 GB holds 40,000 tokens of an
 	// 8 B model, which a busy engine replaces within minutes. Set it higher if the tier has more memory.
 	UnremovedTTL time.Duration `yaml:"unremoved_ttl"`
-	// AssumeSalt and AssumeExtraKey say that requests carry cache_salt or extra_key even if this router has not seen any:
-	// other clients use the engines, too, or the router was just started. They matter if the engine's events do not
-	// contain these keys (SGLang's never contain extra_key): new blocks of such a holder are then not believed. Default
-	// false: this begins with the first request that carries such a key.
+	// AssumeSalt and AssumeExtraKey: requests carry cache_salt or extra_key, even if this router has not seen one. Set
+	// them when other clients use the engines too. They matter for engines whose events do not contain these keys
+	// (SGLang's never contain extra_key): new blocks of such a holder are then not stored. Default false: this begins with
+	// the first request that carries such a key.
 	AssumeSalt     bool `yaml:"assume_salt"`
 	AssumeExtraKey bool `yaml:"assume_extra_key"`
 	// Seeds are tried, besides vLLM's default, to identify an engine's hash chain. Default "0" and "42".
@@ -36,8 +36,8 @@ type Config struct {
 	// BlockSize is the value of warmpath.Options.BlockSize, in tokens. It only serves a warning: the log has a line when
 	// an engine's blocks are smaller, because the router then uses the smaller size. Default 0: no warning.
 	BlockSize int `yaml:"-"`
-	// Stream are the settings of each stream: times, retries, and bounds of memory. The ranks of a worker share PendingBytes
-	// and MaxMessage. Default DefaultStreamConfig.
+	// Stream are the settings of each stream: times, retries, and bounds of memory. The ranks of a worker share
+	// PendingBytes and MaxMessage. Default DefaultStreamConfig.
 	Stream StreamConfig `yaml:"-"`
 }
 
@@ -64,8 +64,8 @@ func (c Config) withDefaults() Config {
 }
 
 const (
-	leastPending = 1 << 20 // bytes that the stream of a rank may always keep back: some hundred messages
-	leastMessage = 8 << 20 // bytes that a message of a rank may always have: a million tokens take five million
+	leastPending = 1 << 20 // the lowest bound on the kept messages of a rank, in bytes: some hundred messages
+	leastMessage = 8 << 20 // the lowest bound on a rank's message, in bytes: a million tokens take 5 MB
 )
 
 // wire returns the bounds of one stream: the ranks of a worker share the memory that one worker may take.

@@ -20,10 +20,10 @@ const (
 	// perCopy: each copy is removed by an event of its own. Copies are counted.
 	perCopy removals = iota
 	// unproven: it is not known what this version does. Copies are not counted, so that the first removal removes the
-	// block. That is exact if it is the only removal, and too early if other copies remain.
+	// block. If other copies remain, this is too early.
 	unproven
-	// lastCopy: a removal is for the last copy. The event said so, or counted copies led to more blocks than the engine
-	// has.
+	// lastCopy: a removal is for the last copy. The event says so, or counting copies led to more blocks than the engine's
+	// cache can hold.
 	lastCopy
 )
 
@@ -64,7 +64,7 @@ func release(version string) (v [3]int, ok bool) {
 	return v, true
 }
 
-// origin returns whether an announcement adds a copy.
+// origin tells the index whether an announcement may add a copy.
 func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
 	if s.announcesNoRemovals(e) {
 		return kvindex.OriginReused

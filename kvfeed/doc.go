@@ -8,18 +8,22 @@
 //	err := feed.Run(ctx) // until ctx ends; in a goroutine of its own
 //
 // The feed follows each worker whose [fleet.Facts] have an event source ([fleet.EventSource]), from [fleet.Fleet.Put]
-// to [fleet.Fleet.Remove]. It dials the engine's sockets and asks for the history. One more call is needed if
-// requests carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent. [Feed.Ready] waits until the
-// feed has read what the engines have cached.
+// to [fleet.Fleet.Remove]. It dials the engine's sockets and asks for the history. One more call is needed if requests
+// carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent. [Feed.Ready] waits until the feed
+// has read what the engines have cached.
+//
+// A program with an index of its own uses a [Subscriber] and package kvevent instead.
 //
 // The package knows what gaps of a stream and missing fields of an event mean for the claims of the index. It does not
-// know the encoding of events (kvevent), the ZeroMQ protocol, where workers come from, and how requests are routed.
+// know the encoding of events (kvevent), the ZeroMQ protocol, where workers come from, or how requests are routed.
+//
+// Sources: vLLM `vllm/distributed/kv_events.py` (ZmqEventPublisher), SGLang `srt/disaggregation/kv_events.py`.
 //
 // # What it guarantees
 //
 //   - The index may know too little, which costs time. It never claims a block that the holder does not have, except
-//     while an event is under way. The feed does not apply an event that could belong to another request than it seems
-//     to.
+//     while an event is under way. The feed does not apply an event whose keys are unknown: its blocks may belong to
+//     another request.
 //   - Trust is never better than the worst thing that happened since the holder's cache was last known to be empty.
 //   - When a holder leaves, restarts, or loses a part of its history, its blocks are forgotten.
 //
@@ -34,7 +38,7 @@
 //   - Restart: when an engine's sequence begins again, call [warmpath.Router.Forget] before the first new event.
 //   - Other requests' blocks: do not store an event with keys that cannot be read ([kvevent.Event.Unread]), or with
 //     keys that requests use and its format has no field for ([kvevent.Event.Hidden]). Set
-//     [kvindex.Stored.RootUnknown] where only the begin of the chain is in doubt.
+//     [kvindex.Stored.RootUnknown] where only the beginning of the chain is in doubt.
 //   - Tiers: removals and resets count for one tier. A tier that announces no removals needs a time limit.
 //   - New index: when the generation that Store returns, or [warmpath.Router.Generation] after a change of the fleet,
 //     differs from the last one, forget the holder and replay its history.

@@ -38,8 +38,8 @@ type Feed struct {
 	changed chan struct{}                  // closed and replaced when a stream may have caught up; see Ready
 }
 
-// place is a rank of a worker. Unlike a holder's id, which another rank may get after an hour, it never names anything
-// else, and it is the same when the worker comes back.
+// place is a rank of a worker. It names the same rank when the worker comes back. A holder's id would not do: another
+// rank may get it after an hour.
 type place struct {
 	worker fleet.WorkerID
 	rank   int
@@ -76,10 +76,10 @@ func (feed *Feed) ListenEndpoint() string {
 	return feed.listener.endpoint()
 }
 
-// Scoped notes that a request with this cache_salt and extra_key will be sent to that rank of a worker; "" is none. Call it between
-// [warmpath.Router.Route] and the sending of the request. From then on, stored events without such keys are not
-// believed where the keys matter: some engines do not announce which request's keys a block belongs to. A call costs a
-// map lookup.
+// Scoped notes that a request with this cache_salt and extra_key will be sent to a rank of a worker; "" is none. Call
+// it between [warmpath.Router.Route] and the sending of the request. Some engines do not announce which keys a block
+// was cached with. After the call, the feed does not store blocks whose keys are unknown and matter. A call costs a map
+// lookup.
 func (feed *Feed) Scoped(w fleet.WorkerID, rank int, salt, extra string) {
 	at := place{w, rank}
 	var keys kvevent.Keys
@@ -115,7 +115,7 @@ func (feed *Feed) extrasOf(at place) *extras {
 	return v.(*extras)
 }
 
-// checkEvery is the time between two checks of all streams. A passed time limit is found at most so much later.
+// checkEvery is the time between two checks of all streams. A time limit that has passed is found at the next check.
 const checkEvery = time.Second
 
 // Run follows the fleet until ctx ends, and returns nil then. A [Config.Listen] that cannot be opened, or that stops
@@ -167,7 +167,7 @@ func (feed *Feed) Run(ctx context.Context) error {
 }
 
 // stuck is how long one stream may make no progress while others do. It may wait for its turn at the index, or for one
-// large operation. Both take less than 20 s; a longer time is a stall.
+// large operation. Both take less than 20 s. A longer time is a stall.
 const stuck = 20 * time.Second
 
 // Oldest returns for how long the application of events has made no progress at now, and the holder that waits, in
@@ -196,7 +196,7 @@ func ageOf(began *atomic.Int64, now time.Time) time.Duration {
 	return 0
 }
 
-// step notes that the present check or reconciliation makes progress.
+// step records that the present check or reconciliation makes progress.
 func (feed *Feed) step() {
 	if feed.began.Load() != 0 { // otherwise a test calls it directly
 		feed.began.Store(time.Now().UnixNano())

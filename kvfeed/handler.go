@@ -41,8 +41,8 @@ type Handler interface {
 type StreamConfig struct {
 	// ReplayTimeout is the silence after which a replay counts as ended without its end marker.
 	ReplayTimeout time.Duration
-	// ReplayPause is the same after the first message of a replay. An engine writes a replay without a pause, so that a
-	// pause means that the rest was lost, end marker included.
+	// ReplayPause is the same limit after the first message of a replay. An engine writes a replay without a pause, so a
+	// pause means that the rest was lost, with the end marker.
 	ReplayPause time.Duration
 	// ReplayTries is the number of replays in a row without a new message after which the missing messages are given up
 	// as lost.
@@ -51,8 +51,8 @@ type StreamConfig struct {
 	ReplayTime time.Duration
 	// RecoveryTime bounds the time of any recovery. After it, the missing messages are given up as lost.
 	RecoveryTime time.Duration
-	// Verify is the time between two checks: a check compares the end of the stream with the replay. It finds a dropped
-	// last message and a restart that was not seen. Negative: never.
+	// Verify is the time between two checks of an idle stream. A check requests a replay of the last messages: it finds a
+	// dropped last message, and a restart that was not seen. Negative: never.
 	Verify time.Duration
 	// PendingMessages and PendingBytes bound the messages that are kept while older ones are replayed. Live messages
 	// beyond the bound are dropped and replayed later.

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// SGLang's events never contain extra_key. In its "dynamo" format, and for adapters that it names, the hash of a block
-// is hashed once more with the request's extra_key and cache_salt (srt/disaggregation/kv_events.py:
+// SGLang's events never contain extra_key. In its "dynamo" format, and for adapters with names, SGLang hashes a block's
+// hash once more, with the request's extra_key and cache_salt (srt/disaggregation/kv_events.py:
 // kv_event_namespace_seed, namespaced_block_hash). So the router can try the values that requests carried.
 
 // namespaceTag is the beginning of the text whose hash is a namespace.
@@ -38,7 +38,7 @@ func namespaced(h kvevent.Hash, extra, salt string) kvevent.Hash {
 }
 
 // recentExtras is how many extra_key values of requests are tried. Each costs a hash for the first block of each
-// prompt. If more are in use at the same time, the blocks of some requests are not found.
+// prompt. If requests use more values at the same time, the blocks of some of them are not found.
 const recentExtras = 16
 
 // extras are the last values of extra_key in requests to a holder. Safe for concurrent use.

@@ -2,7 +2,7 @@ package kvfeed
 
 import "bytes"
 
-// pending keeps messages that came before their turn, up to a bound.
+// pending keeps messages that came before a missing one, up to a bound.
 type pending struct {
 	messages    map[uint64]waiting
 	bytes       int
@@ -16,7 +16,7 @@ type waiting struct {
 	live    bool // it came from the live stream
 }
 
-// put keeps a copy of the message. full means that the bound does not allow it, fresh that it was not kept yet.
+// put keeps a copy of the message. fresh: it was not kept yet. full: it is not kept, because of the bound.
 func (p *pending) put(seq uint64, payload []byte, live bool) (fresh, full bool) {
 	if _, ok := p.messages[seq]; ok {
 		return false, false

@@ -5,13 +5,14 @@ import (
 	"fmt"
 )
 
-// Ready waits until the feed has caught up with every worker that the fleet has at the time of the call: it has read the
-// history of each event source, or knows that it cannot: nothing answers at the endpoint, or the engine has no replay
-// endpoint. Then Ready returns nil, and the trust of each holder says how far the index knows its cache. If ctx ends
-// first, the error wraps its cause and names a holder whose history is still being read.
+// Ready waits until the feed has caught up with every worker that the fleet has at the time of the call. The feed has
+// caught up with a worker when it has read the history of each event source. If nothing answers at the endpoint, or the
+// engine has no replay endpoint, there is no history to wait for. Then Ready returns nil, and the trust of each holder
+// says how far the index knows its cache. If ctx ends first, the error wraps its cause and names a holder whose history
+// is still being read.
 //
-// A program need not wait: until a history is read, requests are routed by load and by what was sent where. Ready
-// returns only while Run runs. It does not wait for engines that connect to [Config.Listen].
+// A program need not wait: until a history is read, requests are routed by load and by what was sent where. Run must
+// run in another goroutine. Ready does not wait for engines that connect to [Config.Listen].
 func (feed *Feed) Ready(ctx context.Context) error {
 	generation := feed.fleet.Snapshot().Generation()
 	for {
@@ -30,8 +31,8 @@ func (feed *Feed) Ready(ctx context.Context) error {
 	}
 }
 
-// behind names a holder that the feed has not caught up with, in words; "" is none. It counts the workers of the fleet's
-// snapshot with this generation, and those that came later.
+// behind names a holder that the feed has not caught up with; "" means that there is none. It looks at the workers of
+// the fleet's snapshot with this generation, and at later workers.
 func (feed *Feed) behind(generation uint64) string {
 	if feed.reconciled.Load() < generation {
 		return "the fleet's workers"

@@ -12,10 +12,10 @@ import (
 
 const (
 	// overlap is how many messages before the expected one are requested again, to see that the stream is still the same.
-	// One is enough; with sixteen one probably arrives even if most of a replay is lost.
+	// One is enough. With sixteen, one probably arrives even if most of a replay is lost.
 	overlap = 16
-	// steady is the length of a run without a gap after which a replay is believed to lose nothing. Such a replay with a
-	// higher start than requested means that the engine no longer has the earlier messages.
+	// steady is how many messages in a row, without a gap, show that a replay loses nothing. If such a replay begins later
+	// than requested, the engine no longer has the earlier messages.
 	steady = 8
 	// enoughVotes is the number of votes after which earlier messages count as gone. A steady run has 3 votes, a shorter
 	// whole replay 1. If 70 % of messages are lost, a wrong result is rarer than one in ten thousand.
@@ -125,7 +125,7 @@ func (s *sequence) begin(a *attempt) bool {
 		s.recovering = time.Now()
 	}
 	if a.epoch != s.epoch || a.progress != s.progress {
-		a.votes = 0 // they were for another question
+		a.votes = 0 // they were about another start
 	}
 	*a = attempt{epoch: s.epoch, from: s.next - min(s.next, overlap), progress: s.progress, votes: a.votes, votedAt: a.votedAt}
 	a.check = s.verified && !s.wanted && !s.overflow && s.pending.len() == 0
@@ -243,12 +243,12 @@ func (s *sequence) reviewed(seq uint64, payload []byte) (enough bool) {
 	return false
 }
 
-// early takes a replayed message that comes before its turn, because messages were lost or the engine no longer has the
-// older ones.
+// early takes a replayed message whose predecessors are missing: they were lost on the way, or the engine no longer has
+// them.
 func (s *sequence) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	if a.first > s.next || !s.verified {
 		if a.count < steady && !a.torn {
-			return false // not yet known which of both; the next replay repeats these few
+			return false // not yet known which of the two; the next replay repeats these messages
 		}
 		if a.count == steady && !a.torn {
 			return s.vote(a, steadyVote)
@@ -297,7 +297,7 @@ func (s *sequence) judge(a *attempt, err error) (done, gained, late bool) {
 	return done, gained, s.overdue()
 }
 
-// weigh is judge for an attempt of the present connection.
+// weigh evaluates an attempt of the present connection, as judge does.
 func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 	gained = s.progress != a.progress
 	ahead := a.count > 0 && a.last >= s.next // it showed that later messages exist
@@ -309,8 +309,8 @@ func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 		s.restart("the replay answers again")
 		return false, true
 	case clean && atEnd && s.live && s.next <= s.lastLive:
-		// A complete replay that ends before the last live message of this connection comes from another engine, or from
-		// this engine after a restart and before its first message. Its messages are not used.
+		// The replay is complete and ends before the last live message of this connection. So it comes from another engine,
+		// or from this engine after a restart and before its first message. Its messages are not used.
 		s.wanted, s.gaveUp = false, true
 		s.lose(s.lastLive + 1)
 		return true, gained
@@ -319,7 +319,7 @@ func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 		s.announce()
 		return true, gained
 	case clean && !s.wanted && !gained && !ahead:
-		return true, false // only a check that failed: no message is known to be missing
+		return true, false // the check failed, but no message is known to be missing
 	}
 	if err == nil && a.ended && !gained {
 		s.voteShort(a)

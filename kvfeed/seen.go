@@ -2,9 +2,9 @@ package kvfeed
 
 import "github.com/zeebo/xxh3"
 
-// seenSize is the number of last messages whose hashes are remembered, 16 bytes each. Within them a duplicate can be
-// distinguished from a message of a restarted stream. A live message can come after its replay by the messages in
-// flight, some hundreds at most.
+// seenSize is the number of last messages whose hashes are remembered, 16 bytes each. Among them a duplicate differs
+// from a message of a restarted stream. A live message may come after its replay, later by at most the messages in
+// flight: some hundreds.
 const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.
@@ -48,7 +48,7 @@ func (s *seen) forgetReplayed() {
 	}
 }
 
-// disconnect notes that the remembered messages did not come on the current connection.
+// disconnect marks the remembered messages as not received on the current connection.
 func (s *seen) disconnect() {
 	for i := range s.entries {
 		s.entries[i].hash &^= liveBit

@@ -27,7 +27,7 @@ type sequence struct {
 	epoch      uint64 // connections so far; what belongs to an older one is ignored
 	next       uint64 // the expected sequence number
 	seen       seen
-	verified   bool // next and seen are about the stream of this connection
+	verified   bool // next and seen belong to the stream of this connection
 	live       bool // a message came on this connection
 	lastLive   uint64
 	pending    pending
@@ -207,7 +207,7 @@ func (s *sequence) count(payload []byte) {
 	s.deliver(s.next, payload, true)
 }
 
-// repeats reports whether a live message was handed over or kept before. onward says that this message continued the
+// repeats reports whether a live message was handed over or kept before. onward: the message's number continues the
 // live stream of this connection. Then a number that is too old to be remembered belongs to a late message of the same
 // stream.
 func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
@@ -227,7 +227,7 @@ func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
 	return false
 }
 
-// verify notes that next and seen are about the stream of this connection, and hands over kept messages that follow.
+// verify records that next and seen belong to the stream of this connection, and hands over kept messages that follow.
 func (s *sequence) verify() {
 	s.verified = true
 	s.drain()
@@ -298,8 +298,8 @@ func (s *sequence) restart(why string) {
 }
 
 // contradicted restarts the stream because replay and live stream, or two replays, differ in one message. Within one
-// connection the cause is a restart behind a forwarder, or a replay endpoint of another engine. The live stream is
-// right: after maxStrikes contradictions without an agreement the replay is not requested again.
+// connection the cause is a restart behind a forwarder, or a replay endpoint of another engine. The live stream counts:
+// after maxStrikes contradictions without an agreement, the replay is not requested again on this connection.
 func (s *sequence) contradicted(why string) {
 	if s.verified && s.canReplay() { // otherwise the contradicted message came before this connection
 		s.strikes++
@@ -312,7 +312,7 @@ func (s *sequence) contradicted(why string) {
 	s.restart(why)
 }
 
-// agree notes that replay and live stream had the same message: both come from one engine.
+// agree records that replay and live stream had the same message: both come from one engine.
 func (s *sequence) agree() { s.strikes, s.agreed = 0, true }
 
 // announce reports once that the history is whole, after a time when this was in doubt. After a contradiction between

@@ -30,7 +30,7 @@ type Stats struct {
 
 	Messages    uint64 `json:"messages"`             // received in order, live or replayed
 	Applied     uint64 `json:"events_applied"`       // all others, Skipped included
-	Unapplied   uint64 `json:"events_unapplied"`     // stored events that could belong to another request than it seems
+	Unapplied   uint64 `json:"events_unapplied"`     // stored events that were not applied: their keys are unknown
 	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, or not usable
 	Undecodable uint64 `json:"messages_undecodable"` // dropped whole
 	Foreign     uint64 `json:"messages_foreign"`     // no KV events

@@ -15,8 +15,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// stream applies the events of one holder: it is the Handler of the holder's subscriber. One goroutine calls the
-// handler's methods in order; the feed checks the stream from another.
+// stream applies the events of one holder. It is the [Handler] of the holder's sequence: one goroutine at a time calls
+// its methods, in order. The feed checks the stream from another goroutine.
 type stream struct {
 	router     *warmpath.Router
 	fleet      *fleet.Fleet
@@ -54,7 +54,7 @@ type stream struct {
 	state
 }
 
-// state is the base of trust and statistics.
+// state is what the trust and the statistics of a stream are made from.
 type state struct {
 	started   time.Time
 	connected bool
@@ -66,7 +66,8 @@ type state struct {
 	missing  string // what is missing if it is not
 	broken   bool   // the missing part is a message that cannot be read, so that another replay does not help
 	reset    bool   // the history is whole only since a reset of the accelerator's cache
-	// behind: messages are missing, or may be. Later messages wait, so blocks that they remove still count as cached.
+	// behind: messages are missing, or may be. Later messages are kept back, so blocks that they remove still count as
+	// cached.
 	behind bool
 
 	unnumbered  bool   // messages carry no sequence numbers
@@ -122,7 +123,7 @@ type counters struct {
 	stored, removed, cleared      uint64
 	skipped, undecodable, foreign uint64
 	misdirectedMessages           uint64 // of events or load of another rank
-	unapplied                     uint64 // stored events that could belong to another request than it seems
+	unapplied                     uint64 // stored events that were not applied: their keys are unknown
 	skippedTags                   map[string]uint64
 	lastError                     string
 	forgotten                     uint64 // times that all blocks of the holder were forgotten
@@ -152,7 +153,7 @@ func (s *stream) forget(missing string) {
 	s.drop(missing)
 }
 
-// drop does the same as forget, while the stream has its turn.
+// drop is forget for a caller that holds s.turn.
 func (s *stream) drop(missing string) {
 	s.router.Forget(s.holder)
 	s.forgotten++
@@ -285,9 +286,8 @@ func (s *stream) load(payload []byte) {
 		s.warn("load", "a report of the engine's load could not be read", "error", err)
 		return
 	}
-	// Each scheduler has a socket of its own, so that the socket shows whose load it is (load_publisher.py calls the rank
-	// in the message informational, and writes the socket's). A report of another rank comes from a wrong endpoint. The
-	// only rank of a worker may have any number.
+	// Each scheduler has a socket of its own, and writes the socket's rank into the message (load_publisher.py). So a
+	// report of another rank comes from a wrong endpoint. The only rank of a worker may have any number.
 	if s.ranks > 1 && l.Rank >= 0 && l.Rank != int64(s.rank) {
 		s.misdirectedMessages++
 		s.warn("load rank", "a report of another rank's load is not used: check the events endpoint", "found", l.Rank)
@@ -322,8 +322,8 @@ func foreign(payload []byte) bool {
 	return len(payload) > head && payload[head]&0xe0 == fixString
 }
 
-// misdirected reports whether a batch is of another data-parallel rank: it says nothing about this holder's cache. A
-// worker with one rank may use any number for it, but always the same. s.mu is held.
+// misdirected reports whether a batch is about another data-parallel rank, and so not about this holder's cache. A
+// worker with one rank may give it any number, but always the same one. s.mu is held.
 func (s *stream) misdirected(b *kvevent.Batch) bool {
 	if !b.HasRank {
 		return false

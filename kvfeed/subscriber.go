@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// Subscriber follows one Source. Run may be called once; Stats at any time.
+// Subscriber follows one event source of an engine: it calls a [Handler] with the messages in order, each once, and
+// asks the engine to replay missing ones. Run may be called once, Stats at any time.
 type Subscriber struct {
 	src    fleet.EventSource
 	stream *sequence

@@ -19,7 +19,8 @@ func (s *stream) assess(now time.Time) {
 	if trust != s.trust || why != s.why {
 		s.trust, s.why, s.judged = trust, why, now
 	}
-	// The fleet forgets it when the worker leaves. The worker may be back before the feed saw that it left.
+	// The fleet forgets the trust of a worker that leaves. The worker may be back before the feed notices, so the fleet's
+	// value is compared, not only the stream's.
 	if known, as := s.fleet.Snapshot().Trust(s.holder); known != trust || as != why {
 		s.fleet.SetTrust(s.holder, trust, why)
 	}
@@ -114,12 +115,11 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	return fleet.TrustExact, "the event stream is complete since the cache was empty"
 }
 
-// indexEvery is the shortest time between two questions to the index about losses, since each takes the index's lock. A
-// loss between two questions shows at the next one.
+// indexEvery is the shortest time between two queries of the index for losses: each takes the index's lock. A loss
+// between two queries shows at the next one.
 const indexEvery = 100 * time.Millisecond
 
-// askIndex asks the index for the holder's losses, and reports whether the answer differs from the last one. s.mu is
-// held.
+// askIndex queries the index for the holder's losses, and reports whether they differ from the last ones. s.mu is held.
 func (s *stream) askIndex(now time.Time) (changed bool) {
 	s.indexSeen = now
 	lost := ""
@@ -168,11 +168,11 @@ func (s *stream) look(now time.Time) {
 	s.assess(now)
 }
 
-// quiet notes that a holder got requests and sent no events. answered is the number of requests that ended since its
+// quiet records that a holder got requests and sent no events. answered is the number of requests that ended since its
 // last event, or since the stream began. s.mu is held.
 func (s *stream) quiet(now time.Time, answered int64) {
 	if !s.everUp {
-		return // the message that it cannot be reached says more
+		return // the trust already says that the endpoint cannot be reached
 	}
 	since := s.lastEvent
 	if since.IsZero() {

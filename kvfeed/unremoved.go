@@ -30,9 +30,9 @@ const mostUnremoved = 1 << 16
 
 // announcesNoRemovals reports whether a stored event is of a tier that may announce no removals. s.mu is held.
 //
-// The connectors in the engine's process write "cpu"; vLLM's own tier writes "CPU", and so does LMCache's connector
-// with a server. The latter's events name no cache group, while vLLM's own do. Versions that read the server's events
-// announce removals, which the first removal shows.
+// Connectors in the engine's process write the medium "cpu". vLLM's own tier writes "CPU", and so does LMCache's
+// connector with a server; but vLLM's events name a cache group, and LMCache's do not. Newer versions of LMCache's
+// connector announce removals: the first removal shows it.
 func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
 	if e.Medium == "cpu" {
 		return true
@@ -40,7 +40,7 @@ func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
 	return s.engine == fleet.EngineVLLM && e.Tier == block.TierCPU && e.Owner == "" && e.Group < 0 && len(e.Tokens) > 0 && s.groups != 0 && !s.removes
 }
 
-// keep notes stored blocks for which no removal will come. s.mu is held, and the stream has its turn.
+// keep records stored blocks for which no removal will come. s.mu is held, and the stream has its turn.
 func (u *unremoved) keep(e *kvevent.Event, now time.Time) {
 	if u.latest == nil {
 		u.latest = map[kvevent.Hash]time.Time{}
@@ -87,7 +87,7 @@ func (s *stream) expire(now time.Time) (changed bool) {
 	return changed
 }
 
-// removesAll notes that a tier announces removals, so that its blocks need no time limit. s.mu is held.
+// removesAll records that a tier announces removals, so that its blocks need no time limit. s.mu is held.
 func (s *stream) removesAll(e *kvevent.Event) {
 	if e.Tier != block.TierGPU && e.Owner == "" && e.Group < 0 && !s.removes {
 		s.removes, s.leaking, s.doubted, s.unremoved = true, "", false, unremoved{}

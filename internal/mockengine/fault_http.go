@@ -8,7 +8,7 @@ import (
 	"github.com/valyala/fastjson"
 )
 
-// FaultDoc is what POST /mock/fault understands, for people.
+// FaultDoc describes the requests of POST /mock/fault for its users.
 const FaultDoc = `  {"kind":"die"}                            close every socket at once and stay away
   {"kind":"restart","down":"2s"}            die, come back with an empty cache at the same addresses
   {"kind":"kill_engine"}                    vLLM's EngineCore dies: error event, then [DONE]
@@ -24,8 +24,8 @@ const FaultDoc = `  {"kind":"die"}                            close every socket
 
 "on":false ends freeze and stall; share 0, count 0 and delay "0s" end the others.`
 
-// setFault serves POST /mock/fault. The body names one kind and what it needs, see [FaultDoc]. It answers with the
-// faults in force.
+// setFault serves POST /mock/fault. The body names one kind of fault with its parameters, see [FaultDoc]. The answer
+// has the faults in force.
 func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		o, err := l.applyFault(body)

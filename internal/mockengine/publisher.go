@@ -21,7 +21,7 @@ const endSeq = math.MaxUint64
 // PublisherConfig are the settings of a Publisher.
 type PublisherConfig struct {
 	Endpoint string // PUB endpoint, bound; "tcp://*:5557". Required.
-	Connect  bool   // connect to Endpoint (of a Listener) instead of binding it
+	Connect  bool   // connect to Endpoint (kvfeed.Config.Listen) instead of binding it
 	Replay   string // ROUTER endpoint, bound; empty: no replay
 	Topic    string
 	// BufferSteps is how many messages can be replayed; 0 means vLLM's default 10,000.
@@ -188,7 +188,7 @@ func (p *Publisher) Publish(payload []byte) uint64 {
 	return seq
 }
 
-// happens draws whether a fault with that probability happens.
+// happens decides at random, with the probability share, whether a fault happens.
 func (p *Publisher) happens(share float64) bool { return share > 0 && p.random.Float64() < share }
 
 // Stats returns the counters.

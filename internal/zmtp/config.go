@@ -63,13 +63,13 @@ type Config struct {
 	// OnFailure is called when a peer could not be reached or a handshake failed.
 	OnFailure func(err error)
 
-	// HandshakeTimeout bounds the connecting and the handshake, each by itself. 0 means 5 s.
+	// HandshakeTimeout bounds the time to connect, and the time of the handshake. 0 means 5 s for each.
 	HandshakeTimeout time.Duration
 	// HeartbeatInterval is the silence after which a PING is sent; 0 sends none. A PING is always answered.
 	HeartbeatInterval time.Duration
 	// HeartbeatTimeout is the silence after a PING after which the peer is disconnected. 0 means 2 × HeartbeatInterval.
 	HeartbeatTimeout time.Duration
-	// WriteTimeout is the time after which a peer is disconnected that accepts no written byte. 0 means 30 s.
+	// WriteTimeout is the time without an accepted byte after which a peer is disconnected. 0 means 30 s.
 	WriteTimeout time.Duration
 	// BackoffMin and BackoffMax are the first and the longest pause between attempts. The pause doubles, and varies by
 	// ±50 %. 0 means 100 ms (libzmq's reconnect interval) and 2 s.
