@@ -31,7 +31,7 @@ func TestAHolderWhoseBlocksTheIndexDroppedIsDegradedUntilItIsWholeAgain(t *testi
 			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 16))))
 			s.look(time.Now())
 			r.trust(s.holder, fleet.TrustExact, "complete")
-			for i := range uint64(24) {
+			for i := range uint64(48) {
 				s.Message(i+1, wire(t, "vllm-0.32.0", batch(stored(int(i)+2, 0, 16*1024, 16))))
 			}
 			s.look(time.Now())
@@ -47,7 +47,7 @@ func TestAHolderWhoseBlocksTheIndexDroppedIsDegradedUntilItIsWholeAgain(t *testi
 func TestALossShowsAfterTheBatchThatCausedIt(t *testing.T) {
 	r := newRigWithIndex(t, Config{}, kvindex.Config{Bytes: 1 << 20})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
-	for i := range uint64(24) {
+	for i := range uint64(48) {
 		s.indexSeen = time.Time{} // as if the last batch were long ago
 		s.Message(i, wire(t, "vllm-0.32.0", batch(stored(int(i)+2, 0, 16*1024, 16))))
 	}
