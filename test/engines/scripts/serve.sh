@@ -13,6 +13,7 @@
 #   PYTHONHASHSEED     seed of the block hashes; empty: unset                   (0)
 set -eu
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$HERE/healthy.sh"
 ROOT=${VLLM_DIR:-$HERE}
 MODEL=${MODEL:-$ROOT/tiny-llama}
 LOGDIR=${LOGDIR:-$ROOT/logs}
@@ -36,11 +37,4 @@ args=(--model "$MODEL" --served-model-name "${SERVED:-tiny}" --host 127.0.0.1 --
 nohup "$ROOT/venv/bin/python" -m vllm.entrypoints.openai.api_server "${args[@]}" "$@" >"$LOGDIR/$name.log" 2>&1 &
 pid=$!
 echo "$pid" | tee "$LOGDIR/$name.pid"
-[ -n "${WAIT-}" ] || exit 0
-for ((i = 0; i < WAIT * 2; i++)); do
-  curl -fsS -o /dev/null "http://127.0.0.1:$port/health" 2>/dev/null && exit 0
-  kill -0 "$pid" 2>/dev/null || { echo "serve.sh: $name ended, see $LOGDIR/$name.log" >&2; exit 1; }
-  sleep 0.5
-done
-echo "serve.sh: $name is not healthy after $WAIT s" >&2
-exit 2
+healthy serve.sh "$name" "$port" "$pid" "$LOGDIR/$name.log"

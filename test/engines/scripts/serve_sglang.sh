@@ -10,6 +10,7 @@
 #   KVX        more fields of --kv-events-config, beginning with a comma
 set -eu
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$HERE/healthy.sh"
 ROOT=${SGL_DIR:-$HERE}
 name=$1 port=$2 pub=$3 rep=$4
 shift 4
@@ -23,11 +24,4 @@ nohup "$ROOT/venv/bin/python" -m sglang.launch_server --model-path "${MODEL:-$RO
   --kv-events-config "$events" "$@" >"$log" 2>&1 &
 pid=$!
 echo "$pid" | tee "$ROOT/logs/$name.pid"
-[ -n "${WAIT-}" ] || exit 0
-for ((i = 0; i < WAIT * 2; i++)); do
-  curl -fsS -o /dev/null "http://127.0.0.1:$port/health" 2>/dev/null && exit 0
-  kill -0 "$pid" 2>/dev/null || { echo "serve_sglang.sh: $name ended, see $log" >&2; exit 1; }
-  sleep 0.5
-done
-echo "serve_sglang.sh: $name is not healthy after $WAIT s" >&2
-exit 2
+healthy serve_sglang.sh "$name" "$port" "$pid" "$log"
