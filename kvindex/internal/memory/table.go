@@ -25,7 +25,6 @@ type Table struct {
 	Tight bool
 
 	segments [tableSegments]tableSegment
-	n        int
 	buckets  int // of all segments
 }
 
@@ -80,8 +79,16 @@ func marked(state, mark uint64) uint64 {
 	return (x - eachSlot) &^ x & anySlot
 }
 
-// Len returns the number of entries.
-func (t *Table) Len() int { return t.n }
+// after returns the number of the next bucket.
+func after(buckets []bucket, at int) int {
+	if at++; at == len(buckets) {
+		return 0
+	}
+	return at
+}
+
+// entry returns what a bucket keeps of a tag and a value.
+func entry(tag, value uint64) uint64 { return value<<lowerBits | tag&(1<<lowerBits-1) }
 
 // Probe is a search for the entries of a hash. It is small, so that it stays in registers.
 type Probe struct {
@@ -145,21 +152,17 @@ func (t *Table) Put(h, value uint64) {
 	tag, mark := split(h)
 	t.put(*p, tag, mark, value)
 	g.n++
-	t.n++
 }
 
 func (t *Table) put(buckets []bucket, tag, mark, value uint64) {
 	at := home(buckets, tag)
-	b := &buckets[at]
-	for ; ^b.state&anySlot == 0; b = &buckets[at] {
-		t.pass(b, 1)
-		if at++; at == len(buckets) {
-			at = 0
-		}
+	for ; ^buckets[at].state&anySlot == 0; at = after(buckets, at) {
+		t.pass(&buckets[at], 1)
 	}
+	b := &buckets[at]
 	k := bits.TrailingZeros64(^b.state&anySlot) / 8
 	b.upper = b.upper&^((1<<upperBits-1)<<(k*upperBits)) | tag>>lowerBits<<(k*upperBits)
-	t.store(&b.entries[k], value<<lowerBits|tag&(1<<lowerBits-1))
+	t.store(&b.entries[k], entry(tag, value))
 	t.store(&b.state, b.state|mark<<(8*k)) // readers find the entry from now on
 }
 
@@ -187,34 +190,29 @@ func (t *Table) Delete(h, value uint64) bool {
 	}
 	buckets := *p
 	tag, mark := split(h)
-	w := value<<lowerBits | tag&(1<<lowerBits-1)
 	first := home(buckets, tag)
-	for at, left := first, len(buckets); ; left-- {
+	for at, left := first, len(buckets); left > 0; at, left = after(buckets, at), left-1 {
 		b := &buckets[at]
-		slots := marked(b.state, mark)
-		for slots != 0 && b.entries[bits.TrailingZeros64(slots)/8] != w {
-			slots &= slots - 1
-		}
-		if slots != 0 {
-			t.store(&b.state, b.state&^(0xff<<(bits.TrailingZeros64(slots)&^7)))
-			for ; first != at; first = (first + 1) % len(buckets) {
+		for slots := marked(b.state, mark); slots != 0; slots &= slots - 1 {
+			k := bits.TrailingZeros64(slots) / 8
+			if b.entries[k] != entry(tag, value) {
+				continue
+			}
+			t.store(&b.state, b.state&^(0xff<<(8*k)))
+			for ; first != at; first = after(buckets, first) {
 				t.pass(&buckets[first], -1)
 			}
+			g.n--
+			if len(buckets) > 1 && g.n*16 < len(buckets)*bucketSlots*5 {
+				t.rebuild(int(h>>56), g.n)
+			}
+			return true
+		}
+		if b.state < passed {
 			break
 		}
-		if b.state < passed || left == 1 {
-			return false
-		}
-		if at++; at == len(buckets) {
-			at = 0
-		}
 	}
-	g.n--
-	t.n--
-	if len(buckets) > 1 && g.n*16 < len(buckets)*bucketSlots*5 {
-		t.rebuild(int(h>>56), g.n)
-	}
-	return true
+	return false
 }
 
 // load returns how full a segment may be before it grows, in sixteenths: fuller buckets are passed by more often.
@@ -282,7 +280,7 @@ func (t *Table) Clear() {
 		t.segments[i].buckets.Store(nil)
 		t.segments[i].n = 0
 	}
-	t.n, t.buckets = 0, 0
+	t.buckets = 0
 }
 
 // Bytes returns how much memory the table takes.
