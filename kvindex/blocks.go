@@ -589,8 +589,8 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 	if h := s.at >> beganShift; h != 0 {
 		b.holders[h-1].begun--
 	}
-	if p := b.strands.At(parent); parent != 0 && int32(s.used-p.used) > 0 {
-		p.use(s.used) // what is before a block was used with it
+	if p, used := b.strands.At(parent), atomic.LoadUint32(&s.used); parent != 0 && int32(used-atomic.LoadUint32(&p.used)) > 0 {
+		p.use(used) // what is before a block was used with it
 	}
 	b.strands.Release(i)
 	return parent
