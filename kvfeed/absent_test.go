@@ -48,8 +48,8 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	}
 }
 
-// TestATrustEndsWithItsStream: a stream may set the trust of a worker after the fleet forgot the worker. If the worker
-// comes back without events, that trust must not hold.
+// TestATrustEndsWithItsStream: a stream may set a worker's trust after the fleet forgot the worker. If the worker comes
+// back without events, its trust must not be the old one.
 func TestATrustEndsWithItsStream(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -16,8 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// patience is how long a test waits for something that should happen soon. It is long, since a busy machine may be
-// slow.
+// patience is how long a test waits for something that should happen soon. It is long because a busy machine is slow.
 const patience = time.Minute
 
 // quickStream are settings for tests on loopback: they dial again at once, and give a replay much time.
@@ -136,7 +135,7 @@ func (d *diary) await(what string, ok func() bool) {
 		}
 		select {
 		case <-d.changed:
-		case <-time.After(10 * time.Millisecond): // a condition may look at other things too
+		case <-time.After(10 * time.Millisecond): // a condition may depend on more than the diary
 		case <-timeout:
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -268,7 +267,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// untilHeard publishes messages until a subscriber gets one: a connection is not yet a subscription.
+// untilHeard publishes messages until a subscriber gets one. A subscription begins later than its connection.
 func (e *engine) untilHeard(t testing.TB) {
 	t.Helper()
 	eventually(t, "somebody subscribes", func() bool {
@@ -285,7 +284,7 @@ func (e *engine) untilSubscribed(t testing.TB, d *diary) {
 	d.awaitSeen(e.Stats().Published)
 }
 
-// wire is the three frames of a live message.
+// liveMessage is the three frames of a live message.
 func liveMessage(topic string, seq uint64, payload string) [][]byte {
 	return [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, seq), []byte(payload)}
 }

@@ -150,7 +150,7 @@ func TestARealSubscriberFollowsOurPublisher(t *testing.T) {
 		}
 		e.untilHeard(t)
 		seq := e.Stats().Published - 1
-		<-time.After(500 * time.Millisecond) // longer than its heartbeats bear
+		<-time.After(500 * time.Millisecond) // longer than the timeout of its heartbeats
 		e.publish(1)
 		for _, seq := range []uint64{seq, seq + 1} {
 			if got, want := p.Line(), fmt.Sprintf("live kv-events %d %d", seq, len(payload("a", seq))); got != want {

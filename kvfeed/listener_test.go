@@ -98,7 +98,7 @@ func TestEachRankThatDialsIsFollowed(t *testing.T) {
 	})
 }
 
-// What the sequence of an engine that dials counts, is shown as for other engines.
+// The statistics of an engine that dials show its lost messages, as those of other engines do.
 func TestMessagesThatAnEngineThatDialsLosesAreCounted(t *testing.T) {
 	r := listening(t)
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
@@ -123,7 +123,7 @@ func TestMessagesThatAnEngineThatDialsLosesAreCounted(t *testing.T) {
 	}
 }
 
-// An engine may publish before its worker is in the fleet, and while the worker changes. The messages of that time are
+// An engine may publish before its worker is in the fleet, and while the worker changes. These messages count as
 // missing.
 func TestMessagesThatCameBeforeTheWorkerWasKnownAreMissing(t *testing.T) {
 	r := listening(t)

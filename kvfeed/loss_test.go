@@ -36,7 +36,7 @@ func TestAHolderWhoseBlocksTheIndexDroppedIsDegradedUntilItIsWholeAgain(t *testi
 			}
 			s.look(time.Now())
 			r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
-			s.Complete() // that the stream is whole does not bring the blocks back
+			s.Complete() // a whole stream does not bring the blocks back
 			r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
 			again(t, s)
 			r.trust(s.holder, fleet.TrustExact, "complete")

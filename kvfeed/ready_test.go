@@ -61,7 +61,7 @@ func TestReadyReturnsWhenEveryHistoryIsRead(t *testing.T) {
 	})
 }
 
-// A worker that comes later is waited for by the next call.
+// A call waits for the workers of its time, also for one that came after an earlier call.
 func TestReadyWaitsForTheWorkersOfItsTime(t *testing.T) {
 	r := newRig(t, Config{Stream: quick})
 	r.run()

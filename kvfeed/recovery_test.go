@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// followed is an engine and its subscriber on a network in memory, after n messages.
+// followedInMemory returns an engine and its subscriber on a network in memory, after n messages.
 func followedInMemory(t *testing.T, cfg StreamConfig, n int) (*engine, *Subscriber, *diary) {
 	t.Helper()
 	world := network.NewMemory()

@@ -9,8 +9,8 @@ import (
 )
 
 // An engine was replaced. Its last messages still arrive on the old connection, while the replay endpoint already
-// answers for the new engine. Whatever both bring in this time, after the next connection the history is the new
-// engine's whole history and nothing of the old one's.
+// answers for the new engine. After the next connection the history is the new engine's, whole, without any message of
+// the old engine.
 func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testing.T) {
 	type script func(s *sequence, live func(run string, from, to uint64))
 	for name, interleaving := range map[string]script{
@@ -107,8 +107,8 @@ func TestAnEngineReplacedBehindAForwarderIsLearnedWholeByItsFirstMessage(t *test
 	}
 }
 
-// With any order of replacements, drops, replays and late messages: when connection and replay endpoint lead to the
-// same engine, its whole history is known, and nothing of an older engine's.
+// Replacements, drops, replays and late messages come in any order. When connection and replay endpoint lead to the
+// same engine, its whole history is known, and no message of an older engine.
 func TestAnyMixOfReplacedEnginesEndsWithTheLastOnesWholeHistory(t *testing.T) {
 	for seed := range uint64(2000) {
 		dice := rand.New(rand.NewPCG(seed, 1))

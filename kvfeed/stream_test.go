@@ -420,7 +420,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 		}
 		testenv.Pass(2 * time.Minute)
 		s.look(time.Now())
-		r.trust(s.holder, fleet.TrustExact, "") // nothing asked, nothing to say
+		r.trust(s.holder, fleet.TrustExact, "") // without requests an engine sends no events
 		answer(40)
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustApproximate, "no events for 120 s though it answered 40 requests")

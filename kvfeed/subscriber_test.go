@@ -244,7 +244,7 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 // The expected message may come before the replay has shown that the engine is the same. Then it is handed over right
 // after this is shown, once.
 func TestAMessageBeforeItsReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
-	for _, reviewed := range []uint64{0, 1} { // messages of before that the replay still has when it is cut short
+	for _, reviewed := range []uint64{0, 1} { // old messages that the replay sends before it is cut short
 		d := newDiary(t)
 		s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 		live := func(seq uint64) { s.receive(liveMessage("t", seq, payload("a", seq))) }
@@ -412,7 +412,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	subscribe(t, fleet.EventSource{Endpoint: ours.Endpoint(), Replay: other.ReplayEndpoint()}, quickStream, d)
 	d.await("the connection", func() bool { return d.connected })
 	ours.untilHeard(t)
-	other.publish(int(ours.Stats().Published) + 500) // it has all that ours has, and more
+	other.publish(int(ours.Stats().Published) + 500) // more messages than ours has
 	// Only the next live messages can contradict the other engine's replay.
 	for given := false; !given; {
 		d.mu.Lock()
@@ -426,7 +426,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 		})
 	}
 	n := ours.Stats().Published
-	for range 10 { // every gap has the other's replay asked, were it still believed
+	for range 10 { // each gap would request a replay of the other engine if it were still trusted
 		ours.DropNext(1)
 		ours.publish(2)
 	}

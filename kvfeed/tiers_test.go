@@ -7,8 +7,8 @@ import (
 )
 
 // TestBlocksCountOnTheirBestTierWhereTheEngineLoadsThemSo: two blocks in the middle of a prompt are in host memory.
-// TensorRT-LLM copies them back and then uses the next ones of the accelerator. vLLM reads the accelerator's leading
-// blocks, then only the host's.
+// TensorRT-LLM copies them back, and then uses the following blocks of the accelerator. vLLM uses the accelerator's
+// leading blocks, and after them only blocks in host memory.
 func TestBlocksCountOnTheirBestTierWhereTheEngineLoadsThemSo(t *testing.T) {
 	for engine, want := range map[fleet.Engine]int{fleet.EngineTRTLLM: 160, fleet.EngineVLLM: 80, fleet.EngineSGLang: 80} {
 		t.Run(engine.String(), func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Only one stream of a worker waits for the index at a time: otherwise decisions, which wait there, too, would wait for
-// all of its ranks.
+// Only one stream of a worker waits for the index at a time. Otherwise a decision, which also waits there, could wait
+// for all ranks of the worker.
 func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 	r := newRig(t, Config{})
 	ranked := facts(fleet.EngineVLLM, 16)

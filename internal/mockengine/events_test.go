@@ -302,7 +302,8 @@ func TestAResetIsAnnouncedAsTheEngineDoes(t *testing.T) {
 			continue
 		}
 		complete(t, s, chatPath, body)
-		// The engine caches the same blocks as before, so agreement alone would end the wait too early.
+		// The engine caches the same blocks as before the reset, so the old events agree with its cache too: the wait
+		// counts the new ones.
 		waitFor(t, func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) })
 		if e := l.taken()[before:]; e[0].Kind != kvevent.Cleared || e[1].Kind != kvevent.Stored {
 			t.Errorf("after the reset: %+v, want cleared, then stored", e)

@@ -143,8 +143,8 @@ func TestWeAnswerLibzmq(t *testing.T) {
 }
 
 func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
-	// libzmq waits three of its intervals for an answer, 1.5 s, and requests that we wait five. Even a busy machine
-	// answers in this time.
+	// libzmq waits for an answer for three of its intervals, 1.5 s, and asks its peer to wait for five. Even a busy
+	// machine answers in this time.
 	const theirs = "500"
 	ours := Config{HeartbeatInterval: 400 * time.Millisecond, HeartbeatTimeout: 4 * time.Second}
 	p := testenv.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", theirs)

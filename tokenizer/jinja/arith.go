@@ -24,7 +24,7 @@ func (v *Value) asFloat() (float64, bool) {
 	return float64(v.num), true
 }
 
-// maxBits bounds integers: a template needs numbers that a person can read.
+// maxBits bounds the size of integers. No template needs larger ones.
 const maxBits = 1 << 15
 
 func checked(z *big.Int) (Value, error) {

@@ -123,7 +123,7 @@ func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	return Value{}, false, nil
 }
 
-// pythonDunder reports whether Python's objects of that type have the special attribute; it knows the common ones only.
+// pythonDunder reports whether Python's objects of that type have a special attribute. It knows only the common ones.
 func pythonDunder(obj *Value, name string) bool {
 	switch name {
 	case "__class__", "__doc__", "__init__", "__new__", "__dir__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",

@@ -8,7 +8,7 @@
 // strftime_now. Values are Python's: dicts keep their order, integers and floats stay apart, None prints as None. A
 // Decoder reads them from JSON. Names are resolved to slots when a template is parsed; a render walks the parsed tree.
 //
-// It refuses include, import, extends and blocks, because a chat template is one text; the filters random, pprint and
-// urlize, lipsum, bytes (str.encode) and \N{…} escapes; and texts that would show a memory address. It knows no clock,
-// no file, no chat and no engine: the time is an argument, and Limits bound every render.
+// It refuses include, import, extends and blocks, because a chat template is one text. It also refuses the filters
+// random, pprint and urlize, the function lipsum, bytes (str.encode), \N{…} escapes, and texts that would show a memory
+// address. It knows no clock, no file, no chat and no engine: the time is an argument, and Limits bound every render.
 package jinja

@@ -25,7 +25,7 @@ func attributePath(v *Value) ([]Value, error) {
 	return []Value{*v}, nil
 }
 
-// follow looks up a path; byDefault, when given, replaces an undefined value on the way.
+// follow looks up a path in item. byDefault, if not nil, replaces an undefined value on the way.
 func (r *run) follow(item Value, path []Value, byDefault *Value) (Value, error) {
 	for i := range path {
 		var err error
@@ -48,7 +48,7 @@ func (r *run) foldCase(v Value) (Value, error) {
 	return Text(s), r.grow(len(s))
 }
 
-// keyed returns a function from an item to its key, as the arguments case_sensitive and attribute demand.
+// keyed returns a function that makes the key of an item by a filter's arguments case_sensitive and attribute.
 func (r *run) keyed(attribute, caseSensitive, byDefault *Value) (func(Value) (Value, error), error) {
 	path, err := attributePath(attribute)
 	if err != nil {

@@ -67,7 +67,7 @@ type reader struct {
 	orjson bool
 }
 
-// beyond ends the reading of a document at a limit of this package: an engine may read it.
+// beyond ends the reading of a document at a limit of this package. An engine may accept the document.
 func (r *reader) beyond(what string) {
 	r.Stop(fmt.Errorf("%w: %s at byte %d", ErrLimit, what, r.Pos()))
 }

@@ -104,7 +104,7 @@ func (r *resolver) stmts(body []stmt, s *symbols) {
 	}
 }
 
-// inner resolves a body for which soft is off.
+// inner resolves a body with soft off.
 func (r *resolver) inner(fn func()) {
 	soft := r.soft
 	r.soft = false

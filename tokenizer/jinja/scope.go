@@ -84,7 +84,7 @@ func (s *symbols) param(name string) {
 	s.define(name, loadParam)
 }
 
-// branches analyses alternatives: a name that one branch assigns keeps its value from outside in the others.
+// branches analyses alternatives. If one branch assigns a name, the name keeps its outer value in the others.
 func (s *symbols) branches(visits ...func(*symbols)) {
 	stored := map[string]bool{}
 	done := make([]*symbols, len(visits))

@@ -63,7 +63,7 @@ var numeric = map[byte]struct {
 	'g': {2, '0', func(t time.Time) int { y, _ := t.ISOWeek(); return y % 100 }},
 }
 
-// composed has the directives that stand for a format.
+// composed has the directives that are short for a longer format.
 var composed = map[byte]string{
 	'D': "%m/%d/%y", 'F': "%Y-%m-%d", 'T': "%H:%M:%S", 'R': "%H:%M", 'r': "%I:%M:%S %p", 'c': "%a %b %e %H:%M:%S %Y",
 	'x': "%m/%d/%y", 'X': "%H:%M:%S",

@@ -37,8 +37,8 @@ func Parse(source string) (*Template, error) {
 	return t, nil
 }
 
-// Uses reports whether the template reads a variable of that name which it does not define itself, as
-// jinja2.meta finds it; the names that Transformers adds to jinja2's globals are among them.
+// Uses reports whether the template reads a variable of that name and does not define it, as jinja2.meta does. The
+// names that Transformers adds to jinja2's globals count as variables.
 func (t *Template) Uses(name string) bool { return t.variables[name] }
 
 // Render appends the rendered text to dst. The variables are looked up in vars, in order: the first dict that has a
