@@ -31,8 +31,8 @@ func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 // everyName stands for the names of all scopes.
 var everyName = LeftOut{"*", "*"}
 
-// ScopeName returns the model name and the endpoint of a scope, "*" for all scopes. A scope that no worker was left
-// out of is not known: then the result is empty.
+// ScopeName returns the model name and the endpoint of a scope, "*" for all scopes. A scope is not known if no worker
+// was left out of it: then the result is empty.
 func (g *Gateway) ScopeName(scope fleet.Scope) LeftOut {
 	if scope == fleet.EveryScope {
 		return everyName

@@ -359,8 +359,8 @@ func TestARequestThatNamesItsWorkerIsNoEvidence(t *testing.T) {
 	}
 }
 
-// Three of five workers answer 429 to every key, and each request has its own key. A request is not tried at all
-// three.
+// Three of five workers answer 429 to every key, and each request has its own key. No request is tried at all three of
+// these workers.
 func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 	limits := answering(429, "application/json", `{"error":{"message":"slow down"}}`, "Retry-After", "30")
 	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, limits), worker(t, limits), worker(t, limits), worker(t, well), worker(t, well))

@@ -80,7 +80,7 @@ func (c *client) do(ctx context.Context, path string, body []byte) *exchange {
 		x.end, x.err = time.Now(), err
 		return x
 	}
-	defer func() { _ = resp.Body.Close() }() // an error of reading was reported before
+	defer func() { _ = resp.Body.Close() }() // an error of closing adds nothing
 	x.status = resp.StatusCode
 	x.worker, x.policy = resp.Header.Get("X-Warmpath-Worker"), resp.Header.Get("X-Warmpath-Policy")
 	x.predicted, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent: the target is not Warmpath

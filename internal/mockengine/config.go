@@ -46,7 +46,7 @@ type Config struct {
 
 	// Events is the address of rank 0's KV events, tcp://host:port. Rank r takes port+r. Port 0 takes a free port for
 	// each rank; SGLang takes free ports in a row, because it reports only the first. "" publishes nothing. Replay is
-	// the same for the replay socket; "" serves no replay.
+	// the address of the replay socket, with the same rules; "" serves no replay.
 	Events, Replay string
 	Topic          string // first frame of each event message
 	BufferSteps    int    // batches kept for replay

@@ -12,7 +12,7 @@ import (
 
 // agentRow is a row of either kind of agent trace.
 type agentRow struct {
-	// LMCache's lmcache-agent-trace: one call of a model, microseconds, with its text.
+	// LMCache's lmcache-agent-trace: one call of a model with its text, and its time in microseconds.
 	Timestamp float64 `json:"timestamp"`
 	Input     *string `json:"input"`
 	Output    string  `json:"output"`
