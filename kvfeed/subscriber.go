@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/zmtp"
@@ -53,3 +54,21 @@ func (s *Subscriber) Run(ctx context.Context) error {
 
 // Stats returns the sequenceCounters.
 func (s *Subscriber) Stats() StreamStats { return s.stream.snapshot() }
+
+// StreamStats is a snapshot of one stream's sequenceCounters since Run began.
+type StreamStats struct {
+	Connected  bool
+	Since      time.Time // when Connected last changed; zero before the first change
+	LastSeq    uint64    // of the last message handed over; meaningful when HasSeq
+	HasSeq     bool
+	Messages   uint64 // handed over, live or replayed
+	Gaps       uint64 // times the live stream jumped ahead
+	Replays    uint64 // replay requests for missing messages
+	Checks     uint64 // replay requests that find out whether messages are missing
+	Replayed   uint64 // messages of replays that were handed over
+	Duplicates uint64 // messages seen again, not handed over
+	Lost       uint64 // messages given up
+	Restarts   uint64 // streams that began again
+	Malformed  uint64 // messages whose frames are neither topic, sequence number and payload, nor topic and payload
+	Overflows  uint64 // live messages beyond the bound of pending messages, to be replayed
+}
