@@ -37,7 +37,7 @@ type Config struct {
 	// an engine's blocks are smaller, because the router then uses the smaller size. Default 0: no warning.
 	BlockSize int `yaml:"-"`
 	// Stream are the settings of each stream: times, retries, and bounds of memory. The ranks of a worker share
-	// PendingBytes and MaxMessage. Default DefaultStreamConfig.
+	// PendingBytes and MaxMessage. Default [DefaultStreamConfig].
 	Stream StreamConfig `yaml:"-"`
 }
 
@@ -72,10 +72,10 @@ const (
 func (c *Config) wire(ranks int) StreamConfig {
 	cfg := c.Stream
 	if cfg.PendingBytes <= 0 {
-		cfg.PendingBytes = DefaultStreamConfig.PendingBytes
+		cfg.PendingBytes = DefaultStreamConfig().PendingBytes
 	}
 	if cfg.MaxMessage <= 0 {
-		cfg.MaxMessage = DefaultStreamConfig.MaxMessage
+		cfg.MaxMessage = DefaultStreamConfig().MaxMessage
 	}
 	cfg.PendingBytes = max(cfg.PendingBytes/ranks, min(cfg.PendingBytes, leastPending))
 	cfg.MaxMessage = max(cfg.MaxMessage/ranks, min(cfg.MaxMessage, leastMessage))

@@ -39,7 +39,7 @@ func ExampleSubscriber() {
 
 	whole, done := context.WithCancel(ctx)
 	source := fleet.EventSource{Endpoint: publisher.Endpoint(), Replay: publisher.ReplayEndpoint()}
-	subscriber := kvfeed.NewSubscriber(source, kvfeed.DefaultStreamConfig, printer{done})
+	subscriber := kvfeed.NewSubscriber(source, kvfeed.StreamConfig{}, printer{done})
 	wg.Go(func() { _ = subscriber.Run(ctx) })
 	<-whole.Done()
 	// Output:

@@ -52,7 +52,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 				t.Fatalf("%v after %v, with %d tokens of removed blocks", trust, time.Since(began), match)
 			}
 		}
-		if limit := DefaultStreamConfig.RecoveryTime + DefaultStreamConfig.ReplayTimeout; given < time.Second || given > limit {
+		if limit := DefaultStreamConfig().RecoveryTime + DefaultStreamConfig().ReplayTimeout; given < time.Second || given > limit {
 			t.Errorf("the recovery was given up after %v, want at most %v", given, limit)
 		}
 		p.SetFaults(mockengine.PublisherFaults{})

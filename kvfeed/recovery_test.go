@@ -45,7 +45,7 @@ func (d *diary) reported() reported {
 // and blocks that they remove count as cached.
 func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultStreamConfig
+		cfg := DefaultStreamConfig()
 		e, s, d := followedInMemory(t, cfg, 10)
 		if got := d.reported(); got.behind || got.complete == 0 || got.next != 10 {
 			t.Fatalf("after ten messages: %+v", got)
@@ -84,7 +84,7 @@ func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 // A new connection is behind until the replay has shown the missing messages, even if the replay is slow.
 func TestAReconnectIsBehindWhileItsReplayIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, _, d := followedInMemory(t, DefaultStreamConfig, 10)
+		e, _, d := followedInMemory(t, DefaultStreamConfig(), 10)
 		e.SetFaults(mockengine.PublisherFaults{ReplayPause: 400 * time.Millisecond})
 		e.DropSubscribers()
 		e.publish(500)
@@ -103,7 +103,7 @@ func TestAReconnectIsBehindWhileItsReplayIsSlow(t *testing.T) {
 // The messages that are kept while others are missing are bounded. Messages beyond the bound are replayed later.
 func TestMessagesKeptBackAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := DefaultStreamConfig
+		cfg := DefaultStreamConfig()
 		cfg.PendingMessages, cfg.PendingBytes = 50, 1000
 		e, s, d := followedInMemory(t, cfg, 10)
 		e.SetFaults(mockengine.PublisherFaults{ReplayPause: 100 * time.Millisecond})

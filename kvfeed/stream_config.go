@@ -46,38 +46,40 @@ type StreamConfig struct {
 	Listen func(network, address string) (net.Listener, error)
 }
 
-// DefaultStreamConfig has the value that is used where a field of a StreamConfig is zero.
-var DefaultStreamConfig = StreamConfig{
-	// A vLLM publisher looks for replay requests every 100 ms when idle and between batches when busy.
-	ReplayTimeout: 3 * time.Second,
-	// Half a second is long compared with the microseconds between two messages of a replay, and short if twenty replays
-	// are needed.
-	ReplayPause: 500 * time.Millisecond,
-	// A replay that exceeds its ROUTER's send limit loses its end, and the next one brings more. If 70 % of a replay's
-	// messages are lost, twenty tries find a missing message with more than 99.9 % (0.7^20 < 0.1 %).
-	ReplayTries: 20,
-	ReplayTime:  20 * time.Second,
-	// Replays of the 10,000 messages that an engine keeps take seconds, even if most of each replay is lost. In a longer
-	// recovery the engine sends slowly on purpose, or publishes faster than its replay socket repeats.
-	RecoveryTime: time.Minute,
-	Verify:       10 * time.Second,
-	// vLLM keeps 10,000 batches; a batch is some kilobytes.
-	PendingMessages:   20_000,
-	PendingBytes:      64 << 20,
-	HeartbeatInterval: 5 * time.Second,
-	HeartbeatTimeout:  10 * time.Second,
-	// A 1 M token prompt stored in one step is some 5 MB.
-	MaxMessage: 64 << 20,
-	MaxStreams: 4096,
-	// libzmq's reconnect interval is 100 ms. With at most 2 s a fleet that returns is found soon, and one that is away
-	// costs little.
-	BackoffMin: 100 * time.Millisecond,
-	BackoffMax: 2 * time.Second,
+// DefaultStreamConfig returns a StreamConfig with each default in its field. It means the same as StreamConfig{}.
+func DefaultStreamConfig() StreamConfig {
+	return StreamConfig{
+		// A vLLM publisher looks for replay requests every 100 ms when idle and between batches when busy.
+		ReplayTimeout: 3 * time.Second,
+		// Half a second is long compared with the microseconds between two messages of a replay, and short if twenty replays
+		// are needed.
+		ReplayPause: 500 * time.Millisecond,
+		// A replay that exceeds its ROUTER's send limit loses its end, and the next one brings more. If 70 % of a replay's
+		// messages are lost, twenty tries find a missing message with more than 99.9 % (0.7^20 < 0.1 %).
+		ReplayTries: 20,
+		ReplayTime:  20 * time.Second,
+		// Replays of the 10,000 messages that an engine keeps take seconds, even if most of each replay is lost. In a longer
+		// recovery the engine sends slowly on purpose, or publishes faster than its replay socket repeats.
+		RecoveryTime: time.Minute,
+		Verify:       10 * time.Second,
+		// vLLM keeps 10,000 batches; a batch is some kilobytes.
+		PendingMessages:   20_000,
+		PendingBytes:      64 << 20,
+		HeartbeatInterval: 5 * time.Second,
+		HeartbeatTimeout:  10 * time.Second,
+		// A 1 M token prompt stored in one step is some 5 MB.
+		MaxMessage: 64 << 20,
+		MaxStreams: 4096,
+		// libzmq's reconnect interval is 100 ms. With at most 2 s a fleet that returns is found soon, and one that is away
+		// costs little.
+		BackoffMin: 100 * time.Millisecond,
+		BackoffMax: 2 * time.Second,
+	}
 }
 
 // withDefaults fills the zero fields.
 func (c StreamConfig) withDefaults() StreamConfig {
-	d := DefaultStreamConfig
+	d := DefaultStreamConfig()
 	setDefault(&c.ReplayTimeout, d.ReplayTimeout)
 	setDefault(&c.ReplayPause, d.ReplayPause)
 	setDefault(&c.ReplayTries, d.ReplayTries)

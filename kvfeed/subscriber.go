@@ -52,10 +52,10 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	return socket.Run(ctx)
 }
 
-// Stats returns the sequenceCounters.
+// Stats returns the counters.
 func (s *Subscriber) Stats() StreamStats { return s.stream.snapshot() }
 
-// StreamStats is a snapshot of one stream's sequenceCounters since Run began.
+// StreamStats is a snapshot of one stream's counters since Run began.
 type StreamStats struct {
 	Connected  bool
 	Since      time.Time // when Connected last changed; zero before the first change

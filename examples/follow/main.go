@@ -36,7 +36,7 @@ func main() {
 // follow prints the events of source until ctx ends.
 func follow(ctx context.Context, source fleet.EventSource, out io.Writer) error {
 	h := &handler{out: out, copies: map[place]int{}}
-	return kvfeed.NewSubscriber(source, kvfeed.DefaultStreamConfig, h).Run(ctx)
+	return kvfeed.NewSubscriber(source, kvfeed.StreamConfig{}, h).Run(ctx)
 }
 
 // place is where a block is. An engine may have several copies of a block there, and announces each.

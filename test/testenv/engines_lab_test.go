@@ -72,7 +72,7 @@ func newLab(t *testing.T, url, events, replay string) *lab {
 		s := &subject{name: name, url: url, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}, diary: newLabDiary(known)}
 		t.Cleanup(s.client.CloseIdleConnections)
 		running.Go(func() {
-			if err := kvfeed.NewSubscriber(src, kvfeed.DefaultStreamConfig, s.diary).Run(ctx); err != nil {
+			if err := kvfeed.NewSubscriber(src, kvfeed.StreamConfig{}, s.diary).Run(ctx); err != nil {
 				t.Error(err)
 			}
 		})
