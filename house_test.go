@@ -81,8 +81,8 @@ func TestFiguresOfTheHouse(t *testing.T) {
 	}
 }
 
-// waits returns the places where a file waits for a time: calls of time.Sleep, and receives from time.After. A receive
-// in a select is a deadline. In a file of tests with synctest, a receive takes no real time.
+// waits returns the places where a file waits for a time: calls of time.Sleep, receives from time.After, and tickers. A
+// receive in a select is a deadline. In a file of tests with synctest, receives and tickers take no real time.
 func waits(file *ast.File) (found []token.Pos) {
 	virtual := slices.ContainsFunc(file.Imports, func(s *ast.ImportSpec) bool { return s.Path.Value == `"testing/synctest"` })
 	deadlines := map[ast.Node]bool{}
@@ -97,7 +97,7 @@ func waits(file *ast.File) (found []token.Pos) {
 				found = append(found, n.Pos())
 			}
 		case *ast.CallExpr:
-			if calls(n, "time", "Sleep") {
+			if calls(n, "time", "Sleep") || !virtual && (calls(n, "time", "Tick") || calls(n, "time", "NewTicker")) {
 				found = append(found, n.Pos())
 			}
 		}
@@ -125,6 +125,8 @@ func TestWaitsForATimeAreFound(t *testing.T) {
 func f() {
 	time.Sleep(1)
 	<-time.After(1)
+	for range time.Tick(1) {
+	}
 	for ; ; <-time.After(1) {
 	}
 	select {
@@ -134,7 +136,7 @@ func f() {
 	}
 }
 `
-	for head, want := range map[string]int{"package p\nimport \"time\"\n": 4, "package p\nimport \"testing/synctest\"\n": 1} {
+	for head, want := range map[string]int{"package p\nimport \"time\"\n": 5, "package p\nimport \"testing/synctest\"\n": 1} {
 		file, err := parser.ParseFile(token.NewFileSet(), "p.go", head+body, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
