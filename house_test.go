@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // outside matches citations of material that lies outside the repository, where a reader cannot follow them. Cite the
@@ -104,6 +105,73 @@ func waits(file *ast.File) (found []token.Pos) {
 		return true
 	})
 	return found
+}
+
+// column is where lines of comments and of documents end.
+const column = 120
+
+func TestCommentsAndDocumentsEndByTheColumn(t *testing.T) {
+	eachFile(t, func(path string, text []byte) {
+		var long []int
+		switch {
+		case strings.HasSuffix(path, ".go"):
+			long = longComments(string(text))
+		case strings.HasSuffix(path, ".md") && !strings.HasPrefix(path, "bench/results/"): // programs write those
+			long = longProse(string(text))
+		}
+		for _, line := range long {
+			t.Errorf("%s:%d ends beyond column %d", path, line, column)
+		}
+	})
+}
+
+// longComments returns the lines of Go comments that are too long. Code in a comment, an example's output and
+// directives may be longer.
+func longComments(text string) (lines []int) {
+	n, output := 0, false
+	for line := range strings.Lines(text) {
+		n++
+		comment, is := strings.CutPrefix(strings.TrimSpace(line), "//")
+		output = is && (output || strings.HasPrefix(comment, " Output:") || strings.HasPrefix(comment, " Unordered output:"))
+		if is && !output && strings.HasPrefix(comment, " ") && utf8.RuneCountInString(strings.TrimRight(line, "\n")) > column {
+			lines = append(lines, n)
+		}
+	}
+	return lines
+}
+
+// longProse returns the lines of a Markdown document that are too long. Tables, code and lines that end in a link may
+// be longer.
+func longProse(text string) (lines []int) {
+	n, code := 0, false
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			code = !code
+		}
+		if code || strings.HasPrefix(line, "|") || strings.HasPrefix(line, "    ") || linkAtEnd.MatchString(line) {
+			continue
+		}
+		if utf8.RuneCountInString(line) > column {
+			lines = append(lines, n)
+		}
+	}
+	return lines
+}
+
+var linkAtEnd = regexp.MustCompile(`(\]\(\S+|https?://\S+)$`)
+
+func TestLongLinesAreFound(t *testing.T) {
+	long := strings.Repeat("x ", column/2) + "x"
+	source := "// " + long + "\n//\t" + long + "\n//go:" + long + "\n// Output:\n// " + long + "\n\n\t// " + long + "\n"
+	if got := longComments(source); !slices.Equal(got, []int{1, 7}) {
+		t.Errorf("long comments in the lines %v", got)
+	}
+	document := long + "\n| " + long + "\n```\n" + long + "\n```\n" + long + " [a](b)\n" + long + "\n"
+	if got := longProse(document); !slices.Equal(got, []int{1, 7}) {
+		t.Errorf("long prose in the lines %v", got)
+	}
 }
 
 // calls reports whether n is a call of the function name of a package.

@@ -29,8 +29,8 @@ type Request struct {
 	Session policy.Session // the conversation, if the client named one
 	Tenant  string         // the client; "" is not known
 
-	// Cached is the answer of the external source of the policy that decides ([policy.Policy.Source]), by ascending worker;
-	// may be nil.
+	// Cached is the answer of the external source of the policy that decides ([policy.Policy.Source]), by ascending
+	// worker; may be nil.
 	Cached []policy.Cached
 
 	// Scope is the request's scope for the worker's health, see fleet.Scope; 0 is none.

@@ -43,9 +43,9 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 	return retired
 }
 
-// keepWorkers is how many workers keep their ids after all their ranks lost theirs: as many as a large fleet has, in some
-// 2 MiB. Facts about the process behind a URL, such as the salts of its requests, are kept by the worker's id: they
-// count again if the process comes back.
+// keepWorkers is how many workers keep their ids after all their ranks lost theirs: as many as a large fleet has, in
+// some 2 MiB. Facts about the process behind a URL, such as the salts of its requests, are kept by the worker's id:
+// they count again if the process comes back.
 const keepWorkers = 4096
 
 // forgetPlace notes that one rank of a worker lost its id. A worker without any such rank is forgotten when keepWorkers

@@ -1,8 +1,8 @@
 package fleet
 
 // WorkerID is the id of a worker's URL. A [Fleet] assigns ids in ascending order, and never assigns one to another URL:
-// there are 2^32. A worker keeps its id while it is present, and until [Fleet.Retire] has retired all ranks of 4,096 other
-// workers that left after it.
+// there are 2^32. A worker keeps its id while it is present, and until [Fleet.Retire] has retired all ranks of 4,096
+// other workers that left after it.
 type WorkerID uint32
 
 // NoWorker is the id of no worker.

@@ -13,9 +13,9 @@
 //     of a block that is there is no copy. Where the events do not tell a copy from a report, the index assumes a
 //     report: it may forget a block too early, and never claims one that is gone. See judge in store.go;
 //     Stored.Origin overrides it.
-//   - The index's block is held while engine blocks cover all of its tokens. Engine blocks may be larger or smaller, may
-//     be no multiple, and may vary in size. A partial block at a chain's end is remembered, and completed later, also
-//     by several continuations.
+//   - The index's block is held while engine blocks cover all of its tokens. Engine blocks may be larger or smaller,
+//     may be no multiple, and may vary in size. A partial block at a chain's end is remembered, and completed later,
+//     also by several continuations.
 //   - A block whose parent or place is not known waits until it is known. The key of a removed parent is kept while it
 //     has children. A hole ends a match; the blocks after it count again when the hole is filled.
 //   - A match descends the tiers (accelerator, host, disk, remote) and never climbs back, as vLLM and SGLang load.
@@ -57,8 +57,8 @@
 //
 // # Memory
 //
-// Memory is in kvindex/internal/memory. A block with its engine hash takes some 35 bytes, however many holders have it if
-// they have about the same blocks; a point takes some 300. Config.Bytes is a hard limit: room is made before an
+// Memory is in kvindex/internal/memory. A block with its engine hash takes some 35 bytes, however many holders have it
+// if they have about the same blocks; a point takes some 300. Config.Bytes is a hard limit: room is made before an
 // announcement is applied, and tables that grow count old and new. Config.Seed decides where keys and engine hashes lie
 // in tables, so that an attacker cannot choose them to collide.
 //
@@ -66,7 +66,8 @@
 // announcement is also refused if it needs more than a quarter of the budget and more than its holder's fair share: the
 // budget divided by the number of workers, divided by the known holders of its worker. Evictions take the ends of the
 // least recently used of some strands, never a block before its descendants, and only blocks whose holders all exceed
-// their shares. When there are no more such blocks, other blocks go, but only to make room for a holder below its share.
+// their shares. When there are no more such blocks, other blocks go, but only to make room for a holder below its
+// share.
 //
 // # Bounds
 //
@@ -75,14 +76,14 @@
 //
 //	(n+1) * (3*block.MaxSize + Bytes/128) + 40 * Bytes/16
 //
-// The first term is the cost of single blocks. A block covers at most block.MaxSize tokens, and as many strands may hang
-// on its strand as there are: one in 128 bytes. Usual blocks cost about ten steps. The second term is the cost of
+// The first term is the cost of single blocks. A block covers at most block.MaxSize tokens, and as many strands may
+// hang on its strand as there are: one in 128 bytes. Usual blocks cost about ten steps. The second term is the cost of
 // operations that look at everything: an eviction, Clear and Forget. An element takes at least 16 bytes.
 //
 // HolderStats.Refused counts what the index refuses: an announcement that does not fit; a block of more than
 // block.MaxSize tokens; a block that is its own parent or, among waiting blocks, its own ancestor; blocks beyond
-// MaxChain and groups beyond MaxGroups. Waiting blocks have a budget of their own: above it the holder with most of them
-// loses its oldest.
+// MaxChain and groups beyond MaxGroups. Waiting blocks have a budget of their own: above it the holder with most of
+// them loses its oldest.
 //
 // # Concurrency
 //

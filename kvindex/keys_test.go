@@ -140,8 +140,9 @@ func keyedRound(t *testing.T, seed uint64) {
 	}
 }
 
-// TestReadersRunBesideWritersOfOneSize lets writers extend, part, shrink and forget chains that begin alike, while readers
-// match. A holder that stands still must be seen whole in every answer, and nobody with more than there ever was.
+// TestReadersRunBesideWritersOfOneSize lets writers extend, part, shrink and forget chains that begin alike, while
+// readers match. A holder that stands still must be seen whole in every answer, and nobody with more than there ever
+// was.
 func TestReadersRunBesideWritersOfOneSize(t *testing.T) {
 	turns := 20_000
 	if testenv.Race() || testing.Short() {

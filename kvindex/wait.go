@@ -157,8 +157,8 @@ func (x *Index) wake(h *holder) {
 	x.bare = x.bare[:0]
 }
 
-// arrive gives a point without a place its place, a step from a line. If it can, the point becomes a block that its hash
-// names. It returns what the hash means then.
+// arrive gives a point without a place its place, a step from a line. If it can, the point becomes a block that its
+// hash names. It returns what the hash means then.
 func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
 	other := func(r record) bool { return r.size != 0 && r.size != x.size }
 	if l.point != nil || s.end-l.end != x.size || slices.ContainsFunc(p.records, other) {

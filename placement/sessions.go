@@ -103,8 +103,8 @@ func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 	shard.byKey[key] = x
 }
 
-// Forget removes holders from the homes of all sessions. It visits every session once, unless each of the holders is the
-// home of none.
+// Forget removes holders from the homes of all sessions. It visits every session once, unless each of the holders is
+// the home of none.
 func (s *Sessions) Forget(holders ...fleet.Holder) {
 	gone := map[fleet.Holder]bool{}
 	for _, h := range holders {

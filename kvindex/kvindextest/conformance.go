@@ -6,8 +6,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Conformance checks the promises of every index, one by one. The cases marked "llm-d" are defects that were seen in the
-// index of llm-d-kv-cache at 7be76e119c. Two defects of its decoder are in the tests of kvindex that replay payloads.
+// Conformance checks the promises of every index, one by one. The cases marked "llm-d" are defects that were seen in
+// the index of llm-d-kv-cache at 7be76e119c. Two defects of its decoder are in the tests of kvindex that replay
+// payloads.
 func Conformance(t *testing.T, make Maker) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, make, c.size, c.config)) })

@@ -1,7 +1,7 @@
 package testenv_test
 
-// The virtual_ files run the whole router (gateway, proxy, kvfeed, discovery, index, queue, admin) in virtual time: in a
-// bubble of testing/synctest, over a network in memory, with mock engines as workers. A run is made of a history: the
+// The virtual_ files run the whole router (gateway, proxy, kvfeed, discovery, index, queue, admin) in virtual time: in
+// a bubble of testing/synctest, over a network in memory, with mock engines as workers. A run is made of a history: the
 // configuration, and some thirty steps such as requests, faults of workers and of the network, and reloads. A seed
 // draws the history. The router's promises are checked after each step (check), after every ten steps, when all faults
 // have ended (calm, trial), and at the end (small, finish).
