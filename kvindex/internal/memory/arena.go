@@ -82,11 +82,15 @@ func (a *Arena[T]) addChunk() uint32 {
 		a.states = append(a.states, arenaState{})
 	}
 	list[c].Store(new([arenaChunk]T))
-	a.states[c] = arenaState{listed: true}
+	st := &a.states[c]
+	st.used = 0
 	if c == 0 {
-		a.states[c].used = 1 // no element has index 0
+		st.used = 1 // no element has index 0
 	}
-	a.room = append(a.room, c)
+	if !st.listed {
+		st.listed = true
+		a.room = append(a.room, c)
+	}
 	a.n++
 	return c
 }
@@ -99,15 +103,7 @@ func (a *Arena[T]) Release(i uint32) {
 	a.live--
 	if st.used == 0 && a.live > 0 {
 		(*a.chunks.Load())[c].Store(nil)
-		if st.listed {
-			for k := len(a.room) - 1; k >= 0; k-- {
-				if a.room[k] == c {
-					a.room = append(a.room[:k], a.room[k+1:]...)
-					break
-				}
-			}
-		}
-		*st = arenaState{used: 1<<arenaChunk - 1}
+		st.used = 1<<arenaChunk - 1 // so that Alloc passes it over if it is listed
 		a.holes = append(a.holes, c)
 		a.n--
 		return
