@@ -6,29 +6,31 @@ import (
 	"unsafe"
 )
 
-// Arena hands out elements by indexes from 1 on, in chunks that never move and are given back one by one. One writer at
-// a time; readers may call At at the same time, also for elements that were released.
+// Arena allocates elements of one type and names each by an index, from 1 on. Elements lie in chunks. A chunk never
+// moves, and its memory is given back when it is empty. One writer at a time. Readers may call At at the same time,
+// also with the index of a released element.
 type Arena[T any] struct {
 	chunks atomic.Pointer[[]atomic.Pointer[[arenaChunk]T]]
 	states []arenaState // by chunk
-	room   []uint32     // chunks that may have room
-	holes  []uint32     // chunks that were given back
-	live   int
-	n      int // chunks that are there
+	room   []uint32     // chunks that may have a free element
+	holes  []uint32     // numbers of chunks that were given back
+	live   int          // elements in use
+	n      int          // chunks in memory
 }
 
 type arenaState struct {
-	used   uint64 // a bit for each element
-	listed bool   // in room
+	used   uint64 // a bit for each element in use
+	listed bool   // the chunk is in room
 }
 
-// arenaChunk is small enough for an index of one megabyte, and for chunks to become empty.
+// arenaChunk is how many elements a chunk has. They are few: chunks become empty, and a budget of 1 MiB has room for
+// several chunks.
 const (
 	arenaBits  = 6
 	arenaChunk = 1 << arenaBits
 )
 
-// At returns an element, nil when its chunk was given back.
+// At returns the element of an index, nil when its chunk was given back.
 func (a *Arena[T]) At(i uint32) *T {
 	c := a.chunks.Load()
 	if c == nil || int(i>>arenaBits) >= len(*c) {
@@ -41,7 +43,7 @@ func (a *Arena[T]) At(i uint32) *T {
 	return &chunk[i&(arenaChunk-1)]
 }
 
-// Alloc returns the index of an element, whose content is that of its last use.
+// Alloc returns the index of a free element. The element has the content of its last use.
 func (a *Arena[T]) Alloc() uint32 {
 	for len(a.room) > 0 {
 		c := a.room[len(a.room)-1]
@@ -133,7 +135,7 @@ func (a *Arena[T]) Each(f func(i uint32, e *T)) {
 // Len returns how many elements are in use.
 func (a *Arena[T]) Len() int { return a.live }
 
-// Space returns an upper bound of the indexes of elements.
+// Space returns a number that is greater than all indexes in use.
 func (a *Arena[T]) Space() uint32 { return uint32(len(a.states)) << arenaBits }
 
 // Clear frees all elements and their memory.

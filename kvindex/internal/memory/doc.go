@@ -1,10 +1,11 @@
-// Package memory holds what the index keeps, in few large pieces without pointers, so that the garbage collector has
-// nothing to look through and each byte can be counted:
+// Package memory is the storage of the index. It allocates a few large pieces, mostly without pointers: the garbage
+// collector has little to scan, and each byte can be counted.
 //
-//   - [Table] leads from a hash of 64 bits to a number.
-//   - [Arena] has elements of one size by number, and uses freed ones again.
-//   - [Slab] has runs of words of any length that readers may read while one writer writes.
-//   - [Log] has runs of pairs that are written one after another, and moves them when much of it is garbage.
+//   - [Table] maps a hash of 64 bits to a number.
+//   - [Arena] allocates elements of one type by index.
+//   - [Slab] allocates runs of words of any length.
+//   - [Log] appends pairs of words to runs, and moves runs when much of the log is garbage.
 //
-// It knows no holders, blocks or budgets: package kvindex counts the bytes and decides what goes.
+// Readers may read all four while one writer writes. The package knows no holders, blocks or budgets: package kvindex
+// adds up the bytes and decides what to evict.
 package memory

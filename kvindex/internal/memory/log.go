@@ -6,40 +6,42 @@ import (
 	"unsafe"
 )
 
-// Log keeps runs of pairs of words, each owned by one user, who alone refers to it. New runs are written one after
-// another into chunks of one size; a chunk of which much is garbage is emptied by moving what is left: so no memory is
-// lost between runs of different lengths. One writer at a time. Readers may read a run's first words at the same time,
-// as many as the writer has published; memory that they may be in is left to the garbage collector.
+// Log keeps runs of pairs of words. Each run has one owner, and only the owner's [Run] refers to it. New runs are
+// written one after another into chunks of one size. When much of a chunk is garbage, its live runs are moved and the
+// chunk is given back: runs of different lengths leave no gaps. One writer at a time. Readers may read the first words
+// of a run at the same time, as many as the writer has published. Memory that readers may still read is left to the
+// garbage collector.
 type Log struct {
-	// Words is the size of a chunk; 0: 2,048. It must be set while the log is empty.
+	// Words is the size of a chunk in words; 0 means 2,048. It must be set while the log is empty.
 	Words int
 
-	chunks  []*logChunk // nil: given back
-	holes   []uint32    // those
+	chunks  []*logChunk // by number; nil: given back
+	holes   []uint32    // numbers of chunks that were given back
 	open    uint32      // the chunk that is being filled
-	hand    uint32      // where Compact looks next
-	words   int         // of all chunks
-	garbage int         // of them
-	// patience is how much garbage there must be before it is looked for again.
+	hand    uint32      // the chunk at which Compact continues
+	words   int         // in all chunks
+	garbage int         // words that no run uses and that cannot be filled
+	// patience is the garbage below which Compact does nothing: its last search found no chunk to empty.
 	patience int
 }
 
 type logChunk struct {
 	words []uint64
-	next  int // the first that is not used
-	live  int
+	next  int // the first free word
+	live  int // words of runs in use
 }
 
-// logWords is the size of a chunk where Log.Words does not say otherwise: 16 KiB. Longer runs have chunks of their own.
+// logWords is the size of a chunk when Log.Words is 0: 16 KiB. A longer run has a chunk of its own.
 const logWords = 1 << 11
 
-// mostSpare bounds the room for more pairs that a run is given when it grows.
+// mostSpare bounds the spare room, in pairs, that a run gets when it grows.
 const mostSpare = 128
 
 // Run refers to a run. The zero value is an empty one.
 type Run struct {
-	// words: the owner in the upper half and the number of pairs for which there is room; the chunk; the pairs' first
-	// words; their second words.
+	// words points at a header of two words, then the first words of all pairs, then their second words. The header's
+	// first word has the owner in its upper half and the room in pairs in its lower half; its second is the chunk's
+	// number.
 	words atomic.Pointer[uint64]
 }
 
@@ -56,19 +58,19 @@ func (r *Run) all() []uint64 {
 // Words is the memory that a run had at one moment.
 type Words struct{ at *uint64 }
 
-// Words returns the run's memory, and whether it has some.
+// Words returns the memory that the run has now, and false when it has none.
 func (r *Run) Words() (Words, bool) {
 	p := r.words.Load()
 	return Words{p}, p != nil
 }
 
-// Firsts returns the first words of n pairs without a look at how many there are: n must be a number of pairs that was
-// published for this memory, or for what it replaced.
+// Firsts returns the first words of n pairs. It does not check n: the writer must have published so many pairs for this
+// memory, or for the memory that it replaced.
 func (w Words) Firsts(n uint32) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(w.at), runHeader*8)), n)
 }
 
-// Firsts returns the first words of all pairs for which there is room.
+// Firsts returns the first words of all pairs for which the run has room.
 func (r *Run) Firsts() []uint64 {
 	w := r.all()
 	if w == nil {
@@ -77,7 +79,7 @@ func (r *Run) Firsts() []uint64 {
 	return w[runHeader : runHeader+uint32(w[0])]
 }
 
-// Seconds returns the second words. They are the writer's alone.
+// Seconds returns the second words of the same pairs. Only the writer may read them.
 func (r *Run) Seconds() []uint64 {
 	w := r.all()
 	if w == nil {
@@ -86,12 +88,12 @@ func (r *Run) Seconds() []uint64 {
 	return w[runHeader+uint32(w[0]):]
 }
 
-// Append adds pairs to the first n of a run. seconds may be nil: all are 0.
+// Append writes pairs after the first n pairs of a run. When seconds is nil, the second words are 0.
 func (l *Log) Append(r *Run, owner uint32, n int, firsts, seconds []uint64) {
 	room := r.Firsts()
 	if n+len(firsts) <= len(room) {
 		for i, v := range firsts {
-			atomic.StoreUint64(&room[n+i], v) // a reader may have read what was there before
+			atomic.StoreUint64(&room[n+i], v) // readers may read the word, for a length from before a Cut
 		}
 		fill(r.Seconds()[n:n+len(firsts)], seconds)
 		return
@@ -113,7 +115,7 @@ func (l *Log) Cut(r *Run, owner uint32, n int) {
 	}
 }
 
-// move gives a run new memory for room pairs. It copies the run's first n pairs. It is published when all is in it.
+// move gives a run new memory for room pairs, with its first n pairs and some more. Readers see it when it is complete.
 func (l *Log) move(r *Run, owner uint32, n, room int, firsts, seconds []uint64) {
 	old := r.all()
 	w := l.alloc(owner, room)
@@ -144,7 +146,7 @@ func (l *Log) alloc(owner uint32, room int) []uint64 {
 		l.open = i
 		if len(l.chunks) > 1 && l.chunks[was] != nil {
 			c := l.chunks[was]
-			l.garbage += len(c.words) - c.next // nobody will fill it
+			l.garbage += len(c.words) - c.next // the rest stays empty
 			c.next, c.words = len(c.words), c.words[:c.next]
 			l.settle(was)
 		}
@@ -180,7 +182,7 @@ func (l *Log) release(w []uint64) {
 	l.settle(i)
 }
 
-// settle gives a chunk back in which nothing is left.
+// settle gives a chunk back if it has no run in use.
 func (l *Log) settle(i uint32) {
 	c := l.chunks[i]
 	if c.live > 0 || i == l.open && cap(c.words) == l.size() {
@@ -192,9 +194,10 @@ func (l *Log) settle(i uint32) {
 	l.holes = append(l.holes, i)
 }
 
-// Compact moves the runs of some chunks of which a third is garbage, once a sixth of all is, so that two words are
-// moved for each that is given back. hard: of any chunk of which an eighth is, because memory is short. owned returns
-// an owner's run, and how many pairs of it are used.
+// Compact empties at most four chunks: it moves their runs and gives them back. It begins when a sixth of the log is
+// garbage, and chooses chunks that are a third garbage: at most two words are moved for each that is given back. When
+// memory is short, hard makes it begin at any garbage and choose chunks that are an eighth garbage. owned returns an
+// owner's run and its number of pairs.
 func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 	if !hard && (l.garbage < l.patience || l.garbage*6 < l.words+8*l.size()) {
 		return
@@ -222,7 +225,7 @@ func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 	}
 }
 
-// Clear gives all memory back. The runs must not be used any more.
+// Clear gives all memory back. Runs from before must not be used after it.
 func (l *Log) Clear() { *l = Log{Words: l.Words} }
 
 func (l *Log) size() int { return cmp.Or(l.Words, logWords) }
@@ -232,12 +235,12 @@ func (l *Log) Bytes() int64 {
 	return int64(l.words)*8 + int64(cap(l.chunks))*8 + int64(len(l.chunks)-len(l.holes))*48 + int64(cap(l.holes))*4
 }
 
-// Growth returns an upper bound of the memory that n more pairs in at most so many runs take. One of the runs may be
-// there already.
+// Growth returns an upper bound of the memory that n more pairs take, in at most the given number of runs. One of the
+// runs may exist already.
 func (l *Log) Growth(n, runs int) int64 {
 	words := 5*n/2 + runs*(runHeader+4) + 2*mostSpare
 	if words > l.size()/2 {
-		words += words / 4 // what is left in chunks that are full
+		words += words / 4 // the rests of full chunks
 	}
 	chunks := (words + l.size() - 1) / l.size()
 	return int64(chunks+1)*int64(l.size()*8+48) + 16*int64(len(l.chunks)/4)

@@ -5,15 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// Slab hands out runs of words of any length, by 31-bit references, in chunks without pointers that never move. Readers
-// may read a run while it is given back or written again: they then find out by the version of what led them there.
+// Slab allocates runs of words of any length and names each by a reference of 31 bits. Runs lie in chunks without
+// pointers, which never move. Readers may read a run while the writer releases or rewrites it: they must then compare
+// the version of the element that led them to the run.
 type Slab struct {
 	chunks atomic.Pointer[[][]uint64]
-	free   [64]uint32 // by size class; a free run's first word is the next
-	next   uint32     // in the last chunk
+	free   [64]uint32 // the first free run of each size class; the first word of a free run names the next
+	next   uint32     // the first free word of the open chunk
 	open   int        // the chunk that is being filled
-	words  int        // of all chunks
-	used   int        // handed out
+	words  int        // in all chunks
+	used   int        // in runs in use
 }
 
 const (
@@ -21,7 +22,7 @@ const (
 	slabChunk = 1 << slabBits // words: 4 KiB, small enough for the smallest budget
 )
 
-// slabClass returns the class of runs of n words and how long its runs are: powers of two and what is in the middle.
+// slabClass returns the size class for n words and its run length: 2^k, or 3·2^k between two powers of two.
 func slabClass(n int) (class, size int) {
 	if n <= 2 {
 		return 0, 2
@@ -33,7 +34,7 @@ func slabClass(n int) (class, size int) {
 	return 2*e - 2, 1 << e
 }
 
-// At returns the run of a reference to its chunk's end, nil when there is none any more.
+// At returns the words from a run to the end of its chunk, nil when the chunk is gone.
 func (s *Slab) At(ref uint32) []uint64 {
 	c := s.chunks.Load()
 	if c == nil || int(ref>>slabBits) >= len(*c) {
@@ -43,10 +44,10 @@ func (s *Slab) At(ref uint32) []uint64 {
 	if at := int(ref & (slabChunk - 1)); at < len(chunk) {
 		return chunk[at:]
 	}
-	return nil // a reader came by a reference from before Clear
+	return nil // a reader has a reference from before Clear
 }
 
-// Alloc returns the reference of a run of at least n words, whose content is anything.
+// Alloc returns the reference of a run of at least n words. Their content is undefined.
 func (s *Slab) Alloc(n int) uint32 {
 	class, size := slabClass(n)
 	s.used += size
@@ -111,7 +112,7 @@ func (s *Slab) Bytes() int64 {
 	return n
 }
 
-// Growth returns an upper bound of what n more runs of so many words make the Slab allocate.
+// Growth returns an upper bound of the memory that n more runs of the given number of words take.
 func (s *Slab) Growth(n, words int) int64 {
 	_, size := slabClass(words)
 	left := 0
@@ -131,7 +132,7 @@ func (s *Slab) Growth(n, words int) int64 {
 	return bytes + 24*(int64(n*size)/slabChunk+2)
 }
 
-// SameClass reports whether runs of a and of c words take the same memory.
+// SameClass reports whether runs of a and of c words are in one size class.
 func SameClass(a, c int) bool {
 	x, _ := slabClass(a)
 	y, _ := slabClass(c)

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Table maps keys of 64 bits to values from 1 to 2^48-1. It keeps 34 bits of a key's hash and not the key: a caller
-// compares what [Table.Find] yields with what it looks for. An entry takes 11 bytes, and the room that is free.
+// Table maps keys of 64 bits to values from 1 to 2^48-1. It keeps 33 bits of a key's hash and not the key: the caller
+// checks whether a value that [Table.Find] returns is one of its key. An entry takes some 19 bytes with free room.
 //
 // An entry lies in the bucket that its hash chooses, or in the next one that has room, and stays there. A bucket is one
 // cache line. The table has 256 segments of buckets. A segment grows and shrinks alone, into new memory: growth costs a
@@ -25,7 +25,7 @@ type Table struct {
 	Tight bool
 
 	segments [tableSegments]tableSegment
-	buckets  int // of all segments
+	buckets  int // in all segments
 }
 
 type tableSegment struct {
@@ -35,10 +35,11 @@ type tableSegment struct {
 
 // bucket has room for six entries. Readers read state and then entries.
 type bucket struct {
-	// state has a byte for each entry: usedSlot and 7 bits of the hash, its mark; 0 where the entry is free. The upper
-	// 16 bits count the entries that lie in a later bucket because this one was full; the count stays at its maximum.
+	// state has a byte for each entry, its mark: usedSlot and 7 bits of the hash; 0 when the entry is free. The upper
+	// 16 bits count the entries that lie in a later bucket because this one was full. A count that has reached its
+	// maximum stays there: searches then read one bucket more than they must.
 	state   uint64
-	upper   uint64              // the upper 10 bits of each entry's tag
+	upper   uint64              // the upper 10 bits of each tag; only the writer reads them
 	entries [bucketSlots]uint64 // a value, and below it the lower 16 bits of the tag
 }
 
@@ -46,7 +47,7 @@ const (
 	tableSegments = 256
 	bucketSlots   = 6
 	bucketBytes   = int64(unsafe.Sizeof(bucket{}))
-	eachSlot      = 0x010101010101 // a mark for each entry of a bucket
+	eachSlot      = 0x010101010101 // times a byte: that byte for each entry
 	usedSlot      = 0x80
 	anySlot       = usedSlot * eachSlot
 	passed        = 1 << 48 // one entry in a later bucket
@@ -73,7 +74,7 @@ func split(h uint64) (tag, mark uint64) { return h << 8 >> (64 - tagBits), h&0x7
 // home returns the number of the bucket in which a search for a tag begins.
 func home(buckets []bucket, tag uint64) int { return int(tag * uint64(len(buckets)) >> tagBits) }
 
-// marked returns the highest bits of the bytes of a state that have a mark, and perhaps of others.
+// marked returns the highest bit of each byte of a state that equals a mark. It may return bits of other used entries.
 func marked(state, mark uint64) uint64 {
 	x := state ^ mark*eachSlot
 	return (x - eachSlot) &^ x & anySlot
@@ -94,8 +95,8 @@ func entry(tag, value uint64) uint64 { return value<<lowerBits | tag&(1<<lowerBi
 type Probe struct {
 	buckets *[]bucket
 	hash    uint64
-	gone    int    // buckets that were searched
-	slots   uint64 // of the present bucket, that were not
+	gone    int    // how many buckets were searched
+	slots   uint64 // the entries of the present bucket that were not searched, as marked returns them
 }
 
 // Find returns the value of the first entry that may be of a hash, 0 when there is none, and the search for the next.
@@ -166,7 +167,7 @@ func (t *Table) put(buckets []bucket, tag, mark, value uint64) {
 	t.store(&b.state, b.state|mark<<(8*k)) // readers find the entry from now on
 }
 
-// pass notes that one entry more lies, or -1: one less, in a later bucket because this one was full.
+// pass adds n, 1 or -1, to the number of entries in later buckets that would belong into this one.
 func (t *Table) pass(b *bucket, n int) {
 	if b.state>>48 != 1<<16-1 {
 		t.store(&b.state, b.state+uint64(n)*passed)
@@ -264,7 +265,7 @@ func (t *Table) rebuild(i, n int) *[]bucket {
 	return &buckets
 }
 
-// Fit gives segments with much unused room less memory.
+// Fit rebuilds the segments for which less memory is enough.
 func (t *Table) Fit() {
 	for i := range t.segments {
 		g := &t.segments[i]
@@ -286,8 +287,8 @@ func (t *Table) Clear() {
 // Bytes returns how much memory the table takes.
 func (t *Table) Bytes() int64 { return int64(t.buckets) * bucketBytes }
 
-// Growth returns an upper bound of the memory that n more entries take, with the old memory of one segment in addition
-// to its new. Hashes are even: no segment gets more than twice its share and some.
+// Growth returns an upper bound of the memory that n more entries take, the old and the new memory of one growing
+// segment included. It relies on even hashes: a segment gets at most twice its share and 8 entries.
 func (t *Table) Growth(n int) int64 {
 	share := n/(tableSegments/2) + 8
 	more, most, step := 0, 0, 0
