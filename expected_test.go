@@ -72,6 +72,42 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 	expected(37, 160)
 }
 
+// The memory is bounded for all times together, too.
+func TestShortPromptsExpectedForTwoTimesAreBounded(t *testing.T) {
+	const limit = 4096
+	w := newWorld(t, warmpath.Options{
+		Index:    kvindex.Config{MaxSpeculative: limit},
+		Policies: []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
+	}, vllm())
+	for i := range 4 * limit {
+		name := "long"
+		if i%3 == 0 {
+			name = "kv_aware"
+		}
+		d := w.route(warmpath.Request{Tokens: prompt(i, 16), Policy: name, Now: int64(i)})
+		d.Done(fleet.OutcomeServed, int64(i))
+		d.Recycle()
+		if s := w.router.IndexStats()[0]; s.SpeculativeBytes > 64*limit+1024 {
+			t.Fatalf("%d blocks are expected in %d bytes", s.Speculative, s.SpeculativeBytes)
+		}
+	}
+}
+
+// Prompts that have nothing in common take some 200 bytes each, however short.
+func TestTheMemoryOfExpectedPromptsIsBounded(t *testing.T) {
+	const limit = 4096
+	w := newWorld(t, warmpath.Options{Index: kvindex.Config{MaxSpeculative: limit}}, vllm(), vllm())
+	for i := range 3 * limit {
+		d := w.route(warmpath.Request{Tokens: prompt(i, 16), Now: int64(i)})
+		d.Done(fleet.OutcomeServed, int64(i))
+		d.Recycle()
+	}
+	s := w.router.IndexStats()[0]
+	if s.SpeculativeBytes > 64*limit+1024 || s.SpeculativeBytes < 32*limit || s.Speculative+s.SpeculativeDropped != 3*limit {
+		t.Errorf("%d blocks are expected in %d bytes, %d were dropped", s.Speculative, s.SpeculativeBytes, s.SpeculativeDropped)
+	}
+}
+
 // Few holders of a large fleet are looked at. The holder where a prompt is expected is one of them.
 func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 	w := large(t, 500, warmpath.Options{})

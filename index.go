@@ -20,10 +20,13 @@ type modelIndex struct {
 	hasher     *block.Hasher
 	index      *kvindex.Index
 	memo       *keyMemo
-	learned    atomic.Pointer[map[*policy.Policy]*promptStore] // changed under the router's mu, as are the two below
-	expected   atomic.Pointer[[]*promptStore]                  // for the policies that go by events; see Options.SpeculativeTTL
-	aheads     atomic.Pointer[aheads]                          // nil: no engine hashes with a look-ahead
-	checked    atomic.Uint64                                   // the last fleet generation at which the block size was checked
+	checked    atomic.Uint64 // the last fleet generation at which the block size was checked
+
+	// These are replaced under the router's mu. learned is for policies that do not go by events, and expected for the
+	// others: see promptStore. aheads is nil when no engine hashes with a look-ahead.
+	learned  atomic.Pointer[map[*policy.Policy]*promptStore]
+	expected atomic.Pointer[[]*promptStore]
+	aheads   atomic.Pointer[aheads]
 
 	mostExpected int // (holder, block) pairs in expected
 }

@@ -57,13 +57,16 @@ func newLearned(p *policy.Learned, size int) *promptStore {
 	return &promptStore{store: placement.New(c), ttl: p.TTL, longest: (p.MaxPrefixTokens + size - 1) / size}
 }
 
-// The limits of the prompts that are expected. They are displaced in portions of 1/20 of Config.MaxSpeculative, because
-// finding the oldest of many holders costs more than dropping it. speculativeBytes is the memory for each of them: a
-// block takes 8 bytes and a run of blocks some 200, so the number is reached first where prompts differ in four blocks
-// or more.
+// Limits of expected prompts.
 const (
+	// At the limit a twentieth of the blocks is dropped at once, because finding the oldest block of many holders costs
+	// more than dropping it.
 	speculativePrune = .95
+	// speculativeBytes is the memory for each block of kvindex.Config.MaxSpeculative. A block takes 8 bytes, and a run of
+	// blocks some 200. So prompts that differ in four blocks or more reach the number first, and shorter ones the memory.
 	speculativeBytes = 64
+	// leastSpeculative is the memory that any limit allows: a store forgets the end of a prompt of more than a quarter.
+	leastSpeculative = 64 << 10
 )
 
 // expected returns x's store of prompts that are expected for ttl. It takes a lock on first use only.
@@ -76,41 +79,47 @@ func (r *Router) expected(x *modelIndex, ttl time.Duration) *promptStore {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := slices.Clone(*x.expected.Load())
-	all = slices.DeleteFunc(all, func(s *promptStore) bool { return s.store.Stats().Units == 0 }) // of policies that are gone
 	for _, s := range all {
 		if s.ttl == ttl {
 			return s
 		}
 	}
-	most := int64(x.mostExpected)
 	s := &promptStore{ttl: ttl, store: placement.New(placement.Config{
-		Keys: placement.Blocks, TTL: ttl, Interval: ttl / 8, Units: most, PruneTo: speculativePrune,
-		Bytes: max(most*speculativeBytes, 1<<16),
+		Keys: placement.Blocks, TTL: ttl, Interval: ttl / 8, PruneTo: speculativePrune,
+		Units: int64(x.mostExpected), Bytes: x.expectedBytes(),
 	})}
+	// A store of a policy that is gone becomes empty when its TTL has ended.
+	all = slices.DeleteFunc(all, func(s *promptStore) bool { return s.store.Stats().Units == 0 })
 	all = append(all, s)
 	x.expected.Store(&all)
 	return s
 }
 
-// boundExpected keeps the prompts that are expected, in all stores together, within the limit. The store with the most
-// blocks loses its oldest.
+// boundExpected keeps the expected prompts of all stores together within the limits of one store. The largest store
+// loses its oldest prompts.
 func (x *modelIndex) boundExpected() {
 	all := *x.expected.Load()
 	if len(all) < 2 {
-		return // a store has the limit, too
+		return // the store keeps the limits itself
 	}
 	var largest *promptStore
-	total, most := int64(0), int64(-1)
+	total, most, units := 0.0, -1.0, int64(0) // shares of the limits
 	for _, s := range all {
-		n := s.store.Stats().Units
-		total += n
-		if n > most {
-			largest, most = s, n
+		stats := s.store.Stats()
+		share := max(float64(stats.Units)/float64(x.mostExpected), float64(stats.Bytes)/float64(x.expectedBytes()))
+		if total += share; share > most {
+			largest, most, units = s, share, stats.Units
 		}
 	}
-	if over := total - int64(x.mostExpected); over > 0 {
-		largest.store.Shrink(most - over - most/20)
+	if total > 1 {
+		left := speculativePrune - (total-1)/most
+		largest.store.Shrink(int64(max(left, 0) * float64(units)))
 	}
+}
+
+// expectedBytes returns the limit of the memory of expected prompts.
+func (x *modelIndex) expectedBytes() int64 {
+	return max(int64(x.mostExpected)*speculativeBytes, leastSpeculative)
 }
 
 // extent is how many leading blocks of a prompt a holder was sent.

@@ -3,7 +3,7 @@ package placement
 import "github.com/warmpath/warmpath/fleet"
 
 // Arrays of nodes and of links with at least leastArray entries are made smaller when less than one entry in sparse is
-// in use. Moving an entry takes some 0.1 µs, so an array of a million entries is moved in a few milliseconds, once
+// in use. Moving an entry takes some 0.1 µs. So an array of a million entries is moved in a few milliseconds, once
 // after it was 16 times as full.
 const leastArray, sparse = 4096, 16
 
