@@ -107,6 +107,75 @@ func waits(file *ast.File) (found []token.Pos) {
 	return found
 }
 
+// In a bare clone a test skips only what needs an installation. So a test skips through testenv.Missing, which names
+// the installation, or else under a condition that says why: testing.Short, testenv.Race, -update, or an error of the
+// machine.
+func TestTestsSkipForAReason(t *testing.T) {
+	eachFile(t, func(path string, text []byte) {
+		if !strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "bench/") {
+			return
+		}
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, path, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pos := range groundlessSkips(file) {
+			t.Errorf("%s: the test skips and does not say which installation it needs: use testenv.Missing", files.Position(pos))
+		}
+	})
+}
+
+var skipReason = map[string]bool{"Short": true, "Race": true, "update": true, "err": true}
+
+// groundlessSkips returns the calls of Skip, Skipf and SkipNow that are in no if with one of the reasons.
+func groundlessSkips(file *ast.File) (found []token.Pos) {
+	reasons := map[ast.Node]bool{} // blocks of an if with a reason
+	ast.Inspect(file, func(n ast.Node) bool {
+		if n, ok := n.(*ast.IfStmt); ok {
+			ast.Inspect(n.Cond, func(in ast.Node) bool {
+				if name, ok := in.(*ast.Ident); ok && skipReason[name.Name] {
+					reasons[n.Body] = true
+				}
+				return true
+			})
+		}
+		if reasons[n] {
+			return false
+		}
+		if call, ok := n.(*ast.CallExpr); ok {
+			if f, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, f.Sel.Name) {
+				if on, ok := f.X.(*ast.Ident); ok && slices.Contains([]string{"t", "b", "f"}, on.Name) {
+					found = append(found, n.Pos())
+				}
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func TestGroundlessSkipsAreFound(t *testing.T) {
+	const source = `package p
+func f() {
+	if testing.Short() || os.Getenv("A") == "" {
+		t.Skip("takes long")
+	}
+	if os.Getenv("A") == "" {
+		t.Skip("set A")
+	}
+	t.SkipNow()
+}
+`
+	file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := groundlessSkips(file); len(found) != 2 {
+		t.Errorf("%d skips without a reason, want 2", len(found))
+	}
+}
+
 // column is where lines of comments and of documents end.
 const column = 120
 
