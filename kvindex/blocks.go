@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// blocks knows who has which blocks of ours: strands and what belongs to them. It is changed under Index.mu; Match
-// reads heads, strands, segments and sets without a lock.
+// blocks knows which holders have which blocks. It is changed under Index.mu; Match reads heads, strands, segments and
+// sets without a lock.
 type blocks struct {
 	heads    memory.Table // the key of a strand's first block → the strand
 	names    memory.Table // the hash of a block → its spot
@@ -19,7 +19,7 @@ type blocks struct {
 	segments memory.Slab // the segments that do not fit in their strands: their number, then the segments
 	sets     sets
 
-	veil        uint64    // what hashes on strands are changed by, so that 0 is none
+	veil        uint64    // hashes on strands are XORed with it, so that 0 means no hash
 	holders     []*holder // by id
 	steps       uint64    // see Stats.Steps
 	extraBytes  int64     // of exceptions
@@ -30,7 +30,7 @@ type blocks struct {
 	words    []uint64  // scratch
 }
 
-// there reports whether there is a block at a spot, which may be another than there was.
+// there reports whether a spot has a block. It may be another block than before a change.
 func (b *blocks) there(at spot) bool {
 	s := b.strands.At(at.strand())
 	return s != nil && at.offset() < s.length
@@ -41,7 +41,7 @@ func (b *blocks) key(at spot) block.Key {
 	return block.Key(b.strands.At(at.strand()).run.Firsts()[at.offset()])
 }
 
-// hash returns the hash that names the block at a spot, and whether there is one.
+// hash returns the hash that names the block at a spot, and whether the block has a name.
 func (b *blocks) hash(at spot) (uint64, bool) {
 	w := b.strands.At(at.strand()).run.Seconds()[at.offset()]
 	return w ^ b.veil, w != 0
@@ -179,7 +179,7 @@ func (b *blocks) appendSegments(s *strand, dst []segment) []segment {
 	return dst
 }
 
-// write gives a strand other segments. Their sets are held and those of old, which it has now, dropped.
+// write replaces a strand's segments, which are old, by segs. It holds the sets of segs and drops the sets of old.
 func (b *blocks) write(s *strand, old, segs []segment) {
 	for _, g := range segs {
 		b.sets.hold(g.set)
@@ -218,7 +218,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 	}
 }
 
-// change is what happens to the claims on some blocks: a holder's, or with no holder those of all, which lose them.
+// change is a change of a holder's claims on some blocks. Without a holder, all holders lose the blocks.
 type change struct {
 	h         *holder
 	add, drop state // bits
@@ -226,7 +226,7 @@ type change struct {
 
 const allBits = 1<<64 - 1
 
-// apply returns what a change makes of a claim.
+// apply returns a claim after a change.
 func (b *blocks) apply(c *change, old claim) claim {
 	st := b.sets.state(old)
 	st.named = st.named&^c.drop.named | c.add.named
@@ -476,7 +476,8 @@ func (b *blocks) enter(at spot, hashes []uint64) {
 	}
 }
 
-// tip returns a strand to which what follows a block can be added: the block's own if it ends there, else a new one.
+// tip returns the strand to which blocks after a block are added: the block's own strand if it ends there, else a new
+// one.
 func (b *blocks) tip(h *holder, at spot) uint32 {
 	if at != 0 {
 		if s := b.strands.At(at.strand()); at.offset()+1 == s.length && s.length < fullStrand {
@@ -562,7 +563,7 @@ func (b *blocks) trim(i uint32) {
 	}
 }
 
-// compact gives memory of keys and hashes back of which much is garbage; hard: as much as it can.
+// compact frees garbage among keys and hashes when there is much of it; hard: as much as it can.
 func (b *blocks) compact(hard bool) {
 	b.log.Compact(hard, func(i uint32) (*memory.Run, int) {
 		b.steps++
@@ -590,7 +591,7 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 		b.holders[h-1].begun--
 	}
 	if p, used := b.strands.At(parent), atomic.LoadUint32(&s.used); parent != 0 && int32(used-atomic.LoadUint32(&p.used)) > 0 {
-		p.use(used) // what is before a block was used with it
+		p.use(used) // blocks are used with their descendants
 	}
 	b.strands.Release(i)
 	return parent
@@ -601,7 +602,7 @@ func (b *blocks) bytes() int64 {
 		int64(cap(b.old)+cap(b.new)+cap(b.words)+cap(b.holders))*8
 }
 
-// growth returns an upper bound of what a change of n blocks makes it allocate.
+// growth returns an upper bound of the memory that a change of n blocks allocates.
 func (b *blocks) growth(n int) int64 {
 	return b.heads.Growth(n) + b.names.Growth(n) + b.strands.Growth(n) + b.segments.Growth(2, max(cap(b.old), 16)+4) + b.sets.growth(n)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// cover names what a holder's points cover of a block on one tier in one group.
+// cover is a block on one tier in one group, as the key of the parts of it that a holder's points cover.
 type cover struct {
 	at  spot
 	bit uint64

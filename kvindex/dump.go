@@ -10,10 +10,10 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Held is a run of blocks of one chain that a holder has: what [Index.Dump] gives and [Index.Load] takes, to warm
+// Held is a run of blocks of one chain that a holder has. [Index.Dump] yields runs and [Index.Load] takes them, to fill
 // another router's index.
 type Held struct {
-	Tier      block.Tier // block.NumTiers: the holder has them no more, but its events may still name them as parents
+	Tier      block.Tier // block.NumTiers: the holder lost them, but its events may still name them as parents
 	Group     int
 	Attention block.Attention
 	Window    int // tokens
@@ -26,18 +26,17 @@ type Held struct {
 }
 
 var (
-	// ErrChanged says that a holder changed while it was dumped. Hold its events back and begin anew.
-	ErrChanged = errors.New("the holder changed while it was dumped: hold its events back and begin anew")
-	// ErrExceptions says that some of a holder's engine hashes do not name single blocks of the index's size, or name
-	// other blocks than for other holders. Its own events have to announce its blocks.
+	// ErrChanged means that a holder changed while it was dumped. Hold its events back and begin again.
+	ErrChanged = errors.New("the holder changed while it was dumped: hold its events back and begin again")
+	// ErrExceptions means that some of a holder's engine hashes do not name single blocks of the index's size, or name
+	// other blocks for other holders. Only the holder's events can announce its blocks.
 	ErrExceptions = errors.New("some of the holder's engine hashes do not name one block each as those of others do: learn it from its events")
 )
 
-// Dump gives all blocks of one holder to emit, parents before children, a block that it has more than once as often;
-// what is believed of it and what waits is left out. It is of one moment, or else ErrChanged is returned and what was
-// given is worth nothing. Readers go on meanwhile, and other holders' writers between looks at some strands. It costs a
-// look at all strands, and memory in proportion to the holder's. emit must not keep the run, and its error ends the
-// dump.
+// Dump calls emit with all blocks of one holder, parents before children, and with each copy of a block. Blocks that
+// wait are left out. The dump is of one moment; else Dump returns ErrChanged, and the runs so far are worthless.
+// Readers go on meanwhile, and writers of other holders take turns with it. It looks at all strands, and takes memory
+// in proportion to the holder's blocks. emit must not keep the run. If it returns an error, Dump ends with that error.
 func (x *Index) Dump(id fleet.Holder, emit func(*Held) error) error {
 	x.lock()
 	h := x.holder(id)
@@ -83,7 +82,7 @@ func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 }
 
 // appendHeld appends n blocks of one state that follow each other, from a spot on: once for each tier and group, and
-// for copies.
+// once for each copy.
 func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) []Held {
 	b := &x.blocks
 	held := Held{Depth: int(b.end(at)) - 1, Tier: block.NumTiers}
@@ -117,8 +116,9 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 	return list
 }
 
-// Load adds a run of blocks that another index dumped of a holder, in the order in which they came. The holder's events
-// go on from there. If an engine's reports look the same as copies, they count as reports from then on.
+// Load adds a run of a holder's blocks that another index dumped. Runs must be loaded in the order of the dump. The
+// holder's next events continue from there. If an engine's reports look the same as copies, they count as reports from
+// then on.
 func (x *Index) Load(id fleet.Holder, r *Held) error {
 	if r.Depth < 0 || len(r.Keys) > MaxChain/int(x.size) || r.Depth > MaxChain/int(x.size)-len(r.Keys) || len(r.Hashes) != len(r.Keys) || r.Tier > block.NumTiers {
 		return fmt.Errorf("load %d blocks of holder %d at depth %d: not a run that Dump gives", len(r.Keys), id, r.Depth)

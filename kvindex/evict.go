@@ -138,7 +138,7 @@ func (x *Index) evictPartial(fair bool) (did bool) {
 	return did
 }
 
-// dropPoint drops all records of a point, so that it goes when its children have gone.
+// dropPoint drops all records of a point. It is freed with its last child.
 func (x *Index) dropPoint(h *holder, p *point) {
 	for _, r := range p.records {
 		h.broken |= 1 << r.tier
@@ -212,7 +212,7 @@ func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
 	}
 }
 
-// wipe drops what waits, when evictions took all blocks and points and freed too little.
+// wipe drops the points that wait, when evictions took all blocks and all other points and freed too little.
 func (x *Index) wipe() {
 	for _, h := range x.blocks.holders {
 		for h != nil && h.queue.first != nil {

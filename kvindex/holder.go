@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// holder is what writers know of one holder.
+// holder is the state of one holder, for writers.
 type holder struct {
 	id      fleet.Holder
 	groups  []group
@@ -19,7 +19,7 @@ type holder struct {
 	unknown int64 // removals of blocks that were not known
 	view    *view
 
-	blocks  [block.NumTiers]int64 // of ours, by tier, in any group
+	blocks  [block.NumTiers]int64 // of the index, by tier, in any group
 	evicted [block.NumTiers]int64 // the same, of blocks that were evicted to stay within the budget
 	named   int64                 // blocks that it knows by their hashes, or keeps as parents
 	claims  int64                 // blocks that it has, knows or pins
@@ -56,9 +56,9 @@ type group struct {
 	unit   int // the greatest block size announced, tokens
 }
 
-// view is what readers know of a holder: an immutable digest of its groups.
+// view is a holder for readers: an immutable digest of its groups.
 type view struct {
-	full    uint64  // lowest bit of each full-attention group's nibble of what is held
+	full    uint64  // the lowest of the four bits of each full-attention group
 	simple  bool    // one group, full attention, or none yet: the run of blocks is the match
 	anyTier bool    // blocks count on their best tiers, in any order
 	groups  []limit // all groups in the order of their nibbles; empty when simple
@@ -68,9 +68,9 @@ type view struct {
 // fullView is the view of all holders with one group, which has full attention.
 var fullView = &view{full: 1, simple: true}
 
-// limit is what one group demands of a usable length.
+// limit is the condition of one group for a usable length.
 type limit struct {
-	window uint32 // blocks of ours before the length that must be there
+	window uint32 // blocks of the index before the length that must be there
 	unit   uint64 // tokens that divide a usable length
 }
 
@@ -127,7 +127,7 @@ func (h *holder) find(id int) int {
 	return -1
 }
 
-// join returns the group of an announcement and notes what the announcement says of it: -1 when there are too many.
+// join returns the group of an announcement, and updates it from the announcement; -1 when there are too many.
 // Engines do not change a group's kind, but some of their events leave it out: any other kind wins over full.
 func (x *Index) join(h *holder, s *Stored) int {
 	g, changed := h.find(s.Group), false
@@ -162,7 +162,7 @@ func (x *Index) join(h *holder, s *Stored) int {
 	return g
 }
 
-// recount gives a group another kind where the kind decides what a record covers.
+// recount computes anew what the records of a group cover, for another kind of the group.
 func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 	old := h.groups[g].kind
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
@@ -180,7 +180,7 @@ func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 	h.groups[g].kind = old
 }
 
-// publish shows readers what is known of a holder's groups.
+// publish shows readers a new view of a holder.
 func (x *Index) publish(h *holder) {
 	h.view = x.digest(h)
 	x.setView(h.id, h.view)
@@ -214,7 +214,7 @@ func (x *Index) digest(h *holder) *view {
 	return v
 }
 
-// view returns what readers know of a holder, nil when it is not known.
+// view returns the view of a holder, nil when it is not known.
 func (x *Index) view(id fleet.Holder) *view {
 	views := x.views.Load()
 	if views == nil || int(id) >= len(*views) {

@@ -10,9 +10,9 @@ import (
 
 // Config sizes an [Index]. A field at zero means its default.
 type Config struct {
-	// Bytes is a hard limit of what the index allocates, in bytes: everything it keeps is counted, tables that are
-	// being grown twice. At the limit workers above their fair share lose their least recently used prefixes first,
-	// deepest blocks before their parents. Default 1 GiB, which is some 20 M blocks on one holder each; at least 1 MiB.
+	// Bytes is a hard limit of the memory that the index allocates. A table that is being grown counts twice. At the
+	// limit workers above their fair share lose their least recently used prefixes first, deepest blocks before their
+	// parents. Default 1 GiB, which is some 20 M blocks on one holder each; at least 1 MiB.
 	Bytes int64 `yaml:"bytes"`
 	// MaxWaiting is how many announced blocks may wait for a parent or a hash that is not known yet, over all
 	// holders; the oldest are dropped. Default 65,536: an offload event comes before its parent by some dozen blocks,
@@ -21,13 +21,13 @@ type Config struct {
 	// WaitingBytes bounds the same in bytes. 0, the default, is 1/16 of Bytes, at most 64 MiB. A value above 1/4 of
 	// Bytes counts as 1/4.
 	WaitingBytes int64 `yaml:"waiting_bytes"`
-	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent. The index does
-	// not use it: package warmpath keeps its expected prompts within it. Default 1 M: two minutes of requests to holders
-	// without events, at 100 requests of 80 new blocks a second.
+	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent. The index
+	// does not use it: package warmpath keeps its expected prompts within it. Default 1 M: two minutes of requests to
+	// holders without events, at 100 requests of 80 new blocks a second.
 	MaxSpeculative int `yaml:"max_speculative"`
 	// Seed is a secret that decides where in the index's tables keys and engine hashes lie. Workers choose their
-	// hashes and clients their tokens: whoever knows it can choose them so that they collide, which makes tables
-	// slow, or so that they are taken for another worker's. Two indexes of one seed behave alike. Default 0, for
+	// hashes and clients their tokens: with the seed, an attacker can choose them so that they collide, which makes
+	// tables slow, or so that they are taken for another worker's. Two indexes of one seed behave alike. Default 0, for
 	// tests and simulations; a router draws one at start.
 	Seed uint64 `yaml:"-"`
 	// Worker returns the worker of a holder, asked once when the holder is first heard of. The holders of one worker
@@ -77,7 +77,7 @@ type Origin uint8
 const (
 	OriginUnknown Origin = iota // decided as the package comment says
 	OriginNew                   // a new copy, also when the block is there already
-	OriginReused                // a report of what is there: adds what is missing and no copy
+	OriginReused                // a report of blocks that are there: it adds missing blocks and no copies
 )
 
 // Stored is one announcement of blocks by an engine: a run of blocks of one chain.
@@ -91,7 +91,7 @@ type Stored struct {
 	Parent    uint64      // engine hash of the block before the first
 	HasParent bool        // false: the run begins at the chain's first token
 
-	Hashes []uint64      // engine hashes in order; kept by nobody
+	Hashes []uint64      // engine hashes in order
 	Tokens []block.Token // of the whole run; empty in placeholders
 	// BlockSize is the engine's block size in tokens; 0: unknown. When len(Tokens) is not len(Hashes)·BlockSize, the
 	// hashes do not align with the tokens, and blocks are known by their hashes alone.
@@ -112,7 +112,7 @@ type Stored struct {
 	AnyTierOrder bool
 }
 
-// Match is what one holder has of a request.
+// Match says how much of a request one holder has.
 type Match struct {
 	Holder fleet.Holder
 	// Blocks is the number of leading blocks that all cache groups of the holder let the engine use, over all tiers.
@@ -120,7 +120,7 @@ type Match struct {
 	// Tier splits Blocks by the tier from which each block would be read. Blocks on one tier follow blocks on a faster
 	// one, unless Stored.AnyTierOrder is set.
 	Tier [block.NumTiers]uint32
-	// Full is what the full-attention groups alone would claim; 0 for holders that have none.
+	// Full is the match of the full-attention groups alone; 0 for holders that have none.
 	Full uint32
 }
 
@@ -150,9 +150,9 @@ type Index struct {
 	workers      map[workerKey]*worker
 	counts       Stats         // the counters of Stats
 	hand         uint32        // where evictSome continues
-	clock        atomic.Uint32 // operations so far: what recency is measured in
+	clock        atomic.Uint32 // operations so far: the unit of recency
 	matchers     sync.Pool     // of *matcher
-	slack        need          // what surely fits, so that room is not measured for each announcement
+	slack        need          // it surely fits, so that room is not measured for each announcement
 }
 
 type scratch struct {

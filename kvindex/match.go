@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// trail is what a reader saw on the way of a request.
+// trail is the path of a request through the strands, and the sets of holders on it.
 type trail struct {
 	path  []visit
 	runs  []run
@@ -35,7 +35,8 @@ type matcher struct {
 	own     []stretch
 }
 
-// stretch is a number of blocks of which one holder has the same: a bit for each tier and group, as in state.
+// stretch is a number of blocks that one holder has on the same tiers and in the same groups: a bit for each, as in
+// state.
 type stretch struct {
 	held   uint64
 	blocks uint32
@@ -58,8 +59,8 @@ func newMatcher() *matcher {
 // failures in a row are next to impossible.
 const patience = 16
 
-// Match appends to dst what each holder has of a request with the given keys, one Match for every holder that has
-// something, ascending by holder. It allocates nothing when dst has room.
+// Match appends to dst one Match for each holder that has blocks of a request with the given keys, ascending by holder.
+// It allocates nothing when dst has room.
 func (x *Index) Match(keys []block.Key, dst []Match) []Match {
 	if len(keys) == 0 {
 		return dst
@@ -78,7 +79,7 @@ func (x *Index) Match(keys []block.Key, dst []Match) []Match {
 	return x.matchSlowly(keys, dst[:first])
 }
 
-// matchSlowly is Match where groups or tiers must be weighed, or where a writer changed what the reader read.
+// matchSlowly is Match where groups or tiers must be weighed, or where the check of a version failed.
 func (x *Index) matchSlowly(keys []block.Key, dst []Match) []Match {
 	m := x.matchers.Get().(*matcher)
 	defer x.matchers.Put(m)
@@ -199,8 +200,8 @@ func (x *Index) steady(t trail, viewing uint64) bool {
 }
 
 // sum is the usual case: all blocks are on the accelerator, of holders with one group of full attention. It makes the
-// Matches of the holders of the first run, and adds the runs that they have without a gap. It reports false when that
-// is not all there is to know.
+// Matches of the holders of the first run, and adds the runs that they have without a gap. It reports false in other
+// cases.
 func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 	first, done, views := len(dst), uint32(0), x.views.Load()
 	if len(t.runs) > 0 && views == nil || x.sparse.Load() > 0 {
@@ -288,7 +289,7 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 				return dst, false
 			}
 			if m.own = append(m.own, stretch{held, r.blocks}); anywhere(held)&v.full != v.full {
-				break // no group of full attention goes on from here
+				break // the groups of full attention end here
 			}
 		}
 		r := Match{Holder: one.holder()}
@@ -310,8 +311,8 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 }
 
 // usable returns the longest length that all groups of a holder allow, tier after tier: from where one tier ends, the
-// next must have what is missing; or from all tiers at once, if the holder's engine loads so. tiers become the parts of
-// the length that are read from each tier. size is the tokens of a block.
+// next must have the missing blocks; or from all tiers at once, if the holder's engine loads so. tiers become the parts
+// of the length that are read from each tier. size is the tokens of a block.
 func (v *view) usable(own []stretch, size uint32, tiers *[block.NumTiers]uint32) (length uint32) {
 	for tier := range block.NumTiers {
 		best, end := length, uint32(0)

@@ -6,21 +6,20 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// point is the end of an engine block that a holder's claims cannot express: its size differs from ours, it does not
-// begin where one of our blocks does, its hash names another block for other holders, or it waits for its parent. A
-// point lives while it has a record or a child, so that the key of a removed parent is known as long as children need
-// it.
+// point is the end of an engine block that a claim cannot express: its size differs from the index's, it does not begin
+// where one of the index's blocks does, its hash names another block for other holders, or it waits for its parent. A
+// point is kept while it has a record or a child: children need the key of a removed parent.
 type point struct {
 	hash   uint64
 	parent *point    // the point before it; nil: it follows a block that is known by its hash, or the root, or waits
 	under  spot      // that block; 0: none
-	at     spot      // the last block of ours that ends at or before end; 0: none
+	at     spot      // the last block of the index that ends at or before end; 0: none
 	root   block.Key // of its chain, where at is 0
 	start  uint32    // tokens from the chain's first to its own first
 	end    uint32    // the same to its end; 0: it waits
 	kids   uint32    // points whose parent it is
 
-	lone    bool // its hash means something else by now
+	lone    bool // its hash names another place now
 	twin    bool // the holder knows the block that ends there by the same hash, see pair
 	gone    bool // it was freed
 	records []record
@@ -45,7 +44,7 @@ func (p *point) tail() []block.Token {
 	return p.rest.tail
 }
 
-// record is what a holder announced of a point on one tier in one group.
+// record is an announcement of a point on one tier in one group.
 type record struct {
 	tier  block.Tier
 	group uint8
@@ -66,9 +65,9 @@ type link struct{ prev, next *point }
 
 const (
 	ofHolder = iota    // all of a holder
-	ofQueue            // those of them that wait, oldest first
+	ofQueue            // all that wait, oldest first
 	ofParent           // points that wait for one parent
-	ofPin    = ofQueue // those of one block: they do not wait
+	ofPin    = ofQueue // points of one pin: they do not wait
 )
 
 func (p *point) link(kind int) *link {
@@ -113,10 +112,10 @@ const (
 	featureBytes = 32
 )
 
-// bytes returns what the rest takes, without through.
+// bytes returns the memory of the rest, without through.
 func (r *rest) bytes() int64 { return restBytes + 4*int64(len(r.tail)) + featuresBytes(r.features) }
 
-// featuresBytes returns what features take.
+// featuresBytes returns the memory of features.
 func featuresBytes(features []block.Feature) (n int64) {
 	for i := range features {
 		n += featureBytes + int64(len(features[i].ID))
@@ -138,7 +137,7 @@ func (x *Index) refer(h *holder, hash uint64) (p *point, at spot) {
 	return nil, 0
 }
 
-// line is where a chain goes on.
+// line is a position in a chain, at which it continues.
 type line struct {
 	at    spot      // the last complete block; 0: none
 	root  block.Key // of the chain, where at is 0
@@ -165,7 +164,7 @@ func (x *Index) key(l *line) block.Key {
 	return l.root
 }
 
-// step is what a run of tokens adds to a line: blocks of ours, and tokens that are left.
+// step is the part of a chain that a run of tokens adds to a line: blocks of the index, and tokens that are left.
 type step struct {
 	keys     []block.Key
 	tail     []block.Token
@@ -194,7 +193,7 @@ func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) st
 	return s
 }
 
-// agrees reports whether what a hash means to a holder is where a step from a line leads.
+// agrees reports whether a hash names the place to which a step from a line leads.
 func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
 	var tail []block.Token
 	root, end := block.Key(0), uint32(0)
@@ -286,7 +285,7 @@ func (x *Index) extend(h *holder, at spot, keys []block.Key) spot {
 	return at
 }
 
-// pinOf returns what pins a block for a holder's points, and makes it if there is nothing.
+// pinOf returns the pin of a block for a holder's points, and makes it if there is none.
 func (x *Index) pinOf(h *holder, at spot) *pin {
 	p := h.pins[at]
 	if p == nil {
@@ -321,7 +320,7 @@ func (p *point) find(tier block.Tier, group uint8) int {
 	return slices.IndexFunc(p.records, func(r record) bool { return r.tier == tier && r.group == group })
 }
 
-// note adds a record to a point, or a copy to the record there is.
+// note adds a record to a point, or a copy to the record that it has.
 func (x *Index) note(h *holder, p *point, r record, copies bool) {
 	i := p.find(r.tier, r.group)
 	if i < 0 {
@@ -356,7 +355,7 @@ func (r *record) shrink(size uint32) {
 	}
 }
 
-// dropRecords removes the records of a point that which chooses, whatever their count, and the point with the last if
+// dropRecords removes the records of a point that which chooses, with all copies, and the point with the last record if
 // nothing needs it.
 func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 	for i := 0; i < len(p.records); {

@@ -249,7 +249,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	}
 }
 
-// dropPoints forgets all points of a holder, and not what they cover and pin.
+// dropPoints forgets all points of a holder. The claims on blocks that they cover and pin stay.
 func (x *Index) dropPoints(h *holder) {
 	x.pointed -= h.pointed
 	x.waiting -= int(h.waiting)

@@ -1,6 +1,6 @@
 package kvindex
 
-// need is an upper bound of what an operation stores.
+// need is an upper bound of the elements that an operation stores.
 type need struct {
 	hashes int // engine blocks
 	tokens int
@@ -8,7 +8,7 @@ type need struct {
 	bytes  int64 // of multimodal items
 }
 
-// bytes returns what the index has allocated.
+// bytes returns the memory that the index has allocated.
 func (x *Index) bytes() int64 {
 	return x.blocks.bytes() + x.blocks.extraBytes + int64(cap(x.blocks.holders))*8 + int64(x.known)*holderBytes
 }
@@ -37,10 +37,10 @@ func (x *Index) alone(n need) int64 {
 	return int64(cap(x.blocks.holders))*16 + int64(x.known)*holderBytes + vacant.growth(n, int(x.size))
 }
 
-// slackStretches is for how many of the longest stretches room is measured at a time, where there is much room.
+// slackStretches is the number of the longest stretches for which room is measured at a time, where there is much.
 const slackStretches = 8
 
-// stretches returns the need of so many of the longest stretches, for engine blocks of n's size.
+// stretches returns the need of many of the longest stretches, for engine blocks of n's size.
 func (x *Index) stretches(many int, n need) need {
 	hashes := many * x.stretch(n.size)
 	return need{hashes: hashes, tokens: hashes * max(n.size, 2*int(x.size)), size: n.size, bytes: 32 * int64(hashes)}

@@ -10,7 +10,7 @@ func derive(seed, number uint64) uint64 {
 	return block.Mix64(seed + number*block.Golden)
 }
 
-// plant gives the tables what they need of a seed. They must be empty.
+// plant seeds the tables, which must be empty.
 func (x *Index) plant(seed uint64) {
 	b := &x.blocks
 	b.heads.Seed, b.names.Seed, b.sets.byHash.Seed = derive(seed, 1), derive(seed, 2), derive(seed, 3)

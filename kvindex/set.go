@@ -32,7 +32,7 @@ const setSimple = 1 << 63 // all members have their blocks on the accelerator, i
 
 func (w setHead) members() int { return int(w &^ setSimple >> 32) }
 
-// state says what a holder has of a block: a bit for each tier and group, and flags above them.
+// state says on which tiers and in which groups a holder has a block, a bit for each, and has flags above them.
 type state struct {
 	named   uint64 // announced under the block's hash
 	covered uint64 // covered by engine blocks that are points
@@ -53,7 +53,7 @@ const (
 // held returns the tiers and groups on which the holder has the block.
 func (s state) held() uint64 { return (s.named | s.covered) & possession }
 
-// claim is what a holder has of a block: the number of a state. 0 is nothing.
+// claim is the number of a state; 0: the holder has nothing of the block.
 type claim uint32
 
 const claimBits = 24

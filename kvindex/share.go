@@ -9,7 +9,7 @@ type worker struct {
 	weight  float64 // of its holders, when shares were compared last
 }
 
-// workerKey tells workers apart. A holder without a worker is one by itself.
+// workerKey identifies a worker. A holder without a worker is a worker by itself.
 type workerKey struct {
 	id     fleet.WorkerID
 	holder fleet.Holder

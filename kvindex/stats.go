@@ -27,11 +27,11 @@ type Stats struct {
 	Holders []HolderStats // ascending
 }
 
-// HolderStats describes what the index knows of one holder.
+// HolderStats describes one holder in the index.
 type HolderStats struct {
 	Holder  fleet.Holder
-	Blocks  [block.NumTiers]int64 // of ours, by tier
-	Evicted [block.NumTiers]int64 // of ours that the budget had no room for, by tier, since it was last forgotten
+	Blocks  [block.NumTiers]int64 // of the index, by tier
+	Evicted [block.NumTiers]int64 // of the index, evicted to keep within the budget, by tier, since the holder was last forgotten
 	Hashes  int64
 	Waiting int64
 	Groups  []GroupStats

@@ -227,7 +227,7 @@ func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key,
 			done += ok
 		}
 		if ok < n {
-			b.trim(end) // what was added for the rest
+			b.trim(end) // the blocks that were added for the rest
 			break
 		}
 	}
@@ -305,7 +305,7 @@ func (x *Index) addCopies(h *holder, c copyOf, n uint32) {
 	h.copies[c] += n
 }
 
-// applyOne applies the announcement of one block, whatever it is. It returns the line after the block and whether its
+// applyOne applies the announcement of one block of any kind. It returns the line after the block and whether its
 // place is known. ok is false when it is impossible.
 func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uint64, hasParent bool) (after line, known, ok bool) {
 	h, hash := a.holder, a.Hashes[i]
@@ -343,7 +343,7 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 		if p == nil {
 			p = x.add(h, hash)
 		} else if k := p.find(r.tier, r.group); k >= 0 {
-			p.records[k].shrink(r.size) // what it covers must be right before it is resolved
+			p.records[k].shrink(r.size) // resolve computes the cover from it
 		}
 		p, at = x.arrive(h, p, &l, &s)
 	}
@@ -352,12 +352,12 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 	return after, known, true
 }
 
-// announce notes a record of what a hash means.
+// announce adds a record to the point or to the claim that a hash means.
 func (x *Index) announce(h *holder, hash uint64, p *point, at spot, r record, copies bool) {
 	if at != 0 && (p == nil || p.find(r.tier, r.group) < 0) {
 		bit := placeBit(r.tier, r.group)
 		has := x.blocks.stateAt(at, h.id).named&bit != 0
-		if r.size == 0 || r.size == x.size || r.size > x.size && has { // then what is there covers less, which is sure
+		if r.size == 0 || r.size == x.size || r.size > x.size && has { // a smaller one is there, and only that is sure
 			x.noteNamed(h, at, bit, copies)
 			return
 		}

@@ -15,7 +15,7 @@ import (
 type strand struct {
 	version uint32 // odd while it changes
 	parent  uint32 // the strand on which it hangs; 0: none
-	at      uint32 // offset of the block on the parent after which it hangs; above 16 bits who began it, see begin
+	at      uint32 // offset of the block on the parent after which it hangs; above 16 bits the holder that began it, see begin
 	length  uint32 // blocks; 0: it is free, or new
 	segs    [inlineSegments]uint64
 	run     memory.Run // keys and hashes of its blocks; a hash is written as veiled
@@ -37,8 +37,7 @@ const (
 	mostBegan    = 1<<(32-beganShift) - 1
 )
 
-// turn begins a change of a strand, and ends it. Readers see what is stored between after the first turn and before the
-// second.
+// turn begins and ends a change of a strand: the version is odd in between.
 func (s *strand) turn() { atomic.StoreUint32(&s.version, s.version+1) }
 
 // hung returns the offset of the block after which a strand hangs.
@@ -52,7 +51,7 @@ func spotOf(strand, offset uint32) spot { return spot(strand)<<16 | spot(offset)
 func (s spot) strand() uint32 { return uint32(s >> 16) }
 func (s spot) offset() uint32 { return uint32(s & 0xffff) }
 
-// entry is what a table keeps of a spot: see memory.Table.
+// entry returns the value of a spot in a table, see memory.Table.
 func (s spot) entry() uint64 { return uint64(s) + 1 }
 
 // segment of a strand: its blocks up to an end (exclusive), and the set of the holders that have these blocks.
@@ -65,8 +64,8 @@ func (g segment) word() uint64 { return uint64(g.end)<<32 | uint64(g.set) }
 
 func segmentOf(w uint64) segment { return segment{uint32(w >> 32), setID(w)} }
 
-// agree returns how many keys, from the first on, are those of a strand's blocks. A key determines what is before it:
-// where one is the same, so are all before.
+// agree returns how many keys, from the first on, are the keys of a strand's blocks. A key determines all blocks before
+// it: where one is equal, so are all before.
 func agree(blocks []uint64, keys []block.Key) int {
 	n := min(len(blocks), len(keys))
 	if n == 0 || atomic.LoadUint64(&blocks[n-1]) == uint64(keys[n-1]) {

@@ -20,7 +20,7 @@ func (w *waiting) bytes() int64 {
 }
 
 // wait lets a point without a place wait: for its parent when that is known, else for an announcement that knows the
-// place of its hash. A point that waits already learns what it did not know.
+// place of its hash. A point that waits already gets the facts that it lacked.
 func (x *Index) wait(h *holder, p *point, w *waiting) {
 	if p.wait == nil {
 		p.wait = &waiting{}
@@ -107,7 +107,7 @@ func (x *Index) stopWaiting(h *holder, p *point) {
 	}
 }
 
-// rouse wakes what waits for hashes that a holder has come to know.
+// rouse wakes the points that wait for hashes which a holder knows now.
 func (x *Index) rouse(h *holder, hashes []uint64) {
 	if len(h.waiters) == 0 {
 		return
@@ -202,7 +202,7 @@ func absolute(features []block.Feature, start int) []block.Feature {
 }
 
 // boundWaiting drops waiting points while there are too many, in number or in bytes: the oldest points of the holder
-// with most of what is too much.
+// with the most of what is over the limit.
 func (x *Index) boundWaiting() {
 	x.boundWaitingBy(func() bool { return x.waiting > x.config.MaxWaiting }, func(h *holder) int64 { return h.waiting })
 	x.boundWaitingBy(func() bool { return x.waitingBytes > x.config.WaitingBytes }, func(h *holder) int64 { return h.waitingBytes })
