@@ -123,8 +123,8 @@ func TestWhatCannotBeDumpedSaysSo(t *testing.T) {
 	if err := x.Dump(0, none); !errors.Is(err, kvindex.ErrExceptions) {
 		t.Errorf("blocks of other sizes: %v", err)
 	}
-	told(x, 1, seq(0, 64), []uint64{1, 2, 3, 4})
-	told(y, 2, seq(0, 64), []uint64{5, 6, 7, 8})
+	announceAs(x, 1, seq(0, 64), []uint64{1, 2, 3, 4})
+	announceAs(y, 2, seq(0, 64), []uint64{5, 6, 7, 8})
 	if err := x.Dump(1, func(r *kvindex.Held) error { return y.Load(1, r) }); !errors.Is(err, kvindex.ErrExceptions) {
 		t.Errorf("hashes that another holder gives otherwise: %v", err)
 	}

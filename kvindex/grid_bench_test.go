@@ -30,10 +30,10 @@ func gridBlocks(b *testing.B) int {
 
 const gridPrompt = 6250 // blocks: 100,000 tokens
 
-// grid is an index of long prompts, some of which many holders have.
+// grid is an index of long prompts. Many holders have some of them.
 type grid struct {
 	x       *kvindex.Index
-	prompts []chain // those that many have
+	prompts []chain // the prompts that many holders have
 }
 
 // newGrid lets sharing of all holders have each of some prompts, and one holder each of the rest.

@@ -278,7 +278,7 @@ func TestWhatIsEvictedLeavesNoHashes(t *testing.T) {
 	if s.Evictions == 0 {
 		t.Fatal("nothing was evicted")
 	}
-	// Beside those of whole blocks there may be some of the last chain.
+	// Hashes of whole blocks, and perhaps some of the last chain, may be left.
 	if s.Hashes > 8*s.Blocks+400 {
 		t.Errorf("%d hashes of %d blocks of eight are left", s.Hashes, s.Blocks)
 	}

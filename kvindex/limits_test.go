@@ -127,7 +127,7 @@ func TestALostMessageDoesNotStopAFullIndex(t *testing.T) {
 	skipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 8 << 20})
 	l.fill(0)
-	parent := l.store(0, l.words(16), 0) + 1000 // which nobody announces
+	parent := l.store(0, l.words(16), 0) + 1000 // which is never announced
 	for range 70_000 {
 		parent = l.store(0, l.words(16), parent)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// told stores a prompt under hashes of its own.
-func told(x *kvindex.Index, id fleet.Holder, prompt []block.Token, hashes []uint64) {
+// announceAs stores a prompt under given hashes.
+func announceAs(x *kvindex.Index, id fleet.Holder, prompt []block.Token, hashes []uint64) {
 	x.Store(id, &kvindex.Stored{Hashes: hashes, Tokens: prompt, BlockSize: 16, Origin: kvindex.OriginNew})
 }
 
@@ -30,11 +30,11 @@ func TestEngineHashesMeanSomethingWithinOneHolderOnly(t *testing.T) {
 		for _, id := range order {
 			switch id {
 			case 0:
-				told(x, id, a, []uint64{1, 2, 3, 4})
+				announceAs(x, id, a, []uint64{1, 2, 3, 4})
 			case 1: // other hashes of the same blocks
-				told(x, id, a, []uint64{4, 3, 2, 1})
+				announceAs(x, id, a, []uint64{4, 3, 2, 1})
 			case 2: // the same hashes of other blocks
-				told(x, id, b, []uint64{1, 2, 3, 4})
+				announceAs(x, id, b, []uint64{1, 2, 3, 4})
 			}
 		}
 		for _, id := range []fleet.Holder{0, 1, 2} {
@@ -58,7 +58,7 @@ func TestEngineHashesMeanSomethingWithinOneHolderOnly(t *testing.T) {
 func TestAHashTwiceInOneAnnouncementNamesItsLastBlock(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
-	told(x, 0, seq(0, 64), []uint64{1, 2, 1, 3})
+	announceAs(x, 0, seq(0, 64), []uint64{1, 2, 1, 3})
 	if got := blocksOf(x, h, seq(0, 64)); got[0] != 0 {
 		t.Errorf("%d blocks though the first lost its hash", got[0])
 	}
@@ -76,7 +76,7 @@ func TestANewSeedAfterARestartIsLearnedAnew(t *testing.T) {
 		for i := range hashes {
 			hashes[i] = seed<<32 | uint64(i+1)
 		}
-		told(x, 0, seq(0, 64*16), hashes)
+		announceAs(x, 0, seq(0, 64*16), hashes)
 		if got := blocksOf(x, h, seq(0, 64*16)); got[0] != 64 {
 			t.Fatalf("seed %d: %d blocks", seed, got[0])
 		}
@@ -92,10 +92,10 @@ func TestABlockThatLostItsNameCanBeNamedAgain(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
 	prompt := seq(0, 64)
-	told(x, 0, prompt, []uint64{1, 2, 3, 4})
+	announceAs(x, 0, prompt, []uint64{1, 2, 3, 4})
 	newChain(prompt).learn(x, 1)
 	x.Forget(0)
-	told(x, 0, prompt, []uint64{5, 6, 7, 8})
+	announceAs(x, 0, prompt, []uint64{5, 6, 7, 8})
 	if err := x.Dump(0, func(*kvindex.Held) error { return nil }); err != nil {
 		t.Error(err) // a holder with exceptions cannot be dumped
 	}
@@ -117,7 +117,7 @@ func TestEnginesThatHashAlikePayForHashesOnce(t *testing.T) {
 			hashes[i] = r.Uint64()
 		}
 		for id := range fleet.Holder(16) {
-			told(x, id, prompt, hashes)
+			announceAs(x, id, prompt, hashes)
 		}
 	}
 	s := x.Stats()

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// drawn is a seed that somebody who chooses hashes does not know.
+// drawn is a seed that an attacker who chooses hashes does not know.
 const drawn = 0x5eed5eed5eed5eed
 
 func seeded(t *testing.T, size int, seed uint64) *Index {

@@ -93,7 +93,7 @@ func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
 	}
 }
 
-// floodOthers lets one of eight holders announce so many blocks. Each of the others keeps 90 % of what an eighth of the
+// floodOthers lets one of eight holders announce many blocks. Each of the others keeps 90 % of what an eighth of the
 // budget holds.
 func floodOthers(t *testing.T, more func(f *flooder) int, budget int64, flood int) {
 	const holders = 8

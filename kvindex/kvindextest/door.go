@@ -1,6 +1,5 @@
-// Package kvindextest holds what any index of KV blocks has to keep: a conformance suite, a model test against a naive
-// reference, and the reference itself. An implementation is run through them by a [Maker]; nothing in this package
-// knows more of it than its [Door].
+// Package kvindextest has the tests that any index of KV blocks must pass: a conformance suite, and a model test
+// against a naive reference. A [Maker] makes an index for them; this package uses an index only through its [Door].
 //
 //	func TestConformance(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
 //	func TestModel(t *testing.T)       { kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: 200, Steps: 200}) }
@@ -12,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Door is all that an index shows: the methods of kvindex.Index as functions, so that a test can replace one of them.
+// Door has the methods of an index as functions, so that a test can replace one of them.
 type Door struct {
 	Store  func(h fleet.Holder, s *kvindex.Stored)
 	Remove func(h fleet.Holder, tier block.Tier, group int, hashes []uint64)

@@ -142,12 +142,12 @@ func (e *engine) offload(r *rand.Rand, t *text, hashes []uint64) {
 	}
 }
 
-// runTruth plays one history. crowded: at the budget, see Evicting.
-func runTruth(make Maker, r *rand.Rand, steps int, crowded bool) error {
+// runTruth plays one history; atLimit: in an index at its budget, see Evicting.
+func runTruth(make Maker, r *rand.Rand, steps int, atLimit bool) error {
 	m := newModel(&seeded{r})
 	size := m.hasher.Size()
 	var cfg kvindex.Config
-	if crowded {
+	if atLimit {
 		cfg.Bytes = leastBudget
 	}
 	door := make(m.hasher, cfg)
@@ -160,17 +160,17 @@ func runTruth(make Maker, r *rand.Rand, steps int, crowded bool) error {
 	for step := range steps {
 		e := engines[r.IntN(len(engines))]
 		e.live(r, m)
-		if crowded && r.IntN(10) == 0 {
-			if err := crowd(door, r); err != nil {
+		if atLimit && r.IntN(10) == 0 {
+			if err := fill(door, r); err != nil {
 				return fmt.Errorf("after %d steps: %w", step+1, err)
 			}
 		}
-		if s := door.Stats(); crowded && s.Bytes > s.Budget {
+		if s := door.Stats(); atLimit && s.Bytes > s.Budget {
 			return fmt.Errorf("after %d steps: %d bytes of %d", step+1, s.Bytes, s.Budget)
 		}
 		for i := range m.texts {
 			for _, e := range engines {
-				if err := e.compare(m, &m.texts[i], crowded); err != nil {
+				if err := e.compare(m, &m.texts[i], atLimit); err != nil {
 					return fmt.Errorf("after %d steps, text %d, holder %d with blocks of %d for %d: %w", step+1, i, e.holder, e.size, size, err)
 				}
 			}

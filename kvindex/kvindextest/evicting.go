@@ -11,34 +11,34 @@ import (
 
 // Evicting is [Truth] at the budget: another holder's blocks push out what the engines announced, again and again,
 // and the engines go on without knowing. The index may then claim less than they have, and still never more; its
-// bytes stay within the budget. The naive reference cannot tell: it would have to forget what the index forgot.
+// bytes stay within the budget. The naive reference cannot be compared: it evicts nothing.
 func Evicting(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runTruth(make, r, effort.Steps, true) })
 }
 
 const (
-	crowdHolder = 99
-	crowdBlocks = 400 // of each of the texts that push others out
+	fillHolder  = 99
+	fillBlocks  = 400 // of each of the texts that push others out
 	leastBudget = 1 << 20
-	// patience is how many of these may come before the evictions are done: twice as many as needed when each pushes
-	// others out, which it does not where useless things take up the room.
+	// patience is the number of texts that must be enough for the evictions: twice as many as when each evicts as many
+	// blocks as it has.
 	patience = 600
 )
 
-// crowd announces texts that nobody asks for until some blocks were evicted.
-func crowd(d *Door, r *rand.Rand) error {
+// fill announces texts of a holder of its own until the index has evicted some blocks.
+func fill(d *Door, r *rand.Rand) error {
 	stored := 0
 	for until := d.Stats().Evictions + int64(r.IntN(12_000)); d.Stats().Evictions < until; stored++ {
 		if stored == patience {
-			return fmt.Errorf("%d texts of %d blocks were announced, and %d blocks to evict are left", stored, crowdBlocks, until-d.Stats().Evictions)
+			return fmt.Errorf("%d texts of %d blocks were announced, and %d blocks to evict are left", stored, fillBlocks, until-d.Stats().Evictions)
 		}
-		s := kvindex.Stored{BlockSize: 1, Scope: block.Scope{Salt: "crowd"}}
-		for range crowdBlocks {
+		s := kvindex.Stored{BlockSize: 1, Scope: block.Scope{Salt: "fill"}}
+		for range fillBlocks {
 			s.Hashes = append(s.Hashes, r.Uint64())
 			s.Tokens = append(s.Tokens, r.Uint32())
 		}
-		d.Store(crowdHolder, &s)
+		d.Store(fillHolder, &s)
 	}
 	return nil
 }

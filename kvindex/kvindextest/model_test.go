@@ -32,8 +32,8 @@ func operations() int {
 	return 100_000
 }
 
-// seed returns the seed of all histories: the same each time, so that no run depends on luck. A run that somebody asked
-// for plays new ones, unless WARMPATH_MODEL_SEED names them.
+// seed returns the seed of all histories: the same each time, so that no run depends on luck. A run with
+// WARMPATH_MODEL_OPS plays new histories, unless WARMPATH_MODEL_SEED names them.
 func seed() uint64 {
 	if named, err := strconv.ParseUint(os.Getenv("WARMPATH_MODEL_SEED"), 10, 64); err == nil {
 		return named
@@ -44,7 +44,7 @@ func seed() uint64 {
 	return 20_261_121
 }
 
-// progress says how far a run is that somebody asked for: 10^8 operations take an hour.
+// progress logs how far a run with WARMPATH_MODEL_OPS is: 10^8 operations take an hour.
 func progress(t *testing.T, histories int) func(int) {
 	if asked() == 0 {
 		return nil

@@ -260,7 +260,7 @@ func (m *model) store(o *op) {
 		s.HasParent, s.Parent = true, m.hash(r.text, lo)
 	}
 	for _, f := range r.text.features {
-		if f.Offset < hi && f.Offset+4 > lo { // an item spans some tokens; those that began before are inherited
+		if f.Offset < hi && f.Offset+4 > lo { // an item spans some tokens, and may begin in the block before
 			s.Features = append(s.Features, block.Feature{ID: f.ID, Offset: f.Offset - lo})
 		}
 	}

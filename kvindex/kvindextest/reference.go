@@ -25,10 +25,10 @@ type reference struct {
 
 type refHolder struct {
 	groups  []refGroup
-	crowded bool
+	tooMany bool
 	anyTier bool
 	byHash  map[uint64]*refPoint
-	points  []*refPoint                  // also those whose hash names another point now
+	points  []*refPoint                  // with the points whose hash names another point now
 	vague   [block.NumTiers]bool         // something may have been a copy or a report
 	broken  [block.NumTiers]bool         // something was refused
 	held    map[place]map[block.Key]bool // nil: to be computed
@@ -113,7 +113,7 @@ func (h *refHolder) group(s *kvindex.Stored) int {
 	g := slices.IndexFunc(h.groups, func(g refGroup) bool { return g.id == id })
 	if g < 0 {
 		if len(h.groups) == kvindex.MaxGroups {
-			h.crowded = true
+			h.tooMany = true
 			return -1
 		}
 		g = len(h.groups)

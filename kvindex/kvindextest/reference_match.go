@@ -84,7 +84,7 @@ func (x *reference) measure(h *refHolder, keys []block.Key, m *kvindex.Match) {
 }
 
 func (h *refHolder) unprovable() bool {
-	return h.crowded || slices.ContainsFunc(h.groups, refGroup.unprovable)
+	return h.tooMany || slices.ContainsFunc(h.groups, refGroup.unprovable)
 }
 
 func (g refGroup) unprovable() bool {
