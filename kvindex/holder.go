@@ -238,14 +238,21 @@ func (x *Index) setView(id fleet.Holder, v *view) {
 		views = grown
 	}
 	x.viewing.Add(1)
-	if views[id].Swap(v).sparse() {
-		x.sparse.Add(-1)
-	}
-	if v.sparse() {
-		x.sparse.Add(1)
-	}
+	old := views[id].Swap(v)
+	x.sparse.Add(one(v.sparse()) - one(old.sparse()))
+	x.special.Add(one(v.special()) - one(old.special()))
 	x.viewing.Add(1)
 }
+
+func one(yes bool) int32 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// special reports whether a holder with blocks has other groups than one of full attention.
+func (v *view) special() bool { return v != nil && v != fullView && (v.full != 0 || !v.simple) }
 
 // sparse reports whether a holder's blocks may count without the first one: no group has full attention.
 func (v *view) sparse() bool { return v != nil && v.full == 0 && !v.simple }

@@ -139,6 +139,7 @@ type Index struct {
 	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
 	viewing atomic.Uint64                          // changes of views
 	sparse  atomic.Int32                           // how many of them have no full attention
+	special atomic.Int32                           // holders with claims and a view other than fullView
 
 	known        int   // of them that are not nil
 	pointed      int64 // points of all holders

@@ -203,8 +203,8 @@ func (x *Index) steady(t trail, viewing uint64) bool {
 // Matches of the holders of the first run, and adds the runs that they have without a gap. It reports false in other
 // cases.
 func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
-	first, done, views := len(dst), uint32(0), x.views.Load()
-	if len(t.runs) > 0 && views == nil || x.sparse.Load() > 0 {
+	first, done := len(dst), uint32(0)
+	if x.special.Load() > 0 {
 		return dst, false
 	}
 	for i, r := range t.runs {
@@ -215,10 +215,11 @@ func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 		}
 		if i == 0 {
 			dst = slices.Grow(dst, len(members))[:first+len(members)]
-			if !openAll(dst[first:], members, *views, r.blocks) {
-				return dst, false
-			}
 			done = r.blocks
+			for k, to := 0, dst[first:]; k < len(members); k++ {
+				id := fleet.Holder(atomic.LoadUint64(&members[k]) >> claimBits)
+				to[k] = Match{Holder: id, Blocks: done, Tier: [block.NumTiers]uint32{done}, Full: done}
+			}
 			continue
 		}
 		k, gone := 0, true
@@ -244,23 +245,6 @@ func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 		}
 	}
 	return dst, true
-}
-
-// openAll makes the Matches of members that have so many blocks. It reports false when one has other groups, or is
-// being forgotten.
-func openAll(to []Match, members []uint64, views []atomic.Pointer[view], n uint32) bool {
-	to = to[:len(members)]
-	for k := range members {
-		id := atomic.LoadUint64(&members[k]) >> claimBits
-		if id >= uint64(len(views)) || views[id].Load() != fullView {
-			return false
-		}
-		one := &to[k]
-		one.Holder, one.Blocks = fleet.Holder(id), n
-		one.Tier = [block.NumTiers]uint32{n}
-		one.Full = n
-	}
-	return true
 }
 
 // weigh makes the Matches of all holders that may have one: those of the first run, or of any run when there are

@@ -231,6 +231,8 @@ func (x *Index) Forget(id fleet.Holder) {
 	if h == nil {
 		return
 	}
+	x.special.Add(1) // its claims stay for a while
+	defer x.special.Add(-1)
 	x.setView(id, nil) // from here on no reader sees it
 	h.leaving = true
 	x.dropPoints(h)
