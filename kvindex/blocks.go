@@ -231,9 +231,6 @@ func (b *blocks) apply(c *change, old claim) claim {
 	st := b.sets.state(old)
 	st.named = st.named&^c.drop.named | c.add.named
 	st.covered = st.covered&^c.drop.covered | c.add.covered
-	if st.named&possession == 0 {
-		st.named &^= copied
-	}
 	return b.sets.claim(st)
 }
 
@@ -290,12 +287,6 @@ func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 		return set
 	}
 	before, after := b.sets.state(old), b.sets.state(now)
-	if gone := before.named &^ after.named & possession; before.named&copied != 0 && gone != 0 {
-		for k := lo; k < hi; k++ {
-			b.steps++
-			b.dropCopies(c.h, spotOf(i, k), gone)
-		}
-	}
 	next := b.sets.with(set, c.h.id, now)
 	b.steps += uint64(len(b.sets.scratch))
 	b.count(c.h, old, now, int64(hi-lo))
@@ -323,12 +314,6 @@ func (b *blocks) abandon(set setID, i, lo, hi uint32) {
 		h, st := b.holders[m.holder()], b.sets.state(m.claim())
 		lived = lived || st.held() != 0
 		h.broken |= tiersOf(st.held())
-		if st.named&copied != 0 {
-			for k := lo; k < hi; k++ {
-				b.steps++
-				b.dropCopies(h, spotOf(i, k), st.named&possession)
-			}
-		}
 		had := h.blocks
 		b.count(h, m.claim(), 0, n)
 		h.noteEvicted(&had)
@@ -343,16 +328,6 @@ func (b *blocks) abandon(set setID, i, lo, hi uint32) {
 func (b *blocks) account(h *holder, n int64) {
 	h.extra += n
 	b.extraBytes += n
-}
-
-// dropCopies forgets the copies of a block on the tiers and in the groups of some bits.
-func (b *blocks) dropCopies(h *holder, at spot, bits uint64) {
-	for ; bits != 0; bits &= bits - 1 {
-		if c := (copyOf{at, bits & -bits}); h.copies[c] > 0 {
-			delete(h.copies, c)
-			b.account(h, -copyBytes)
-		}
-	}
 }
 
 // shared reports whether others than h have the blocks of a set.

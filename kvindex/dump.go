@@ -62,14 +62,16 @@ func (x *Index) Dump(id fleet.Holder, emit func(*Held) error) error {
 func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 	b, moment := &x.blocks, h.changes
 	for c := uint32(0); c < b.strands.Space(); c++ {
-		if h.pointed > h.waiting || h.disowned {
+		if h.pointed-h.twins > h.waiting || h.disowned {
 			return nil, ErrExceptions
 		}
 		if s := b.strands.At(c); c > 0 && s != nil && s.length > 0 {
 			from := uint32(0)
 			for _, g := range b.appendSegments(s, nil) {
 				if st := b.sets.state(b.sets.get(g.set, h.id)); st.named&known != 0 {
-					list = x.appendHeld(list, h, spotOf(c, from), g.end-from, st)
+					if list, err = x.appendHeld(list, h, spotOf(c, from), g.end-from, st); err != nil {
+						return nil, err
+					}
 				}
 				from = g.end
 			}
@@ -83,7 +85,7 @@ func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 
 // appendHeld appends n blocks of one state that follow each other, from a spot on: once for each tier and group, and
 // once for each copy.
-func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) []Held {
+func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) ([]Held, error) {
 	b := &x.blocks
 	held := Held{Depth: int(b.end(at)) - 1, Tier: block.NumTiers}
 	if up := b.before(at); up != 0 {
@@ -94,26 +96,37 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 		held.Keys, held.Hashes = append(held.Keys, b.key(at+k)), append(held.Hashes, hash)
 	}
 	if st.named&possession == 0 {
-		return append(list, held)
+		list = append(list, held)
 	}
-	for bits := st.named & possession; bits != 0; bits &= bits - 1 {
-		bit := bits & -bits
-		tier, place := placeOf(bit)
+	on := func(held Held, tier block.Tier, place uint8) Held {
 		g := h.groups[place]
 		held.Tier, held.Group, held.Attention, held.Window = tier, g.id, g.kind, g.window
-		list = append(list, held)
-		for k := range spot(n) {
-			again := held
-			if again.Depth += int(k); k > 0 {
-				again.Parent = held.Hashes[k-1]
+		return held
+	}
+	for bits := st.named & possession; bits != 0; bits &= bits - 1 {
+		tier, place := placeOf(bits & -bits)
+		list = append(list, on(held, tier, place))
+	}
+	for k := 0; k < int(n) && h.twins > 0; k++ {
+		p := h.byHash[held.Hashes[k]]
+		if p == nil || !p.twin {
+			continue
+		}
+		one := held
+		if one.Depth += k; k > 0 {
+			one.Parent = held.Hashes[k-1]
+		}
+		one.Keys, one.Hashes = held.Keys[k:k+1], held.Hashes[k:k+1]
+		for _, r := range p.records {
+			if r.size != x.size {
+				return nil, ErrExceptions
 			}
-			again.Keys, again.Hashes = held.Keys[k:k+1], held.Hashes[k:k+1]
-			for range h.copies[copyOf{at + k, bit}] {
-				list = append(list, again)
+			for range r.count {
+				list = append(list, on(one, r.tier, r.group))
 			}
 		}
 	}
-	return list
+	return list, nil
 }
 
 // Load adds a run of a holder's blocks that another index dumped. Runs must be loaded in the order of the dump. The
@@ -154,11 +167,16 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 			}
 		}
 		done := x.placeKeys(h, &l, hashes[:n], keys[:n], bit, true)
-		if x.wake(h); done < n {
+		if p, at := x.refer(h, hashes[min(done, n-1)]); done < n && p != nil && p.twin && x.blocks.key(at) == keys[done] && bit != 0 {
+			tier, group := placeOf(bit)
+			x.announce(h, p.hash, p, at, record{tier: tier, group: group, size: x.size}, true) // one more copy
+			done++
+		}
+		if x.wake(h); done == 0 {
 			return ErrExceptions
 		}
-		parent, has = hashes[n-1], true
-		if keys, hashes = keys[n:], hashes[n:]; len(keys) > 0 && !x.yield(h) {
+		parent, has = hashes[done-1], true
+		if keys, hashes = keys[done:], hashes[done:]; len(keys) > 0 && !x.yield(h) {
 			return ErrChanged
 		}
 	}

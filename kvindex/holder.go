@@ -28,10 +28,9 @@ type holder struct {
 	changes uint64                // of its claims, so far
 
 	// The exceptions: facts that claims cannot express.
-	copies       map[copyOf]uint32 // number of copies beyond the first, of blocks whose claim says that they are copied
-	points       list              // all of them, oldest first
-	pointed      int64             // how many
-	twins        int64             // of them
+	points       list  // all of them, oldest first
+	pointed      int64 // how many
+	twins        int64 // of them
 	byHash       map[uint64]*point
 	pins         map[spot]*pin
 	parts        map[cover][]part // of blocks that points do not cover simply: as a whole and once

@@ -160,6 +160,7 @@ type scratch struct {
 	keys     []block.Key
 	tokens   []block.Token
 	features []block.Feature
+	spots    []spot
 }
 
 // New returns an empty index for blocks of the hasher's size.

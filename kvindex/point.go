@@ -108,7 +108,6 @@ const (
 	restBytes    = 80
 	partsBytes   = 96 // a list of parts
 	partBytes    = 16
-	copyBytes    = 64
 	featureBytes = 32
 )
 
@@ -322,6 +321,7 @@ func (p *point) find(tier block.Tier, group uint8) int {
 
 // note adds a record to a point, or a copy to the record that it has.
 func (x *Index) note(h *holder, p *point, r record, copies bool) {
+	h.changes++
 	i := p.find(r.tier, r.group)
 	if i < 0 {
 		r.count = 1
@@ -455,7 +455,7 @@ func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 	}
 	if at != 0 {
 		h.disowned = true
-		x.blocks.paintOne(at, change{h: h, drop: state{named: possession | known | copied}, add: state{named: unnamed}})
+		x.blocks.paintOne(at, change{h: h, drop: state{named: possession | known}, add: state{named: unnamed}})
 	}
 	if p != nil {
 		if delete(h.byHash, p.hash); len(h.byHash) == 0 {

@@ -59,23 +59,19 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uin
 	case st.named&bit == 0:
 		x.unknownRemoved(h, 1)
 		return 1
-	case st.named&copied != 0 && x.dropCopy(h, copyOf{at, bit}):
-		return 1
 	case st.named&possession != bit || b.hasChild(h, at): // it is elsewhere too, or its children need its key
 		b.paintOne(at, change{h: h, drop: state{named: bit}})
 		return 1
 	}
 	// Chains go from their ends: each hash is mostly that of the block before.
 	n := 1
-	if st.named&copied == 0 {
-		start, _ := b.segmentAt(at)
-		most := min(len(hashes), int(at.offset()-start)+1)
-		seconds := b.strands.At(at.strand()).run.Seconds()[:at.offset()+1]
-		for n < most && seconds[int(at.offset())-n] == hashes[n]^b.veil && (len(h.byHash) == 0 || h.byHash[hashes[n]] == nil) {
-			n++
-		}
-		n = b.childless(h, at, n)
+	start, _ := b.segmentAt(at)
+	most := min(len(hashes), int(at.offset()-start)+1)
+	seconds := b.strands.At(at.strand()).run.Seconds()[:at.offset()+1]
+	for n < most && seconds[int(at.offset())-n] == hashes[n]^b.veil && (len(h.byHash) == 0 || h.byHash[hashes[n]] == nil) {
+		n++
 	}
+	n = b.childless(h, at, n)
 	lo := at - spot(n-1)
 	up := b.before(lo)
 	b.paint(at.strand(), lo.offset(), at.offset()+1, &change{h: h, drop: state{named: allBits}})
@@ -87,20 +83,6 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uin
 func (x *Index) unknownRemoved(h *holder, n int) {
 	x.counts.UnknownRemoved += int64(n)
 	h.unknown += int64(n)
-}
-
-// dropCopy takes one copy beyond the first away, and reports whether there was one.
-func (x *Index) dropCopy(h *holder, c copyOf) bool {
-	switch h.copies[c] {
-	case 0:
-		return false
-	case 1:
-		delete(h.copies, c)
-		x.blocks.account(h, -copyBytes)
-	default:
-		h.copies[c]--
-	}
-	return true
 }
 
 // knows reports whether a holder knows the blocks of a set, or as parents.

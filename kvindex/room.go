@@ -19,7 +19,7 @@ const holderBytes = 768
 // growth returns an upper bound of the bytes that the index allocates for the need. size is the tokens of a block.
 func (x *Index) growth(n need, size int) int64 {
 	b := &x.blocks
-	blocks, each := max(n.tokens, n.hashes*n.size)/size+1, int64(pointBytes+16+copyBytes+96)
+	blocks, each := max(n.tokens, n.hashes*n.size)/size+1, int64(pointBytes+16+96)
 	runs := 2
 	if n.size != size {
 		// Blocks that are put together: parts of them, and tails to remember.

@@ -41,11 +41,9 @@ type state struct {
 const (
 	possession = 1<<(4*MaxGroups) - 1
 	// Flags of named. known: the holder knows the block by its hash. unnamed: the block is kept as a parent, but the
-	// hash means another block to the holder now. copied: of some of it the holder has more than one copy, see
-	// holder.copies.
+	// hash means another block to the holder now.
 	known   = 1 << 60
 	unnamed = 1 << 61
-	copied  = 1 << 62
 	// pinned, of covered where that has nothing else: the block is kept for points, see holder.pins.
 	pinned = 1 << 60
 )

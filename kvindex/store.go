@@ -217,11 +217,16 @@ func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key,
 		}
 		ok := x.nameable(h, at, hashes[done:done+n])
 		if ok > 0 {
+			again := x.scratch.spots[:0]
 			if copies {
-				x.countCopies(h, at, uint32(ok), bit)
+				again = b.having(again, h, at, uint32(ok), bit)
 			}
 			b.paint(at.strand(), at.offset(), at.offset()+uint32(ok), &change{h: h, add: state{named: bit | known}})
 			b.strands.At(at.strand()).use(tick)
+			for _, one := range again {
+				x.move(h, hashes[done+int(one-at)], nil, one, bit).records[0].count++
+			}
+			x.scratch.spots = again
 			x.rouse(h, hashes[done:done+ok])
 			l.at, l.end = at+spot(ok)-1, l.end+uint32(ok)*x.size
 			done += ok
@@ -259,50 +264,34 @@ func (x *Index) nameable(h *holder, at spot, hashes []uint64) int {
 	return len(hashes)
 }
 
-// noteNamed notes the announcement of a block that a holder knows by its hash.
-func (x *Index) noteNamed(h *holder, at spot, bit uint64, copies bool) {
-	if copies {
-		x.countCopies(h, at, 1, bit)
-	}
-	x.blocks.paintOne(at, change{h: h, add: state{named: bit}})
-	x.blocks.strands.At(at.strand()).use(x.tick())
-}
-
-// copyOf names a block on one tier in one group.
-type copyOf struct {
-	at  spot
-	bit uint64
-}
-
-// countCopies notes the copies that a store adds of n blocks of a strand, from a spot on.
-func (x *Index) countCopies(h *holder, at spot, n uint32, bit uint64) {
-	b := &x.blocks
+// having appends the blocks to dst that a holder has already, named and with a bit, of n blocks from a spot on.
+func (b *blocks) having(dst []spot, h *holder, at spot, n uint32, bit uint64) []spot {
 	for lo, hi := at.offset(), at.offset()+n; lo < hi; {
 		_, g := b.segmentAt(spotOf(at.strand(), lo))
 		end := min(g.end, hi)
-		if b.sets.state(b.sets.get(g.set, h.id)).named&bit != 0 {
-			if h.copies == nil {
-				h.copies = map[copyOf]uint32{}
-			}
+		if has := b.sets.state(b.sets.get(g.set, h.id)).named&bit != 0; has {
 			for k := lo; k < end; k++ {
-				b.steps++
-				x.addCopies(h, copyOf{spotOf(at.strand(), k), bit}, 1)
+				dst = append(dst, spotOf(at.strand(), k))
 			}
-			b.paint(at.strand(), lo, end, &change{h: h, add: state{named: copied}})
 		}
 		lo = end
 	}
+	return dst
 }
 
-// addCopies notes more copies of a block. The claim must have the flag copied.
-func (x *Index) addCopies(h *holder, c copyOf, n uint32) {
-	if h.copies == nil {
-		h.copies = map[copyOf]uint32{}
+// move moves the record of a tier and a group from a claim to the point beside it, and returns the point. p is that
+// point; nil: there is none.
+func (x *Index) move(h *holder, hash uint64, p *point, at spot, bit uint64) *point {
+	if p == nil {
+		p = x.pair(h, hash, at)
 	}
-	if h.copies[c] == 0 {
-		x.blocks.account(h, copyBytes)
-	}
-	h.copies[c] += n
+	r := record{count: 1, size: x.size}
+	r.tier, r.group = placeOf(bit)
+	p.records = append(p.records, r)
+	x.blocks.account(h, 16)
+	x.contribute(h, p, r, true)
+	x.blocks.paintOne(at, change{h: h, drop: state{named: bit}})
+	return p
 }
 
 // applyOne applies the announcement of one block of any kind. It returns the line after the block and whether its
@@ -355,21 +344,19 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 // announce adds a record to the point or to the claim that a hash means.
 func (x *Index) announce(h *holder, hash uint64, p *point, at spot, r record, copies bool) {
 	if at != 0 && (p == nil || p.find(r.tier, r.group) < 0) {
+		x.blocks.strands.At(at.strand()).use(x.tick())
 		bit := placeBit(r.tier, r.group)
 		has := x.blocks.stateAt(at, h.id).named&bit != 0
-		if r.size == 0 || r.size == x.size || r.size > x.size && has { // a smaller one is there, and only that is sure
-			x.noteNamed(h, at, bit, copies)
+		switch {
+		case has && !copies && (r.size == 0 || r.size >= x.size):
+			return // a larger one is there, but only the smaller one is sure
+		case has:
+			p = x.move(h, hash, p, at, bit)
+		case r.size == 0 || r.size == x.size:
+			x.blocks.paintOne(at, change{h: h, add: state{named: bit}})
 			return
-		}
-		if p == nil {
+		case p == nil:
 			p = x.pair(h, hash, at)
-		}
-		if has { // the claim's copies go to the point
-			old := record{r.tier, r.group, 1 + h.copies[copyOf{at, bit}], x.size}
-			p.records = append(p.records, old)
-			x.blocks.account(h, 16)
-			x.contribute(h, p, old, true)
-			x.blocks.paintOne(at, change{h: h, drop: state{named: bit}})
 		}
 	}
 	x.note(h, p, r, copies)

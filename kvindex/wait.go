@@ -172,21 +172,20 @@ func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
 		return p, 0
 	}
 	h.byHash[p.hash] = p
-	c := change{h: h}
-	for _, r := range p.records {
-		bit := placeBit(r.tier, r.group)
-		c.add.named |= bit
-		if r.count > 1 {
-			x.addCopies(h, copyOf{l.at, bit}, r.count-1)
-			c.add.named |= copied
-		}
-	}
-	if x.blocks.paintOne(l.at, c); len(p.records) == 0 {
-		x.bare = append(x.bare, l.at)
-	}
 	x.leave(h, p)
 	x.stopWaiting(h, p)
-	return nil, l.at
+	if len(p.records) == 0 {
+		x.bare = append(x.bare, l.at)
+	}
+	twin := (*point)(nil)
+	for _, r := range p.records {
+		bit := placeBit(r.tier, r.group)
+		if x.blocks.paintOne(l.at, change{h: h, add: state{named: bit}}); r.count > 1 {
+			twin = x.move(h, p.hash, twin, l.at, bit)
+			twin.records[len(twin.records)-1].count = r.count
+		}
+	}
+	return twin, l.at
 }
 
 // absolute returns features with offsets from the chain's first token.
