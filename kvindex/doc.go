@@ -51,9 +51,10 @@
 // A holder's claim on a block says on which tiers and in which groups it has the block, and whether it knows the block
 // by its engine hash. At most one engine hash names a block, for all holders whose engines hash alike.
 //
-// Exceptions are kept for each holder: copies beyond the first; and points, the ends of engine blocks that are of
-// another size, wait, or whose hash names another block for other holders. Blocks that points cover count like others.
-// A block after a point is a point, unless a claim's block ends there too.
+// An exception is a point, kept for its holder: the end of an engine block that is of another size, waits, or has a
+// hash that names another block for other holders. A hash can have a claim and a point beside it, which has the tiers
+// and groups of another size or with several copies. Blocks that points cover count like others. A block after a point
+// is a point, unless the point is beside a claim.
 //
 // # Memory
 //

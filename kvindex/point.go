@@ -7,8 +7,9 @@ import (
 )
 
 // point is the end of an engine block that a claim cannot express: its size differs from the index's, it does not begin
-// where one of the index's blocks does, its hash names another block for other holders, or it waits for its parent. A
-// point is kept while it has a record or a child: children need the key of a removed parent.
+// where one of the index's blocks does, its hash names another block for other holders, it waits for its parent, or the
+// holder has several copies of it. A point is kept while it has a record or a child: children need the key of a removed
+// parent.
 type point struct {
 	hash   uint64
 	parent *point    // the point before it; nil: it follows a block that is known by its hash, or the root, or waits

@@ -116,25 +116,6 @@ func (a *Arena[T]) Release(i uint32) {
 	}
 }
 
-// Each calls f for all elements in use, in the order of their indexes. f may release elements.
-func (a *Arena[T]) Each(f func(i uint32, e *T)) {
-	for c := range a.states {
-		used := a.states[c].used
-		if c == 0 {
-			used &^= 1
-		}
-		for ; used != 0; used &= used - 1 {
-			i := uint32(c)<<arenaBits | uint32(bits.TrailingZeros64(used))
-			if e := a.At(i); e != nil {
-				f(i, e)
-			}
-		}
-	}
-}
-
-// Len returns how many elements are in use.
-func (a *Arena[T]) Len() int { return a.live }
-
 // Space returns a number that is greater than all indexes in use.
 func (a *Arena[T]) Space() uint32 { return uint32(len(a.states)) << arenaBits }
 

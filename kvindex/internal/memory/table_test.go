@@ -128,14 +128,10 @@ func TestAnArenaHandsOutEachElementOnce(t *testing.T) {
 		used[i] = op
 		list = append(list, i)
 	}
-	n := 0
-	a.Each(func(i uint32, e *[4]uint64) {
-		if n++; used[i] != e[0] {
-			t.Errorf("element %d: %d, want %d", i, e[0], used[i])
+	for i, want := range used {
+		if got := a.At(i)[0]; got != want {
+			t.Errorf("element %d: %d, want %d", i, got, want)
 		}
-	})
-	if n != len(used) || a.Len() != n {
-		t.Errorf("%d elements, %d counted, want %d", n, a.Len(), len(used))
 	}
 }
 
