@@ -160,7 +160,7 @@ func (x *Index) cut(i, lo uint32) {
 	if before == 0 || !b.there(before) {
 		return
 	}
-	members, _ := b.sets.load(b.setAt(before), nil)
+	members := b.sets.load(b.setAt(before))
 	for _, m := range members {
 		if st := b.sets.state(m.claim()); st.named&(known|unnamed) != 0 && st.named&possession == 0 && b.there(before) {
 			b.dropBare(x.blocks.holders[m.holder()], before)
@@ -182,7 +182,7 @@ func (x *Index) dropPinned(i, lo uint32) {
 		at := spotOf(i, hi-1)
 		start, g := b.segmentAt(at)
 		pinning := false
-		members, _ := b.sets.load(g.set, nil)
+		members := b.sets.load(g.set)
 		for _, m := range members {
 			b.steps++
 			if b.sets.state(m.claim()).covered == 0 {

@@ -31,8 +31,28 @@ type run struct {
 // matcher is the scratch space of a Match that weighs groups and tiers.
 type matcher struct {
 	trail
+	sets    []reading // by run
 	members []member
 	own     []stretch
+}
+
+// reading is the members of a set, as they are stored, and how far they are read.
+type reading struct {
+	members []uint64
+	next    int       // the first that is not read
+	one     [1]uint64 // the memory of members, if the set is a single holder
+}
+
+// claim returns a holder's claim in the set; 0 when it has none. The holders of successive calls must ascend.
+func (r *reading) claim(h fleet.Holder) claim {
+	for ; r.next < len(r.members); r.next++ {
+		if m := member(atomic.LoadUint64(&r.members[r.next])); m.holder() == h {
+			return m.claim()
+		} else if m.holder() > h {
+			break
+		}
+	}
+	return 0
 }
 
 // stretch is a number of blocks that one holder has on the same tiers and in the same groups: a bit for each, as in
@@ -48,10 +68,11 @@ func newMatcher() *matcher {
 		matcher
 		path    [16]visit
 		runs    [16]run
+		sets    [16]reading
 		members [64]member
 		own     [16]stretch
 	})
-	m.matcher = matcher{trail{m.path[:0], m.runs[:0], false}, m.members[:0], m.own[:0]}
+	m.matcher = matcher{trail{m.path[:0], m.runs[:0], false}, m.sets[:0], m.members[:0], m.own[:0]}
 	return &m.matcher
 }
 
@@ -250,14 +271,20 @@ func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 // weigh makes the Matches of all holders that may have one: those of the first run, or of any run when there are
 // holders that need not have the first block. It reports false when a writer was at it.
 func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
-	m.members = m.members[:0]
+	m.members, m.sets = m.members[:0], slices.Grow(m.sets[:0], len(m.runs))[:len(m.runs)]
 	for i, r := range m.runs {
+		set := &m.sets[i]
+		set.next = 0
+		if set.members, _, ok = x.blocks.sets.listed(r.set, &set.one); !ok {
+			return dst, false
+		}
 		if i == 0 || x.sparse.Load() > 0 {
-			if m.members, ok = x.blocks.sets.load(r.set, m.members); !ok {
-				return dst, false
+			for k := range set.members {
+				m.members = append(m.members, member(atomic.LoadUint64(&set.members[k])))
 			}
 		}
 	}
+	states := x.blocks.sets.all()
 	byHolder := func(p, q member) int { return int(p.holder()) - int(q.holder()) }
 	slices.SortFunc(m.members, byHolder)
 	m.members = slices.CompactFunc(m.members, func(p, q member) bool { return p.holder() == q.holder() })
@@ -267,11 +294,12 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 			continue // it is being forgotten
 		}
 		m.own = m.own[:0]
-		for _, r := range m.runs {
-			held, ok := x.blocks.sets.heldBy(r.set, one.holder())
-			if !ok {
+		for i, r := range m.runs {
+			c := m.sets[i].claim(one.holder())
+			if int(c) >= len(states) {
 				return dst, false
 			}
+			held := states[c].held()
 			if m.own = append(m.own, stretch{held, r.blocks}); anywhere(held)&v.full != v.full {
 				break // the groups of full attention end here
 			}

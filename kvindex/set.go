@@ -105,27 +105,15 @@ func (s *sets) all() []state {
 // state returns the state of a claim, for the writer.
 func (s *sets) state(c claim) state { return s.all()[c] }
 
-// heldBy returns the tiers and groups on which a holder has the blocks of a set. While a writer changes the sets, it
-// may be wrong; ok is false when it certainly is.
-func (s *sets) heldBy(id setID, h fleet.Holder) (held uint64, ok bool) {
+// load returns a copy of the members of a set, for a writer that changes sets while it goes over them.
+func (s *sets) load(id setID) []member {
 	var one [1]uint64
-	members, _, ok := s.listed(id, &one)
-	c, all := find(members, h), s.all()
-	if !ok || int(c) >= len(all) {
-		return 0, false
+	members := s.members(id, &one)
+	all := make([]member, len(members))
+	for i, m := range members {
+		all[i] = member(m)
 	}
-	return all[c].held(), true
-}
-
-// load appends the members of a set to dst. While a writer changes the sets, they may be wrong; false says that they
-// certainly are.
-func (s *sets) load(id setID, dst []member) ([]member, bool) {
-	var one [1]uint64
-	members, _, ok := s.listed(id, &one)
-	for i := range members {
-		dst = append(dst, member(atomic.LoadUint64(&members[i])))
-	}
-	return dst, ok
+	return all
 }
 
 // listed returns the stored members of a set, and whether all of them are simple. While a writer changes the sets, they
