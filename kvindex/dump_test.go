@@ -112,7 +112,7 @@ func TestHolesAndCopiesAreDumped(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeDumpedSaysSo(t *testing.T) {
+func TestDumpAndLoadRefuseExceptions(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
 	none := func(*kvindex.Held) error { return nil }

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Whatever ends an exception must give back the memory that it was counted for, else a budget fills with nothing.
+// The memory that is counted for an exception must be given back when it ends, else the budget fills with nothing.
 func TestExceptionsThatEndTakeNoMemory(t *testing.T) {
 	tokens := make([]block.Token, 160)
 	for i := range tokens {
@@ -45,16 +45,16 @@ func TestExceptionsThatEndTakeNoMemory(t *testing.T) {
 	}
 }
 
-// A block that becomes a point may have children that end before the next block. An eviction drops points from the last
-// one to the first, so the block must come before them.
-func TestABlockThatBecomesAPointComesBeforeItsChildren(t *testing.T) {
+// A hash that names a block gets a point beside the claim when a smaller block is announced under it. Points after the
+// block follow the claim, so that an eviction can drop the points of the block in any order.
+func TestAPointBesideAClaimIsEvictedWithThePointsAfterIt(t *testing.T) {
 	tokens := make([]block.Token, 24)
 	x := seeded(t, 16, drawn)
 	x.Store(0, &Stored{Hashes: []uint64{1}, Tokens: tokens[:16], BlockSize: 16})
 	x.Store(0, &Stored{Hashes: []uint64{2}, Tokens: tokens[16:], BlockSize: 8, Parent: 1, HasParent: true})
 	x.Store(0, &Stored{Hashes: []uint64{1}, BlockSize: 8}) // covers less now
 	if x.pointed != 2 {
-		t.Fatalf("%d points, want the block and its child", x.pointed)
+		t.Fatalf("%d points, want one beside the block and one after it", x.pointed)
 	}
 	if x.evict(nil, func() bool { return x.blocks.held == 0 && x.pointed == 0 }); x.blocks.extraBytes != 0 {
 		t.Errorf("%d bytes are left", x.blocks.extraBytes)

@@ -284,7 +284,7 @@ func TestWhatIsEvictedLeavesNoHashes(t *testing.T) {
 	}
 }
 
-func TestStatsTellWhatIsThere(t *testing.T) {
+func TestStatsCountBlocksAndHashes(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 32 << 20})
 	announce(x, 2, seq(0, 64), 4)

@@ -76,7 +76,7 @@ var chainCases = []conformanceCase{
 			r.Errorf("matches %+v", all)
 		}
 	}},
-	{name: "what waits can be removed, copy by copy", size: 16, run: func(r *rig) {
+	{name: "waiting blocks can be removed, copy by copy", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{from: 1, to: 2})
 		r.store(a, cut{from: 1, to: 2})
@@ -106,7 +106,7 @@ var chainCases = []conformanceCase{
 		r.store(a, cut{from: 0, to: 3}) // the rest
 		r.want(a, only(10))
 	}},
-	{name: "nothing is kept of what is gone", size: 16, run: func(r *rig) {
+	{name: "removed blocks leave nothing", size: 16, run: func(r *rig) {
 		a := words(1, 160)
 		for range 3 {
 			r.store(a, cut{})
@@ -162,7 +162,7 @@ var chainCases = []conformanceCase{
 		}
 		r.want(a, want)
 	}},
-	{name: "a forgotten holder has nothing, and what it is told later counts", size: 16, learned: true, run: func(r *rig) {
+	{name: "a forgotten holder has nothing, and its later blocks count", size: 16, learned: true, run: func(r *rig) {
 		a := words(1, 160)
 		r.store(a, cut{})
 		r.store(a[:64], cut{holder: 1})
@@ -173,7 +173,7 @@ var chainCases = []conformanceCase{
 			r.want(a, map[fleet.Holder]uint32{0: 6, 1: 4})
 		}
 	}},
-	{name: "llm-d: a new index that hears the history answers as the old one", size: 16, run: func(r *rig) {
+	{name: "llm-d: an index that gets the same history answers the same", size: 16, run: func(r *rig) {
 		again := newRig(r.T, func(*block.Hasher, kvindex.Config) *Door { return r.Door }, 16, kvindex.Config{})
 		a, b := words(1, 160), append(words(1, 80), words(2, 80)...)
 		for range 2 { // the second time after it forgot

@@ -40,7 +40,7 @@ var copyCases = []conformanceCase{
 		r.remove(a, cut{from: 4})
 		r.want(a, only(4))
 	}},
-	{name: "origins that the wire tells are believed", size: 16, run: func(r *rig) {
+	{name: "an origin in the event decides between copy and report", size: 16, run: func(r *rig) {
 		a := words(1, 32)
 		r.store(a, cut{})
 		r.store(a, cut{Stored: kvindex.Stored{Origin: kvindex.OriginNew}})

@@ -45,7 +45,7 @@ var groupCases = []conformanceCase{
 		r.remove(a, cut{size: 32, to: 1, Stored: w})
 		r.want(a, nil)
 	}},
-	{name: "a group that keeps nothing still has a say", size: 32, run: func(r *rig) {
+	{name: "a group without blocks still limits the match", size: 32, run: func(r *rig) {
 		a := words(1, 2048)
 		r.Store(0, &kvindex.Stored{Attention: block.AttentionSlidingWindow, Window: 128, BlockSize: 32, Tokens: a})
 		r.store(a, cut{Stored: fullTwo})
@@ -69,7 +69,7 @@ var groupCases = []conformanceCase{
 		r.want(c, only(6))
 		r.want(c[:160], nil)
 	}},
-	{name: "a window of engine blocks bigger than ours ends where they end", size: 16, run: func(r *rig) {
+	{name: "a window of engine blocks bigger than the index's ends where they end", size: 16, run: func(r *rig) {
 		a := words(1, 256)
 		w := kvindex.Stored{Attention: block.AttentionSlidingWindow, Window: 33}
 		r.store(a, cut{size: 32, Stored: w})
@@ -91,7 +91,7 @@ var groupCases = []conformanceCase{
 		r.remove(a, cut{from: 7, to: 8, Stored: s})
 		r.want(a, only(4))
 	}},
-	{name: "a checkpoint of a big block says nothing of what is inside", size: 16, run: func(r *rig) {
+	{name: "a checkpoint of a big block proves no block inside it", size: 16, run: func(r *rig) {
 		a := words(1, 128)
 		r.store(a, cut{Stored: fullTwo})
 		r.store(a, cut{size: 64, Stored: state})
@@ -122,7 +122,7 @@ var groupCases = []conformanceCase{
 		r.store(a, cut{to: 3, Stored: kvindex.Stored{Group: 1}})
 		r.want(a, only(4))
 	}},
-	{name: "a kind that is told late counts from then on", size: 16, run: func(r *rig) {
+	{name: "a group's kind that comes late counts from then on", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{Stored: fullTwo})
 		r.hint(a, cut{from: 3, Stored: kvindex.Stored{RootUnknown: true}})

@@ -47,7 +47,7 @@ var boundCases = []conformanceCase{
 			r.Errorf("kept %+v", s)
 		}
 	}},
-	{name: "the byte budget holds, and what is used stays", size: 16, config: kvindex.Config{Bytes: 1 << 20}, run: func(r *rig) {
+	{name: "the byte budget holds, and blocks in use stay", size: 16, config: kvindex.Config{Bytes: 1 << 20}, run: func(r *rig) {
 		used := words(0, 320)
 		r.store(used, cut{})
 		for i := 1; i < 2000; i++ {
@@ -63,7 +63,7 @@ var boundCases = []conformanceCase{
 			r.Errorf("%d blocks left, %d evicted", s.Blocks, s.Evictions)
 		}
 	}},
-	{name: "what is evicted goes from its end", size: 16, config: kvindex.Config{Bytes: 1 << 20}, run: func(r *rig) {
+	{name: "evictions take chains from their ends", size: 16, config: kvindex.Config{Bytes: 1 << 20}, run: func(r *rig) {
 		// Whatever is left of a text is a prefix: every block that is held is part of the match.
 		for i := range 1000 {
 			r.store(words(i, 800), cut{})
@@ -121,7 +121,7 @@ var boundCases = []conformanceCase{
 		}
 		r.want(words(3, 160), map[fleet.Holder]uint32{3: 10})
 	}},
-	{name: "what makes no sense does no harm", size: 16, run: func(r *rig) {
+	{name: "impossible calls do no harm", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{})
 		r.Store(0, &kvindex.Stored{Tier: 200, Hashes: []uint64{1}, Tokens: a[:16], BlockSize: 16})

@@ -53,7 +53,7 @@ var tierCases = []conformanceCase{
 			r.Errorf("%+v", m)
 		}
 	}},
-	{name: "a lower tier is reached over what is missing", size: 16, run: func(r *rig) {
+	{name: "a match continues on a lower tier where a higher one has a hole", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{Stored: kvindex.Stored{Tier: block.TierRemote}})
 		if m := r.matchOf(a); m.Tier != [block.NumTiers]uint32{0, 0, 0, 4} {
