@@ -12,10 +12,10 @@ type cover struct {
 	bit uint64
 }
 
-// part is a stretch of a block that records cover.
+// part is a part of a block that records cover.
 type part struct {
 	lo, hi uint32 // tokens from the block's first
-	n      uint32 // how often
+	n      uint32 // the number of records that cover it
 }
 
 // from returns the position at which a record of a size begins to cover.
@@ -48,8 +48,8 @@ func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 	}
 }
 
-// through adds p's first completed block to the points before p that end within it, with the parts that they cover; or
-// removes both.
+// through adds p's first completed block to the points before p that end within that block, and adds the parts of it
+// that they cover. Without add it removes both.
 func (x *Index) through(h *holder, p *point, add bool) {
 	size := x.size
 	if p.start%size == 0 || p.end/size == p.start/size {

@@ -50,7 +50,7 @@ func (x *Index) evict(h *holder, room func() bool) bool {
 
 // evictSome looks at strands in a fixed pseudo-random order, from where the last call ended, until it has found a
 // sample of evictable ones without child strands. It evicts the ends of the oldest eighth, and points that complete no
-// block. It reports whether there was anything to evict.
+// block. It reports whether it found anything.
 func (x *Index) evictSome(fair bool) bool {
 	b := &x.blocks
 	did := x.evictPartial(fair)
@@ -146,7 +146,7 @@ func (x *Index) dropPoint(h *holder, p *point) {
 	x.dropRecords(h, p, func(*record) bool { return true })
 }
 
-// cut takes a strand's blocks from an offset on from all holders. Nothing hangs on them.
+// cut takes a strand's blocks from an offset on from all holders. No strand may hang on them.
 func (x *Index) cut(i, lo uint32) {
 	b := &x.blocks
 	x.dropPinned(i, lo)

@@ -12,12 +12,12 @@ import (
 // parent.
 type point struct {
 	hash   uint64
-	parent *point    // the point before it; nil: it follows a block that is known by its hash, or the root, or waits
+	parent *point    // the point before it; nil: a block that the holder knows by its hash or the root is, or it waits
 	under  spot      // that block; 0: none
 	at     spot      // the last block of the index that ends at or before end; 0: none
 	root   block.Key // of its chain, where at is 0
-	start  uint32    // tokens from the chain's first to its own first
-	end    uint32    // the same to its end; 0: it waits
+	start  uint32    // tokens of the chain before its own first
+	end    uint32    // tokens of the chain up to its end; 0: it waits
 	kids   uint32    // points whose parent it is
 
 	lone    bool // its hash names another place now
@@ -53,13 +53,13 @@ type record struct {
 	size  uint32 // tokens that it covers, up to the point; 0: as many as the point added to its parent
 }
 
-// pin is what keeps a block for a holder's points. The one at spot 0 is of points that complete no block.
+// pin keeps a block for a holder's points. The pin at spot 0 is for points that complete no block.
 type pin struct {
 	points   list // that end at the block or after it, before the next one's end
 	anchored int  // points that follow the block, which the holder knows by its hash
 }
 
-// list is a list of points. A point can be in one of each kind.
+// list is a list of points. A point can be in one list of each kind.
 type list struct{ first, last *point }
 
 type link struct{ prev, next *point }
@@ -102,7 +102,7 @@ func (l *list) remove(kind int, p *point) {
 	*k = link{}
 }
 
-// What exceptions take, with their shares of maps.
+// The memory of exceptions, with their shares of maps.
 const (
 	pointBytes   = 240 // a point with one record, its pin and its hash
 	waitingBytes = 172 // of them, of a point that waits
@@ -172,8 +172,8 @@ type step struct {
 	end      uint32
 }
 
-// next computes the step from a line over tokens. features are at absolute positions. What it returns is valid until
-// the next step.
+// next computes the step from a line over tokens. features are at absolute positions. The step is valid until next is
+// called again.
 func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) step {
 	s, start := step{end: l.end + uint32(len(tokens))}, l.end
 	if p := l.point; p != nil && len(p.tail()) > 0 {
@@ -301,7 +301,7 @@ func (x *Index) pinOf(h *holder, at spot) *pin {
 	return p
 }
 
-// unpin drops a pin that keeps a block for nothing any more.
+// unpin drops the pin of a block if no point needs it.
 func (x *Index) unpin(h *holder, at spot) {
 	if p := h.pins[at]; p.points.first != nil || p.anchored > 0 {
 		return
@@ -374,7 +374,7 @@ func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 	x.collect(h, p)
 }
 
-// collect frees a point that has no record and no child, and then its parent if that was the reason it lived.
+// collect frees a point that has no record and no child, and then its parent if nothing else needs that.
 func (x *Index) collect(h *holder, p *point) {
 	for p != nil {
 		x.blocks.steps++
@@ -385,7 +385,7 @@ func (x *Index) collect(h *holder, p *point) {
 	}
 }
 
-// free frees a point without records and children, and returns the point that it kept.
+// free frees a point without records and children, and returns its parent if that is a point.
 func (x *Index) free(h *holder, p *point) (kept *point) {
 	x.leave(h, p)
 	if p.wait != nil {
@@ -432,15 +432,15 @@ func (x *Index) leave(h *holder, p *point) {
 	x.blocks.account(h, -pointBytes-16*int64(len(p.records)))
 }
 
-// release takes back that a point follows a block that its holder knows by its hash.
+// release ends that a point follows a block that its holder knows by its hash.
 func (x *Index) release(h *holder, at spot) {
 	h.pins[at].anchored--
 	x.unpin(h, at)
 	x.blocks.dropBare(h, at)
 }
 
-// disown lets go of what a hash meant to a holder, because it turned out to name something else. What follows it keeps
-// it. The line stays, also if nothing else keeps it.
+// disown drops the meaning of a hash at a holder, because the hash names another place now. It is kept as a parent
+// while it has children. The line l stays, even if nothing else needs it.
 func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 	x.counts.Conflicts++
 	switch {

@@ -35,7 +35,7 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uin
 	}
 }
 
-// removeSome takes one copy of the first of some blocks, or of several, and returns of how many.
+// removeSome removes one copy of the first block of some hashes, or of several blocks, and returns their number.
 func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uint64) int {
 	b, bit := &x.blocks, placeBit(tier, group)
 	p, at := x.refer(h, hashes[0])
@@ -63,7 +63,7 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uin
 		b.paintOne(at, change{h: h, drop: state{named: bit}})
 		return 1
 	}
-	// Chains go from their ends: each hash is mostly that of the block before.
+	// Engines evict chains from their ends: the next hash is mostly that of the block before.
 	n := 1
 	start, _ := b.segmentAt(at)
 	most := min(len(hashes), int(at.offset()-start)+1)
@@ -85,7 +85,7 @@ func (x *Index) unknownRemoved(h *holder, n int) {
 	h.unknown += int64(n)
 }
 
-// knows reports whether a holder knows the blocks of a set, or as parents.
+// knows reports whether a holder knows the blocks of a set by their hashes, or keeps them as parents.
 func (b *blocks) knows(h *holder, set setID) bool {
 	return b.sets.state(b.sets.get(set, h.id)).named&(known|unnamed) != 0
 }
@@ -96,8 +96,8 @@ func (b *blocks) hasChild(h *holder, at spot) bool {
 	return at.offset()+1 < s.length && b.knows(h, b.setAt(at+1)) || b.childless(h, at, 1) == 0
 }
 
-// childless returns how many of n blocks of a strand, from a spot backwards, have no strand hanging on them of which a
-// holder knows blocks, and are followed by none of its points.
+// childless returns how many of n blocks of a strand, from a spot backwards, have no children at a holder: the holder
+// knows no block of the strands that hang on them, and none of its points follows them.
 func (b *blocks) childless(h *holder, at spot, n int) int {
 	for k := 0; k < n && len(h.pins) > 0; k++ {
 		if p := h.pins[at-spot(k)]; p != nil && p.anchored > 0 {
@@ -115,8 +115,8 @@ func (b *blocks) childless(h *holder, at spot, n int) int {
 	return n
 }
 
-// dropBare drops the claim of a holder that knows a block and has nothing of it, if it knows no block after it; and so
-// on with the one before.
+// dropBare drops the claim of a holder that knows a block without having it, if it knows no block after it. Then it
+// goes on with the block before.
 func (b *blocks) dropBare(h *holder, at spot) {
 	for at != 0 {
 		b.steps++
@@ -160,7 +160,7 @@ func (x *Index) sweep(c *change, after func(i uint32)) {
 			continue
 		}
 		if b.steps++; c.h.leaving && s.at>>beganShift == uint32(c.h.id)+1 {
-			atomic.StoreUint32(&s.at, s.at&strandOffset) // the strand may stay, and then counts for no holder
+			atomic.StoreUint32(&s.at, s.at&strandOffset) // a strand that stays counts for no holder
 		}
 		version := s.version
 		if b.paint(i, 0, s.length, c); s.version != version {

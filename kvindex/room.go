@@ -22,7 +22,7 @@ func (x *Index) growth(n need, size int) int64 {
 	blocks, each := max(n.tokens, n.hashes*n.size)/size+1, int64(pointBytes+16+96)
 	runs := 2
 	if n.size != size {
-		// Blocks that are put together: parts of them, and tails to remember.
+		// Parts of blocks, and tails of tokens.
 		blocks, runs = blocks+n.hashes, blocks+n.hashes
 		each += (partsBytes+2*partBytes)*int64((n.size+size-2)/size+1) + int64(4*min(size, n.size+size)+8*(n.size/size+4))
 	}
@@ -101,7 +101,7 @@ func (x *Index) roomToSplit(n int) {
 	x.evict(nil, func() bool { return x.bytes()+most <= x.config.Bytes })
 }
 
-// fit gives memory back that is no longer needed after much has gone at once.
+// fit gives memory back after much was removed at once.
 func (x *Index) fit() {
 	x.blocks.heads.Fit()
 	x.blocks.names.Fit()

@@ -25,7 +25,7 @@ func (x *Index) workerKey(id fleet.Holder) workerKey {
 	return workerKey{holder: id, alone: true}
 }
 
-// employ notes the worker of a holder that is new.
+// employ adds a new holder to its worker.
 func (x *Index) employ(h *holder) {
 	key := x.workerKey(h.id)
 	if x.workers == nil {
@@ -40,7 +40,7 @@ func (x *Index) employ(h *holder) {
 	h.worker = w
 }
 
-// dismiss forgets that a holder is one of its worker's.
+// dismiss removes a holder from its worker.
 func (x *Index) dismiss(h *holder) {
 	if h.worker.holders--; h.worker.holders == 0 {
 		delete(x.workers, h.worker.key)

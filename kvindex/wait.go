@@ -119,7 +119,7 @@ func (x *Index) rouse(h *holder, hashes []uint64) {
 	}
 }
 
-// wake gives the points a place that wait for blocks which have come to be known, and so on.
+// wake gives a place to the points whose parents are known now, then to the points that waited for these, and so on.
 func (x *Index) wake(h *holder) {
 	for len(x.woken) > 0 {
 		top := len(x.woken) - 1
@@ -134,7 +134,7 @@ func (x *Index) wake(h *holder) {
 		p := waiters.first
 		n := need{hashes: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
 		if !x.roomy(n) {
-			// Eviction may take any of them: look again after it.
+			// An eviction may drop any of these points: look them up again after it.
 			if !x.makeRoom(h, n) {
 				x.dropWaiting(h, p)
 				x.refuse(h, 0)
