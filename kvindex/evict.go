@@ -15,18 +15,22 @@ const (
 	sampled = 64
 	// sharesEvery is after how many samples the holders' shares are compared again.
 	sharesEvery = 4
+	// ampleSamples is after how many samples an eviction stops making more room than is needed. With more, a flood of
+	// small strands takes more of the other holders' blocks.
+	ampleSamples = 2
 )
 
 // evict drops blocks until there is room: the least recently used first, children before their parents. First it evicts
 // blocks whose holders all exceed their shares. If that is not enough, and h does not exceed its share, it evicts any
-// blocks, at last all. It reports whether there is room. If h is nil, it always makes room.
-func (x *Index) evict(h *holder, room func() bool) bool {
+// blocks, at last all. It reports whether there is room. If h is nil, it always makes room. It first
+// tries to make ample room, with some samples, so that the next announcements need not evict.
+func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 	for _, fair := range []bool{true, false} {
 		if !fair && h != nil && h.over {
-			return false
+			return room(false)
 		}
 		for n, found := 0, true; ; n++ {
-			if room() {
+			if room(fair && n < ampleSamples) {
 				return true
 			}
 			compare := !found || n%sharesEvery == 0
@@ -41,11 +45,11 @@ func (x *Index) evict(h *holder, room func() bool) bool {
 		}
 	}
 	x.fit()
-	if room() {
+	if room(false) {
 		return true
 	}
 	x.wipe()
-	return room()
+	return room(false)
 }
 
 // evictSome looks at strands in a fixed pseudo-random order, from where the last call ended, until it has found a

@@ -23,7 +23,7 @@ func TestExceptionsThatEndTakeNoMemory(t *testing.T) {
 		"cleared":   func(x *Index) { x.Clear(0, block.TierGPU) },
 		"forgotten": func(x *Index) { x.Forget(0) },
 		"evicted": func(x *Index) {
-			x.evict(nil, func() bool { return x.blocks.held == 0 && x.pointed <= 1 })
+			x.evict(nil, func(bool) bool { return x.blocks.held == 0 && x.pointed <= 1 })
 			x.Remove(0, block.TierGPU, 0, []uint64{31})
 		},
 	} {
@@ -56,7 +56,7 @@ func TestAPointBesideAClaimIsEvictedWithThePointsAfterIt(t *testing.T) {
 	if x.pointed != 2 {
 		t.Fatalf("%d points, want one beside the block and one after it", x.pointed)
 	}
-	if x.evict(nil, func() bool { return x.blocks.held == 0 && x.pointed == 0 }); x.blocks.extraBytes != 0 {
+	if x.evict(nil, func(bool) bool { return x.blocks.held == 0 && x.pointed == 0 }); x.blocks.extraBytes != 0 {
 		t.Errorf("%d bytes are left", x.blocks.extraBytes)
 	}
 }

@@ -52,15 +52,19 @@ func (n need) within(other *need) bool {
 }
 
 // roomy reports whether the need fits in the budget as things are. Measuring costs microseconds, so that room is
-// measured for many stretches at a time while there is much.
-func (x *Index) roomy(n need) bool {
-	if !n.within(&x.slack) {
-		big := x.stretches(slackStretches, n)
+// measured for several stretches at a time: for many while there is much room, else for one. If the answer must be
+// ample, there must be room for one.
+func (x *Index) roomy(n need, ample bool) bool {
+	for many := slackStretches; many > 0 && !n.within(&x.slack); many /= slackStretches {
 		x.slack = need{}
-		if !n.within(&big) || !x.fits(big) {
-			return x.fits(n)
+		big := x.stretches(many, n)
+		ample = ample && n.within(&big)
+		if n.within(&big) && x.fits(big) {
+			x.slack = big
 		}
-		x.slack = big
+	}
+	if !n.within(&x.slack) {
+		return !ample && x.fits(n)
 	}
 	x.slack.hashes -= n.hashes
 	x.slack.tokens -= n.tokens
@@ -80,13 +84,13 @@ func (x *Index) fits(n need) bool {
 // that. It reports false, too, when h is above its share and only blocks of holders below theirs are left. Nothing that
 // was looked up before is valid after it.
 func (x *Index) makeRoom(h *holder, n need) bool {
-	if x.roomy(n) {
+	if x.roomy(n, false) {
 		return true
 	}
 	if alone := x.alone(n); alone > x.config.Bytes || float64(alone) > max(x.share(h), float64(x.config.Bytes/4)) {
 		return false
 	}
-	return x.evict(h, func() bool { return x.roomy(n) })
+	return x.evict(h, func(ample bool) bool { return x.roomy(n, ample) })
 }
 
 // roomToSplit evicts until a removal of n blocks fits in the budget. A removal can need room: it splits segments and
@@ -98,7 +102,7 @@ func (x *Index) roomToSplit(n int) {
 		return
 	}
 	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*512) + b.sets.byHash.Growth(n) + 4096
-	x.evict(nil, func() bool { return x.bytes()+most <= x.config.Bytes })
+	x.evict(nil, func(bool) bool { return x.bytes()+most <= x.config.Bytes })
 }
 
 // fit gives memory back after much was removed at once.

@@ -133,7 +133,7 @@ func (x *Index) wake(h *holder) {
 		}
 		p := waiters.first
 		n := need{hashes: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
-		if !x.roomy(n) {
+		if !x.roomy(n, false) {
 			// An eviction may drop any of these points: look them up again after it.
 			if !x.makeRoom(h, n) {
 				x.dropWaiting(h, p)
