@@ -28,17 +28,18 @@ func (o Outcome) String() string {
 
 // BreakerConfig tunes passive health. A zero field means its default.
 type BreakerConfig struct {
-	// Failures is how many failed connections in a row make a holder unavailable. Other failures are compared with
-	// other workers' answers first. Default 3: one may be an accident, and two happen when a client's request is
-	// retried. More would send too many requests to a dead engine between two active checks.
+	// Failures is how many failed connections in a row make a holder unavailable. A failure after the connection does
+	// not count here: it is compared with other workers' answers first. Default 3: one failure may be an accident, and
+	// two happen when a client's request is retried. With more, too many requests would go to a dead engine between two
+	// active checks.
 	Failures int `yaml:"failures"`
-	// Delay until the first trial. Default 2 s, less than the interval of active checks, so that a short failure costs
-	// little. It doubles with every failed trial up to MaxDelay.
+	// Delay is the time until the first trial. Default 2 s, less than the interval of active checks, so that a short
+	// failure costs little. The delay doubles with every failed trial up to MaxDelay.
 	Delay time.Duration `yaml:"delay"`
 	// MaxDelay bounds the delay. Default 30 s: an engine takes that long to start.
 	MaxDelay time.Duration `yaml:"max_delay"`
-	// Trial is how long the one request that is let through may take before another is let through. Default 30 s: a
-	// long prompt on a busy engine takes that long to its first token.
+	// Trial is how long a trial may take: if its outcome is not known by then, the next request is another trial.
+	// Default 30 s: a long prompt on a busy engine takes that long to its first token.
 	Trial time.Duration `yaml:"trial"`
 }
 
@@ -62,21 +63,23 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 	return c
 }
 
-// Breaker is the passive health of one holder: a state machine without a clock. Closed, it lets all requests pass.
-// After too many failures in a row it is open and lets none pass until a delay is over. Then it is half open and lets
-// one request pass, the trial. Its outcome closes the breaker, or opens it for longer.
+// Breaker is the passive health of one holder: a state machine without a clock. A closed breaker lets all requests
+// pass. After too many failures in a row the breaker opens: it lets no request pass until a delay is over. Then it is
+// half open: it lets one request pass, the trial. A good answer to the trial closes the breaker. A failed trial opens
+// it for a longer delay.
 //
-// The zero value is closed. It is not safe for concurrent use.
+// The zero value is closed. A Breaker is not safe for concurrent use.
 type Breaker struct {
-	failures int   // in a row
-	trips    int   // times it opened; reset after settled good answers
-	served   int   // good answers since it closed
-	until    int64 // no request passes before this time in Unix nanoseconds; 0 is closed
-	trial    bool  // the one request of the half-open state is on its way
+	failures int   // failures in a row
+	trips    int   // how often the breaker opened; 0 again after a number of good answers, see settled
+	served   int   // good answers since the breaker closed
+	until    int64 // no request passes before this time in Unix nanoseconds; 0: the breaker is closed
+	trial    bool  // the trial is under way
 }
 
-// settled is the number of good answers after which a closed breaker forgets how often it opened. A worker that fails
-// one request in three passes most trials: without this memory it would be back after the shortest delay each time.
+// settled is the number of good answers after which a closed breaker forgets how often it opened. Until then the next
+// delay is longer. Without this memory, a worker that fails one request in three would return after the shortest delay
+// each time, because it passes most trials.
 const settled = rampServed
 
 // Closed reports whether all requests pass.
@@ -85,8 +88,8 @@ func (b *Breaker) Closed() bool { return b.until == 0 }
 // Allows reports whether a request may be sent at now.
 func (b *Breaker) Allows(now int64) bool { return now >= b.until }
 
-// Begin records that a request is sent at now. If the breaker is half open, it is the trial, and no other request
-// passes until it ends or c.Trial is over.
+// Begin records that a request is sent at now. If the breaker is half open, this request is the trial: no other request
+// passes until the trial ends or c.Trial is over.
 func (b *Breaker) Begin(c BreakerConfig, now int64) {
 	if !b.Closed() && b.Allows(now) {
 		b.trial = true
@@ -96,7 +99,7 @@ func (b *Breaker) Begin(c BreakerConfig, now int64) {
 
 // Observe records how a request ended at now.
 func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
-	// Requests that were under way when it opened end later. They are no new evidence.
+	// The request was sent before the breaker opened: its outcome is no new evidence.
 	if !b.Closed() && !b.trial && !b.Allows(now) {
 		return
 	}
@@ -116,7 +119,7 @@ func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
 		b.served = 0
 		b.trial = false
 	case OutcomeUnknown:
-		// A trial without evidence: the next request may be one at once.
+		// The trial gave no evidence: the next request may be a trial without a delay.
 		if b.trial {
 			b.trial = false
 			b.until = now
@@ -124,7 +127,7 @@ func (b *Breaker) Observe(c BreakerConfig, o Outcome, now int64) {
 	}
 }
 
-// delay returns how long a breaker stays open that opened this many times before.
+// delay returns how long a breaker stays open now, if it opened trips times before.
 func (c BreakerConfig) delay(trips int) time.Duration {
 	d := c.Delay
 	for ; trips > 0 && d < c.MaxDelay; trips-- {

@@ -1,21 +1,24 @@
 package fleet
 
-// recency is the order of last use of a holder's cached blocks that no request uses. Engines evict the least recently
-// used block first, and put the blocks of a request into that order when the request ends [vLLM,
-// v1/core/block_pool.py, free_blocks; SGLang, srt/mem_cache/radix_cache.py, by last access]. The order is kept by
-// generations of some blocks each, and for marks of prompts instead of for blocks: see [NextMark]. A ledger's mutex
-// guards it.
+// recency is the order of last use of a holder's cached blocks, as far as no request under way uses them. Engines evict
+// the least recently used block first, and put the blocks of a request into that order when the request ends [vLLM,
+// v1/core/block_pool.py, free_blocks; SGLang, srt/mem_cache/radix_cache.py, by last access].
 //
-// It is no store of placements (package placement, docs/design/0034). A placement says which holder may have a prompt.
-// recency says how soon a holder evicts blocks that it has, and the holder's events correct it.
+// The order is coarse in two ways. Blocks that were used at about the same time are one generation: recency knows the
+// order of generations, but no order within one. And it stores one entry for each mark of a prompt instead of one for
+// each block. A [Mark] is a position in a prompt, and its entry stands for all blocks between the mark before it and
+// this mark. The mutex of the holder's ledger guards the recency.
+//
+// Package placement has another purpose (docs/design/0034): a placement says which holder may have a prompt. recency
+// says how soon a holder evicts blocks that it has, and the holder's events correct it.
 type recency struct {
-	cacheShape                     // if its blocks are 0, nothing is kept
-	now         uint32             // the present generation; from 1 on
-	generations [generations]int64 // blocks that were last used in generation g, at index g modulo len
-	held        int64              // blocks that are cached, by the holder's events
-	uses        []use              // a hash table in sets of useWays; the oldest of a set is replaced
+	cacheShape                     // if its field blocks is 0, no order is kept
+	now         uint32             // the present generation; the first one is 1
+	generations [generations]int64 // at index g modulo len: the number of blocks that were last used in generation g
+	held        int64              // the number of cached blocks, by the holder's events
+	uses        []use              // a hash table in sets of useWays; a new use replaces the oldest of its set
 	evicted     uint32             // the latest generation with an evicted block; 0: none
-	unannounced int64              // upper bound of the tokens of our own requests that the engine has not announced yet
+	unannounced int64              // tokens of this router's requests that the engine has not announced, at most
 }
 
 // cacheShape is the size of a cache; 0 means unknown.
@@ -31,23 +34,28 @@ func (s *Snapshot) cacheShape(h Holder) cacheShape {
 
 // use is the last use of the blocks between a mark and the mark before it.
 type use struct {
-	tag        uint32 // of the mark's key
-	generation uint32 // 0: the place is free
-	blocks     int32  // all blocks between the marks; another prompt that shares some of them counts them, too
+	tag        uint32 // the upper half of the mark's key
+	generation uint32 // the generation of the last use; 0: the entry is free
+	blocks     int32  // the number of blocks between the two marks; blocks that two prompts share may count in two uses
 }
 
 const (
-	// A generation is 1/perCache of the cache: 1,024 tokens of 65,536, a part of most prompts. The kept generations
-	// hold two caches: older blocks are evicted in any case.
+	// A generation is 1/perCache of the cache. In a cache of 65,536 tokens these are 1,024 tokens, less than most
+	// prompts.
+	perCache = 64
+	// generations is how many generations are kept: together they are twice the cache. Older blocks are evicted in any
+	// case.
 	generations = 128
-	perCache    = 64
-	useWays     = 4
-	// Prompts have a mark every 10 to 20 % of their length, and share the marks of a common beginning. A use for each
-	// eight blocks holds twice the marks of a cache of conversations, and takes 1.5 bytes a block.
+	// useWays is the number of entries of a set.
+	useWays = 4
+	// The table has an entry for each blocksPerUse blocks of the cache, within the bounds fewestUses and mostUses.
+	// Prompts have a mark every 10 to 20 % of their length, and prompts with a common beginning share its marks. So for
+	// a cache of conversations the table has twice the entries that it needs. It takes 1.5 bytes for each block.
 	fewestUses, blocksPerUse, mostUses = 256, 8, 1 << 16
 )
 
-// resize forgets the order when the cache has another shape: its size was just learned, or it belongs to a new process.
+// resize forgets the order when the cache has another shape. Then its size has just become known, or the engine is a
+// new process.
 func (c *recency) resize(shape cacheShape) {
 	if shape == c.cacheShape {
 		return
@@ -70,7 +78,7 @@ func (c *recency) clear() {
 	c.generations, c.held, c.unannounced, c.evicted, c.now = [generations]int64{}, 0, 0, 0, 1
 }
 
-// find returns the use of a mark, nil when it is not known.
+// find returns the use of a mark, or nil if the table has none.
 func (c *recency) find(key uint64) *use {
 	if len(c.uses) == 0 {
 		return nil
@@ -89,7 +97,7 @@ func (c *recency) set(key uint64) []use {
 	return c.uses[at : at+useWays]
 }
 
-// add adds n blocks to generation g, or subtracts them. For a generation that is no longer kept it does nothing.
+// add adds n blocks to generation g; n may be negative. If the generation is no longer kept, add does nothing.
 func (c *recency) add(g uint32, n int64) {
 	if c.now-g >= generations {
 		return
@@ -98,9 +106,10 @@ func (c *recency) add(g uint32, n int64) {
 	*at = max(*at+n, 0)
 }
 
-// take records that a request uses the blocks that end with a mark, and whether one of these blocks was evicted. If so,
-// all blocks that were last used in the mark's generation or before are evicted, or soon will be. If a policy counts
-// blocks at risk as uncached, they count as evicted here, too: they will be evicted when the request is scheduled.
+// take removes the blocks that end with a mark from the order, because a request uses them now. evicted says that one
+// of these blocks was evicted. Then all blocks that were last used in the mark's generation or before are evicted, or
+// soon will be. If a policy counts blocks at risk as uncached, take counts them as evicted, too: they will be evicted
+// before the request is scheduled.
 func (c *recency) take(key uint64, evicted bool) {
 	u := c.find(key)
 	if u == nil {
@@ -113,7 +122,8 @@ func (c *recency) take(key uint64, evicted bool) {
 	*u = use{}
 }
 
-// put records that the n blocks that end with a mark are no longer in use: they become the most recently used.
+// put adds the n blocks that end with a mark to the order, as the most recently used ones: no request uses them any
+// more.
 func (c *recency) put(key uint64, n int64) {
 	if len(c.uses) == 0 {
 		return
@@ -134,27 +144,27 @@ func (c *recency) put(key uint64, n int64) {
 	c.add(c.now, n)
 }
 
-// rest records that the n blocks after a prompt's last mark, and the blocks of its answer, are no longer in use.
+// rest does the same as put for the n blocks after a prompt's last mark and for the tokens of its answer.
 func (c *recency) rest(n, answer int64) {
 	if c.blocks > 0 {
 		c.add(c.now, n+answer/c.blockSize)
 	}
 }
 
-// pass begins a new generation when the present one has its part of the cache.
+// pass begins a new generation if the present one has reached its size, 1/perCache of the cache.
 func (c *recency) pass() {
 	if c.generations[c.now%generations] < max(c.blocks/perCache, 1) {
 		return
 	}
-	if c.now++; c.now == 0 { // after 2^32 generations: a later one has a greater number
+	if c.now++; c.now == 0 { // overflow: a later generation must have a greater number, so the order starts anew
 		c.clear()
 	}
 	c.generations[c.now%generations] = 0
 }
 
-// stored records that the engine announced n new blocks. It attributes them first to our own requests whose blocks are
-// unannounced: these blocks enter the order when their request ends. The rest belongs to other clients, and enters the
-// order now.
+// stored records that the engine announced n new blocks. As many of them as are unannounced count as blocks of this
+// router's requests, which enter the order when their request ends. The other blocks belong to other clients, and enter
+// the order now.
 func (c *recency) stored(n int64) {
 	c.held += n
 	if c.blocks == 0 {
@@ -169,7 +179,7 @@ func (c *recency) stored(n int64) {
 	}
 }
 
-// newer returns the blocks that were last used in later generations than g.
+// newer returns the number of blocks that were last used in later generations than g.
 func (c *recency) newer(g uint32) (n int64) {
 	for back := range min(c.now-g, generations) {
 		n += c.generations[(c.now-back)%generations]
@@ -177,9 +187,9 @@ func (c *recency) newer(g uint32) (n int64) {
 	return n
 }
 
-// cached notes that the engine announced new blocks and removals. known says that the history of the cache is complete.
-// If it is not, the cache is assumed to have been full when it removed blocks, except for a partly full block of each
-// request.
+// cached notes that the engine announced new and removed blocks. known says that the events show the whole history of
+// the cache. If known is false and blocks were removed, the cache is assumed to have been full before, except for one
+// partly full block of each request.
 func (l *ledger) cached(stored, removed int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,12 +210,15 @@ func (l *ledger) forgetCache() {
 	l.recency.clear()
 }
 
-// AtRisk returns how many of the first matched engine blocks of a prompt, named by its marks, will probably be
-// evicted on h before a request that is dispatched now is scheduled. The waiting prompts and the growing answers
-// evict them, if the cache has neither room nor blocks that were used less recently. The result is 0 on a holder
-// without requests, where a request under way uses the blocks, and where the size of the cache or the last use of the
-// blocks is unknown. usable is how many blocks could be matched at most: an engine computes at least the last token
-// of a prompt. AtRisk takes h's own lock where requests are under way.
+// AtRisk returns how many of a prompt's first matched engine blocks will probably be evicted on h before a request is
+// scheduled that is dispatched now. The waiting prompts and the growing answers at h need blocks. They evict matched
+// blocks if the cache has no free blocks and no blocks that were used less recently.
+//
+// marks are the prompt's marks. matched is the number of blocks that h has now. usable is the greatest number that
+// could match: less than the whole prompt, because an engine computes at least the prompt's last token.
+//
+// The result is 0 if h has no requests, if a request under way uses the blocks, or if the size of the cache or the last
+// use of the blocks is unknown. AtRisk takes h's lock if requests are under way.
 func (s *Snapshot) AtRisk(h Holder, marks []Mark, matched, usable int) int {
 	st := s.state(h)
 	if st == nil || matched <= 0 || st.work.requests.Load() == 0 {
@@ -226,7 +239,7 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 	if c.blocks == 0 {
 		return 0
 	}
-	requests := l.requests.Load() // each has a partly full block that is not announced
+	requests := l.requests.Load() // each request has one partly full block, which the engine has not announced
 	evictions := c.unannounced/c.blockSize + requests - max(c.blocks-c.held-requests, 0)
 	if evictions <= 0 {
 		return 0
@@ -238,13 +251,13 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 	evicted := c.evicted
 	if matched < usable && last < len(marks) && l.shared[marks[last].Key].requests == 0 {
 		if u := c.find(marks[last].Key); u != nil {
-			evicted = max(evicted, u.generation) // more of the prompt was cached at its last use
+			evicted = max(evicted, u.generation) // the blocks up to this mark were cached at its last use, and are not now
 		}
 	}
 	left := c.blocks - l.blocks.Load() - l.output.Load()/c.blockSize - requests
 	for i, end := last-1, matched; i >= 0; {
 		if l.shared[marks[i].Key].requests > 0 {
-			break // all blocks before it are in use, too
+			break // all blocks before this mark are in use, too
 		}
 		u := c.find(marks[i].Key)
 		if u == nil {
@@ -252,7 +265,7 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 			continue
 		}
 		begin := int64(0)
-		for i--; i >= 0; i-- { // the marks of the same generation, and unknown ones
+		for i--; i >= 0; i-- { // marks of the same generation, and marks without a known use, are taken together
 			v := c.find(marks[i].Key)
 			if v != nil && v.generation != u.generation || l.shared[marks[i].Key].requests > 0 {
 				begin = int64(marks[i].Blocks)
@@ -270,9 +283,11 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 	return min(risk, evictions)
 }
 
-// lost returns how many of n blocks of generation g are evicted by this number of evictions; it may be below 0 or above
-// n. Generations are evicted in order, from the latest one with an evicted block on. If there is no such generation, or
-// it is no longer kept, all blocks beyond left are evicted, where left is the room that requests leave in the cache.
+// lost returns how many of n blocks of generation g the next evictions evict. The caller limits the result to 0 … n.
+// evicted is the latest generation with an evicted block: the engine evicts the blocks of this generation and of the
+// following ones in order. If no such generation is known or kept, the order is counted from the newest block instead:
+// left is the number of blocks that the requests leave free for the cache, and all blocks beyond the newest left are
+// evicted.
 func (c *recency) lost(g, evicted uint32, n, evictions, left int64) int64 {
 	switch {
 	case evicted == 0 || c.now-evicted >= generations:

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
-// keepIDs is how long a holder that left keeps its id, and so its history, for its return. An hour is longer than a
-// restart that loads a large model. The ids do not run out: there are 2^20, and no fleet replaces that many ranks in an
-// hour.
+// keepIDs is how long a holder that left the fleet keeps its id. If it returns in this time, it has its history again.
+// An hour is longer than a restart that loads a large model. Ids do not run out in an hour: there are 2^20, and no
+// fleet replaces that many ranks in an hour.
 const keepIDs = time.Hour
 
-// Retire makes ids available again: the ids of holders that left the fleet an hour ago, as seen by earlier calls, and
-// to which no request refers: each reservation was released as long ago. A lost request keeps its holder's id for good.
-// now is in Unix nanoseconds.
+// Retire takes their ids from holders that left the fleet, and returns these ids. It retires an id under two
+// conditions: an earlier call saw at least an hour ago that the holder had left, and all reservations on the holder
+// were released at least an hour ago. If a reservation is never released, the holder keeps its id for good. now is in
+// Unix nanoseconds.
 //
-// The caller removes the ids from everything that it stores by holder, and then passes them to [Fleet.Reuse]. The ranks
-// of a worker that comes back later get new ids.
+// The caller removes the returned ids from everything that it stores by holder, and then passes them to [Fleet.Reuse].
+// If the worker of a retired id comes back later, its ranks get new ids.
 func (f *Fleet) Retire(now int64) (retired []Holder) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -43,13 +44,14 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 	return retired
 }
 
-// keepWorkers is how many workers keep their ids after all their ranks lost theirs: as many as a large fleet has, in
-// some 2 MiB. Facts about the process behind a URL, such as the salts of its requests, are kept by the worker's id:
-// they count again if the process comes back.
+// keepWorkers is how many former workers keep their worker ids. A former worker is a worker whose ranks have all lost
+// their holder ids. Other packages store facts about a process by its worker id, and these facts count again if the
+// process comes back. 4,096 is the number of workers of a large fleet; the memory for them is about 2 MiB.
 const keepWorkers = 4096
 
-// forgetPlace notes that one rank of a worker lost its id. A worker without any such rank is forgotten when keepWorkers
-// others came after it. f.mu is held.
+// forgetPlace notes that one rank of a worker lost its holder id. If the worker has no other rank with an id, the
+// worker becomes a former worker. If there are then more than keepWorkers former workers, the oldest one is forgotten.
+// f.mu is held.
 func (f *Fleet) forgetPlace(id WorkerID) {
 	k := f.known[id]
 	if k.holders--; k.holders > 0 {
@@ -63,7 +65,7 @@ func (f *Fleet) forgetPlace(id WorkerID) {
 	oldest := f.former[0]
 	f.former = slices.Delete(f.former, 0, 1)
 	k = f.known[oldest]
-	if k.former--; k.former > 0 || k.holders > 0 { // it came back
+	if k.former--; k.former > 0 || k.holders > 0 { // the worker came back meanwhile
 		return
 	}
 	delete(f.byURL, k.url)
@@ -88,7 +90,7 @@ func (f *Fleet) newHolder() Holder {
 	return Holder(len(f.holders) - 1)
 }
 
-// unusedSince reports whether every reservation was released by its owner, at that time or before.
+// unusedSince reports whether all reservations were released, the last one not after the time at.
 func (l *ledger) unusedSince(at int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,19 +5,19 @@ import "time"
 // Bar is the reason why a holder should get no request.
 type Bar uint8
 
-// The bars. A suspect, and a holder whose answers were useless, still get requests that no other holder can take.
+// The bars. A holder with BarSuspect or BarUseless still gets the requests that no other holder can take.
 const (
 	BarNone        Bar = iota
 	BarUnavailable     // its worker is not ready, or its breaker is open
-	BarUseless         // its answers in the request's scope were useless, and another worker's were not
+	BarUseless         // its answers in the request's scope were useless, and another worker's answers were good
 	BarLimited         // its worker answered 429, and the pause is not over
 	BarSuspect         // its worker seems to be frozen
 )
 
-// Standing says whether a holder may get a request now, and which share of its requests.
+// Standing says whether a holder may get a request now, and which share of its usual requests it gets.
 type Standing struct {
-	Bar   Bar
-	Share float64 // the part of its requests that it gets during slow start: 1 unless it returned recently
+	Bar   Bar     // BarNone if the holder may get a request
+	Share float64 // below 1 only during slow start, that is if the holder returned recently
 }
 
 // Standing returns h's standing at now, in Unix nanoseconds, for a tenant's requests in a scope. It takes no lock.
@@ -60,29 +60,32 @@ func observe(b *Breaker, r *ramp, c BreakerConfig, o Outcome, now int64) {
 	}
 }
 
-// limit is the pauses that a worker asked for by a 429. A pause may be for one tenant only. The limit is replaced as
-// a whole.
+// limit holds the pauses of one holder. A worker asks for a pause by answering 429. A pause is for one tenant, or for
+// all tenants. A limit is immutable: each change stores a new one.
 type limit struct {
-	since int64 // when the first of these pauses began, Unix nanoseconds
-	all   int64 // until when it holds for all tenants
-	own   []ownLimit
+	since int64      // when the first of these pauses began, Unix nanoseconds
+	all   int64      // the end of the pause for all tenants, Unix nanoseconds; 0 is none
+	own   []ownLimit // the pauses for single tenants
 }
 
-// ownLimit is one tenant's pause.
+// ownLimit is the pause of one tenant.
 type ownLimit struct {
 	tenant uint64
 	until  int64 // Unix nanoseconds
 }
 
-// A limit applies to all tenants when manyLimited tenants got a 429 within limitedAlike and none was served
-// meanwhile. Clients can invent tenants. With a smaller number a client could shut out the others by two keys.
+// A 429 pauses all tenants, and not only its own tenant, if three conditions hold: at least manyLimited tenants are in
+// a pause, the first of these pauses began at least limitedAlike ago, and the holder has served no request since then.
+// With a smaller manyLimited, one client could pause all other clients: a client can invent tenants.
 const (
 	manyLimited  = 8
 	limitedAlike = int64(time.Second)
-	mostOwn      = 16 // tenants whose own limits are kept; the pause that ends first is dropped, and set again by the next 429
+	// mostOwn is how many tenants' own pauses are kept. For a further tenant, the pause that ends first is dropped. If
+	// the tenant of the dropped pause still sends too much, its next 429 sets the pause again.
+	mostOwn = 16
 )
 
-// until returns the end of a tenant's pause. A time that is not after now means that there is none.
+// until returns the end of a tenant's pause. If the returned time is not after now, the tenant has no pause.
 func (l *limit) until(tenant string) int64 {
 	if l == nil {
 		return 0
@@ -99,7 +102,7 @@ func (l *limit) until(tenant string) int64 {
 	return until
 }
 
-// last returns the end of the last of the pauses.
+// last returns the time at which the last of the pauses ends.
 func (l *limit) last() int64 {
 	if l == nil {
 		return 0
@@ -111,8 +114,9 @@ func (l *limit) last() int64 {
 	return last
 }
 
-// Limit keeps a tenant's requests from h before until, in Unix nanoseconds. It keeps all requests from h if tenant is
-// "", or if many tenants are limited and none is served. After a limit for all, h starts slowly.
+// Limit pauses h: until the time until, in Unix nanoseconds, h gets no requests of the tenant. The pause is for all
+// tenants if tenant is "", or if many tenants are in a pause and h serves no request. After a pause for all tenants, h
+// starts slowly.
 func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
 	s := f.Snapshot().state(h)
 	if s == nil {
@@ -145,7 +149,7 @@ func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {
 	s.limit.Store(&next)
 }
 
-// add adds a tenant's limit, in place of the one that ends first when there are too many.
+// add adds a tenant's pause. If there are mostOwn pauses already, it replaces the pause that ends first.
 func (l *limit) add(o ownLimit) {
 	first := 0
 	for i := range l.own {
@@ -164,7 +168,7 @@ func (l *limit) add(o ownLimit) {
 	l.own[first] = o
 }
 
-// LimitedUntil returns the end of the limit that keeps a tenant's requests from h, 0 when there is none.
+// LimitedUntil returns the end of the pause in which h gets no requests of a tenant; 0 if there is no such pause.
 func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
 	if st := s.state(h); st != nil {
 		if until := st.limit.Load().until(tenant); until > now {
@@ -174,8 +178,9 @@ func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
 	return 0
 }
 
-// Suspect starts or ends the suspicion that a worker is frozen. During it, its holders get only requests that no
-// other worker can take; afterwards they start slowly. It reports whether anything changed.
+// Suspect starts or ends the suspicion that a worker is frozen. While the worker is suspected, its holders get only
+// requests that no other worker can take. When the suspicion ends, its holders start slowly. Suspect reports whether
+// anything changed.
 func (f *Fleet) Suspect(id WorkerID, suspect bool, now int64) (changed bool) {
 	w := f.Snapshot().ByID(id)
 	if w == nil {
@@ -208,7 +213,8 @@ func (f *Fleet) Returned(h Holder) {
 	}
 }
 
-// returned makes the holder start slowly and at its kind's pace, unless it never had a request.
+// returned makes the holder start slowly and with the pace of its kind. It does nothing if the holder never had a
+// request.
 func (s *holderState) returned() {
 	if s.work.processed.Load() > 0 {
 		s.ramp.begin(rampPending)
@@ -216,9 +222,10 @@ func (s *holderState) returned() {
 	}
 }
 
-// Share returns the part that h gets during slow start, at now, of its requests beyond the first N at once. N is one
-// more than the answers since its return, and 0 after a failure. 1 means no slow start. Share changes nothing: a
-// pending slow start begins with a request, not with a reader.
+// Share returns the share of its usual requests that h gets at now because of slow start. 1 means that h is not in slow
+// start. The share does not apply to the first N requests under way at h: N is one more than the answers since h
+// returned, or 0 if a request failed since then. Share changes nothing, because a pending slow start must begin with a
+// request and not with a reader.
 func (s *Snapshot) Share(h Holder, now int64) float64 {
 	st := s.state(h)
 	if st == nil {
@@ -227,8 +234,8 @@ func (s *Snapshot) Share(h Holder, now int64) float64 {
 	return st.ramp.share(now)
 }
 
-// Silence returns the time of the last byte from h, in Unix nanoseconds; 0 when h has no requests of ours. An engine
-// that computes a long prompt is silent, too.
+// Silence returns the time of the last byte from h, in Unix nanoseconds. It returns 0 if this router has no request at
+// h. A long silence does not prove that h is frozen: an engine that computes a long prompt sends nothing either.
 func (s *Snapshot) Silence(h Holder) (since int64) {
 	st := s.state(h)
 	if st == nil || st.work.requests.Load() == 0 {
