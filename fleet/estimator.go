@@ -12,36 +12,41 @@ const (
 	terms
 )
 
-// estimator learns a Timing from measured durations: a regression of the duration on the amounts that were computed in
-// it, one measurement at a time. It is a Kalman filter. Its state is the coefficients as multiples of the first
-// assumption, and it may drift slowly [Kalman 1960; recursive least squares with a random walk in place of forgetting,
-// so that coefficients that no measurement concerns stay as they are]. A measurement beyond a bound moves it no more
-// than one at the bound [Huber, Robust Estimation of a Location Parameter, 1964]: a request that waited for memory, or
-// behind another router's requests, gives such a measurement.
+// estimator learns a Timing from measured durations. It is a linear regression of a duration on the amounts that were
+// computed in it, with one measurement at a time.
 //
-// A slow machine is slow in everything: the multiples covary before anything is measured. So coefficients that
-// measurements cannot separate keep the assumed ratio, such as a pass's base and its part for each sequence where the
-// number of sequences does not change [ridge regression towards a prior mean, Hoerl and Kennard 1970].
+// The estimator is a Kalman filter [Kalman 1960]. Its state is one factor for each coefficient: the multiple of the
+// assumed coefficient. The factors drift slowly, as a random walk. So old measurements fade, but a coefficient that no
+// measurement concerns stays as it is. A measurement beyond a bound changes the state no more than a measurement at the
+// bound [Huber, Robust Estimation of a Location Parameter, 1964]. A request that waited for memory, or behind another
+// router's requests, gives such a measurement.
+//
+// A slow machine is slow in everything, so the factors covary before anything is measured. Where measurements cannot
+// separate two coefficients, these keep their assumed ratio [ridge regression towards a prior mean, Hoerl and Kennard
+// 1970]. An example are the base of a pass and its part for each sequence, while the number of sequences does not
+// change.
 type estimator struct {
-	assumed [terms]float64
-	factor  [terms]float64        // of assumed
-	spread  [terms][terms]float64 // covariance of factor
-	scale   float64               // mean error of measurements, in units of their expected error
-	samples int
+	assumed [terms]float64        // the assumed coefficients
+	factor  [terms]float64        // each coefficient as a multiple of the assumed one
+	spread  [terms][terms]float64 // the covariance of the factors
+	scale   float64               // the mean error of measurements, in units of their expected error
+	samples int                   // the number of measurements
 }
 
 // Constants of the estimator.
 const (
-	firstSpread = 1.0  // variance of a factor to begin with: a coefficient is often half or twice the assumption
+	firstSpread = 1.0  // the variance of a factor before any measurement: half or twice the assumption is usual
 	common      = 0.8  // the part of firstSpread that all factors share
-	drift       = 1e-5 // its growth with each measurement: a thousand measurements fade over ten thousand
-	clip        = 1.5  // expected errors beyond which a measurement counts as at the bound: Huber's constant for 95 % efficiency is 1.345
-	leastFactor = 0.02 // bounds a coefficient from below: none of them is 0
-	greatest    = 100  // bounds it from above
-	// mostLeverage bounds the weight of a measurement relative to everything known without it, in its own direction. A
-	// worker reports how many passes there were, and may report anything: an answer of 100,000 tokens in a second would
-	// decide alone and for good. Beyond a half, one measurement outweighs all others, which is to be avoided [Huber,
-	// Robust Statistics, 1981, §7.2]. A smaller bound would also lower the weight of the first correct measurements.
+	drift       = 1e-5 // the growth of the variance with each measurement: a thousand measurements fade over ten thousand
+	clip        = 1.5  // the bound of a measurement, in expected errors; Huber's constant for 95 % efficiency is 1.345
+	leastFactor = 0.02 // the least factor: no coefficient is 0
+	greatest    = 100  // the greatest factor
+	// mostLeverage bounds the weight of one measurement. Its weight is relative to everything that is known without the
+	// measurement about the same combination of coefficients. The bound is needed because a worker reports how many
+	// passes there were, and may report anything: an answer of 100,000 tokens in a second would determine the
+	// coefficients alone and for good. Above one half, one measurement outweighs all others, which is to be avoided
+	// [Huber, Robust Statistics, 1981, §7.2]. A smaller bound would also lower the weight of the first correct
+	// measurements.
 	mostLeverage = 0.5
 )
 
@@ -73,8 +78,8 @@ func (e *estimator) coefficients() (c [terms]float64) {
 	return c
 }
 
-// predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them: the
-// variance of its own expected error plus that of the coefficients.
+// predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them. This
+// variance is the sum of two: the variance of the measurement's expected error, and the variance of the coefficients.
 func (e *estimator) predict(amounts *[terms]float64, expected float64) (predicted, variance float64) {
 	predicted, variance, _ = e.project(amounts)
 	noise := expected * e.scale
@@ -98,8 +103,8 @@ func (e *estimator) project(amounts *[terms]float64) (predicted, variance float6
 	return predicted, variance, covariance
 }
 
-// observe learns that amounts of the terms took this many milliseconds, with an expected error. weight is the number of
-// measurements that it counts for, above 0.
+// observe learns one measurement: amounts of the terms took this many milliseconds, with an expected error in
+// milliseconds. weight, above 0, is how much the measurement counts; 1 is usual.
 func (e *estimator) observe(amounts *[terms]float64, took, expected, weight float64) {
 	e.loosen()
 	predicted, variance, covariance := e.project(amounts)
@@ -124,7 +129,8 @@ func (e *estimator) observe(amounts *[terms]float64, took, expected, weight floa
 	e.samples++
 }
 
-// loosen lets the coefficients drift while they are known better than at the beginning.
+// loosen raises the variance of the factors by their drift. It does nothing while they are known no better than at the
+// beginning.
 func (e *estimator) loosen() {
 	trace := 0.0
 	for i := range e.spread {
@@ -140,54 +146,58 @@ func (e *estimator) loosen() {
 	}
 }
 
-// sampleTokens is how many tokens of an answer make a measurement: enough that the arrival of single chunks does not
-// matter.
+// sampleTokens is how many tokens of an answer make a measurement. They are enough that it does not matter when single
+// chunks arrive.
 const sampleTokens = 16
 
-// sample is the state at the beginning of a measured interval of an answer.
+// sample is the state of a holder and of one answer, at the beginning or at the end of a measured interval.
 type sample struct {
-	at, output int64
-	decoding   int64   // requests
-	context    int64   // tokens that these requests had
-	computed   int64   // prompt tokens that the holder had computed
-	guesses    int64   // prompts whose computed tokens are unknown
-	pairs      float64 // the same for attention
+	at       int64   // the time, Unix nanoseconds
+	output   int64   // tokens of the answer so far
+	decoding int64   // requests that decode at the holder
+	context  int64   // tokens of these requests: their prompts and answers
+	computed int64   // prompt tokens that the holder has computed so far
+	guesses  int64   // prompts for which the number of computed tokens is unknown
+	pairs    float64 // pairs of tokens that attention has computed so far, see pairsOf
 
-	// Only of an answer in one piece:
+	// Set only if the answer comes in one piece:
 	decoded, resident float64 // see passes
-	pending           float64 // milliseconds that prompts of such answers still took, as predicted
-	queued            bool    // other prompts waited, too
+	pending           float64 // predicted milliseconds until the prompts of such answers are computed
+	queued            bool    // other prompts wait, too
 }
 
-// passes is the estimator's own state of a ledger, in addition to the figures that readers see; the ledger's mutex
-// guards it.
+// passes holds what a ledger counts only for the estimator. The ledger's mutex guards it.
 type passes struct {
-	decoding, context int64   // requests that decode, and their prompt tokens
-	computed          int64   // prompt tokens computed so far
-	pairs             float64 // the same for attention
-	guesses           int64   // prompts whose computed tokens are unknown
+	decoding int64   // requests that decode
+	context  int64   // prompt tokens of the requests that decode
+	computed int64   // prompt tokens computed so far
+	pairs    float64 // pairs of tokens that attention has computed so far, see pairsOf
+	guesses  int64   // prompts for which the number of computed tokens is unknown
 
-	// Sums over the time until at: nanoseconds times decoding requests, and nanoseconds times their tokens. For an
-	// answer in one piece this is the only way to know how many requests decoded at the same time.
+	// Integrals over the time until at: decoded is nanoseconds times decoding requests, and resident is nanoseconds
+	// times the tokens of these requests. For an answer in one piece they are the only way to know how many requests
+	// decoded at the same time.
 	decoded, resident float64
-	at                int64
+	at                int64 // Unix nanoseconds
 
 	// The prompts whose first tokens came at the same time. One pass computed the last part of all these prompts.
 	group struct {
-		open            bool
-		start, end      int64
-		decoding        int64
-		context, tokens int64
-		pairs           float64
-		busy            bool // the engine was in the middle of a pass when it began
-		guess           bool // how much was computed is unknown
+		open       bool    // more prompts may still join the group
+		start, end int64   // when the holder began to compute these prompts, and their last first token; Unix nanoseconds
+		decoding   int64   // requests that decoded meanwhile
+		context    int64   // tokens of these requests
+		tokens     int64   // computed tokens of the prompts
+		pairs      float64 // pairs of tokens that attention computed for the prompts
+		busy       bool    // at start the engine was in the middle of a pass
+		guess      bool    // the number of computed tokens is unknown
 	}
 }
 
-// sameTime is how far apart first tokens of one pass come: the engine writes them one after the other.
+// sameTime is the greatest time between two first tokens of one pass. They are not exactly simultaneous, because the
+// engine writes them one after the other.
 const sameTime = 2e6 // nanoseconds
 
-// elapse adds what decoded until now, where output is the tokens of answers.
+// elapse adds the time until now to the integrals. output is the number of tokens of all answers under way.
 func (p *passes) elapse(now, output int64) {
 	if d := float64(now - p.at); d > 0 {
 		p.decoded += d * float64(p.decoding)
@@ -209,6 +219,7 @@ func (l *ledger) join(w *Work, now int64) {
 	}
 }
 
+// pairsOf returns how many pairs of a computed prompt token and a token before it attention has to compute.
 func pairsOf(w *Work) float64 {
 	n := float64(w.UncachedTokens)
 	return n * (float64(max(w.PromptTokens-w.UncachedTokens, 0)) + n/2)
@@ -239,8 +250,8 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 	}
 	if !g.open {
 		g.open = true
-		// The prompt before it in the queue may never show a first token. This prompt began after its own dispatch, and
-		// after the latest first token of another prompt.
+		// The holder began to compute this prompt after its dispatch, and after the latest first token of another
+		// prompt. The prompt before it in the queue does not count: it may never show a first token.
 		g.start = max(l.since.Load(), g.end, r.dispatched)
 		g.busy = g.start == r.dispatched && p.decoding > 0
 		g.decoding, g.context, g.tokens, g.pairs, g.guess = p.decoding, p.context+l.output.Load(), 0, 0, false
@@ -277,7 +288,7 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 		r.sample = l.sampleAt(r, now)
 		return
 	}
-	// While a prompt is partly computed, its part in this interval is unknown: measure later.
+	// While a prompt is partly computed, it is unknown how much of it was computed in this interval: measure later.
 	if l.queue.first != nil && now-p.group.end > sameTime {
 		return
 	}
@@ -294,11 +305,13 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 	r.sample = l.sampleAt(r, now)
 }
 
-// observeWhole learns from an answer of n tokens that came in one piece. Its duration from dispatch is the time of its
-// prompt, of other prompts computed meanwhile, and of its own passes. Many such answers, with different prompts and
-// lengths, show how much each of them took. Prompts that were half computed when it began count too little, and prompts
-// that were half computed when it ended count too much. In the long run these errors cancel, so such a measurement is
-// worth less but not wrong. mu is held.
+// observeWhole learns from an answer of n tokens that came in one piece. Its duration from dispatch has three parts:
+// the time of its prompt, the time of other prompts that were computed meanwhile, and the time of its decode passes.
+// Many such answers, with different prompts and lengths, show how long each part took.
+//
+// Another prompt that was half computed at the beginning of the duration counts too little, and one that was half
+// computed at the end counts too much. In the long run these errors cancel. So such a measurement counts less than
+// others, but it is not biased. mu is held.
 func (l *ledger) observeWhole(r *Reservation, n int64) {
 	s, e := &r.sample, &r.came
 	took := float64(e.at-s.at) / 1e6
@@ -311,20 +324,21 @@ func (l *ledger) observeWhole(r *Reservation, n int64) {
 		passes += 0.5 // half of the pass that was under way
 	}
 	decoding := (e.decoded - s.decoded) / float64(e.at-s.at)
-	context := (e.resident-s.resident)/float64(e.at-s.at) + float64(n)/2 // its own growing answer was not counted
+	context := (e.resident-s.resident)/float64(e.at-s.at) + float64(n)/2 // n/2: this answer's own tokens
 	t := l.timing()
 	l.learn(&[terms]float64{passes, passes * decoding, passes * context, float64(e.computed - s.computed), e.pairs - s.pairs}, took,
 		0.5*t.Step(int64(decoding), int64(context))+0.1*took+s.pending+e.pending, e.at)
 }
 
-// learnEvery is the time between two measurements of answers: answers that run together share passes, so that each
-// would repeat the same measurement.
+// learnEvery is the least time between two measurements of a holder's answers. Answers that run at the same time share
+// their passes, so each of them would give the same measurement again.
 const learnEvery = 100e6 // nanoseconds
 
-// mayLearn reports whether answers may be learned from at now. A clock that was set back does not stop learning.
+// mayLearn reports whether learnEvery has passed at now, so that the next measurement of an answer may be taken. It
+// also reports true if the clock was set back, because otherwise learning would stop.
 func (l *ledger) mayLearn(now int64) bool { return now >= l.learnAt || now < l.learnAt-learnEvery }
 
-// learn updates the kind and the holder's pace. mu is held.
+// learn passes a measurement to the holder's kind, which updates its times and the holder's pace. mu is held.
 func (l *ledger) learn(amounts *[terms]float64, took, expected float64, now int64) {
 	l.kind.Load().learn(&l.pace, amounts, took, expected, now)
 }
