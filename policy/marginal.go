@@ -9,26 +9,28 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Marginal takes the holder where the request costs least, in predicted milliseconds. The cost is the request's own
-// time there, and the time that it costs others: requests that run there now, and requests whose cache it evicts.
-// docs/policies.md explains the terms.
+// Marginal takes the holder where the request costs least, in predicted milliseconds. The cost is the time of the
+// request itself and the time that the request costs others: the requests that run at the holder now, and later
+// requests whose cached blocks it evicts. docs/marginal.md explains the terms.
 type Marginal struct {
-	// Externality is the weight of a millisecond of another request's answer, relative to one before this request's
-	// first token. It follows from the ratio of the times that service levels allow for the two: 5 s to the first token
-	// and 100 ms for each of 343 more (the mean of the public conversation trace) is 0.15; 2 s and 50 ms is 0.12. At 0
-	// each request is served as if it were alone. At 1 long prompts wait a long time for a holder that they disturb
-	// little.
+	// Externality is the weight of one millisecond by which the request delays another request's answer. One
+	// millisecond before the request's own first token has weight 1. At 0 each request is served as if it were alone.
+	// At 1 long prompts wait a long time for a holder where they delay few others. The default follows from service
+	// levels: the time that they allow for a first token, divided by the time that they allow for the rest of an
+	// answer. 5 s for the first token and 100 ms for each of 343 further tokens (the mean of the public conversation
+	// trace) give 0.15; 2 s and 50 ms give 0.12.
 	Externality float64 `yaml:"externality"`
-	// Eviction is the weight of computing again the blocks that uncached tokens evict. At 1 an evicted block is wanted
-	// again with a probability of one half, and computing it again evicts as many blocks, which are again wanted with
-	// one half: 1/2 + 1/4 + … of the cost.
+	// Eviction is the weight of computing the evicted blocks again: the uncached tokens of the request evict other
+	// blocks. 1 corresponds to a probability of one half that an evicted block is needed again. Then computing it again
+	// evicts another block, which is also needed again with one half: 1/2 + 1/4 + … = 1 of the cost.
 	Eviction float64 `yaml:"eviction"`
-	// Tail is the additional weight of a millisecond of waiting beyond TailAfter: requests must not starve for others'
-	// sake.
+	// Tail is the additional weight of a millisecond of waiting beyond TailAfter. It prevents a request from starving
+	// because its start would delay others.
 	Tail float64 `yaml:"tail"`
-	// TailAfter is half of what a service level for chat allows for the first token, 5 s.
+	// TailAfter is the wait from which Tail counts. The default is half of the 5 s that a service level for chat allows
+	// for the first token.
 	TailAfter time.Duration `yaml:"tail_after"`
-	// TierWeights are the share of a matched token's computation that is saved, by where its block lies.
+	// TierWeights are the share of a matched token's computation that is saved, by the tier of its block.
 	TierWeights TierWeights `yaml:"tier_weights"`
 }
 
@@ -52,13 +54,13 @@ func (p Marginal) Validate() error {
 
 // The terms of a marginal cost, in milliseconds.
 const (
-	costWait    = iota // until the prompts before it are computed
-	costMemory         // until running requests have freed memory for it
-	costPrefill        // computing the uncached tokens
-	costTail           // the part of the wait beyond TailAfter, counted a second time
-	costDecode         // the answer, slowed by the requests that run there
-	costOthers         // the delay that this prompt and answer cause the requests there
-	costEvict          // computing the evicted blocks again
+	costWait    = iota // the time until the prompts before this request's prompt are computed
+	costMemory         // the time until running requests have freed enough memory for this request
+	costPrefill        // the time to compute the uncached tokens of the prompt
+	costTail           // the part of wait and memory beyond TailAfter, times the weight Tail
+	costDecode         // the time of the answer; requests that run at the holder make it longer
+	costOthers         // the time by which this request delays the requests that run at the holder, times Externality
+	costEvict          // the time to compute the evicted blocks again, times Eviction
 )
 
 // Spec returns the policy.
@@ -72,8 +74,8 @@ func (p Marginal) Spec(name string) Spec {
 type marginal struct {
 	Marginal
 	weights [block.NumTiers]float64
-	answers means // tokens of an answer
-	crowds  means // requests at a holder that gets one more
+	answers means // the number of tokens of an answer
+	crowds  means // the number of requests that a chosen holder already has
 }
 
 func (m *marginal) Routed(q *Query, c *Candidate) {
@@ -86,7 +88,7 @@ func (m *marginal) Finished(f *Finished) {
 	}
 }
 
-// Forget has nothing to drop: the fleet keeps what depends on a holder.
+// Forget does nothing: this policy keeps no facts about single holders. The fleet keeps them.
 func (m *marginal) Forget(fleet.Holder) {}
 
 func (m *marginal) Choose(q *Query, c []Candidate) Pick {
@@ -101,7 +103,7 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true}
 }
 
-// followed returns BranchSpill when a candidate with a longer match was not taken, else "".
+// followed returns BranchSpill if another candidate than the picked one has the longest match, else "".
 func followed(q *Query, c []Candidate, picked int) Branch {
 	if q.Target != "" || !q.Known {
 		return ""
@@ -116,35 +118,38 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // Constants of the prices.
 const (
-	// levelled is the difference in requests between holders from which the router levels their loads. A smaller value
-	// lets long answers gather on a few holders of a dozen requests each. With a larger value, requests of busy fleets
-	// leave their prefix because of a difference that soon disappears.
+	// levelled is the difference, in requests, that loads of holders keep: routing levels greater differences. With a
+	// smaller value, long answers gather on a few holders if holders have a dozen requests each. With a larger value,
+	// requests of a busy fleet go to holders without their prefix, because of a difference in load that soon
+	// disappears.
 	levelled = 24
-	// mostTogether bounds the share of an answer during which a request that was running at its start keeps running.
-	// Take two answers with the same distribution of lengths, where the second begins at a random moment of the first.
-	// Both run together for half of the mean length, whatever the distribution: E[min(R, L)] = E[L]/2 for the residual
-	// R of L. Later requests go to holders with room.
+	// mostTogether bounds the share of an answer during which the requests that run at its start keep running.
+	//
+	// Two answers have the same distribution of lengths L, and the second answer begins at a random moment of the
+	// first. They run at the same time for half of the mean length, for every distribution: E[min(R, L)] = E[L]/2,
+	// where R is the rest of the first answer. Requests that come later do not count here, because they can go to other
+	// holders.
 	mostTogether = 0.5
-	// leastPressure is the least pressure, also of a cache with room: new blocks evict nothing there yet, but make the
-	// cache full sooner.
+	// leastPressure is the least pressure that the cost of evictions assumes. In a cache with free blocks, new blocks
+	// evict nothing yet, but the cache becomes full sooner.
 	leastPressure = 0.5
 )
 
 // typical holds the facts of a price that do not depend on the candidate.
 type typical struct {
-	answer   float64      // tokens
-	together float64      // the share of the answer during which a holder's additional load lasts
-	timing   fleet.Timing // the mean of the candidates
-	pressure float64      // the mean of the candidates where it is known; 1 if it is known for none
+	answer   float64      // the expected tokens of the answer
+	together float64      // the share of the answer during which the requests that run now keep running
+	timing   fleet.Timing // the mean timing of the candidates
+	pressure float64      // the mean of the known pressures of the candidates; 1 if none is known
 }
 
 // typical returns the expected length of an answer to q, and the means over the candidates.
 //
-// Where holders serve many requests at once, their loads do not stay different for a whole answer. A router that reads
-// load keeps holders within a number k of requests that does not grow with their load [Mitzenmacher, The Power of Two
-// Choices, 2001]. In the time of an answer it sends each holder n new requests, where n is the number of requests that
-// the holder has. So a difference of k is levelled in k/n of that time. A long conversation counts for many short ones,
-// so k is not one or two.
+// together follows from how soon the router levels a difference in load. A router that reads loads keeps the loads of
+// the holders within k requests of each other, where k does not grow with the load [Mitzenmacher, The Power of Two
+// Choices, 2001]. A holder with n requests gets n new requests in the time of one answer. So the router levels a
+// difference of k requests in k/n of that time. k is the constant levelled; it is more than one or two, because a long
+// conversation counts for many short ones.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
 	t.together = min(mostTogether, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
@@ -153,8 +158,8 @@ func (m *marginal) typical(q *Query, c []Candidate) typical {
 	return t
 }
 
-// meanPressure returns the pressure to assume where it is not known: a holder that was not used yet must not look
-// worse than one that was.
+// meanPressure returns the pressure to assume for a holder whose pressure is not known: the mean of the known ones.
+// With a higher value, a holder that was not used yet would look worse than the others.
 func meanPressure(c []Candidate) float64 {
 	sum, n := 0.0, 0
 	for i := range c {
@@ -210,7 +215,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	step := t.Step(l.Requests, l.ContextTokens+l.OutputTokens)
 	compute := t.Token*n + t.Attention*n*(prompt-n/2)
 
-	// The wait for the prompts before it, for the decodes in the same passes, and for the rest of the pass under way.
+	// The wait for the prompts before this one, for the decodes in the same passes, and for the rest of the present
+	// pass.
 	wait := float64(l.Backlog) / 1e6 * (t.Token / own.Token)
 	if wait == 0 {
 		wait = t.Token * float64(l.PendingTokens)
@@ -221,9 +227,10 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 		memory = share * answer * step
 	}
 
-	// Requests that run there now slow a part of the answer, and are slowed by it for as long, at the machine's own
-	// pace. All other terms are priced at the mean machine's pace. So two idle machines cost the same, and a slow
-	// machine gets work in proportion to its pace, so that its cache is used.
+	// The requests that run at the holder now make a part of the answer slower, and the answer makes them slower for
+	// the same time. Both are counted at the holder's own pace, and all other terms at the mean pace. So two idle
+	// holders cost the same, and a slow holder gets work in proportion to its pace. Otherwise its cache would not be
+	// used.
 	alone := answer * t.Base
 	slowed := together * answer * (own.Context*context + own.Sequence*requests)
 	slows := together * answer * (own.Context*prompt + own.Sequence)
@@ -245,8 +252,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + alone + slowed + others + terms[costEvict])
 }
 
-// reach returns the prompt tokens that c need not compute. Tokens on slower tiers count in part: reading them takes
-// time, too.
+// reach returns the number of prompt tokens that c need not compute. A token on a slower tier counts in part, because
+// reading it takes time, too.
 func (m *marginal) reach(c *Candidate) float64 {
 	tokens := float64(c.Kept())
 	if c.Tier[block.TierGPU] == c.Match && m.weights[block.TierGPU] == 1 {
@@ -258,7 +265,7 @@ func (m *marginal) reach(c *Candidate) float64 {
 	return tokens
 }
 
-// shortage returns the share of the requests at c that have to end before n more tokens fit into its memory.
+// shortage returns the share of c's used memory that has to become free before n more tokens fit into it.
 func shortage(c *Candidate, n float64) float64 {
 	room := float64(c.Worker.Facts.BlocksPerRank)
 	if room <= 0 {
@@ -272,16 +279,17 @@ func shortage(c *Candidate, n float64) float64 {
 	return 0
 }
 
-// means are running means by model. Two models may share a slot, and then a mean, which makes their prices a little
-// wrong.
+// means holds a running mean for each model. Two models may share a slot, and then one mean: this makes their prices a
+// little wrong.
 type means struct {
-	slots [32]atomic.Uint64 // the mean as float32, and how many values it is of
+	// A slot has the mean as a float32 in its upper half, and the number of its values, at most meanOver, in its lower.
+	slots [32]atomic.Uint64
 }
 
 const (
-	firstAnswer = 211 // tokens: the mean of the public trace azure2023_conv, used until answers were measured
-	firstCrowd  = 1
-	meanOver    = 256 // values: enough for a long tail, and few enough to follow a change of use
+	firstAnswer = 211 // tokens of an answer, before any is measured: the mean of the public trace azure2023_conv
+	firstCrowd  = 1   // requests at a chosen holder, before any is counted
+	meanOver    = 256 // the number of values in a mean: enough for rare long answers, few enough to follow a change of use
 )
 
 func (a *means) slot(model string) *atomic.Uint64 {
@@ -304,7 +312,7 @@ func (a *means) learn(model string, value, first float64) {
 	s := a.slot(model)
 	for {
 		old := s.Load()
-		mean, n := first, 1.0 // the assumption counts as one
+		mean, n := first, 1.0 // the assumption counts as one value
 		if old != 0 {
 			mean, n = float64(math.Float32frombits(uint32(old>>32))), float64(uint32(old))
 		}

@@ -8,45 +8,47 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// KV is the cost of NVIDIA Dynamo's KV router, in blocks; the lowest is taken [ai-dynamo/dynamo,
-// lib/kv-router/src/scheduling/selector/default.rs]. With the defaults it is the cost of its first routers:
-// overlap_score_weight × blocks to prefill + blocks being decoded.
+// KV takes the worker with the lowest cost of NVIDIA Dynamo's KV router, in blocks [ai-dynamo/dynamo,
+// lib/kv-router/src/scheduling/selector/default.rs]. With the defaults, the cost is the formula of Dynamo's first
+// routers: overlap_score_weight × blocks to prefill + blocks being decoded.
 type KV struct {
-	// OverlapScoreWeight is the weight of blocks to prefill relative to blocks being decoded. A higher one favours the
-	// time to first token, a lower one the time between tokens. At 0 matches do not count: load alone decides.
+	// OverlapScoreWeight is the weight of a block to prefill relative to a block being decoded. A higher weight favours
+	// the time to first token, a lower weight the time between tokens. At 0 matches do not count: load alone decides.
 	OverlapScoreWeight float64 `yaml:"overlap_score_weight"`
-	// RouterTemperature above 0 draws workers with a probability that falls with their cost: a softmax over costs that
-	// are normalised by their range. 0 takes the lowest cost; equal ones are drawn with the same probability.
+	// RouterTemperature above 0 draws a worker at random. The probability falls with the worker's cost: it is a softmax
+	// over costs that are normalised by their range. At 0 the lowest cost is taken; among workers with the same lowest
+	// cost, each has the same probability.
 	RouterTemperature float64 `yaml:"router_temperature"`
-	// UseKVEvents takes matches from the blocks that engines announced. false takes them from the prompts dispatched in
-	// the last router_ttl, for engines without events.
+	// UseKVEvents takes matches from the blocks that engines announced. false takes matches from the prompts that were
+	// dispatched in the last router_ttl, for engines without events.
 	UseKVEvents bool `yaml:"use_kv_events"`
-	// RouterTTL is how long a dispatched prompt counts as cached without events.
+	// RouterTTL is how long a dispatched prompt counts as cached if use_kv_events is false.
 	RouterTTL time.Duration `yaml:"router_ttl"`
 
-	// PrefillLoadScale multiplies blocks to prefill, too: today's name of overlap_score_weight. On traces of long
-	// prompts 16 is far better than 1.
+	// PrefillLoadScale multiplies the blocks to prefill, too, in addition to overlap_score_weight. Newer versions of
+	// Dynamo use this name instead of overlap_score_weight. On traces of long prompts 16 is far better than 1.
 	PrefillLoadScale float64 `yaml:"prefill_load_scale"`
-	// OverlapScoreCredit is how many blocks of prefill a matched block on the GPU is worth. Above 1 a match attracts
-	// more than it saves.
+	// OverlapScoreCredit is how many blocks of prefill a matched block on the GPU is worth. Above 1, a match lowers the
+	// cost by more than the prefill that it saves.
 	OverlapScoreCredit float64 `yaml:"overlap_score_credit"`
-	// OverlapScoreCreditDecay lowers that credit where prefill queues: by the factor 1/(1 + decay × excess/request),
-	// where excess is the number of blocks queued beyond those of the shortest queue.
+	// OverlapScoreCreditDecay lowers overlap_score_credit for a worker with queued prefill. The factor is
+	// 1/(1 + decay × excess/request). excess is the number of queued blocks beyond those of the shortest queue, and
+	// request is the number of blocks of the request's prompt.
 	OverlapScoreCreditDecay float64 `yaml:"overlap_score_credit_decay"`
-	// HostCacheHitWeight is the credit of a block in host memory.
+	// HostCacheHitWeight is how many blocks of prefill a matched block in host memory is worth.
 	HostCacheHitWeight float64 `yaml:"host_cache_hit_weight"`
-	// DiskCacheHitWeight is the credit of a block on disk or in remote storage.
+	// DiskCacheHitWeight is how many blocks of prefill a matched block on disk or in remote storage is worth.
 	DiskCacheHitWeight float64 `yaml:"disk_cache_hit_weight"`
-	// DecodeActiveRequestWeight is what each request under way costs in addition to its blocks, in blocks.
+	// DecodeActiveRequestWeight is the cost of each request under way in addition to its blocks, in blocks.
 	DecodeActiveRequestWeight float64 `yaml:"decode_active_request_weight"`
-	// TrackPrefillTokens counts blocks to prefill at all.
+	// TrackPrefillTokens counts blocks to prefill. If it is false, their part of the cost is 0.
 	TrackPrefillTokens bool `yaml:"track_prefill_tokens"`
-	// TrackActiveBlocks counts blocks being decoded at all.
+	// TrackActiveBlocks counts blocks being decoded. If it is false, their part of the cost is 0.
 	TrackActiveBlocks bool `yaml:"track_active_blocks"`
-	// TrackOutputBlocks counts the blocks of growing answers, too.
+	// TrackOutputBlocks counts the blocks of growing answers as blocks being decoded, too.
 	TrackOutputBlocks bool `yaml:"track_output_blocks"`
-	// PrefillLoadModel is none (a prompt counts in full until its first token) or timing (a prompt counts less as it
-	// is computed, by the times learned of the worker).
+	// PrefillLoadModel is none or timing. With none, a queued prompt counts in full until its first token. With timing,
+	// a prompt counts less while it is computed, as the learned times of the worker predict.
 	PrefillLoadModel string `yaml:"prefill_load_model"`
 }
 
@@ -140,7 +142,7 @@ func (k *kvCost) score(q *policy.Query, c []policy.Candidate) {
 	}
 }
 
-// queued returns the prompt tokens that wait at x.
+// queued returns the number of prompt tokens that wait at x.
 func (k *kvCost) queued(x *policy.Candidate) int64 {
 	if k.PrefillLoadModel == "timing" {
 		return x.Load.PendingTokens
@@ -148,8 +150,8 @@ func (k *kvCost) queued(x *policy.Candidate) int64 {
 	return x.Load.PrefillTokens
 }
 
-// credit returns the worth of x's match in blocks. Predicted tokens beyond the confirmed blocks were computed a moment
-// ago: they are on the GPU.
+// credit returns how many blocks of prefill x's match is worth. Predicted tokens beyond the confirmed match count as on
+// the GPU, because they were computed a moment ago.
 func (k *kvCost) credit(x *policy.Candidate, size, decay float64) float64 {
 	device := float64(x.Tier[block.TierGPU] + x.Predicted - x.Match)
 	return (k.OverlapScoreCredit*decay*device + k.HostCacheHitWeight*float64(x.Tier[block.TierCPU]) +
@@ -157,9 +159,11 @@ func (k *kvCost) credit(x *policy.Candidate, size, decay float64) float64 {
 }
 
 // softmax draws a candidate with a probability in proportion to exp(score / ((max − min)·temperature)). Scores are
-// normalised by their range, so that temperature has no unit. Equal scores have the same probability. It adds a
-// number of the Gumbel distribution to each exponent and takes the highest sum, which does not depend on the order of
-// candidates [Gumbel, Statistical theory of extreme values, 1954].
+// normalised by their range, so that temperature has no unit. Equal scores have the same probability.
+//
+// To draw, softmax adds a random number of the Gumbel distribution to each exponent, and takes the candidate with the
+// highest sum. So the result does not depend on the order of the candidates [Gumbel, Statistical theory of extreme
+// values, 1954].
 func softmax(q *policy.Query, c []policy.Candidate, temperature float64) int {
 	low, high := math.Inf(1), math.Inf(-1)
 	for i := range c {
@@ -167,7 +171,7 @@ func softmax(q *policy.Query, c []policy.Candidate, temperature float64) int {
 	}
 	scale := (high - low) * temperature
 	if !(scale > 0) {
-		scale = 1 // all are equal
+		scale = 1 // all scores are equal
 	}
 	b, most := 0, math.Inf(-1)
 	for i := range c {
@@ -179,7 +183,8 @@ func softmax(q *policy.Query, c []policy.Candidate, temperature float64) int {
 	return b
 }
 
-// unit returns the block size in which costs are counted, in tokens: the index's, else the smallest of the candidates'.
+// unit returns the size, in tokens, of the blocks in which costs are counted. It is the block size of the index, or the
+// smallest block size of the candidates if the prompt has no index.
 func unit(q *policy.Query, c []policy.Candidate) float64 {
 	if q.Prompt.BlockSize > 0 {
 		return float64(q.Prompt.BlockSize)
