@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Router decides where requests go. Its methods may be called from any goroutine, with one exception: the events of
-// one holder are applied in the order of the calls, so they must come from one goroutine at a time.
+// Router decides where requests go. Its methods may be called from any goroutine, with one exception: the events of one
+// holder must be applied from one goroutine at a time, because their order matters.
 type Router struct {
 	options   Options
 	fleet     *fleet.Fleet
@@ -25,7 +25,7 @@ type Router struct {
 	// changed in the same way.
 	indexes atomic.Pointer[map[string]*modelIndex]
 	mu      sync.Mutex
-	created uint64 // indexes made so far: the next one's generation; guarded by mu
+	created uint64 // the number of indexes made so far, and the generation of the next index; guarded by mu
 }
 
 // New returns a router over the workers of o.Fleet, or an error with everything that is wrong with o. It starts
@@ -53,11 +53,11 @@ func New(o Options) (*Router, error) {
 // Fleet returns the fleet the router decides over.
 func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 
-// Route decides where req goes, puts its load there, and expects its prompt in that cache from now on. On an error
-// nothing is reserved; the error wraps one of this package's or ctx's. Route allocates nothing once decisions are
-// recycled.
+// Route chooses a holder for req, reserves the request's load on the holder, and from now on expects the prompt in the
+// holder's cache. If it returns an error, it has reserved nothing. The error wraps an error of this package, or the
+// error of ctx. If the caller recycles its decisions, Route allocates nothing in steady state.
 //
-// A request that may be decided more than once is prepared first: see [Router.Prepare].
+// If a request may be decided more than once, use [Router.Prepare] first.
 func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	p := r.Prepare(req)
 	d, err := p.Route(ctx)
@@ -65,8 +65,8 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	return d, err
 }
 
-// Explain decides as Route does and changes nothing. When no worker can be chosen it returns both the decision, whose
-// candidates say why, and the error. The decision is nil only when there are no candidates.
+// Explain decides as Route does, and changes nothing. If no worker can be chosen, it returns an error together with the
+// decision, whose candidates say why they were not chosen. The decision is nil only if there are no candidates.
 func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
 	p := r.Prepare(req)
 	d, err := p.Explain(ctx)
@@ -74,7 +74,7 @@ func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
 	return d, err
 }
 
-// routed notifies the policies that d's request is sent. A policy may panic: then the load is released.
+// routed notifies the policies that d's request is sent. If a policy panics, routed releases the load.
 func (d *Decision) routed() {
 	c := &d.Candidates[d.Chosen]
 	notified := false
@@ -88,12 +88,13 @@ func (d *Decision) routed() {
 	if d.shadow = d.router.shadowOf(d.policy); d.shadow != nil {
 		d.shadow.Routed(&d.query, c)
 	}
-	d.query.Prompt = policy.Prompt{} // it belongs to the request
+	d.query.Prompt = policy.Prompt{} // the prompt belongs to the request and not to the decision
 	d.router.expect(d)
 	notified = true
 }
 
-// reserve puts d's load on its holder. It reports false when the holder has as many requests as it may.
+// reserve puts d's load on its holder. It reports false if the holder already has the greatest allowed number of
+// requests.
 func (r *Router) reserve(d *Decision, req *Request) bool {
 	c := &d.Candidates[d.Chosen]
 	uncached := max(d.PromptTokens-c.Predicted, 0)
@@ -102,7 +103,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 	}
 	most := r.options.MaxRequests
 	if c.Load.Requests >= int64(most) {
-		most = 0 // it was full before, and is chosen because no other holder is left
+		most = 0 // no limit: the holder was full already, and was chosen because no other holder is left
 	}
 	return r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
 		UncachedTokens: uncached,
@@ -119,7 +120,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 	}, req.Now)
 }
 
-// decide makes a decision. take says that the caller will act upon it.
+// decide makes a decision. take says that the caller will send the request to the chosen holder.
 func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 	r, req := p.router, p.request
 	if err := ctx.Err(); err != nil {
@@ -179,7 +180,7 @@ func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 	d.noteActive(snap)
 	d.noteRisks(snap)
 	choice := d.policy.Choose(&d.query, d.Candidates)
-	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // none of these: look at all
+	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // no holder of this part will do: look at all
 		d.query.Turn = turn
 		d.begin(len(pool.Holders))
 		d.addAll(snap, pool)
@@ -204,7 +205,8 @@ func (p *Prepared) decision() *Decision {
 	return d
 }
 
-// mark returns the marks up to which other requests may share the prompt's blocks, in engine blocks of size tokens.
+// mark returns the marks of the prompt, in engine blocks of size tokens. A mark is a position in the prompt; up to it,
+// requests under way may share blocks.
 func (d *Decision) mark(size int) []fleet.Mark {
 	d.marks = d.marks[:0]
 	for at := fleet.NextMark(0); at <= len(d.keys) && len(d.marks) < fleet.MaxMarks; at = fleet.NextMark(at) {
@@ -238,12 +240,12 @@ func (d *Decision) noteMatches(pool *fleet.Pool, first int) {
 	}
 }
 
-// candidateOn returns the candidate on h whose match counts. It returns nil when h is not trusted, is no candidate, or
-// is one before index first.
+// candidateOn returns the candidate on h. It returns nil if h is no candidate, if the candidate's index is below first,
+// or if the index's entries about h are not trusted.
 func (d *Decision) candidateOn(pool *fleet.Pool, h fleet.Holder, first int) *policy.Candidate {
 	position := pool.Position(h)
 	if position < 0 {
-		return nil // it serves the base model but not this adapter, or it left
+		return nil // h serves the base model but not this adapter, or h left the fleet
 	}
 	s := d.spots[position]
 	if s.round != d.round || int(s.at) < first {
@@ -255,13 +257,15 @@ func (d *Decision) candidateOn(pool *fleet.Pool, h fleet.Holder, first int) *pol
 	return nil
 }
 
-// usable returns how many tokens of the prompt an engine can use when it has this number of leading blocks.
+// usable returns how many tokens of the prompt c's engine can use from its cache, if the cache has the prompt's first
+// blocks. blocks is the number of these blocks, in blocks of the index.
 func (d *Decision) usable(c *policy.Candidate, blocks uint32) int {
 	tokens := min(int(blocks)*d.BlockSize, d.PromptTokens-1)
 	return tokens - tokens%c.BlockSize
 }
 
-// noteActive sets how much of the prompt requests under way hold, for policies that need it.
+// noteActive sets Active of each candidate for policies that need it: how many tokens of the prompt requests under way
+// at the candidate already have in memory.
 func (d *Decision) noteActive(snap *fleet.Snapshot) {
 	if !d.policy.NeedsActive() || len(d.keys) == 0 {
 		return
@@ -278,14 +282,14 @@ func (d *Decision) noteActive(snap *fleet.Snapshot) {
 	}
 }
 
-// noteRisk sets how much of a candidate's match may be evicted before the request is scheduled there.
+// noteRisk sets how much of a candidate's match may be evicted before the request is scheduled at its holder.
 func (d *Decision) noteRisk(snap *fleet.Snapshot, c *policy.Candidate) {
 	if c.Predicted == 0 || c.Load.Requests == 0 || d.policy.Learned() != nil {
 		return
 	}
 	matched, usable := c.Predicted/c.BlockSize, (d.PromptTokens-1)/c.BlockSize
 	if d.FromText {
-		usable = matched // matches by text are guesses: a shorter one is no sign of an eviction
+		usable = matched // matches by text are guesses: a short match does not mean that blocks were evicted
 	}
 	blocks := snap.AtRisk(c.Holder, d.mark(c.BlockSize), matched, usable)
 	c.AtRisk = min(blocks*c.BlockSize, c.Predicted)
@@ -323,7 +327,8 @@ func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	d.MatchTokens, d.PredictedTokens, d.AtRiskTokens, d.Tier = c.Match, c.Kept(), c.AtRisk, c.Tier
 }
 
-// noChoice returns the error for candidates that all failed a filter, the most telling reason first.
+// noChoice returns the error for candidates that all failed a filter. If they failed for different reasons, the error
+// names the reason that helps the caller most: saturated, then limited, unusable, wrong rank, wrong target.
 func noChoice(candidates []policy.Candidate) error {
 	saturated, limited, unusable, rank := false, false, false, false
 	for i := range candidates {
