@@ -5,16 +5,17 @@ import (
 	"fmt"
 )
 
-// ExtraKey is data besides tokens that vLLM folds into a block's hash: a LoRA adapter, a multimodal item, a salt, or
-// the hash of prompt embeddings. [TextKey], [PlacedKey] and [TupleKey] make one.
+// ExtraKey is data besides tokens that vLLM includes in a block's hash: a LoRA adapter, a multimodal item, a salt, or
+// the hash of prompt embeddings. [TextKey], [PlacedKey] and [TupleKey] make an ExtraKey.
 type ExtraKey struct {
-	atoms []atom
+	atoms []atom // one atom, or the elements of a tuple
 	tuple bool
 }
 
+// atom is a single Python value in an extra key: a string, a number or bytes.
 type atom struct {
 	kind   atomKind
-	text   string // also the bytes of a bytes atom
+	text   string // the string, or the bytes if the kind is atomBytes
 	number int64
 }
 
@@ -26,16 +27,17 @@ const (
 	atomBytes
 )
 
-// TextKey is a string as the whole key: a LoRA name, a salt, and before March 2026 a multimodal identifier.
+// TextKey returns a key that is a string: a LoRA name, a salt, or a multimodal identifier of vLLM before March 2026.
 func TextKey(s string) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomText, text: s}}} }
 
-// PlacedKey is a multimodal identifier with the offset of its first token in the block; negative if it is in an earlier
-// block.
+// PlacedKey returns a key that is a multimodal identifier with the offset of its first token in the block. The offset
+// is negative if the first token is in an earlier block.
 func PlacedKey(id string, offset int) ExtraKey {
 	return ExtraKey{tuple: true, atoms: []atom{{kind: atomText, text: id}, {kind: atomNumber, number: int64(offset)}}}
 }
 
-// TupleKey is a tuple of strings: vLLM 0.32's ("lora", name, path) and ("cache_salt", salt).
+// TupleKey returns a key that is a tuple of strings, such as ("lora", name, path) and ("cache_salt", salt) of vLLM
+// 0.32.
 func TupleKey(parts ...string) ExtraKey {
 	k := ExtraKey{tuple: true, atoms: make([]atom, len(parts))}
 	for i, p := range parts {
@@ -44,7 +46,7 @@ func TupleKey(parts ...string) ExtraKey {
 	return k
 }
 
-// text is the key's identifier. llm-d folds only this.
+// text returns the key's identifier, the only part of the key that llm-d includes in its hash.
 func (k ExtraKey) text() string {
 	if len(k.atoms) == 0 {
 		return ""
@@ -55,8 +57,7 @@ func (k ExtraKey) text() string {
 	return k.atoms[0].text
 }
 
-// Canonical CBOR (RFC 8949 §4.2.1), as far as block hashes need it.
-
+// Major types and values of canonical CBOR (RFC 8949 §4.2.1), as far as block hashes need them.
 const (
 	cborUnsigned = 0 << 5
 	cborNegative = 1 << 5
@@ -67,7 +68,7 @@ const (
 	cborNull     = 0xf6
 )
 
-// cborHead writes a major type with its shortest argument.
+// cborHead writes a major type and its argument n, in the shortest form.
 func cborHead(b []byte, major byte, n uint64) []byte {
 	switch {
 	case n < 24:
@@ -137,26 +138,28 @@ func cborLLMDExtra(b []byte, extra []ExtraKey) []byte {
 	return b
 }
 
-// Pickle protocol 5, as CPython's C pickler writes a tuple (bytes, tuple of ints, tuple or None) or a string. CPython
-// writes a reference if an object occurs a second time. This code writes it again: only equal multimodal identifiers
-// within one block could be the same object.
-
+// Opcodes of Pickle protocol 5, as far as CPython's C pickler uses them for a string, or for a block's tuple: the
+// parent's hash as bytes, a tuple of token ids, and a tuple of extra keys or None.
+//
+// If an object occurs a second time, CPython writes a reference to it. This code writes the object again. The
+// difference could only show where one block contains two equal multimodal identifiers that are one object in Python.
 const (
 	pickleMemoize    = 0x94
 	pickleMark       = 0x28
 	pickleTuple      = 0x74
-	pickleTuple1     = 0x85 // 0x86, 0x87: tuples of two and three
+	pickleTuple1     = 0x85 // a tuple of one element; 0x86 and 0x87 are tuples of two and three elements
 	pickleEmptyTuple = 0x29
 	pickleNone       = 0x4e
 	pickleStop       = 0x2e
-	pickleHeadBytes  = 2 + 1 + 8 // protocol; frame and its length
+	pickleHeadBytes  = 2 + 1 + 8 // 2 bytes for the protocol, 1 for the opcode of a frame, 8 for the frame's length
 )
 
+// pickleStart begins a pickle: the protocol, and a frame whose length pickleEnd sets.
 func pickleStart(b []byte) []byte {
 	return append(b, 0x80, 5, 0x95, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
-// pickleEnd closes the pickle that began at b[start:].
+// pickleEnd ends the pickle that begins at b[start:], and writes the length of its frame.
 func pickleEnd(b []byte, start int) []byte {
 	b = append(b, pickleStop)
 	binary.LittleEndian.PutUint64(b[start+3:], uint64(len(b)-start-pickleHeadBytes))
@@ -244,7 +247,7 @@ func pickleBytes(b []byte, s string) []byte {
 	return append(append(b, s...), pickleMemoize)
 }
 
-// pickleInt writes the shortest of BININT1, BININT2, BININT and LONG1.
+// pickleInt writes v with the first of these opcodes that can express it: BININT1, BININT2, BININT, LONG1.
 func pickleInt(b []byte, v int64) []byte {
 	switch {
 	case v >= 0 && v < 1<<8:
