@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: guesses about its cache are forgotten, too, since it may come back
-// with an empty cache.
+// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: when a worker without events leaves, the guesses about its cache are
+// forgotten, since the worker may come back with an empty cache.
 func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	r := newRig(t, Config{})
 	reconcile := func() { r.feed.reconcile(t.Context(), r.fleet.Snapshot()) }
@@ -24,7 +24,7 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	}
 	d.Done(fleet.OutcomeServed, 2)
 	req.Target = ""
-	branch := func() policy.Branch { // a minute later, when no slow start keeps the request away
+	branch := func() policy.Branch { // asks a minute later, so that no slow start keeps the request away
 		t.Helper()
 		if d, err := r.router.Explain(t.Context(), req); err == nil {
 			d.Recycle()
@@ -64,7 +64,8 @@ func TestATrustEndsWithItsStream(t *testing.T) {
 	r.trust(s.holder, fleet.TrustApproximate, "no events")
 }
 
-// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: if it left and came back between two checks, its stream goes on.
+// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: if a worker leaves and comes back between two checks, its stream
+// continues.
 func TestAWorkerThatIsBackAtOnceIsTrustedAsBefore(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -21,7 +21,7 @@ type aheadEngine struct {
 	cached      map[kvevent.Hash]bool
 }
 
-// hashOf is the engine's hash of the block that ends at end.
+// hashOf is the engine's hash of the block whose last token is before index end.
 func (m *aheadEngine) hashOf(tokens []block.Token, end int) kvevent.Hash {
 	h := fnv.New64a()
 	for _, t := range tokens[:end+m.ahead] {
@@ -83,7 +83,8 @@ func (m *aheadEngine) drop(h kvevent.Hash) kvevent.Event {
 	return kvevent.Event{Kind: kvevent.Removed, Group: -1, Medium: "GPU", Hashes: []kvevent.Hash{h}}
 }
 
-// drawn makes prompts that differ from any token on, also from the last or first token of a block.
+// drawn makes a prompt that differs from an earlier one from any token on. That token may be the last or first of a
+// block.
 func drawn(rng *rand.Rand, before [][]block.Token, size int) []block.Token {
 	var tokens []block.Token
 	if len(before) > 0 && rng.IntN(5) > 0 {
@@ -111,7 +112,7 @@ func TestAMatchWithALookAheadEqualsTheEnginesHit(t *testing.T) {
 		{"vllm-0.33.0", fleet.EngineVLLM, 16, 1, false},
 		{"vllm-0.33.0", fleet.EngineVLLM, 16, 3, false},
 		{"vllm-0.33.0", fleet.EngineVLLM, 32, 5, false},
-		{"vllm-0.33.0", fleet.EngineVLLM, 16, 20, false}, // longer than a block
+		{"vllm-0.33.0", fleet.EngineVLLM, 16, 20, false}, // the look-ahead is longer than a block
 		{"sglang-0.5.23", fleet.EngineSGLang, 16, 1, true},
 		{"sglang-0.5.17", fleet.EngineSGLang, 32, 1, true},
 	} {
@@ -181,7 +182,7 @@ func TestTheLastBlockIsNotClaimedByItsOwnTokensAlone(t *testing.T) {
 	}
 }
 
-// Two engines, or two versions of one, serve the same model: each prompt is matched with both kinds of hashes.
+// Two engines, or two versions of one engine, serve the same model: each prompt is matched with both kinds of hashes.
 func TestEnginesWithAndWithoutALookAheadAreMatchedBesideEachOther(t *testing.T) {
 	r := newRig(t, Config{})
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
@@ -216,14 +217,14 @@ func TestEnginesWithAndWithoutALookAheadAreMatchedBesideEachOther(t *testing.T) 
 	if got := matches(other); got[plain] != 64 || got[ahead] != 48 {
 		t.Errorf("a prompt that parts in the look-ahead matches %v, want 64 without one and 48 with it", got)
 	}
-	// The first is restarted as the newer version, with the same prompt.
+	// The first engine is restarted as the newer version, and gets the same prompt.
 	streams[0].Restarted("test")
 	streams[0].Message(0, wire(t, "vllm-0.33.0", batch(e)))
 	streams[0].Complete()
 	if got := matches(other); got[plain] != 48 || got[ahead] != 48 {
 		t.Errorf("after the restart the prompt matches %v, want 48 on both", got)
 	}
-	// And back.
+	// The second engine is restarted as the older version.
 	streams[1].Restarted("test")
 	e.Ahead = nil
 	streams[1].Message(0, wire(t, "vllm-0.32.0", batch(e)))
@@ -236,7 +237,7 @@ func TestEventsThatMixLookAheadsClaimNothingTheyDoNotSay(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		r := newRig(t, Config{})
 		s := r.stream(facts(fleet.EngineVLLM, 16))
-		same := make([]block.Token, 200) // one token: blocks of either kind have the same content everywhere
+		same := make([]block.Token, 200) // every token is the same: blocks with and without a look-ahead have the same content everywhere
 		event := func(from, n, ahead int) kvevent.Event {
 			e := stored(1, from, n, 16)
 			e.Tokens, e.Ahead = same[:n], same[:ahead]
@@ -280,7 +281,7 @@ func TestAnImageInTheLookAheadIsPartOfTheBlockBefore(t *testing.T) {
 	}
 }
 
-// A model's requests are hashed once for each look-ahead of its engines, so there may not be many.
+// For each look-ahead of a model's engines, every request is hashed once more. So the number of look-aheads is bounded.
 func TestManyLookAheadsOfOneModelAreNotBelieved(t *testing.T) {
 	r := newRig(t, Config{})
 	tokens := prompt(1, 100)

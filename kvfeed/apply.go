@@ -14,8 +14,8 @@ import (
 // apply applies one event and reports whether trust may have changed. s.mu is held.
 func (s *stream) apply(e *kvevent.Event) (changed bool) {
 	if e.Owner != "" && e.Owner != kvevent.OwnerKVCR {
-		// The event is about copies outside the engine. Whether the engine can use them is unknown, so they count for no
-		// holder, and their removal removes nothing.
+		// The event is about copies outside the engine. Whether the engine can use these copies is unknown. So the
+		// copies count for no holder, and their removal removes nothing.
 		s.unapplied++
 		return false
 	}
@@ -34,7 +34,7 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 			now := time.Now()
 			changed = changed || len(s.unremoved.queue) == 0
 			s.unremoved.keep(e, now)
-			s.expire(now) // blocks beyond the bound
+			s.expire(now) // removes the blocks beyond mostUnremoved, too
 		}
 		changed = changed || s.mixed != mixed
 	case kvevent.Removed:
@@ -50,15 +50,16 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 		generation = s.clear(e)
 		changed = true
 	}
-	// Earlier events were applied to the old index: the new one needs the whole history.
+	// Earlier events were applied to the old index: the new index needs the whole history.
 	if generation != s.generation.Load() {
 		s.renew.Store(true)
 	}
 	return changed
 }
 
-// clear applies a reset. vLLM's offload tiers survive a reset of the accelerator's cache, and their blocks are not
-// announced again. SGLang drops its host copies with the tree. Other engines are assumed to drop them, too.
+// clear applies a reset. In vLLM, a reset of the accelerator's cache does not empty the offload tiers, and the blocks
+// in these tiers are not announced again. SGLang drops its host copies together with the tree. Other engines are
+// assumed to drop theirs, too.
 func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 	if s.engine == fleet.EngineVLLM {
 		generation = s.router.Clear(s.holder, s.model, e.Tier)
@@ -105,8 +106,8 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 		x.Tokens, x.Features = nil, nil
 	}
 	if !e.Aligned() || e.Unread != 0 {
-		// The tokens do not determine the blocks. With the hashes alone the index can join the blocks to those of another
-		// event.
+		// The tokens do not determine the blocks. With the hashes alone, the index can still join these blocks to the
+		// blocks of another event.
 		x.Tokens, x.Features = nil, nil
 	}
 	s.tiers |= 1 << e.Tier
@@ -114,11 +115,12 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 }
 
 // aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream.
-// An engine uses one look-ahead for all blocks. If a block has another one, its parent's key may cover other tokens, so
-// only the hashes of the event are used. s.mu is held.
+// The look-ahead is the number of tokens after a block that the block's hash covers. An engine uses one look-ahead for
+// all blocks. If a block has another one, the key of its parent may cover other tokens, so only the hashes of the event
+// are used. s.mu is held.
 func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	if !e.Aligned() {
-		return true // only its hashes are used anyway
+		return true // the event's tokens are not used anyway
 	}
 	n := len(e.Ahead)
 	if !s.hasAhead {
@@ -134,8 +136,9 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	return n == s.ahead
 }
 
-// keys returns the keys that requests to the holder may carry and that matter for the event. The index finds the
-// parents of blocks below the accelerator by their hashes, except on tiers that do not use the engine's hashes.
+// keys returns the keys that requests to the holder may carry and that matter for the event. Below the accelerator, the
+// index finds a block's parent by its hash, so only the keys of a chain's beginning matter. This does not hold for
+// tiers that do not use the engine's hashes.
 func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 	if e.Tier != block.TierGPU && !s.announcesNoRemovals(e) {
 		return kvevent.KeyRoot
@@ -145,13 +148,15 @@ func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 
 // claimable reports whether a stored event may be passed to the index. s.mu is held.
 //
-// vLLM's hashes cover every key that separates requests. If an event does not contain such a key, its hashes are still
-// right. Only a chain that begins with the event must not get a root.
+// vLLM's hashes cover every key that separates requests. So the hashes are right even if the event does not contain
+// such a key. But when the event begins a chain, the chain's root (the hash of model, adapter, cache_salt and
+// extra_key) is unknown: then store sets RootUnknown, and the index begins no chain.
 //
 // SGLang's hashes cover the tokens and, in new versions, the salt. Its cache separates requests by extra_key, but
-// blocks with the same tokens have the same hash, so an event does not show which request it is about. When requests
-// carry an extra_key, stored events are not applied any more, and removals still are: the index loses such a holder's
-// blocks over time, and never claims too much. In SGLang's dynamo format the hashes cover extra_key: the feed tries the
+// blocks with the same tokens have the same hash, so an event does not show which request it is about. Once requests
+// carry an extra_key, stored events are not applied any more, but removals still are. So the index loses the blocks of
+// such a holder over time, and never claims a block that the holder does not have. In SGLang's dynamo format the hashes
+// cover extra_key: there the feed tries the values that requests carried.
 // values that requests carried.
 func (s *stream) claimable(e *kvevent.Event) bool {
 	used := kvevent.Keys(s.used.Load())
@@ -172,7 +177,7 @@ func (s *stream) claimable(e *kvevent.Event) bool {
 	}
 	switch {
 	case s.announcesNoRemovals(e):
-		// Their hashes are not the engine's, so that nothing shows which chain their tokens belong to.
+		// The hashes of these blocks are not the engine's own, so nothing shows to which chain their tokens belong.
 		s.leaking = e.Medium
 		ok := e.Aligned() && e.Unread == 0 && e.Hidden&used&kvevent.KeyRoot == 0
 		s.doubted = s.doubted || !ok
@@ -188,7 +193,7 @@ func (s *stream) claimable(e *kvevent.Event) bool {
 	return false
 }
 
-// keyNames returns the names of the keys for a message.
+// keyNames returns the name of one key of k, for a message.
 func keyNames(k kvevent.Keys) string {
 	switch {
 	case k&kvevent.KeyExtra != 0:
@@ -235,8 +240,8 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 // smallestBlock is the smallest default size of the router's own blocks (warmpath.Options.BlockSize).
 const smallestBlock = 16
 
-// learnBlockSize corrects the block size of the probe. If a stream has several sizes, the largest counts: matches are
-// rounded down to the engine's blocks.
+// learnBlockSize corrects the block size that the probe found. If a stream has blocks of several sizes, the largest
+// size counts: matches are rounded down to the engine's blocks.
 func (s *stream) learnBlockSize(tokens int) {
 	if tokens <= s.blockSize {
 		return
@@ -264,15 +269,16 @@ func (s *stream) learnBlockSize(tokens int) {
 	}
 	s.fleet.SetBlockSize(s.worker, tokens)
 	if s.stored == 1 {
-		// This is the first stored event: if the index was just replaced, the new one misses nothing of this holder.
+		// This is the holder's first stored event. If the index was just replaced, the new index misses nothing of this
+		// holder.
 		s.generation.Store(s.router.Generation(s.holder))
 	}
 }
 
-// identify finds the algorithm and the seed of the engine's own hashes. The router does not need them: they tell an
-// operator whether two engines hash alike.
+// identify finds the algorithm and the seed of the engine's own hashes. The router does not need them. An operator sees
+// from them whether two engines hash alike.
 func (s *stream) identify(e *kvevent.Event) {
-	const enough = 2 // blocks
+	const enough = 2 // number of blocks whose hashes must agree
 	n := min(len(e.Hashes), enough)
 	sample := block.EngineSample{Size: e.BlockSize, Tokens: slices.Clone(e.Tokens[:n*e.BlockSize]), Hashes: slices.Clone(e.Hashes[:n])}
 	if s.engine == fleet.EngineSGLang {

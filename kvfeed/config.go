@@ -15,29 +15,29 @@ type Config struct {
 	// Silence is how long a holder may send no events while it gets requests. After it the holder's trust is degraded.
 	// Default 60 s.
 	Silence time.Duration `yaml:"silence"`
-	// SilenceRequests is how many requests it must have answered in that time. Default 20: a few requests whose prompts
-	// are fully cached cause no events.
+	// SilenceRequests is how many requests the holder must have answered within Silence before its trust is degraded.
+	// Default 20: a few requests whose prompts are fully cached cause no events.
 	SilenceRequests int `yaml:"silence_requests"`
-	// Grace is how long entries are believed after the connection broke. Default 5 s: a reconnect takes less, and in this
-	// time the router misses few evictions.
+	// Grace is how long the holder's entries in the index are believed after its connection broke. Default 5 s: a
+	// reconnect takes less, and in this time the router misses few evictions.
 	Grace time.Duration `yaml:"grace"`
 	// UnremovedTTL is how long a block counts as cached after it was stored on a tier that announces no removals
 	// (LMCache's and Mooncake's connectors). Default 5 min: LMCache's default memory of 5 GB holds 40,000 tokens of an
 	// 8 B model, which a busy engine replaces within minutes. Set it higher if the tier has more memory.
 	UnremovedTTL time.Duration `yaml:"unremoved_ttl"`
-	// AssumeSalt and AssumeExtraKey: requests carry cache_salt or extra_key, even if this router has not seen one. Set
-	// them when other clients use the engines too. They matter for engines whose events do not contain these keys
-	// (SGLang's never contain extra_key): new blocks of such a holder are then not stored. Default false: this begins with
-	// the first request that carries such a key.
+	// AssumeSalt and AssumeExtraKey tell the feed that requests carry cache_salt or extra_key, even if this router has
+	// not seen such a request. Set them when other clients use the engines too. They matter for engines whose events do
+	// not contain these keys (SGLang's events never contain extra_key): new blocks of such a holder are then not
+	// stored. Default false: blocks are stored until this router sees the first request with such a key.
 	AssumeSalt     bool `yaml:"assume_salt"`
 	AssumeExtraKey bool `yaml:"assume_extra_key"`
 	// Seeds are tried, besides vLLM's default, to identify an engine's hash chain. Default "0" and "42".
 	Seeds []string `yaml:"seeds"`
-	// BlockSize is the value of warmpath.Options.BlockSize, in tokens. It only serves a warning: the log has a line when
-	// an engine's blocks are smaller, because the router then uses the smaller size. Default 0: no warning.
+	// BlockSize is the value of warmpath.Options.BlockSize, in tokens. It is used only for a warning: if an engine's
+	// blocks are smaller, the router uses the smaller size, and the log has a line about it. Default 0: no warning.
 	BlockSize int `yaml:"-"`
-	// Stream are the settings of each stream: times, retries, and bounds of memory. The ranks of a worker share
-	// PendingBytes and MaxMessage. Default [DefaultStreamConfig].
+	// Stream has the settings of each stream: times, retries, and bounds of memory. PendingBytes and MaxMessage are
+	// divided among the ranks of a worker. Default [DefaultStreamConfig].
 	Stream StreamConfig `yaml:"-"`
 }
 
@@ -68,7 +68,7 @@ const (
 	leastMessage = 8 << 20 // the lowest bound on a rank's message, in bytes: a million tokens take 5 MB
 )
 
-// wire returns the bounds of one stream: the ranks of a worker share the memory that one worker may take.
+// wire returns the settings of one stream of a worker. The ranks of a worker share the memory that one worker may take.
 func (c *Config) wire(ranks int) StreamConfig {
 	cfg := c.Stream
 	if cfg.PendingBytes <= 0 {

@@ -11,19 +11,20 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// removals says what a removal of a block by vLLM means. Its cache may have several copies of a block, and it announces
-// each. Up to 0.33 it sends a removal for each copy. Open changes would send one removal for the last copy
-// (vllm#55092), or report how many copies remain (#48933). docs/design/0031 says how the router distinguishes them.
+// removals says what it means that vLLM announces the removal of a block. vLLM's cache may have several copies of a
+// block, and it announces each copy. Up to version 0.33 it also sends a removal for each copy. Pull requests that are
+// still open would send one removal for the last copy (vllm#55092), or report how many copies remain (#48933).
+// docs/design/0031 says how the router distinguishes these versions.
 type removals uint8
 
 const (
-	// perCopy: each copy is removed by an event of its own. Copies are counted.
+	// perCopy: the engine sends a removal for each copy. The router counts the copies.
 	perCopy removals = iota
-	// unproven: it is not known what this version does. Copies are not counted, so that the first removal removes the
-	// block. If other copies remain, this is too early.
+	// unproven: it is not known what this version does. The router does not count copies, so the first removal removes
+	// the block. If the engine still has other copies, this is too early.
 	unproven
-	// lastCopy: a removal is for the last copy. The event says so, or counting copies led to more blocks than the engine's
-	// cache can hold.
+	// lastCopy: the engine sends one removal, for the last copy. Either the event says so, or counting copies led to
+	// more blocks than the engine's cache can hold.
 	lastCopy
 )
 
@@ -33,7 +34,7 @@ var lastCounted = [3]int{0, 33, 0}
 // removalsOf returns what the removals of an engine version mean.
 func removalsOf(e fleet.Engine, version string) removals {
 	if e != fleet.EngineVLLM {
-		return perCopy // they have each block once
+		return perCopy // other engines have each block once
 	}
 	v, ok := release(version)
 	for i, n := range v {
@@ -64,7 +65,7 @@ func release(version string) (v [3]int, ok bool) {
 	return v, true
 }
 
-// origin tells the index whether an announcement may add a copy.
+// origin tells the index whether a stored event may add a copy of a block that the index already has.
 func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
 	if s.announcesNoRemovals(e) {
 		return kvindex.OriginReused
@@ -75,7 +76,7 @@ func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
 	return kvindex.OriginReused
 }
 
-// lastRemoved notes a removal that says that no copy is left. s.mu is held, and the stream has its turn.
+// lastRemoved records a removal event that says that no copy is left. s.mu is held, and so is s.turn.
 func (s *stream) lastRemoved() {
 	if s.removals == perCopy {
 		s.drop("its removals say how many copies remain, which is not known of its version: the copies counted before are dropped")
@@ -84,13 +85,13 @@ func (s *stream) lastRemoved() {
 	s.removals = lastCopy
 }
 
-// judgeCopies compares the last figures of the index with the two possible meanings of removals. It changes the
-// stream's meaning if the figures contradict it, and reports whether it did. s.mu is held.
+// judgeCopies compares the figures that askIndex got last from the index with the possible meanings of removals. If the
+// figures contradict s.removals, it changes s.removals and reports true. s.mu is held.
 func (s *stream) judgeCopies() (changed bool) {
 	st := &s.indexSaid
 	switch s.removals {
 	case unproven:
-		// With a whole history, a removal of an unknown block can only be that of a second copy.
+		// If the history is whole, only the removal of a block's second copy can be a removal of an unknown block.
 		whole := s.complete && st.Whole && s.unread == "" && s.mixed == "" && !s.offloads
 		if whole && s.wholeThen && st.UnknownRemoved > s.unknownThen {
 			s.removals, changed = perCopy, true
@@ -100,7 +101,7 @@ func (s *stream) judgeCopies() (changed bool) {
 	case perCopy:
 		w := s.fleet.Snapshot().Worker(s.holder)
 		if s.engine != fleet.EngineVLLM || w == nil || s.offloads || len(st.Groups) != 1 || st.Groups[0].Attention != block.AttentionFull {
-			return false // the blocks in the index are in several caches
+			return false // the index also has blocks of other caches, so the figures do not compare
 		}
 		room := int64(w.Facts.BlocksPerRank) * int64(max(w.Facts.BlockSize, s.blockSize))
 		held := st.Blocks[block.TierGPU] * int64(s.router.BlockSize(s.holder, s.model))

@@ -13,13 +13,13 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// pool is a model of vLLM's cache: blocks of one size, and several may have the same content. It evicts the least
-// recently used block, one at a time, when it needs room.
+// pool is a model of vLLM's cache. Its blocks have one size, and several blocks may have the same content. When it
+// needs room, it evicts the least recently used block.
 type pool struct {
 	size, blocks int
-	manner       string // of its removals: "each", "last" (vllm#55092) or "counted" (#48933)
+	manner       string // how it announces removals: "each" copy, "last" copy (vllm#55092) or "counted" copies (#48933)
 	copies       map[kvevent.Hash]int
-	order        []kvevent.Hash // of all copies, the least recently used first
+	order        []kvevent.Hash // hashes of all copies, the least recently used first
 }
 
 func (p *pool) hit(tokens []block.Token) int {
@@ -34,15 +34,15 @@ func hashOf(tokens []block.Token, end int) kvevent.Hash {
 	return (&aheadEngine{}).hashOf(tokens, end)
 }
 
-// run computes prompts in one step: none of them finds the blocks of the others. It returns the payload of the step.
+// run computes prompts in one step, so that no prompt finds the blocks of another. It returns the payload of the step.
 func (p *pool) run(prompts ...[]block.Token) []byte {
-	var removed [][2]int // index in hashes, copies left
+	var removed [][2]int // pairs: index in hashes, number of copies left
 	var gone []kvevent.Hash
 	var stored []kvevent.Event
 	var fresh []kvevent.Hash
 	for _, tokens := range prompts {
 		from, to := p.hit(tokens)/p.size, len(tokens)/p.size
-		for i := range from { // used again
+		for i := range from { // the block is used once more
 			p.touch(hashOf(tokens, (i+1)*p.size))
 		}
 		if from == to {
@@ -100,14 +100,14 @@ func (p *pool) touch(h kvevent.Hash) {
 	}
 }
 
-// Two prompts with the same beginning that are computed in one step leave two copies of it. Whatever a removal means,
-// no removed block is claimed for ever. If its meaning is known, no cached block is missed.
+// Two prompts with the same beginning, computed in one step, leave two copies of this beginning. Whatever a removal
+// means, no removed block is claimed for ever. If the meaning of a removal is known, no cached block is missed.
 func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 	for _, c := range []struct {
 		version, manner string
 		room            bool // the number of the engine's blocks is known
-		exact           bool // at every step
-		over            int  // steps that may claim too much, until it is noticed
+		exact           bool // match and hit are equal at every step
+		over            int  // number of steps at which the match may be too long, until the meaning is noticed
 	}{
 		{"0.33.0", "each", true, true, 0},
 		{"0.32.0", "each", false, true, 0},
@@ -115,8 +115,8 @@ func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 		{"0.34.0", "counted", true, true, 0},
 		{"0.34.0", "each", true, false, 0},
 		{"", "each", true, false, 0},
-		{"0.33.0", "last", true, false, 40},    // not what that version does: seen by the room of the cache
-		{"0.33.0", "counted", true, false, 40}, // shown by the first removal
+		{"0.33.0", "last", true, false, 40},    // this version does not announce removals so: the size of the cache shows it
+		{"0.33.0", "counted", true, false, 40}, // the first removal shows it
 	} {
 		t.Run(fmt.Sprint(c.version, c.manner, c.room), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestAnEngineThatRemovesEachCopyIsSeenToDoSo(t *testing.T) {
 		twice := func(seq uint64) {
 			s.Message(seq, wire(t, "vllm-0.33.0", batch(stored(1, 0, 32, 16))))
 			s.look(time.Now())
-			other := stored(1, 0, 48, 16) // another prompt of the same step
+			other := stored(1, 0, 48, 16) // another prompt, computed in the same step
 			s.Message(seq+1, wire(t, "vllm-0.33.0", batch(other)))
 			s.look(time.Now())
 		}
@@ -223,8 +223,8 @@ func TestVersionsAreKnownToRemoveEachCopyUpTo033(t *testing.T) {
 	}
 }
 
-// The copies of vLLM's KVCR tier are stored and removed independently of the engine's own. Copies of an unknown owner
-// count for no holder.
+// Copies in vLLM's KVCR tier are stored and removed independently of the engine's own copies. If an event names another
+// owner of the copies, they count for no holder.
 func TestTheOwnerOfACopyDecidesWhetherItCounts(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -19,7 +19,7 @@ import (
 // patience is how long a test waits for something that should happen soon. It is long because a busy machine is slow.
 const patience = time.Minute
 
-// quickStream are settings for tests on loopback: they dial again at once, and give a replay much time.
+// quickStream has settings for tests on loopback: they dial again after a short pause, and give a replay much time.
 var quickStream = StreamConfig{
 	ReplayTimeout: 10 * time.Second, ReplayTime: patience, Verify: -1,
 	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
@@ -135,7 +135,7 @@ func (d *diary) await(what string, ok func() bool) {
 		}
 		select {
 		case <-d.changed:
-		case <-time.After(10 * time.Millisecond): // a condition may depend on more than the diary
+		case <-time.After(10 * time.Millisecond): // a condition may depend on other things than the diary
 		case <-timeout:
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -182,17 +182,17 @@ func (d *diary) expectPayloads(run string, from, to uint64) {
 	}
 }
 
-// payload is what the run named run publishes under seq.
+// payload is the message that the run named run publishes under seq.
 func payload(run string, seq uint64) string {
 	return fmt.Sprintf("%s %d %s", run, seq, strings.Repeat("x", int(seq%100)))
 }
 
-// engine is a Publisher that runs.
+// engine is a publisher that is running.
 type engine struct {
 	*mockengine.Publisher
 	config mockengine.PublisherConfig
 	run    string
-	stop   func() // waits
+	stop   func() // ends the publisher and waits for its end
 }
 
 func startEngine(t testing.TB, run string, cfg mockengine.PublisherConfig) *engine {
@@ -247,7 +247,7 @@ func (e *engine) source() fleet.EventSource {
 	return fleet.EventSource{Endpoint: e.Endpoint(), Replay: e.ReplayEndpoint()}
 }
 
-// withReplay is a publisher's configuration on free loopback ports.
+// withReplay is the configuration of a publisher with a replay endpoint, on free loopback ports.
 func withReplay() mockengine.PublisherConfig {
 	return mockengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0", Topic: "kv-events"}
 }
@@ -259,7 +259,7 @@ func (e *engine) again() mockengine.PublisherConfig {
 	return c
 }
 
-// eventually waits until ok.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	if !testenv.Poll(patience, ok) {
@@ -277,7 +277,7 @@ func (e *engine) untilHeard(t testing.TB) {
 	})
 }
 
-// untilSubscribed does the same as untilHeard, and waits until the subscriber has all messages.
+// untilSubscribed does the same as untilHeard, and then waits until the subscriber has got all messages.
 func (e *engine) untilSubscribed(t testing.TB, d *diary) {
 	t.Helper()
 	e.untilHeard(t)
@@ -289,7 +289,7 @@ func liveMessage(topic string, seq uint64, payload string) [][]byte {
 	return [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, seq), []byte(payload)}
 }
 
-// script is a ROUTER or PUB that a test controls.
+// script is a ROUTER or PUB socket that a test controls.
 func script(t testing.TB, typ zmtp.Type, onMessage func(*zmtp.Peer, [][]byte)) *zmtp.Socket {
 	t.Helper()
 	s, err := zmtp.New(typ, "tcp://127.0.0.1:0", zmtp.Config{Bind: true, OnMessage: onMessage})
@@ -303,7 +303,7 @@ func script(t testing.TB, typ zmtp.Type, onMessage func(*zmtp.Peer, [][]byte)) *
 	return s
 }
 
-// nobody returns an endpoint without a listener.
+// nobody returns an endpoint at which nothing listens.
 func nobody(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,6 +1,6 @@
-// Package kvfeed keeps a router's index true. A [Feed] follows one ordered stream of KV events for each holder of the
-// router's fleet, applies it to the index, and sets the trust of the holder: how far its entries in the index can be
-// believed, and why.
+// Package kvfeed keeps a router's index up to date. A [Feed] follows one ordered stream of KV events for each holder of
+// the router's fleet, and applies it to the index. It also sets the trust of the holder: how far the holder's entries
+// in the index can be believed, and why.
 //
 // The one call:
 //
@@ -21,10 +21,10 @@
 //
 // # What it guarantees
 //
-//   - The index may know too little, which costs time. It never claims a block that the holder does not have, except
-//     while an event is under way. The feed does not apply an event whose keys are unknown: its blocks may belong to
-//     another request.
-//   - Trust is never better than the worst thing that happened since the holder's cache was last known to be empty.
+//   - The index may know too little. That costs time, since requests miss a warm cache. The index never claims a block
+//     that the holder does not have, except while an event is under way. The feed does not apply an event whose keys are
+//     unknown: its blocks may belong to another request.
+//   - The trust reflects the worst loss or doubt since the holder's cache was last known to be empty.
 //   - When a holder leaves, restarts, or loses a part of its history, its blocks are forgotten.
 //
 // # Without this package
@@ -36,14 +36,15 @@
 //   - Loss: after a gap that no replay fills, after a message that cannot be decoded, and after a batch with
 //     [kvevent.Batch.Incomplete], call [warmpath.Router.Forget]. The lost events may have removed blocks.
 //   - Restart: when an engine's sequence begins again, call [warmpath.Router.Forget] before the first new event.
-//   - Other requests' blocks: do not store an event with keys that cannot be read ([kvevent.Event.Unread]), or with
-//     keys that requests use and its format has no field for ([kvevent.Event.Hidden]). Set
-//     [kvindex.Stored.RootUnknown] where only the beginning of the chain is in doubt.
+//   - Other requests' blocks: do not store an event with keys that cannot be read ([kvevent.Event.Unread]). Do not store
+//     an event whose format has no field for a key that requests use ([kvevent.Event.Hidden]). If only the beginning of
+//     the chain is in doubt, set [kvindex.Stored.RootUnknown].
 //   - Tiers: removals and resets count for one tier. A tier that announces no removals needs a time limit.
-//   - New index: when the generation that Store returns, or [warmpath.Router.Generation] after a change of the fleet,
-//     differs from the last one, forget the holder and replay its history.
-//   - Leaving: after [fleet.Fleet.Remove], stop the holder's stream first, then call [warmpath.Router.Forget]. Its id
-//     may belong to another holder later.
+//   - New index: a new index has another generation, which Store and, after a change of the fleet,
+//     [warmpath.Router.Generation] return. When the generation differs from the last one, forget the holder and replay
+//     its history.
+//   - Leaving: after [fleet.Fleet.Remove], stop the holder's stream first, then call [warmpath.Router.Forget]. Another
+//     holder may get the same id later.
 //   - Trust: call [fleet.Fleet.SetTrust] with [fleet.TrustExact] only when the history is complete since the holder's
 //     cache was empty.
 package kvfeed

@@ -23,38 +23,38 @@ type Feed struct {
 	fleet    *fleet.Fleet
 	config   Config
 	log      *slog.Logger
-	listener *listener               // nil: none
+	listener *listener               // nil: the feed does not listen for engines
 	used     sync.Map                // place → *atomic.Uint32 of kvevent.Keys
 	extras   sync.Map                // place → *extras
-	present  map[fleet.Holder]uint64 // of the last snapshot, with their workers' incarnations; reconcile's alone
+	present  map[fleet.Holder]uint64 // holders of the last snapshot → their workers' incarnations; only reconcile uses it
 
 	reconciled atomic.Uint64 // generation of the fleet's last snapshot whose streams were started and stopped
 
 	began atomic.Int64 // when the present check or reconciliation began, Unix nanoseconds; 0: none is running
 
-	mu      sync.Mutex // guards what follows; never held while waiting
+	mu      sync.Mutex // guards the fields below; never held while waiting
 	streams map[fleet.Holder]*follower
 	turns   map[fleet.WorkerID]*sync.Mutex // see turnOf
 	changed chan struct{}                  // closed and replaced when a stream may have caught up; see Ready
 }
 
-// place is a rank of a worker. It names the same rank when the worker comes back. A holder's id would not do: another
-// rank may get it after an hour.
+// place names a rank of a worker. When the worker leaves and comes back, its rank has the same place. A holder's id
+// cannot be used for this: another rank may get the id an hour later.
 type place struct {
 	worker fleet.WorkerID
 	rank   int
 }
 
-// follower is a stream with its goroutines.
+// follower is a stream together with its goroutines.
 type follower struct {
 	*stream
 	stop  context.CancelFunc
 	done  chan struct{} // closed when all goroutines of the stream have ended
-	bound bool          // the engine connected to the router
+	bound bool          // the engine connected to the router; false: the router dials the engine
 }
 
-// New returns a Feed that applies events to router, for the holders of router's fleet. It starts nothing. The lines of
-// log name the worker and its rank; nil logs nothing.
+// New returns a Feed that applies events to router, for the holders of router's fleet. It starts nothing. Each log line
+// names the worker and its rank. With a nil log nothing is logged.
 func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	c = c.withDefaults()
 	if log == nil {
@@ -76,10 +76,10 @@ func (feed *Feed) ListenEndpoint() string {
 	return feed.listener.endpoint()
 }
 
-// Scoped notes that a request with this cache_salt and extra_key will be sent to a rank of a worker; "" is none. Call
-// it between [warmpath.Router.Route] and the sending of the request. Some engines do not announce which keys a block
-// was cached with. After the call, the feed does not store blocks whose keys are unknown and matter. A call costs a map
-// lookup.
+// Scoped records that a request with this cache_salt and extra_key will be sent to a rank of a worker. "" means that
+// the request has no such key. Call it between [warmpath.Router.Route] and the sending of the request. Some engines do
+// not announce the keys with which a block was cached. After the call, the feed does not store a block if such a key
+// matters and is unknown. A call costs a map lookup.
 func (feed *Feed) Scoped(w fleet.WorkerID, rank int, salt, extra string) {
 	at := place{w, rank}
 	var keys kvevent.Keys
@@ -118,9 +118,9 @@ func (feed *Feed) extrasOf(at place) *extras {
 // checkEvery is the time between two checks of all streams. A time limit that has passed is found at the next check.
 const checkEvery = time.Second
 
-// Run follows the fleet until ctx ends, and returns nil then. A [Config.Listen] that cannot be opened, or that stops
-// listening, is an error. An engine that cannot be reached is none: it shows in the holder's trust, and is dialled
-// again. When Run returns, all its goroutines have ended; the index and the trust stay as they were.
+// Run follows the fleet until ctx ends, and returns nil then. If [Config.Listen] cannot be opened or stops listening,
+// Run returns an error. If an engine cannot be reached, Run does not return: the holder's trust shows it, and the feed
+// dials again. When Run returns, all its goroutines have ended; the index and the trust stay as they were.
 func (feed *Feed) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -166,14 +166,14 @@ func (feed *Feed) Run(ctx context.Context) error {
 	}
 }
 
-// stuck is how long one stream may make no progress while others do. It may wait for its turn at the index, or for one
-// large operation. Both take less than 20 s. A longer time is a stall.
+// stuck is how long one stream may make no progress while other streams do. Such a stream may wait for its turn to
+// change the index, or for one large operation. Each of the two takes less than 20 s, so a longer time is a stall.
 const stuck = 20 * time.Second
 
-// Oldest returns for how long the application of events has made no progress at now, and the holder that waits, in
-// words. It is for health checks. It returns 0 if no events are being applied. While other streams make progress, a
-// stream without progress counts only after 20 s. Oldest takes no lock that is held while events are applied, so it
-// returns at once even during a stall.
+// Oldest returns for how long the application of events has made no progress at time now, and a text that names the
+// holder that waits. It is for health checks. It returns 0 if no events are being applied. While other streams make
+// progress, a stream without progress counts only after 20 s. Oldest takes no lock that is held while events are
+// applied, so it returns immediately even during a stall.
 func (feed *Feed) Oldest(now time.Time) (age time.Duration, who string) {
 	var moved int64
 	age, who = ageOf(&feed.began, now), "the follower of all streams"
@@ -198,12 +198,12 @@ func ageOf(began *atomic.Int64, now time.Time) time.Duration {
 
 // step records that the present check or reconciliation makes progress.
 func (feed *Feed) step() {
-	if feed.began.Load() != 0 { // otherwise a test calls it directly
+	if feed.began.Load() != 0 { // false only when a test calls reconcile directly
 		feed.began.Store(time.Now().UnixNano())
 	}
 }
 
-// look checks the time limits of each stream.
+// look lets each stream check its time limits.
 func (feed *Feed) look(now time.Time) {
 	for _, f := range feed.list() {
 		f.look(now)
@@ -248,7 +248,8 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		switch {
 		case w == nil:
 			feed.end(f, "the worker left")
-			// The stream may have set the trust after the fleet forgot the worker, which may come back without events.
+			// The stream may have set the holder's trust after the fleet forgot the worker. If the worker comes back
+			// without events, that trust would be wrong.
 			feed.fleet.ResetTrust(f.holder)
 		case f.bound:
 			if f.outdated(w) || f.renew.Load() || f.generation.Load() != feed.router.Generation(f.holder) {
@@ -265,15 +266,15 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		feed.mu.Lock()
 		_, running := feed.streams[h]
 		feed.mu.Unlock()
-		// A worker that serves no model has no index.
+		// A worker that serves no model has no index, so there is nothing to apply events to.
 		if w := snap.Worker(h); !running && feed.router.Generation(h) != 0 {
 			feed.begin(ctx, feed.newStream(w, h, source))
 		}
 	}
 }
 
-// forgetAbsent forgets the holders that left since the last snapshot, and what was learned from requests about holders
-// with a new process. This concerns holders without events, too: the index and policies have guesses about them.
+// forgetAbsent forgets the holders that left since the last snapshot. For holders whose process is new, it forgets what
+// was learned from requests. Holders without events are included: the index and the policies have guesses about them.
 func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 	for h := range feed.present {
 		if snap.Worker(h) == nil {
@@ -296,8 +297,8 @@ func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 	}
 }
 
-// forgetLearned forgets what was learned from requests. A holder with an event stream keeps the announced blocks: the
-// stream shows a restart by itself, and may have learned the new process already.
+// forgetLearned forgets what was learned from requests to the holder. If the holder has an event stream, its announced
+// blocks stay: the stream shows a restart by itself, and may have learned blocks of the new process already.
 func (feed *Feed) forgetLearned(h fleet.Holder) {
 	feed.mu.Lock()
 	f := feed.streams[h]
@@ -309,7 +310,7 @@ func (feed *Feed) forgetLearned(h fleet.Holder) {
 	feed.router.Forget(h)
 }
 
-// outdated reports whether the worker's facts that the stream was made from have changed.
+// outdated reports whether the worker's facts have changed since the stream was made from them.
 func (s *stream) outdated(w *fleet.Worker) bool {
 	return s.engine != w.Facts.Engine || s.ranks != w.Facts.Ranks || s.version != w.Facts.Version
 }
@@ -328,9 +329,9 @@ func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source fleet.EventS
 	return s
 }
 
-// turnOf returns the mutex that a worker's streams take to change the index, so that only one of them waits for the
-// index at a time. The index serves its writers, decisions included, in order: otherwise each decision could wait for
-// 256 events of a worker with 256 ranks.
+// turnOf returns the mutex that a worker's streams take to change the index, so that only one of these streams waits
+// for the index at a time. The index serves its writers in order, and a routing decision is a writer, too. Without the
+// mutex each decision could wait for 256 events of a worker with 256 ranks.
 func (feed *Feed) turnOf(id fleet.WorkerID) *sync.Mutex {
 	feed.mu.Lock()
 	defer feed.mu.Unlock()
@@ -342,7 +343,7 @@ func (feed *Feed) turnOf(id fleet.WorkerID) *sync.Mutex {
 	return turn
 }
 
-// begin follows a holder's own endpoint.
+// begin follows a holder at its engine's endpoint: the router dials the engine.
 func (feed *Feed) begin(ctx context.Context, s *stream) {
 	sub := NewSubscriber(s.source, feed.config.wire(s.ranks), s)
 	s.wire = sub.Stats
@@ -367,7 +368,8 @@ func (feed *Feed) begin(ctx context.Context, s *stream) {
 	}()
 }
 
-// end stops a stream, waits for it, and forgets its holder. The next stream of the holder begins with its history.
+// end stops a stream, waits until it has ended, and forgets its holder. The holder's next stream begins with the whole
+// history.
 func (feed *Feed) end(f *follower, why string) {
 	f.stop()
 	<-f.done
@@ -380,7 +382,7 @@ func (feed *Feed) end(f *follower, why string) {
 	f.log.Info("stopped following KV events", "why", why)
 }
 
-// stopAll stops all streams. The index keeps its content, since the process ends.
+// stopAll stops all streams. The index keeps its content, because the process ends.
 func (feed *Feed) stopAll() {
 	all := feed.list()
 	for _, f := range all {

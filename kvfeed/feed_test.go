@@ -11,13 +11,13 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// quick are settings for the loopback.
+// quick has settings for tests on loopback.
 var quick = StreamConfig{
 	ReplayTimeout: 10 * time.Second, ReplayTime: time.Minute, Verify: 200 * time.Millisecond,
 	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
 }
 
-// eventually waits until f holds.
+// eventually waits until f returns true.
 func (r *rig) eventually(what string, f func() bool) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)

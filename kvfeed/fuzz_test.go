@@ -24,9 +24,9 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// FuzzStream drives a stream with arbitrary live and replayed messages of two engine runs, connections and
-// disconnections. The diary checks that every gap in the messages is reported. This test checks that bounds hold, and
-// that a third run at the same endpoints is then learned whole.
+// FuzzStream drives a stream with connections, disconnections, and arbitrary live and replayed messages of two runs of
+// an engine. The diary checks that every gap in the messages is reported. This test checks that bounds hold. It also
+// checks that the stream then learns the whole history of a third run at the same endpoints.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 2, 0, 1, 0}, true, uint8(3))
 	f.Add([]byte{0, 0, 1, 9, 2, 3, 1, 1, 4, 0, 3, 0, 0, 0, 1, 2, 2, 2, 5, 0}, true, uint8(3))
@@ -54,7 +54,7 @@ func FuzzStream(f *testing.F) {
 			case 1:
 				from := run
 				if ops[0]&0x80 != 0 {
-					from = "a" // still under way when the second run began
+					from = "a" // the message was still under way when the second run began
 				}
 				if s.connected {
 					s.receive(liveMessage("t", seq, payload(from, seq)))
@@ -104,7 +104,7 @@ func FuzzStream(f *testing.F) {
 		s.connect()
 		complete, n := d.complete, uint64(third)
 		replayed(s, "c", n)
-		if s.wanted { // catchUp gives up, and is woken again
+		if s.wanted { // catchUp has given up, and is called again
 			s.giveUp(s.epoch, errors.New("nothing new"))
 			replayed(s, "c", n)
 		}

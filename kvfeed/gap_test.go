@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// An exact holder never has a block in the index that its engine removed: neither while the removal waits for messages
-// of a slow replay, nor after the replay was given up.
+// While a holder's trust is exact, the index never has a block that the engine has removed. This holds while the
+// removal waits for messages of a slow replay, and after the replay was given up.
 func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := network.NewMemory()
@@ -41,7 +41,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 			p.Publish(vllm(t, stored(2+i, 0, 16, 16)))
 		}
 		p.Publish(vllm(t, removed(1, 0, 4)))
-		given := time.Duration(-1) // when the removal counted first
+		given := time.Duration(-1) // when the removal first took effect
 		for began := time.Now(); time.Since(began) < 3*time.Minute; testenv.Pass(50 * time.Millisecond) {
 			synctest.Wait()
 			trust, match := view()
@@ -63,7 +63,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 	})
 }
 
-// The ranks of one worker share the bound on messages that the router keeps back for it.
+// The ranks of one worker share the bound on the messages that the router keeps back for the worker.
 func TestRanksShareTheBoundOnKeptMessages(t *testing.T) {
 	c := Config{}
 	whole := c.wire(1)

@@ -1,8 +1,8 @@
 package kvfeed
 
 // Handler receives one stream. Its methods are called one at a time, in order, and never after Run has returned. A
-// method may block, which slows the stream down: if this lasts, the engine drops messages, and the stream has a gap. A
-// method must not wait for Run to return.
+// method may block, which slows the stream down. If it blocks for long, the engine drops messages, and the stream has a
+// gap. A method must not wait for Run to return.
 type Handler interface {
 	// Message receives the next message of the stream. Sequence numbers have no gap except those that Restarted and Lost
 	// report. payload is valid only during the call.
@@ -10,20 +10,20 @@ type Handler interface {
 	// Restarted reports that the engine's stream began again: the handler forgets all that it knows of this engine. The
 	// new stream begins with sequence number 0, or with n after Lost(0, n).
 	Restarted(why string)
-	// Lost reports that the messages [from, to) are lost. They may have removed any block, so the handler forgets all that
-	// it knows and learns again. to equals from if the number of lost messages is unknown, as after a disconnect from an
-	// engine without a replay endpoint.
+	// Lost reports that the messages [from, to) are lost. They may have removed any block. So the handler forgets all
+	// that it knows of the engine, and learns again from the following messages. to equals from if the number of lost
+	// messages is unknown, for example after a disconnect from an engine without a replay endpoint.
 	Lost(from, to uint64)
-	// Behind(true) reports that messages are missing, or may be missing: on a new connection, and when a gap is seen.
-	// While the stream is behind, it keeps later messages back, so that blocks that they remove still count as cached.
-	// Behind(false) and Complete end this.
+	// Behind(true) reports that messages are missing or may be missing: on a new connection, and when a gap is seen.
+	// While the stream is behind, later messages are kept back. So blocks that these messages remove still count as
+	// cached. Behind(false) or Complete ends this state.
 	Behind(behind bool)
 	// Complete reports that the history is whole: every message from sequence number 0 on was received. It is called
 	// again after each reconnect and each filled gap.
 	Complete()
-	// Unnumbered reports that the following messages carry no sequence numbers: Message gets a count instead. Then the
-	// stream cannot notice lost messages, nothing is replayed, and Complete is not called. Unnumbered is called once on
-	// each such connection, after Lost and before the first message.
+	// Unnumbered reports that the following messages carry no sequence numbers: Message gets a count instead. Without
+	// numbers the stream cannot notice lost messages, nothing is replayed, and Complete is not called. On each such
+	// connection Unnumbered is called once, after Lost and before the first message.
 	Unnumbered()
 	// State reports that the connection was made (err is nil), was lost, or could not be made.
 	State(connected bool, err error)

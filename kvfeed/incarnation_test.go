@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// guessing are the policies that learn the caches' content from requests.
+// guessing has the policies that learn from requests what caches contain.
 var guessing = []string{
 	"cache_aware", "vllm_cache_aware", "prefix_cache_affinity", "estimated", "kv:use_kv_events=false", "kv", "kv_aware", "marginal",
 }
@@ -89,7 +89,7 @@ func TestNoPolicyUsesGuessesAboutAWorkerThatRestarted(t *testing.T) {
 				restart(f, worker)
 				m.reconcile(t.Context(), f.Snapshot())
 				after := knows(t, r, tokens, text, now)
-				again := after[home].Terms == fresh[home].Terms || name == "marginal" // which learns how long answers are, too
+				again := after[home].Terms == fresh[home].Terms || name == "marginal" // marginal also learns how long answers are
 				again = again || after[home].Terms == policy.Candidate{}.Terms        // nothing is sent there yet
 				if after[home].Predicted != 0 || !again {
 					t.Errorf("%d tokens are still expected, terms %v, before the first request %v", after[home].Predicted, after[home].Terms, fresh[home].Terms)
@@ -99,7 +99,8 @@ func TestNoPolicyUsesGuessesAboutAWorkerThatRestarted(t *testing.T) {
 	}
 }
 
-// An event stream shows a restart by itself, and may have learned the new process already.
+// An event stream shows a restart by itself. When the new process is noticed, the stream may have learned some of its
+// blocks already.
 func TestAnnouncedBlocksStayWhenAnotherProcessIsFound(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

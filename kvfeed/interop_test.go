@@ -51,12 +51,12 @@ func TestWeFollowARealPublisher(t *testing.T) {
 			order(t, p, "drop", 5)
 			n := order(t, p, "publish", 50)
 			d.awaitSeen(n)
-			n = order(t, p, "drop", 3) // the last ones: only the regular check finds them
+			n = order(t, p, "drop", 3) // drops the last messages: only the regular check finds them
 			d.awaitSeen(n)
 			d.expect(0)
 			d.expectPayloads("a", 0, n)
 
-			// Restarted at the same address, with more messages than before.
+			// The engine is restarted at the same address, and then has more messages than before.
 			p.Kill()
 			d.await("the disconnect", func() bool { return !d.connected })
 			p, _ = realEngine(t, "b", src, "10000", form)
@@ -150,7 +150,7 @@ func TestARealSubscriberFollowsOurPublisher(t *testing.T) {
 		}
 		e.untilHeard(t)
 		seq := e.Stats().Published - 1
-		<-time.After(500 * time.Millisecond) // longer than the timeout of its heartbeats
+		<-time.After(500 * time.Millisecond) // longer than the timeout of the subscriber's heartbeats
 		e.publish(1)
 		for _, seq := range []uint64{seq, seq + 1} {
 			if got, want := p.Line(), fmt.Sprintf("live kv-events %d %d", seq, len(payload("a", seq))); got != want {

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// large is a message of n events of a block each.
+// large is a message of n events with one block each.
 func large(t testing.TB, n int) []byte {
 	events := make([]kvevent.Event, n)
 	for i := range events {
@@ -41,20 +41,20 @@ func TestALookAtStreamsDoesNotWaitForALargeMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{})
 		s := r.stream(facts(fleet.EngineVLLM, 16))
-		s.mu.Lock() // as while a message is applied
+		s.mu.Lock() // as if a message were being applied
 		defer s.mu.Unlock()
 		s.look(time.Now())
 	})
 }
 
-// A message that is made to be large in memory takes at most the memory of the decoder's bound, and its unusable parts
-// are counted.
+// A hostile message is short on the wire and large in memory. It takes at most the memory of the decoder's bound, and
+// its unusable parts are counted.
 func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
 	header := func(n int) []byte {
 		return append([]byte{0x93, 0xca, 0, 0, 0, 0, 0xdd}, binary.BigEndian.AppendUint32(nil, uint32(n))...)
 	}
 	repeat := func(n int, event string) []byte { return append(append(header(n), strings.Repeat(event, n)...), 0xc0) }
-	const million = "\xdd\x00\x0f\x42\x40" // an array of
+	const million = "\xdd\x00\x0f\x42\x40" // MessagePack's head of an array of a million elements
 	for name, test := range map[string]struct {
 		payload []byte
 		trust   fleet.Trust
@@ -93,7 +93,8 @@ func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
 	}
 }
 
-// The application of events counts as stalled if no stream makes progress, but not if one of several streams waits.
+// The application of events counts as stalled if no stream makes progress. It does not count as stalled if one of
+// several streams waits.
 func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{})

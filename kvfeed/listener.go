@@ -21,8 +21,8 @@ const maxTopic = 1024
 
 // origin is the engine of a stream, as its topic `kv@<host:port>@<model>` names it.
 type origin struct {
-	topic   string // as sent
-	address string // host:port of the engine's HTTP server, or its host
+	topic   string // the whole topic, as the engine sent it
+	address string // host:port of the engine's HTTP server, or only its host
 	model   string
 }
 
@@ -36,7 +36,7 @@ func parseTopic(topic string) (origin, error) {
 	return origin{topic, address, model}, nil
 }
 
-// listener binds the endpoint of [Config.Listen], which engines connect to.
+// listener binds the endpoint of [Config.Listen]. Engines connect to it.
 type listener struct {
 	feed   *Feed
 	config StreamConfig
@@ -44,8 +44,8 @@ type listener struct {
 	mu      sync.Mutex // guards the fields below
 	socket  *zmtp.Socket
 	ended   <-chan struct{}                     // closed when Run's context ends
-	links   map[*zmtp.Peer]map[string]*incoming // by connection and topic; a nil stream is refused
-	streams int                                 // streams of all connections that are not refused
+	links   map[*zmtp.Peer]map[string]*incoming // connection → topic → stream; nil: the stream is refused
+	streams int                                 // number of streams of all connections, without refused ones
 	warned  time.Time                           // when a refused topic was last logged
 }
 
@@ -53,7 +53,7 @@ func newListener(feed *Feed) *listener {
 	return &listener{feed: feed, config: feed.config.Stream.withDefaults(), links: map[*zmtp.Peer]map[string]*incoming{}}
 }
 
-// open opens the endpoint. run must follow: it closes the endpoint.
+// open opens the endpoint. The caller must then call run: it closes the endpoint when it ends.
 func (l *listener) open() error {
 	config := l.config.socket()
 	config.Bind = true
@@ -84,7 +84,7 @@ func (l *listener) endpoint() string {
 	return l.socket.Endpoint()
 }
 
-// run accepts engines until ctx ends; that is no error.
+// run accepts engines until ctx ends. The end of ctx is no error.
 func (l *listener) run(ctx context.Context) error {
 	l.mu.Lock()
 	l.ended = ctx.Done()
@@ -100,7 +100,7 @@ func (l *listener) connect(p *zmtp.Peer) {
 
 func (l *listener) receive(p *zmtp.Peer, parts [][]byte) {
 	l.mu.Lock()
-	link := l.links[p] // only the callbacks of its connection use it, one at a time
+	link := l.links[p] // only the callbacks of connection p use link, and they run one at a time
 	l.mu.Unlock()
 	in, known := link[string(parts[0])]
 	if !known {
@@ -111,14 +111,14 @@ func (l *listener) receive(p *zmtp.Peer, parts [][]byte) {
 	}
 }
 
-// begin begins the stream of a topic that is new on its connection. It returns nil if the stream is refused.
+// begin begins the stream of a topic that is new on its connection. It returns nil if it refuses the stream.
 func (l *listener) begin(link map[string]*incoming, topic, peer string) *incoming {
 	if len(link) >= l.config.MaxStreams || len(topic) > maxTopic {
-		return nil // not remembered: the memory of a connection is bounded
+		return nil // the refusal is not remembered, since the memory of a connection is bounded
 	}
 	from, err := parseTopic(topic)
 	if err == nil && !l.count(1) {
-		return nil // tried again with the next message
+		return nil // the topic's next message tries again
 	}
 	if err != nil {
 		l.warn("KV events of an engine that dialled us are refused", "peer", peer, "error", err)
@@ -144,7 +144,7 @@ func (l *listener) warn(msg string, args ...any) {
 	}
 }
 
-// count adds n streams. It returns false if that exceeds MaxStreams.
+// count adds n to the number of streams. If the sum would exceed MaxStreams, it adds nothing and returns false.
 func (l *listener) count(n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +167,7 @@ func (l *listener) disconnect(p *zmtp.Peer, err error) {
 		}
 		l.count(-1)
 		select {
-		case <-ended: // the feed ends, and the index keeps its content
+		case <-ended: // Run ends, and the index keeps its content
 		default:
 			in.disconnect(err)
 		}
@@ -175,17 +175,17 @@ func (l *listener) disconnect(p *zmtp.Peer, err error) {
 }
 
 // incoming is one stream of an engine that connected to the router: one topic of one connection. The topic names the
-// worker, and the first message that can be decoded shows the rank: every rank has a connection of its own, and their
-// topics may be equal. Messages that come before the holder is known are dropped. The sequence then begins with a later
-// number, so that the dropped messages count as lost.
+// worker. The first message that can be decoded shows the rank: each rank has its own connection, and the ranks' topics
+// may be equal. Messages that come before the holder is known are dropped. The sequence then begins with a later
+// number, so the dropped messages count as lost.
 type incoming struct {
 	feed *Feed
 	origin
 	peer string
 
-	mu       sync.Mutex // guards what follows: the connection's goroutine receives, and the feed may end the stream
-	follower *follower  // nil: the holder is not known
-	sequence *sequence  // of the follower
+	mu       sync.Mutex // guards the fields below: the connection's goroutine receives messages, and the feed may end the stream
+	follower *follower  // nil: the holder is not known yet
+	sequence *sequence  // the follower's sequence
 }
 
 // receive takes a live message.
@@ -193,7 +193,7 @@ func (in *incoming) receive(parts [][]byte) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.follower != nil && in.follower.closed() {
-		in.follower = nil // the fleet changed: the stream may belong to another holder now
+		in.follower = nil // the fleet changed, and the stream may belong to another holder now
 	}
 	if in.follower == nil && !in.adopt(parts) {
 		return
@@ -201,7 +201,8 @@ func (in *incoming) receive(parts [][]byte) {
 	in.sequence.receive(parts)
 }
 
-// adopt finds the holder of this stream and makes it the holder's. in.mu is held.
+// adopt finds the holder of this stream, and makes this stream the one that the holder's events come from. in.mu is
+// held.
 func (in *incoming) adopt(parts [][]byte) bool {
 	feed := in.feed
 	snap := feed.fleet.Snapshot()
@@ -235,7 +236,7 @@ func (in *incoming) adopt(parts [][]byte) bool {
 	f := &follower{stream: s, done: make(chan struct{}), bound: true}
 	f.stop = func() {
 		s.closing.Store(true)
-		// This waits until the present message is applied: nothing may be stored after the holder is forgotten.
+		// Lock waits until the present message is applied: no block may be stored after the holder is forgotten.
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		f.close()
@@ -249,12 +250,13 @@ func (in *incoming) adopt(parts [][]byte) bool {
 	return true
 }
 
-// disconnect ends the stream with its connection. The engine's next connection begins a stream without history.
+// disconnect ends the stream when its connection ends. When the engine connects again, a new stream begins without
+// history.
 func (in *incoming) disconnect(err error) {
 	in.mu.Lock()
 	f := in.follower
 	in.follower = nil
-	if f == nil || f.closed() { // the holder is not known, or the feed gave it to another stream
+	if f == nil || f.closed() { // the holder is not known, or the feed gave the holder to another stream
 		in.mu.Unlock()
 		return
 	}
@@ -264,9 +266,9 @@ func (in *incoming) disconnect(err error) {
 	in.feed.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")
 }
 
-// take makes f the holder's stream, unless the holder already has a working one. A stream whose endpoint was never
-// reached does not count: older engines do not report that they connect to the router, so the feed dials their default
-// port.
+// take makes f the holder's follower, unless the holder already has a working one. A follower that dials and never
+// reached its endpoint does not count as working: older engines do not report that they connect to the router, so the
+// feed dials their default port in vain.
 func (feed *Feed) take(f *follower) bool {
 	feed.mu.Lock()
 	old := feed.streams[f.holder]
@@ -306,7 +308,8 @@ func (f *follower) close() {
 	}
 }
 
-// workerAt returns the worker with that host and port. If there is none, it returns the only worker at that host.
+// workerAt returns the worker with that host and port. If there is none, it returns the worker at that host, provided
+// that the host has only one.
 func workerAt(snap *fleet.Snapshot, address string) *fleet.Worker {
 	var byHost *fleet.Worker
 	several := false

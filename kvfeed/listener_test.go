@@ -42,7 +42,7 @@ func (r *rig) dialling(topic string) (p *mockengine.Publisher, stop func()) {
 	return publish(r.t.(*testing.T), mockengine.PublisherConfig{Endpoint: r.feed.ListenEndpoint(), Connect: true, Topic: topic})
 }
 
-// stats returns the statistics of a rank's stream; ok is false if it is not followed.
+// stats returns the statistics of a rank's stream. ok is false if the rank is not followed.
 func (r *rig) stats(worker string, rank int) (st Stats, ok bool) {
 	for _, st := range r.feed.Stats() {
 		if st.Worker == worker && st.Rank == rank {
@@ -60,8 +60,8 @@ func TestEachRankThatDialsIsFollowed(t *testing.T) {
 	}
 	places := []place{
 		{"http://10.0.0.1:8000", "kv@10.0.0.1:8000@m", 0},
-		{"http://10.0.0.1:8000", "kv@10.0.0.1:8000@m", 1}, // the ranks of a worker have one topic
-		{"http://10.0.0.2:8000", "kv@10.0.0.2@m", 0},      // its host alone
+		{"http://10.0.0.1:8000", "kv@10.0.0.1:8000@m", 1}, // all ranks of a worker have the same topic
+		{"http://10.0.0.2:8000", "kv@10.0.0.2@m", 0},      // the topic has the worker's host without the port
 	}
 	f := facts(fleet.EngineVLLM, 16)
 	r.fleet.Put(places[2].worker, f)
@@ -98,7 +98,7 @@ func TestEachRankThatDialsIsFollowed(t *testing.T) {
 	})
 }
 
-// The statistics of an engine that dials show its lost messages, as those of other engines do.
+// If an engine that dials loses messages, its statistics show this as they do for other engines.
 func TestMessagesThatAnEngineThatDialsLosesAreCounted(t *testing.T) {
 	r := listening(t)
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
@@ -123,12 +123,11 @@ func TestMessagesThatAnEngineThatDialsLosesAreCounted(t *testing.T) {
 	}
 }
 
-// An engine may publish before its worker is in the fleet, and while the worker changes. These messages count as
-// missing.
+// An engine may publish before its worker is in the fleet, or while the worker changes. Such messages count as missing.
 func TestMessagesThatCameBeforeTheWorkerWasKnownAreMissing(t *testing.T) {
 	r := listening(t)
 	p, _ := r.dialling("kv@127.0.0.1:8000@m")
-	p.DropNext(1) // with message 0, the history would be whole if the worker were known in time
+	p.DropNext(1) // if message 0 came and the worker were known in time, the history would be whole
 	r.eventually("a subscription", func() bool {
 		p.Publish(vllm(t, stored(1, 0, 32, 16)))
 		return p.Stats().Sent > 3

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// wholeAgain are the events that make a holder whole after a loss: a reset of its cache, and a restart with a
-// replayed history.
+// wholeAgain has the two events after which a holder's history is whole again: a reset of its cache, and a restart with
+// a replayed history.
 var wholeAgain = map[string]func(t *testing.T, s *stream){
 	"a reset of its cache": func(t *testing.T, s *stream) {
 		s.Message(9999, wire(t, "vllm-0.32.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
@@ -36,7 +36,7 @@ func TestAHolderWhoseBlocksTheIndexDroppedIsDegradedUntilItIsWholeAgain(t *testi
 			}
 			s.look(time.Now())
 			r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
-			s.Complete() // a whole stream does not bring the blocks back
+			s.Complete() // that the stream is whole does not bring the blocks back
 			r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
 			again(t, s)
 			r.trust(s.holder, fleet.TrustExact, "complete")
@@ -48,7 +48,7 @@ func TestALossShowsAfterTheBatchThatCausedIt(t *testing.T) {
 	r := newRigWithIndex(t, Config{}, kvindex.Config{Bytes: 1 << 20})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	for i := range uint64(48) {
-		s.indexSeen = time.Time{} // as if the last batch were long ago
+		s.indexSeen = time.Time{} // as if the index had last been asked long ago
 		s.Message(i, wire(t, "vllm-0.32.0", batch(stored(int(i)+2, 0, 16*1024, 16))))
 	}
 	r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
@@ -89,7 +89,7 @@ func TestAnAnnouncementThatTheIndexRefusesLowersTrustUntilTheHolderIsWholeAgain(
 	}
 }
 
-// vLLM's offload tiers outlast a reset of the accelerator's cache, and are not announced again.
+// vLLM's offload tiers are not emptied by a reset of the accelerator's cache, and their blocks are not announced again.
 func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -125,8 +125,8 @@ func TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
 
-// TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact: a reset of the accelerator's cache comes before the
-// announcement of the offloaded copies, which has no tokens.
+// TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact: the announcement of the offloaded copies has no tokens, and a
+// reset of the accelerator's cache comes before it.
 func TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -177,7 +177,7 @@ func TestAHolderIsNotExactAfterAReconnectUntilItsEngineIsKnownToBeTheSame(t *tes
 			r.trust(s.holder, fleet.TrustExact, "complete")
 			s.State(false, errors.New("gone"))
 			r.trust(s.holder, fleet.TrustDegraded, "disconnected")
-			s.Behind(true) // as each new connection is
+			s.Behind(true) // as on each new connection
 			s.State(true, nil)
 			r.trust(s.holder, fleet.TrustDegraded, catchingUp)
 			confirm(s)

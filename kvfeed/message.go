@@ -30,8 +30,8 @@ func parseUnnumbered(parts [][]byte) (payload []byte, ok bool) {
 	return parts[1], true
 }
 
-// parseReplay reads a message of a replay: "", [topic], sequence number, payload. It reads from the last frame, since
-// the topic frame exists only since vLLM 0.26. end reports whether it is the end marker.
+// parseReplay reads a message of a replay: "", [topic], sequence number, payload. It counts the frames from the end,
+// because vLLM sends the topic frame only from version 0.26 on. end reports whether the message is the end marker.
 func parseReplay(parts [][]byte) (seq uint64, payload []byte, end bool, err error) {
 	n := len(parts)
 	if n < 3 || n > 4 || len(parts[0]) != 0 || len(parts[n-2]) != 8 {

@@ -17,7 +17,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// complete sends a prompt of ids and returns what the engine says was cached.
+// complete sends a prompt of token ids, and returns how many of them the engine reports as cached.
 func complete(t *testing.T, url, model string, tokens []block.Token) int {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"model": model, "prompt": tokens, "max_tokens": 4})

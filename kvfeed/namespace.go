@@ -9,15 +9,16 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// SGLang's events never contain extra_key. In its "dynamo" format, and for adapters with names, SGLang hashes a block's
-// hash once more, with the request's extra_key and cache_salt (srt/disaggregation/kv_events.py:
-// kv_event_namespace_seed, namespaced_block_hash). So the router can try the values that requests carried.
+// SGLang's events never contain extra_key. In two cases SGLang hashes the hash of a block once more, together with the
+// request's extra_key and cache_salt: in its "dynamo" format, and for adapters with names
+// (srt/disaggregation/kv_events.py: kv_event_namespace_seed, namespaced_block_hash). Then the router can try the
+// extra_key values that requests carried, and see which of them gives the announced hash.
 
-// namespaceTag is the beginning of the text whose hash is a namespace.
+// namespaceTag is the beginning of the text that SGLang hashes to make a namespace.
 const namespaceTag = "sglang-kv-event-namespace-v1"
 
-// namespaced returns the hash under which the dynamo format announces a block of a request with these keys; "" is no
-// key.
+// namespaced returns the hash under which the dynamo format announces a block of a request with these keys. A key of ""
+// means that the request does not have it.
 func namespaced(h kvevent.Hash, extra, salt string) kvevent.Hash {
 	if extra == "" && salt == "" {
 		return h
@@ -37,17 +38,17 @@ func namespaced(h kvevent.Hash, extra, salt string) kvevent.Hash {
 	return binary.BigEndian.Uint64(sum[:8])
 }
 
-// recentExtras is how many extra_key values of requests are tried. Each costs a hash for the first block of each
-// prompt. If requests use more values at the same time, the blocks of some of them are not found.
+// recentExtras is how many extra_key values of requests are remembered and tried. Each try costs one hash for the first
+// block of each prompt. If requests use more values at the same time, blocks of some values are not found.
 const recentExtras = 16
 
-// extras are the last values of extra_key in requests to a holder. Safe for concurrent use.
+// extras has the last values of extra_key in requests to a rank of a worker. It is safe for concurrent use.
 type extras struct {
 	mu     sync.Mutex
-	values []string // the latest last
+	values []string // the latest value is the last element
 }
 
-// maxExtra bounds one value: longer ones are not tried.
+// maxExtra bounds the length of an extra_key, in bytes: longer values are not tried.
 const maxExtra = 1024
 
 func (x *extras) add(value string) {
@@ -69,7 +70,7 @@ func (x *extras) add(value string) {
 	x.values = append(x.values, value)
 }
 
-// find returns the extra_key with which the first block of a prompt has the announced hash; "" is no key.
+// find returns the extra_key with which the first block of a prompt gets the announced hash. "" means no key.
 func (x *extras) find(plain, announced kvevent.Hash, salt string) (extra string, ok bool) {
 	if namespaced(plain, "", salt) == announced {
 		return "", true
@@ -84,9 +85,9 @@ func (x *extras) find(plain, announced kvevent.Hash, salt string) (extra string,
 	return "", false
 }
 
-// namespace finds the extra_key of the request for an event with a prompt's first block, by the hash of that block.
-// proven says that the hash depends on the keys: then events of requests with other keys have other hashes, and each
-// follows its own parent. s.mu is held.
+// namespace takes an event with a prompt's first block, and finds the request's extra_key by the hash of that block.
+// proven reports that the hash depends on the keys. Then requests with other keys have blocks with other hashes, and
+// each later event can be joined to its own parent. s.mu is held.
 func (s *stream) namespace(e *kvevent.Event) (extra string, known, proven bool) {
 	h, err := block.NewEngineHasher(block.EngineChain{Algorithm: block.SGLangSHA256, Size: e.BlockSize, Bigram: e.Bigram})
 	if err != nil || !e.Aligned() || len(e.Ahead) > 0 && !e.Bigram {

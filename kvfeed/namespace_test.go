@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// sglangStored announces a prompt as SGLang does: its own hashes, in the dynamo format with the request's keys in them.
+// sglangStored announces a prompt as SGLang does in the dynamo format: with its own hashes, which cover the request's
+// keys.
 func sglangStored(t *testing.T, tokens []block.Token, size int, extra, salt string) kvevent.Event {
 	t.Helper()
 	h, err := block.NewEngineHasher(block.EngineChain{Algorithm: block.SGLangSHA256, Size: size})
@@ -60,7 +61,8 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 	r.trust(s.holder, fleet.TrustDegraded, "an extra_key that this router has not sent")
 }
 
-// In the default format the hash does not cover extra_key: stored events are not believed after a request carried one.
+// In the default format the hash does not cover extra_key. After a request with an extra_key, stored events are not
+// applied.
 func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineSGLang, 16))
@@ -72,7 +74,8 @@ func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
 	r.trust(s.holder, fleet.TrustApproximate, "extra_key")
 }
 
-// A holder's id goes to another worker an hour after its own has left. The keys of requests stay with their worker.
+// A holder's id goes to another worker an hour after its own worker has left. The keys that requests carried stay with
+// their worker.
 func TestKeysOfRequestsStayWithTheirWorker(t *testing.T) {
 	r := newRig(t, Config{})
 	stored := func(s *stream) {

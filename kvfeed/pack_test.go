@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// pack writes a value as MessagePack, in long forms: for events that no version of an engine sends yet.
+// pack writes a value as MessagePack, in the long form of each type. Tests use it for events that no engine version
+// sends yet.
 func pack(v any) []byte {
 	head := func(code byte, n int) []byte { return binary.BigEndian.AppendUint32([]byte{code}, uint32(n)) }
 	var b []byte

@@ -2,7 +2,7 @@ package kvfeed
 
 import "bytes"
 
-// pending keeps messages that came before a missing one, up to a bound.
+// pending keeps messages that came before a missing message was received, up to a bound.
 type pending struct {
 	messages    map[uint64]waiting
 	bytes       int
@@ -10,13 +10,14 @@ type pending struct {
 	maxBytes    int
 }
 
-// waiting is a kept message.
+// waiting is one kept message.
 type waiting struct {
 	payload []byte
-	live    bool // it came from the live stream
+	live    bool // the message came from the live stream; false: from a replay
 }
 
-// put keeps a copy of the message. fresh: it was not kept yet. full: it is not kept, because of the bound.
+// put keeps a copy of the message. fresh reports that the message was not kept before. full reports that the message is
+// not kept, because of the bound.
 func (p *pending) put(seq uint64, payload []byte, live bool) (fresh, full bool) {
 	if _, ok := p.messages[seq]; ok {
 		return false, false
@@ -32,7 +33,7 @@ func (p *pending) put(seq uint64, payload []byte, live bool) (fresh, full bool) 
 	return true, false
 }
 
-// take removes and returns the message.
+// take removes the message with this number and returns it.
 func (p *pending) take(seq uint64) (m waiting, ok bool) {
 	m, ok = p.messages[seq]
 	if ok {
@@ -40,7 +41,7 @@ func (p *pending) take(seq uint64) (m waiting, ok bool) {
 		p.bytes -= len(m.payload)
 	}
 	if len(p.messages) == 0 {
-		p.messages = nil // a map keeps the memory of its largest size
+		p.messages = nil // a map never gives memory back, so a new map is made when needed
 	}
 	return m, ok
 }

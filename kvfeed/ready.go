@@ -11,8 +11,8 @@ import (
 // says how far the index knows its cache. If ctx ends first, the error wraps its cause and names a holder whose history
 // is still being read.
 //
-// A program need not wait: until a history is read, requests are routed by load and by what was sent where. Run must
-// run in another goroutine. Ready does not wait for engines that connect to [Config.Listen].
+// A program need not wait. Until a history is read, requests are routed by load and by where earlier requests were
+// sent. Run must run in another goroutine. Ready does not wait for engines that connect to [Config.Listen].
 func (feed *Feed) Ready(ctx context.Context) error {
 	generation := feed.fleet.Snapshot().Generation()
 	for {
@@ -31,8 +31,8 @@ func (feed *Feed) Ready(ctx context.Context) error {
 	}
 }
 
-// behind names a holder that the feed has not caught up with; "" means that there is none. It looks at the workers of
-// the fleet's snapshot with this generation, and at later workers.
+// behind returns the name of a holder with which the feed has not caught up, or "" if there is none. It considers the
+// workers of the fleet's snapshot with this generation, and workers that were added later.
 func (feed *Feed) behind(generation uint64) string {
 	if feed.reconciled.Load() < generation {
 		return "the fleet's workers"
@@ -56,7 +56,7 @@ func (feed *Feed) noteChange() {
 // caughtUp reports whether the holder's history has been read, or cannot be read now.
 func (s *stream) caughtUp() bool {
 	if s.renew.Load() || s.generation.Load() != s.router.Generation(s.holder) {
-		return false // the history will be read again, for a new index
+		return false // the history is read again, for a new index
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *stream) caughtUp() bool {
 	case !s.connected:
 		return s.connErr != nil
 	case s.source.Replay == "":
-		return true // without a replay, what was before the connection stays unknown
+		return true // without a replay endpoint, the messages before the connection cannot be had
 	}
 	return !s.behind && (s.complete || s.missing != "")
 }

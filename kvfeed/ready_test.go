@@ -25,12 +25,12 @@ func TestReadyReturnsWhenEveryHistoryIsRead(t *testing.T) {
 			r.fleet.Put("http://"+host+":8000", followed(p))
 		}
 		lost, _ := publish(t, mockengine.PublisherConfig{Endpoint: "tcp://10.0.0.4:5557", Network: world.Host("10.0.0.4")})
-		r.fleet.Put("http://10.0.0.4:8000", followed(lost)) // it has no replay: its history cannot be read
+		r.fleet.Put("http://10.0.0.4:8000", followed(lost)) // this worker has no replay: its history cannot be read
 		gone := facts(fleet.EngineVLLM, 16)
 		gone.Events = []fleet.EventSource{{Endpoint: "tcp://10.0.0.5:5557", Replay: "tcp://10.0.0.5:5657"}}
-		world.Host("10.0.0.5") // it refuses connections
+		world.Host("10.0.0.5") // this host refuses connections
 		r.fleet.Put("http://10.0.0.5:8000", gone)
-		r.fleet.Put("http://10.0.0.6:8000", facts(fleet.EngineVLLM, 16)) // it has no events
+		r.fleet.Put("http://10.0.0.6:8000", facts(fleet.EngineVLLM, 16)) // this worker has no events
 
 		began := time.Now()
 		early, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -61,7 +61,7 @@ func TestReadyReturnsWhenEveryHistoryIsRead(t *testing.T) {
 	})
 }
 
-// A call waits for the workers of its time, also for one that came after an earlier call.
+// A call waits for the workers in the fleet at the time of the call, also for a worker that came after an earlier call.
 func TestReadyWaitsForTheWorkersOfItsTime(t *testing.T) {
 	r := newRig(t, Config{Stream: quick})
 	r.run()

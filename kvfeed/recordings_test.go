@@ -42,7 +42,7 @@ func recording(t *testing.T, name string) map[string][]recorded {
 	return bySource
 }
 
-// naive is a slow and simple model of a holder's blocks, by the engine's own hashes.
+// naive is a slow and simple model of the blocks that a holder has, by the engine's own hashes.
 type naive struct {
 	paths  map[uint64]path
 	copies [block.NumTiers]map[uint64]int
@@ -110,7 +110,7 @@ func TestRecordedStreamsOfRealEnginesAreFollowed(t *testing.T) {
 		name   string
 		engine fleet.Engine
 		trust  fleet.Trust
-		// atMost: the real match may be smaller than that of the blocks alone, or than one that is split over tiers
+		// atMost: the real match may be smaller than the naive model's, for example because it is split over tiers.
 		atMost bool
 	}{
 		{name: "base_and_eviction", trust: fleet.TrustExact},
@@ -149,7 +149,7 @@ func TestRecordedStreamsOfRealEnginesAreFollowed(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if i > 0 && m.Seq < next { // the recording went on with the next server
+					if i > 0 && m.Seq < next { // from here on the recording has messages of the next server
 						s.Restarted("recorded")
 						s.Complete()
 						truth = newNaive()
@@ -169,7 +169,7 @@ func TestRecordedStreamsOfRealEnginesAreFollowed(t *testing.T) {
 				if st := s.snapshot(); st.Undecodable != 0 || st.Skipped != 0 || st.Unapplied != 0 {
 					t.Errorf("stats %+v", st)
 				}
-				// A model of sliding windows alone announces no block by its tokens.
+				// If a model has only sliding windows, it announces no block by its tokens.
 				if checked == 0 && source != "mistral" {
 					t.Error("nothing was compared")
 				}
@@ -180,7 +180,7 @@ func TestRecordedStreamsOfRealEnginesAreFollowed(t *testing.T) {
 	}
 }
 
-// compare asks the router for every prompt the engine ever announced.
+// compare asks the router for every prompt that the engine ever announced.
 func compare(t *testing.T, r *rig, truth *naive, atMost bool) (prompts int) {
 	t.Helper()
 	for _, p := range truth.paths {

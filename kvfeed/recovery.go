@@ -11,14 +11,16 @@ import (
 )
 
 const (
-	// overlap is how many messages before the expected one are requested again, to see that the stream is still the same.
-	// One is enough. With sixteen, one probably arrives even if most of a replay is lost.
+	// overlap is how many messages before the expected one are requested again. Their content shows whether the stream
+	// is still the same. One such message is enough. With sixteen, at least one probably arrives even if most of a
+	// replay is lost.
 	overlap = 16
 	// steady is how many messages in a row, without a gap, show that a replay loses nothing. If such a replay begins later
 	// than requested, the engine no longer has the earlier messages.
 	steady = 8
-	// enoughVotes is the number of votes after which earlier messages count as gone. A steady run has 3 votes, a shorter
-	// whole replay 1. If 70 % of messages are lost, a wrong result is rarer than one in ten thousand.
+	// A vote is evidence that the engine no longer has earlier messages. After enoughVotes they count as lost. A replay
+	// with a steady run gives 3 votes, a shorter whole replay 1. If 70 % of messages are lost on the way, this decision
+	// is wrong less often than once in ten thousand times.
 	enoughVotes, steadyVote, shortVote = 6, 3, 1
 	// settleAfter is the time of the first check after a recovery. It finds messages that were published between the
 	// replay and the moment when the subscription took effect.
@@ -28,8 +30,8 @@ const (
 // errNothing means that a replay ended before its end marker.
 var errNothing = errors.New("the replay was cut short")
 
-// recover requests a replay when messages are missing, and regularly to find out whether they are. It returns when ctx
-// ends.
+// recover requests a replay when messages are missing. It also requests one regularly, to find out whether messages are
+// missing. It returns when ctx ends.
 func (s *sequence) recover(ctx context.Context) {
 	verify := s.cfg.Verify
 	if verify < 0 {
@@ -47,7 +49,7 @@ func (s *sequence) recover(ctx context.Context) {
 			timer.Reset(min(settleAfter, verify))
 		case <-timer.C:
 			n := s.stats.messages.Load()
-			if n != checked { // the next live message shows a gap
+			if n != checked { // the stream is not idle: after a loss, its next live message shows the gap
 				checked = n
 				timer.Reset(min(settleAfter, verify))
 				continue
@@ -102,15 +104,15 @@ func sleep(ctx context.Context, d time.Duration) {
 type attempt struct {
 	epoch    uint64
 	from     uint64
-	progress uint64 // the stream's before it
-	ended    bool   // the end marker came
-	check    bool   // nothing was known to be missing
+	progress uint64 // value of sequence.progress before the attempt
+	ended    bool   // the replay's end marker came
+	check    bool   // no message was known to be missing: the attempt only finds out
 	count    uint64
 	first    uint64
 	last     uint64
-	torn     bool // it had a gap
+	torn     bool // the replay had a gap
 
-	votes   int // for the claim that the engine keeps nothing before votedAt
+	votes   int // votes that the engine has no message before votedAt
 	votedAt uint64
 }
 
@@ -121,21 +123,21 @@ func (s *sequence) begin(a *attempt) bool {
 	if !s.connected || !s.canReplay() {
 		return false
 	}
-	if a.epoch == 0 { // the first of a recovery
+	if a.epoch == 0 { // this is the recovery's first attempt
 		s.recovering = time.Now()
 	}
 	if a.epoch != s.epoch || a.progress != s.progress {
-		a.votes = 0 // they were about another start
+		a.votes = 0 // the votes were about another beginning of the engine's history
 	}
 	*a = attempt{epoch: s.epoch, from: s.next - min(s.next, overlap), progress: s.progress, votes: a.votes, votedAt: a.votedAt}
 	a.check = s.verified && !s.wanted && !s.overflow && s.pending.len() == 0
-	s.overflow = false // this replay has the messages that could not be kept
+	s.overflow = false // this replay has the messages for which there was no room
 	return true
 }
 
-// ask sends the request over a connection of its own, so that a late answer to an earlier request cannot be mistaken
-// for this one's, and passes the messages to replayed. It returns why the replay ended; nil after its end marker, or if
-// no more messages are needed.
+// ask sends the replay request, and passes the messages of the replay to replayed. Each request has its own connection,
+// so that a late answer to an earlier request is not taken for the answer to this request. ask returns why the replay
+// ended. It returns nil after the end marker, or if no more messages are needed.
 func (s *sequence) ask(ctx context.Context, a *attempt) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -191,7 +193,7 @@ func (s *sequence) ask(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// replayed takes one message of a replay. It returns true if no more are needed.
+// replayed takes one message of a replay. It returns true if no more messages are needed.
 func (s *sequence) replayed(a *attempt, parts [][]byte) (enough bool) {
 	seq, payload, end, err := parseReplay(parts)
 	s.mu.Lock()
@@ -222,7 +224,7 @@ func (s *sequence) replayed(a *attempt, parts [][]byte) (enough bool) {
 		s.progress++
 		s.deliver(seq, payload, false)
 		s.drain()
-		// After a contradiction the rest of the replay must agree with the live stream.
+		// After a contradiction, the rest of the replay is needed: it must agree with the live stream.
 		return s.wanted && s.linked() && s.strikes == 0
 	}
 	return s.early(a, seq, payload)
@@ -243,12 +245,12 @@ func (s *sequence) reviewed(seq uint64, payload []byte) (enough bool) {
 	return false
 }
 
-// early takes a replayed message whose predecessors are missing: they were lost on the way, or the engine no longer has
-// them.
+// early takes a replayed message whose predecessors are missing. Either they were lost on the way, or the engine no
+// longer has them.
 func (s *sequence) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	if a.first > s.next || !s.verified {
 		if a.count < steady && !a.torn {
-			return false // not yet known which of the two; the next replay repeats these messages
+			return false // it is not yet known why they are missing; the next replay repeats these messages
 		}
 		if a.count == steady && !a.torn {
 			return s.vote(a, steadyVote)
@@ -265,7 +267,8 @@ func (s *sequence) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	return full
 }
 
-// vote counts a replay with a higher start than requested. After enoughVotes the messages before its start are gone.
+// vote counts a replay that begins later than requested. After enoughVotes, the messages before its beginning count as
+// lost.
 func (s *sequence) vote(a *attempt, weight int) (enough bool) {
 	if a.first < a.votedAt {
 		a.votes = 0
@@ -281,26 +284,26 @@ func (s *sequence) vote(a *attempt, weight int) (enough bool) {
 		return true
 	}
 	s.lose(a.first)
-	return true // ask for the rest from there
+	return true // the next replay brings the messages from a.first on
 }
 
-// judge evaluates an ended attempt: done if nothing is missing, gained if it brought something new, late if there is no
-// time for another attempt.
+// judge evaluates an attempt that has ended. done: nothing is missing. gained: the attempt brought something new. late:
+// there is no time for another attempt.
 func (s *sequence) judge(a *attempt, err error) (done, gained, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.settle()
 	if s.epoch != a.epoch || !s.connected {
-		return true, false, false // the next connection begins a new recovery
+		return true, false, false // this connection is over; the next one begins a new recovery
 	}
 	done, gained = s.weigh(a, err)
 	return done, gained, s.overdue()
 }
 
-// weigh evaluates an attempt of the present connection, as judge does.
+// weigh does the same as judge, without the time limit, for an attempt of the present connection.
 func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 	gained = s.progress != a.progress
-	ahead := a.count > 0 && a.last >= s.next // it showed that later messages exist
+	ahead := a.count > 0 && a.last >= s.next // the replay showed that messages after the expected one exist
 	atEnd := err == nil && a.ended && !gained && !ahead
 	clean := s.verified && !s.overflow && s.pending.len() == 0
 	switch {
@@ -328,11 +331,11 @@ func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 	return false, gained
 }
 
-// voteShort counts a complete replay that is too short for a steady run.
+// voteShort votes on the evidence of a complete replay that is too short to have a steady run.
 func (s *sequence) voteShort(a *attempt) {
 	switch {
 	case a.count == 0 && !s.verified:
-		// The engine has no message as new as the ones seen.
+		// The engine has none of the messages that were requested, although they were seen before.
 		s.vote(a, steadyVote)
 	case a.count > 0 && a.count < steady && !a.torn && (a.first > s.next || !s.verified):
 		if a.first != a.votedAt {

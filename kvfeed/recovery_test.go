@@ -41,8 +41,8 @@ func (d *diary) reported() reported {
 	return reported{d.behind, d.connected, d.complete, d.next, len(d.lost), len(d.restarts)}
 }
 
-// A replay that sends a message now and then must not delay the stream for ever, since later messages are kept back,
-// and blocks that they remove count as cached.
+// A slow replay that sends a message now and then must not delay the stream for ever. Meanwhile later messages are kept
+// back, and blocks that they remove count as cached.
 func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultStreamConfig()

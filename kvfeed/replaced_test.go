@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// An engine was replaced. Its last messages still arrive on the old connection, while the replay endpoint already
-// answers for the new engine. After the next connection the history is the new engine's, whole, without any message of
-// the old engine.
+// An engine was replaced. The old engine's last messages still arrive on the old connection, while the replay endpoint
+// already answers for the new engine. After the next connection, the history must be the new engine's whole history,
+// without any message of the old engine.
 func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testing.T) {
 	type script func(s *sequence, live func(run string, from, to uint64))
 	for name, interleaving := range map[string]script{
@@ -83,8 +83,8 @@ func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testin
 	}
 }
 
-// Behind a forwarder the connection outlives the engine: a replay from the new engine before its first live message
-// says nothing about the live stream.
+// Behind a forwarder the connection stays when the engine is replaced. Then a replay of the new engine before its first
+// live message says nothing about the live stream.
 func TestAnEngineReplacedBehindAForwarderIsLearnedWholeByItsFirstMessage(t *testing.T) {
 	for n := uint64(1); n < 9; n++ {
 		for first := range n {
@@ -108,13 +108,13 @@ func TestAnEngineReplacedBehindAForwarderIsLearnedWholeByItsFirstMessage(t *test
 }
 
 // Replacements, drops, replays and late messages come in any order. When connection and replay endpoint lead to the
-// same engine, its whole history is known, and no message of an older engine.
+// same engine, the stream knows that engine's whole history, and no message of an older engine.
 func TestAnyMixOfReplacedEnginesEndsWithTheLastOnesWholeHistory(t *testing.T) {
 	for seed := range uint64(2000) {
 		dice := rand.New(rand.NewPCG(seed, 1))
 		d := newDiary(t)
 		s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
-		run, published := 'a', uint64(0) // of the engine at the endpoints
+		run, published := 'a', uint64(0) // name and number of messages of the run that is at the endpoints
 		connected, next, sent := run, uint64(0), uint64(0)
 		connect := func() {
 			connected, next, sent = run, published, published

@@ -60,7 +60,7 @@ func (r *rig) stream(f fleet.Facts) *stream {
 	id := r.fleet.Put(workerURL, f)
 	for _, w := range r.fleet.Snapshot().Workers() {
 		if w.ID == id {
-			r.feed.reconcile(r.t.Context(), r.fleet.Snapshot()) // notes adapters
+			r.feed.reconcile(r.t.Context(), r.fleet.Snapshot()) // lets the feed see the worker's adapters
 			return r.follow(w)
 		}
 	}
@@ -77,7 +77,7 @@ func (r *rig) follow(w *fleet.Worker) *stream {
 	return s
 }
 
-// match returns the prompt tokens that the router believes the worker has.
+// match returns the number of prompt tokens that the router believes the worker has.
 func (r *rig) match(tokens []block.Token, change ...func(*warmpath.Request)) int {
 	r.t.Helper()
 	req := &warmpath.Request{Model: "m", Tokens: tokens, Now: time.Now().UnixNano()}
@@ -109,7 +109,7 @@ func prompt(c, n int) []block.Token {
 	return tokens
 }
 
-// wire encodes events as an engine's version does.
+// wire encodes events as this version of an engine does.
 func wire(t testing.TB, version string, b *kvevent.Batch) []byte {
 	t.Helper()
 	w, err := kvevent.ParseWire(version)
@@ -123,7 +123,7 @@ func batch(events ...kvevent.Event) *kvevent.Batch {
 	return &kvevent.Batch{Time: 1763700000.5, HasRank: true, Events: events}
 }
 
-// hashes are the engine's names for the blocks of conversation c, from its first block on.
+// hashes are the engine's hashes of n blocks of conversation c, from block first on.
 func hashes(c, first, n int) []kvevent.Hash {
 	out := make([]kvevent.Hash, n)
 	for i := range out {
@@ -132,7 +132,7 @@ func hashes(c, first, n int) []kvevent.Hash {
 	return out
 }
 
-// stored announces whole blocks of conversation c from token start on.
+// stored announces the blocks with the tokens start to start+n of conversation c.
 func stored(c, start, n, size int) kvevent.Event {
 	e := kvevent.Event{
 		Kind: kvevent.Stored, Group: -1, Medium: "GPU", BlockSize: size,

@@ -2,25 +2,25 @@ package kvfeed
 
 import "github.com/zeebo/xxh3"
 
-// seenSize is the number of last messages whose hashes are remembered, 16 bytes each. Among them a duplicate differs
-// from a message of a restarted stream. A live message may come after its replay, later by at most the messages in
-// flight: some hundreds.
+// seenSize is the number of last messages whose hashes are remembered; each takes 16 bytes. For these messages, the
+// hash tells a duplicate from a message with the same number of a restarted stream. A live message may come after a
+// replay brought it. Between the two there are at most the messages in flight: some hundreds.
 const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.
 type seen struct {
-	// seq is the message's number plus one, so that 0 means none. The lowest bit of hash is set for a message that
-	// came live on the current connection; that bit is not part of the hash.
+	// seq is the message's number plus one, and 0 means that the entry is empty. The lowest bit of hash is liveBit and
+	// not part of the hash.
 	entries [seenSize]struct{ seq, hash uint64 }
 }
 
-// liveBit is set in an entry's hash if the message came live, not by a replay.
+// liveBit is set in an entry's hash if the message came live on the current connection, not by a replay.
 const liveBit = 1
 
 type likeness uint8
 
 const (
-	unknown likeness = iota // too long ago, or never seen
+	unknown likeness = iota // the message is no longer remembered, or was never seen
 	same
 	different
 )
@@ -55,8 +55,8 @@ func (s *seen) disconnect() {
 	}
 }
 
-// compare compares the message with the one seen under that number. Payloads contain a time stamp, so that two runs of
-// an engine never have equal messages by chance.
+// compare compares the message with the message seen under that number. Two runs of an engine never have equal messages
+// by chance, because payloads contain a time stamp.
 func (s *seen) compare(seq uint64, payload []byte) likeness {
 	e := &s.entries[seq%seenSize]
 	if e.seq != seq+1 {

@@ -8,38 +8,40 @@ import (
 	"time"
 )
 
-// sequence makes one engine's messages gap-free and reports to its handler what cannot be recovered. Messages come live
-// from the PUB socket, and by replay (see recovery.go). Both are compared with one expected sequence number.
+// sequence brings the messages of one engine into order without gaps. If a missing message cannot be had, it reports
+// this to its handler. Messages come live from the PUB socket, and by replay (see recovery.go). Each message's number
+// is compared with the expected sequence number.
 //
-// Live messages show gaps (a higher number than expected) and restarts (a lower number with other content than before).
-// After a reconnect the engine may be another process even if its numbers go on. So the stream is not verified, and new
-// messages are kept back, until a replay of the last messages has shown the same content.
+// A live message with a higher number than expected shows a gap. A lower number with other content than before shows a
+// restart. After a reconnect the engine may be another process, even if its numbers continue. So the stream is not
+// verified at first, and new messages are kept back. A replay of the last messages verifies it when it has the same
+// content as before.
 type sequence struct {
 	cfg    StreamConfig
 	h      Handler
-	replay string        // endpoint; empty: none
+	replay string        // replay endpoint; empty: the engine has none
 	kick   chan struct{} // capacity 1; wakes recovery
 
 	stats sequenceCounters
 
-	mu         sync.Mutex // guards the fields below and serialises the handler
+	mu         sync.Mutex // guards the fields below; also held while the handler is called
 	connected  bool
-	epoch      uint64 // connections so far; what belongs to an older one is ignored
+	epoch      uint64 // number of connections so far; messages and attempts of an older epoch are ignored
 	next       uint64 // the expected sequence number
 	seen       seen
 	verified   bool // next and seen belong to the stream of this connection
 	live       bool // a message came on this connection
 	lastLive   uint64
 	pending    pending
-	overflow   bool               // a live message could not be kept: only a replay has it
+	overflow   bool               // there was no room for a live message: only a replay has it
 	wanted     bool               // this connection needs a replay that has not ended yet
 	whole      bool               // no message is missing from 0 to next
 	announced  bool               // Complete was called for the present state
 	gaveUp     bool               // history was lost because the replay failed, although the engine may still have it
 	relearned  uint64             // the epoch in which that history was requested once more
 	strikes    int                // contradictions between replay and live stream since they last agreed
-	agreed     bool               // replay and live stream had the same message, and no contradiction since
-	behind     bool               // as last reported to the handler
+	agreed     bool               // replay and live stream had an equal message, and no contradiction followed
+	behind     bool               // the value that Behind reported last
 	recovering time.Time          // when the present recovery began, or the stream became behind
 	unnumbered bool               // messages of this connection carry no sequence numbers
 	distrust   bool               // the replay contradicts the live stream and is not used on this connection any more
@@ -48,12 +50,12 @@ type sequence struct {
 }
 
 // maxStrikes is the number of contradictions between replay and live stream after which the replay counts as another
-// engine's. An engine that restarts behind a forwarder causes one contradiction, and then its replay agrees with its
-// live stream; the rest is margin. Only messages count, not time: for an engine that publishes once an hour the proof
-// takes as many messages as for a busy one.
+// engine's. If an engine behind a forwarder restarts, this causes one contradiction, and then its replay agrees with
+// its live stream. The rest is margin. Only messages count, not time: an engine that publishes once an hour needs as
+// many messages for the proof as a busy one.
 const maxStrikes = 4
 
-// sequenceCounters are Stats that may be read at any time.
+// sequenceCounters are the counters of StreamStats. They may be read at any time.
 type sequenceCounters struct {
 	connected                                     atomic.Bool
 	since, next                                   atomic.Int64
@@ -93,14 +95,14 @@ func (s *sequence) connect() {
 	defer s.mu.Unlock()
 	s.epoch++
 	if s.live && !s.agreed {
-		// The live messages of the last connection came from its engine. Replays of that time may have come from another
-		// engine that started meanwhile: they do not verify the old stream.
+		// The live messages of the last connection came from its engine. Replays in that time may have come from
+		// another engine that had started meanwhile. So replayed messages do not verify the old stream.
 		s.seen.forgetReplayed()
 	}
 	s.seen.disconnect()
 	s.distrust, s.strikes, s.agreed, s.unnumbered = false, 0, false, false
 	s.live, s.announced = false, false
-	s.verified = s.next == 0 // there is nothing to compare with
+	s.verified = s.next == 0 // without earlier messages there is nothing to compare with
 	s.wanted = s.canReplay()
 	s.setConnected(true)
 	s.settle()
@@ -159,7 +161,7 @@ func (s *sequence) receive(parts [][]byte) {
 		return
 	}
 	seq, payload, err := parseLive(parts)
-	if err != nil || s.unnumbered { // a publisher numbers all of its messages or none of them
+	if err != nil || s.unnumbered { // a publisher numbers all its messages or none
 		s.stats.malformed.Add(1)
 		return
 	}
@@ -177,11 +179,13 @@ func (s *sequence) receive(parts [][]byte) {
 		s.pending.forget()
 		s.restart(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case seq < s.next || s.pending.compare(seq, payload) == different:
-		// A message with other content has this number, from before this connection or from a replay.
+		// The number belongs to an earlier message with other content. That message came before this connection, or by
+		// a replay.
 		s.pending.forget()
 		s.contradicted(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case !s.canReplay() && !s.verified:
-		// After a reconnect without a replay: Lost was called at the disconnect, so that any stream is learned again.
+		// This is a reconnect without a replay. Lost was called at the disconnect, and the handler learns any stream
+		// again.
 		s.verify()
 	}
 	if s.verified && seq == s.next {
@@ -193,11 +197,11 @@ func (s *sequence) receive(parts [][]byte) {
 	s.hold(seq, payload)
 }
 
-// count hands over a live message without a sequence number, under the next number. s.mu is held.
+// count gives a live message without a sequence number the next number, and hands it over. s.mu is held.
 func (s *sequence) count(payload []byte) {
 	if !s.unnumbered {
 		s.unnumbered = true
-		s.distrust, s.wanted, s.verified = true, false, true // a replay's numbers mean nothing here
+		s.distrust, s.wanted, s.verified = true, false, true // the numbers in a replay do not match these counts
 		s.whole, s.announced, s.overflow = false, false, false
 		s.stopReplay()
 		s.pending.forget()
@@ -207,16 +211,16 @@ func (s *sequence) count(payload []byte) {
 	s.deliver(s.next, payload, true)
 }
 
-// repeats reports whether a live message was handed over or kept before. onward: the message's number continues the
-// live stream of this connection. Then a number that is too old to be remembered belongs to a late message of the same
-// stream.
+// repeats reports whether a live message was handed over or kept before. onward says that the message's number
+// continues the live stream of this connection. Then a message with a number that is too old to be remembered is a late
+// message of the same stream, and counts as a repetition.
 func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
 	if seq >= s.next {
 		return s.pending.compare(seq, payload) == same
 	}
 	switch s.seen.compare(seq, payload) {
 	case same:
-		if !s.seen.live(seq) { // otherwise it is only a duplicate
+		if !s.seen.live(seq) { // seen by replay only: now replay and live stream agree
 			s.agree()
 		}
 		s.verify()
@@ -233,8 +237,8 @@ func (s *sequence) verify() {
 	s.drain()
 }
 
-// hold keeps a live message that came before its turn, and starts a replay of the missing ones. Without a replay they
-// are lost.
+// hold keeps a live message whose predecessors are missing, and starts a replay. Without a replay endpoint the missing
+// messages are lost.
 func (s *sequence) hold(seq uint64, payload []byte) {
 	s.announced = false
 	if !s.canReplay() {
@@ -258,7 +262,7 @@ func (s *sequence) deliver(seq uint64, payload []byte, live bool) {
 	s.h.Message(seq, payload)
 }
 
-// drain hands over kept messages while the expected one is among them.
+// drain hands over kept messages as long as the expected message is among them.
 func (s *sequence) drain() {
 	for s.pending.len() > 0 {
 		m, ok := s.pending.take(s.next)
@@ -269,7 +273,8 @@ func (s *sequence) drain() {
 	}
 }
 
-// lose gives up the messages before to, or before the first kept message if that is lower.
+// lose gives up the messages before number to. If a kept message has a lower number, it gives up only the messages
+// before that one.
 func (s *sequence) lose(to uint64) {
 	if first, ok := s.pending.first(); ok {
 		to = min(to, first)
@@ -282,7 +287,7 @@ func (s *sequence) lose(to uint64) {
 	s.drain()
 }
 
-// restart follows an engine whose stream began again. Kept messages stay, since they came on this connection.
+// restart follows an engine whose stream began again. Kept messages stay, because they came on this connection.
 func (s *sequence) restart(why string) {
 	s.stats.restarts.Add(1)
 	s.next = 0
@@ -297,16 +302,17 @@ func (s *sequence) restart(why string) {
 	s.wake()
 }
 
-// contradicted restarts the stream because replay and live stream, or two replays, differ in one message. Within one
-// connection the cause is a restart behind a forwarder, or a replay endpoint of another engine. The live stream counts:
-// after maxStrikes contradictions without an agreement, the replay is not requested again on this connection.
+// contradicted restarts the stream because replay and live stream, or two replays, have different messages under one
+// number. Within one connection there are two possible causes: a restart behind a forwarder, or a replay endpoint of
+// another engine. The live stream counts. After maxStrikes contradictions without an agreement, the replay is not
+// requested again on this connection.
 func (s *sequence) contradicted(why string) {
 	if s.verified && s.canReplay() { // otherwise the contradicted message came before this connection
 		s.strikes++
 	}
 	if s.strikes >= maxStrikes {
 		s.distrust = true
-		s.pending.forget() // some messages may be the other engine's
+		s.pending.forget() // some of these messages may be another engine's
 		why = fmt.Sprintf("%s; the replay at %s contradicts the stream (is it another engine's?) and is not asked again", why, s.replay)
 	}
 	s.restart(why)
@@ -315,8 +321,8 @@ func (s *sequence) contradicted(why string) {
 // agree records that replay and live stream had the same message: both come from one engine.
 func (s *sequence) agree() { s.strikes, s.agreed = 0, true }
 
-// announce reports once that the history is whole, after a time when this was in doubt. After a contradiction between
-// replay and live stream it waits until they agree, since the replay may be another engine's.
+// announce reports that the history is whole, once after each time when this was in doubt. After a contradiction
+// between replay and live stream it waits until both agree, since the replay may be another engine's.
 func (s *sequence) announce() {
 	if s.whole && (s.strikes == 0 || s.distrust) && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 &&
 		(!s.live || s.next > s.lastLive) {
@@ -325,11 +331,11 @@ func (s *sequence) announce() {
 	}
 }
 
-// settle reports to the handler whether the stream is behind, if that changed. Each change of the stream ends with it.
-// s.mu is held.
+// settle tells the handler whether the stream is behind, if that changed. Each function that changes the stream calls
+// settle at its end. s.mu is held.
 func (s *sequence) settle() {
 	behind := s.whole && !s.announced
-	if !s.whole { // Complete will not be called
+	if !s.whole { // Complete will not be called, so the missing messages themselves decide
 		behind = !s.verified || s.wanted || s.overflow || s.pending.len() > 0 || s.live && s.next <= s.lastLive
 	}
 	if behind == s.behind || !s.connected {

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// counter is a Handler that counts.
+// counter is a Handler that counts messages and their bytes.
 type counter struct{ messages, bytes int }
 
 func (c *counter) Message(_ uint64, payload []byte) { c.messages++; c.bytes += len(payload) }

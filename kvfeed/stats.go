@@ -9,13 +9,13 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Stats is what one holder's event stream has counted since it began, and its state now. A stream begins anew, with all
-// counters at 0, when its worker's facts or the model's index change. In JSON it is a part of what GET /admin/workers
-// says of the holder.
+// Stats has what one holder's event stream has counted since it began, and its state now. When its worker's facts or
+// the model's index change, the stream begins anew with all counters at 0. The JSON form is a part of the holder's
+// entry in the answer to GET /admin/workers.
 type Stats struct {
 	Holder fleet.Holder `json:"-"`
-	Worker string       `json:"-"` // URL
-	Rank   int          `json:"-"` // global data-parallel rank
+	Worker string       `json:"-"` // the worker's URL
+	Rank   int          `json:"-"` // the worker's global data-parallel rank
 	Trust  fleet.Trust  `json:"-"`
 	Why    string       `json:"-"` // the reason of Trust
 
@@ -24,34 +24,34 @@ type Stats struct {
 	Connected bool   `json:"events_connected"`
 	Hash      string `json:"engine_hash,omitempty"` // how the engine hashes its blocks, if the stream could find it out
 
-	Sequence    uint64     `json:"last_sequence"` // of the last message
+	Sequence    uint64     `json:"last_sequence"` // sequence number of the last message
 	HasSequence bool       `json:"-"`
 	LastEvent   *time.Time `json:"last_event,omitempty"` // UTC; nil before the first event
 
-	Messages    uint64 `json:"messages"`             // received in order, live or replayed
-	Applied     uint64 `json:"events_applied"`       // all others, Skipped included
+	Messages    uint64 `json:"messages"`             // messages received in order, live or replayed
+	Applied     uint64 `json:"events_applied"`       // events of received messages except Unapplied, Skipped included
 	Unapplied   uint64 `json:"events_unapplied"`     // stored events that were not applied: their keys are unknown
 	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, or not usable
-	Undecodable uint64 `json:"messages_undecodable"` // dropped whole
-	Foreign     uint64 `json:"messages_foreign"`     // no KV events
-	Misdirected uint64 `json:"messages_misdirected"` // of another rank, not applied
+	Undecodable uint64 `json:"messages_undecodable"` // messages that could not be decoded; all their events are dropped
+	Foreign     uint64 `json:"messages_foreign"`     // messages that contain no KV events
+	Misdirected uint64 `json:"messages_misdirected"` // messages of another rank, not applied
 	Gaps        uint64 `json:"gaps"`                 // times that a sequence number was ahead of the expected one
-	Replays     uint64 `json:"replays"`              // requested because messages were missing
+	Replays     uint64 `json:"replays"`              // replays requested because messages were missing
 	Checks      uint64 `json:"checks"`               // replays requested to find out whether messages are missing
-	Replayed    uint64 `json:"replayed"`             // messages of replays that were new
+	Replayed    uint64 `json:"replayed"`             // messages that a replay brought and that were new
 	Duplicates  uint64 `json:"duplicates"`           // messages that came again and were dropped
 	Lost        uint64 `json:"lost"`                 // messages given up: no replay brought them
-	Restarts    uint64 `json:"restarts"`             // of the engine, as its sequence numbers show
-	Forgotten   uint64 `json:"forgotten"`            // times all that was known of the holder was dropped
+	Restarts    uint64 `json:"restarts"`             // restarts of the engine, as its sequence numbers show
+	Forgotten   uint64 `json:"forgotten"`            // times that all blocks of the holder were forgotten
 	LastError   string `json:"last_error,omitempty"`
 
-	Stored      uint64 `json:"-"` // events of each kind
+	Stored      uint64 `json:"-"` // numbers of events by kind
 	Removed     uint64 `json:"-"`
 	Cleared     uint64 `json:"-"`
 	SkippedTags []Tag  `json:"-"`
 }
 
-// Tag counts skipped events of one name.
+// Tag counts skipped events with one name.
 type Tag struct {
 	Name  string // as the engine wrote it; "other" stands for all names beyond a bound
 	Count uint64
@@ -77,7 +77,7 @@ func (feed *Feed) Stats() []Stats {
 }
 
 func (s *stream) snapshot() Stats {
-	wire := s.wire() // takes the subscriber's own lock, so not under ours
+	wire := s.wire() // wire takes the subscriber's own lock, so it is called before s.mu is taken
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := Stats{

@@ -27,34 +27,34 @@ type stream struct {
 	worker     fleet.WorkerID
 	url        string
 	rank       int
-	ranks      int // of the worker, used or not
+	ranks      int // number of the worker's ranks, whether requests use them or not
 	engine     fleet.Engine
 	source     fleet.EventSource
-	version    string         // of the engine
-	model      string         // from the topic of a bound stream; "" is the worker's base model
+	version    string         // the engine's version
+	model      string         // the model in the topic of a stream that the engine connected; "" is the worker's base model
 	used       *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
-	extras     *extras        // values of extra_key among them
+	extras     *extras        // values of extra_key that requests to the holder carried
 	wire       func() StreamStats
 
 	began      atomic.Int64  // when the present call of the handler began or last made progress, Unix nanoseconds; 0: none
-	moved      atomic.Int64  // when a call of the handler last made progress or ended, Unix nanoseconds
-	turn       *sync.Mutex   // one stream of a worker changes the index at a time; taken with mu held
-	closing    atomic.Bool   // the stream ends
-	generation atomic.Uint64 // of the index that the stream feeds
+	moved      atomic.Int64  // when any call of the handler last made progress or ended, Unix nanoseconds
+	turn       *sync.Mutex   // held to change the index, by one stream of a worker at a time; locked while mu is held
+	closing    atomic.Bool   // the stream is ending
+	generation atomic.Uint64 // generation of the index that the stream feeds
 	renew      atomic.Bool   // the index was replaced: the holder's history must be replayed into the new one
 
-	// Used by the handler's goroutine only.
+	// The following fields are used by the handler's goroutine only.
 	decoder kvevent.Decoder
 	batch   kvevent.Batch
 	out     kvindex.Stored
-	joined  kvevent.Event // several removals in one, with the hashes
+	joined  kvevent.Event // several removals joined in one event, with all their hashes
 	gone    []kvevent.Hash
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	state
 }
 
-// state is what the trust and the statistics of a stream are made from.
+// state is the part of a stream from which its trust and its statistics follow.
 type state struct {
 	started   time.Time
 	connected bool
@@ -63,8 +63,8 @@ type state struct {
 	everUp    bool
 
 	complete bool   // the history is whole since the cache was empty
-	missing  string // what is missing if it is not
-	broken   bool   // the missing part is a message that cannot be read, so that another replay does not help
+	missing  string // if complete is false: which part of the history is missing
+	broken   bool   // the missing part is a message that cannot be read, so another replay does not help
 	reset    bool   // the history is whole only since a reset of the accelerator's cache
 	// behind: messages are missing, or may be. Later messages are kept back, so blocks that they remove still count as
 	// cached.
@@ -78,51 +78,51 @@ type state struct {
 	offloads    bool   // something was stored below the accelerator since the engine started
 	namespaced  bool   // hashes depend on extra_key, see namespace
 	unplaced    bool   // prompts with an unknown extra_key were stored
-	rootExtra   string // extra_key of the prompt whose first block the present event has, if rootKnown
+	rootExtra   string // if rootKnown: extra_key of the prompt that begins with the event being applied
 	rootKnown   bool
 	ambiguous   string // why stored events are not applied; "": they are
-	misplaced   string // the stream is another holder's
-	number      int    // of the only rank of a worker, if hasNumber
+	misplaced   string // why the stream's events belong to another holder; "": they do not
+	number      int    // if hasNumber: the rank number in the events of a worker's only rank
 	hasNumber   bool
-	leaking     string // a medium whose blocks are announced and never removed
-	doubted     bool   // some of its blocks were not stored, since they may belong to other requests
+	leaking     string // medium of a tier that announces its blocks and never their removal
+	doubted     bool   // some blocks of that tier were not stored, since they may belong to other requests
 	unremoved   unremoved
 	removes     bool // an event without a cache group removed blocks below the accelerator
 	removals    removals
-	unknownThen int64     // removals of unknown blocks at the last question to the index
-	wholeThen   bool      // the history was whole at that time
-	ahead       int       // tokens after a block that its hash covers, if hasAhead
+	unknownThen int64     // number of removals of unknown blocks when judgeCopies last ran
+	wholeThen   bool      // the history was whole when judgeCopies last ran
+	ahead       int       // if hasAhead: number of tokens after a block that the block's hash covers
 	hasAhead    bool      // a block was stored
-	mixed       string    // why only hashes of events are used: their look-ahead differs; "": it does not
+	mixed       string    // why only the hashes of events are used: their look-aheads differ; "": they do not
 	unread      string    // the error of an announcement that could not be read; "": none since the history was last whole
 	indexLost   string    // the blocks of the holder that the index lost; "": none
-	indexSeen   time.Time // when the index was last asked, and its answer
+	indexSeen   time.Time // when askIndex last ran; indexSaid is its result
 	indexSaid   kvindex.HolderStats
 
-	blockSize int // tokens, as announced
+	blockSize int // block size in tokens, as the engine announced it
 	hash      string
 	hashTried bool
 
 	counters
 	lastEvent     time.Time
-	processedThen uint64 // requests ever dispatched to the holder when the last event came
-	silent        string // why it counts as silent; "": it does not
+	processedThen uint64 // number of requests dispatched to the holder until its last event
+	silent        string // why the holder counts as silent; "": it does not
 	sequence      uint64
 	hasSequence   bool
 
 	trust  fleet.Trust
 	why    string
 	judged time.Time            // when trust and why last changed
-	logged fleet.Trust          // as last logged
+	logged fleet.Trust          // the trust that was last logged
 	warns  map[string]time.Time // when a kind of warning was last written
 }
 
-// counters only grow.
+// counters has numbers that only grow.
 type counters struct {
 	messages, events              uint64
 	stored, removed, cleared      uint64
 	skipped, undecodable, foreign uint64
-	misdirectedMessages           uint64 // of events or load of another rank
+	misdirectedMessages           uint64 // messages with events or load of another rank
 	unapplied                     uint64 // stored events that were not applied: their keys are unknown
 	skippedTags                   map[string]uint64
 	lastError                     string
@@ -153,7 +153,7 @@ func (s *stream) forget(missing string) {
 	s.drop(missing)
 }
 
-// drop is forget for a caller that holds s.turn.
+// drop does what forget does, for a caller that holds s.turn.
 func (s *stream) drop(missing string) {
 	s.router.Forget(s.holder)
 	s.forgotten++
@@ -163,21 +163,22 @@ func (s *stream) drop(missing string) {
 	s.tiers, s.reset, s.hasNumber, s.hasAhead, s.wholeThen = 0, false, false, false, false
 }
 
-// hasEvents reports whether the index has the holder's blocks, if any, from its events.
+// hasEvents reports whether the index has the holder's blocks from its events. Blocks learned from requests do not
+// count.
 func (s *stream) hasEvents() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.everUp && (s.connected || s.tiers != 0)
 }
 
-// step notes that the present call of the handler makes progress.
+// step records that the present call of the handler makes progress.
 func (s *stream) step() {
 	now := time.Now().UnixNano()
 	s.began.Store(now)
 	s.moved.Store(now)
 }
 
-// rest notes that no call of the handler is running.
+// rest records that no call of the handler is running.
 func (s *stream) rest() {
 	s.moved.Store(time.Now().UnixNano())
 	s.began.Store(0)
@@ -222,7 +223,7 @@ func (s *stream) Message(seq uint64, payload []byte) {
 			incomplete = b.Problem
 		}
 	}
-	b.Reset() // frees memory that only a large message needs
+	b.Reset() // frees the memory that only a large message needs
 	if cap(s.gone) > keptHashes {
 		s.gone = nil
 	}
@@ -250,8 +251,9 @@ func (s *stream) Message(seq uint64, payload []byte) {
 // keptHashes bounds the buffer for joined removals that a stream keeps between messages: 512 KiB.
 const keptHashes = 1 << 16
 
-// applyAll applies the events of one batch, and reports whether trust may have changed. ended says that the stream
-// ends: it applies no more events, since the holder is forgotten with it. s.mu is held.
+// applyAll applies the events of one batch, and reports whether trust may have changed. ended reports that the stream
+// is ending: then the rest of the batch is not applied, because the holder is forgotten when the stream ends. s.mu is
+// held.
 func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	for i := 0; i < len(b.Events); i++ {
 		s.turn.Lock()
@@ -259,14 +261,14 @@ func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 			s.turn.Unlock()
 			return changed, true
 		}
-		s.step() // a message may have half a million events, and each may wait for the index: that is no stall
+		s.step() // a message may have half a million events, and each may wait for the index: such a wait is no stall
 		e := &b.Events[i]
 		n, hashes := b.Removals(i, s.gone[:0])
 		s.gone = hashes
 		if n > 1 {
 			s.joined, s.joined.Hashes = *e, hashes
 			e = &s.joined
-			s.removed += uint64(n - 1) // apply counts the other
+			s.removed += uint64(n - 1) // apply counts the joined event once
 			i += n - 1
 		}
 		changed = s.apply(e) || changed
@@ -276,7 +278,7 @@ func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	return changed, false
 }
 
-// load passes the load that a scheduler of SGLang reports to the fleet. s.mu is held.
+// load passes to the fleet the load that a scheduler of SGLang reports. s.mu is held.
 func (s *stream) load(payload []byte) {
 	l, err := kvevent.DecodeLoadStat(payload)
 	switch {
@@ -286,8 +288,8 @@ func (s *stream) load(payload []byte) {
 		s.warn("load", "a report of the engine's load could not be read", "error", err)
 		return
 	}
-	// Each scheduler has a socket of its own, and writes the socket's rank into the message (load_publisher.py). So a
-	// report of another rank comes from a wrong endpoint. The only rank of a worker may have any number.
+	// Each scheduler has its own socket, and writes the socket's rank into the message (load_publisher.py). So a report
+	// with another rank comes from a wrong endpoint. The only rank of a worker may report any number.
 	if s.ranks > 1 && l.Rank >= 0 && l.Rank != int64(s.rank) {
 		s.misdirectedMessages++
 		s.warn("load rank", "a report of another rank's load is not used: check the events endpoint", "found", l.Rank)
@@ -303,8 +305,8 @@ func (s *stream) load(payload []byte) {
 	s.fleet.Report(s.holder, r)
 }
 
-// foreign reports whether a message is no batch of KV events and changes no cache. SGLang's load messages, arrays that
-// begin with a name, may come on the same socket.
+// foreign reports whether a message is not a batch of KV events. Such a message changes no cache. SGLang may send its
+// load messages, which are arrays that begin with a name, on the same socket.
 func foreign(payload []byte) bool {
 	const fixArray, array16, array32, fixString = 0x90, 0xdc, 0xdd, 0xa0
 	if len(payload) == 0 {
@@ -322,8 +324,8 @@ func foreign(payload []byte) bool {
 	return len(payload) > head && payload[head]&0xe0 == fixString
 }
 
-// misdirected reports whether a batch is about another data-parallel rank, and so not about this holder's cache. A
-// worker with one rank may give it any number, but always the same one. s.mu is held.
+// misdirected reports whether a batch is about another data-parallel rank, and so not about this holder's cache. The
+// only rank of a worker may use any number, but it always uses the same one. s.mu is held.
 func (s *stream) misdirected(b *kvevent.Batch) bool {
 	if !b.HasRank {
 		return false
@@ -348,14 +350,14 @@ func (s *stream) misdirected(b *kvevent.Batch) bool {
 	return true
 }
 
-// maxTags bounds the names of skipped events that have a counter of their own.
+// maxTags bounds how many names of skipped events have a counter of their own.
 const maxTags = 16
 
-// announcement is the name of the events that announce blocks.
+// announcement is the name of the events that announce stored blocks.
 const announcement = "BlockStored"
 
-// skip counts events that could not be used, and reports whether trust may have changed: an announcement that cannot
-// be read means unknown blocks. s.mu is held.
+// skip counts events that could not be used, and reports whether trust may have changed. It may have changed if an
+// announcement could not be read: then the engine has blocks that the index does not know. s.mu is held.
 func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	if b.Skipped == 0 {
 		return false
@@ -378,7 +380,7 @@ func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	return changed
 }
 
-// Restarted forgets the holder, since its engine started again with an empty cache. It implements Handler.
+// Restarted forgets the holder's blocks, since its engine started again with an empty cache. It implements Handler.
 func (s *stream) Restarted(why string) {
 	s.step()
 	defer s.rest()
@@ -389,7 +391,7 @@ func (s *stream) Restarted(why string) {
 	s.forget("the engine restarted, its history is being read")
 	s.fleet.Returned(s.holder)
 	s.broken = false
-	// Another engine may have other groups, tiers and blocks.
+	// The engine may now be another one, with other groups, tiers and blocks.
 	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
 	s.doubted, s.removes, s.namespaced = false, false, false
 	s.blockSize, s.hash, s.hashTried, s.offloads = 0, "", false, false
@@ -397,7 +399,7 @@ func (s *stream) Restarted(why string) {
 	s.assess(time.Now())
 }
 
-// Lost forgets the holder, since the missing messages may have removed blocks. It implements Handler.
+// Lost forgets the holder's blocks, since the missing messages may have removed any of them. It implements Handler.
 func (s *stream) Lost(from, to uint64) {
 	s.step()
 	defer s.rest()
@@ -415,7 +417,7 @@ func (s *stream) Lost(from, to uint64) {
 	s.assess(time.Now())
 }
 
-// Complete notes that the history is whole. It implements Handler.
+// Complete records that the history is whole. It implements Handler.
 func (s *stream) Complete() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -426,7 +428,7 @@ func (s *stream) Complete() {
 	s.assess(time.Now())
 }
 
-// Behind notes whether the stream waits for missing messages. It implements CatchUp.
+// Behind records whether the stream waits for missing messages. It implements Handler.
 func (s *stream) Behind(behind bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -434,7 +436,7 @@ func (s *stream) Behind(behind bool) {
 	s.assess(time.Now())
 }
 
-// Unnumbered records that messages carry no sequence numbers. It implements Unnumbered.
+// Unnumbered records that messages carry no sequence numbers. It implements Handler.
 func (s *stream) Unnumbered() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,11 +450,11 @@ func (s *stream) State(connected bool, err error) {
 	defer s.mu.Unlock()
 	if connected != s.connected {
 		s.connected, s.since = connected, time.Now()
-		s.unnumbered = false // the next connection shows it again
+		s.unnumbered = false // if the next connection has no numbers either, Unnumbered is called again
 	}
 	s.connErr = err
 	if connected && !s.everUp {
-		// From now on events say what is cached, so that what was learned from requests is not needed.
+		// From now on events say what is cached, so the blocks learned from requests are not needed.
 		s.router.Forget(s.holder)
 		s.everUp = true
 	}

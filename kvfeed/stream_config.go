@@ -8,34 +8,34 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// StreamConfig are the settings of one stream. The zero value of a field means its value in [DefaultStreamConfig].
+// StreamConfig has the settings of one stream. A field with the zero value means its value in [DefaultStreamConfig].
 type StreamConfig struct {
 	// ReplayTimeout is the silence after which a replay counts as ended without its end marker.
 	ReplayTimeout time.Duration
-	// ReplayPause is the same limit after the first message of a replay. An engine writes a replay without a pause, so a
-	// pause means that the rest was lost, with the end marker.
+	// ReplayPause is the limit that replaces ReplayTimeout after the first message of a replay. An engine writes a
+	// replay without a pause. So a pause means that the rest was lost, with the end marker.
 	ReplayPause time.Duration
-	// ReplayTries is the number of replays in a row without a new message after which the missing messages are given up
-	// as lost.
+	// ReplayTries is the number of successive replays without a new message after which the missing messages are given
+	// up as lost.
 	ReplayTries int
-	// ReplayTime bounds the time of a recovery that brings nothing new, over all of its replays.
+	// ReplayTime bounds the duration of a recovery that brings nothing new, over all its replays.
 	ReplayTime time.Duration
-	// RecoveryTime bounds the time of any recovery. After it, the missing messages are given up as lost.
+	// RecoveryTime bounds the duration of any recovery. After it, the missing messages are given up as lost.
 	RecoveryTime time.Duration
-	// Verify is the time between two checks of an idle stream. A check requests a replay of the last messages: it finds a
-	// dropped last message, and a restart that was not seen. Negative: never.
+	// Verify is the time between two checks of an idle stream. A check requests a replay of the last messages. It finds
+	// a last message that was dropped, and a restart that was not seen. Negative: no checks.
 	Verify time.Duration
-	// PendingMessages and PendingBytes bound the messages that are kept while older ones are replayed. Live messages
-	// beyond the bound are dropped and replayed later.
+	// PendingMessages and PendingBytes bound the messages that are kept while older messages are replayed. Live
+	// messages beyond the bound are dropped, and a later replay brings them.
 	PendingMessages int
 	PendingBytes    int
-	// HeartbeatInterval is the silence after which the engine gets a PING; negative: never. HeartbeatTimeout is how long
-	// it may take to answer before the connection is closed.
+	// HeartbeatInterval is the silence after which the engine gets a PING; negative: never. HeartbeatTimeout is how
+	// long the engine may take to answer; after it the connection is closed.
 	HeartbeatInterval time.Duration
 	HeartbeatTimeout  time.Duration
-	// MaxMessage is the largest message accepted, in bytes, over all its frames.
+	// MaxMessage is the size of the largest message that is accepted, in bytes, over all its frames.
 	MaxMessage int
-	// MaxStreams bounds the streams of engines that connect to [Config.Listen].
+	// MaxStreams bounds the number of streams of engines that connect to [Config.Listen].
 	MaxStreams int
 	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect.
 	BackoffMin time.Duration
@@ -49,16 +49,17 @@ type StreamConfig struct {
 // DefaultStreamConfig returns a StreamConfig with each default in its field. It means the same as StreamConfig{}.
 func DefaultStreamConfig() StreamConfig {
 	return StreamConfig{
-		// A vLLM publisher looks for replay requests every 100 ms when idle and between batches when busy.
+		// A vLLM publisher looks for replay requests every 100 ms when idle, and between batches when busy.
 		ReplayTimeout: 3 * time.Second,
 		// Half a second is long compared with the microseconds between two messages of a replay, and short if twenty replays
 		// are needed.
 		ReplayPause: 500 * time.Millisecond,
-		// A replay that exceeds its ROUTER's send limit loses its end, and the next one brings more. If 70 % of a replay's
-		// messages are lost, twenty tries find a missing message with more than 99.9 % (0.7^20 < 0.1 %).
+		// If a replay exceeds the send limit of the engine's ROUTER socket, its end is lost, and the next replay brings
+		// more. If 70 % of a replay's messages are lost, one of twenty tries brings a given missing message with more
+		// than 99.9 % probability (0.7^20 < 0.1 %).
 		ReplayTries: 20,
 		ReplayTime:  20 * time.Second,
-		// Replays of the 10,000 messages that an engine keeps take seconds, even if most of each replay is lost. In a longer
+		// An engine keeps 10,000 messages. Their replays take seconds, even if most of each replay is lost. In a longer
 		// recovery the engine sends slowly on purpose, or publishes faster than its replay socket repeats.
 		RecoveryTime: time.Minute,
 		Verify:       10 * time.Second,
@@ -67,11 +68,11 @@ func DefaultStreamConfig() StreamConfig {
 		PendingBytes:      64 << 20,
 		HeartbeatInterval: 5 * time.Second,
 		HeartbeatTimeout:  10 * time.Second,
-		// A 1 M token prompt stored in one step is some 5 MB.
+		// The event of a prompt of 1 M tokens that is stored in one step takes some 5 MB.
 		MaxMessage: 64 << 20,
 		MaxStreams: 4096,
-		// libzmq's reconnect interval is 100 ms. With at most 2 s a fleet that returns is found soon, and one that is away
-		// costs little.
+		// libzmq's reconnect interval is 100 ms. With at most 2 s, a fleet that returns is found soon, and a fleet that
+		// is away costs few attempts.
 		BackoffMin: 100 * time.Millisecond,
 		BackoffMax: 2 * time.Second,
 	}

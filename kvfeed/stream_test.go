@@ -88,7 +88,8 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			}
 			r.trust(s.holder, fleet.TrustExact, "")
 
-			// The first request with an extra_key is sent. Its blocks have the same hashes as those without.
+			// The first request with an extra_key is sent. Its blocks have the same hashes as blocks of requests
+			// without extra_key.
 			r.feed.Scoped(s.worker, s.rank, "", "tenant")
 			s.Message(1, wire(t, version, batch(stored(1, 0, 64, 16), stored(1, 64, 64, 16), stored(2, 0, 64, 16))))
 			if got := r.match(prompt(1, 200)); got != 64 {
@@ -101,7 +102,7 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			if st := s.snapshot(); st.Unapplied != 3 {
 				t.Errorf("%d events not applied, want 3", st.Unapplied)
 			}
-			// The removal may be of either copy: the index must not keep the one without extra_key.
+			// The removal may be of either copy. So the index must not keep the copy without extra_key.
 			s.Message(2, wire(t, version, batch(removed(1, 0, 4))))
 			if got := r.match(prompt(1, 200)); got != 0 {
 				t.Errorf("match after the removal %d", got)
@@ -175,7 +176,7 @@ func TestLossesAreForgottenAndARestartOrAResetCuresThem(t *testing.T) {
 					t.Errorf("match %d after the loss", got)
 				}
 				r.trust(s.holder, fleet.TrustDegraded, test.why)
-				// Learning goes on.
+				// The stream still learns from later events.
 				s.Message(9, wire(t, "vllm-0.32.0", batch(stored(2, 0, 64, 16), stored(3, 64, 64, 16))))
 				if a, b := r.match(prompt(2, 200)), r.match(prompt(3, 200)); a != 64 || b != 0 {
 					t.Errorf("matches %d and %d, want 64 and 0: the second one's beginning is not known", a, b)
@@ -371,7 +372,7 @@ func TestHybridModelsAreDegraded(t *testing.T) {
 	}
 	r.trust(s.holder, fleet.TrustDegraded, "sliding_window")
 
-	// vLLM 0.20 numbers its groups and does not name them.
+	// vLLM 0.20 gives its groups numbers and no kinds.
 	full.Spec, window.Spec, window.Window = "", "", 0
 	r = newRig(t, Config{})
 	s = r.stream(facts(fleet.EngineVLLM, 32))
@@ -432,7 +433,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 		answer(10)
 		testenv.Pass(2 * time.Minute)
 		s.look(time.Now())
-		r.trust(s.holder, fleet.TrustExact, "") // ten requests may all have been cached
+		r.trust(s.holder, fleet.TrustExact, "") // too few to tell: all ten requests may have been cached
 		answer(40)
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustDegraded, "no events for 120 s though it answered 50 requests")
@@ -577,7 +578,8 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// Problems of a stream end with its engine: another engine may have other groups and tiers. It also has a slow start.
+// A stream's problems belong to its engine and end with it: another engine may have other groups and tiers. The new
+// engine also has a slow start.
 func TestARestartEndsTheProblemsOfTheEngineBefore(t *testing.T) {
 	full, window, host := stored(1, 0, 480, 32), stored(1, 0, 480, 32), stored(2, 0, 64, 32)
 	full.Group, full.Spec = 1, "full_attention"

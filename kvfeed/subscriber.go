@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// Subscriber follows one event source of an engine: it calls a [Handler] with the messages in order, each once, and
-// asks the engine to replay missing ones. Run may be called once, Stats at any time.
+// Subscriber follows one event source of an engine. It calls a [Handler] with each message once, in order, and asks the
+// engine to replay missing messages. Run may be called once, Stats at any time.
 type Subscriber struct {
 	src    fleet.EventSource
 	stream *sequence
@@ -22,8 +22,9 @@ func NewSubscriber(src fleet.EventSource, cfg StreamConfig, h Handler) *Subscrib
 	return &Subscriber{src, newSequence(cfg.withDefaults(), src.Replay, h)}
 }
 
-// Run follows the source until ctx ends; that is no error. An invalid endpoint is an error. If nothing answers at an
-// endpoint, Run tries again for ever, and reports it through State. When Run returns, all its goroutines have ended.
+// Run follows the source until ctx ends, and returns nil then. An invalid endpoint is an error. If nothing answers at
+// an endpoint, Run tries again for ever, and reports this through State. When Run returns, all its goroutines have
+// ended.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if s.src.Replay != "" {
 		if _, err := zmtp.New(zmtp.DEALER, s.src.Replay, zmtp.Config{}); err != nil {
@@ -59,16 +60,16 @@ func (s *Subscriber) Stats() StreamStats { return s.stream.snapshot() }
 type StreamStats struct {
 	Connected  bool
 	Since      time.Time // when Connected last changed; zero before the first change
-	LastSeq    uint64    // of the last message handed over; meaningful when HasSeq
+	LastSeq    uint64    // number of the last message handed over; valid if HasSeq
 	HasSeq     bool
-	Messages   uint64 // handed over, live or replayed
-	Gaps       uint64 // times the live stream jumped ahead
+	Messages   uint64 // messages handed over, live or replayed
+	Gaps       uint64 // times that a live message had a higher number than expected
 	Replays    uint64 // replay requests for missing messages
 	Checks     uint64 // replay requests that find out whether messages are missing
 	Replayed   uint64 // messages of replays that were handed over
-	Duplicates uint64 // messages seen again, not handed over
-	Lost       uint64 // messages given up
-	Restarts   uint64 // streams that began again
+	Duplicates uint64 // messages that came again and were not handed over
+	Lost       uint64 // messages given up: no replay brought them
+	Restarts   uint64 // times that the engine's stream began again
 	Malformed  uint64 // messages whose frames are neither topic, sequence number and payload, nor topic and payload
-	Overflows  uint64 // live messages beyond the bound of pending messages, to be replayed
+	Overflows  uint64 // live messages beyond the bound of pending messages; a replay brings them
 }

@@ -65,7 +65,7 @@ func TestDroppedMessagesAreReplayedInOrder(t *testing.T) {
 	e.SetFaults(mockengine.PublisherFaults{Drop: 0.05})
 	e.publish(3000)
 	e.SetFaults(mockengine.PublisherFaults{})
-	e.publish(1) // a dropped last one shows with the next
+	e.publish(1) // a dropped message shows when the next message comes
 	n := e.Stats().Published
 	d.awaitSeen(n)
 	d.expect(0)
@@ -174,7 +174,7 @@ func TestARestartWhileConnectedIsSeen(t *testing.T) {
 	for seq := uint64(1); seq < 10; seq++ {
 		pub.Publish(liveMessage("t", seq, payload("a", seq))...)
 	}
-	pub.Publish(liveMessage("t", 5, payload("a", 5))...) // a forwarder's duplicate
+	pub.Publish(liveMessage("t", 5, payload("a", 5))...) // the message comes a second time, as a forwarder may send it
 	d.awaitSeen(10)
 	for seq := range uint64(5) {
 		pub.Publish(liveMessage("t", seq, payload("b", seq))...)
@@ -241,10 +241,10 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 	}
 }
 
-// The expected message may come before the replay has shown that the engine is the same. Then it is handed over right
-// after this is shown, once.
+// The expected message may come before the replay has shown that the engine is the same. Then it is handed over once,
+// as soon as the replay has shown this.
 func TestAMessageBeforeItsReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
-	for _, reviewed := range []uint64{0, 1} { // old messages that the replay sends before it is cut short
+	for _, reviewed := range []uint64{0, 1} { // number of old messages that the replay sends before it is cut short
 		d := newDiary(t)
 		s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 		live := func(seq uint64) { s.receive(liveMessage("t", seq, payload("a", seq))) }
@@ -291,7 +291,7 @@ func TestAnEngineThatMayHaveRestartedCountsAsRestarted(t *testing.T) {
 	d.await("the disconnect", func() bool { return !d.connected })
 	p := mockengine.NewPublisher(again)
 	second := &engine{p, again, "a", nil}
-	second.publish(200) // 170 is the first that it still has
+	second.publish(200) // now message 170 is the oldest that the second engine keeps
 	if err := p.Listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	d := newDiary(t)
 	subscribe(t, e.source(), quickStream, d)
 	e.untilHeard(t)
-	// It published until there was a subscriber, so that some first messages may be gone.
+	// The engine published until there was a subscriber, so some of its first messages may be gone.
 	d.awaitSeen(1)
 	e.publish(10)
 	d.awaitSeen(e.Stats().Published)
@@ -412,7 +412,7 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	subscribe(t, fleet.EventSource{Endpoint: ours.Endpoint(), Replay: other.ReplayEndpoint()}, quickStream, d)
 	d.await("the connection", func() bool { return d.connected })
 	ours.untilHeard(t)
-	other.publish(int(ours.Stats().Published) + 500) // more messages than ours has
+	other.publish(int(ours.Stats().Published) + 500) // the other engine has more messages than ours
 	// Only the next live messages can contradict the other engine's replay.
 	for given := false; !given; {
 		d.mu.Lock()
@@ -495,8 +495,8 @@ func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 	}
 }
 
-// Messages of a replay that ends before the live stream are not used, even if the replay answers again after it was
-// given up.
+// A replay may end before the last message of the live stream. Its messages are not used, even if the replay answers
+// again after it was given up.
 func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	d := newDiary(t)
 	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -508,7 +508,7 @@ func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 		t.Fatalf("next is %d", d.next)
 	}
 	complete := d.complete
-	replayed(s, "b", 50) // the next regular check
+	replayed(s, "b", 50) // as at the next regular check
 	if len(d.restarts) != 0 || len(d.lost) != 1 || d.lost[0] != [2]uint64{50, 5000} || d.complete != complete {
 		t.Errorf("restarts %q, lost %v, complete again %d times", d.restarts, d.lost, d.complete-complete)
 	}
@@ -539,7 +539,7 @@ func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 	}
 }
 
-// silentSocket listens and never greets.
+// silentSocket listens, and never sends the greeting of ZMTP.
 func silentSocket(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -556,7 +556,7 @@ func TestLiveMessagesOverTheBoundAreReplayed(t *testing.T) {
 	cfg := quickStream
 	cfg.PendingMessages = 5
 	d := newDiary(t)
-	d.slow = 200 * time.Microsecond // while history is read, the stream goes on
+	d.slow = 200 * time.Microsecond // the stream continues while the history is read
 	s, _ := subscribe(t, e.source(), cfg, d)
 	eventually(t, "somebody connects", func() bool { return e.Stats().Subscribers > 0 })
 	for range 30 {
@@ -605,7 +605,7 @@ func TestTopicsAreFilteredAndMalformedMessagesCounted(t *testing.T) {
 	}
 }
 
-// Publishers of older engines and of other routers send topic and payload alone.
+// Publishers of older engines and of other routers send two frames: topic and payload.
 func TestMessagesWithoutSequenceNumbersAreHandedOverAndTheirHistoryIsNeverWhole(t *testing.T) {
 	d := newDiary(t)
 	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -700,7 +700,7 @@ func TestRecordedFrames(t *testing.T) {
 			d := newDiary(t)
 			subscribe(t, fleet.EventSource{Endpoint: pub.Endpoint(), Replay: router.Endpoint(), Topic: r.Config.Topic}, quickStream, d)
 			<-asked
-			// The recorded reply begins at 1, as if 0 had left the buffer.
+			// The recorded reply begins at message 1, as if message 0 had left the engine's buffer.
 			d.await("replay", func() bool { return d.next == 4 })
 			d.expect(0, [2]uint64{0, 1})
 			for seq, m := range r.Live {
@@ -757,8 +757,8 @@ func unhex(t testing.TB, frames []string) (parts [][]byte) {
 	return parts
 }
 
-// A replay that is another engine's says nothing about the history. The history is whole if the live stream began at
-// message 0.
+// After a replay turned out to be another engine's, it says nothing about the history. The history is whole if the live
+// stream began at message 0.
 func TestAnEngineThatRestartsAfterItsReplayWasDistrustedIsComplete(t *testing.T) {
 	d := newDiary(t)
 	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)

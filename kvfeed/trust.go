@@ -19,8 +19,8 @@ func (s *stream) assess(now time.Time) {
 	if trust != s.trust || why != s.why {
 		s.trust, s.why, s.judged = trust, why, now
 	}
-	// The fleet forgets the trust of a worker that leaves. The worker may be back before the feed notices, so the fleet's
-	// value is compared, not only the stream's.
+	// The fleet forgets the trust of a worker that leaves, and the worker may be back before the feed notices. So the
+	// new trust is compared with the fleet's value, not only with the stream's.
 	if known, as := s.fleet.Snapshot().Trust(s.holder); known != trust || as != why {
 		s.fleet.SetTrust(s.holder, trust, why)
 	}
@@ -28,7 +28,7 @@ func (s *stream) assess(now time.Time) {
 	s.noteChange()
 }
 
-// Reasons that normally last milliseconds.
+// These reasons normally last milliseconds.
 const (
 	readingHistory = "history is being read"
 	catchingUp     = "messages are missing, or may be: they are being replayed, and later ones wait for them"
@@ -73,7 +73,7 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case !s.connected && s.tiers == 0:
 		return fleet.TrustApproximate, fmt.Sprintf("the event stream is disconnected (%s): learned from requests", brief(s.connErr))
 	case !s.connected && now.Sub(s.since) >= s.config.Grace:
-		// Blocks that the engine dropped since then are still in the index.
+		// The engine may have dropped blocks since then that are still in the index.
 		return fleet.TrustNone, fmt.Sprintf("the event stream is disconnected since %s UTC: %s", s.since.UTC().Format(time.TimeOnly), brief(s.connErr))
 	case s.ambiguous != "":
 		return fleet.TrustApproximate, fmt.Sprintf("requests carry %s, which the engine's events do not contain: learned from requests", s.ambiguous)
@@ -85,7 +85,7 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case !s.connected:
 		return fleet.TrustDegraded, fmt.Sprintf("the event stream is disconnected: %s", brief(s.connErr))
 	case s.silent != "" && s.source.Replay == "":
-		// The replay shows that no event was sent: the prompts of all those requests were cached.
+		// The replay shows that the engine sent no event, because the prompts of all those requests were cached.
 		return fleet.TrustDegraded, s.silent
 	case s.unnumbered:
 		return fleet.TrustDegraded, "messages carry no sequence numbers: one that is lost goes unnoticed"
@@ -115,11 +115,12 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	return fleet.TrustExact, "the event stream is complete since the cache was empty"
 }
 
-// indexEvery is the shortest time between two queries of the index for losses: each takes the index's lock. A loss
-// between two queries shows at the next one.
+// indexEvery is the shortest time between two queries of the index for losses. It exists because each query takes the
+// index's lock. A loss between two queries is found by the later one.
 const indexEvery = 100 * time.Millisecond
 
-// askIndex queries the index for the holder's losses, and reports whether they differ from the last ones. s.mu is held.
+// askIndex queries the index for losses of the holder's blocks, and reports whether they differ from the last result.
+// s.mu is held.
 func (s *stream) askIndex(now time.Time) (changed bool) {
 	s.indexSeen = now
 	lost := ""
@@ -127,7 +128,7 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 	switch {
 	case !known:
 	case st.Whole && st.Waiting > 0 && s.offloads:
-		// Without offloading the only waiting chains are those that begin with an unknown key: see claimable.
+		// Without offloading, a chain waits in the index only if it begins with an unknown key: see claimable.
 		lost = "offloaded blocks are known by hash only: the index dropped the blocks they copy"
 	case !st.Whole:
 		var evicted int64
@@ -149,11 +150,11 @@ func (s *stream) askIndex(now time.Time) (changed bool) {
 	return changed
 }
 
-// look is the feed's regular check of the stream. It finds passed time limits, and losses of the index.
+// look is the feed's regular check of the stream. It finds time limits that have passed, and losses in the index.
 func (s *stream) look(now time.Time) {
 	load := s.fleet.Snapshot().Load(s.holder)
 	if !s.mu.TryLock() {
-		return // a message is being applied: the other streams must not wait for it, and the next check comes soon
+		return // a message is being applied: the check of other streams must not wait for it, and the next check comes soon
 	}
 	defer s.mu.Unlock()
 	s.quiet(now, int64(load.Processed-s.processedThen)-load.Requests)
@@ -168,11 +169,11 @@ func (s *stream) look(now time.Time) {
 	s.assess(now)
 }
 
-// quiet records that a holder got requests and sent no events. answered is the number of requests that ended since its
-// last event, or since the stream began. s.mu is held.
+// quiet records that a holder got requests and sent no events. answered is the number of requests that have ended since
+// the holder's last event, or since the stream began. s.mu is held.
 func (s *stream) quiet(now time.Time, answered int64) {
 	if !s.everUp {
-		return // the trust already says that the endpoint cannot be reached
+		return // the trust already says that the endpoint was never reached
 	}
 	since := s.lastEvent
 	if since.IsZero() {
@@ -184,13 +185,13 @@ func (s *stream) quiet(now time.Time, answered int64) {
 	}
 }
 
-// unreachable warns if the endpoint has never answered while its worker does. s.mu is held.
+// unreachable warns if the worker answers requests, but its event endpoint has never answered. s.mu is held.
 func (s *stream) unreachable(now time.Time) {
 	if s.everUp || s.connErr == nil || now.Sub(s.started) < s.config.Grace {
 		return
 	}
 	if w := s.fleet.Snapshot().Worker(s.holder); w == nil || !w.Ready {
-		return // discovery reports it
+		return // the worker itself is not ready: discovery reports that
 	}
 	s.warn("unreachable", fmt.Sprintf("worker %s answers but its KV events at %s cannot be reached (%s): it is learned from requests; "+
 		"start it with events on, or give events=ENDPOINT or events=none", s.url, s.source.Endpoint, brief(s.connErr)))

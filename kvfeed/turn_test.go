@@ -27,7 +27,7 @@ func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 		b.Rank = rank
 		return wire(t, "vllm-0.32.0", b)
 	}
-	streams[0].turn.Lock() // as while its event waits for the index
+	streams[0].turn.Lock() // as if an event of stream 0 waited for the index
 	other.Message(0, message(0))
 	if other.stored != 1 {
 		t.Error("another worker's stream waits")

@@ -9,11 +9,11 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// unremoved are the blocks of a tier that announces no removals: LMCache's and Mooncake's connectors announce the
-// blocks that they store in host memory, but no removals (LMCache's v1/cache_engine.py; with its server, LMCache
-// #5076). Such a block counts as cached for UnremovedTTL after it was stored last.
+// unremoved has the blocks of a tier that announces no removals. LMCache's and Mooncake's connectors announce the
+// blocks that they store in host memory, but not the removal of these blocks (LMCache's v1/cache_engine.py; with its
+// server, LMCache #5076). Such a block counts as cached until UnremovedTTL after it was last stored.
 type unremoved struct {
-	queue  []storedAt // the oldest first
+	queue  []storedAt // announcements, the oldest first
 	latest map[kvevent.Hash]time.Time
 }
 
@@ -24,15 +24,15 @@ type storedAt struct {
 	tier block.Tier
 }
 
-// mostUnremoved bounds the remembered announcements of one holder: 4 MiB, or 16 million tokens in LMCache's chunks of
-// 256. Beyond it the oldest blocks are removed.
+// mostUnremoved bounds the remembered announcements of one holder. They take 4 MiB, for 16 million tokens in LMCache's
+// chunks of 256 tokens. Beyond the bound the oldest blocks are removed.
 const mostUnremoved = 1 << 16
 
-// announcesNoRemovals reports whether a stored event is of a tier that may announce no removals. s.mu is held.
+// announcesNoRemovals reports whether a stored event is about a tier that may announce no removals. s.mu is held.
 //
-// Connectors in the engine's process write the medium "cpu". vLLM's own tier writes "CPU", and so does LMCache's
-// connector with a server; but vLLM's events name a cache group, and LMCache's do not. Newer versions of LMCache's
-// connector announce removals: the first removal shows it.
+// The medium of the event does not decide it alone. Connectors in the engine's process write "cpu". vLLM's own tier
+// writes "CPU", and so does LMCache's connector with a server; but vLLM's events name a cache group, and LMCache's do
+// not. Newer versions of LMCache's connector announce removals: the first removal shows this.
 func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
 	if e.Medium == "cpu" {
 		return true
@@ -40,7 +40,7 @@ func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
 	return s.engine == fleet.EngineVLLM && e.Tier == block.TierCPU && e.Owner == "" && e.Group < 0 && len(e.Tokens) > 0 && s.groups != 0 && !s.removes
 }
 
-// keep records stored blocks for which no removal will come. s.mu is held, and the stream has its turn.
+// keep records stored blocks for which no removal will come. s.mu and s.turn are held.
 func (u *unremoved) keep(e *kvevent.Event, now time.Time) {
 	if u.latest == nil {
 		u.latest = map[kvevent.Hash]time.Time{}
@@ -51,7 +51,7 @@ func (u *unremoved) keep(e *kvevent.Event, now time.Time) {
 	}
 }
 
-// expired takes out hashes of one tier: those that were stored last at or before until, and those beyond the bound.
+// expired takes hashes of one tier out of u: blocks last stored at or before until, and blocks beyond the bound.
 func (u *unremoved) expired(until time.Time) (tier block.Tier, hashes []kvevent.Hash) {
 	n := 0
 	for ; n < len(u.queue); n++ {
@@ -59,7 +59,7 @@ func (u *unremoved) expired(until time.Time) (tier block.Tier, hashes []kvevent.
 		if q.at.After(until) && len(u.queue)-n <= mostUnremoved || len(hashes) > 0 && q.tier != tier {
 			break
 		}
-		if tier = q.tier; u.latest[q.hash] == q.at { // otherwise it was stored again
+		if tier = q.tier; u.latest[q.hash] == q.at { // otherwise a later announcement of the block follows in the queue
 			delete(u.latest, q.hash)
 			hashes = append(hashes, q.hash)
 		}
@@ -71,8 +71,8 @@ func (u *unremoved) expired(until time.Time) (tier block.Tier, hashes []kvevent.
 	return tier, hashes
 }
 
-// expire removes unremoved blocks whose time is over, and reports whether trust may have changed. s.mu is held, and the
-// stream has its turn.
+// expire removes unremoved blocks whose time is over, and reports whether trust may have changed. s.mu and s.turn are
+// held.
 func (s *stream) expire(now time.Time) (changed bool) {
 	for {
 		tier, hashes := s.unremoved.expired(now.Add(-s.config.UnremovedTTL))

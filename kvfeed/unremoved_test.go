@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// chunk announces a part of a prompt as LMCache does: one hash, of its own kind, for all of the tokens.
+// chunk announces a part of a prompt as LMCache does: with one hash for all the tokens. LMCache computes this hash
+// itself, it is not an engine's hash.
 func chunk(c, start, n int, medium string) kvevent.Event {
 	name := func(end int) kvevent.Hash { return kvevent.Hash(c)<<40 | kvevent.Hash(end) }
 	e := kvevent.Event{
@@ -46,7 +47,7 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 		send(chunk(1, 0, 256, "cpu"), chunk(1, 256, 256, "cpu"), chunk(1, 512, 36, "cpu"))
 		check(544, 64, fleet.TrustApproximate, "announces no removals: its blocks count for 1m0s")
 		testenv.Pass(30 * time.Second)
-		send(chunk(1, 0, 256, "cpu")) // stored again: it was dropped
+		send(chunk(1, 0, 256, "cpu")) // the chunk is stored once more, since LMCache had dropped it
 		testenv.Pass(29 * time.Second)
 		check(544, 64, fleet.TrustApproximate, "events.unremoved_ttl")
 		testenv.Pass(2 * time.Second)
@@ -55,7 +56,7 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 		check(0, 64, fleet.TrustExact, "")
 
 		send(chunk(1, 0, 256, "cpu"))
-		send(kvevent.Event{Kind: kvevent.Cleared, Group: -1}) // of the accelerator: LMCache keeps its own
+		send(kvevent.Event{Kind: kvevent.Cleared, Group: -1}) // resets the accelerator's cache: LMCache keeps its own blocks
 		check(256, 0, fleet.TrustApproximate, "")
 		s.Restarted("test")
 		s.Complete()
@@ -66,7 +67,8 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 	})
 }
 
-// LMCache's events do not contain adapters and salts: if requests carry one, its blocks may belong to them.
+// LMCache's events do not contain adapters and salts. If requests carry one of them, LMCache's blocks may belong to
+// such requests.
 func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -78,7 +80,8 @@ func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T)
 	r.trust(s.holder, fleet.TrustDegraded, "not believed")
 }
 
-// LMCache with a server writes the same medium as vLLM's own tier, and no cache group. New versions announce removals.
+// LMCache with a server writes the same medium as vLLM's own tier, and no cache group. Newer versions announce
+// removals, and the first removal shows this.
 func TestATierIsSeenToAnnounceRemovals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{UnremovedTTL: time.Minute})

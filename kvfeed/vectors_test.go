@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// vectors are results of an engine's own cache code, made by the script of the same name in testdata.
+// vectors has results of an engine's own cache code. The script with the same name in testdata makes them.
 type vectors struct {
 	Version string `json:"version"`
 	Runs    []struct {
@@ -31,7 +31,7 @@ type vectors struct {
 	Loads []json.RawMessage `json:"loads"`
 }
 
-// vectorStep is a prompt, with the engine's hit for it and the message that the engine then sent.
+// vectorStep is a prompt, the engine's hit for it, and the message that the engine then sent.
 type vectorStep struct {
 	Tokens  []block.Token `json:"tokens"`
 	Salt    string        `json:"salt"`
@@ -127,7 +127,7 @@ func play(t *testing.T, r *rig, s *stream, steps []vectorStep) {
 	t.Logf("%d of %d prompts hit, each as many tokens as match", hits, len(steps))
 }
 
-// TestSGLangsOwnLoadStatIsRead reads what its encoder wrote.
+// TestSGLangsOwnLoadStatIsRead reads load messages that SGLang's own encoder wrote.
 func TestSGLangsOwnLoadStatIsRead(t *testing.T) {
 	v := readVectors(t, "sglang-0.5.23.json.gz")
 	if len(v.Loads) == 0 {

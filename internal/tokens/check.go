@@ -155,16 +155,16 @@ func (m *check) prune(workers []Worker) {
 }
 
 // undo forgets a comparison with w that failed. Another prompt is compared in its place, and no comparison with w
-// begins before again.
-func (c *checks) undo(model string, w Worker, again time.Time) {
+// begins before notBefore.
+func (c *checks) undo(model string, w Worker, notBefore time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.of(model)
 	if m.started[w.URL] > 0 {
 		m.started[w.URL]--
 	}
-	if again.After(m.again[w.URL]) {
-		m.again[w.URL] = again
+	if notBefore.After(m.again[w.URL]) {
+		m.again[w.URL] = notBefore
 	}
 }
 
