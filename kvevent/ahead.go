@@ -2,9 +2,9 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// ahead reads lookahead_token_ids: for each hash, the tokens after its block that the hash covers too. All blocks have
-// the same number. Only the last block's tokens are new: those of the other blocks repeat token_ids and are compared
-// with it (vLLM's v1/core/block_pool.py: _lookahead_token_ids).
+// ahead reads the field lookahead_token_ids. It has one list for each hash: the tokens after the hash's block that the
+// hash covers too. All lists have the same length. Only the tokens of the last list are new. The tokens of the other
+// lists repeat token_ids, and are compared with it (vLLM's v1/core/block_pool.py: _lookahead_token_ids).
 func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
 	c := &d.c
 	resume := c.i
@@ -50,8 +50,9 @@ func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// remaining reads remaining_copy_counts: for each hash, how many copies are left. The event keeps only the hashes
-// without copies, because only these blocks are gone (an open change of vLLM, #48933).
+// remaining reads the field remaining_copy_counts. It has one number for each hash: how many copies of the block are
+// left. The event keeps only the hashes without copies, because only their blocks are gone. The field is part of an
+// open change of vLLM (#48933).
 func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	c := &d.c
 	resume := c.i
@@ -76,8 +77,8 @@ func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// forEachHash moves to the field that is read last. The field must be an array with one element for each hash. what
-// names an element in the error.
+// forEachHash moves the cursor to r.later, the field that is read last. The field must be an array with one element for
+// each hash. The error calls the field name, and an element what.
 func (d *Decoder) forEachHash(e *Event, r *reading, name, what string) (problem string) {
 	d.c.i = r.later
 	n, ok := d.c.array()

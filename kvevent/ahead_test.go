@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// aheadWith is a map of two blocks of two tokens with look-aheads.
+// aheadWith is a stored event in map form. It has two blocks of two tokens, and these lists of look-ahead tokens.
 func aheadWith(lists any) object { return storedWith(nil, nil, "lookahead_token_ids", lists) }
 
 func TestALookAheadIsReadInBothForms(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 // cursor reads MessagePack. It is 2 to 3 times as fast as tinylib/msgp's raw functions, because the tokens of an event
 // are read in one tight loop (BenchmarkDecode beside BenchmarkMsgp).
 //
-// A method that finds a value of another kind does not move the cursor and returns false. Bytes that are not
-// MessagePack, or that end early, break the cursor for good: broken then says how.
+// If a method finds a value of another kind, it returns false and does not move the cursor. If the bytes are not
+// MessagePack or end early, no later method succeeds: broken then has the reason.
 type cursor struct {
 	p      []byte
 	i      int
@@ -127,7 +127,7 @@ func (c *cursor) integer() (v uint64, negative, ok bool) {
 		c.i++
 		return uint64(int64(int8(b))), true, true
 	}
-	width := 1 << (b & 3) // cc..cf and d0..d3: 1, 2, 4, 8 bytes
+	width := 1 << (b & 3) // first bytes cc..cf and d0..d3: 1, 2, 4, 8 bytes
 	v, ok = c.uint(c.i+1, width)
 	if !ok {
 		return 0, false, false
@@ -141,7 +141,7 @@ func (c *cursor) integer() (v uint64, negative, ok bool) {
 	return v, negative, true
 }
 
-// integer64 takes an integer that fits an int64.
+// integer64 takes an integer that fits into an int64.
 func (c *cursor) integer64() (int64, bool) {
 	start := c.i
 	v, negative, ok := c.integer()
@@ -179,7 +179,7 @@ func (c *cursor) number() (f float64, integer, ok bool) {
 		}
 		return float64(v), true, ok
 	case kindFloat:
-		width := 4 << (c.p[c.i] & 1) // ca: 4 bytes, cb: 8
+		width := 4 << (c.p[c.i] & 1) // first byte ca: 4 bytes, cb: 8 bytes
 		v, ok := c.uint(c.i+1, width)
 		if !ok {
 			return 0, false, false
@@ -193,9 +193,10 @@ func (c *cursor) number() (f float64, integer, ok bool) {
 	return 0, false, false
 }
 
-// header takes the head of a string, byte string, array or map. The short form is fix|length; mask 0 means that there
-// is none. The long forms are first, first+1, … with lengths of firstWidth bytes, twice as many, … The length never
-// exceeds the remaining bytes.
+// header takes the head of a string, byte string, array or map, and returns the length. In the short form the first
+// byte is fix|length; mask selects the length, and mask 0 means that there is no short form. In the long forms the
+// first byte is first, first+1, and so on: the length then follows in firstWidth bytes, twice as many, and so on. The
+// returned length never exceeds the number of remaining bytes.
 func (c *cursor) header(fix, mask, first byte, firstWidth int) (int, bool) {
 	b := c.p[c.i]
 	c.i++
@@ -224,7 +225,8 @@ func (c *cursor) array() (int, bool) {
 	return c.header(0x90, 0x0f, 0xdc, 2)
 }
 
-// object takes the head of a map. Twice the count never exceeds the remaining bytes.
+// object takes the head of a map, and returns the number of its entries. Twice this number never exceeds the number of
+// remaining bytes.
 func (c *cursor) object() (int, bool) {
 	if c.kind() != kindMap {
 		return 0, false
@@ -237,9 +239,9 @@ func (c *cursor) object() (int, bool) {
 	return n, ok
 }
 
-// text takes a string; the bytes are the payload's.
+// text takes a string. The result is a part of the payload, not a copy.
 func (c *cursor) text() ([]byte, bool) {
-	if c.i < len(c.p) { // names of fields are short
+	if c.i < len(c.p) { // the usual case: names of fields are short
 		if n := int(c.p[c.i] ^ 0xa0); n < 32 && n < c.left() {
 			c.i += n + 1
 			return c.p[c.i-n : c.i : c.i], true
@@ -251,7 +253,7 @@ func (c *cursor) text() ([]byte, bool) {
 	return c.body(c.header(0xa0, 0x1f, 0xd9, 1))
 }
 
-// bytes takes a byte string; the bytes are the payload's.
+// bytes takes a byte string. The result is a part of the payload, not a copy.
 func (c *cursor) bytes() ([]byte, bool) {
 	if c.kind() != kindBytes {
 		return nil, false
@@ -308,7 +310,7 @@ func (c *cursor) skip() bool {
 func (c *cursor) ext() bool {
 	b := c.p[c.i]
 	var n, head int
-	if b >= 0xd4 { // 1, 2, 4, 8, 16 bytes
+	if b >= 0xd4 { // the body has 1, 2, 4, 8 or 16 bytes
 		n, head = 1<<(b-0xd4), 2
 	} else {
 		width := 1 << (b - 0xc7)
@@ -327,9 +329,9 @@ func (c *cursor) ext() bool {
 	return true
 }
 
-// hash takes an engine hash. It returns the normal form, and the digest if the hash is a byte string.
+// hash takes an engine hash and returns its normal form. If the hash is a byte string, digest is the whole string.
 func (c *cursor) hash() (h Hash, digest []byte, ok bool) {
-	if c.i < len(c.p) && c.p[c.i] == 0xcf && c.left() > 8 { // the form of most engines
+	if c.i < len(c.p) && c.p[c.i] == 0xcf && c.left() > 8 { // most engines write this form
 		h = binary.BigEndian.Uint64(c.p[c.i+1:])
 		c.i += 9
 		return h, nil, true
@@ -364,15 +366,16 @@ func normal(digest []byte) Hash {
 	return h
 }
 
-// appendTokens takes n token ids. It returns false at the first value that is no token id. dst must have room for n.
+// appendTokens takes n token ids. If a value is no token id, it stops there and returns false. dst must have room for n
+// elements.
 func (c *cursor) appendTokens(dst []block.Token, n int) ([]block.Token, bool) {
 	p, i := c.p, c.i
 	out := dst[len(dst) : len(dst)+n]
 	for k := range out {
 		if len(p)-i >= 9 {
-			// Nearly all ids have 2 or 4 bytes, in an order that a branch predictor cannot learn.
+			// Nearly all ids have 2 or 4 bytes, and a branch predictor cannot learn their order.
 			if b := p[i]; b-0xcd < 2 {
-				wide := int(b & 2) // 0: cd, 2: ce
+				wide := int(b & 2) // cd gives 0, ce gives 2
 				out[k] = block.Token(binary.BigEndian.Uint64(p[i+1:]) >> (48 - 8*wide))
 				i += 3 + wide
 				continue

@@ -2,9 +2,9 @@ package kvevent
 
 import "fmt"
 
-// Decoder reads payloads. A payload is the last frame of an engine's message. The formats of vLLM, SGLang,
-// TensorRT-LLM's stream, LMCache and Mooncake are recognized event by event, so one stream may mix versions. The zero
-// value is ready. Reuse a Decoder: it remembers names. For one goroutine.
+// Decoder reads payloads. A payload is the last frame of an engine's message. The decoder recognizes the formats of
+// vLLM, SGLang, TensorRT-LLM's stream, LMCache and Mooncake event by event, so one stream may mix versions. The zero
+// value is ready for use. Reuse a Decoder, because it remembers names. Only one goroutine may use a Decoder at a time.
 type Decoder struct {
 	// KeepRaw also fills Event.Digests and Event.ExtraKeys, to publish events again or to check an engine's hash seed.
 	// It allocates for byte hashes.
@@ -13,28 +13,29 @@ type Decoder struct {
 	c     cursor
 	rest  rest
 	names interner
-	after [len(kindNames)][numFields]field // by kind and field: the field that came next in the last event
+	after [len(kindNames)][numFields]field // by kind and field: the field that followed it in the last event
 }
 
-// rest is the part of a payload that was not decoded into a batch yet.
+// rest is the part of a payload that has not been decoded into a batch yet.
 type rest struct {
 	payload []byte
 	at      int // offset of the next event
 	events  int // number of events
 }
 
-// A batch is full when one of these counts is reached; skipped events count. [Decoder.Next] reads the remaining events.
-// Engines send less in a step, except when a very long prompt evicts block by block: a million tokens are 62,500
-// removals.
+// A batch is full when one of these counts is reached. Skipped events count, too. [Decoder.Next] reads the remaining
+// events. A message of one engine step is normally smaller. The exception is a very long prompt that evicts block by
+// block: a million tokens are 62,500 removals.
 const (
-	fullEvents   = 1 << 12 // 1.2 MiB
-	fullHashes   = 1 << 16 // 512 KiB
-	fullTokens   = 1 << 18 // 1 MiB
-	fullFeatures = 1 << 14 // 384 KiB
+	fullEvents   = 1 << 12 // events, 1.2 MiB
+	fullHashes   = 1 << 16 // hashes, 512 KiB
+	fullTokens   = 1 << 18 // tokens, 1 MiB
+	fullFeatures = 1 << 14 // multimodal items, 384 KiB
 )
 
-// A larger event is skipped. These constants and those above bound a batch to some 16 MiB. An event covers one step of
-// one request, and the longest prompts that engines serve have one to two million tokens.
+// An event with more hashes, tokens or items than these is skipped. Together with the constants above, they bound a
+// batch to some 16 MiB. An event covers one step of one request, and the longest prompts that engines serve have one to
+// two million tokens.
 const (
 	maxHashes   = 1 << 18 // two million tokens in blocks of eight
 	maxTokens   = 1 << 21
@@ -42,28 +43,29 @@ const (
 )
 
 const (
-	maxRank = 1<<16 - 1 // data-parallel ranks; a port is base + rank, so there cannot be more
-	// maxBlockSize, in tokens, is the largest int of 32-bit platforms. The index refuses blocks beyond block.MaxSize.
-	// It counts them for the holder, and the holder's trust shows the loss.
+	maxRank = 1<<16 - 1 // largest data-parallel rank: a port is base + rank, so there cannot be more
+	// maxBlockSize, in tokens, is the largest int of 32-bit platforms. The decoder lets larger blocks than
+	// block.MaxSize through: the index refuses and counts them, and the holder's trust shows the loss.
 	maxBlockSize = 1<<31 - 1
-	maxGroup     = 1 << 16   // cache groups of a model; the largest seen have tens
+	maxGroup     = 1 << 16   // largest number of a cache group; models with the most groups have tens
 	maxWindow    = 1<<31 - 1 // tokens, the largest int of 32-bit platforms
-	maxOffset    = 1<<31 - 1 // tokens between a block and the item that begins before or in it
-	maxCopies    = 1<<31 - 1 // of one block in one cache
-	maxName      = 128       // bytes of a tier's owner
-	// smallestEvent is the size of ["BlockRemoved", []] in bytes, the shortest event that is kept. It bounds the memory
-	// that is reserved for a message's count of events.
+	maxOffset    = 1<<31 - 1 // tokens between the beginning of a block and the item that begins before or in the block
+	maxCopies    = 1<<31 - 1 // copies of one block in one cache
+	maxName      = 128       // bytes of the name of a tier's owner
+	// smallestEvent is the size in bytes of ["BlockRemoved", []], the shortest event that is kept. It bounds the memory
+	// that is reserved when a message states its number of events.
 	smallestEvent = 15
-	millisecond   = 1e11 // integer times above this are in milliseconds (Mooncake); as seconds it is the year 5138
+	millisecond   = 1e11 // integer times above this are in milliseconds (Mooncake); read as seconds, this is the year 5138
 )
 
-// Decode resets b and reads one payload into it. Events with unknown names or unusable fields are skipped and counted.
-// A payload is rejected as a whole if it is no batch, ends early, or has bytes after the batch. Then the error says
-// where, b is empty, and the caller must treat the message as lost, because it may have removed blocks.
+// Decode resets b and reads one payload into it. An event with an unknown name or an unusable field is skipped and
+// counted. If the payload is no batch, ends early, or has bytes after the batch, Decode rejects it as a whole. Then the
+// error names the position, b is empty, and the caller must treat the message as lost, because it may have removed
+// blocks.
 //
-// If b.More is set, the payload has more events than fit in a bounded batch, all well-formed: apply b, then call
-// [Decoder.Next]. Engines' messages nearly always fit. All batches of a payload together allocate at most 32 MiB. The
-// payload may be reused after its last batch, unless KeepRaw is set.
+// If b.More is set, the payload has more events than fit into one batch. All its events are well-formed: apply b, then
+// call [Decoder.Next]. Nearly all messages of engines fit. All batches of a payload together allocate at most 32 MiB.
+// The payload may be reused after its last batch was read, unless KeepRaw is set.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.Reset()
 	d.c, d.rest = cursor{p: payload}, rest{}
@@ -87,8 +89,8 @@ func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	return fmt.Errorf("decode events: %s (byte %d of %d, after %d events)", problem, at, len(payload), events)
 }
 
-// Next reads the next events of the last payload into b, which must be the batch of that Decode. They replace b's
-// events. Next returns false when there are no more.
+// Next reads the next events of the last payload into b, and overwrites the events in b. b must be the batch of the
+// last Decode. Next returns false when there are no more events.
 func (d *Decoder) Next(b *Batch) bool {
 	if !b.More {
 		return false
@@ -107,7 +109,7 @@ func (d *Decoder) Next(b *Batch) bool {
 	return true
 }
 
-// batch reads the envelope: [time, events, rank?, …], or a map with the same fields (a draft of vllm#42892).
+// batch reads the envelope: [time, events, rank?, …]. A draft (vllm#42892) has a map with the same fields.
 func (d *Decoder) batch(b *Batch) (problem string) {
 	c := &d.c
 	if n, ok := c.object(); ok {
@@ -197,7 +199,7 @@ func (d *Decoder) events(b *Batch) bool {
 		return false
 	}
 	d.fill(b, n)
-	for n = d.rest.events; n > 0 && d.c.skip(); n-- { // checks that they are well-formed
+	for n = d.rest.events; n > 0 && d.c.skip(); n-- { // checks that the remaining events are well-formed
 	}
 	return true
 }

@@ -1,12 +1,12 @@
 // Package kvevent decodes the KV cache events of inference engines.
 //
-// It knows the payloads of vLLM, SGLang, TensorRT-LLM, LMCache and Mooncake in every version of their formats, and
-// turns each payload into a [Batch] of events: blocks stored, blocks removed, everything cleared. It also reports the
-// keys that a format has no field for ([Event.Hidden]), and the keys that it cannot read ([Event.Unread]), so that an
-// index can refuse a block instead of guessing. [Wire] writes the same payloads, for mock engines and publishers.
+// It knows the payloads of vLLM, SGLang, TensorRT-LLM, LMCache and Mooncake in every version of their formats. It turns
+// each payload into a [Batch] of events: blocks were stored, blocks were removed, or everything was cleared. It also
+// reports the keys for which a format has no field ([Event.Hidden]), and the keys that cannot be read ([Event.Unread]).
+// So an index can refuse a block instead of guessing. [Wire] writes the same payloads, for mock engines and publishers.
 //
-// It does not know sockets and sequence numbers (package kvfeed), Warmpath's block keys (package block), the index
-// (package kvindex), or which engine a worker runs: it recognizes every format by its bytes alone.
+// It does not know sockets and sequence numbers (package kvfeed), Warmpath's block keys (package block), or the index
+// (package kvindex). It also does not need to know which engine a worker runs: the bytes alone show the format.
 //
 //	var d kvevent.Decoder
 //	var b kvevent.Batch
@@ -18,6 +18,6 @@
 //		if b.Incomplete { … } // an event that removes blocks could not be read: forget the holder
 //	}
 //
-// A hostile payload costs time in proportion to its length and a bounded amount of memory, and causes no panic. In
-// steady state decoding allocates nothing.
+// A hostile payload takes time in proportion to its length, and a bounded amount of memory. It causes no panic. After
+// the first messages decoding allocates nothing.
 package kvevent

@@ -9,10 +9,11 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Append appends b to dst as one payload of this version, byte for byte as the engine's own encoder (msgspec) writes
-// it. It leaves out values for which the version has no field. Skipped events are not written.
+// Append appends b to dst as one payload of this version. The bytes are the same as the engine's own encoder (msgspec)
+// writes. If the version has no field for a value, the value is left out. Skipped events are not written.
 //
-// Byte hashes are the Digests. Without Digests they are 32 bytes with the hash at the end.
+// If hashes are written as byte strings, the strings are taken from Digests. Without Digests a string has 32 bytes, and
+// the hash is its last 8 bytes.
 func (w Wire) Append(dst []byte, b *Batch) []byte {
 	f, form := w.resolve()
 	p := encoder{format: f, form: form, wire: w, b: dst}
@@ -76,7 +77,7 @@ func (p *encoder) storedArray(e *Event) {
 	}
 }
 
-// namedField is a key of the map form; optional ones are left out when they have their default.
+// namedField is a key of the map form. If the key is optional and the event has its default value, it is left out.
 type namedField struct {
 	name     string
 	field    field
@@ -137,8 +138,8 @@ func (p *encoder) mapped(e *Event) {
 	}
 }
 
-// written reports whether a key is there: optional ones are left out when null (msgspec's omit_defaults), and engines
-// other than vLLM know neither groups nor localities.
+// written reports whether the event's map has key k. Optional keys are left out when they are null (msgspec's
+// omit_defaults). Engines other than vLLM know neither groups nor localities.
 func (p *encoder) written(k namedField, e *Event) bool {
 	if !k.optional {
 		return true
@@ -169,7 +170,8 @@ func (p *encoder) written(k namedField, e *Event) bool {
 }
 
 // writesKeys reports whether to write an event's extra_keys. vLLM's offload tiers leave them out. A GPU event with an
-// adapter needs them: without extra_keys a decoder takes it for SGLang's event, and reads wrongly that it has no salt.
+// adapter needs them: without extra_keys a decoder takes the event for SGLang's, and wrongly concludes that it has no
+// salt.
 func writesKeys(e *Event) bool {
 	return e.ExtraKeys != nil || e.Hidden&KeySalt == 0 || e.LoRA != "" && e.Tier == block.TierGPU
 }
@@ -267,8 +269,8 @@ func (p *encoder) tokens(e *Event) {
 	}
 }
 
-// lookAhead writes, for each block, the tokens after it that its hash covers. If hashes and tokens do not align, it
-// writes the last block's tokens for all.
+// lookAhead writes, for each block, the tokens after the block that its hash covers. If hashes and tokens do not align,
+// it writes the last block's look-ahead tokens for each block.
 func (p *encoder) lookAhead(e *Event) {
 	all, n := slices.Concat(e.Tokens, e.Ahead), len(e.Ahead)
 	p.array(len(e.Hashes))
@@ -284,8 +286,9 @@ func (p *encoder) lookAhead(e *Event) {
 	}
 }
 
-// extraKeys writes the extra keys of each block's hash. An item is named in the block where it begins. Real engines
-// also name it in later blocks that it covers; its length is not known here, so these blocks do not repeat it.
+// extraKeys writes the extra keys of each block's hash. It names a multimodal item in the block where the item begins.
+// Real engines name the item also in later blocks that the item covers. Here the item's length is not known, so later
+// blocks do not name it.
 func (p *encoder) extraKeys(e *Event) {
 	if e.ExtraKeys != nil {
 		p.b = append(p.b, e.ExtraKeys...)
@@ -299,7 +302,7 @@ func (p *encoder) extraKeys(e *Event) {
 	items := byBlock(e)
 	for i := range e.Hashes {
 		salt := ""
-		if i == 0 && !e.HasParent && e.Aligned() { // else the first entry is not the prompt's first block
+		if i == 0 && !e.HasParent && e.Aligned() { // only then the first entry is for the prompt's first block
 			salt = e.Salt
 		}
 		named := 0
@@ -342,7 +345,7 @@ func (p *encoder) items(items []block.Feature, base int) {
 	}
 }
 
-// byBlock returns an event's items in the order of their blocks. Mostly they are in this order already.
+// byBlock returns an event's items in the order of their blocks. Usually the items are in this order already.
 func byBlock(e *Event) []block.Feature {
 	order := func(a, b block.Feature) int { return cmp.Compare(blockOf(a, e), blockOf(b, e)) }
 	if slices.IsSortedFunc(e.Features, order) {

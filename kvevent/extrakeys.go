@@ -2,7 +2,7 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// finish checks an event after all its fields are read. It returns the reason why the event is unusable.
+// finish completes and checks an event after all its fields are read. If the event is unusable, it returns the reason.
 func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	if r.has(fieldMooncake) {
 		return "an event of Mooncake's master has hashes of its own and no tokens"
@@ -29,7 +29,7 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	}
 	e.HasAttention = e.Spec != ""
 	e.Attention = attentionOf(e.Spec)
-	if e.HasLoRAID && e.LoRAID != 0 && e.LoRA == "" { // vLLM before 0.14; its ids begin at 1
+	if e.HasLoRAID && e.LoRAID != 0 && e.LoRA == "" { // vLLM before 0.14 sends a number alone; its numbers begin at 1
 		e.Unread |= KeyLoRA
 	}
 	e.Hidden = hidden(e, r)
@@ -47,17 +47,17 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 // hidden returns the keys for which the event's format has no field.
 func hidden(e *Event, r *reading) Keys {
 	if r.holds(fieldExtraKeys) {
-		return 0 // vLLM since 0.17: everything that the hash depends on is named
+		return 0 // vLLM since 0.17 names everything that the hash depends on
 	}
 	var k Keys
 	switch named := r.has(fieldLoRAName); {
-	case r.has(fieldMetadata): // SGLang 0.5.18, salted
+	case r.has(fieldMetadata): // SGLang 0.5.18 with a salt
 		k = KeyExtra
 	case r.fields > 7: // vLLM 0.14 and later without extra_keys
 		k = KeySalt | KeyFeature
-	case r.fields > 0: // vLLM before 0.14, or SGLang: the same arrays
+	case r.fields > 0: // vLLM before 0.14, or SGLang: both write the same arrays
 		k = KeySalt | KeyFeature | KeyExtra
-	case named && e.LoRA == "": // vLLM and TensorRT-LLM write a null
+	case named && e.LoRA == "": // vLLM and TensorRT-LLM name the field even if it is null
 		k = KeySalt | KeyFeature
 	case named && e.Tier != block.TierGPU: // an offload tier of vLLM or SGLang
 		k = KeySalt | KeyFeature | KeyExtra
@@ -67,8 +67,8 @@ func hidden(e *Event, r *reading) Keys {
 	if e.Salt != "" {
 		k &^= KeySalt
 	}
-	// A named adapter is known. Without a name there may still be an adapter: when the format has no field for it, and
-	// on offload tiers with connectors that always write null (LMCache).
+	// A named adapter is not hidden. Without a name there may still be an adapter in two cases: the format has no field
+	// for it, or the event is of an offload tier, since some connectors always write null (LMCache).
 	if e.LoRA == "" && (!r.has(fieldLoRAName) || r.has(fieldMetadata) || e.Tier != block.TierGPU) {
 		k |= KeyLoRA
 	}
@@ -120,13 +120,13 @@ func (d *Decoder) classify(b *Batch, e *Event, r *reading) {
 type keyring struct {
 	batch   *Batch
 	event   *Event
-	start   int  // of the event's features in the batch
-	aligned bool // entry i is for Tokens[i·BlockSize:]
+	start   int  // index of the event's first feature in the batch
+	aligned bool // entry i of extra_keys is for the block at Tokens[i·BlockSize:]
 	base    int  // token position of the present block
 	first   bool // the present block is the event's first
-	pairs   bool // an item came with its offset: vLLM since #36708
+	pairs   bool // an item came with its offset, as in vLLM since #36708
 	bare    string
-	bares   int // strings of the prompt's first block that may be its salt
+	bares   int // number of plain strings in the prompt's first block; the last may be its salt
 }
 
 // key reads element j of a block's keys.
@@ -140,7 +140,7 @@ func (d *Decoder) key(k *keyring, j int) {
 		case k.first && k.aligned && !e.HasParent:
 			k.bare = d.names.text(s)
 			k.bares++
-		default: // an item of an older version, somewhere in the block
+		default: // an item of an older version: its position in the block is unknown
 			e.Unread |= KeyFeature
 		}
 	case kindArray:
@@ -154,8 +154,8 @@ func (d *Decoder) key(k *keyring, j int) {
 	}
 }
 
-// compound reads a key of several parts: (identifier, offset), ("cache_salt", salt) or ("lora", name, path). vLLM
-// hashes the last two since 0.32 and does not publish them yet.
+// compound reads a key of several parts: (identifier, offset), ("cache_salt", salt) or ("lora", name, path). From
+// version 0.32 on vLLM hashes the last two, but does not publish them yet.
 func (d *Decoder) compound(k *keyring) {
 	c, e := &d.c, k.event
 	start := c.i
@@ -194,9 +194,9 @@ func (d *Decoder) compound(k *keyring) {
 	c.skip()
 }
 
-// add records an item once: engines name it in every block that it covers.
+// add records an item once, although engines name the item in every block that it covers.
 func (k *keyring) add(f block.Feature) {
-	const lookBack = 32 // more items do not overlap one block; looking further back would take quadratic time
+	const lookBack = 32 // a block is covered by at most this many items; looking further back would take quadratic time
 	seen := k.batch.features[k.start:]
 	if f.Offset < k.base+len(k.event.Ahead) && !k.first {
 		for i := len(seen) - 1; i >= 0 && i >= len(seen)-lookBack; i-- {
@@ -212,15 +212,15 @@ func (k *keyring) add(f block.Feature) {
 	k.batch.features = append(k.batch.features, f)
 }
 
-// finish interprets the strings of a prompt's first block. The last string is the salt, unless the version writes items
-// as plain strings too: vLLM 0.17 and 0.18 do, 0.19 does not and has the same number of fields. Only an item with an
-// offset shows that the event is of 0.19.
+// finish interprets the plain strings of a prompt's first block. Normally the last string is the salt. But vLLM 0.17
+// and 0.18 write items as plain strings, too. Version 0.19 does not, and its events have the same number of fields.
+// Only an item with an offset shows that an event is of version 0.19.
 func (k *keyring) finish(r *reading) {
 	const fieldsOf017 = 9
 	e := k.event
 	switch {
 	case k.bares == 0:
-	case k.bare == "": // no engine takes an empty salt
+	case k.bare == "": // an empty string: no engine takes an empty salt
 		e.Unread |= KeyOther
 	case r.fields == fieldsOf017 && !k.pairs:
 		e.Unread |= KeySalt | KeyFeature

@@ -27,7 +27,7 @@ var fields = map[string]field{
 	"backend_id":                   fieldMooncake,
 }
 
-// packedNames are the names in MessagePack, by field. It is empty for a field with several names.
+// packedNames has the name of each field as MessagePack. It is empty for a field with several names.
 var packedNames = func() (packed [numFields]string) {
 	count := map[field]int{}
 	for name, f := range fields {
@@ -42,9 +42,9 @@ var packedNames = func() (packed [numFields]string) {
 	return packed
 }()
 
-// fieldName reads the name of a field of an event in map form; fieldNone is an unknown name. before is the previous
-// field. An engine writes its fields in one order, so the name is first compared with the name that followed before in
-// the last event.
+// fieldName reads the name of a field of an event in map form. fieldNone stands for an unknown name. before is the
+// field before this one. An engine always writes its fields in the same order. So the name is first compared with the
+// name that came after before in the last event.
 func (d *Decoder) fieldName(e *Event, before field) (f field, ok bool) {
 	c := &d.c
 	next := &d.after[e.Kind][before]

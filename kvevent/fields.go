@@ -14,7 +14,7 @@ const (
 	fieldBlockSize
 	fieldLoRAID
 	fieldMedium
-	fieldLoRAName // in arrays of SGLang 0.5.18 its place is taken by a map of metadata
+	fieldLoRAName // arrays of SGLang 0.5.18 have a map of metadata in this place
 	fieldExtraKeys
 	fieldGroup
 	fieldSpec
@@ -27,7 +27,7 @@ const (
 	fieldAhead
 	fieldRemaining
 	fieldItems    // Dynamo's block_mm_infos
-	fieldMooncake // any key that only Mooncake's master has
+	fieldMooncake // any key that only Mooncake's events have
 	numFields
 )
 
@@ -41,7 +41,7 @@ var (
 		fieldExtraKeys,         // vLLM 0.17
 		fieldGroup,             // vLLM 0.20
 		fieldSpec, fieldWindow, // vLLM 0.22
-		// vLLM has written maps since 0.24; in the order of its structs:
+		// vLLM has written maps since 0.24. The following fields are in the order of vLLM's structs.
 		fieldLocality, fieldOwner, fieldSession, // vLLM 0.27, 0.32
 		fieldAhead, // vLLM 0.33
 	}
@@ -50,19 +50,19 @@ var (
 
 // reading is the state of an event while its fields are read.
 type reading struct {
-	present   uint32 // fields that the form has
-	filled    uint32 // fields that are not null
-	fields    int    // elements of the array form, with the name; 0: a map
-	extraKeys int    // offset of extra_keys
+	present   uint32 // fields that the event's form has
+	filled    uint32 // fields of the event that are not null
+	fields    int    // number of elements of the array form, including the event's name; 0: the event is a map
+	extraKeys int    // position of the value of extra_keys
 	extraEnd  int
-	later     int // offset of the field that is read last: lookahead_token_ids, or remaining_copy_counts
+	later     int // position of the field that is read last: lookahead_token_ids, or remaining_copy_counts
 }
 
 func (r *reading) has(f field) bool   { return r.present&(1<<f) != 0 }
 func (r *reading) holds(f field) bool { return r.filled&(1<<f) != 0 }
 
-// read reads one event in either form into e. It returns the reason why the event is unusable; the cursor is then
-// somewhere in the event.
+// read reads one event in either form into e. If the event is unusable, it returns the reason, and leaves the cursor
+// somewhere inside the event.
 func (d *Decoder) read(b *Batch, e *Event, r *reading) (problem string) {
 	switch d.c.kind() {
 	case kindArray:
@@ -97,7 +97,7 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 	}
 	for i := 1; i < n && c.broken == ""; i++ {
 		if i <= len(places) && places[i-1] >= fieldLocality && !d.fits(places[i-1]) {
-			places = nil // another producer's fields: the positions from locality on are not known
+			places = nil // the fields are another producer's: from locality on, their positions are not known
 			e.Locality, e.Owner, e.Session = "", "", ""
 		}
 		if i > len(places) {
@@ -111,8 +111,8 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// fits reports whether the next value can be a value of f. vLLM added these fields when it no longer wrote arrays, so
-// other producers may use their positions in arrays for anything.
+// fits reports whether the next value can be a value of f. f is a field that vLLM added after it had stopped writing
+// arrays. So other producers may have any value at its position in an array.
 func (d *Decoder) fits(f field) bool {
 	c := &d.c
 	kind := c.kind()
@@ -178,7 +178,7 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 		e.Parent, digest, ok = c.hash()
 		e.HasParent = ok
 		if d.KeepRaw && digest != nil {
-			e.Digests = append(e.Digests, digest) // after the hashes, which come first in every known format
+			e.Digests = append(e.Digests, digest) // the parent's digest comes after the hashes' digests: every known format has the hashes first
 		}
 	case fieldBlockSize:
 		e.BlockSize, ok = c.size(maxBlockSize)
@@ -191,7 +191,7 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 			return d.metadata(e, r)
 		}
 		ok = d.string(&e.LoRA)
-	case fieldExtraKeys: // read last: it needs the other fields
+	case fieldExtraKeys: // extra_keys is read last, since it needs the other fields
 		r.extraKeys = c.i
 		c.skip()
 		r.extraEnd = c.i
@@ -205,13 +205,13 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 		ok = d.string(&e.Locality)
 	case fieldOwner:
 		ok = d.name(&e.Owner)
-	case fieldSession: // nothing depends on it, so a session that is no string does not make the event unusable
+	case fieldSession: // nothing depends on the session, so a session that is no string does not make the event unusable
 		if session, is := c.text(); !is {
 			c.skip()
 		} else if d.KeepRaw {
 			e.Session = d.names.text(session)
 		}
-	case fieldAhead, fieldRemaining: // read last
+	case fieldAhead, fieldRemaining: // this field is read last
 		r.later = c.i
 		c.skip()
 	case fieldSalt:
@@ -271,7 +271,7 @@ func (d *Decoder) string(s *string) bool {
 	return ok
 }
 
-// name reads a short string with few different values.
+// name reads a short string of which few different values exist.
 func (d *Decoder) name(s *string) bool {
 	b, ok := d.c.text()
 	if !ok || len(b) > maxName {
@@ -281,7 +281,7 @@ func (d *Decoder) name(s *string) bool {
 	return true
 }
 
-// known returns b as a string. Frequent strings need no lookup.
+// known returns b as a string. Frequent strings are recognized without a lookup.
 func (d *Decoder) known(b []byte) string {
 	switch string(b) {
 	case "GPU":
@@ -292,8 +292,8 @@ func (d *Decoder) known(b []byte) string {
 	return d.names.text(b)
 }
 
-// loraID reads an adapter's number. SGLang declares the field as a string or a number and always writes null. A string
-// is an adapter without a name.
+// loraID reads an adapter's number. SGLang declares the field as a string or a number, and always writes null. If the
+// field is a string, the event has an adapter without a usable name.
 func (d *Decoder) loraID(e *Event) bool {
 	if d.c.kind() == kindString {
 		e.Unread |= KeyLoRA
@@ -363,8 +363,8 @@ func (d *Decoder) tokens(b *Batch, e *Event) (problem string) {
 	return ""
 }
 
-// pairs reads the (token, next token) pairs of SGLang with EAGLE. The next token of a pair must be the token of the
-// following pair: otherwise the blocks' tokens are not known.
+// pairs reads the pairs of SGLang with EAGLE: (token, next token). The next token of each pair must be the first token
+// of the following pair. Otherwise the blocks' tokens are not known.
 func (d *Decoder) pairs(b *Batch, e *Event, n int) (problem string) {
 	c := &d.c
 	e.Bigram = true
@@ -414,7 +414,8 @@ func (d *Decoder) metadata(e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// items reads Dynamo's lists of multimodal items by block. Their positions cannot be used.
+// items reads the field block_mm_infos: Dynamo's lists of multimodal items by block. The positions in them cannot be
+// used.
 func (d *Decoder) items(e *Event) {
 	c := &d.c
 	n, ok := c.array()
@@ -431,7 +432,7 @@ func (d *Decoder) items(e *Event) {
 	}
 }
 
-// room returns s with space for n more elements. n is bounded by the payload's length.
+// room returns s with capacity for n more elements. The payload's length bounds n.
 func room[T any](s []T, n int) []T {
 	if cap(s)-len(s) >= n {
 		return s

@@ -46,11 +46,11 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(pack(list(1.5, list(storedWith(nil, "a", "extra_keys", list(list("a", list("img", 1), "s"), nil))), 0)))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(list(1, 2)), 1, nil, "GPU", object{"cache_salt", "s"})))))
-	// an adapter, and no place for a salt
+	// This event has an adapter, and no field for a salt.
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a")))))
-	// a salt, and no block that is known to be the first
+	// This event has a salt, and no block that is known to be the prompt's first.
 	f.Add(pack(list(1.5, list(storedWith(nil, nil, "cache_salt", "s", "block_size", 9)))))
-	// block_size 2
+	// This event has blocks of two tokens with a look-ahead.
 	f.Add(pack(list(1.5, list(storedWith(nil, nil, "lookahead_token_ids", list(list(12, 13, 5), list(5, 6, 7)),
 		"ownership", "kvcr", "session_id", "s")))))
 	f.Add(pack(list(1.5, list(object{"type", tagRemoved, "block_hashes", list(5, 6), "medium", "CPU", "ownership", "x",
@@ -67,7 +67,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		// A decoded batch can be encoded, and decodes to the same batch again.
+		// The decoded batch can be encoded, and the result decodes to the same batch.
 		w := Wire{}
 		first := w.Append(nil, &b)
 		if err := d.Decode(payload, &b); err != nil || !bytes.Equal(w.Append(nil, &b), first) {
@@ -178,14 +178,14 @@ func TestManySmallEventsTakeMemoryInProportion(t *testing.T) {
 	}
 }
 
-// The time of decoding is bounded by the payload's length too. For a payload 256 times as long, quadratic work would
-// take 65,000 times as long. The limit lies far from both factors, because other work on the machine disturbs the
+// The payload's length bounds the time of decoding, too. For a payload 256 times as long, quadratic work would take
+// 65,000 times as long. The limit of the test is far from both factors, because other work on the machine disturbs the
 // measurement.
 func TestTimeIsInProportionToThePayload(t *testing.T) {
 	images := func(n int) []byte {
 		hashes, tokens, keys := make([]any, n), make([]any, n), make([]any, n)
 		for i := range n {
-			// Each block names an item of its own, and the items are in another order than the blocks.
+			// Each block names one item, and the items are in another order than the blocks.
 			hashes[i], tokens[i], keys[i] = i, 1, list(list("image", n-2*i))
 		}
 		return pack(list(1.5, list(storedWith(nil, nil, "block_hashes", hashes, "token_ids", tokens, "block_size", 1,
@@ -222,7 +222,8 @@ func TestTimeIsInProportionToThePayload(t *testing.T) {
 	}
 	for name, shape := range shapes {
 		t.Run(name, func(t *testing.T) {
-			// The best of some runs each, in turn: other work on the machine must not decide the result.
+			// The best of several runs of each shape counts, and the shapes alternate, so that other work on the
+			// machine does not decide the result.
 			payloads := [2][]byte{shape(100), shape(25_600)}
 			best := [2]time.Duration{time.Hour, time.Hour}
 			for range 5 {

@@ -1,15 +1,16 @@
 package kvevent
 
-// interner returns equal bytes as one string without allocating again. It holds two generations of at most maxInterned
-// strings. When the young generation is full it becomes the old one, and the old one is dropped: names in use survive.
-// The number of strings is bounded, because the number of different salts and image identifiers is not.
+// interner returns equal bytes as one string, and allocates it only once. It holds two generations of at most
+// maxInterned strings. When the young generation is full, it becomes the old one, and the former old one is dropped.
+// Strings in use survive, because each use moves them to the young generation. The number of kept strings is bounded,
+// because the number of different salts and image identifiers is not.
 type interner struct {
 	young, old map[string]string
 }
 
 const (
-	maxInterned      = 2048 // adapters and tenants in use are fewer; with maxInternedLen at most 2 MiB in two generations
-	maxInternedLen   = 512  // longer strings are copied each time: identifiers are 64 hex digits, salts about as long
+	maxInterned      = 2048 // more than the adapters and tenants in use; two generations take at most 2 MiB with maxInternedLen
+	maxInternedLen   = 512  // bytes; longer strings are copied each time: identifiers have 64 hex digits, salts about as many
 	sizeOfFreshTable = 64
 )
 
@@ -39,8 +40,8 @@ func (t *interner) text(b []byte) string {
 	return s
 }
 
-// printable returns at most maxTag bytes of b, and replaces everything but printable ASCII: an event's name comes from
-// the network and goes to metrics and logs.
+// printable returns at most maxTag bytes of b, and replaces each byte that is not printable ASCII. The name of an event
+// needs this: it comes from the network and goes to metrics and logs.
 func (t *interner) printable(b []byte) string {
 	var buffer [maxTag]byte
 	n := copy(buffer[:], b)

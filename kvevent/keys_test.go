@@ -18,7 +18,7 @@ func pack(values ...any) []byte {
 			p.null()
 		case int:
 			p.integer(int64(v))
-		case int64: // what a 32-bit int does not hold
+		case int64: // for values that do not fit into an int of 32 bits
 			p.integer(v)
 		case float64:
 			p.float(v)
@@ -57,7 +57,7 @@ func decodeOne(t *testing.T, event any) Event {
 	return b.Events[0]
 }
 
-// storedWith is a map of two blocks of two tokens, with more keys.
+// storedWith is a stored event in map form. It has two blocks of two tokens, and the keys and values of more.
 func storedWith(parent any, lora any, more ...any) object {
 	return append(object{"type", tagStored, "block_hashes", list(1, 2), "parent_block_hash", parent,
 		"token_ids", list(10, 11, 12, 13), "block_size", 2, "lora_id", nil, "medium", "GPU", "lora_name", lora}, more...)

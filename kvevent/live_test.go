@@ -103,10 +103,10 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 				payload := r.payload(t)
 				err := d.Decode(payload, &b)
 				switch {
-				case len(payload) == 0: // the end of a replay
+				case len(payload) == 0: // the end marker of a replay
 					ends++
 					fallthrough
-				case r.Topic == "load": // SGLang's load messages on a topic of their own
+				case r.Topic == "load": // SGLang's load messages have their own topic
 					loads++
 					if err == nil {
 						t.Errorf("%s: accepted what is no batch", r.Desc)
@@ -118,7 +118,7 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 				messages++
 				var events []json.RawMessage
 				if len(r.Decoded) < 2 || json.Unmarshal(r.Decoded[1], &events) != nil {
-					continue // frames without the recorder's view
+					continue // the file has the frames, but not what the recorder read from them
 				}
 				want := make([]wantEvent, len(events))
 				for i, raw := range events {
@@ -132,7 +132,7 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 	t.Logf("%d messages, %d of other kinds (%d ends of replays)", messages, loads, ends)
 }
 
-// compareKeys checks salts against the recorder's extra_keys, which in these recordings hold adapters and salts only.
+// compareKeys compares salts with the recorder's extra_keys, which in these recordings have adapters and salts only.
 func compareKeys(t *testing.T, got []Event, want []wantEvent) {
 	t.Helper()
 	for i, w := range want {
@@ -170,7 +170,7 @@ func TestEncodersWriteTheBytesOfRecordedEngines(t *testing.T) {
 					wire = "sglang-0.5.23"
 				}
 				for i := range b.Events {
-					b.Events[i].ExtraKeys = nil // written from what was understood
+					b.Events[i].ExtraKeys = nil // without the raw field, the encoder writes from the decoded fields
 					if b.Events[i].Digests != nil {
 						wire = "vllm-0.32+bytes"
 					}

@@ -9,28 +9,29 @@ import (
 // begin at the engine's start.
 type LoadStat struct {
 	Running        int64 // requests being computed
-	Waiting        int64 // requests in its queue
-	UsedTokens     int64 // of its KV cache
-	CacheTokens    int64 // capacity of its KV cache; 0: not known
-	Rank           int64 // data-parallel rank of the socket that the report comes from; -1: not in the message
+	Waiting        int64 // requests in the scheduler's queue
+	UsedTokens     int64 // tokens in the scheduler's KV cache
+	CacheTokens    int64 // capacity of the scheduler's KV cache in tokens; 0: not known
+	Rank           int64 // data-parallel rank of the socket that sent the report; -1: not in the message
 	Long           bool  // the message has the following fields: SGLang since 0.5.23
-	UncachedTokens int64 // of waiting prompts, to be computed
+	UncachedTokens int64 // uncached tokens of waiting prompts, still to be computed
 	QueuedTokens   int64 // used tokens plus the tokens of all waiting requests
 	MaxRunning     int64 // the limit of requests that are computed together
-	PrefillTokens  int64 // uncached prompt tokens computed, a counter
-	PrefillMicros  int64 // microseconds spent computing them, a counter
+	PrefillTokens  int64 // uncached prompt tokens computed since the start
+	PrefillMicros  int64 // microseconds spent computing PrefillTokens
 }
 
 const (
 	tagLoadStat = "LoadStat"
-	leastLoad   = 4 // fields, without the name
+	leastLoad   = 4 // number of fields of the short form, without the name
 	longLoad    = 10
 )
 
 // ErrNoLoadStat is returned for a message that is no LoadStat.
 var ErrNoLoadStat = errors.New("the message is no LoadStat")
 
-// DecodeLoadStat reads a LoadStat in its short or long form. More fields are ignored. It keeps no part of the payload.
+// DecodeLoadStat reads a LoadStat in its short or long form. It ignores further fields, and keeps no part of the
+// payload.
 func DecodeLoadStat(payload []byte) (l LoadStat, err error) {
 	c := cursor{p: payload}
 	n, ok := c.array()

@@ -23,10 +23,10 @@ var media = []struct {
 	{"SHARED_STORAGE", block.TierRemote}, // llm-d's file system backend
 }
 
-// tierOf returns the tier of an engine's medium and locality. An unknown medium, and everything on another machine, is
-// the lowest tier: it weighs least.
+// tierOf returns the tier of an engine's medium and locality. An unknown medium, or any medium on another machine,
+// counts as the lowest tier, because blocks there are worth least.
 func tierOf(medium, locality string) block.Tier {
-	if medium == "GPU" && locality == "" { // nearly always
+	if medium == "GPU" && locality == "" { // the usual case
 		return block.TierGPU
 	}
 	if strings.EqualFold(locality, "REMOTE") {
@@ -53,7 +53,7 @@ func attentionOf(spec string) block.Attention {
 	return block.AttentionOther
 }
 
-// ownedTier returns the tier for an owner's copies on a medium. KVCR's copies count for the tier below the medium.
+// ownedTier returns the tier for an owner's copies on a medium. Copies of KVCR count for the tier below the medium.
 func ownedTier(medium block.Tier, owner string) block.Tier {
 	if owner == OwnerKVCR {
 		return min(medium+1, block.NumTiers-1)

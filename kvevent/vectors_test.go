@@ -26,8 +26,8 @@ type vector struct {
 	Remaining []json.RawMessage `json:"expected_remaining_events"`
 }
 
-// wantBatch and wantEvent are the canonical form of the vectors: every field that an engine may send, null when it is
-// absent.
+// wantBatch and wantEvent are the form in which the vectors describe a batch. An event has every field that an engine
+// may send, and null if the field is absent.
 type wantBatch struct {
 	Time    float64     `json:"ts"`
 	Rank    *int        `json:"data_parallel_rank"`
@@ -91,7 +91,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// plain is the part of an event that the vectors describe; other tests check the rest of Event.
+// plain has the part of an Event that the vectors describe. Other tests check the rest of Event.
 type plain struct {
 	Kind      Kind
 	Hashes    []Hash
@@ -264,7 +264,7 @@ func TestFramesTracesAndPagesOfTheVectorsDecode(t *testing.T) {
 	}
 	for _, page := range vectors.Pages {
 		if page.StoredPayload == "" {
-			continue // hashes only
+			continue // these events have hashes without tokens
 		}
 		t.Run(page.ID, func(t *testing.T) {
 			decode(t, page.StoredPayload)
@@ -286,7 +286,7 @@ var wireOf = map[string]string{
 	"sglang_0_5_9": "sglang-0.5.9", "sglang_0_5_18": "sglang-0.5.18", "trtllm_stream": "trtllm-1.3",
 }
 
-// wireFor returns the wire that wrote a vector. Two vectors with the name of 0.17 have the format of another version.
+// wireFor returns the wire that wrote a vector. Two vectors named after vLLM 0.17 have the format of another version.
 func wireFor(t *testing.T, id string) (Wire, bool) {
 	t.Helper()
 	version, name, _ := strings.Cut(id, "/")
@@ -296,7 +296,7 @@ func wireFor(t *testing.T, id string) (Wire, bool) {
 		return Wire{}, false
 	case strings.HasPrefix(name, "bytes_"):
 		wire += "+bytes"
-	case name == "negative_int_hash": // the builtin hash of vLLM 0.9
+	case name == "negative_int_hash": // a hash of vLLM 0.9's builtin algorithm
 		wire += "+signed"
 	case id == "vllm_0_17/extra_keys_mm_salt_lora":
 		wire = "vllm-0.19"
@@ -308,8 +308,9 @@ func wireFor(t *testing.T, id string) (Wire, bool) {
 	return w, true
 }
 
-// unsaid are vectors with information that an Event without its raw parts does not have: how many blocks an image
-// covers, the digest of prompt embeddings, whether a plain string was a salt or an image, and the front of a digest.
+// unsaid reports whether a vector has information that an Event without its raw parts lacks. This is how many blocks an
+// image covers, the digest of prompt embeddings, whether a plain string was a salt or an image, or the first bytes of a
+// digest.
 func unsaid(id string) bool {
 	return strings.Contains(id, "/bytes_") || strings.Contains(id, "/extra_keys_")
 }
@@ -367,7 +368,8 @@ func TestEncodersWriteTheBytesOfBlockPoolsAndPages(t *testing.T) {
 	}
 	for _, trace := range vectors.Traces {
 		for _, step := range trace.Steps {
-			// An image that covers two blocks of one event is named in both; see Wire.Append.
+			// An image that covers two blocks of one event is named in both blocks of the recording; see
+			// encoder.extraKeys.
 			if step.Payload != "" && !strings.Contains(step.Step, "re-announces") {
 				t.Run(trace.ID+"/"+step.Step, func(t *testing.T) { check(t, "vllm-0.28", step.Payload) })
 			}
@@ -375,7 +377,7 @@ func TestEncodersWriteTheBytesOfBlockPoolsAndPages(t *testing.T) {
 	}
 	for _, page := range vectors.Pages {
 		if page.StoredPayload == "" {
-			continue // hashes only
+			continue // these events have hashes without tokens
 		}
 		t.Run(page.ID, func(t *testing.T) {
 			check(t, "sglang-0.5.18", page.StoredPayload)

@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Wire is one version of an engine's payload format, for writing payloads. It is an immutable value; the zero value is
-// the newest vLLM.
+// Wire is one version of an engine's payload format. It writes payloads. A Wire is an immutable value, and the zero
+// value is the newest vLLM.
 type Wire struct {
 	format *format
 	form   hashForm
@@ -32,14 +32,14 @@ var hashForms = map[string]hashForm{"int": hashUnsigned, "signed": hashSigned, "
 // format is the format of one version.
 type format struct {
 	family  string
-	version string // the first with this form
-	batch   int    // elements of the envelope: 2, or 3 with the rank
-	stored  int    // fields of a stored event in array form, without the name; 0: a map
-	removed int    // the same of a removed event
+	version string // first version with this format
+	batch   int    // number of elements of the envelope: 2, or 3 with the rank
+	stored  int    // number of fields of a stored event in array form, without the name; 0: the event is a map
+	removed int    // number of fields of a removed event in array form; 0: the event is a map
 	keys    mapKeys
-	place   bool // has locality (vllm#48281)
-	owner   bool // has ownership and session_id (vllm#52067, #51381)
-	ahead   bool // has lookahead_token_ids (vLLM 0.33)
+	place   bool // the format has locality (vllm#48281)
+	owner   bool // the format has ownership and session_id (vllm#52067, #51381)
+	ahead   bool // the format has lookahead_token_ids (vLLM 0.33)
 	offsets bool // extra_keys have an item's offset in addition to its identifier (vllm#36708)
 	meta    bool // SGLang: a salted event has a map as eighth element
 	hash    hashForm
@@ -69,7 +69,7 @@ var formats = []*format{
 	{family: "vllm", version: "0.27.0", batch: 3, keys: keysVLLM, place: true, offsets: true, hash: hashUnsigned},
 	{family: "vllm", version: "0.32.0", batch: 3, keys: keysVLLM, place: true, owner: true, offsets: true,
 		hash: hashUnsigned},
-	// the newest recorded
+	// This is the newest recorded version of vLLM.
 	{family: "vllm", version: "0.33.0", batch: 3, keys: keysVLLM, place: true, owner: true, ahead: true, offsets: true,
 		hash: hashUnsigned},
 	{family: "sglang", version: "0.4.6", batch: 2, stored: 5, removed: 1, hash: hashSigned},
@@ -80,9 +80,9 @@ var formats = []*format{
 	{family: "trtllm", version: "1.3.0", batch: 3, keys: keysTRTLLM, hash: hashSigned},
 }
 
-// ParseWire returns the format of an engine's version: "vllm-0.32.0", "sglang-0.5.18", "trtllm-1.3", or a family alone
-// for its newest version. A version between two changes has the format of the earlier change. A suffix chooses another
-// form of hashes: "+bytes", "+int" or "+signed".
+// ParseWire returns the format of an engine's version, such as "vllm-0.32.0", "sglang-0.5.18" or "trtllm-1.3". A family
+// alone means its newest version. A version between two changes of the format has the format of the earlier change. A
+// suffix chooses another form of hashes: "+bytes", "+int" or "+signed".
 func ParseWire(s string) (Wire, error) {
 	name, suffix, hasForm := strings.Cut(s, "+")
 	var w Wire
@@ -140,8 +140,8 @@ func parseVersion(s string) ([]int, bool) {
 	return v, true
 }
 
-// Wires returns the names of all versions that changed the format: all formats that ParseWire knows, apart from the
-// forms of hashes.
+// Wires returns the names of all versions that changed the format. ParseWire accepts each of them; the forms of hashes
+// are not listed.
 func Wires() []string {
 	names := make([]string, len(formats))
 	for i, f := range formats {
@@ -163,7 +163,7 @@ func (w Wire) resolve() (*format, hashForm) {
 	return f, cmp.Or(w.form, f.hash)
 }
 
-// String returns the name of the wire; ParseWire reads it.
+// String returns the name of the wire, in the form that ParseWire reads.
 func (w Wire) String() string {
 	f, _ := w.resolve()
 	name := f.family + "-" + f.version
@@ -175,8 +175,8 @@ func (w Wire) String() string {
 	return name
 }
 
-// Medium returns the family's name of a tier. An event without a medium is written with null on TierGPU, and with this
-// name on another tier.
+// Medium returns the family's name of a tier. If an event has no medium, it is written with null on TierGPU, and with
+// this name on another tier.
 func (w Wire) Medium(t block.Tier) string {
 	f, _ := w.resolve()
 	names := [block.NumTiers]string{"GPU", "CPU", "STORAGE", "OBJ"}

@@ -117,10 +117,10 @@ func drawStored(t *rapid.T, e *Event, f *format) {
 	drawKeys(t, e, f)
 }
 
-// drawKeys sets random extra keys: those that the format has fields for, and Hidden for the others.
+// drawKeys sets random extra keys for which the format has fields. The other keys go into Hidden.
 func drawKeys(t *rapid.T, e *Event, f *format) {
 	mapped := f.stored == 0
-	tells := f.stored > 8 || mapped && f.keys == keysVLLM // extra_keys that are not ambiguous
+	tells := f.stored > 8 || mapped && f.keys == keysVLLM // the extra_keys of this format are not ambiguous
 	switch salt := rapid.SampledFrom([]string{"", "tenant-ä"}).Draw(t, "salt"); {
 	case f.meta, mapped && f.keys == keysSGLang:
 		e.Salt = salt
@@ -156,7 +156,7 @@ func drawKeys(t *rapid.T, e *Event, f *format) {
 func TestAnEncodedBatchDecodesToTheSameBatch(t *testing.T) {
 	same := cmp.Options{cmpopts.IgnoreUnexported(Batch{}), cmpopts.EquateEmpty()}
 	forms := []string{"", "+int", "+signed", "+bytes"}
-	var d Decoder // reused, and so is the batch: nothing of an earlier one may shine through
+	var d Decoder // reused like the batch, to see that nothing of an earlier batch remains
 	var got Batch
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(Wires()).Draw(t, "wire") + rapid.SampledFrom(forms).Draw(t, "form")

@@ -22,8 +22,8 @@
 // # What it guarantees
 //
 //   - The index may know too little. That costs time, since requests miss a warm cache. The index never claims a block
-//     that the holder does not have, except while an event is under way. The feed does not apply an event whose keys are
-//     unknown: its blocks may belong to another request.
+//     that the holder does not have, except while an event is under way. The feed does not apply an event whose keys
+//     are unknown: its blocks may belong to another request.
 //   - The trust reflects the worst loss or doubt since the holder's cache was last known to be empty.
 //   - When a holder leaves, restarts, or loses a part of its history, its blocks are forgotten.
 //
@@ -36,9 +36,9 @@
 //   - Loss: after a gap that no replay fills, after a message that cannot be decoded, and after a batch with
 //     [kvevent.Batch.Incomplete], call [warmpath.Router.Forget]. The lost events may have removed blocks.
 //   - Restart: when an engine's sequence begins again, call [warmpath.Router.Forget] before the first new event.
-//   - Other requests' blocks: do not store an event with keys that cannot be read ([kvevent.Event.Unread]). Do not store
-//     an event whose format has no field for a key that requests use ([kvevent.Event.Hidden]). If only the beginning of
-//     the chain is in doubt, set [kvindex.Stored.RootUnknown].
+//   - Other requests' blocks: do not store an event with keys that cannot be read ([kvevent.Event.Unread]). Do not
+//     store an event whose format has no field for a key that requests use ([kvevent.Event.Hidden]). If only the
+//     beginning of the chain is in doubt, set [kvindex.Stored.RootUnknown].
 //   - Tiers: removals and resets count for one tier. A tier that announces no removals needs a time limit.
 //   - New index: a new index has another generation, which Store and, after a change of the fleet,
 //     [warmpath.Router.Generation] return. When the generation differs from the last one, forget the holder and replay

@@ -90,7 +90,7 @@ func TestNoPolicyUsesGuessesAboutAWorkerThatRestarted(t *testing.T) {
 				m.reconcile(t.Context(), f.Snapshot())
 				after := knows(t, r, tokens, text, now)
 				again := after[home].Terms == fresh[home].Terms || name == "marginal" // marginal also learns how long answers are
-				again = again || after[home].Terms == policy.Candidate{}.Terms        // nothing is sent there yet
+				again = again || after[home].Terms == policy.Candidate{}.Terms        // no request was sent to the worker yet
 				if after[home].Predicted != 0 || !again {
 					t.Errorf("%d tokens are still expected, terms %v, before the first request %v", after[home].Predicted, after[home].Terms, fresh[home].Terms)
 				}
