@@ -72,6 +72,41 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 	expected(37, 160)
 }
 
+// A time that no policy has any more leaves no store behind, and the count of dropped blocks never falls.
+func TestStoresOfFormerTimesGo(t *testing.T) {
+	second := int64(time.Second)
+	w := newWorld(t, warmpath.Options{
+		Index:    kvindex.Config{MaxSpeculative: 200},
+		Policies: []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
+	}, vllm())
+	for i := range 60 {
+		w.route(warmpath.Request{Tokens: prompt(i, 160), Policy: "kv_aware", Now: int64(i)})
+	}
+	before := w.router.IndexStats()[0]
+	if before.SpeculativeDropped < 400 {
+		t.Fatalf("%d blocks were dropped", before.SpeculativeDropped)
+	}
+	for now := range int64(2) {
+		w.route(warmpath.Request{Tokens: prompt(100, 160), Policy: "long", Now: (10 + now) * second})
+		after := w.router.IndexStats()[0]
+		if after.SpeculativeDropped != before.SpeculativeDropped || after.Speculative != 10 {
+			t.Errorf("%d blocks are expected, %d were dropped, %d before", after.Speculative, after.SpeculativeDropped, before.SpeculativeDropped)
+		}
+	}
+}
+
+// Explain changes nothing, also for a time to come.
+func TestExplainForgetsNoExpectedPrompt(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm())
+	p := prompt(1, 161)
+	w.route(warmpath.Request{Tokens: p, Now: 1000})
+	for _, at := range []struct{ now, tokens int64 }{{2000, 160}, {int64(time.Hour), 0}, {3000, 160}} {
+		if d := w.explain(warmpath.Request{Tokens: p, Now: at.now}); int64(d.PredictedTokens) != at.tokens {
+			t.Errorf("at %d: %d tokens are expected, not %d", at.now, d.PredictedTokens, at.tokens)
+		}
+	}
+}
+
 // The memory is bounded for all times together, too.
 func TestShortPromptsExpectedForTwoTimesAreBounded(t *testing.T) {
 	const limit = 4096

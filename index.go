@@ -28,7 +28,8 @@ type modelIndex struct {
 	expected atomic.Pointer[[]*promptStore]
 	aheads   atomic.Pointer[aheads]
 
-	mostExpected int // (holder, block) pairs in expected
+	mostExpected int   // (holder, block) pairs in expected
+	displaced    int64 // pairs that former stores of expected dropped before their time; guarded by the router's mu
 }
 
 // index returns the index of a base model. It makes the index on first use, and again when a worker with smaller
@@ -268,14 +269,22 @@ func (r *Router) IndexStats() []IndexStats {
 	stats := make([]IndexStats, 0, len(all))
 	for _, x := range all {
 		s := IndexStats{Model: x.model, BlockSize: x.hasher.Size(), Generation: x.generation, Stats: x.index.Stats()}
-		for _, e := range *x.expected.Load() {
-			sent := e.store.Stats()
-			s.Speculative += sent.Units
-			s.SpeculativeDropped += sent.Displaced
-			s.SpeculativeBytes += sent.Bytes
-		}
+		r.addExpected(x, &s)
 		stats = append(stats, s)
 	}
 	slices.SortFunc(stats, func(a, b IndexStats) int { return strings.Compare(a.Model, b.Model) })
 	return stats
+}
+
+// addExpected adds the figures of x's expected prompts to s.
+func (r *Router) addExpected(x *modelIndex, s *IndexStats) {
+	r.mu.Lock() // no store leaves meanwhile
+	defer r.mu.Unlock()
+	s.SpeculativeDropped = x.displaced
+	for _, e := range *x.expected.Load() {
+		sent := e.store.Stats()
+		s.Speculative += sent.Units
+		s.SpeculativeDropped += sent.Displaced
+		s.SpeculativeBytes += sent.Bytes
+	}
 }

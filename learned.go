@@ -89,7 +89,14 @@ func (r *Router) expected(x *modelIndex, ttl time.Duration) *promptStore {
 		Units: int64(x.mostExpected), Bytes: x.expectedBytes(),
 	})}
 	// A store of a policy that is gone becomes empty when its TTL has ended.
-	all = slices.DeleteFunc(all, func(s *promptStore) bool { return s.store.Stats().Units == 0 })
+	all = slices.DeleteFunc(all, func(s *promptStore) bool {
+		stats := s.store.Stats()
+		if stats.Units > 0 {
+			return false
+		}
+		x.displaced += stats.Displaced
+		return true
+	})
 	all = append(all, s)
 	x.expected.Store(&all)
 	return s
@@ -130,7 +137,6 @@ type extent struct {
 
 // addSent appends to p.sent how much of a prompt with these keys each holder was sent, as s remembers it.
 func (p *Prepared) addSent(s *promptStore, keys []block.Key, now int64) {
-	s.store.Evict(now)
 	s.store.Match(placement.First, s.key(keys), now, &p.found)
 	for _, h := range p.found.Longest() {
 		p.sent = append(p.sent, extent{h, uint32(p.found.Of(h))})
@@ -189,6 +195,7 @@ func (r *Router) expect(d *Decision) {
 			continue
 		}
 		if s := r.learned(x, p); s != nil {
+			s.store.Evict(d.Now)
 			d.learn(s, d.keys)
 		}
 	}
@@ -198,6 +205,9 @@ func (r *Router) expect(d *Decision) {
 	}
 	if d.FromText || d.Candidates[d.Chosen].Trust == fleet.TrustApproximate {
 		ttl = r.options.ApproximateTTL
+	}
+	for _, s := range *x.expected.Load() {
+		s.store.Evict(d.Now) // perhaps no other request is expected for as long as the prompts in this store
 	}
 	if ttl > 0 {
 		d.learn(r.expected(x, ttl), d.keysOn(x, d.Holder))

@@ -3,11 +3,13 @@ package warmpath_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -186,5 +188,33 @@ func BenchmarkDecideAgain(b *testing.B) {
 				d.Recycle()
 			}
 		})
+	}
+}
+
+// overtaken chooses holder 0 if it is a candidate, and meanwhile sends another request there the first time.
+type overtaken struct {
+	recorder
+	other func()
+}
+
+func (o *overtaken) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
+	if other := o.other; other != nil {
+		o.other = nil
+		other()
+	}
+	return policy.Pick{Index: max(slices.IndexFunc(c, func(c policy.Candidate) bool { return c.Holder == 0 && c.Load.Requests == 0 }), 0)}
+}
+
+// A request that lost its place to another is decided anew with what the other one changed.
+func TestALostPlaceIsDecidedAnew(t *testing.T) {
+	var o overtaken
+	w := newWorld(t, warmpath.Options{MaxRequests: 1,
+		Policy: policy.Spec{Name: "overtaken", Chooser: func() policy.Chooser { return &o }}}, vllm(), vllm())
+	p := prompt(1, 161)
+	o.other = func() { w.route(warmpath.Request{Tokens: p}) }
+	d := w.route(warmpath.Request{Tokens: p})
+	i := slices.IndexFunc(d.Candidates, func(c policy.Candidate) bool { return c.Holder == 0 })
+	if n := d.Candidates[i].Predicted; d.Holder != 1 || n != 160 {
+		t.Errorf("%s: %d tokens are expected where the other request went", d, n)
 	}
 }
