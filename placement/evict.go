@@ -64,6 +64,7 @@ func (s *Store) shrink(h fleet.Holder, target int64) {
 // TTL, and units of holders beyond HolderUnits. The first call only sets the time of the first pass. Call it with each
 // request.
 func (s *Store) Evict(now int64) {
+	now += s.skew.Load()
 	due := s.due.Load()
 	switch {
 	case s.config.Interval <= 0 || due != 0 && now < due:

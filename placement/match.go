@@ -34,7 +34,7 @@ func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 		m.at = append(m.at, make([]found, len(s.holders)-len(m.at))...)
 	}
 	m.follow(s, root, key)
-	ended := s.ended(now)
+	ended := s.ended(now + s.skew.Load())
 	// The holders of a node are a subset of its parent's. If there are equally many, they are the same.
 	seen := 0
 	for i := len(m.path) - 1; i >= 0; i-- {

@@ -58,7 +58,8 @@ type Store struct {
 	config Config
 	unit   int          // bytes of a unit
 	page   int          // bytes of a page: keys part at its multiples
-	due    atomic.Int64 // when the next pass of Evict begins, Unix nanoseconds; 0 before the first call
+	due    atomic.Int64 // when the next pass of Evict begins; 0 before the first call
+	skew   atomic.Int64 // what is added to the times of calls; see clock. Changed under mu
 
 	mu sync.RWMutex // guards the fields below
 	// nodes by id; roots have no text. links are the placements by id, 0 is none.
@@ -72,7 +73,7 @@ type Store struct {
 	used      int64    // bytes of memory: text, nodes and links
 	held      int64    // bytes of keys that holders have; a shared byte counts for each holder
 	displaced int64    // bytes of keys that were dropped to keep a limit, before their TTL ended
-	now       int64    // the latest time of any call, and the stamp of the last use: each use has a later one
+	now       int64    // the latest time of any Learn or Evict, and the stamp of the last use: each use has a later one
 	next      int      // the holder at which a pass goes on: a pass visits each holder once
 	pruning   bool     // more than Units were held, and PruneTo of them is not reached yet
 	path      []uint32 // scratch
@@ -120,6 +121,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now = s.clock(now)
 	s.now = max(s.now+1, now) // Unlearn tells uses apart by their stamps, also when a clock stands still or is set back
 	l.at = s.now
 	s.admit(h)
@@ -142,6 +144,20 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	}
 	s.compact()
 	return l
+}
+
+// setBack is the step back in time from which on a clock counts as set back. Times of calls that overtake each other
+// differ by less, and a placement counts for at most so much longer.
+const setBack = int64(time.Second)
+
+// clock returns the store's time at now. It is the caller's time, and goes on from the latest one when the caller's
+// clock is set back: otherwise all placements would count for as long as the clock needs to get there again. mu is
+// held.
+func (s *Store) clock(now int64) int64 {
+	if now+s.skew.Load() < s.now-setBack {
+		s.skew.Store(s.now - now)
+	}
+	return now + s.skew.Load()
 }
 
 // whole returns the part of key that is remembered.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -347,4 +348,33 @@ func conversations(holders, n int) (*Store, [][]byte) {
 		}
 	}
 	return tree, keys
+}
+
+// A clock that is set back lets placements count for their TTL, and passes go on.
+func TestAClockThatIsSetBackEndsPlacementsInTime(t *testing.T) {
+	const hour = 3600 * second
+	s := New(Config{Keys: Text, TTL: 2 * time.Second, Interval: time.Second, Units: 1000})
+	learn := func(text string, now int64) {
+		s.Evict(now)
+		s.Learn(First, 0, []byte(text), now)
+	}
+	var m Matches
+	has := func(text string, now int64) bool {
+		s.Match(First, []byte(text), now, &m)
+		return m.Of(0) == len(text)
+	}
+	learn("before", 8*hour)
+	for i := range int64(10) {
+		now := i * second
+		learn(string('a'+rune(i))+" prompt", now)
+		if !has(string('a'+rune(i))+" prompt", now) {
+			t.Errorf("a prompt of %v after the clock was set back does not count", time.Duration(now))
+		}
+		if i >= 3 && has(string('a'+rune(i-3))+" prompt", now) {
+			t.Errorf("a prompt of %v after the clock was set back counts 3 s later", time.Duration(now-3*second))
+		}
+	}
+	if n := s.Stats().Runs; n > 4 {
+		t.Errorf("%d prompts are kept", n)
+	}
 }
