@@ -152,7 +152,7 @@ func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
 func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) {
 	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match
 	// is not a prefix of a longer one. So where all engines have one block size, the limit is applied before matching.
-	usable := tokens - 1
+	usable := max(tokens-1, 0)
 	if at.engine > 0 {
 		usable -= usable % at.engine
 	}

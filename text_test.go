@@ -134,3 +134,18 @@ func BenchmarkRouteByText(b *testing.B) {
 		d.Recycle()
 	}
 }
+
+// A text of fewer bytes than a token has no whole block.
+func TestAShortTextIsRouted(t *testing.T) {
+	for _, size := range []int{1, 2, 16} {
+		for _, engine := range []int{0, 16} {
+			facts := vllm()
+			facts.BlockSize = engine
+			w := newWorld(t, warmpath.Options{BlockSize: size}, facts)
+			for _, text := range []string{"a", "abc", "abcd", "abcde"} {
+				w.route(warmpath.Request{Text: []byte(text)})
+			}
+			w.route(warmpath.Request{Tokens: prompt(1, 1)})
+		}
+	}
+}

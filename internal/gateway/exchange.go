@@ -206,15 +206,20 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 		would = x.prepared.shadow.ask(ctx, &x.prepared)
 		began = time.Now()
 	}
-	slot := x.g.Telemetry.Deciding.Begin(q.Now)
-	d, err := x.prepared.decisions.Route(ctx)
-	x.g.Telemetry.Deciding.End(slot)
+	d, err := x.routeWatched(ctx)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
 	if x.prepared.shadow != nil && err == nil {
 		x.prepared.shadow = nil // a request is compared once, also when it is retried
 		x.compareShadow(&would, d)
 	}
 	return d, err
+}
+
+// routeWatched routes the request. The router counts as stalled when that takes long; a panic ends it, too.
+func (x *exchange) routeWatched(ctx context.Context) (*warmpath.Decision, error) {
+	slot := x.g.Telemetry.Deciding.Begin(x.prepared.route.Now)
+	defer x.g.Telemetry.Deciding.End(slot)
+	return x.prepared.decisions.Route(ctx)
 }
 
 // try sends the request to the decision's worker. It releases the reservation before it returns.

@@ -16,7 +16,10 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // errorBody is OpenAI's error shape.
@@ -245,6 +248,39 @@ func TestPanicEndsOneRequest(t *testing.T) {
 		t.Errorf("the next request: %d %s", resp.StatusCode, text)
 	}
 	f.idle(t)
+}
+
+// routedPanics is a policy that panics when its choice is acted upon.
+type routedPanics struct{}
+
+func (*routedPanics) Choose(*policy.Query, []policy.Candidate) policy.Pick { return policy.Pick{} }
+func (*routedPanics) Routed(*policy.Query, *policy.Candidate)              { panic("a bug of the policy") }
+func (*routedPanics) Finished(*policy.Finished)                            {}
+func (*routedPanics) Forget(fleet.Holder)                                  {}
+
+// A decision that panics has ended: otherwise /readiness would say for good that decisions make no progress.
+func TestAPanicInADecisionIsNoStall(t *testing.T) {
+	var all *telemetry.Telemetry
+	f := serve(t, func(s *settings) {
+		s.specs = []policy.Spec{{Name: "faulty", Chooser: func() policy.Chooser { return &routedPanics{} }}}
+		s.allowed = []string{"faulty"}
+		s.parts = func(p *gateway.Parts) { all = p.Telemetry }
+	}, worker(t, plain))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+"/v1/chat/completions", strings.NewReader(chat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("X-Warmpath-Policy", "faulty")
+	if response, err := f.client.Do(request); err == nil {
+		response.Body.Close()
+		t.Errorf("the panicking request was answered: %d", response.StatusCode)
+	}
+	if resp, text := f.post(t, chat); resp.StatusCode != 200 {
+		t.Errorf("the next request: %d %s", resp.StatusCode, text)
+	}
+	if age := all.Deciding.Oldest(time.Now()); age > 0 {
+		t.Errorf("a decision counts as running for %v", age)
+	}
 }
 
 // A model name of 60 MB must not be kept, quoted and escaped whole: that takes 496 MB.
