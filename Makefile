@@ -6,8 +6,8 @@ GO ?= go
 FUZZTIME ?= 30s
 TOOL = $(GO) tool -modfile=tools/go.mod
 CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
-# the tests in the files of ./test/testenv whose names begin with $(1)
-tests = '^($(shell grep -ho '^func Test[A-Za-z0-9]*' test/testenv/$(1)_*_test.go | cut -c6- | paste -sd'|'))$$'
+# the tests in the files of ./test/testenv whose names begin with $(1); an error when there is none, since `go test` would pass
+tests = '^($(or $(shell grep -ho '^func Test[A-Za-z0-9]*' test/testenv/$(1)_*_test.go | cut -c6- | paste -sd'|'),$(error no test in test/testenv/$(1)_*_test.go)))$$'
 
 .PHONY: help build check test race model hostile virtual times fuzz interop test-binary test-engines golden traces test-bench bench bench-engines demo tidy
 
