@@ -39,6 +39,9 @@ const sleeps = 10
 // longest bounds a function in lines.
 const longest = 100
 
+// interfaces bounds the interfaces that the main module declares in 10,000 lines. Tests and their helpers do not count.
+const interfaces = 5
+
 // makefileLines bounds the Makefile: longer recipes are scripts.
 const makefileLines = 80
 
@@ -80,6 +83,36 @@ func TestFiguresOfTheHouse(t *testing.T) {
 	if len(sleeping) > sleeps {
 		t.Errorf("%d places where tests wait for a time, %d are allowed:\n%s", len(sleeping), sleeps, strings.Join(sleeping, "\n"))
 	}
+}
+
+func TestInterfacesAreFew(t *testing.T) {
+	var declared []string
+	lines := 0
+	eachFile(t, func(path string, text []byte) {
+		dir, _, _ := strings.Cut(path, "/")
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || slices.Contains(nested, dir) ||
+			slices.Contains(testOnly, filepath.ToSlash(filepath.Dir(path))) {
+			return
+		}
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, path, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += bytes.Count(text, []byte("\n"))
+		ast.Inspect(file, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if _, is := spec.Type.(*ast.InterfaceType); is {
+					declared = append(declared, files.Position(spec.Pos()).String()+" "+spec.Name.Name)
+				}
+			}
+			return true
+		})
+	})
+	if len(declared) == 0 || len(declared)*10_000 > interfaces*lines {
+		t.Errorf("%d interfaces in %d lines, %d in 10,000 lines are allowed:\n%s", len(declared), lines, interfaces, strings.Join(declared, "\n"))
+	}
+	t.Logf("%d interfaces in %d lines", len(declared), lines)
 }
 
 // waits returns the places where a file waits for a time: calls of time.Sleep, receives from time.After, and tickers. A
