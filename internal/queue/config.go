@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // Config says whether requests wait in the router when all workers that could serve them are saturated, and in which
@@ -73,7 +75,7 @@ func DefaultConfig() Config {
 		MaxWait:        30 * time.Second,
 		AgeingTokens:   500,
 		AgeingPriority: 30 * time.Second,
-		Quantum:        8192,
+		Quantum:        fleet.PassTokens,
 		OutputWeight:   2,
 		MaxBacklog:     2 * time.Second,
 		MaxWaiting:     5,
