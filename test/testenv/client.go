@@ -49,9 +49,8 @@ type Answer struct {
 
 // Usage is the engine's count of tokens.
 type Usage struct {
-	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"`
-	Details          *struct {
+	PromptTokens int `json:"prompt_tokens"`
+	Details      *struct {
 		CachedTokens int `json:"cached_tokens"`
 	} `json:"prompt_tokens_details"`
 }
