@@ -84,8 +84,6 @@ type Config struct {
 	MaxParts   int
 	// MaxPeers bounds the connections of a bound socket; further ones are closed at once. 0 means 4096.
 	MaxPeers int
-	// MaxSubscriptions bounds the prefixes of one peer of a PUB socket. 0 means 1024.
-	MaxSubscriptions int
 
 	// SendQueue and SendQueueBytes bound the messages that wait to be written to one peer. 0 means 1000 messages (libzmq's
 	// default) and 64 MiB. A larger message is still sent if no other message waits.
@@ -108,7 +106,6 @@ func (c Config) withDefaults(t Type) Config {
 	setDefault(&c.MaxMessage, c.MaxFrame)
 	setDefault(&c.MaxParts, 64)
 	setDefault(&c.MaxPeers, 4096)
-	setDefault(&c.MaxSubscriptions, 1024)
 	setDefault(&c.SendQueue, 1000)
 	setDefault(&c.SendQueueBytes, 64<<20)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)

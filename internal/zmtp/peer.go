@@ -60,7 +60,6 @@ func newPeer(s *Socket, conn net.Conn) *Peer {
 	p.reader = newReader(conn, size, limits{s.cfg.MaxFrame, s.cfg.MaxMessage, s.cfg.MaxParts})
 	p.reader.onCommand = p.command
 	p.wake.L, p.room.L = &p.mu, &p.mu
-	p.subs.limit = s.cfg.MaxSubscriptions
 	return p
 }
 

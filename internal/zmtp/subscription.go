@@ -5,12 +5,14 @@ import (
 	"fmt"
 )
 
+// maxSubscriptions bounds the prefixes of one peer.
+const maxSubscriptions = 1024
+
 // subscriptions are the subscribed prefixes of one peer of a PUB socket. A prefix that was subscribed twice must be
 // cancelled twice (RFC 29).
 type subscriptions struct {
 	counts   map[string]int
 	prefixes [][]byte // the keys of counts
-	limit    int
 }
 
 func (s *subscriptions) add(prefix []byte) error {
@@ -18,8 +20,8 @@ func (s *subscriptions) add(prefix []byte) error {
 		if len(prefix) > maxCommand {
 			return fmt.Errorf("subscription of %d bytes is over the limit of %d", len(prefix), maxCommand)
 		}
-		if len(s.prefixes) >= s.limit {
-			return fmt.Errorf("more than %d subscriptions", s.limit)
+		if len(s.prefixes) >= maxSubscriptions {
+			return fmt.Errorf("more than %d subscriptions", maxSubscriptions)
 		}
 		s.prefixes = append(s.prefixes, bytes.Clone(prefix))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -309,13 +310,18 @@ func TestPeersOverTheBoundAreTurnedAway(t *testing.T) {
 }
 
 func TestASubscriptionCountsAndIsCancelled(t *testing.T) {
-	s := subscriptions{limit: 2}
+	var s subscriptions
 	for _, p := range []string{"a", "a", "b"} {
 		if err := s.add([]byte(p)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s.add([]byte("c")) == nil || s.add(make([]byte, maxCommand+1)) == nil {
+	for n := 2; n < maxSubscriptions; n++ {
+		if err := s.add(fmt.Appendf(nil, "c%d", n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.add([]byte("d")) == nil || s.add(make([]byte, maxCommand+1)) == nil {
 		t.Error("bounds not kept")
 	}
 	s.cancel([]byte("a"))
