@@ -18,6 +18,10 @@ import (
 // endSeq is the sequence number of a replay's end marker, whose payload is empty.
 const endSeq = math.MaxUint64
 
+// maxUnsent is how many messages may wait for one slow subscriber; further ones are dropped. The number is vLLM's
+// default `hwm`.
+const maxUnsent = 100_000
+
 // PublisherConfig are the settings of a Publisher.
 type PublisherConfig struct {
 	Endpoint string // PUB endpoint, bound; "tcp://*:5557". Required.
@@ -26,8 +30,6 @@ type PublisherConfig struct {
 	Topic    string
 	// BufferSteps is how many messages can be replayed; 0 means vLLM's default 10,000.
 	BufferSteps int
-	// HWM is how many messages may wait for one slow subscriber; further ones are dropped. 0 means vLLM's 100,000.
-	HWM int
 	// ReplayWithoutTopic sends replays without the topic frame, as vLLM up to 0.25 and SGLang up to August 2026 do.
 	ReplayWithoutTopic bool
 	// Seed makes the faults repeatable.
@@ -66,7 +68,6 @@ type PublisherStats struct {
 	Published   uint64 // messages; also the next sequence number
 	Subscribers int
 	Sent        uint64 // messages written to subscribers, once for each subscriber
-	Faulted     uint64 // messages withheld by a fault
 	Slow        uint64 // messages withheld from slow subscribers, once for each subscriber
 	Replays     uint64 // requests answered
 	Replayed    uint64 // messages in the answers
@@ -77,9 +78,6 @@ type PublisherStats struct {
 func NewPublisher(cfg PublisherConfig) *Publisher {
 	if cfg.BufferSteps <= 0 {
 		cfg.BufferSteps = 10_000
-	}
-	if cfg.HWM <= 0 {
-		cfg.HWM = 100_000
 	}
 	return &Publisher{cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, 0))}
 }
@@ -94,7 +92,7 @@ func (p *Publisher) Listen() error {
 	}
 	on := network.Of(p.cfg.Network)
 	pub, err := zmtp.New(zmtp.PUB, p.cfg.Endpoint, zmtp.Config{
-		Bind: !p.cfg.Connect, SendQueue: p.cfg.HWM, SendQueueBytes: 256 << 20, Dial: on.Dial, Listen: on.Listen,
+		Bind: !p.cfg.Connect, SendQueue: maxUnsent, SendQueueBytes: 256 << 20, Dial: on.Dial, Listen: on.Listen,
 	})
 	if err != nil {
 		return fmt.Errorf("publish events: %w", err)
@@ -177,7 +175,6 @@ func (p *Publisher) Publish(payload []byte) uint64 {
 	}
 	if p.dropNext > 0 || p.happens(p.faults.Drop) {
 		p.dropNext = max(0, p.dropNext-1)
-		p.stats.Faulted++
 		return seq
 	}
 	if p.pub != nil {
