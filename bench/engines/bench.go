@@ -36,7 +36,7 @@ type bench struct {
 	running []*engine
 }
 
-// result is one line of the output: one set played through one router.
+// result is one line of the output: the figures of one run, in which one set was played through one router.
 type result struct {
 	Engine string  `json:"engine"`
 	Set    string  `json:"set"`
@@ -49,15 +49,16 @@ type result struct {
 	Time     string            `json:"time"`
 	Commit   string            `json:"commit"`
 	Versions map[string]string `json:"versions"`
-	Load     string            `json:"load"`        // the machine's load averages at the end
-	Engines  float64           `json:"engines_cpu"` // seconds of processor time, restarts not counted
-	Routers  float64           `json:"routers_cpu"` // processor time of the router, and of its balancer if there is one
-	Others   float64           `json:"others_cpu"`  // cores that other processes used, on average
+	Load     string            `json:"load"` // the machine's load averages at the end of the run
+	// Processor time of the engines in seconds, without restarts.
+	Engines float64 `json:"engines_cpu"`
+	Routers float64 `json:"routers_cpu"` // processor time of the router, and of its balancer if there is one
+	Others  float64 `json:"others_cpu"`  // cores that other processes used, on average
 
 	Requests  int      `json:"requests"`
 	Failed    int      `json:"failed"`    // attempts that failed
 	Abandoned int      `json:"abandoned"` // requests that failed at every attempt
-	Seconds   float64  `json:"seconds"`   // duration of the run, without the work of marks with drain
+	Seconds   float64  `json:"seconds"`   // duration of the run, without the pauses at marks with drain
 	First     spread   `json:"first_token_ms"`
 	Prompt    int      `json:"prompt_tokens"` // sum of the prompt tokens in the answers' usage
 	Cached    int      `json:"cached_tokens"`
@@ -104,8 +105,8 @@ func (r *result) least() float64 {
 	return 100 * least / sum
 }
 
-// way returns the part of the mean time to the first token that was spent outside of the engines, in milliseconds; 0
-// where the engines do not report their part.
+// way returns the part of the mean time to the first token that was spent outside of the engines, in milliseconds. It
+// returns 0 if the engines do not report the time inside.
 func (r *result) way() float64 {
 	first := r.total().First
 	if first == 0 || r.Requests == 0 {
@@ -114,8 +115,8 @@ func (r *result) way() float64 {
 	return max(0, r.First.Mean-1000*first/float64(r.Requests))
 }
 
-// byIDs returns the share of prompts matched by token ids, in percent. ok is false for a router that does not report
-// it.
+// byIDs returns the share of prompts that Warmpath matched by token ids, in percent. ok is false for a router that does
+// not report this share.
 func (r *result) byIDs() (share float64, ok bool) {
 	sum, ids := 0.0, 0.0
 	for key, v := range r.Warmpath {
@@ -132,7 +133,7 @@ func (r *result) byIDs() (share float64, ok bool) {
 	return 100 * ids / sum, true
 }
 
-// over returns the share of predictions above the engine's report, in percent.
+// over returns the share of predictions that were above the engine's report, in percent.
 func (r *result) over() (share float64, ok bool) {
 	at := func(outcome string) float64 { return r.Warmpath["warmpath_predictions_total outcome="+outcome] }
 	all := at("over") + at("equal") + at("under")
@@ -242,7 +243,7 @@ func (b *bench) stop() {
 	b.running = nil
 }
 
-// errEngine marks an error of the engines, which ends all further runs.
+// errEngine marks an error of an engine. After such an error no further run is played.
 var errEngine = errors.New("engines")
 
 // once plays a set through a router.
@@ -299,7 +300,7 @@ func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*r
 // workName identifies the texts of a set: sets that differ only in their load or event have the same texts.
 func workName(s set) string { return fmt.Sprintf("%+v", s.work) }
 
-// marks returns the events of a run.
+// marks returns the marks of a run: the events that happen after a given number of requests.
 func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mark {
 	switch s.event {
 	case routerRestart:
@@ -323,7 +324,8 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 				if err := e.await(ctx); err != nil {
 					return err
 				}
-				if err := sleep(ctx, 15*time.Second); err != nil { // until the routers use the engine again
+				// Wait until the routers use the engine again.
+				if err := sleep(ctx, 15*time.Second); err != nil {
 					return err
 				}
 				return m.again()

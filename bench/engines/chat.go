@@ -16,7 +16,7 @@ import (
 // answer is a client's view of one answer.
 type answer struct {
 	text   string
-	first  time.Duration // time to the first text; in an answer without text: to its end
+	first  time.Duration // time to the first text; if the answer has no text, time to its end
 	prompt int           // prompt tokens, by the usage at the stream's end
 	cached int           // cached prompt tokens, by the same usage
 }
@@ -60,7 +60,8 @@ type chunk struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// chat asks for the given number of tokens, greedily and as a stream. It checks the answer's status, end and tokens.
+// chat asks for an answer of the given number of tokens, without random sampling, as a stream. It checks the answer's
+// status, end and number of tokens.
 func (c *client) chat(ctx context.Context, messages []message, tokens int) (answer, error) {
 	body, err := json.Marshal(chatRequest{Model: c.model, Messages: messages, MaxTokens: tokens, IgnoreEOS: true, Stream: true,
 		StreamOptions: map[string]any{"include_usage": true}})
@@ -131,7 +132,8 @@ func readStream(r io.Reader, tokens int, now func() time.Duration) (answer, erro
 			}
 		}
 	}
-	_, _ = io.Copy(io.Discard, lines) // reads the end of the framing, so that the connection can be used again
+	// Read the end of the HTTP framing, so that the connection can be used again.
+	_, _ = io.Copy(io.Discard, lines)
 	if a.first == 0 {
 		a.first = now()
 	}

@@ -22,8 +22,8 @@ const (
 	sglang kind = "sglang"
 )
 
-// counters are the names of an engine's counters: prompt tokens, cached prompt tokens, ended requests; and the label
-// of the rank.
+// counters are the names of an engine's Prometheus metrics: prompt tokens, cached prompt tokens and ended requests.
+// rank is the name of the label with the rank.
 var counters = map[kind]struct{ queried, hit, requests, rank string }{
 	vllm:   {"vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:request_success_total", "engine"},
 	sglang: {"sglang:prompt_tokens_total", "sglang:cached_tokens_total", "sglang:num_requests_total", "dp_rank"},
@@ -40,7 +40,7 @@ type engine struct {
 	dir     string // folder of its logs
 	scripts string // folder of serve.sh and serve_sglang.sh
 	root    string // folder of the installed engines
-	cores   string // its cores in the form of taskset; empty: all
+	cores   string // the engine's cores, in the form of taskset; empty: all cores
 }
 
 // blockSize is the engines' block size in tokens, as the scripts set it.
@@ -63,7 +63,7 @@ func (e *engine) start() error {
 	}
 	args := []string{script, e.name, strconv.Itoa(e.ports), strconv.Itoa(e.ports + 1), strconv.Itoa(e.ports + 1 + e.ranks)}
 	switch e.kind {
-	case vllm: // scale-out opens /render, which vllm-router's kv_aware policy calls
+	case vllm: // scale-out opens the endpoint /render, which vllm-router's policy kv_aware calls
 		args = append(args, "--enable-scale-out", "--data-parallel-size", strconv.Itoa(e.ranks))
 	case sglang:
 		if e.ranks > 1 {
@@ -76,7 +76,7 @@ func (e *engine) start() error {
 	}
 	var err error
 	e.process, err = launch(e.dir, e.name+"-start", env, command, args...)
-	if err == nil { // the script's output is not the engine's
+	if err == nil { // the engine writes its output to a log of its own, not to the script's
 		e.process.log = filepath.Join(e.dir, e.name+".log")
 		if e.kind == sglang {
 			e.process.log = filepath.Join(e.root, "sglang", "logs", e.name+".log")
@@ -85,10 +85,11 @@ func (e *engine) start() error {
 	return err
 }
 
-// patience bounds the start of an engine. Two engines on two idle cores take a minute and a half.
+// patience bounds the time in which an engine starts. Two engines on two idle cores take a minute and a half.
 const patience = 6 * time.Minute
 
-// await waits until the engine serves, and sends it a few prompts, because its first ones are slow.
+// await waits until the engine serves requests. Then it sends the engine a few prompts, because the first prompts take
+// longer.
 func (e *engine) await(ctx context.Context) error {
 	if err := e.ready(ctx, e.url+"/health", patience); err != nil {
 		if ctx.Err() != nil || !e.gone() {
@@ -131,7 +132,7 @@ func (e *engine) empty(ctx context.Context) error {
 	}
 	canary := []message{{"user", newWriter(1, "canary", 0).text(400)}}
 	c := newClient(e.url, model)
-	for range 2 * e.ranks { // an engine of several ranks chooses the rank itself
+	for range 2 * e.ranks { // an engine of several ranks chooses the rank of each prompt itself
 		if _, err := c.chat(ctx, canary, 4); err != nil {
 			return fmt.Errorf("%s: ask before its cache is emptied: %w", e.name, err)
 		}
@@ -155,7 +156,7 @@ func (e *engine) empty(ctx context.Context) error {
 			}
 			return nil
 		}
-		select { // busy: blocks of the last request are still in use
+		select { // the engine is busy: it still uses blocks of the last request
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(100 * time.Millisecond):
@@ -188,10 +189,13 @@ type tally struct {
 	Requests float64 `json:"requests"`
 	Queried  float64 `json:"queried"`
 	Hit      float64 `json:"hit"`
-	Queue    float64 `json:"queue_s,omitempty"`   // time of all requests until their first pass, if the engine reports it
-	Prefill  float64 `json:"prefill_s,omitempty"` // time of all requests from first pass to first token
-	First    float64 `json:"first_s,omitempty"`   // time of all requests from arrival at the API server to first token
-	Passes   float64 `json:"passes,omitempty"`
+	// Sum over all requests of the time until the first pass, if the engine reports it.
+	Queue float64 `json:"queue_s,omitempty"`
+	// Sum over all requests of the time from the first pass to the first token.
+	Prefill float64 `json:"prefill_s,omitempty"`
+	// Sum over all requests of the time from the arrival at the API server to the first token.
+	First  float64 `json:"first_s,omitempty"`
+	Passes float64 `json:"passes,omitempty"`
 }
 
 func (t tally) minus(u tally) tally {
@@ -249,7 +253,7 @@ func newMeter(e *engine) (*meter, error) {
 	return &meter{e: e, base: base, total: make([]tally, e.ranks)}, err
 }
 
-// fold adds what the engine counted since the last call.
+// fold adds the engine's counts since the last call of fold or again to the sums.
 func (m *meter) fold() error {
 	now, err := m.e.read()
 	if err != nil {
@@ -262,7 +266,7 @@ func (m *meter) fold() error {
 	return nil
 }
 
-// again takes the counters of a restarted engine as the new starting point.
+// again takes the counters of a restarted engine as the new starting point: they began at 0.
 func (m *meter) again() (err error) {
 	m.base, err = m.e.read()
 	return err

@@ -122,7 +122,7 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// mockRouter answers with "<n>" repeated. It fails when the test tells it to.
+// mockRouter answers with the text "<n>" repeated. It fails when the test tells it to.
 type mockRouter struct {
 	mu       sync.Mutex
 	requests []chatRequest
@@ -169,7 +169,7 @@ func TestLaterTurnsRepeatTheEnginesAnswers(t *testing.T) {
 			}
 		}
 	}
-	if longest != 6 { // system, three questions, two answers
+	if longest != 6 { // the system prompt, three questions and two answers
 		t.Errorf("the longest chat has %d messages, want 6", longest)
 	}
 }
@@ -273,7 +273,8 @@ func TestScaledWorkKeepsPrompts(t *testing.T) {
 	}
 }
 
-// line returns a result with the given hits, median first token, and share of requests at the first engine.
+// line returns a result with the given hits in percent, median time to the first token, and share of the requests that
+// the first engine got.
 func line(set, router string, round int, hits, first, share float64) result {
 	return result{Engine: "vllm", Set: set, Router: router, Round: round, Scale: 1, Seed: 1, Time: "2026-11-22T21:00:00Z", Commit: "abc", Requests: 100,
 		Versions: map[string]string{"engine": "vllm-0.32", "smg": "smg-1.13.0"}, First: spread{Mean: first, P50: first, P90: first},

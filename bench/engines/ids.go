@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// tokenIDs writes how prompts got their token ids, beside the goals. Where the router can read the model's files, 99 %
-// of prompts have ids, and 99 % wait at most a millisecond for them. Where it has to ask engines, 90 % have ids, and
-// the mean first token is at most 10 ms later. It counts the goals that are met and missed.
+// tokenIDs writes how the router got the token ids of the prompts, and compares with the goals. If the router can read
+// the model's files, 99 % of prompts have ids, and 99 % wait at most a millisecond for them. If the router has to ask
+// engines, 90 % have ids, and the mean time to the first token is at most 10 ms longer. count gets the goals that are
+// met and missed.
 func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 	b.WriteString("\nToken ids. Goals where the model's files can be read: 99 % by ids, 99 % without waiting more than 1 ms; where engines have to be\n" +
 		"asked: 90 % by ids, and in the median of the rounds at most 10 ms added to the mean first token. In brackets: by ids of a\nbeginning that is known, with the length of the rest estimated. Where files can be read nobody is asked: what takes\n" +
@@ -59,8 +60,8 @@ func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 	}
 }
 
-// waitedAtMost returns the share of requests that waited for their token ids at most the bound of bucket le, in
-// percent. reported is false for a line without buckets.
+// waitedAtMost returns the share of requests that waited at most le seconds for their token ids, in percent. le is the
+// label of a histogram's bucket. reported is false for a result without buckets.
 func (r *result) waitedAtMost(le string) (share float64, reported bool) {
 	all := r.Warmpath["warmpath_token_wait_seconds_bucket le=+Inf"]
 	if all == 0 {

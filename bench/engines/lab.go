@@ -21,14 +21,14 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// fitted has the measurements of the engines for the simulator.
+// fitted has the measurements of the engines that the simulator uses.
 type fitted struct {
 	Engine string `json:"engine"`
 	Time   string `json:"time"`
 	// Profile is a profile as `warmpath sim --profile` reads it.
 	Profile json.RawMessage `json:"profile"`
-	// Frontend is the work of the engines' API server, in milliseconds of processor time. A profile has only the times
-	// of passes.
+	// Frontend is the work of the engines' API server, in milliseconds of processor time. It is separate because a
+	// profile has only the times of passes.
 	Frontend struct {
 		Request float64 `json:"request_ms"`
 		Token   float64 `json:"token_ms"`
@@ -36,8 +36,8 @@ type fitted struct {
 		Output  float64 `json:"output_ms"`
 		End     float64 `json:"end_ms"`
 	} `json:"frontend"`
-	// Hop is the part of a chat's time on an idle engine that neither passes nor the API server's work explain, in
-	// milliseconds.
+	// Hop is the rest of a chat's time on an idle engine, in milliseconds: passes and the API server's work do not
+	// explain it.
 	Hop     float64            `json:"hop_ms"`
 	Quality []loadgen.Residual `json:"quality"`
 }
@@ -51,7 +51,7 @@ func (f *fitted) frontend() sim.Frontend {
 // lasting returns ms milliseconds as a Duration.
 func lasting(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// fitAll measures two engines at once, because in a run both work at the same time.
+// fitAll measures two engines at the same time, because in a run both engines work at the same time.
 func fitAll(ctx context.Context, args []string) error {
 	b, f := benchFlags("fit")
 	kindName := f.String("engine", "vllm", "vllm or sglang")
@@ -114,7 +114,7 @@ func (b *bench) fit(ctx context.Context, path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// Settings of the scripts that start engines, and vLLM's default batch for a server on a CPU.
+// These are settings of the scripts that start engines, and vLLM's default batch size for a server on a CPU.
 const (
 	cacheTokens = 65536
 	batchTokens = 2048
@@ -122,12 +122,12 @@ const (
 
 // chatCost is the cost of cached chats on an engine.
 type chatCost struct {
-	cpu    float64         // milliseconds of processor time for each chat, without the process that makes passes
+	cpu    float64         // milliseconds of processor time for each chat, without the process that makes the passes
 	firsts []time.Duration // times to the first token
 }
 
-// chats measures cached chats, and fits the model of the API server's work to them: short and long prompts, short and
-// long answers, one at a time and several at once.
+// chats measures cached chats, and fits the model of the API server's work to them. The chats have short and long
+// prompts and short and long answers, and are sent one at a time and several at the same time.
 func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) error {
 	const short, long, few, many, crowd = 1000, 8000, 2, 66, 8
 	var err error
@@ -143,14 +143,16 @@ func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) err
 	}
 	front := &f.Frontend
 	front.Token = max(0, (longPrompt.cpu-plain.cpu)/(long-short))
-	alone := (longAnswer.cpu - plain.cpu) / (many - few) // a token of an answer: Pass + Output
-	together := (crowded.cpu - plain.cpu) / (many - few) // Pass/crowd + Output
+	// Cost of one token of an answer for a single client: Pass + Output.
+	alone := (longAnswer.cpu - plain.cpu) / (many - few)
+	// Cost of one token of an answer for several clients: Pass/crowd + Output.
+	together := (crowded.cpu - plain.cpu) / (many - few)
 	front.Pass = max(0, (alone-together)*crowd/(crowd-1))
 	front.Output = max(0, alone-front.Pass)
 	front.Request = max(0, plain.cpu-short*front.Token-few*(front.Pass+front.Output))
 	pass := line.Base + line.Sequence + (line.Token+line.Attention*short)*blockSize/2
 	f.Hop = spreadOf(plain.firsts).P50 - front.Request - short*front.Token - front.Pass - front.Output - pass
-	if f.Hop < 0 { // the API server does a part of its work after the answer
+	if f.Hop < 0 { // the API server does a part of its work after the answer was sent
 		front.End = min(-f.Hop, front.Request)
 		front.Request -= front.End
 		f.Hop = 0
@@ -196,7 +198,8 @@ type played struct {
 // imitate plays a round of a set on modelled engines. ok is false for sets with restarts, which are not modelled.
 func imitate(fit *fitted, s set, router string, round int, scale float64, seed uint64, answer float64) (out played, ok bool, err error) {
 	policy, known := likeness[router]
-	dpAware := s.ranks && router == "smg" // on ranks SMG had round robin's hits, although its policy chooses ranks
+	// On ranks, SMG had the hits of round robin, although its policy chooses ranks.
+	dpAware := s.ranks && router == "smg"
 	if !known || s.event != nothing || s.work == nil || dpAware {
 		return out, false, nil
 	}
@@ -224,8 +227,9 @@ func imitate(fit *fitted, s set, router string, round int, scale float64, seed u
 }
 
 // asWorkload returns a plan as a workload for the simulator: each step of a client follows the client's step before it.
-// In the next turn's prompt an answer has answer times as many tokens as were generated, with other ids, because the
-// tokenizer splits a random model's text in another way. With a real model that is rare.
+// The prompt of the next turn contains the answer. There the answer has other token ids, and answer times as many
+// tokens as were generated, because the tokenizer splits a random model's text in another way. With a real model that
+// is rare.
 func asWorkload(p plan, answer float64) *workload.Workload {
 	const perMessage = 5 // the template's tokens around a message
 	w := &workload.Workload{Name: "engines", Source: "bench/engines"}
@@ -267,7 +271,7 @@ func contentID(text string) uint64 {
 	return h.Sum64() | 1
 }
 
-// readFitted reads the file that fit wrote. It returns nil without an error when there is no file.
+// readFitted reads the file that fit wrote. It returns nil without an error if the file does not exist.
 func readFitted(path string) (*fitted, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -278,15 +282,16 @@ func readFitted(path string) (*fitted, error) {
 	}
 	var f fitted
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields() // a file of another version would give the API server a cost of 0
+	// Without this check, a file of another version would give the API server a cost of 0.
+	d.DisallowUnknownFields()
 	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("%s: %w; `run.sh fit` measures it anew", path, err)
 	}
 	return &f, nil
 }
 
-// answerFactor returns the tokens of an answer in the next turn's prompt for each generated token. It follows from the
-// lengths of the prompts.
+// answerFactor returns how many tokens of the next turn's prompt stand for one generated token of an answer. It
+// computes the factor from the lengths of the prompts.
 func answerFactor(r *result, s set) float64 {
 	inputs := func(factor float64) (sum float64) {
 		w := asWorkload(scaled(s.work, r.Scale).plan(newWriter(r.Seed, workName(s), r.Round), s.clients), factor)
@@ -302,7 +307,7 @@ func answerFactor(r *result, s set) float64 {
 	return 0
 }
 
-// beside writes the simulator's figures for the same work next to the measured ones.
+// beside writes the simulator's figures next to the measured figures of the same work.
 func (f *fitted) beside(b *strings.Builder, all []section) error {
 	var p struct {
 		Linear modelled.Linear `json:"linear"`
@@ -351,7 +356,8 @@ func (f *fitted) beside(b *strings.Builder, all []section) error {
 	return nil
 }
 
-// pair returns two medians as text, bold when they differ by more than 15 %.
+// pair returns the medians of the measured figures and of the simulator's figures as text. The text is bold when the
+// two medians differ by more than 15 %.
 func pair(format string, measured, lab []float64) string {
 	m, l := median(measured), median(lab)
 	text := fmt.Sprintf(format+" / "+format, m, l)

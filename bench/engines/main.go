@@ -160,8 +160,8 @@ type turn struct {
 	round  int
 }
 
-// todo returns the wanted runs that are not in the file: by kind of fixture, so that engines are started seldom,
-// then by round, set and router.
+// todo returns the wanted runs that are not in the file. Runs with the same engines come together, so that engines are
+// started seldom; then runs are ordered by round, set and router.
 func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]turn, error) {
 	chosen, err := choose(setNames, sets, setNamed)
 	if err != nil {
@@ -199,7 +199,7 @@ func (b *bench) todo(setNames, routerNames string, rounds int, out string) ([]tu
 	return todo, nil
 }
 
-// choose returns the elements with the given names, which are separated by commas. "all" is every element.
+// choose returns the elements with the given names, which are separated by commas. "all" means every element.
 func choose[T any](names string, all []T, named func(string) (T, error)) ([]T, error) {
 	if names == "all" {
 		return all, nil
@@ -215,9 +215,9 @@ func choose[T any](names string, all []T, named func(string) (T, error)) ([]T, e
 	return chosen, nil
 }
 
-// duration estimates how long runs take.
+// duration estimates how long the runs take together.
 func duration(todo []turn, scale float64) time.Duration {
-	const around = 6 // seconds around a run's requests: emptying caches, starting and stopping the router
+	const around = 6 // seconds before and after a run's requests: empty the caches, start and stop the router
 	sum, engines := 0.0, map[bool]bool{}
 	for _, t := range todo {
 		fixed := around
@@ -230,7 +230,7 @@ func duration(todo []turn, scale float64) time.Duration {
 	return (time.Duration(sum+120*float64(len(engines))) * time.Second).Round(time.Minute)
 }
 
-// name records the commit, and the versions of engines and routers.
+// name records the commit, and the versions of engines and routers, for the results.
 func (b *bench) name() {
 	b.commit = "unknown"
 	if out, err := exec.Command(b.warmpath, "version").Output(); err == nil {

@@ -15,18 +15,18 @@ type run struct {
 	marks  []mark // in the order of their requests
 
 	mu        sync.Mutex
-	gate      *sync.Cond // guarded by mu: clients wait here while a mark is reached
-	sent      int        // requests sent
-	open      int        // requests sent and not yet answered
-	held      bool       // no client may send
+	gate      *sync.Cond // uses mu: clients wait here while a mark is reached
+	sent      int        // number of requests sent
+	open      int        // number of requests sent and not yet answered
+	held      bool       // true: no client may send a request
 	paused    time.Duration
 	firsts    []time.Duration
 	prompt    int
 	cached    int
 	failed    int      // attempts that failed
 	abandoned int      // requests that failed at each attempt
-	errors    []string // the first few
-	broken    error    // first error of a mark's work
+	errors    []string // the first few errors
+	broken    error    // first error of a mark's function do
 }
 
 // mark is an event after a number of sent requests. With drain, no client sends until all open requests are answered
@@ -37,7 +37,8 @@ type mark struct {
 	do    func(context.Context) error
 }
 
-// attempts is how often a client asks before it gives up a request. The chat then continues without the answer.
+// attempts is how often a client sends a request before it gives the request up. The chat then continues without the
+// answer.
 const attempts = 5
 
 func (r *run) play(ctx context.Context) (time.Duration, error) {
@@ -56,7 +57,7 @@ func (r *run) play(ctx context.Context) (time.Duration, error) {
 	return time.Since(start) - r.paused, r.broken
 }
 
-// send plays one client's steps.
+// send sends the steps of one client, one after the other.
 func (r *run) send(ctx context.Context, lane []step) {
 	talks := map[int][]message{}
 	ended := map[int]time.Time{}
@@ -80,7 +81,7 @@ func (r *run) send(ctx context.Context, lane []step) {
 	}
 }
 
-// ask asks until it has a whole answer. The time to the first token counts from the first attempt.
+// ask repeats a request until it has a whole answer. The time to the first token counts from the first attempt.
 func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, error) {
 	start := time.Now()
 	for i := 1; ; i++ {
@@ -105,7 +106,7 @@ func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, 
 	}
 }
 
-// enter counts a sent request, and runs the marks that are due.
+// enter counts a request that is being sent, and runs the marks that are due. It returns false when ctx has ended or a mark failed.
 func (r *run) enter(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,7 +158,7 @@ func (r *run) leave(a answer, err error) {
 	r.cached += a.cached
 }
 
-// spread is a distribution's mean and quantiles, in milliseconds.
+// spread has the mean and the quantiles of a distribution, in milliseconds.
 type spread struct {
 	Mean float64 `json:"mean"`
 	P50  float64 `json:"p50"`

@@ -49,14 +49,15 @@ func launch(dir, name string, env []string, command string, args ...string) (*pr
 // gone reports whether all processes of the group have ended.
 func (p *process) gone() bool {
 	select {
-	case <-p.done: // the command was waited for: only zombies may be left in the group
+	case <-p.done: // the command has ended and was waited for: only zombies may be left in its group
 	default:
 		return false
 	}
 	return syscall.Kill(-p.pgid, 0) != nil
 }
 
-// stop ends the group: SIGTERM first, because a killed API server leaves its engine behind, SIGKILL after grace.
+// stop ends the process group. It sends SIGTERM first, because a killed API server leaves its engine process behind.
+// After grace it sends SIGKILL.
 func (p *process) stop(grace time.Duration) {
 	_ = syscall.Kill(-p.pgid, syscall.SIGTERM)
 	for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -87,14 +88,14 @@ func (p *process) ready(ctx context.Context, url string, patience time.Duration)
 	}
 }
 
-// said returns the end of the process's log.
+// said returns the last lines of the process's log.
 func (p *process) said() string {
 	b, _ := os.ReadFile(p.log)
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	return "  " + strings.Join(lines[max(0, len(lines)-15):], "\n  ")
 }
 
-// quick is the client for requests that are answered without a pass of the model.
+// quick is the HTTP client for requests that an engine answers without a pass of the model.
 var quick = &http.Client{Timeout: 10 * time.Second}
 
 func get(ctx context.Context, url string) error {

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// hertz is USER_HZ, the unit of times in /proc: 100 on every Linux on which Go runs.
+// hertz is USER_HZ: the number of time units of /proc in a second. It is 100 on every Linux on which Go runs.
 const hertz = 100
 
-// used is the processor time of a run.
+// used has the processor time of a run.
 type used struct {
-	engines, routers float64 // seconds
+	engines, routers float64 // processor time in seconds
 	others           float64 // cores that processes outside of the run used, on average
 }
 
-// watchProcessors returns a function for the processor time from now on. The time of a process that ends before that
-// function is called counts as others': a restart makes that figure too high.
+// watchProcessors starts to measure, and returns a function that returns the processor time used since then. The time
+// of a process that ends in between counts as other processes' time: a restart makes that figure too high.
 func watchProcessors(engines, routers func() []int) func() used {
 	start, before, mine := time.Now(), busyTicks(), groupTicks(append(engines(), routers()...))
 	return func() used {
@@ -44,14 +44,16 @@ func watchProcessors(engines, routers func() []int) func() used {
 	}
 }
 
-// busyTicks returns the time in which processors were not idle, summed over processors.
+// busyTicks returns the time in which processors were not idle, summed over all processors, in units of 1/hertz
+// seconds.
 func busyTicks() int64 {
 	b, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(b), "\n")
 	var busy int64
 	for i, f := range strings.Fields(line)[min(1, len(strings.Fields(line))):] {
 		v, _ := strconv.ParseInt(f, 10, 64)
-		if i != 3 && i != 4 && i < 8 { // not idle, not waiting for a disk; guests are counted in user
+		// Count all times except idle and waiting for a disk; the time of virtual guests is part of the time user.
+		if i != 3 && i != 4 && i < 8 {
 			busy += v
 		}
 	}
@@ -75,7 +77,8 @@ func groupTicks(groups []int) map[int]int64 {
 	return out
 }
 
-// frontTicks returns the processor time of a group without the processes that make an engine's passes, by their names.
+// frontTicks returns the processor time of a group, without the processes that make an engine's passes. It recognises
+// these processes by name.
 func frontTicks(group int) (sum int64) {
 	for pid, t := range groupTicks([]int{group}) {
 		name, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")

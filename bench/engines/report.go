@@ -22,7 +22,8 @@ func reportAll(args []string) error {
 		return err
 	}
 	results, err := readResults(*in)
-	results = slices.DeleteFunc(results, func(r result) bool { // drop older versions of the sets, and variants
+	// Compare only the present version of each set, and no router with additional flags.
+	results = slices.DeleteFunc(results, func(r result) bool {
 		s, err := setNamed(r.Set)
 		return err != nil || s.fingerprint() != r.Work || !slices.ContainsFunc(routers, func(k routerKind) bool { return k.name == r.Router })
 	})
@@ -51,7 +52,8 @@ func reportAll(args []string) error {
 	return os.WriteFile(*out, []byte(text), 0o644)
 }
 
-// margin is how far Warmpath's hits may be below the best peer's, in percentage points.
+// margin is the tolerance of the goal on hits: Warmpath's hits may be this many percentage points below the best
+// peer's.
 const margin = 0.5
 
 // section has the results of one set on one engine, by router and round.
@@ -77,7 +79,7 @@ func sections(results []result) []section {
 		if out[at].by[r.Router] == nil {
 			out[at].by[r.Router] = map[int]*result{}
 		}
-		out[at].by[r.Router][r.Round] = r // the last line of a run counts
+		out[at].by[r.Router][r.Round] = r // a run that was repeated has several lines: the last line counts
 	}
 	for i := range out {
 		rounds := map[int]bool{}
@@ -95,7 +97,8 @@ func sections(results []result) []section {
 	return out
 }
 
-// goals returns texts on the goals that the section meets and misses, and counts them. "": there is nothing to compare.
+// goals returns a text on each goal of the section, and counts the goals that are met and missed. A text is empty if
+// there is nothing to compare.
 func (s section) goals(count *goalCounts) (hits, first, share string) {
 	var parts []string
 	for _, round := range s.rounds {
@@ -159,7 +162,7 @@ func (c *goalCounts) String() string {
 // score counts goals.
 type score struct{ met, missed int }
 
-// note counts a goal and returns its result as a word.
+// note counts a goal as met or missed, and returns its result as a word.
 func (s *score) note(ok bool) string {
 	if ok {
 		s.met++
@@ -215,8 +218,9 @@ func page(results []result, here machine.Facts, fit *fitted, notes string) (stri
 	return b.String(), nil
 }
 
-// noise returns a sentence on how much the machine's speed changed between rounds: round robin does the same work in
-// each. "": no set has two rounds of it.
+// noise returns a sentence on how much the machine's speed changed between rounds. The sentence compares the rounds of
+// round robin, because round robin does the same work in each round. It is empty if no set has two rounds of round
+// robin.
 func noise(all []section) string {
 	var spreads []float64
 	for _, s := range all {
@@ -250,7 +254,7 @@ func (s section) title() string {
 	return t
 }
 
-// builds returns the commits of Warmpath's rows.
+// builds returns the commits with which Warmpath's results were measured.
 func builds(results []result) string {
 	runs, rounds := map[string]int{}, map[string]map[int]bool{}
 	for i := range results {
@@ -283,7 +287,8 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 			}
 		}
 		first, last = min(first, r.Time), max(last, r.Time)
-		if s, err := setNamed(r.Set); err == nil && s.event == nothing { // a restart loses a part of the processor time
+		// After a restart a part of the processor time is counted wrongly as that of other processes.
+		if s, err := setNamed(r.Set); err == nil && s.event == nothing {
 			others = append(others, r.Others)
 		}
 	}
@@ -308,7 +313,7 @@ func usedPeer(results []result, name string) bool {
 }
 
 // apart returns a text on the rows of Warmpath that were measured with another build, and so at another time, than the
-// other rows of their round. "": there are none.
+// other rows of the same round. The text is empty if there are no such rows.
 func (s section) apart() string {
 	var all []string
 	for _, k := range routers {
@@ -335,7 +340,7 @@ func (s section) apart() string {
 	return "Not played in turn with the others: " + strings.Join(all, "; ") + ".\n\n"
 }
 
-// write writes the section's table: a row for each router, its rounds separated by dots.
+// write writes the section's table: a row for each router. A cell has the figures of all rounds, separated by dots.
 func (s section) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
 	if s.scale != 1 {

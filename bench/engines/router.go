@@ -16,12 +16,12 @@ type routerKind struct {
 	name  string
 	about string
 	start func(b *bench, engines []*engine, port int) (command string, args []string, err error)
-	path  string // answers 200 when the router serves requests
+	path  string // path that answers 200 when the router serves requests
 	ours  bool
 	extra bool // played only when the user names it
 }
 
-// routers are in the order of the first round. Later rounds rotate the order.
+// routers are in the order in which the first round plays them. Later rounds rotate the order.
 var routers = []routerKind{
 	{name: "nginx", about: "nginx, round robin", path: "/health", start: startNginx},
 	{name: "smg", about: "SMG cache_aware", path: "/readiness", start: startSMG},
@@ -31,8 +31,8 @@ var routers = []routerKind{
 	{name: asking, about: "Warmpath that may not read the model's files", path: "/readiness", ours: true, extra: true, start: startAsking},
 }
 
-// The names of Warmpath's two rows. The goals are about the row ours. The router of asking has to ask engines for token
-// ids.
+// ours and asking are the names of Warmpath's two rows. The goals compare ours with the other routers. The router
+// asking cannot read the model's files, and has to ask engines for token ids.
 const ours, asking = "warmpath", "warmpath-asking"
 
 // usual returns the routers that are played by default.
@@ -83,10 +83,12 @@ func startVLLMRouter(policy string) func(*bench, []*engine, int) (string, []stri
 	return func(b *bench, engines []*engine, port int) (string, []string, error) {
 		args := append([]string{"--host", "127.0.0.1", "--port", fmt.Sprint(port), "--policy", policy,
 			"--prometheus-port", fmt.Sprint(port + 1), "--worker-urls"}, urls(engines)...)
-		if ranks := engines[0].ranks; ranks > 1 { // SMG refuses several ranks without an API key; the engines ignore the key
+		// SMG refuses an engine of several ranks without an API key; the engines ignore the key
+		if ranks := engines[0].ranks; ranks > 1 {
 			args = append(args, "--intra-node-data-parallel-size", fmt.Sprint(ranks), "--api-key", "none")
 		}
-		// vllm-router 0.1.17 asks for /get_server_info, which vLLM 0.32 does not serve: pass the facts as flags.
+		// vllm-router 0.1.17 reads an engine's facts from /get_server_info, which vLLM 0.32 does not serve. So the
+		// facts are passed as flags.
 		if policy == "kv_aware" {
 			args = append(args, "--kv-event-block-size", fmt.Sprint(blockSize), "--kv-event-model", model)
 			for _, e := range engines {
@@ -132,7 +134,7 @@ func (b *bench) balancer(urls []string, port int) (string, []string, error) {
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "worker_processes 1;\npid %s/pid;\nerror_log stderr;\ndaemon off;\nevents { worker_connections 1024; }\n", dir)
 	if os.Geteuid() == 0 {
-		conf.WriteString("user root;\n") // nginx's temporary files are in a folder of this user
+		conf.WriteString("user root;\n") // nginx's temporary files are in a folder of the user root
 	}
 	conf.WriteString("http {\naccess_log off;\nclient_max_body_size 64m;\nclient_body_buffer_size 256k;\n")
 	for _, t := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
@@ -171,10 +173,10 @@ type deployment struct {
 	replicas int
 	url      string
 
-	front   *process // the balancer, if any
+	front   *process // the balancer; nil: there is none
 	routers []*process
 	ports   []int
-	counted map[string]float64 // Warmpath's metrics from processes that have ended
+	counted map[string]float64 // sums of Warmpath's metrics from processes that have ended
 }
 
 // deploy starts a router in front of the engines.
@@ -225,7 +227,7 @@ func (d *deployment) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return sleep(ctx, 2*time.Second) // some routers serve before they know their workers, or the workers' caches
+	return sleep(ctx, 2*time.Second) // some routers serve before they know their workers or the workers' caches
 }
 
 // restart stops the router's processes and starts them again.
@@ -268,7 +270,7 @@ var counts = []string{"warmpath_token_requests_total", "warmpath_predictions_tot
 	"warmpath_decisions_total", "warmpath_token_wait_seconds_sum", "warmpath_token_wait_seconds_count", "warmpath_token_wait_seconds_bucket",
 	"warmpath_tokens_total"}
 
-// count adds the metrics of the router's processes, before they end.
+// count adds the metrics of the router's processes to counted. It is called before the processes end.
 func (d *deployment) count() error {
 	if !d.kind.ours {
 		return nil
@@ -294,7 +296,7 @@ func addCounts(total map[string]float64, samples []sample) {
 	}
 }
 
-// countKey returns a sample's name with its labels, without the worker.
+// countKey returns a sample's name with its labels, except the label worker.
 func countKey(s sample) string {
 	key := s.name
 	for _, l := range []string{"outcome", "missing", "branch", "kind", "le"} {
@@ -305,7 +307,7 @@ func countKey(s sample) string {
 	return key
 }
 
-// sleep waits, unless the context ends.
+// sleep waits for d. It returns earlier, with an error, if the context ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -16,7 +16,8 @@ type sample struct {
 	value  float64
 }
 
-// label returns the value of a label, or "". It cuts a value at an escaped quote, which no metric here has.
+// label returns the value of a label, or "" if the sample does not have the label. It cuts a value at an escaped quote;
+// no metric here has one.
 func (s sample) label(name string) string {
 	_, rest, found := strings.Cut(","+s.labels, ","+name+`="`)
 	if !found {

@@ -17,8 +17,8 @@ type event string
 
 const (
 	nothing       event = ""
-	routerRestart event = "router restarts" // when half of the requests are done
-	engineRestart event = "engine restarts" // when two fifths are done
+	routerRestart event = "router restarts" // restart the router when half of the requests are done
+	engineRestart event = "engine restarts" // restart an engine when two fifths of the requests are done
 )
 
 // set is one kind of work under one load.
@@ -28,8 +28,8 @@ type set struct {
 	note     string // remark for a reader of the results; may be ""
 	clients  int
 	work     planner
-	replicas int   // of the router, behind a balancer (0: one router)
-	event    event // during the run
+	replicas int   // number of routers behind a balancer; 0: one router without a balancer
+	event    event // what happens in the middle of the run
 	ranks    bool  // one engine of two data-parallel ranks in place of two engines
 	exact    bool  // routing by events and routing by guesses differ on this set
 	seconds  int   // estimated time of one run at scale 1 on two cores, preparation included
@@ -38,11 +38,11 @@ type set struct {
 // conversations have prompts of about 6,060 tokens on average. An unlimited cache would have 88 % hits.
 var conversations = chats{talks: 40, turns: 5, systems: 4, system: 4000, user: 655, output: 32}
 
-// drawn is the version of the rules by which plans are drawn and engines run. 2: answers differ in length. 3: each
-// engine has its own cores.
+// drawn is the version of the rules by which plans are drawn and engines run. In version 2 answers differ in length. In
+// version 3 each engine also has its own cores.
 const drawn = 3
 
-// fingerprint identifies the requests of a set, so that results of different versions of it are not mixed.
+// fingerprint identifies the requests of a set, so that results of different versions of the set are not mixed.
 func (s set) fingerprint() string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%d %+v %d %d %s %v", drawn, s.work, s.clients, s.replicas, s.event, s.ranks)
@@ -92,7 +92,7 @@ func setNamed(name string) (set, error) {
 	return sets[i], nil
 }
 
-// scaled returns the work with f times as many requests. The lengths of prompts stay.
+// scaled returns p with f times as many requests. The lengths of prompts do not change.
 func scaled(p planner, f float64) planner {
 	n := func(v int) int { return max(2, int(float64(v)*f+0.5)) }
 	switch p := p.(type) {

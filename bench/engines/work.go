@@ -19,10 +19,10 @@ type step struct {
 	talk   int
 	adds   []message
 	output int
-	pause  time.Duration // from the end of the talk's last answer to this request
+	pause  time.Duration // time from the end of the talk's last answer to this request
 }
 
-// plan has the steps of each client. A client sends its steps in order, each after the answer to the last one.
+// plan has the steps of each client. A client sends its steps in order, each step after the answer to the step before.
 type plan [][]step
 
 func (p plan) requests() int {
@@ -33,11 +33,11 @@ func (p plan) requests() int {
 	return n
 }
 
-// wordTokens is the average number of tokens that the tiny model's tokenizer makes of one of words and the space
-// before it.
+// wordTokens is the average number of tokens for a word of words together with the space before it, by the tiny model's
+// tokenizer.
 const wordTokens = 1.363
 
-// words are common words; a text is drawn from them.
+// words are common English words. Texts are drawn from them.
 var words = strings.Fields(`
 able about access action active add after again all allow also always an and any apply area array as ask at attention
 auto back base batch be beam before begin below best between block body book both build but by cache call can case
@@ -60,7 +60,7 @@ to token too top total train tree true try turn two type under unique unit until
 value vector version very view vocab wait want was way we weight well what when where which while who why wide will
 with within word work would write year yes you your zero`)
 
-// writer draws texts.
+// writer draws random texts.
 type writer struct{ *rand.Rand }
 
 // newWriter returns the writer of a set and a round. The same arguments give the same texts.
@@ -81,9 +81,10 @@ func (w writer) text(tokens int) string {
 	return strings.TrimSpace(b.String())
 }
 
-// around returns a number within a third of mean. Answers have such lengths, because answers of equal length put the
-// clients of an engine in lock step: they end together and return together, and their prompts wait for each other. This
-// effect is larger with a router that moves clients less, and would hide the router's own effect on the first token.
+// around returns a random length within a third of mean, for an answer. Equal lengths would put the clients of an
+// engine in lock step: their answers end together, they send together, and their prompts wait for each other. This
+// effect is larger with a router that moves clients less, and would hide the router's own effect on the time to the
+// first token.
 func (w writer) around(mean int) int { return mean - mean/3 + w.IntN(2*mean/3+1) }
 
 // chats makes conversations of several turns, each with one of several system prompts. All conversations of a client
@@ -125,9 +126,9 @@ func (w writer) interleave(lanes [][][]step) plan {
 	return p
 }
 
-// agents makes agents that call tools: each step sends a tool's result after the tool's time. A client runs one agent
-// after another. Results are messages of the user: a tool's message must follow a call, which a random model does not
-// make.
+// agents makes agents that call tools: each step sends a tool's result after the time that the tool takes. A client
+// runs one agent after another. The results are messages with the role user: a message with the role tool must follow a
+// tool call, and a random model does not make tool calls.
 type agents struct {
 	talks, steps, kinds, system, result, output int
 	pause                                       time.Duration
@@ -154,8 +155,8 @@ func (a agents) plan(w writer, clients int) plan {
 	return p
 }
 
-// prefixes makes single questions, each after one of several shared prefixes. Prefix i is drawn with weight
-// (count/2 + i)^-skew: the first ones are used a few times more often than the last ones.
+// prefixes makes single questions, each after one of several shared prefixes. Prefix i is drawn with weight (count/2 +
+// i)^-skew: the first prefixes are used a few times more often than the last ones.
 type prefixes struct {
 	requests, count, prefix, question, output int
 	skew                                      float64

@@ -15,22 +15,23 @@ import (
 
 // line is one run of the load client, or the memory of a router before a run (mode start).
 type line struct {
-	Mode      string         `json:"mode"`
-	Workload  string         `json:"wl"`
-	Target    string         `json:"target"`
-	OK        int            `json:"ok"`
-	N         int            `json:"n"`
-	PerSecond float64        `json:"rps"`
-	TTFT99    float64        `json:"ttft_p99"`       // µs
-	Added50   float64        `json:"added_ttft_p50"` // µs, paired with direct; absent for direct itself
-	TTFT50    float64        `json:"ttft_p50"`
-	CPU       float64        `json:"cpu_us_router"` // µs a request
-	Resident  float64        `json:"rss_mb_router"`
-	StartMB   float64        `json:"mb"`
-	Errors    map[string]int `json:"errors"`
+	Mode      string  `json:"mode"`
+	Workload  string  `json:"wl"`
+	Target    string  `json:"target"`
+	OK        int     `json:"ok"`
+	N         int     `json:"n"`
+	PerSecond float64 `json:"rps"`
+	TTFT99    float64 `json:"ttft_p99"` // µs
+	// µs, difference to the target direct; absent for direct itself
+	Added50  float64        `json:"added_ttft_p50"`
+	TTFT50   float64        `json:"ttft_p50"`
+	CPU      float64        `json:"cpu_us_router"` // processor time of the router for each request, in µs
+	Resident float64        `json:"rss_mb_router"`
+	StartMB  float64        `json:"mb"`
+	Errors   map[string]int `json:"errors"`
 }
 
-// names are the rows of the table in order, with their titles.
+// names are the rows of the table in order: the targets and their titles.
 var names = []struct{ target, title string }{
 	{"nginx", "nginx, round robin"},
 	{"smg", "smg 1.13.0, cache_aware"},
@@ -77,7 +78,7 @@ func read(r io.Reader) ([]line, error) {
 	return lines, in.Err()
 }
 
-// table prints one workload's table: figures, with their ratio to nginx's in parentheses.
+// table prints one workload's table: each figure, with its ratio to nginx's figure in parentheses.
 func table(out io.Writer, lines []line, workload string) {
 	figure := func(mode, target string, value func(line) float64) float64 {
 		return median(lines, mode, workload, target, value)
@@ -118,7 +119,7 @@ func table(out io.Writer, lines []line, workload string) {
 	fmt.Fprintln(out)
 }
 
-// median returns the median of a figure over all passes, or 0.
+// median returns the median of a figure over all passes, or 0 if there is none.
 func median(lines []line, mode, workload, target string, value func(line) float64) float64 {
 	var v []float64
 	for _, l := range lines {
@@ -133,10 +134,10 @@ func median(lines []line, mode, workload, target string, value func(line) float6
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// machine describes the machine, from files of Linux.
+// machine describes the machine, as the files of Linux in /proc do.
 func machine() string {
 	first := func(path, key string) string {
-		data, _ := os.ReadFile(path) // absent on other systems: then it is left out
+		data, _ := os.ReadFile(path) // the file is absent on other systems: then the value is left out
 		for l := range strings.Lines(string(data)) {
 			if rest, found := strings.CutPrefix(l, key); found {
 				return strings.Trim(rest, "\t :\n")

@@ -101,7 +101,7 @@ func run(args []string) error {
 	return write(*dir, facts, byBlocks, byHolders)
 }
 
-// inProcess measures in a new process, so that the memory of one size does not affect another.
+// inProcess measures one size in a new process, so that the memory of other sizes does not affect it.
 func inProcess(holders, pairs int) (result, error) {
 	var r result
 	self, err := os.Executable()
@@ -200,7 +200,7 @@ func measure(holders, memberships int) (result, error) {
 }
 
 // build stores the shared prefix at every holder, and then chains at the holders in turn. It returns the number of
-// chains and the time of applying them.
+// chains, and the time in ns that applying the events took.
 func build(x *feed.Index, holders, memberships int) (chains int, taken int64) {
 	r := trace.Record{Kind: trace.Stored, Units: 1}
 	clock := latency.NewClock()
@@ -226,7 +226,7 @@ func build(x *feed.Index, holders, memberships int) (chains int, taken int64) {
 	return chains, taken
 }
 
-// ask times lookups of whole chains from all over the index, and of chains that are not in it.
+// ask measures the times of lookups: of whole chains from all over the index, and of chains that are not in the index.
 func ask(x *feed.Index, holders, chains int, out *result) error {
 	var questions, misses []feed.Question
 	for i := range probes {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	size  = 16 // tokens of a block
+	size  = 16 // tokens in a block
 	vocab = 150_000
 )
 
@@ -23,24 +23,26 @@ const (
 type shape struct {
 	name           string
 	events, blocks int
-	chain          int // blocks of a conversation; then a new one begins
-	holders, cache int // number of engines, which send in turn; blocks of each cache
+	chain          int // number of blocks of a conversation; after them a new conversation begins
+	// holders: number of engines, which send in turn; cache: number of blocks of each engine's cache
+	holders, cache int
 }
 
-// A prefill announces its blocks in one event. Decoding announces each block of each running request when it is full.
+// Prefill announces all blocks of a prompt in one event. Decoding announces each block of each running request when the
+// block is full.
 var shapes = []shape{
 	{"prefill 32 blocks an event", 1, 32, 512, 8, 32_768}, // half a million tokens in each cache
 	{"decode 1 block an event", 16, 1, 64, 8, 32_768},
 }
 
-// messages returns the messages of one holder. Each steady message stores blocks and removes as many of the oldest,
-// tails first. The steady messages can be played again from the start, because the blocks of each one were removed
-// before.
+// messages returns the messages of one holder. The messages fill fill the cache. Each message of steady stores blocks
+// and removes the same number of the oldest blocks, the end of a conversation first. The steady messages can be played
+// several times, because the blocks of each message are removed later.
 func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
 	r := rand.New(rand.NewPCG(uint64(h), 9))
 	var events []kvevent.Event
 	total := 2 * s.cache / s.blocks
-	running := make([][]uint64, s.events) // the announced hashes of each request
+	running := make([][]uint64, s.events) // the announced hashes of each running request
 	for i := range total {
 		lane := i % s.events
 		if len(running[lane]) >= s.chain {
@@ -84,9 +86,9 @@ func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
 	return fill, append(steady[len(steady)/2:], steady[:len(steady)/2]...)
 }
 
-// oldestFirst orders events by conversation, oldest first, and within a conversation from its end.
+// oldestFirst orders events by conversation, the oldest conversation first. Within a conversation it starts at the end.
 func oldestFirst(s shape, total int) []int {
-	length := s.chain / s.blocks // events of a conversation
+	length := s.chain / s.blocks // number of events of a conversation
 	var order []int
 	for first := 0; first < total; first += length * s.events {
 		for lane := range s.events {
@@ -144,7 +146,7 @@ func newHasher(tb testing.TB) *block.Hasher {
 	return h
 }
 
-// full returns an index of engines with full caches, and the further messages of each engine.
+// full returns an index that has the blocks of engines with full caches, and the steady messages of each engine.
 func full(tb testing.TB, s shape) (*kvindex.Index, []reader, [][][]byte) {
 	x := kvindex.New(newHasher(tb), kvindex.Config{Bytes: 4 << 30})
 	readers, steady := make([]reader, s.holders), make([][][]byte, s.holders)
@@ -181,9 +183,9 @@ func TestACacheStaysFull(t *testing.T) {
 	}
 }
 
-// BenchmarkIngest decodes, hashes and applies payload bytes, with removals at a full cache. Mblocks/s counts stored
-// blocks; as many are removed. The figure for a core is by processor time, so that other work on the machine matters
-// less.
+// BenchmarkIngest decodes, hashes and applies payload bytes, with removals because the caches are full. Mblocks/s
+// counts stored blocks; the same number of blocks is removed. The figure for a core divides by processor time, so that
+// other work on the machine matters less.
 func BenchmarkIngest(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(s.name, func(b *testing.B) {

@@ -14,9 +14,9 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/machine"
 )
 
-// apply times how one goroutine applies prepared events to an empty index, which is new in each round. CHANNEL=1 passes
-// each event through a channel that was filled before, as the peers' harness does for SMG's and most of Dynamo's
-// indexes.
+// apply measures how long one goroutine takes to apply prepared events. Each round uses a new, empty index. CHANNEL=1
+// passes each event through a channel that was filled before, as the peers' harness does for SMG's index and for most
+// of Dynamo's indexes.
 func apply(p *player, args []string) error {
 	n, err := rounds(args, 0, 5)
 	if err != nil {
@@ -97,10 +97,10 @@ func (p *player) applyOnce(events []feed.Event) (float64, error) {
 }
 
 // mem measures by how much the index increases the resident memory of the process. The trace is a mapped file and does
-// not count; the events pass through one small buffer.
+// not count. The events use one small buffer.
 func mem(p *player, _ []string) error {
 	r := p.trace.Reader()
-	for r.Next() { // read once, so that the reader has allocated its memory
+	for r.Next() { // read the trace once before, so that the reader has allocated its memory
 	}
 	debug.FreeOSMemory()
 	before, err := machine.ResidentBytes()

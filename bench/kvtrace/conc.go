@@ -13,7 +13,7 @@ import (
 
 const (
 	concBlocks = 256 // lookups use at most this many blocks of a request
-	inFlight   = 8   // events that wait for a saturated writer
+	inFlight   = 8   // number of events that may wait for a saturated writer
 )
 
 // tailEvent is an event of the last fifth of the trace.
@@ -22,7 +22,7 @@ type tailEvent struct {
 	requests int // number of requests in the trace before the event
 }
 
-// beside is the input of conc: events to apply, and lookups at the same time.
+// beside is the input of conc: events to apply, and lookups to make at the same time.
 type beside struct {
 	warm     []feed.Event
 	tail     []tailEvent
@@ -30,7 +30,7 @@ type beside struct {
 }
 
 // conc times lookups of recent requests while another goroutine applies the last fifth of the trace. The goroutine that
-// looks up also sends the events: as fast as the writer takes them, or at a given rate.
+// makes the lookups also sends the events: either as fast as the writer takes them, or at a given rate.
 func conc(p *player, args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("conc: give a rate of block operations a second, 0 for as many as the writer takes")
@@ -62,7 +62,7 @@ func conc(p *player, args []string) error {
 	return nil
 }
 
-// beside splits the trace's events and collects its requests, cut to 256 blocks.
+// beside splits the trace's events in two parts and collects its requests, each cut to 256 blocks.
 func (p *player) beside() (*beside, error) {
 	x, err := p.index()
 	if err != nil {
@@ -133,7 +133,7 @@ func (p *player) concOnce(b *beside, rate float64, total *concResult) error {
 		random ^= random << 13
 		random ^= random >> 7
 		random ^= random << 17
-		// One of the 64 requests before the newest 8.
+		// Choose one of the 64 requests before the newest 8.
 		q := &b.requests[requests-9-int(random%64)]
 		total.all.Add(a.ask(q))
 		best := int(slices.Max(a.answer()))
@@ -149,7 +149,7 @@ func (p *player) concOnce(b *beside, rate float64, total *concResult) error {
 	return nil
 }
 
-// due reports whether the next event is to be sent now.
+// due reports whether to send the next event now.
 func due(rate float64, sent int, elapsed int64, queued int) bool {
 	if rate > 0 {
 		return float64(sent) < float64(elapsed)/1e9*rate

@@ -7,7 +7,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// hash times how 8,192 tokens become chained keys (Append), and each of the two steps alone, as the peers print them.
+// hash measures how long 8,192 tokens take to become chained keys. It measures both steps together (Append) and each
+// step alone, as the peers' harness prints them.
 func hash() error {
 	tokens := make([]block.Token, 8192)
 	for i := range tokens {
@@ -28,7 +29,7 @@ func hash() error {
 	return nil
 }
 
-// runFor is how long one figure of hash is measured.
+// runFor is how long each figure of hash is measured, in ns.
 const runFor = 1_500_000_000
 
 func timeLoop(name string, f func()) {

@@ -1,5 +1,6 @@
-// Command kvtrace replays KVTRACE1 workload files into Warmpath's index, with the verbs and the line format of the
-// harness that runs other projects' indexes on the same files, and makes such files. See ../README.md.
+// Command kvtrace replays KVTRACE1 workload files into Warmpath's index. Another harness runs other projects' indexes
+// on the same files; kvtrace has the same verbs and prints the same lines. kvtrace also makes such files. See
+// ../README.md.
 //
 //	kvtrace make [flags]                       write a workload file
 //	kvtrace check FILE                         hold a file's answers to a naive set
@@ -34,7 +35,7 @@ func main() {
 
 const usage = "give a verb: make, check, verify, lookup, lookup-local, lookup-tokens, replay, apply, mem, conc, hash, timer or table"
 
-// replaying are the verbs that read a file into an index.
+// replaying has the verbs that read a file into an index, by name.
 var replaying = map[string]func(p *player, args []string) error{
 	"verify":        verify,
 	"lookup":        lookup,
@@ -90,7 +91,7 @@ type player struct {
 
 func (p *player) index() (*feed.Index, error) { return feed.New(int(p.trace.BlockSize)) }
 
-// load returns an index with all events of the trace applied, and keeps nothing else.
+// load returns an index to which all events of the trace are applied.
 func (p *player) load() (*feed.Index, error) {
 	x, err := p.index()
 	if err != nil {
@@ -107,7 +108,7 @@ func (p *player) load() (*feed.Index, error) {
 	return x, r.Err()
 }
 
-// rounds reads the optional number of rounds at args[i].
+// rounds reads the optional argument args[i], the number of rounds.
 func rounds(args []string, i, byDefault int) (int, error) {
 	if len(args) <= i {
 		return byDefault, nil

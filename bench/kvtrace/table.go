@@ -17,9 +17,10 @@ import (
 
 // cell is one figure that our harness and the peers' harness both print.
 type cell struct {
-	verb   string // lookup-local and -tokens are compared with the peers' lookup, which begins with local hashes
+	// lookup-local and lookup-tokens are compared with the peers' verb lookup, which begins with local hashes
+	verb   string
 	file   string
-	what   string // the case: prompt length, cut or event rate
+	what   string // the case: a prompt length, a cut of events, or an event rate
 	metric string
 }
 
@@ -29,7 +30,7 @@ type figures map[string][]float64
 // shape says how to read the line that a verb prints.
 type shape struct {
 	verb    string
-	line    *regexp.Regexp // groups: name, what (may be empty), then one for each metric
+	line    *regexp.Regexp // groups: the name, what (may be empty), and then one group for each metric
 	metrics []string
 }
 
@@ -49,8 +50,9 @@ var hashLine = regexp.MustCompile(`^hash (.*?): n=.* p50=(\d+) .* p99=(\d+) `)
 
 const ours = "warmpath-"
 
-// table reads lines of the form "FILE<tab>LINE". LINE is one line that a harness printed, ours or a peer's, in any
-// number of passes. For each cell table writes our median over the passes, divided by the best peer's.
+// table reads lines of the form "FILE<tab>LINE". LINE is a line that a harness printed, ours or a peer's. The lines may
+// come from several passes. For each cell, table writes the median of our figures, divided by the median of the best
+// peer's figures.
 func table(in io.Reader, out io.Writer) error {
 	cells := map[cell]figures{}
 	var answers, hashes []string
@@ -102,7 +104,7 @@ func read(cells map[cell]figures, file, line string) {
 			c := cell{s.verb, file, m[2], metric}
 			v, err := strconv.ParseFloat(m[3+i], 64)
 			if err != nil {
-				continue // the pattern lets only numbers pass
+				continue // the pattern allows only numbers
 			}
 			if cells[c] == nil {
 				cells[c] = figures{}
@@ -154,7 +156,7 @@ func byPlace(a, b cell) int {
 	return cmp.Or(cmp.Compare(a.verb, b.verb), cmp.Compare(a.file, b.file), cmp.Compare(whatA, whatB), cmp.Compare(a.metric, b.metric))
 }
 
-// more reports whether more of a metric is better.
+// more reports whether a larger figure is better.
 func (c cell) more() bool { return c.metric == "M block ops/s" || c.metric == "writer M/s" }
 
 func bestPeer(c cell, f figures) (name string, value float64) {
@@ -170,16 +172,16 @@ func bestPeer(c cell, f figures) (name string, value float64) {
 	return name, value
 }
 
-// memoryGoals are in bytes for each live pair of worker and block.
+// memoryGoals has the goal for each file, in bytes for each live pair of worker and block.
 var memoryGoals = map[string]float64{"mem1m": 40, "shared": 6, "main": 52}
 
-// judge returns the goal for a figure as text, empty when there is none, and whether it is met.
+// judge returns the goal for a figure as text, and whether the figure meets it. The text is empty if there is no goal.
 func judge(c cell, value, best float64) (goal string, ok bool) {
 	atMost := func(factor float64) (string, bool) { return fmt.Sprintf("≤ %.2f", factor), value <= factor*best }
 	switch c.verb {
 	case "lookup", "replay":
 		return atMost(0.7)
-	case "lookup-local": // lookup-tokens has no goal: peers hash tokens outside the timer
+	case "lookup-local": // lookup-tokens has no goal: the peers hash tokens outside of the measured time
 		return atMost(1)
 	case "conc":
 		if c.metric != "writer M/s" {

@@ -21,7 +21,7 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// row is one line of a Mooncake trace: an id stands for 512 tokens and all before them.
+// row is one line of a Mooncake trace. An id in it stands for 512 tokens and all tokens before them.
 type row struct {
 	Timestamp    float64 `json:"timestamp"` // ms
 	OutputLength int     `json:"output_length"`
@@ -59,16 +59,16 @@ func readTrace(path string) (rows []row, sum string, err error) {
 
 // shape has the parameters that turn a trace into a corpus. The defaults are those of Dynamo's published runs.
 type shape struct {
-	Holders     int // inference workers
+	Holders     int // tokens in a block
 	BlockSize   int // tokens
-	Blocks      int // of each holder's pool
-	Length      int // an id becomes this many blocks
-	Duplication int // copies of the trace with ids of their own
-	Speedup     int // factor on the engine model's speed
+	Blocks      int // number of blocks in each holder's pool
+	Length      int // number of blocks for each id
+	Duplication int // number of copies of the trace; each copy has its own ids
+	Speedup     int // factor by which the engine model is faster
 	Seed        uint64
 }
 
-// kind is the kind of an operation. Operations at the same time are ordered by it: questions come first.
+// kind is the kind of an operation. Operations at the same time are ordered by kind: questions come first.
 type kind uint8
 
 const (
@@ -80,7 +80,7 @@ const (
 
 // operation is a request's lookup or an event.
 type operation struct {
-	at       float64 // position in its holder's time line, 0..1
+	at       float64 // position in its holder's timeline, 0 to 1
 	holder   uint32
 	kind     kind
 	rooted   bool
@@ -93,12 +93,12 @@ type operation struct {
 type corpus struct {
 	shape
 	operations    []operation
-	locals, keys  []uint64 // of removed blocks only keys are set
+	locals, keys  []uint64 // removed blocks have only keys
 	requests      int
-	events        [4]int // by kind
+	events        [4]int // number of events by kind
 	requestBlocks int
 	eventBlocks   [4]int
-	perHolder     []int // events
+	perHolder     []int // number of events of each holder
 	sum           string
 }
 
@@ -106,7 +106,7 @@ func (c *corpus) blocks() int {
 	return c.requestBlocks + c.eventBlocks[stored] + c.eventBlocks[removed]
 }
 
-// build runs every holder's share of the requests through the engine model by itself, and merges the time lines.
+// build runs the requests of each holder through an engine model of its own, and merges the timelines.
 func build(rows []row, s shape) (*corpus, error) {
 	highest := 0
 	for _, r := range rows {
@@ -117,7 +117,7 @@ func build(rows []row, s shape) (*corpus, error) {
 	if int64(s.Duplication)*int64(highest+1)*int64(s.Length) >= int64(generated) {
 		return nil, errors.New("build corpus: ids would not fit in tokens: use a smaller -duplication")
 	}
-	// Rows have no sessions: the holder of each request is random.
+	// Rows have no sessions, so each request gets a random holder.
 	random := rand.New(rand.NewPCG(s.Seed, 0))
 	shares := make([][]arrival, s.Holders)
 	for copies := range s.Duplication {
@@ -156,13 +156,13 @@ type arrival struct {
 	serial uint32
 }
 
-// timeline is one holder's operations with slabs of its own; at is in seconds of model time.
+// timeline has one holder's operations and their slabs. In it, at is in seconds of model time.
 type timeline struct {
 	operations   []operation
 	locals, keys []uint64
 }
 
-// generated is the first token of answers: prompts have smaller ones. Each block of an answer is unique.
+// generated is the first token id of answers. Prompts have smaller ids. Each block of an answer is unique.
 const generated block.Token = 1 << 31
 
 // longestAnswer bounds an answer, so that the blocks of two answers differ.
@@ -279,7 +279,7 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 		o.to = uint32(len(l.keys))
 		if n := len(l.operations); i > 0 && o.kind == removed && l.operations[n-1].kind == removed {
 			// The published corpus has one event for all blocks that a pass evicts. Our engine model, like vLLM, has
-			// one event for each block, so such events are joined.
+			// one event for each block, so the events of a pass are joined here.
 			l.operations[n-1].to = o.to
 			continue
 		}
@@ -287,8 +287,8 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 	}
 }
 
-// merge scales every time line to 0..1 from its first to its last operation. It sorts by time, then questions first,
-// then by holder and by order.
+// merge scales every timeline to 0..1, from its first to its last operation. It sorts the operations by time. At the
+// same time questions come first, then operations are ordered by holder and by their order in the timeline.
 func merge(lines []*timeline, s shape) (*corpus, error) {
 	c := &corpus{shape: s, perHolder: make([]int, s.Holders)}
 	total := 0

@@ -1,6 +1,6 @@
 // Command openloop runs Dynamo's indexer benchmark on Warmpath's index. An engine model turns a Mooncake trace into
 // requests and KV events of many holders. These are replayed at fixed times, without waiting for answers. ../README.md
-// lists what is the same as in the original and what is not.
+// lists the differences from the original benchmark.
 //
 //	go run ./openloop                        the cut for a small machine, some 2 minutes
 //	go run ./openloop -duplication 20 …      the published size: 128 holders, 20 copies
@@ -47,7 +47,7 @@ type provenance struct {
 type report struct {
 	Machine     machine.Facts `json:"machine"`
 	Provenance  provenance    `json:"provenance"`
-	EnqueueOnly *result       `json:"enqueue_only"`    // as fast as the queues accept operations
+	EnqueueOnly *result       `json:"enqueue_only"`    // replay as fast as the queues accept operations
 	Overload    *result       `json:"drained"`         // the replay in the window that the flag -window gives
 	KeptUp      *result       `json:"highest_kept_up"` // the shortest window that was kept up
 	Cells       []*result     `json:"cells"`           // all results of the search
@@ -124,7 +124,8 @@ type bench struct {
 // longestWindow ends the search on a machine that keeps up with no window.
 const longestWindow = 2 * time.Minute
 
-// measure fills the report: enqueue only, overloaded, and a search in the logarithm of the window.
+// measure fills the report: a replay that only fills the queues, an overloaded replay, and a search for the shortest
+// window that is kept up. The search halves a range of the window's logarithm.
 func (b *bench) measure(window time.Duration, steps int) error {
 	var err error
 	if b.rep.EnqueueOnly, err = b.cell("enqueue only", 0, false); err != nil {
@@ -167,7 +168,7 @@ func (b *bench) measure(window time.Duration, steps int) error {
 	return nil
 }
 
-// better keeps the best cell that was valid and kept up.
+// better keeps r if it is the best valid result that kept up.
 func (b *bench) better(r *result) bool {
 	if !r.GeneratorValid || !r.KeptUp {
 		return false
@@ -202,7 +203,7 @@ func (b *bench) cell(name string, window time.Duration, check bool) (*result, er
 	return &r, nil
 }
 
-// checked is how many questions are asked again at the end.
+// checked is the number of questions that are asked again at the end, to check the answers.
 const checked = 500
 
 // check compares the drained index with a naive set to which the same events were applied.

@@ -68,7 +68,7 @@ func TestReplayDoesEverythingOnceAndEndsRight(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := tr.harvest()
-	// A busy machine may issue late. No other failure is allowed.
+	// A busy machine may issue operations late. No other failure is allowed.
 	for _, reason := range r.FailureReasons {
 		if len(reason) < 6 || reason[:6] != "issued" {
 			t.Error(reason)

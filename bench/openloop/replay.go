@@ -18,8 +18,8 @@ import (
 
 // settings are the parameters of a replay.
 type settings struct {
-	Lanes        int           // goroutines that look up; a holder's requests go to one of them
-	EventWorkers int           // goroutines that apply; a holder's events go to one of them
+	Lanes        int           // number of goroutines that look up; all requests of a holder go to the same goroutine
+	EventWorkers int           // number of goroutines that apply events; all events of a holder go to the same goroutine
 	Spin         time.Duration // time before each deadline in which an issuer spins
 	Quiescence   time.Duration // pause before the clock starts
 }
@@ -33,15 +33,15 @@ type trial struct {
 	settings
 	window  time.Duration
 	x       *feed.Index
-	asked   []feed.Question // by operation; empty for events
-	seen    []moments       // by operation
+	asked   []feed.Question // prepared questions by operation; an event has an empty one
+	seen    []moments       // times by operation
 	clock   latency.Clock
 	start   int64
 	queries atomic.Uint32 // number of issued queries
 
 	lanes   []chan uint32
 	writers []chan uint32
-	depths  [2]depth // [0]: all query lanes together; [1]: updates
+	depths  [2]depth // [0]: of all query lanes together; [1]: of all updates
 
 	problems []string
 	lock     sync.Mutex // guards problems
@@ -88,8 +88,8 @@ func prepare(c *corpus) ([]feed.Question, error) {
 	return asked, nil
 }
 
-// run replays the corpus once on a new index, and returns when the queues are empty. With a window of 0 it issues as
-// fast as it can.
+// run replays the corpus once on a new index, and returns when the queues are empty. With a window of 0 it issues the
+// operations as fast as it can.
 func (t *trial) run() error {
 	x, err := feed.New(t.BlockSize)
 	if err != nil {
@@ -97,7 +97,7 @@ func (t *trial) run() error {
 	}
 	t.x = x
 	t.seen = make([]moments, len(t.operations))
-	for i := range t.seen { // touches the memory, so that no page fault is measured
+	for i := range t.seen { // touch the memory, so that the measurement contains no page faults
 		t.seen[i].due = int64(t.operations[i].at * float64(t.window))
 	}
 	t.open()
@@ -129,7 +129,7 @@ func (t *trial) run() error {
 	return nil
 }
 
-// open makes queues that are large enough for all operations: an issuer never blocks.
+// open makes queues that are large enough for all operations, so that an issuer never blocks.
 func (t *trial) open() {
 	lanes, writers := make([]int, t.Lanes), make([]int, t.EventWorkers)
 	for i := range t.operations {
@@ -151,7 +151,7 @@ func (t *trial) open() {
 
 func (t *trial) now() int64 { return t.clock.Now() - t.start }
 
-// wait sleeps until shortly before the deadline, and then spins. It yields while it spins, so that lanes run on few
+// wait sleeps until shortly before the deadline, and then spins. While it spins it yields, so that lanes can run on few
 // cores.
 func (t *trial) wait(deadline int64) {
 	for {
@@ -183,7 +183,7 @@ func (t *trial) issueQueries() {
 	}
 }
 
-// issueEvents sends each event at its time, after all earlier questions are sent.
+// issueEvents sends each event at its time, after all earlier questions were sent.
 func (t *trial) issueEvents() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -202,7 +202,7 @@ func (t *trial) issueEvents() {
 	}
 }
 
-// look answers the requests of one lane.
+// look answers the questions of one lane.
 func (t *trial) look(lane int) {
 	matches := make([]kvindex.Match, 0, t.Holders)
 	for i := range t.lanes[lane] {
@@ -217,7 +217,7 @@ func (t *trial) look(lane int) {
 	}
 }
 
-// write applies the events of one writer's holders, each holder's in order.
+// write applies the events of all holders of writer w, and keeps the order of each holder's events.
 func (t *trial) write(w int) {
 	writer := t.x.Writer()
 	last := make(map[uint32]uint32, t.Holders)

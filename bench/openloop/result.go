@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/latency"
 )
 
-// result has the field names of Dynamo's mooncake_bench (result schema 4) for all figures that exist here. Machine,
-// mode and the check of the end state are fields of our own.
+// result has the field names of Dynamo's mooncake_bench (result schema 4) where the figures exist here. The machine,
+// the mode and the check of the end state are additional fields.
 type result struct {
 	SchemaVersion int    `json:"schema_version"`
 	Backend       string `json:"backend"`
@@ -38,13 +38,14 @@ type result struct {
 	IssuedBlocks   float64 `json:"actual_issue_block_ops_per_sec"`
 	AchievedBlocks float64 `json:"achieved_block_ops_per_sec"`
 
-	ReadLag         latency.Distribution `json:"read_issue_lag"`
-	UpdateLag       latency.Distribution `json:"update_issue_lag"`
-	QueueWait       latency.Distribution `json:"query_queue_wait"`
-	Service         latency.Distribution `json:"query_service"`
-	QueryTotal      latency.Distribution `json:"query_scheduled_to_finished"`
-	UpdateApplied   latency.Distribution `json:"update_accepted_to_finished"`
-	UpdateService   latency.Distribution `json:"update_service"` // not in Dynamo's schema: the time of the apply alone
+	ReadLag       latency.Distribution `json:"read_issue_lag"`
+	UpdateLag     latency.Distribution `json:"update_issue_lag"`
+	QueueWait     latency.Distribution `json:"query_queue_wait"`
+	Service       latency.Distribution `json:"query_service"`
+	QueryTotal    latency.Distribution `json:"query_scheduled_to_finished"`
+	UpdateApplied latency.Distribution `json:"update_accepted_to_finished"`
+	// Time of the apply alone; not in Dynamo's schema.
+	UpdateService   latency.Distribution `json:"update_service"`
 	UpdateTotal     latency.Distribution `json:"update_scheduled_to_finished"`
 	QueuedAtStop    int64                `json:"queued_queries_at_stop"`
 	MostQueued      int64                `json:"maximum_query_queue_depth"`
@@ -61,9 +62,9 @@ type result struct {
 	EndStateWrong   int                  `json:"end_state_wrong"`
 }
 
-// harvest returns the result of a trial. The generator is valid if all operations were issued within 1.01 windows,
-// each was done once, and each holder's events were in order. The index kept up if replay and drain took at most 1.10
-// windows.
+// harvest returns the result of a trial. The generator is valid if all operations were issued within 1.01 windows, each
+// operation was done once, and each holder's events were applied in order. The index kept up if replay and drain took
+// at most 1.10 windows.
 func (t *trial) harvest() result {
 	r := result{
 		SchemaVersion: 4, Backend: "warmpath-kvindex", Timer: "sleep+spin(yielding)", WindowMS: t.window.Milliseconds(),

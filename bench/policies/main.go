@@ -1,6 +1,6 @@
-// Command policies compares routing policies with the simulator: named workloads, several seeds, one row for each
-// policy. It made the tables of bench/results/policies.md. It plays one run after the other, so that a shared machine
-// stays usable.
+// Command policies compares routing policies in the simulator. It plays named workloads with several seeds, and prints
+// one row for each policy. It made the tables of bench/results/policies.md. It plays one run after the other, so that
+// other work on a shared machine can continue.
 //
 //	go run ./policies -set conversation -seeds 3
 //	go run ./policies -set conversation -policies "lmetric marginal" -capacity
@@ -21,20 +21,20 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// set is a workload at a load at which policies differ.
+// set is a workload with a load at which the policies differ.
 type set struct {
-	workload string // TRACES stands for the folder of the traces
+	workload string // the word TRACES in it stands for the folder of the traces
 	rate     string
 	workers  int
-	kv       int // tokens; 0: the capacity of the profile
+	kv       int // tokens in a worker's cache; 0: the capacity of the profile
 	slow     int // number of workers at half speed
-	routers  int // number of routers, which share no state; 0: one
+	routers  int // number of routers that do not share state; 0: one router
 }
 
 const conversation = "mooncake:TRACES/mooncake_conversation.jsonl.gz"
 
-// sets by name. conversation, toolagent and ladder have the load at which policies differ most; most others are near
-// the load at which most policies leave their service level.
+// sets has the sets by name. conversation, toolagent and ladder have the load at which the policies differ most. Most
+// other sets are near the load at which most policies leave their service level.
 var sets = map[string]set{
 	"conversation":    {workload: conversation, rate: "1.75", workers: 8, kv: 1_500_000},
 	"conversation-16": {workload: conversation, rate: "3.5", workers: 16, kv: 1_500_000},
@@ -154,7 +154,7 @@ func play(c sim.Config) *report.Run {
 	return r
 }
 
-// row is the means over runs.
+// row returns the means over the runs as one row of the table.
 func row(runs []*report.Run) string {
 	mean := func(of func(*report.Run) float64) float64 {
 		sum := 0.0
@@ -181,8 +181,8 @@ func row(runs []*report.Run) string {
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
-// limit finds the greatest rate, to a hundredth, at which 90 % of the requests keep the service level of the given
-// index.
+// limit finds the greatest request rate, to a hundredth, at which 90 % of the requests keep the service level. level is
+// the index of the service level.
 func limit(c sim.Config, level int) float64 {
 	const share, step, exact = 0.9, 1.25, 1.01
 	kept := func(rate float64) bool {

@@ -13,11 +13,13 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// policyNodes is what the file says of policies. It is read last: the defaults of a policy are in other sections.
+// policyNodes has the parts of the file that define policies. These parts are read last, because other sections contain
+// the defaults of policies.
 type policyNodes struct {
-	list   *entry  // policies
-	inline *entry  // the value of the key policy, if it has parameters; nil: it is a name
-	typed  []entry // under routing, by the names of kinds, as design documents of vllm_cache_aware write it
+	list   *entry // policies
+	inline *entry // the value of the key policy, if it has parameters; nil: it is a name
+	// Keys of the section routing that are names of kinds; vllm_cache_aware's design documents use this form.
+	typed []entry
 }
 
 // config reads the root of the gateway's file.
@@ -42,7 +44,7 @@ func (r *reader) config(root ast.Node, cfg *Config) {
 	r.policies(cfg, later)
 }
 
-// routing reads the section routing, in which policy and the kinds of policies may stand, too.
+// routing reads the section routing. It may also contain the key policy, and policies under the names of their kinds.
 func (r *reader) routing(e entry, cfg *Config, later *policyNodes) {
 	r.fields(e.value, reflect.ValueOf(&cfg.Routing).Elem(), section{take: func(e entry) bool {
 		if e.key == "policy" {
@@ -58,8 +60,8 @@ func (r *reader) routing(e entry, cfg *Config, later *policyNodes) {
 	}})
 }
 
-// policies reads all policies. A policy that is written in place under policy is the fleet's, under the name of its
-// kind unless it has its own.
+// policies reads all policies. The key policy has either the name of a policy or a whole policy in place. The second
+// form makes that policy the fleet's policy. Without a name of its own, the policy gets the name of its kind.
 func (r *reader) policies(cfg *Config, nodes policyNodes) {
 	if nodes.list != nil {
 		r.under("policies", func() { r.policyList(cfg, nodes.list.value) })

@@ -24,19 +24,22 @@ type Request struct {
 	// HashState is for Config.Hash: the whole digest of the last hashed block, of which a Hash keeps 64 bits.
 	HashState block.Digest
 
-	// Cached is the number of prompt tokens that were not computed, over all tiers. It is set with the first token.
+	// Cached is the number of prompt tokens that were not computed, over all tiers. It is set when the request is first
+	// admitted, and so is known with the first token.
 	Cached int
 	// Loaded is the part of Cached that came from the CPU tier.
 	Loaded int
 
-	tokens      []block.Token // prompt and the output so far
-	hashes      []Hash        // hashes of leading full blocks of tokens
-	blocks      []int32
-	computed    int // tokens with KV
-	stored      int // leading blocks in the cache
-	emitted     int
-	admitted    bool // Cached is final: after a preemption it stays
-	loadPending int  // tokens from the CPU tier that the next step loads
+	tokens   []block.Token // prompt and the output so far
+	hashes   []Hash        // hashes of leading full blocks of tokens
+	blocks   []int32
+	computed int // number of tokens whose KV is computed
+	stored   int // number of leading blocks that are in the prefix cache
+	emitted  int
+	// The request was admitted before, so Cached and Loaded are set: a second admission, after a preemption, does not
+	// change them.
+	admitted    bool
+	loadPending int // number of tokens that the next step loads from the CPU tier
 	state       state
 }
 

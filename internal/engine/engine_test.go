@@ -229,7 +229,9 @@ func TestTheSequenceLimitHolds(t *testing.T) {
 	}
 }
 
-// A prompt of ten blocks is computed in chunks of four while another request holds all but six blocks.
+// The pool has 16 usable blocks. The first request takes ten, so six are free. The second prompt also needs ten blocks,
+// and is computed in chunks of four. With AdmitChunks it is admitted when its first chunk fits; otherwise when all its
+// blocks fit.
 func TestAPromptIsAdmittedWhenAllOfItFits(t *testing.T) {
 	for _, chunks := range []bool{false, true} {
 		e := small(t, func(c *Config) { c.Blocks, c.MaxBatchTokens, c.AdmitChunks = 17, 16, chunks })

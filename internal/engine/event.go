@@ -19,10 +19,11 @@ const (
 // destination.
 type Event struct {
 	Kind   Kind
-	Tier   block.Tier // of Stored and Removed
+	Tier   block.Tier // tier of the Stored or Removed blocks
 	Hashes []Hash
 
-	// Owner is the Owner of the request with the blocks that were Stored on the accelerator; else nil.
+	// Owner is the field Owner of the request whose blocks were stored. Only Stored events of the accelerator have it;
+	// in other events it is nil.
 	Owner any
 
 	// The fields below are set with Stored. A CPU event without a description has only hashes: BlockSize is 0, and it

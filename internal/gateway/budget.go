@@ -2,8 +2,8 @@ package gateway
 
 import "sync/atomic"
 
-// budget is a token bucket that requests fill and extra attempts empty: it keeps the extra attempts to a share of the
-// traffic. It is safe for concurrent use.
+// budget is a token bucket for extra attempts. Each request adds a part of a token, and an extra attempt takes a whole
+// token. So extra attempts stay a fixed share of the traffic. It is safe for concurrent use.
 type budget struct{ thousandths atomic.Int64 }
 
 const (
@@ -18,14 +18,14 @@ func newBudget() *budget {
 	return b
 }
 
-// earn adds a request's share of a token.
+// earn adds the part of a token that a request adds.
 func (b *budget) earn() {
 	if b.thousandths.Load() < most {
 		b.thousandths.Add(earned)
 	}
 }
 
-// take takes a token if there is one.
+// take takes a token and returns true, or returns false if there is no whole token.
 func (b *budget) take() bool {
 	if b.thousandths.Add(-token) >= 0 {
 		return true

@@ -51,7 +51,8 @@ type Config struct {
 	DrainDelay time.Duration `yaml:"drain_delay"`
 }
 
-// DefaultConfig shows headers, tries three workers and waits half an hour.
+// DefaultConfig is the configuration without a file: headers are shown, three workers are tried, and a request may take
+// half an hour.
 func DefaultConfig() Config {
 	return Config{
 		Headers:           true,

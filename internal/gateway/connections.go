@@ -11,14 +11,14 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// ConnectionLimit bounds the connections and the requests of a listener. The zero value is no limit.
+// ConnectionLimit bounds the connections and the requests of a listener. The zero value sets no limit.
 type ConnectionLimit struct {
-	// Serving is how many requests are served at once; 0 is no limit.
+	// Serving is the number of requests that may be served at the same time; 0 is no limit.
 	Serving int
-	// Waiting is how many further requests wait, in order and without a time limit.
+	// Waiting is the number of further requests that may wait, in order and without a time limit.
 	Waiting int
-	// Looking is how many further connections may be open. A probe there is answered at once, another request waits a
-	// few seconds for a place.
+	// Looking is the number of further connections that may be open. On such a connection a probe is answered without
+	// waiting. Another request waits a few seconds for a place.
 	Looking int
 }
 
@@ -26,28 +26,29 @@ const (
 	// idleEnough is how long a connection must be without a request before it is closed for a waiting client. A busy
 	// client sends its next request within milliseconds, and would lose it if its connection were closed.
 	idleEnough = time.Second
-	// silentEnough is idleEnough for a connection that never had a request. A client sends its request with the end of
-	// the handshake, so this is for slow clients' machines.
+	// silentEnough is the same limit for a connection that never had a request. A client sends its first request right
+	// after the handshake, so this limit only has to cover slow clients.
 	silentEnough = 250 * time.Millisecond
 	// waitEnough is how long a request beyond Waiting waits. After one such request waited in vain, further requests
-	// are refused at once until a place is free. So connections keep being accepted, and probes in the system's queue
-	// are answered.
+	// are refused immediately until a place is free. So the listener continues to accept connections, and answers
+	// probes that wait in the system's queue.
 	waitEnough = 3 * time.Second
-	// idleLook is the pause between two looks at which connections are idle.
+	// idleLook is the pause between two searches for idle connections.
 	idleLook = 50 * time.Millisecond
 )
 
 // limitListener is a listener with a limit of connections. While it is full, each answer ends its connection, and idle
-// connections are closed. Its handler makes requests, except probes, wait for a place. Places are for requests because
-// one HTTP/2 connection carries many.
+// connections are closed. Its handler makes requests, except probes, wait for a place. A place belongs to a request,
+// not to a connection, because one HTTP/2 connection carries many requests.
 type limitListener struct {
 	net.Listener
-	limit   ConnectionLimit
-	open    chan struct{} // a token for each connection
-	full    atomic.Bool   // a client waits to be accepted
-	serving chan struct{} // a token for each request that is served; a channel serves its senders in order
-	waiting atomic.Int64  // requests
-	stuck   atomic.Bool   // a request waited in vain, and no place has come free since
+	limit ConnectionLimit
+	open  chan struct{} // holds a token for each open connection
+	full  atomic.Bool   // a client waits to be accepted
+	// Holds a token for each request that is served; a channel serves its senders in order.
+	serving chan struct{}
+	waiting atomic.Int64 // number of requests that wait
+	stuck   atomic.Bool  // true after a request waited in vain, until a place is free
 	closed  chan struct{}
 	once    sync.Once
 
@@ -60,10 +61,11 @@ type limitedConn struct {
 	net.Conn
 	requests atomic.Int32 // number of requests under way
 	silent   atomic.Bool  // no request has come on it yet
-	idle     atomic.Int64 // since when it has had no request, in Unix nanoseconds
+	idle     atomic.Int64 // time since which the connection has had no request, in Unix nanoseconds
 }
 
-// CloseWrite ends our side, where the connection can: the server does it before it closes.
+// CloseWrite closes our sending side, if the connection can do that. The server calls it before it closes the
+// connection.
 func (c *limitedConn) CloseWrite() error {
 	if half, can := c.Conn.(interface{ CloseWrite() error }); can {
 		return half.CloseWrite()
@@ -73,8 +75,9 @@ func (c *limitedConn) CloseWrite() error {
 
 type connKey struct{}
 
-// LimitConnections bounds the connections and requests of server, which is to serve the returned listener. It takes
-// over server's ConnState and ConnContext and wraps its Handler; refuse answers a request for which there is no place.
+// LimitConnections bounds the connections and requests of server. server must serve the returned listener.
+// LimitConnections sets server's ConnState and ConnContext, and wraps its Handler. refuse answers a request for which
+// there is no place.
 func LimitConnections(l net.Listener, server *http.Server, limit ConnectionLimit, refuse http.HandlerFunc) net.Listener {
 	if limit.Serving <= 0 {
 		return l
@@ -112,12 +115,12 @@ func LimitConnections(l net.Listener, server *http.Server, limit ConnectionLimit
 	return c
 }
 
-// probe reports whether r is answered without a place.
+// probe reports whether r is a probe, which is answered without a place.
 func probe(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && (r.URL.Path == "/health" || r.URL.Path == "/readiness")
 }
 
-// wait takes a place for a request; leave frees it. It returns false when there is none.
+// wait takes a place for a request; leave frees the place. wait returns false if it gets no place.
 func (l *limitListener) wait(ctx context.Context) bool {
 	select {
 	case l.serving <- struct{}{}:
@@ -150,7 +153,7 @@ func (l *limitListener) leave() {
 	l.stuck.Store(false)
 }
 
-// turn notes that a connection is closed.
+// turn is called when the state of a connection changes. It removes a connection that is closed, and frees its token.
 func (l *limitListener) turn(conn net.Conn, state http.ConnState) {
 	c, ours := conn.(*limitedConn)
 	if !ours || state != http.StateClosed && state != http.StateHijacked {
@@ -190,7 +193,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns an accepted connection that has a token of open.
+// admit wraps an accepted connection for which a token was put into open.
 func (l *limitListener) admit(conn net.Conn) net.Conn {
 	c := &limitedConn{Conn: conn}
 	c.silent.Store(true)
@@ -201,7 +204,7 @@ func (l *limitListener) admit(conn net.Conn) net.Conn {
 	return c
 }
 
-// closeIdle closes the connections that have been without a request for long.
+// closeIdle closes the connections that have had no request for too long.
 func (l *limitListener) closeIdle(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,7 +225,7 @@ func (l *limitListener) Close() error {
 	return l.Listener.Close()
 }
 
-// refuseConnection answers a client for which there is no place.
+// refuseConnection answers a request for which there is no place.
 func (g *Gateway) refuseConnection(w http.ResponseWriter, _ *http.Request) {
 	g.refuse(w, api.OpenAIChat, "connections", api.NoPlace())
 }

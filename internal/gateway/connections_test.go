@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// Every client is served, although clients keep more connections alive than may be open.
+// More clients than may be connected keep their connections alive. Every client is still served.
 func TestClientsBeyondTheLimitWait(t *testing.T) {
 	const limit, clients, requests = 4, 20, 10
 	var here, most atomic.Int64
@@ -45,7 +45,7 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 	if most.Load() > limit {
 		t.Errorf("%d requests were served at once, want at most %d", most.Load(), limit)
 	}
-	// The remaining connections are idle and kept alive. Another client is served all the same.
+	// The remaining connections are idle and kept alive. A further client is still served.
 	other := &http.Client{Transport: &http.Transport{}}
 	defer other.CloseIdleConnections()
 	resp, err := other.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chat))
@@ -94,12 +94,12 @@ func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFu
 
 const (
 	getHealth = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-	getOther  = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" // keeps its connection
+	getOther  = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" // leaves the connection open
 	ok        = "HTTP/1.1 200 "
 	noPlace   = "HTTP/1.1 503 "
 )
 
-// Clients in service, waiting clients and silent connections take all places.
+// Clients that are served, waiting clients and silent connections take all places.
 func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -145,7 +145,7 @@ func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	})
 }
 
-// However many clients wait, none is refused while places become free.
+// Many clients wait. No client is refused as long as places become free.
 func TestNoClientIsRefusedWhilePlacesComeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, most atomic.Int64
@@ -200,7 +200,7 @@ func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
 	}
 }
 
-// One HTTP/2 connection carries many requests, and each takes descriptors for its worker.
+// One HTTP/2 connection carries many requests, and each request needs descriptors for the connection to its worker.
 func TestStreamsOfOneHTTP2ConnectionAreLimitedAsClientsAre(t *testing.T) {
 	const limit = 4
 	var here, most atomic.Int64

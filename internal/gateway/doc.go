@@ -2,8 +2,8 @@
 // the request there and the answer back, and records the result. It serves POST /v1/chat/completions, POST
 // /v1/completions, GET /v1/models, /health and /readiness.
 //
-// It refuses to know how a worker is chosen (the root package), how bytes travel (internal/proxy), how a dialect looks
-// (internal/api) and where tokens come from (internal/tokens).
+// It does not know how a worker is chosen (the root package), how bytes are sent (internal/proxy), what a dialect looks
+// like (internal/api) or how tokens are found (internal/tokens).
 //
 //	g := gateway.New(cfg, gateway.Parts{Router: router, Fleet: fleet, Tokens: source, Client: client, …})
 //	err := g.Serve(ctx, listener) // until ctx ends; then it drains

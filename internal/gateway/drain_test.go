@@ -69,7 +69,8 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	f.idle(t)
 }
 
-// A client that ignores how the connection ended must still see that the answer is not whole.
+// The drain ends a stream early. A client that does not check how the connection ended must still see that the answer
+// is not complete.
 func TestAStreamThatDrainCutsEndsWithAnErrorEvent(t *testing.T) {
 	url, begun, release := held(t)
 	defer close(release)
@@ -138,7 +139,8 @@ func TestReadinessTurnsBeforeTheListenerCloses(t *testing.T) {
 	}
 }
 
-// A client that ends its side counts as gone and may still listen. What it gets must not look like an answer.
+// A client that closes its sending side counts as gone, but may still read. It must not get bytes that look like an
+// answer.
 func TestAClientThatEndsItsSideGetsNoEmptyAnswer(t *testing.T) {
 	for name, busy := range map[string]bool{"at a worker": false, "in the queue": true} {
 		g := newGate()

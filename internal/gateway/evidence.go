@@ -10,19 +10,22 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// evidence is how the workers answered recently, by scope. It shows whether the worker or the client is at fault, in
-// two ways.
-// A useless answer to a request that can be repeated is the worker's fault if another worker served the same request.
-// It is the client's fault if another worker gave the same answer.
+// evidence remembers how the workers answered recently, by scope. A scope is a model name at an endpoint. evidence
+// shows whether the worker or the client is at fault, in two ways.
+//
+// A useless answer is one without a valid result. The request can be repeated. If another worker serves it, the first
+// worker is at fault: it is blamed for the answer. If another worker gives the same answer, the client is at fault.
+//
 // A lost answer, such as a stream that broke, cannot be repeated. A worker is at fault if it loses far more answers
 // than the best other worker.
+//
 // evidence is safe for concurrent use.
 type evidence struct {
-	open   atomic.Bool // an answer was useless or lost once
+	open   atomic.Bool // true after the first useless or lost answer
 	mu     sync.Mutex  // guards the rest
 	scopes map[fleet.Scope]*scopeEvidence
 	order  []fleet.Scope // the scopes, the oldest first
-	// streaks are counted over all scopes, because a worker may be useless in more scopes than are remembered.
+	// streaks count over all scopes, because a worker may be useless in more scopes than are remembered.
 	streaks map[fleet.WorkerID]*streak
 }
 
@@ -31,33 +34,35 @@ type streak struct {
 	incarnation uint64
 	answers     int
 	first       fleet.Scope
-	mixed       bool // the blamed answers are of several scopes
+	mixed       bool // true if the blamed answers come from several scopes
 }
 
 // scopeEvidence is the conduct of the workers in one scope.
 type scopeEvidence struct {
 	workers map[fleet.WorkerID]*conduct
-	passed  int // refusals that the method known took for the requests' fault
+	passed  int // number of refusals for which the method known blamed the request
 }
 
 // conduct is the quality of a worker's recent answers in a scope.
 type conduct struct {
-	incarnation uint64 // of the worker: another process may behave otherwise
-	useless     share  // all answers: the useless part, whichever side was at fault
-	long        share  // the part of useless answers over a longer time
-	blamed      share  // good and blamed answers: the part that was blamed
-	bettered    share  // second opinions on the worker's useless answers: the part that was better
-	lost        share  // good streams and lost ones: the part that was lost
-	blamedRow   int    // answers blamed in a row
-	// agreed counts, by verdict, the worker's useless answers to requests that also got a useless answer from another
-	// worker. A count begins anew when the worker is blamed for an answer of that verdict.
+	incarnation uint64 // incarnation of the worker: after a restart, a new process may behave differently
+	// Share of useless answers among all answers, whether the worker or the client was at fault.
+	useless share
+	long    share // the same share over a longer time
+	blamed  share // share of blamed answers among the good and the blamed ones
+	// Share of second opinions on the worker's useless answers in which the other worker's answer was better.
+	bettered  share
+	lost      share // share of lost streams among the good and the lost ones
+	blamedRow int   // number of blamed answers since the last good one
+	// agreed counts useless answers of the worker, by verdict, to requests that also got a useless answer from another
+	// worker. A count begins again at 0 when the worker is blamed for an answer of that verdict.
 	agreed [verdicts]int
 }
 
-// share is the part of the recent answers that was bad. Older answers count less and less.
+// share is the part of the recent answers that was bad. The older an answer is, the less it counts.
 type share struct {
 	part float64
-	of   int // answers, at most the memory
+	of   int // number of answers, at most the memory
 }
 
 func (s *share) note(bad float64, memory int) {
@@ -69,44 +74,47 @@ func (s *share) note(bad float64, memory int) {
 func (s *share) count() int { return int(math.Round(s.part * float64(s.of))) }
 
 const (
-	memory     = 16   // answers in a share, about: a worker that turns useless is known after half of them
-	longMemory = 128  // as memory, where rare useless answers count
-	lostMemory = 1024 // as memory, for streams: enough to show a loss of one in a hundred
-	// enough is the number of answers from which on a worker's share can be compared.
+	// memory is about the number of recent answers that a share covers. A worker that becomes useless is known after
+	// half as many answers.
+	memory     = 16
+	longMemory = 128  // memory for shares in which rare useless answers count
+	lostMemory = 1024 // memory for streams: enough to show a loss of one stream in a hundred
+	// enough is the least number of answers for which a worker's share is compared.
 	enough = 4
 	// few is the number of bad answers below which no worker is left out, because one or two may be chance. Blamed
 	// answers must come in a row: a client may choose a request that only one worker refuses.
 	few = 3
-	// fewEvery is the same for all scopes together. These answers must come from several scopes, because a worker may
-	// be useless in only one.
+	// fewEvery is the limit few for all scopes together. These answers must come from several scopes, because a worker
+	// may be useless in only one scope.
 	fewEvery = 4 * few
-	// mostScopes bounds the remembered scopes: a new one replaces the oldest. Each served model name has two.
+	// mostScopes bounds the number of remembered scopes: a new scope replaces the oldest. Each served model name has
+	// two scopes.
 	mostScopes = 1024
 	// usual is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed answers
-	// at which it is left out of the scope. Below usual, other workers serve the requests that this worker does not
-	// serve. A client may know requests that only one worker refuses. It can exclude that worker only if it sends half
-	// of the worker's traffic.
+	// at which it is left out of the scope. Below usual, the worker still gets requests, and other workers serve the
+	// requests that it fails. A client may know requests that only one worker refuses. With these it can exclude the
+	// worker only by sending half of the worker's traffic.
 	usual = 0.5
-	// apart is the share of better second opinions at which every refusal gets a second opinion.
+	// apart is the share of better second opinions from which on every refusal gets a second opinion.
 	apart = 0.05
-	// alike and above: two workers have similar shares of useless answers when one share is at most alike times the
-	// other and at most above higher. Twice the share, or 0.1 more, would often be chance, because each share is of few
-	// answers.
+	// alike and above say when two workers have similar shares of useless answers: the larger share is at most alike
+	// times the smaller share, and at most above higher. Smaller limits, such as twice the share or 0.1 more, would
+	// often be exceeded by chance, because each share is of few answers.
 	alike = 3
 	above = 0.3
-	// One in sampled of the refusals that seem to be the requests' fault still gets a second opinion. So a worker is
-	// found that turns useless among bad requests.
+	// Even if a refusal seems to be the request's fault, one refusal in sampled gets a second opinion. This finds a
+	// worker that becomes useless while many requests are bad.
 	sampled = 16
-	// reason is the share of lost streams at which a worker is left out if no other worker can be compared. Another
-	// worker with comparable streams can always be compared.
+	// reason is the share of lost streams at which a worker is left out although no other worker has enough streams to
+	// compare with. Then the other workers get streams, and can be compared.
 	reason     = 0.02
 	comparable = 64
-	// worse and times: a worker is not asked next when its share of useless answers is more than worse above the best
-	// one's, and more than times as large.
+	// worse and times: a worker is not asked next if its share of useless answers is more than worse above the best
+	// worker's share, and more than times as large.
 	worse = 0.03
 	times = 2
-	// deviations is the significant difference between two workers' shares of lost answers, in standard deviations:
-	// one difference in 4,000 is larger by chance.
+	// deviations is the difference between two workers' shares of lost answers that is significant, in standard
+	// deviations: by chance, one difference in 4,000 is larger.
 	deviations = 3.5
 )
 
@@ -117,7 +125,7 @@ func (e *evidence) forget(gone func(fleet.WorkerID) bool) {
 	maps.DeleteFunc(e.streaks, func(id fleet.WorkerID, _ *streak) bool { return gone(id) })
 }
 
-// served records a good answer. streamed says that it could have been lost.
+// served records a good answer. streamed says that the answer was a stream, which could have been lost.
 func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
 	if !e.open.Load() {
 		return
@@ -137,8 +145,8 @@ func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
 	}
 }
 
-// useless records a useless answer. all are the workers that serve the scope's model; the evidence about other workers
-// is dropped.
+// useless records a useless answer. all are the workers that serve the scope's model. Evidence about workers that are
+// not in all is dropped.
 func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -176,7 +184,8 @@ func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker, v verdict) (here, e
 	return c.blamed.part >= usual && c.blamedRow >= few, r.mixed && r.answers >= fewEvery
 }
 
-// confirm records that w, with this verdict, and another worker gave useless answers to the same request.
+// confirm records that w gave a useless answer with this verdict, and that another worker gave a useless answer to the
+// same request.
 func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker, v verdict) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -211,13 +220,14 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	if own.lost.count() < few || !own.standsOut(best) {
 		return false
 	}
-	own.lost.of = min(own.lost.of, comparable) // after its return, new streams count more than old ones
+	// After the worker's return, new streams count more than old ones.
+	own.lost.of = min(own.lost.of, comparable)
 	return true
 }
 
-// standsOut reports whether a worker loses significantly more answers than another one (two-proportion z-test). If the
-// other worker has too few answers to compare, because this worker gets almost all requests, the worker stands out when
-// its share of lost answers is at least reason: then the others get requests.
+// standsOut reports whether a worker loses significantly more answers than another worker (two-proportion z-test). If
+// the other worker has too few answers to compare, the worker stands out when its share of lost answers is at least
+// reason. Then it is left out, and the other workers get requests.
 func (c *conduct) standsOut(other share) bool {
 	if c.lost.of < memory {
 		return false
@@ -230,8 +240,8 @@ func (c *conduct) standsOut(other share) bool {
 	return p-q > deviations*math.Sqrt(mean*(1-mean)*(1/n+1/m))
 }
 
-// apart reports whether second opinions were better than w's recent answers in the scope. Then refusals may be w's
-// fault, however many bad requests there are.
+// apart reports whether second opinions were better than w's recent answers in the scope. Then w may be at fault for
+// its refusals, even if many requests are bad.
 func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	if !e.open.Load() {
 		return false
@@ -241,12 +251,14 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).bettered.part >= apart
 }
 
-// known reports whether a worker's useless answers of one verdict in a scope are known to be the requests' fault. They
-// are if other workers' answers were useless, too, each time a second opinion was asked; the same verdict is required,
-// so that common refusals do not excuse a page of HTML. Each of the other workers must have given enough answers and
-// have a similar share of useless ones. No second opinion of late may have been better than an answer of w or of
-// another worker: then the worker may be at fault. One in sampled such answers is called unknown, to find out whether
-// this still holds.
+// known reports whether the request is known to be at fault for a worker's useless answer of this verdict. All of these
+// conditions must hold:
+//   - each time a second opinion was asked, the other worker's answer was useless, too, with the same verdict: common
+//     refusals must not excuse a page of HTML;
+//   - each of the other workers has given enough answers, and has a similar share of useless answers;
+//   - no recent second opinion was better than an answer of w or of another worker.
+//
+// For one answer in sampled it returns false although the conditions hold, to find out whether they still do.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false
@@ -281,8 +293,8 @@ func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).useless.part >= usual
 }
 
-// better returns avoid, which reports whether a worker should not be asked next, because one of the workers in these
-// gave fewer useless answers.
+// better returns the function avoid. It reports whether a worker should not be asked next, because another one of the
+// workers in these gave fewer useless answers.
 func (e *evidence) better(scope fleet.Scope, these []*fleet.Worker) (avoid func(*fleet.Worker) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -298,7 +310,7 @@ func (e *evidence) better(scope fleet.Scope, these []*fleet.Worker) (avoid func(
 	}
 }
 
-// conduct returns a worker's conduct in a scope. e.mu is held, as for scope.
+// conduct returns a worker's conduct in a scope. Callers hold e.mu.
 func (e *evidence) conduct(scope fleet.Scope, w *fleet.Worker) conduct {
 	if s := e.scopes[scope]; s != nil {
 		return s.look(w)
@@ -306,7 +318,7 @@ func (e *evidence) conduct(scope fleet.Scope, w *fleet.Worker) conduct {
 	return conduct{}
 }
 
-// scope returns a scope's evidence, made on first use.
+// scope returns a scope's evidence, made on first use. Callers hold e.mu.
 func (e *evidence) scope(scope fleet.Scope) *scopeEvidence {
 	if s := e.scopes[scope]; s != nil {
 		return s
@@ -324,7 +336,7 @@ func (e *evidence) scope(scope fleet.Scope) *scopeEvidence {
 	return s
 }
 
-// look returns a worker's conduct, the zero conduct when nothing is known about its present process.
+// look returns a worker's conduct. It returns the zero conduct if nothing is known about the worker's present process.
 func (s *scopeEvidence) look(w *fleet.Worker) conduct {
 	if c := s.workers[w.ID]; c != nil && c.incarnation == w.Incarnation {
 		return *c
@@ -332,8 +344,8 @@ func (s *scopeEvidence) look(w *fleet.Worker) conduct {
 	return conduct{}
 }
 
-// of returns a worker's conduct, for an answer to be added. An answer of an older process of the worker is added to
-// nothing.
+// of returns a worker's conduct, to which the caller adds an answer. If the answer came from an older process of the
+// worker, of returns a conduct that is thrown away.
 func (s *scopeEvidence) of(w *fleet.Worker) *conduct {
 	c := s.workers[w.ID]
 	if c == nil || c.incarnation < w.Incarnation {

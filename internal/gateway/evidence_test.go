@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// The answers of a worker that left, or of a process that ended, do not count.
+// Answers of a worker that left the fleet, and answers of a process that ended, do not count.
 func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	var e evidence
 	a, b, c := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}, &fleet.Worker{ID: 2}
@@ -42,7 +42,7 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	}
 }
 
-// One worker gave useless answers and is well again. Now another one gives useless answers.
+// One worker gave useless answers and is good again. Now another worker gives useless answers.
 func TestAnswersBlamedOnOneWorkerDoNotExcuseAnother(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
@@ -78,7 +78,7 @@ func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 		t.Error("the page is said to be the request's fault, as all workers refused other requests")
 	}
 	e.blame(1, a, refused)
-	for range longMemory { // enough answers to forget the blame
+	for range longMemory { // enough answers for the blame to be forgotten
 		e.confirm(1, a, useless)
 	}
 	if e.known(1, a, refused, []*fleet.Worker{b}) {

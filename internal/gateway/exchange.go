@@ -22,10 +22,12 @@ import (
 
 // Request headers that the gateway reads, and response headers that it adds.
 const (
-	headerRank     = "X-Data-Parallel-Rank" // chosen by the client, or set for the worker: the global rank
-	headerTarget   = "X-Warmpath-Target"    // the worker URL that policy direct obeys
-	headerPatience = "X-Warmpath-Max-Wait"  // how long the request may wait for a worker
-	headerPolicy   = "X-Warmpath-Policy"    // request: the policy to use, if allowed; answer: the one that decided
+	// The data-parallel rank: the client chooses it, or the gateway sets it for the worker.
+	headerRank     = "X-Data-Parallel-Rank"
+	headerTarget   = "X-Warmpath-Target"   // URL of the worker that policy direct chooses
+	headerPatience = "X-Warmpath-Max-Wait" // how long the request may wait for a worker
+	// In a request: the policy to use, if allowed; in an answer: the policy that decided.
+	headerPolicy = "X-Warmpath-Policy"
 
 	headerWorker    = "X-Warmpath-Worker"
 	headerMatch     = "X-Warmpath-Match"
@@ -33,11 +35,12 @@ const (
 	headerRequestID = "X-Request-Id"
 )
 
-// statusClientGone is the status in metrics and logs of a request whose client went away first, as in nginx.
+// statusClientGone is the status for metrics and logs when the client left before the answer's end. nginx uses the same
+// number.
 const statusClientGone = 499
 
-// exchange is one model request on its way through the gateway. Exchanges are pooled: begin makes one ready, end puts
-// it back. It belongs to the request's goroutine.
+// exchange is one model request from its arrival to its end. Exchanges are pooled: begin prepares one for a request,
+// and end puts it back into the pool. It belongs to the request's goroutine.
 type exchange struct {
 	g       *Gateway
 	w       http.ResponseWriter
@@ -46,7 +49,7 @@ type exchange struct {
 	body    *proxy.Body
 
 	prepared   prepared
-	decision   *warmpath.Decision // of the attempt under way; nil when it was given back
+	decision   *warmpath.Decision // decision of the attempt under way; nil when its reservation is released
 	attempt    proxy.Attempt
 	set        [2]proxy.Field
 	ids        []byte // scratch: a body with token ids in place of its text
@@ -54,15 +57,15 @@ type exchange struct {
 	reports    bool // the worker reports cached tokens
 	doubts     []doubt
 	opinions   int             // extra attempts taken from the budget of second opinions
-	granted    bool            // a second opinion was taken for the answer being judged
-	judged     bool            // inherent is set for that answer
-	inherent   bool            // the answer is useless because of the request
+	granted    bool            // the present answer got a second opinion
+	judged     bool            // inherent is known for the present answer
+	inherent   bool            // the request is at fault for the present useless answer
 	peers      []*fleet.Worker // scratch of the method others
 	otherModel bool            // the answer names another model than the request, as the other workers' answers do
-	routed     bool            // a worker was asked: the request is finished, not refused
+	routed     bool            // a worker was asked: the request counts as finished, not as refused
 	next       *exchange       // the next exchange in the worker's roster, guarded by the roster's mutex
 	previous   *exchange
-	abort      bool // the client holds part of an answer: end by cutting the connection
+	abort      bool // the client has a part of an answer: cut the connection at the end
 }
 
 func newExchange(g *Gateway) *exchange {
@@ -77,7 +80,7 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, d api.Dialect) 
 	x.rec = telemetry.Record{ID: x.g.Telemetry.Started(), Time: time.Now(), RequestID: proxy.RequestID(r.Header), Dialect: d.String()}
 }
 
-// end releases everything on every path, a panic included: the reservation first, then the buffers.
+// end releases everything: first the reservation, then the buffers. It runs on every path, also after a panic.
 func (x *exchange) end() {
 	x.giveUp()
 	x.g.Telemetry.Ended()
@@ -102,12 +105,12 @@ func (x *exchange) end() {
 	}
 }
 
-// elapsed is the time since the request's head in milliseconds.
+// elapsed is the time since the request's head came, in milliseconds.
 func (x *exchange) elapsed() float64 { return milliseconds(time.Since(x.rec.Time)) }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// giveUp releases the reservation of an attempt that did not come to its end.
+// giveUp releases the reservation of an attempt that was interrupted.
 func (x *exchange) giveUp() {
 	if x.decision != nil {
 		x.decision.Done(fleet.OutcomeUnknown, time.Now().UnixNano())
@@ -143,8 +146,8 @@ func (x *exchange) serve() {
 	x.forward(ctx)
 }
 
-// forward tries workers until one answers well, the attempts are used up, no worker is left, or another worker's
-// answer would be no better.
+// forward tries one worker after another. It stops when a worker answers well, when the attempts are used up, when no
+// worker is left, or when another worker's answer would be no better.
 func (x *exchange) forward(ctx context.Context) {
 	var last proxy.Result
 	for {
@@ -152,7 +155,8 @@ func (x *exchange) forward(ctx context.Context) {
 		if err != nil {
 			x.returnOpinion()
 			if x.rec.Attempts > 0 {
-				x.settle(ctx, &last) // a worker's answer says more than the lack of another worker
+				// The client gets the last worker's answer, which tells it more than an error without a worker.
+				x.settle(ctx, &last)
 				return
 			}
 			x.noWorker(err)
@@ -172,7 +176,8 @@ func (x *exchange) forward(ctx context.Context) {
 	}
 }
 
-// describe says why an attempt at a worker failed: the reason as in warmpath_retries_total, and the cause.
+// describe returns the reason why an attempt at a worker failed, in two parts: the label as in warmpath_retries_total,
+// and the cause.
 func describe(r *proxy.Result, worker string) string {
 	if r.Err != nil {
 		return retryReason(r) + ": " + strings.TrimPrefix(api.CauseOf(r.Err).Error(), worker+" ")
@@ -180,7 +185,7 @@ func describe(r *proxy.Result, worker string) string {
 	return fmt.Sprintf("%s: answered %d", retryReason(r), r.Status)
 }
 
-// route finds a worker. It waits for one if need be.
+// route lets the router choose a worker. If all workers are saturated, the request waits first.
 func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 	w := x.g.waiting
 	if !w.on() {
@@ -209,7 +214,7 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	d, err := x.routeWatched(ctx)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
 	if x.prepared.shadow != nil && err == nil {
-		x.prepared.shadow = nil // a request is compared once, also when it is retried
+		x.prepared.shadow = nil // a request is compared only once, also when it is retried
 		x.compareShadow(&would, d)
 	}
 	return d, err
@@ -253,7 +258,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	result := x.ask(ctx, x.g.roster(d.Worker.ID))
 	x.decision = nil
 	now := time.Now().UnixNano()
-	// Other answers say nothing of the time that a pass takes.
+	// An answer without a token count says nothing about the time of a pass.
 	if result.Class == proxy.Success && result.Usage.Seen && result.Usage.Completion > 0 {
 		d.Tokens(result.Usage.Completion, now)
 	}
@@ -280,7 +285,8 @@ func (x *exchange) ask(ctx context.Context, here *roster) proxy.Result {
 	return x.g.Client.Forward(ctx, &x.attempt)
 }
 
-// outgoing returns the body for w: the client's, or the same request with token ids where that loses nothing.
+// outgoing returns the body for w: the client's own, or the same request with token ids in place of its text. It uses
+// token ids only if the engine then gives the same answer.
 func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	p := &x.prepared
 	if w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
@@ -296,8 +302,8 @@ func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	return ids
 }
 
-// keptIDs and keptText are the largest scratches that stay with a pooled exchange, in bytes: some 20,000 ids, and the
-// text of as many.
+// keptIDs and keptText are the largest scratch buffers that a pooled exchange keeps, in bytes. They fit about 20,000
+// ids, and the text of 20,000 tokens.
 const (
 	keptIDs  = 128 << 10
 	keptText = 128 << 10
@@ -311,7 +317,7 @@ func (x *exchange) showDecision(d *warmpath.Decision) {
 	h.Set(headerTrust, x.rec.Trust)
 }
 
-// outcome returns the evidence about the worker that the end of one attempt gives by itself. weigh compares it with
+// outcome returns what the end of one attempt shows about the worker by itself. weigh then compares the attempt with
 // other workers' answers.
 func outcome(r *proxy.Result) fleet.Outcome {
 	switch verdictOf(r) {
@@ -334,18 +340,18 @@ func (x *exchange) firstToken(at time.Time) {
 			x.believe(d.Holder, d.Worker, at.UnixNano())
 		}
 	}
-	x.g.waiting.freed() // the prompt is computed, so there may be room
+	x.g.waiting.freed() // the prompt is computed, so the worker may have room for another request
 	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
 }
 
-// tokens reports the length of the answer so far to the router, which is also the request's sign of life.
+// tokens reports the length of the answer so far to the router. This report is also the request's sign of life.
 func (x *exchange) tokens(n int, at time.Time) {
 	if x.decision != nil {
 		x.decision.Tokens(n, at.UnixNano())
 	}
 }
 
-// settle ends the request with the last attempt's result. It answers the client if nothing was written yet, and
+// settle ends the request with the result of the last attempt. It answers the client if nothing was written yet, and
 // records the result.
 func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	x.giveUpDoubts()
@@ -362,7 +368,7 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case r.Class == proxy.ClientGone && !timedOut:
-		x.rec.Status, x.abort = statusClientGone, true // the client may still listen: see noWorker
+		x.rec.Status, x.abort = statusClientGone, true // the client may still read: see noWorker
 	case r.FirstByte:
 		if timedOut && r.Class != proxy.Success { // the time may have run out after the last byte
 			x.rec.Error, x.abort = "request timeout", true
@@ -377,8 +383,9 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	}
 }
 
-// learnReporting finds out whether a worker reports cached tokens. Engines leave out a zero (SGLang, and vLLM before
-// 0.24). So a missing figure means zero only for a worker that sent one before, or that the probe knows to send it.
+// learnReporting finds out whether a worker reports cached tokens. Some engines leave out a count of zero (SGLang, and
+// vLLM before 0.24). So a missing count means zero only for a worker that reported cached tokens before, or if the
+// probe knows that the worker reports them.
 func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
 	_, told := x.g.reporting.Load(w.ID)
 	if u.HasCached && !told {
@@ -387,7 +394,7 @@ func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
 	x.reports = told || u.HasCached || w.Facts.ReportsCachedTokens
 }
 
-// compare records the difference between the prediction and the engine's report.
+// compare records the difference between the predicted and the reported number of cached tokens.
 func (x *exchange) compare(u *api.Usage) {
 	if !x.reports {
 		return
@@ -399,7 +406,8 @@ func (x *exchange) compare(u *api.Usage) {
 	}
 }
 
-// name puts the request's id into the header of our own answer. The proxy does so in a worker's answer.
+// name puts the request's id into the header of an answer that the gateway itself makes. The proxy puts it into a
+// worker's answer.
 func (x *exchange) name() { x.w.Header()[headerRequestID] = []string{x.rec.RequestID} }
 
 // fail answers with err.
@@ -416,7 +424,7 @@ func (x *exchange) log() {
 		return
 	}
 	if !x.g.Log.Enabled(context.Background(), slog.LevelDebug) {
-		return // before the arguments are boxed
+		return // before the arguments are allocated
 	}
 	x.g.Log.Debug("request", "id", x.rec.ID, "worker", x.rec.Worker, "rank", x.rec.Rank, "status", x.rec.Status,
 		"branch", x.rec.Branch, "match", x.rec.MatchTokens, "prompt", x.rec.PromptTokens, "ms", x.rec.TotalMS)

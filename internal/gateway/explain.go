@@ -21,14 +21,14 @@ type Explanation struct {
 	// TokensMissing is why there are no ids when TokenSource is text.
 	TokensMissing tokens.Outcome
 	TokensFound   int
-	Waited        time.Duration // for the tokens
+	Waited        time.Duration // time that the request waited for its tokens
 	Queued        bool          // the request would first wait in the queue
-	Err           error         // why no worker could be chosen; nil when one was
+	Err           error         // the reason why no worker could be chosen; nil when one was chosen
 }
 
-// Explain decides where body would go; it reserves and sends nothing. It decides by each of the named policies, at the
-// same moment and with the same random number; without names by the policy that would decide the request. An error is
-// the client's, ready for api.WriteError.
+// Explain decides where body would be sent. It reserves nothing and sends nothing. Each of the named policies decides,
+// at the same moment and with the same random number. Without names, the policy that would decide the request does. An
+// error is the client's, ready for api.WriteError.
 func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, names ...string) ([]*Explanation, error) {
 	p := prepared{explains: true}
 	if err := g.prepare(ctx, &p, d, body, h); err != nil {

@@ -2,8 +2,8 @@ package gateway
 
 import "github.com/warmpath/warmpath/fleet"
 
-// RescueFrom searches once for requests that wait at a suspect, as Serve does at every tick.
+// RescueFrom searches once for requests that wait at the suspect worker w, as Serve does at every tick.
 func RescueFrom(g *Gateway, w fleet.WorkerID) { g.rescueFrom(w) }
 
-// Rescues reports whether g's budget would let it take a request away from a frozen worker now.
+// Rescues reports whether the budget allows to take a request away from a frozen worker now.
 func Rescues(g *Gateway) bool { return g.rescues.thousandths.Load() >= token }

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// The source is asked with the prompt's tokens, once for a request, and only for its policy.
+// The source gets the prompt's tokens. It is asked once for each request, and only if its own policy decides.
 func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tokenize" || r.URL.Path == "/v1/chat/completions/render" {
@@ -49,8 +49,8 @@ func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	}
 }
 
-// A shadow decides by the answer of its own source, and the policy that decides by its own. A source is asked only
-// about the sampled requests.
+// The shadow policy uses the answer of its own source, and the deciding policy uses the answer of its own source. The
+// shadow's source is asked only about the sampled requests.
 func TestAShadowsSourceIsAsked(t *testing.T) {
 	workers := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
 	asked := map[string]*atomic.Int64{"decides": {}, "shadow": {}}

@@ -49,7 +49,7 @@ type settings struct {
 	allowed []string // policies
 	specs   []policy.Spec
 	queue   queue.Config
-	most    int // limit of requests for each holder
+	most    int // greatest number of requests that each holder may have
 	shadow  string
 	sample  float64
 
@@ -64,7 +64,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	t.Helper()
 	s := settings{policy: "kv_aware", gateway: gateway.DefaultConfig(), body: proxy.DefaultBodyConfig(), tokens: tokens.DefaultConfig(),
 		facts: fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16}}
-	s.tokens.Budget = 0 // routed by load unless a test wants tokens
+	s.tokens.Budget = 0 // requests are routed by load unless a test needs tokens
 	if change != nil {
 		change(&s)
 	}
@@ -93,7 +93,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 		s.parts(&parts)
 	}
 	f.Gateway = gateway.New(s.gateway, parts)
-	if s.tokens.Budget >= time.Second { // a test that needs ids, however busy the machine is
+	if s.tokens.Budget >= time.Second { // the test needs ids, also on a busy machine
 		f.source.Loads = func() func(tokens.Worker) tokens.Load {
 			return func(tokens.Worker) tokens.Load { return tokens.Load{PerToken: time.Hour} }
 		}
@@ -111,7 +111,8 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	components.Go(func() { _ = upstream.Run(rest) })
 	go func() { ended <- f.Serve(ctx, l) }() // stop waits for it
 	f.stop = sync.OnceValue(func() error {
-		f.client.CloseIdleConnections() // a drain waits five seconds for a connection that never had a request
+		// Without this, a drain waits five seconds for a connection that never had a request.
+		f.client.CloseIdleConnections()
 		cancel()
 		err := <-ended
 		stopRest()
@@ -165,7 +166,7 @@ func plain(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, whole)
 }
 
-// takes lets the answer to r take d, unless its client leaves.
+// takes waits for d before the answer to r. It returns earlier if the client leaves.
 func takes(r *http.Request, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -175,10 +176,10 @@ func takes(r *http.Request, d time.Duration) {
 
 const chat = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 
-// chatStreamed is chat with a streamed answer.
+// chatStreamed is the request chat with a streamed answer.
 const chatStreamed = `{"stream":true,"model":"m","messages":[{"role":"user","content":"hi"}]}`
 
-// post asks the chat endpoint and reads the whole answer.
+// post sends body to the chat endpoint and reads the whole answer.
 func (f *fixture) post(t *testing.T, body string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	resp, text, err := f.try(t.Context(), body, headers...)
@@ -205,7 +206,7 @@ func (f *fixture) try(ctx context.Context, body string, headers ...string) (*htt
 	return resp, string(text), err
 }
 
-// last waits until n requests are recorded, which is after their last byte, and returns the newest record.
+// last waits until n requests are recorded, and returns the newest record. A request is recorded after its last byte.
 func (f *fixture) last(t *testing.T, n int) telemetry.Record {
 	t.Helper()
 	wait(t, "the requests are booked", func() bool { return len(f.Telemetry.Last(0)) >= n })
@@ -227,7 +228,7 @@ func (f *fixture) idle(t *testing.T) {
 	})
 }
 
-// wait polls until ok, for at most a minute.
+// wait polls until ok returns true, for at most a minute.
 func wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	if !testenv.Poll(time.Minute, ok) {

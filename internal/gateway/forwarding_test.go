@@ -155,7 +155,7 @@ func TestAnyPolicyObeysANamedWorker(t *testing.T) {
 	}
 }
 
-// The document names each header that the gateway reads or sets, and no other.
+// The API document names every header that the gateway reads or sets, and no other header.
 func TestTheAPIPageNamesTheHeaders(t *testing.T) {
 	page, err := os.ReadFile("../../docs/api.md")
 	if err != nil {
@@ -179,7 +179,7 @@ func TestTheAPIPageNamesTheHeaders(t *testing.T) {
 }
 
 func TestStreamsThatAskForNoUsageAreCountedApart(t *testing.T) {
-	// The worker reports its usage only on request, as engines do.
+	// The worker reports its usage only if the request asks for it, as engines do.
 	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		usage := ""
@@ -203,7 +203,7 @@ func TestStreamsThatAskForNoUsageAreCountedApart(t *testing.T) {
 	}
 }
 
-// fortyZeros makes forty ids 0 of every prompt.
+// fortyZeros is a token source that returns forty ids 0 for every prompt.
 type fortyZeros struct{}
 
 func (fortyZeros) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
@@ -258,7 +258,7 @@ func TestProvenIDsGoInPlaceOfTheTextWhereThatIsAllowed(t *testing.T) {
 	}
 }
 
-// twoZeros makes the ids 0, 0 of every prompt.
+// twoZeros is a token source that returns two ids 0 for every prompt.
 type twoZeros struct{ fortyZeros }
 
 func (twoZeros) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
@@ -287,7 +287,8 @@ func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 	if last.PromptTokens != 40 || last.TokenSource != "local" || last.FirstTokenMS <= 0 || last.Status != 200 {
 		t.Errorf("record %+v", last)
 	}
-	silent.Store(true) // from now on the worker leaves out the zero, as engines do; it has reported before
+	// From now on the worker does not report a count of zero, as some engines do; it reported one before.
+	silent.Store(true)
 	f.post(t, chatStreamed)
 	if last := f.last(t, 2); last.ReportedTokens == nil || *last.ReportedTokens != 0 {
 		t.Errorf("silence of a reporting worker is %v, want 0", last.ReportedTokens)
@@ -376,7 +377,7 @@ func TestRequestTimeout(t *testing.T) {
 	f.idle(t)
 }
 
-// late is a client that takes so long for the last byte that the request's time is over.
+// late is a client that takes the last byte so slowly that the request's time is over.
 type late struct {
 	*httptest.ResponseRecorder
 	after time.Duration

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A proxy in front may use the Content-Length and take the second request for a part of the first one's body. The
-// worker gets one request with one framing, and the connection ends.
+// A request has both a Content-Length and chunks. A proxy in front may use the Content-Length, and take the bytes after
+// the chunks for a part of this request. The worker must get one request with one framing, and the connection must end.
 func TestALengthBesideChunksSmugglesNothing(t *testing.T) {
 	type received struct {
 		length   int64

@@ -68,7 +68,7 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 	f.idle(t)
 }
 
-// A router that takes a slow fleet for a frozen one must not send every request twice.
+// A whole fleet is slow, and the router takes it for frozen. The router must not send every request twice.
 func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})
@@ -110,16 +110,16 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 			t.Errorf("%d of 200 requests wait on at the frozen worker, want %d", n, left)
 		}
 	}
-	expect(100) // the budget allows a hundred at once
+	expect(100) // the budget allows a hundred rescues immediately
 	for range 300 {
 		g.post(t, chat)
 	}
-	expect(70) // then one for ten requests
+	expect(70) // after that the budget allows one rescue for ten requests
 	close(again)
 	clients.Wait()
 }
 
-// A stream that has begun cannot be repeated elsewhere. It continues when the worker does.
+// A stream that has begun cannot be repeated at another worker. It continues when its worker continues.
 func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	url, begun, release := held(t)
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, streaming))
@@ -131,7 +131,7 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	<-begun
 	wait(t, "the first event has passed", func() bool { return f.fleet.Snapshot().Load(0).Waiting == 0 })
 	f.fleet.Suspect(0, true, time.Now().UnixNano())
-	for range 20 { // other requests pass by meanwhile
+	for range 20 { // other requests are served in the meantime
 		f.post(t, chatStreamed)
 	}
 	gateway.RescueFrom(f.Gateway, 0)
@@ -142,7 +142,7 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	f.idle(t)
 }
 
-// Without another worker a slow answer is better than none.
+// If there is no other worker, a slow answer is better than none.
 func TestTheOnlyWorkerIsAskedAlthoughItIsFrozen(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})

@@ -32,17 +32,17 @@ type Parts struct {
 	Telemetry *telemetry.Telemetry
 	Log       *slog.Logger
 	// Queue says whether requests wait for a worker (see UseQueue). MaxRequests is the number of this router's requests
-	// from which on a holder is saturated; 0 is no limit.
+	// at which a holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
 	// Connections bounds the connections of clients.
 	Connections ConnectionLimit
-	// ShadowSample is the share of requests about which the router's shadow policy is asked, 0 to 1.
+	// ShadowSample is the share of requests about which the shadow policy is asked, 0 to 1.
 	ShadowSample float64
-	// Scoped is called before a request with a cache salt or an extra key is sent to that rank of a worker. If an
-	// engine's events do not contain such keys, its blocks must not be trusted for such requests.
+	// Scoped is called before a request with a cache salt or an extra key is sent to a rank of a worker. If the events
+	// of the worker's engine do not contain salts and extra keys, its blocks must not be trusted for such requests.
 	Scoped func(w fleet.WorkerID, rank int, salt, extra string)
-	// Stalled returns the reason of a stall, "" when there is none. nil: stalls are not watched.
+	// Stalled returns the reason of a stall, or "" when there is none. If Stalled is nil, stalls are not watched.
 	Stalled func() string
 }
 
@@ -55,16 +55,16 @@ type Gateway struct {
 	waiting    *waiting
 	shadow     atomic.Pointer[shadow]
 	draining   atomic.Bool
-	reporting  sync.Map // fleet.WorkerID → struct{}: workers that reported cached tokens
+	reporting  sync.Map // fleet.WorkerID → struct{}: the workers that have reported cached tokens
 	exchanges  sync.Pool
 	evidence   evidence
 	scopeNames scopeNames
-	opinions   *budget  // second opinions on refusals
-	rescues    *budget  // of requests at workers that seem to be frozen
+	opinions   *budget  // budget for second opinions on refusals
+	rescues    *budget  // budget for moving requests away from workers that seem to be frozen
 	rosters    sync.Map // fleet.WorkerID → *roster
 }
 
-// New returns a Gateway whose requests may not choose their policy: see AllowPolicies. It starts nothing.
+// New returns a Gateway. It starts nothing. Its requests may not choose their policy; AllowPolicies changes that.
 func New(cfg Config, parts Parts) *Gateway {
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget()}
 	g.SampleShadow(parts.ShadowSample)
@@ -77,17 +77,16 @@ func New(cfg Config, parts Parts) *Gateway {
 	return g
 }
 
-// Drain makes /readiness answer 503 and sends away the requests that wait in the queue. The other requests are still
+// Drain makes /readiness answer 503, and refuses the requests that wait in the queue. All other requests are still
 // served. Serve calls Drain when its context ends.
 func (g *Gateway) Drain() {
 	g.draining.Store(true)
 	g.waiting.flush()
 }
 
-// Serve answers requests on l until ctx ends. Then it drains: readiness turns to 503; after DrainDelay no connection
-// is accepted any more; requests in flight may end within DrainTimeout; the remaining ones are cut, a stream with an
-// error event. Serve returns when all of that has ended. Its error says why listening failed, or that requests had to
-// be cut.
+// Serve answers requests on l until ctx ends. Then it drains. First readiness turns to 503. After DrainDelay it accepts
+// no more connections. Requests in flight may end within DrainTimeout. After that it cuts them: a stream gets an error
+// event. Serve returns when all of that has ended. Its error says why listening failed, or that requests had to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -102,7 +101,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(g.cfg.HTTP2)
-	var requests sync.WaitGroup // Close does not wait for handlers: we do
+	var requests sync.WaitGroup // Close does not wait for handlers, so Serve waits for them
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
 		defer requests.Done()
@@ -141,8 +140,8 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// lastWords is how long a cut request may take to send its error event. The event fits into the socket's buffer unless
-// the client stopped reading.
+// lastWords is how long a request that is cut may take to send its error event. The event fits into the socket's
+// buffer, unless the client stopped reading.
 const lastWords = time.Second
 
 func pause(d time.Duration) {
@@ -167,9 +166,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// A request may have both chunks and a Content-Length. net/http reads the chunks and drops the length silently.
-		// A proxy in front may go by the length, and take the bytes after the chunks for a part of this body. Such a
-		// connection must end [RFC 9112 §6.1]. The dropped length cannot be seen here, so every connection ends after a
-		// body in chunks.
+		// A proxy in front may use the length, and take the bytes after the chunks for a part of this body. Such a
+		// connection must end [RFC 9112 §6.1]. The handler cannot see the dropped length, so it ends the connection
+		// after every body in chunks.
 		w.Header().Set("Connection", "close")
 	}
 	if fieldsOf(r.Header) > g.cfg.MaxHeaders {
@@ -214,13 +213,13 @@ func (g *Gateway) get(w http.ResponseWriter, r *http.Request, answer http.Handle
 	answer(w, r)
 }
 
-// refuse answers with err; no worker was asked. reason is a metric's label.
+// refuse answers with err before any worker was asked. reason is a label of the metric.
 func (g *Gateway) refuse(w http.ResponseWriter, d api.Dialect, reason string, err error) {
 	g.Telemetry.Refused(reason)
 	api.WriteError(w, d, err)
 }
 
-// fieldsOf counts header fields; a repeated name counts each time.
+// fieldsOf counts header fields. A name that occurs several times counts each time.
 func fieldsOf(h http.Header) int {
 	n := 0
 	for _, values := range h {

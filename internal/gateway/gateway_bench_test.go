@@ -18,8 +18,8 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 func (*discard) WriteHeader(int)               {}
 
-// BenchmarkServe measures one request through the gateway; the worker on loopback answers at once. The ids are given,
-// so matching is included.
+// BenchmarkServe measures one request through the gateway. The worker on loopback answers without delay. The request
+// has token ids, so the figure includes matching.
 func BenchmarkServe(b *testing.B) {
 	for _, c := range []struct {
 		name   string
@@ -59,7 +59,7 @@ func BenchmarkServe(b *testing.B) {
 	}
 }
 
-// benchmarked is a gateway in front of a worker that does nothing but answer.
+// benchmarked returns a gateway in front of a worker that only answers.
 func benchmarked(b *testing.B, change func(*settings)) *fixture {
 	b.Helper()
 	answer := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(whole), whole)
@@ -84,7 +84,7 @@ func benchmarked(b *testing.B, change func(*settings)) *fixture {
 	return serve(b, change, "http://"+l.Addr().String())
 }
 
-// answerAll answers every request on c. A closing brace is a request's last byte.
+// answerAll answers every request on c. It takes a closing brace for the last byte of a request.
 func answerAll(c net.Conn, answer string) {
 	defer func() { _ = c.Close() }()
 	buf := make([]byte, 64<<10)

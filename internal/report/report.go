@@ -2,10 +2,11 @@ package report
 
 import "time"
 
-// Schema names the version of the JSON form. A reader refuses another number; fields may be added under the same one.
+// Schema is the name and version of the JSON form. A reader refuses a report with another value. Adding a field does
+// not change the value.
 const Schema = "warmpath-report/1"
 
-// Kind is the source of the numbers.
+// Kind says whether a report's figures were simulated or measured.
 type Kind string
 
 // The kinds.
@@ -17,9 +18,9 @@ const (
 // Report is one command's result: one run, or a sweep of them. docs/simulator.md describes the JSON form.
 type Report struct {
 	Schema      string   `json:"schema"`      // see [Schema]; filled by the writers
-	Kind        Kind     `json:"kind"`        //
+	Kind        Kind     `json:"kind"`        // whether the figures were simulated or measured
 	Command     string   `json:"command"`     // the command that repeats the runs
-	Version     string   `json:"version"`     // of warmpath
+	Version     string   `json:"version"`     // version of warmpath that made the report
 	Interrupted bool     `json:"interrupted"` // the command was interrupted: Runs has only the runs that had ended
 	Workload    Workload `json:"workload"`
 	Assumptions []string `json:"assumptions"` // the assumptions behind the numbers, in sentences

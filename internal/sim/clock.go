@@ -2,20 +2,21 @@ package sim
 
 import "time"
 
-// moment is an event at a time. At the same time, lower kinds come first, then earlier plans.
+// moment is a planned event of the simulation. Moments happen in the order of at; moments at the same time happen in
+// the order of kind, then in the order in which they were planned.
 type moment struct {
 	at   time.Duration
 	kind kind
 	seq  uint64
-	a    int32  // its subject: a rank, a router, …
-	gen  uint32 // of a rank's plan: a moment with an older version is void
-	with any    // a flight or a batch
+	a    int32  // index of the rank, router, fault or request to which the event happens; kind says which of them
+	gen  uint32 // atWake only: the moment is void if the rank's gen is larger, because the rank was planned anew
+	with any    // the object of the event: a *flight, a batch of KV events or a metrics reading
 }
 
 type kind uint8
 
-// The kinds, in their order at the same time: the world changes, KV events arrive, requests arrive, and then engines
-// begin a pass, which includes all of these.
+// The kinds are in the order in which they happen at the same time. First the world changes, then KV events arrive,
+// then requests arrive. Last, engines begin a pass, so that the pass includes everything before.
 const (
 	atFault kind = iota
 	atRestart

@@ -10,18 +10,20 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// ladder is a policy's row of llm-d's published 73 %-capacity experiment (llm-d-kv-cache,
-// benchmarking/73-capacity/README.md): output tokens a second by stage, and the first stage in which a tenth of all
-// requests wait longer than kneeWait for their first token.
+// ladder is one policy's row in llm-d's published 73 %-capacity experiment (llm-d-kv-cache,
+// benchmarking/73-capacity/README.md).
 type ladder struct {
 	policy    string
 	published map[string]float64
-	knee      string  // the first stage beyond the knee; "" is none
-	within    float64 // of the throughput, 0: the throughput is not compared, only the order
-	seeds     int     // runs that are averaged
+	// The first stage in which a tenth of all requests wait longer than kneeWait for their first token; "": no stage.
+	knee string
+	// Permitted relative difference from the published throughput; 0: only the order of the policies is compared.
+	within float64
+	seeds  int // runs that are averaged
 }
 
-// kneeWait lies between the published waits: 43 to 101 s beyond the knee, up to 2.5 s before it.
+// kneeWait is the wait that marks the knee. The published p90 waits are at most 2.5 s before the knee, and 43 to 101 s
+// beyond it. kneeWait lies between them.
 const kneeWait = 35_000 // milliseconds
 
 var ladders = []ladder{
@@ -65,7 +67,7 @@ func TestLLMDsTableIsReproduced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reached := map[string]float64{} // at 40 requests a second
+	reached := map[string]float64{} // output tokens a second at 40 requests a second, by policy
 	for _, l := range ladders {
 		of := runs[:l.seeds]
 		runs = runs[l.seeds:]

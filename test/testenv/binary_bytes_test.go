@@ -13,7 +13,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// fastBackend starts a worker that answers every chat request at once. Its stream depends on the request's last bytes.
+// fastBackend starts a worker that answers every chat request without delay. It reads the whole body first, and checks
+// that the body is want(id), with id from the header X-Request-Id. The stream of the answer depends only on id.
 // It checks that the request arrived unchanged.
 func fastBackend(t *testing.T, want func(id string) []byte) string {
 	t.Helper()

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// installed has, for each command that installs something, the variable that the command sets when it then runs the
-// tests: in these tests nothing that it installs may be missing.
+// installed maps a command that installs software for tests to an environment variable. The command sets the variable
+// when it runs the tests after the installation. While the variable is set, Missing fails the test instead of skipping
+// it.
 var installed = map[string]string{"make interop": "WARMPATH_INTEROP", "make test-engines": "WARMPATH_ENGINES"}
 
 // Missing skips the test because it needs something that is not installed, and names the command that installs it. When

@@ -20,13 +20,14 @@ import (
 )
 
 const (
-	// settle bounds the router's recovery after all faults have ended: a breaker that has opened often tries again
-	// after 30 s, a health check comes every 5 s, a replay may take 20 s and be requested again.
+	// settle is the longest permitted time from the end of all faults to the router's recovery. A breaker that opened
+	// several times makes a trial every 30 s, a health check comes every 5 s, and a replay may take 20 s and be
+	// requested twice.
 	settle = 4 * time.Minute
 	// idle is longer than the router keeps an unused connection.
 	idle = 45 * time.Second
-	// noticed is longer than the router takes to read the metrics of a healthy worker: after failures it asks every
-	// 30 s. It is shorter than most policies remember where a request was sent.
+	// noticed is longer than the router takes to read the metrics of a worker that is healthy again: after failures the
+	// router asks every 30 s. It is shorter than the time for which most policies remember where a request was sent.
 	noticed = 40 * time.Second
 )
 

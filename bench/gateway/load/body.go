@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// most is how many different bodies are made for each workload; later requests use them again. A body of workload b
+// most is the number of different bodies for each workload. Later requests use the same bodies. A body of workload b
 // takes 33 KB.
 var most = map[string]int{"a": 20000, "b": 4000}
 
@@ -17,7 +17,7 @@ type message struct {
 }
 
 // makeBodies makes the bodies of n requests beforehand, so that the client takes little processor time while it
-// measures. They are the same in every run.
+// measures. Every run has the same bodies.
 func makeBodies(n int) [][]byte {
 	r := rand.New(rand.NewSource(42))
 	var vocabulary, prefixes []string

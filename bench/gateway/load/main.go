@@ -5,8 +5,9 @@
 //	load -mode closed -c 32 -targets warmpath=127.0.0.1:8080 -pids router=PID -wl b -n 4000
 //	load -mode open   -rate 200 -dur 20s -targets warmpath=127.0.0.1:8080 -wl b
 //
-// cycle: one client asks all targets in turn, request by request; times that differ are paired. closed: -c clients ask
-// without a pause. open: requests start at a fixed rate, and times count from when a request was due.
+// Mode cycle: one client asks all targets in turn, and each request of a target is compared with the same request of
+// the first target. Mode closed: -c clients send without a pause. Mode open: requests start at a fixed rate, and a
+// request's times count from the time when it was due.
 package main
 
 import (
@@ -37,10 +38,10 @@ var (
 	out     = flag.String("out", "", "file to which the lines are added")
 )
 
-// unfinished is how many requests mode open leaves unanswered before it stops sending.
+// unfinished is the number of unanswered requests at which mode open stops sending.
 const unfinished = 512
 
-// target is a router or a set of workers.
+// target is a router, or a set of workers that are asked without a router.
 type target struct {
 	name      string
 	addresses []string
@@ -112,7 +113,7 @@ func added(results, base []result) (first, total float64) {
 	return quantile(firsts, 0.5), quantile(totals, 0.5)
 }
 
-// closed has each client send its next request when the last one is answered.
+// closed runs clients that each send the next request when the last request is answered.
 func closed(t target) {
 	bodies := makeBodies(*count + *warm)
 	play := func(n int) ([]result, time.Duration) {
@@ -142,7 +143,7 @@ func closed(t target) {
 	emit(summary(t.name, results, took, u.since(len(results))))
 }
 
-// open starts requests at a fixed rate, whether or not earlier ones are answered.
+// open starts requests at a fixed rate, even if earlier requests are not answered yet.
 func open(t target) {
 	total := int(*rate * length.Seconds())
 	bodies := makeBodies(total)
@@ -196,7 +197,7 @@ func quantile(sorted []time.Duration, p float64) float64 {
 	return float64(sorted[int(p*float64(len(sorted)-1)+0.5)].Microseconds())
 }
 
-// summary returns the line of one target. Times are in µs, and only of answered requests.
+// summary returns the output line of one target. Times are in µs, and only answered requests count.
 func summary(name string, results []result, took time.Duration, extra map[string]any) map[string]any {
 	good := slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.err != "" })
 	errors := map[string]int{}

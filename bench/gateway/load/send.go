@@ -17,7 +17,7 @@ const timeout = 20 * time.Second
 
 // result is the outcome of one request.
 type result struct {
-	first, total time.Duration // until the first byte of the stream, and until its end
+	first, total time.Duration // times until the first byte of the stream, and until its end
 	err          string        // empty when the stream ended with [DONE]
 }
 
@@ -37,7 +37,8 @@ func (s *sender) close() {
 	}
 }
 
-// send posts a body and reads the stream of the answer. Times count from when the request was due.
+// send posts a body and reads the stream of the answer. The times count from due, the time at which the request should
+// start.
 func (s *sender) send(body []byte, due time.Time) (r result) {
 	reusable := false
 	defer func() {
@@ -54,7 +55,7 @@ func (s *sender) send(body []byte, due time.Time) (r result) {
 		}
 		s.conn, s.in = conn, bufio.NewReaderSize(conn, 16<<10)
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(timeout)) // if the connection is gone, the write fails
+	_ = s.conn.SetDeadline(time.Now().Add(timeout)) // if the connection is closed, the write fails
 	head := make([]byte, 0, 512)
 	head = append(head, "POST /v1/chat/completions HTTP/1.1\r\nHost: "...)
 	head = append(head, s.address...)
@@ -83,10 +84,10 @@ func (s *sender) send(body []byte, due time.Time) (r result) {
 	return r
 }
 
-// stream reads a stream of events to its end and calls first at its first byte. It returns what was wrong with the
-// stream, or "".
+// stream reads a stream of events to its end, and calls first at its first byte. It returns a description of the
+// stream's error, or "" for a good stream.
 func (s *sender) stream(body io.Reader, first func()) string {
-	var tail []byte // the last bytes, in which [DONE] must be
+	var tail []byte // the last bytes of the stream, which must contain [DONE]
 	for {
 		n, err := body.Read(s.buffer[:])
 		if n > 0 && tail == nil {

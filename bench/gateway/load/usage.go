@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// usage is the processor time that the processes of -pids had used when the measurement began.
+// usage is the processor time that each process of -pids had used when the measurement began.
 type usage struct {
 	names []string
 	pids  []int
@@ -33,7 +33,7 @@ func startUsage() *usage {
 	return u
 }
 
-// since returns each process's processor time for one of n requests, in µs, and its memory in MB.
+// since returns each process's processor time divided by n requests, in µs, and its memory in MB.
 func (u *usage) since(n int) map[string]any {
 	const tick = 10_000 // µs; Linux counts in hundredths of a second
 	out := map[string]any{}
@@ -49,7 +49,8 @@ func (u *usage) since(n int) map[string]any {
 func tree(root int) (ticks, kb int64) {
 	type process struct{ ticks, kb int64 }
 	processes, children := map[int]process{}, map[int][]int{}
-	paths, _ := filepath.Glob("/proc/[0-9]*/stat") // none on another system: then nothing is counted
+	// There are no such files on other systems: then nothing is counted.
+	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -57,7 +58,8 @@ func tree(root int) (ticks, kb int64) {
 		}
 		text := string(data)
 		pid, _ := strconv.Atoi(text[:strings.IndexByte(text, ' ')])
-		fields := strings.Fields(text[strings.LastIndexByte(text, ')')+2:]) // after the name, which may have blanks
+		// The fields after the process's name, which may contain blanks.
+		fields := strings.Fields(text[strings.LastIndexByte(text, ')')+2:])
 		number := func(i int) int64 { n, _ := strconv.ParseInt(fields[i], 10, 64); return n }
 		processes[pid] = process{number(11) + number(12), number(21) * int64(os.Getpagesize()/1024)}
 		children[int(number(1))] = append(children[int(number(1))], pid)

@@ -1,5 +1,6 @@
-// Command mock is a worker that computes nothing: it streams 64 flushed chunks for each chat request, and answers what
-// routers ask a worker for. bench/gateway/run.sh measures routers in front of two of them.
+// Command mock is a worker that computes nothing: it streams 64 flushed chunks for each chat request. It also answers
+// the requests by which routers learn about a worker. bench/gateway/run.sh measures routers in front of two of these
+// workers.
 //
 //	mock -addr 127.0.0.1:9001 -name w1 [-delay 5ms]
 package main
@@ -37,8 +38,8 @@ func main() {
 type worker struct {
 	name              string
 	first, next, last []byte       // chunks of a stream
-	delay             atomic.Int64 // ns between chunks
-	running           atomic.Int64 // requests
+	delay             atomic.Int64 // pause between chunks, in ns
+	running           atomic.Int64 // number of requests under way
 }
 
 func newWorker(name string) *worker {
@@ -104,10 +105,11 @@ func (w *worker) routes() http.Handler {
 
 func writeJSON(out http.ResponseWriter, value any) {
 	out.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(out).Encode(value) // an error: the client has gone
+	_ = json.NewEncoder(out).Encode(value) // an error means that the client has closed the connection
 }
 
-// tokens returns an id for every 4 bytes of a body, derived from them, so that equal beginnings have equal ids.
+// tokens returns an id for every 4 bytes of a body. An id depends only on these bytes, so that equal beginnings have
+// equal ids.
 func tokens(body io.Reader) []uint32 {
 	data, _ := io.ReadAll(body)
 	ids := []uint32{}
@@ -122,7 +124,7 @@ func (w *worker) chat(out http.ResponseWriter, r *http.Request) {
 	defer w.running.Add(-1)
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // the client has gone
+		return // the client has closed the connection
 	}
 	delay := time.Duration(w.delay.Load())
 	prompt := len(body) / 4

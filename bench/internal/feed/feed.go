@@ -10,17 +10,18 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Event is a record that is ready to be applied, so that preparing it is not timed.
+// Event is a record in the form in which it is applied. It is made beforehand, so that a benchmark does not time the
+// conversion.
 type Event struct {
 	holder  fleet.Holder
 	kind    kind
 	parent  uint64
-	rooted  bool // begins a chain
+	rooted  bool // the event's blocks begin a chain
 	handles []uint64
 	tokens  []block.Token
 	size    int // tokens of an engine block
 
-	Blocks int // blocks stored or removed, in the trace's blocks
+	Blocks int // number of blocks stored or removed, counted in the trace's blocks
 }
 
 type kind uint8
@@ -31,7 +32,8 @@ const (
 	forget
 )
 
-// Index is a kvindex.Index that is fed with records. One goroutine may call Apply; any number may call Match.
+// Index is a kvindex.Index that applies the records of a trace. One goroutine may call Apply; any number may call
+// Match.
 type Index struct {
 	*kvindex.Index
 
@@ -104,14 +106,14 @@ func (x *Index) Apply(e *Event) {
 		s.Scope.Model = "m"
 		s.Parent, s.HasParent = e.parent, !e.rooted
 		s.Hashes, s.Tokens, s.BlockSize = e.handles, e.tokens, e.size
-		s.Origin = kvindex.OriginNew // every store in a trace adds a copy
+		s.Origin = kvindex.OriginNew // every store in a trace adds a copy of the block
 		x.Store(e.holder, s)
 	default:
 		x.Remove(e.holder, block.TierGPU, 0, e.handles)
 	}
 }
 
-// Split cuts an event into events of at most n blocks; 0 leaves it whole. An event with engine blocks that are longer
+// Split cuts an event into events of at most n blocks; n = 0 leaves it whole. An event whose engine blocks are longer
 // than the trace's blocks stays whole.
 func (x *Index) Split(e Event, n int, f func(Event)) {
 	length := len(e.handles)
@@ -134,12 +136,12 @@ func (x *Index) Split(e Event, n int, f func(Event)) {
 	}
 }
 
-// Question is a prepared query.
+// Question is a lookup whose keys are prepared.
 type Question struct {
 	keys   []block.Key
 	locals []uint64
 	tokens []block.Token
-	Depths []uint16 // the exact answer
+	Depths []uint16 // the exact answer: each worker's number of matched blocks
 	Blocks int
 }
 
@@ -163,12 +165,12 @@ func (q *Question) Keys() []block.Key { return q.keys }
 // DropTokens drops data that only Chain and Hash need, so that many questions fit into memory.
 func (q *Question) DropTokens() { q.tokens, q.locals = nil, nil }
 
-// Chain makes the question's keys in dst from the local hashes, as a lookup by local hashes has to.
+// Chain computes the question's keys from its local hashes into dst, as a lookup by local hashes has to.
 func (x *Index) Chain(q *Question, dst []block.Key) []block.Key {
 	return x.hasher.Chain(dst, x.root, 0, q.locals)
 }
 
-// Hash makes the question's keys in dst from the tokens, as a lookup by tokens has to.
+// Hash computes the question's keys from its tokens into dst, as a lookup by tokens has to.
 func (x *Index) Hash(q *Question, dst []block.Key) []block.Key {
 	return x.hasher.Append(dst, x.root, 0, q.tokens, nil)
 }

@@ -22,7 +22,7 @@ type Facts struct {
 	OS      string `json:"os"`
 	CPU     string `json:"cpu"`
 	Cores   int    `json:"cores"`
-	Load    string `json:"load"` // averages of 1, 5, 15 minutes: other work on the machine
+	Load    string `json:"load"` // load averages over 1, 5 and 15 minutes: they show other work on the machine
 	GOGC    string `json:"gogc"`
 	Commit  string `json:"commit"` // with "+changes" when the work tree differs
 	Command string `json:"command"`

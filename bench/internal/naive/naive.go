@@ -11,10 +11,10 @@ type Set struct {
 }
 
 type worker struct {
-	covers map[uint64]int      // by key: how many stored engine blocks cover it
-	copies map[uint64]int      // by engine hash
+	covers map[uint64]int      // by key: the number of stored engine blocks that contain the block
+	copies map[uint64]int      // by engine hash: the number of copies
 	blocks map[uint64][]uint64 // by engine hash: the keys of the blocks in the engine block
-	order  []uint64            // engine hashes by their first store, for Holdings; removed ones may be among them
+	order  []uint64            // engine hashes by their first store, for Holdings; some of them may be removed
 }
 
 // New returns an empty set.
@@ -30,7 +30,7 @@ func (w *worker) clear() {
 	w.covers, w.copies, w.blocks, w.order = map[uint64]int{}, map[uint64]int{}, map[uint64][]uint64{}, nil
 }
 
-// Apply applies a record that stores, removes or forgets.
+// Apply applies a record: it stores blocks, removes blocks, or forgets all blocks of a worker.
 func (s *Set) Apply(r *trace.Record) {
 	w := &s.workers[r.Worker]
 	switch r.Kind {
@@ -81,7 +81,7 @@ func (s *Set) Depths(keys []uint64, dst []uint16) []uint16 {
 	return dst
 }
 
-// Copies returns how often a worker holds an engine block, by its hash.
+// Copies returns how many copies of an engine block a worker holds. handle is the engine hash of the block.
 func (s *Set) Copies(worker int, handle uint64) int { return s.workers[worker].copies[handle] }
 
 // Live returns the number of (worker, block) pairs.

@@ -27,8 +27,8 @@ func (r *rng) n(k int) int { return int(r.next() % uint64(k)) }
 // chainSeed is the seed of Dynamo's and SMG's hashes.
 const chainSeed = 1337
 
-// NextKey chains like the peers: XXH3-64 of the parent's key and the block's local hash. The first key of a chain is
-// its local hash.
+// NextKey computes a key as the peers do: XXH3-64 of the parent's key and the block's local hash. The first key of a
+// chain is its local hash.
 func NextKey(parent, local uint64) uint64 {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], parent)
@@ -39,7 +39,7 @@ func NextKey(parent, local uint64) uint64 {
 // node is one distinct block.
 type node struct{ local, key uint64 }
 
-// forest holds all blocks ever made; a chain is a list of their indexes.
+// forest holds all blocks of a trace. A chain is a list of indexes of blocks.
 type forest struct {
 	rng   rng
 	nodes []node
@@ -59,7 +59,7 @@ func (f *forest) extend(chain []int32, n int) []int32 {
 	return chain
 }
 
-// remember keeps up to four chains of a conversation.
+// remember adds a chain to the history of a conversation, which keeps up to four chains.
 func (f *forest) remember(history [][]int32, chain []int32) [][]int32 {
 	if len(history) < 4 {
 		return append(history, chain)

@@ -50,13 +50,13 @@ type HardConfig struct {
 	Seed           uint64
 	Workers        int
 	Conversations  int
-	Capacity       int // engine blocks, copies counted, that a worker may hold
+	Capacity       int // greatest number of engine blocks that a worker may hold; each copy counts
 	Stored         int // stop once this many blocks were stored
 	MinLen, MaxLen int
 	Trouble        Trouble
-	// PlainForm writes only records that every harness reads: an engine block becomes the blocks in it, and a forgotten
-	// worker becomes the removal of its blocks. The answers stay the same, because both forms count how often each
-	// block is held.
+	// PlainForm writes only records that every harness reads. A record of an engine block becomes a record of its
+	// blocks, and a forgotten worker becomes the removal of all its blocks. The answers stay the same, because both
+	// forms count how often each block is held.
 	PlainForm bool
 }
 
@@ -74,12 +74,13 @@ type hard struct {
 }
 
 type hardWorker struct {
-	units  int // blocks of the trace in an engine block
-	held   int // engine blocks, copies counted
+	units  int // number of the trace's blocks in an engine block
+	held   int // number of held engine blocks; each copy counts
 	chains [][]int32
 
-	parents map[uint64]uint64 // of every block ever held: the block before it, 0 for a chain's first
-	kids    map[uint64]int    // number of held blocks after each block; counted only without Holes
+	// By block that was ever held: the block before it, 0 for the first block of a chain.
+	parents map[uint64]uint64
+	kids    map[uint64]int // number of held blocks after each block; counted only without Holes
 }
 
 func newHardWorker(units int) hardWorker {
@@ -130,7 +131,7 @@ func (h *hard) units() int {
 	return []int{1, 1, 2, 4}[h.rng.n(4)]
 }
 
-// request returns the next chain. One time in three it is an earlier chain, so that holes in it are found and filled.
+// request returns the next chain. One request in three is an earlier chain, so that holes in it are found and filled.
 func (h *hard) request(history [][]int32) []int32 {
 	length := h.config.MinLen + h.rng.n(h.config.MaxLen-h.config.MinLen+1)
 	if len(history) == 0 {
@@ -163,8 +164,8 @@ func (h *hard) handle(w int, chain []int32, i int) uint64 {
 	return h.nodes[chain[(i+1)*h.workers[w].units-1]].key
 }
 
-// serve stores the missing blocks of a chain at a worker. With Double it may also store held blocks again: all blocks
-// after the first missing one, like an engine that finds no blocks after a hole, or the whole chain.
+// serve stores the missing blocks of a chain at a worker. With Double it may also store blocks that are held. These are
+// either all blocks after the first missing one, as of an engine that finds no blocks after a hole, or the whole chain.
 func (h *hard) serve(w int, chain []int32) {
 	n := len(chain) / h.workers[w].units
 	lacks := func(i int) bool { return h.set.Copies(w, h.handle(w, chain, i)) == 0 }
@@ -222,14 +223,14 @@ func (h *hard) store(w int, chain []int32, from, to int) {
 	h.out.Write(&r)
 }
 
-// evict removes a chain, or a part of it, from a worker. Without Holes it removes from the leaf up to the first block
-// that another chain needs.
+// evict removes a chain, or a part of it, from a worker. Without Holes it removes blocks from the end of the chain up
+// to the first block that another chain needs.
 func (h *hard) evict(w int) {
 	worker := &h.workers[w]
 	if len(worker.chains) == 0 {
 		return
 	}
-	// Either the oldest chain, as an engine does, or any chain, because a younger one is requested again sooner.
+	// Remove either the oldest chain, as an engine does, or any chain. A younger chain is requested again sooner.
 	pick := 0
 	if h.rng.n(2) == 0 {
 		pick = h.rng.n(len(worker.chains))
@@ -275,8 +276,8 @@ func (h *hard) choose(w int, chain []int32) []uint64 {
 	return slices.DeleteFunc(all, func(handle uint64) bool { return h.set.Copies(w, handle) == 0 })
 }
 
-// evictLeaves removes copies from a chain's leaf on, as long as that leaves no hole. It reports whether the worker can
-// forget the chain, because other chains lead to all remaining blocks.
+// evictLeaves removes copies from the end of a chain on, as long as that leaves no hole. It reports whether the worker
+// can forget the chain, because all blocks that remain belong to other chains.
 func (h *hard) evictLeaves(w int, chain []int32) bool {
 	worker := &h.workers[w]
 	all := h.handles(w, chain)

@@ -11,22 +11,23 @@ import (
 
 // PlainConfig describes a plain trace. Start from DefaultPlain.
 type PlainConfig struct {
-	Seed           uint64
-	Workers        int
-	Conversations  int
-	Capacity       int  // blocks a worker may hold; 0: no limit
-	Stored         int  // stop once this many blocks were stored; with Same, once there are as many distinct ones
-	MinLen, MaxLen int  // of a chain, in blocks
+	Seed          uint64
+	Workers       int
+	Conversations int
+	Capacity      int // greatest number of blocks that a worker may hold; 0: no limit
+	// Number of stored blocks at which the trace ends; with Same, number of distinct stored blocks.
+	Stored         int
+	MinLen, MaxLen int  // least and greatest length of a chain, in blocks
 	Same           bool // every worker stores all chains
 	Probes         int  // maximum number of probes of each length
 }
 
-// DefaultPlain makes main.trace.
+// DefaultPlain is the configuration of the file main.trace.
 var DefaultPlain = PlainConfig{
 	Seed: 42, Workers: 16, Conversations: 2000, Capacity: 20000, Stored: 3_000_000, MinLen: 64, MaxLen: 512, Probes: 2000,
 }
 
-// ProbeLengths are the lengths of the timed prefixes.
+// ProbeLengths are the lengths of the prefixes whose lookups are timed, in blocks.
 var ProbeLengths = []int{64, 256, 512}
 
 const blockSize = 16
@@ -51,7 +52,8 @@ func Plain(to io.WriteSeeker, c PlainConfig) (trace.Header, error) {
 	for !p.done() {
 		conversation, chain := p.request(history)
 		history[conversation] = p.remember(history[conversation], chain)
-		worker := conversation % c.Workers // the conversation's worker; one time in four any worker
+		// Three times in four the worker of the conversation; else a random worker.
+		worker := conversation % c.Workers
 		if p.rng.n(4) == 0 {
 			worker = p.rng.n(c.Workers)
 		}
@@ -115,7 +117,7 @@ func (p *plain) store(w int, chain []int32) {
 		p.fill(chain[held:])
 		p.out.Write(&p.rec)
 	}
-	// Leaf first and root last, so that the oldest block is always a leaf.
+	// Touch the end of the chain first and its start last, so that the oldest block is always a leaf.
 	for i := len(chain) - 1; i >= 0; i-- {
 		worker.touch(chain[i])
 	}

@@ -2,15 +2,15 @@ package synth
 
 // recency is one worker's cache: the blocks it holds, most recently used first.
 type recency struct {
-	at         map[int32]int32 // index of the link by block
+	at         map[int32]int32 // by block: index of its link in links
 	links      []link
 	free       []int32
-	head, tail int32 // indexes of links; -1: none
+	head, tail int32 // indexes of the first and the last link; -1: none
 }
 
 type link struct {
 	block      int32
-	prev, next int32 // towards head, towards tail
+	prev, next int32 // indexes of the neighbours: prev is towards head, next is towards tail
 }
 
 func newRecency() *recency { return &recency{at: map[int32]int32{}, head: -1, tail: -1} }

@@ -21,10 +21,12 @@
 //	5 Forgotten  nothing                                                version 2
 //
 // A local hash is the hash of a block alone. A key is the hash of a block and of all blocks before it. A handle is the
-// hash by which an engine names a block. All harnesses read version 1: there each block's handle is its key.
+// hash by which an engine names a block. All harnesses read version 1 of the format: in version 1 each block's handle
+// is its key.
 //
-// Version 2 adds engines whose blocks are longer than the trace's. A StoredCut announces n engine blocks of `units` of
-// the trace's blocks each, under handles of their own (the key of the last unit). Its parent is a handle. A Removed
-// with units takes such handles back. A worker holds a block as long as it was stored more often than removed, counted
-// over all engine blocks that contain it. Forgotten takes back all blocks of one worker.
+// Version 2 adds engines whose blocks are longer than the trace's blocks. A record StoredCut announces n engine blocks;
+// each of them contains `units` of the trace's blocks. The handle of an engine block is the key of its last unit. The
+// parent of a StoredCut is a handle, too. A record Removed with units removes engine blocks with the given handles. A
+// worker holds a block as long as the block was stored more often than removed; all engine blocks that contain the
+// block count. A record Forgotten removes all blocks of one worker.
 package trace

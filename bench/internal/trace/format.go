@@ -3,7 +3,7 @@ package trace
 // Kind is the kind of a record.
 type Kind uint32
 
-// The kinds. Probes are queries of the end state, meant for timing.
+// These are the kinds. A Probe is a query of the state at the end of the trace, for measurements of time.
 const (
 	Query Kind = iota
 	Stored
@@ -26,18 +26,18 @@ const (
 
 // Versions of the format.
 const (
-	Plain    = 1 // one handle for each block, nothing forgotten
+	Plain    = 1 // each block has one handle, and no worker forgets its blocks
 	Extended = 2
 )
 
-// Header is the first 64 bytes.
+// Header is the first 64 bytes of a file.
 type Header struct {
 	Version   uint32
 	Workers   uint32
-	BlockSize uint32 // tokens
+	BlockSize uint32 // tokens in a block
 	Records   uint64
-	Stored    uint64 // blocks, in units
-	Removed   uint64 // blocks, in units; forgotten ones do not count
+	Stored    uint64 // number of stored blocks, counted in units
+	Removed   uint64 // number of removed blocks, counted in units; forgotten blocks do not count
 	Queries   uint64
 	Seed      uint64
 }
@@ -47,13 +47,13 @@ type Record struct {
 	Kind      Kind
 	Worker    uint32
 	HasParent bool
-	Parent    uint64 // handle of the block before the first
+	Parent    uint64 // handle of the block before the record's first block
 	Units     int    // number of blocks that each handle stands for; 1 in plain traces
 
-	Depths  []uint16 // Query, Probe: leading blocks that each worker holds
-	Locals  []uint64 // Query, Probe, Stored
-	Keys    []uint64 // Query, Probe, Stored: keys of the same blocks
-	Handles []uint64 // Stored, Removed; of Stored with one unit it is Keys
+	Depths  []uint16 // of Query and Probe: the number of leading blocks that each worker holds
+	Locals  []uint64 // of Query, Probe and Stored: local hashes of the blocks
+	Keys    []uint64 // of Query, Probe and Stored: keys of the same blocks
+	Handles []uint64 // of Stored and Removed: the handles; in Stored with one unit this slice is Keys
 }
 
 // IsQuestion reports whether the record is a question, not an event.

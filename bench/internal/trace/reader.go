@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// Trace is an opened file. It is immutable; any number of Readers may read it at once.
+// Trace is an opened file. It is immutable, and any number of Readers may read it at the same time.
 type Trace struct {
 	Header
 	data  []byte
