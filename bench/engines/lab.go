@@ -78,7 +78,8 @@ func (b *bench) fit(ctx context.Context, path string) error {
 	for i, e := range b.running {
 		group.Go(func() {
 			l := loadgen.DefaultLadder()
-			l.Sequences, l.Contexts = []int{1, 2, 4, 8, 12}, []int{512, 4096} // 16 requests of 4,096 tokens would fill the cache
+			// 16 requests of 4,096 tokens would fill the cache.
+			l.Sequences, l.Contexts = []int{1, 2, 4, 8, 12}, []int{512, 4096}
 			l.Nonce = uint64(i+1) << 40
 			cfg := loadgen.DefaultConfig()
 			cfg.Targets, cfg.Model, cfg.Vocabulary = []loadgen.Target{{URL: e.url}}, model, 4000

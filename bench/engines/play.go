@@ -106,7 +106,8 @@ func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, 
 	}
 }
 
-// enter counts a request that is being sent, and runs the marks that are due. It returns false when ctx has ended or a mark failed.
+// enter counts a request that is being sent, and runs the marks that are due. It returns false when ctx has ended or a
+// mark failed.
 func (r *run) enter(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

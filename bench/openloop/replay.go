@@ -18,8 +18,9 @@ import (
 
 // settings are the parameters of a replay.
 type settings struct {
-	Lanes        int           // number of goroutines that look up; all requests of a holder go to the same goroutine
-	EventWorkers int           // number of goroutines that apply events; all events of a holder go to the same goroutine
+	Lanes int // number of goroutines that look up; all requests of a holder go to the same goroutine
+	// Number of goroutines that apply events; all events of a holder go to the same goroutine.
+	EventWorkers int
 	Spin         time.Duration // time before each deadline in which an issuer spins
 	Quiescence   time.Duration // pause before the clock starts
 }

@@ -13,7 +13,8 @@ import (
 // Where Output follows Prompt in the same array, the engine uses that array; otherwise it copies the prompt.
 type Request struct {
 	Prompt   []block.Token
-	Output   []block.Token // the answer, at least one token; the request ends with its last token or at the model length
+	// The answer, at least one token; the request ends with its last token or at the model length.
+	Output   []block.Token
 	Scope    block.Scope   // the root of the request's blocks; the engine ignores Model
 	Features []block.Feature
 	Fresh    bool // do not read the prefix cache (vLLM: prompt_logprobs)

@@ -21,14 +21,16 @@ import (
 type identity struct {
 	headers []namedHeader
 	fields  []api.Field
-	tenant  string       // canonical name of the header with the tenant; "" is none
-	seed    maphash.Seed // of this process: a tenant's hash cannot be traced back to its key
+	tenant  string // canonical name of the header with the tenant; "" is none
+	// Seed of this process: nobody can compute a tenant's hash from a key outside of this process.
+	seed maphash.Seed
 }
 
-// namedHeader is a header field by its canonical name, as net/http keys it, and as sessions name their source.
+// namedHeader is a header field: its canonical name, as net/http uses it, and the name under which sessions show it as
+// their source.
 type namedHeader struct{ canonical, source string }
 
-// maxKey is the longest session key or tenant that is kept as it came; longer ones are kept as their digest.
+// maxKey is the longest session key or tenant that is kept as it is. A longer one is replaced by its digest.
 const maxKey = 256
 
 // newIdentity returns the identity for cfg, which has passed Validate.
@@ -45,7 +47,7 @@ func newIdentity(cfg *Config) identity {
 	return id
 }
 
-// session returns the first session key found: in the headers, else in the body's fields.
+// session returns the first session key that it finds. It looks in the headers first, then in the body's fields.
 func (id *identity) session(h http.Header, r *api.Request) policy.Session {
 	for _, name := range id.headers {
 		if values := h[name.canonical]; len(values) > 0 {
@@ -62,7 +64,7 @@ func (id *identity) session(h http.Header, r *api.Request) policy.Session {
 	return policy.Session{}
 }
 
-// who returns the tenant: the tenant header's value, else a hash of the API key, else "".
+// who returns the tenant of a request: the tenant header's value, else a hash of the API key, else "".
 func (id *identity) who(h http.Header) string {
 	if id.tenant != "" {
 		if values := h[id.tenant]; len(values) > 0 && values[0] != "" {
@@ -97,7 +99,7 @@ func bounded(key string) string {
 	return "sha256-" + hex.EncodeToString(digest[:])
 }
 
-// allowed are the policies that a request may ask for.
+// allowed has the policies that a request may choose.
 type allowed map[string]bool
 
 // AllowPolicies sets the policies that requests may name in X-Warmpath-Policy.
@@ -109,7 +111,8 @@ func (g *Gateway) AllowPolicies(names []string) {
 	g.allowed.Store(&set)
 }
 
-// policyFor returns the policy that decides a request, and the name that the request gives, "" when it gives none.
+// policyFor returns the policy that decides a request, and the policy's name as the request gives it. The name is ""
+// when the request names no policy.
 func (g *Gateway) policyFor(h http.Header, model string) (name string, p *policy.Policy, err error) {
 	if values := h[headerPolicy]; len(values) > 0 && values[0] != "" {
 		name = values[0]

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// asked serves one request by policy direct, and returns its record.
+// asked sends one request by policy direct, and returns its record.
 func asked(t *testing.T, change func(*settings), body string, headers ...string) telemetry.Record {
 	t.Helper()
 	f := serve(t, change, worker(t, plain))
@@ -131,7 +131,7 @@ func TestARequestMayChooseItsPolicyWhereThatIsAllowed(t *testing.T) {
 	}
 }
 
-// A policy that looks at no matches needs no tokens, also when the client chose it.
+// A policy that does not look at matches needs no tokens. The same holds when the client chose the policy.
 func TestTokensAreAskedForWhereThePolicyThatDecidesWantsThem(t *testing.T) {
 	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/render") {

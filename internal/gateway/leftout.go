@@ -18,7 +18,7 @@ type scopeNames struct {
 }
 
 // note remembers the names of a scope, cut to the length that logs show. It keeps at most mostScopes scopes. When there
-// are more, it forgets all, and a name comes back the next time a worker is left out of its scope.
+// are more, it forgets all scopes. A forgotten name is noted again when a worker is left out of its scope.
 func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,11 +28,11 @@ func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 	s.names[scope] = LeftOut{api.Bounded(n.Model), api.Bounded(n.Endpoint)}
 }
 
-// everyName stands for the names of all scopes.
+// everyName is the name of all scopes together.
 var everyName = LeftOut{"*", "*"}
 
-// ScopeName returns the model name and the endpoint of a scope, "*" for all scopes. A scope is not known if no worker
-// was left out of it: then the result is empty.
+// ScopeName returns the model name and the endpoint of a scope, and "*" for all scopes. If no worker was left out of
+// the scope, its name is not known, and the result is empty.
 func (g *Gateway) ScopeName(scope fleet.Scope) LeftOut {
 	if scope == fleet.EveryScope {
 		return everyName

@@ -32,7 +32,7 @@ type askedEngines struct {
 	fleet *fleet.Fleet
 
 	mu    sync.Mutex
-	asked map[string]int // guarded by mu; questions for ids by the engine's address
+	asked map[string]int // number of questions for token ids, by the engine's address; guarded by mu
 }
 
 // askEngines starts n engines that answer a question for ids after answersAfter. Call it in a bubble.
@@ -41,7 +41,7 @@ func askEngines(t *testing.T, n int, answersAfter, perToken time.Duration) *aske
 	return askEnginesAs(t, gateway.DefaultConfig(), n, answersAfter, perToken)
 }
 
-// askEnginesAs is askEngines for a gateway of that configuration.
+// askEnginesAs does the same as askEngines, with g as the gateway's configuration.
 func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken time.Duration) *askedEngines {
 	t.Helper()
 	memory := network.NewMemory()
@@ -121,7 +121,7 @@ func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 			x.complete(fmt.Sprintf(`"prompt %d"`, i))
 		}
 		busy, idle := x.asked["http://10.0.0.1:80"], x.asked["http://10.0.0.2:80"]
-		if busy > 1 || idle < 19 { // one call is made before either engine has answered
+		if busy > 1 || idle < 19 { // one call is made before either engine has answered a call
 			t.Errorf("the busy engine was asked %d times, the idle one %d times", busy, idle)
 		}
 	})
@@ -130,8 +130,9 @@ func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 // The gateway reports to the token source how long a token takes to compute, and whether prompts were cached.
 func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const text = 4 * 10_000                                         // bytes of some 10,000 tokens
-		for perToken, want := range map[time.Duration][3]time.Duration{ // a tenth of what the tokens take, times the chance
+		const text = 4 * 10_000 // bytes of some 10,000 tokens
+		// A tenth of the time that the tokens take, times the chance that the prompt is cached.
+		for perToken, want := range map[time.Duration][3]time.Duration{
 			100 * time.Microsecond: {50 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond},
 			200 * time.Microsecond: {100 * time.Millisecond, 10 * time.Millisecond, 200 * time.Millisecond},
 		} {
@@ -141,7 +142,7 @@ func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 				if got := x.complete(`"` + strings.Repeat(when, text/len(when)) + `"`); got < want*9/10 || got > want*11/10 {
 					t.Errorf("%v a token, %s: waited %v, want about %v", perToken, when, got, want)
 				}
-				testenv.Pass(time.Minute) // the question is given up
+				testenv.Pass(time.Minute) // the gateway gives up the question
 			}
 			ids := func(first int) string {
 				all := make([]string, 64)

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// oneIn gives the useless answer to one request in n, at random, and serves the others at once.
+// oneIn gives answer, which is useless, to one request in n at random, and serves the other requests without delay.
 func oneIn(n int, answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -44,7 +44,8 @@ func breaksOff(w http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// load sends requests from 16 clients at once, and returns how many failed. headers returns the headers of request i.
+// load sends requests from 16 clients at the same time, and returns the number of failed requests. headers returns the
+// headers of request i.
 func (f *fixture) load(requests int64, body string, headers func(i int64) []string) (failures int64) {
 	var next, failed atomic.Int64
 	var clients sync.WaitGroup
@@ -66,8 +67,8 @@ func (f *fixture) load(requests int64, body string, headers func(i int64) []stri
 	return failed.Load()
 }
 
-// One of three workers answers sooner than the others, and some of its answers are useless. As long as nothing was
-// passed on, another worker serves such a request.
+// One of three workers answers sooner than the others, and some of its answers are useless. As long as nothing was sent
+// to the client, another worker can serve such a request.
 func TestAWorkerThatIsUselessNowAndThenFailsNoRequest(t *testing.T) {
 	requests, shares := int64(*manyRequests), []int{1, 3, 10}
 	if testing.Short() {
@@ -93,7 +94,7 @@ func TestAWorkerThatIsUselessNowAndThenFailsNoRequest(t *testing.T) {
 	}
 }
 
-// Another worker cannot serve a stream that has begun. So few streams must begin at a worker that loses them.
+// Another worker cannot continue a stream that has begun. So only few streams may begin at a worker that loses streams.
 func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 	requests, shares := max(int64(*manyRequests), 2000), []int{1, 3, 4, 10}
 	if testing.Short() {
@@ -106,9 +107,9 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 			body := strings.Replace(chat, "{", `{"stream":true,`, 1)
 			lost := f.load(requests, body, func(int64) []string { return []string{"X-Streams", "1"} })
 			t.Logf("%d of %d streams were lost", lost, requests)
-			// Streams are lost until the difference is significant. Then the streams under way are lost, and each trial
-			// may lose one more. It takes longest when each other worker gets a quarter of this worker's streams: then
-			// one run in a thousand loses 55.
+			// Streams are lost until the difference between the workers is significant. Then the streams under way are
+			// lost, and each trial may lose one more stream. This takes longest when each other worker gets a quarter
+			// of this worker's streams: then one run in a thousand loses 55 streams.
 			if lost > max(requests/100, 75) {
 				t.Errorf("%d of %d streams were lost", lost, requests)
 			}
@@ -171,7 +172,7 @@ func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 	}
 }
 
-// More than half of the requests are bad, and all workers refuse them. One worker begins to refuse good requests, too,
+// More than half of the requests are bad, and all workers refuse these. One worker begins to refuse good requests, too,
 // and answers sooner than the others.
 func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	requests := max(int64(*manyRequests), 2000)
@@ -213,9 +214,9 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	}
 	clients.Wait()
 	t.Logf("%d of %d good requests failed, %d of them in the last third", failed.Load(), good.Load(), late.Load())
-	// Every sixteenth refusal gets a second opinion, and two in five of these refusals are of good requests: the first
-	// such opinion shows the worker's fault. Until then about six good requests fail for each second opinion. 125 fail
-	// in one run of 20,000.
+	// Every sixteenth refusal gets a second opinion, and two in five of these refusals are of good requests. The first
+	// second opinion on a good request shows the worker's fault. Until then about six good requests fail for each
+	// second opinion. 125 good requests fail in one run of 20,000.
 	if failed.Load() > max(good.Load()/100, 125) {
 		t.Errorf("%d of %d good requests failed", failed.Load(), good.Load())
 	}
@@ -224,7 +225,7 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	}
 }
 
-// Each bad request comes in a new scope, where no worker is known.
+// Each bad request comes in a new scope, in which no worker is known yet.
 func TestSecondOpinionsStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	answer := func(w http.ResponseWriter, r *http.Request) {
@@ -291,7 +292,7 @@ func TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll(t *testing.T) {
 	}
 }
 
-// The other worker left, and the useless one is well again.
+// The other worker has left, and the worker that was useless is good again.
 func TestTheLastWorkerIsAskedThoughItsAnswersWereUseless(t *testing.T) {
 	var recovered atomic.Bool
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -367,7 +368,8 @@ func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 	requests := int64(*manyRequests)
 	failed := f.load(requests, chat, func(i int64) []string { return []string{"Authorization", fmt.Sprint("Bearer key-", i)} })
 	t.Logf("%d of %d requests failed", failed, requests)
-	if failed > max(requests/100, 16) { // the first request of each client, before anything is known
+	// Each client's first request may fail, before anything is known about the workers.
+	if failed > max(requests/100, 16) {
 		t.Errorf("%d of %d requests failed", failed, requests)
 	}
 }

@@ -16,19 +16,20 @@ import (
 
 // prepared is a request that was read and whose tokens were found. It is pooled with its exchange.
 type prepared struct {
-	read       api.Request
-	found      tokens.Found
-	model      string // the base model
-	waited     time.Duration
-	text       []byte // room for found.Text
-	workers    []tokens.Worker
-	route      warmpath.Request
-	decisions  *warmpath.Prepared // what route decides from; nil until it is complete
-	rankChosen bool               // the client chose the rank by a header that engines understand
-	patience   time.Duration      // how long the client would wait in the queue; 0: not given
-	shadow     *shadow            // the shadow that is asked about it; nil is none
-	forShadow  []policy.Cached    // the answer of the shadow's source, in the form of route.Cached
-	explains   bool               // find tokens and text even if the policy needs none
+	read    api.Request
+	found   tokens.Found
+	model   string // the base model
+	waited  time.Duration
+	text    []byte // room for found.Text
+	workers []tokens.Worker
+	route   warmpath.Request
+	// The Router's part of the preparation, from which route decides; nil until it is complete.
+	decisions  *warmpath.Prepared
+	rankChosen bool            // the client chose the rank by a header that engines understand
+	patience   time.Duration   // how long the client would wait in the queue; 0: not given
+	shadow     *shadow         // the shadow that is asked about the request; nil: none
+	forShadow  []policy.Cached // the answer of the shadow's source, in the form of route.Cached
+	explains   bool            // find tokens and text even if the policy needs none
 }
 
 func (p *prepared) reset() {
@@ -46,7 +47,7 @@ func (p *prepared) reset() {
 	p.model, p.waited, p.shadow, p.forShadow = "", 0, nil, nil
 }
 
-// unneeded is the token outcome where the policy does not look at matches.
+// unneeded is the token outcome if the policy does not look at matches.
 const unneeded tokens.Outcome = "unneeded"
 
 // prepare reads body and finds its tokens. An error is the client's fault, and is ready for api.WriteError.
@@ -92,11 +93,12 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
 	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.who(h)
-	if !p.read.MixedScopes { // the prompts have different salts: no match may be claimed
+	// In a request with mixed scopes the prompts have different salts, so no match may be claimed.
+	if !p.read.MixedScopes {
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
-	if !p.explains { // Explain asks the sources of the policies that it explains
+	if !p.explains { // Explain itself asks the sources of the policies that it explains
 		q.Cached = p.askSource(ctx, decides)
 		if p.shadow != nil {
 			p.forShadow = p.askSource(ctx, p.shadow.policy)
@@ -106,9 +108,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	return nil
 }
 
-// askSource returns the answer of x's external source, nil if x has none. The source gets only the tokens that are the
-// engine's own. It is asked here, once for each request, and not when the request is decided: a decision that waits
-// holds up all requests in the queue.
+// askSource asks the external source of policy x, and returns its answer, or nil if x has no source. The source gets
+// only token ids that are the engine's own. It is asked here, once for each request, and not during the decision: a
+// decision that waits holds up all requests in the queue.
 func (p *prepared) askSource(ctx context.Context, x *policy.Policy) []policy.Cached {
 	source := x.Source()
 	if source == nil {
@@ -153,8 +155,8 @@ func (p *prepared) readRank(h http.Header) error {
 	return nil
 }
 
-// appendWorkers adds the workers that may be asked for a base model's tokens. If some of them are known to give
-// tokens, it adds only these.
+// appendWorkers adds the workers that may be asked for the tokens of a base model. If some workers are known to give
+// tokens, it adds only these workers.
 func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) []tokens.Worker {
 	gives := func(w *fleet.Worker) bool { return w.Ready && (w.Facts.CanTokenize || w.Facts.CanRender) }
 	some := slices.ContainsFunc(workers, gives)
@@ -167,7 +169,7 @@ func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) [
 	return dst
 }
 
-// workerOf returns the token source's view of a worker that serves a base model.
+// workerOf returns worker w in the form of the token source, for a base model that w serves.
 func workerOf(w *fleet.Worker, model string) tokens.Worker {
 	out := tokens.Worker{ID: uint32(w.ID), URL: w.URL, Kind: kindOf(w)}
 	if w.Facts.Engine != fleet.EngineVLLM {
@@ -182,12 +184,12 @@ func workerOf(w *fleet.Worker, model string) tokens.Worker {
 	return out
 }
 
-// longPrompt is the prompt length at which the time of a token is measured for all long prompts: attention makes the
-// tokens of longer prompts take longer.
+// longPrompt is the prompt length for which the time of a token is computed for all longer prompts, too. Attention
+// makes the tokens of longer prompts take more time.
 const longPrompt = 4096
 
-// loads looks at all engines at once. It reports to the token source how much each engine has to do, and how long a
-// prompt's token takes there.
+// loads returns a function from one snapshot of all engines. For each engine the function tells the token source how
+// much the engine has to do, and how long a prompt token takes there.
 func (g *Gateway) loads() func(tokens.Worker) tokens.Load {
 	s, now := g.Fleet.Snapshot(), time.Now().UnixNano()
 	return func(w tokens.Worker) (out tokens.Load) {

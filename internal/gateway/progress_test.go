@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// The fleet sees an answer grow, so it takes the request neither for lost nor for idle.
+// The fleet is told the length of a growing answer. So it takes the request neither for a leak nor for idle.
 func TestTheFleetGetsTheLengthOfAGrowingAnswer(t *testing.T) {
 	next := make(chan struct{})
 	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -42,8 +42,8 @@ func TestTheFleetGetsTheLengthOfAGrowingAnswer(t *testing.T) {
 	}
 }
 
-// An answer in one piece has its length at its end, from which the time of a pass is learned. Several answers at once
-// do not show this time.
+// An answer in one piece has its length only at its end. The fleet learns the time of a pass from it. If several
+// answers are under way at the same time, they do not show this time.
 func TestAnswersInOnePieceTeachTheFleet(t *testing.T) {
 	for body, teaches := range map[string]bool{
 		`{"model":"m","messages":[{"role":"user","content":"hi"}]}`:       true,

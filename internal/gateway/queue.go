@@ -13,16 +13,16 @@ type Line struct {
 	Model    string
 	Requests int
 	Bytes    int64
-	Oldest   time.Time // when the oldest request came; zero when none waits
+	Oldest   time.Time // time at which the oldest waiting request came; zero when no request waits
 	Tenants  []queue.Share
 }
 
-// UseQueue applies cfg, which has passed Validate, from now on. Requests that wait are put into its order. If cfg
-// turns the queue off, no further request waits, and those in the queue are still served.
+// UseQueue applies cfg from now on; cfg has passed Validate. Requests that already wait are put into the new order. If
+// cfg turns the queue off, no further request waits, and the waiting requests are still served.
 func (g *Gateway) UseQueue(cfg queue.Config) { g.waiting.use(cfg) }
 
-// Queue returns the order of the queue, queue.Off when it is off, and a line for each base model for which requests
-// ever waited, by model.
+// Queue returns the order of the queue, or queue.Off when it is off. It also returns a line for each base model for
+// which requests ever waited, ordered by model.
 func (g *Gateway) Queue() (order string, lines []Line) {
 	all := g.waiting.snapshot()
 	for base, l := range all {

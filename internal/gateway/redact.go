@@ -8,14 +8,14 @@ import (
 	"unicode"
 )
 
-// shortestKey and shortestValue are the shortest beginnings that are blanked, of a credential and of another value in
-// the request's head. Shorter ones are too common in texts. Beginnings count because error texts may cut a value off.
+// shortestKey is the least length of a credential's beginning that is blanked, and shortestValue that of another value
+// in the request's head. Shorter texts are too common. Beginnings are blanked because error texts may cut a value off.
 const (
 	shortestKey   = 6
 	shortestValue = 8
 )
 
-// plainFields are header fields without secrets. Their words are common in errors.
+// plainFields are header fields without secrets. Their values are common words in error texts.
 var plainFields = []string{"Accept", "Accept-Encoding", "Accept-Language", "Connection", "Content-Length", "Content-Type"}
 
 // redacted returns a worker's text as logs and records may show it. The worker may repeat values of the request's
@@ -42,8 +42,8 @@ func redacted(text string, r *http.Request) string {
 	return text
 }
 
-// blank returns text without value and without its parts: the scheme and the key, names and values, and the pieces
-// between characters that may be escaped.
+// blank returns text without value and without the parts of value. Parts are the scheme and the key of a credential,
+// names and values of a list, and the pieces between characters that may be escaped.
 func blank(text, value string, shortest int) string {
 	text = blankPart(text, value, shortest)
 	for _, part := range strings.FieldsFunc(value, separates) {
@@ -62,7 +62,7 @@ func separates(r rune) bool { return strings.ContainsRune(" \t;,=&", r) }
 
 func escapes(r rune) bool { return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) }
 
-// blankPart returns text without part, and without beginnings of it.
+// blankPart returns text without part, and without the beginnings of part.
 func blankPart(text, part string, shortest int) string {
 	const blanked = "[redacted]"
 	if len(part) < shortest {

@@ -31,7 +31,7 @@ func TestAWorkersErrorDoesNotShowTheClientsKey(t *testing.T) {
 	}
 }
 
-// Any header or the query may stand anywhere in a worker's answer: whole, cut or escaped.
+// A worker may repeat a header or the query of the request anywhere in its answer: whole, cut or escaped.
 func TestAWorkersErrorShowsNoValueOfTheClientsHeader(t *testing.T) {
 	const secret = `zebraquartz0"violinmaker/9&harbourlight`
 	quoted, _ := json.Marshal(secret)
@@ -82,7 +82,7 @@ func TestAWorkersErrorShowsNoValueOfTheClientsHeader(t *testing.T) {
 					f.post(t, body, header, "Token "+secret)
 				}
 			}
-			_ = f.stop() // then every request is recorded
+			_ = f.stop() // after the stop, every request is recorded
 			records, err := json.Marshal(f.Telemetry.Last(0))
 			if err != nil {
 				t.Fatal(err)
@@ -93,7 +93,7 @@ func TestAWorkersErrorShowsNoValueOfTheClientsHeader(t *testing.T) {
 					t.Errorf("…%s…", printed[max(0, i-200):min(len(printed), i+50)])
 				}
 			}
-			// The excepted kinds are shown without the worker's words.
+			// These kinds of errors are shown without the worker's own text.
 			if kind != "400" && kind != "429" && kind != "another model" && !strings.Contains(printed, "[redacted]") {
 				t.Errorf("nothing is told of the answer: %.500s", printed)
 			}

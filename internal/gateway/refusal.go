@@ -12,8 +12,8 @@ import (
 // noWorker answers a request for which no worker could be chosen.
 func (x *exchange) noWorker(err error) {
 	if errors.Is(err, context.Canceled) {
-		// The client may still listen: it only ended its own side, or a drain cuts it. Returning here would send an
-		// empty 200, so the connection is cut.
+		// The client may still read: it closed only its sending side, or a drain ends its request. Returning here would
+		// send an empty 200, so the connection is cut.
 		x.g.Telemetry.Refused("client_gone")
 		x.abort = true
 		return
@@ -25,14 +25,15 @@ func (x *exchange) noWorker(err error) {
 	x.refuse(x.g.routeError(err, x.rec.Model, x.prepared.route.Rank.Number()))
 }
 
-// refuse answers the client; no worker was asked.
+// refuse answers the client with err before any worker was asked.
 func (x *exchange) refuse(err error) {
 	told := api.AsError(err)
 	x.name()
 	x.g.refuse(x.w, x.dialect, told.Code, told)
 }
 
-// routeError turns the Router's error about a request into the client's. rank is -1 when the request asked for none.
+// routeError turns the Router's error about a request into the error for the client. rank is -1 when the request did
+// not ask for a rank.
 func (g *Gateway) routeError(err error, model string, rank int) *api.Error {
 	switch {
 	case errors.Is(err, warmpath.ErrUnknownModel):
@@ -56,7 +57,7 @@ func (g *Gateway) routeError(err error, model string, rank int) *api.Error {
 	return api.AsError(err)
 }
 
-// noRank says which data-parallel ranks a model's workers have.
+// noRank returns a text that says which data-parallel ranks the model's workers have.
 func (g *Gateway) noRank(model string, rank int) string {
 	snap := g.Fleet.Snapshot()
 	pool, ok := snap.Pool(model)
@@ -70,7 +71,7 @@ func (g *Gateway) noRank(model string, rank int) string {
 	return fmt.Sprintf("no worker of this model has the data-parallel rank %d; there are ranks %d to %d", rank, least, most)
 }
 
-// unheard counts the workers whose models are not known yet, and all workers.
+// unheard returns the number of workers whose models are not known yet, and the number of all workers.
 func (g *Gateway) unheard() (waiting, workers int) {
 	all := g.Fleet.Snapshot().Workers()
 	for _, w := range all {

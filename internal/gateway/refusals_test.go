@@ -105,7 +105,7 @@ func TestErrorsNameTheRequest(t *testing.T) {
 	}
 }
 
-// Clients give up after 404, and retry after 503.
+// Clients give up after a 404, and retry after a 503.
 func TestAModelThatMayYetComeIsNotSaidToBeUnknown(t *testing.T) {
 	f := serve(t, nil)
 	refused := func(status int, says string) {
@@ -158,7 +158,7 @@ func TestOtherPathsAndMethods(t *testing.T) {
 	}
 }
 
-// raw sends bytes as they are and returns the status line, "" when the connection is closed without an answer.
+// raw sends bytes unchanged and returns the status line, or "" when the connection is closed without an answer.
 func raw(t *testing.T, f *fixture, request string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
@@ -288,7 +288,7 @@ func TestAnErrorRepeatsLittleOfTheClientsRequest(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	long := strings.Repeat("x", 16<<20)
 	const most = 1024
-	reading := 0.0 // memory for the body alone, the client's part included
+	reading := 0.0 // memory that reading the body takes, in this process; the client's part is included
 	for _, c := range []struct {
 		name, body string
 		headers    []string

@@ -9,11 +9,11 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// rescueTick is the pause between two searches for requests that wait at a suspect. It adds to the second that it
-// takes to notice a frozen worker.
+// rescueTick is the pause between two searches for requests that wait at a suspect. This pause comes after the second
+// that it takes to notice a frozen worker.
 const rescueTick = 50 * time.Millisecond
 
-// roster is the set of exchanges at one worker: an unordered linked list through the exchanges.
+// roster is the set of exchanges that are at one worker now. It is an unordered linked list through the exchanges.
 type roster struct {
 	mu    sync.Mutex // guards the links and, for readers, the exchanges in it: see enter
 	first *exchange
@@ -28,7 +28,8 @@ func (g *Gateway) roster(w fleet.WorkerID) *roster {
 	return r.(*roster)
 }
 
-// enter adds x. Until it leaves, its own goroutine changes neither its decision nor its prepared request.
+// enter adds x to the roster. While x is in the roster, x's own goroutine changes neither its decision nor its prepared
+// request.
 func (r *roster) enter(x *exchange) {
 	r.mu.Lock()
 	x.next = r.first
@@ -57,7 +58,7 @@ func (r *roster) leave(x *exchange) {
 func (g *Gateway) rescue(ctx context.Context) {
 	tick := time.NewTicker(rescueTick)
 	defer tick.Stop()
-	seen := uint64(0) // generation of the fleet
+	seen := uint64(0) // the generation of the fleet that was looked at last
 	for {
 		select {
 		case <-ctx.Done():
@@ -77,8 +78,9 @@ func (g *Gateway) rescue(ctx context.Context) {
 	}
 }
 
-// forgetAbsent drops what is known of workers that left the fleet. An exchange at such a worker keeps its roster, where
-// the worker's later exchanges are not: it is not rescued if the worker comes back and freezes.
+// forgetAbsent drops what is known about workers that left the fleet. An exchange that is still at such a worker keeps
+// the old roster. If the worker comes back, its new exchanges are in a new roster, and the old exchange is not rescued
+// if the worker freezes.
 func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
 	gone := func(id fleet.WorkerID) bool { return snap.ByID(id) == nil }
 	for _, byWorker := range []*sync.Map{&g.rosters, &g.reporting} {
@@ -92,8 +94,8 @@ func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
 	g.evidence.forget(gone)
 }
 
-// rescueFrom abandons attempts at a worker, if another worker can take them and the budget allows it. An attempt whose
-// answer has begun stays: it continues when the worker does.
+// rescueFrom abandons attempts at worker w, if another worker can take them and the budget allows it. An attempt whose
+// answer has begun stays at w: it continues when w does.
 func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	can := map[kind]bool{}
 	r := g.roster(w)
@@ -112,14 +114,15 @@ func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	}
 }
 
-// kind is everything in a first attempt that othersCan depends on.
+// kind has everything in a first attempt that the result of othersCan depends on.
 type kind struct {
 	model, tenant, target string
 	scope                 fleet.Scope
 	rank                  warmpath.Rank
 }
 
-// othersCanAs is othersCan, computed once for all first attempts of a kind because it walks the pool.
+// othersCanAs returns the result of othersCan. It computes the result once for all first attempts of a kind, because
+// othersCan walks the pool.
 func (x *exchange) othersCanAs(known map[kind]bool) bool {
 	q := &x.prepared.route
 	if len(q.Exclude) > 0 {

@@ -6,8 +6,9 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// A frozen worker may hold thousands of streams, which cannot be retried. So no other worker is searched for them,
-// which would walk the whole pool. The exchanges of this test have no fleet: a search would panic.
+// A frozen worker may have thousands of streams that have begun, which cannot be retried. The rescue must not search
+// another worker for them, because a search walks the whole pool. The exchanges of this test have no fleet: a search
+// would panic.
 func TestARescueLooksOnlyAtRequestsThatWait(t *testing.T) {
 	g := &Gateway{rescues: newBudget()}
 	for range 3 {

@@ -64,7 +64,7 @@ func TestAnotherWorkerIsTriedBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-// noDescriptors is a network of a machine without free descriptors.
+// noDescriptors is the network of a machine that has no free file descriptors.
 type noDescriptors struct{ network.Network }
 
 func (noDescriptors) Dial(context.Context, string, string) (net.Conn, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// shadow asks the router's shadow policy about a sample of the requests just before they are routed, and counts
-// different choices. It changes neither loads nor routes nor what any policy learns.
+// shadow asks the router's shadow policy about a sample of the requests, just before they are routed, and counts
+// different choices. It changes no loads, no routes, and nothing that a policy learns.
 type shadow struct {
 	policy *policy.Policy // nil: there is none
 	sample float64        // share of requests that the policy is asked about, 0 to 1
@@ -21,24 +21,25 @@ type shadow struct {
 // SampleShadow sets the share of requests that the router's present shadow policy is asked about, 0 to 1.
 func (g *Gateway) SampleShadow(share float64) { g.shadow.Store(&shadow{g.Router.Shadow(), share}) }
 
-// wants reports whether the shadow needs tokens. It learns from every request, not only from the sample.
+// wants reports whether the shadow policy needs the tokens of a request. Every request's tokens are found for it, not
+// only those of the sampled requests, because the router reports every routed request to the shadow policy.
 func (s *shadow) wants() bool { return s.policy != nil && s.policy.Matches() }
 
-// wantsText is wants for the prompt's text.
+// wantsText reports whether the shadow policy needs the text of a request's prompt.
 func (s *shadow) wantsText() bool { return s.policy != nil && s.policy.NeedsText() }
 
-// asks reports whether to ask the shadow about a request that the policy decides will decide.
+// asks reports whether to ask the shadow policy about a request that the policy decides routes.
 func (s *shadow) asks(decides *policy.Policy) bool {
 	return s.policy != nil && s.policy != decides && (s.sample >= 1 || rand.Float64() < s.sample)
 }
 
-// opinion is where the shadow would have sent a request.
+// opinion is the shadow policy's decision about a request.
 type opinion struct {
 	holder fleet.Holder
 	record telemetry.Shadow
 }
 
-// ask asks about a request that is about to be routed.
+// ask lets the shadow policy decide about a request that is about to be routed.
 func (s *shadow) ask(ctx context.Context, p *prepared) opinion {
 	began := time.Now()
 	q := &p.route
@@ -62,7 +63,7 @@ func (s *shadow) ask(ctx context.Context, p *prepared) opinion {
 	return o
 }
 
-// compareShadow records how o differs from the decision.
+// compareShadow records the differences between the shadow's opinion o and the decision d.
 func (x *exchange) compareShadow(o *opinion, d *warmpath.Decision) {
 	o.record.Agrees = o.holder == d.Holder
 	o.record.Difference = o.record.PredictedTokens - d.PredictedTokens

@@ -45,7 +45,7 @@ func (g *Gateway) models(w http.ResponseWriter, _ *http.Request) {
 	}{"list", list})
 }
 
-// state is what /health and /readiness answer.
+// state is the answer of /health and /readiness.
 type state struct {
 	Status  string `json:"status"`
 	Reason  string `json:"reason,omitempty"`
@@ -53,14 +53,14 @@ type state struct {
 	Ready   int    `json:"ready"`
 }
 
-// health answers that the process lives. Whether it can serve is readiness.
+// health answers that the process lives. /readiness says whether it can serve requests.
 func (g *Gateway) health(w http.ResponseWriter, _ *http.Request) {
 	s := g.state()
 	s.Status, s.Reason = "ok", ""
 	writeJSON(w, http.StatusOK, s)
 }
 
-// readiness answers 200 when a request would find a worker, 503 with the reason when not.
+// readiness answers 200 if a request would find a worker, else 503 with the reason.
 func (g *Gateway) readiness(w http.ResponseWriter, _ *http.Request) {
 	s := g.state()
 	if s.Reason != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// In a mixed fleet, one worker without the endpoint must not leave prompts without a match.
+// In a mixed fleet, one worker does not have the endpoint for tokens. Prompts must still get a match.
 func TestOnlyWorkersThatGiveTokensAreAsked(t *testing.T) {
 	var asked, without atomic.Int64
 	gives := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -43,7 +43,7 @@ func TestOnlyWorkersThatGiveTokensAreAsked(t *testing.T) {
 		t.Errorf("asked the one that gives tokens %d times, the other %d times", asked.Load(), without.Load())
 	}
 
-	// If no worker is known to give tokens, all are asked: the probes may have come at a bad moment.
+	// If no worker is known to give tokens, all workers are asked: the probes may have failed by chance.
 	facts.CanTokenize = false
 	f.fleet.Put(gives, facts)
 	for range 10 {

@@ -16,28 +16,30 @@ import (
 // waiter is one request that waits.
 type waiter struct {
 	item     queue.Item
-	anywhere bool       // any worker of the base model can serve the request
-	turn     bool       // the request has its turn; guarded by the line's mu
-	called   chan error // capacity 1: nil when it has its turn, else the reason why it waits no more
-	ended    chan ending
+	anywhere bool // any worker of the base model can serve the request
+	turn     bool // the request has its turn; guarded by the line's mu
+	// Capacity 1: receives nil when the request has its turn, else the reason why it waits no longer.
+	called chan error
+	ended  chan ending
 }
 
 // ending is how a turn ended.
 type ending int
 
 const (
-	decided ending = iota // it waits no more: it goes to a worker, or failed for another reason than a lack of room
-	noRoom                // no worker that can serve the request has room
-	gone                  // the client left, or the request's time was over
+	// The request waits no longer: it goes to a worker, or it failed for another reason than a lack of room.
+	decided ending = iota
+	noRoom         // no worker that can serve the request has room
+	gone           // the client left, or the request's time was over
 )
 
-// passed is how many requests may be passed over. The first request in order may find no room although others would:
-// it asked for one rank or one worker, or other workers failed it. A larger number would give a turn to the whole
-// queue each time.
+// passed is the number of waiting requests that may be passed over. The first request in order may find no room when
+// other requests would: it asked for one rank or one worker, or other workers failed it. A larger number would give a
+// turn to the whole queue each time.
 const passed = 4
 
-// pollInterval bounds how long freed capacity that sent no wake-up goes unnoticed: a backlog that became shorter with
-// time, a worker that came back.
+// pollInterval bounds how long freed capacity goes unnoticed if it sends no wake-up: a backlog that became shorter with
+// time, or a worker that came back.
 const pollInterval = 20 * time.Millisecond
 
 func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
@@ -49,7 +51,7 @@ func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
 	}
 }
 
-// await blocks until x has decided, its client leaves, or its patience ends; outcome is a metric's label.
+// await blocks until x has decided, its client leaves, or its patience ends. outcome is the label of a metric.
 func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, began time.Time) (d *warmpath.Decision, outcome string, err error) {
 	timer := time.NewTimer(time.Duration(a.item.Deadline - began.UnixNano()))
 	defer timer.Stop()
@@ -68,7 +70,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 			if w.leave(l, a) {
 				break
 			}
-			sentAway = <-a.called // the waiter was called at the same moment
+			sentAway = <-a.called // the waiter was called at the moment at which its wait ended
 		}
 		switch {
 		case errors.Is(sentAway, errDraining):
@@ -92,10 +94,11 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 	return nil, "timeout", w.timedOut(l, time.Since(began))
 }
 
-// turn decides for x, which has its turn, and ends the turn on every path. The ending is noRoom if x must wait on.
+// turn decides for x, which has its turn, and ends the turn on every path. The ending is noRoom if x must continue to
+// wait.
 func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d *warmpath.Decision, end ending, err error) {
 	defer func() {
-		if cause := recover(); cause != nil { // its client gets an answer; the requests behind it go on
+		if cause := recover(); cause != nil { // the client gets an error, and the requests behind it continue
 			w.g.Telemetry.Panicked()
 			w.g.Log.Error("decision panicked", "cause", cause, "stack", string(debug.Stack()))
 			d, end, err = nil, decided, api.Internal(fmt.Errorf("decide: panic: %v", cause))
@@ -127,7 +130,7 @@ func (w *waiting) end(l *line, a *waiter, e ending) {
 	case e == gone:
 		l.queue.Remove(&a.item)
 		w.left(l, a)
-	case w.over.Load(): // draining: flush sent away all waiters but the one that had its turn
+	case w.over.Load(): // the process drains: flush sent away all waiters except the waiter that had its turn
 		w.sendAway(l, a, errDraining)
 	}
 	l.mu.Unlock()
@@ -148,7 +151,8 @@ func (w *waiting) sendAway(l *line, a *waiter, err error) {
 	a.called <- err
 }
 
-// leave removes a from the line. It reports false when a was called at the same moment: then called holds why.
+// leave removes a from the line. It returns false when a was called at the same moment: then the channel called has the
+// reason.
 func (w *waiting) leave(l *line, a *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +203,7 @@ func (w *waiting) advance(l *line) {
 		}
 		aside = append(aside, a)
 		if a.anywhere {
-			break // then there is no room for any request
+			break // then no request finds room
 		}
 	}
 	l.mu.Lock()

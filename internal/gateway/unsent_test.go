@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A prompt that could not be sent is expected in no cache; one that was sent is.
+// If a prompt could not be sent, no cache is expected to have it. If it was sent, the worker's cache is.
 func TestAPromptThatWasNotSentIsExpectedNowhere(t *testing.T) {
 	failing := worker(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	for name, c := range map[string]struct {

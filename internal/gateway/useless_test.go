@@ -20,7 +20,7 @@ import (
 
 var manyRequests = flag.Int("useless.requests", 400, "requests of each case of TestAUselessWorkerAttractsNoTraffic and TestManyUselessWorkersFailNoRequest; docs/reliability.md tells of 20000")
 
-// answering answers at once with a given status, content type and body.
+// answering answers without delay with a given status, content type and body.
 func answering(status int, kind, body string, headers ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -33,7 +33,7 @@ func answering(status int, kind, body string, headers ...string) http.HandlerFun
 	}
 }
 
-// uselessAnswers are the useless answers that a worker may give at once.
+// uselessAnswers has the useless answers that a worker may give without delay, by name.
 func uselessAnswers() map[string]http.HandlerFunc {
 	refusal := func(status int, headers ...string) http.HandlerFunc {
 		return answering(status, "application/json", fmt.Sprintf(`{"error":{"message":"no %d"}}`, status), headers...)
@@ -108,7 +108,7 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 					}
 					clients.Wait()
 					t.Logf("%d of %d requests failed; the useless worker was asked %d times", failures.Load(), requests, asked.Load())
-					// Sixteen answers until the worker is known as useless, and the requests under way then.
+					// sixteen answers until the worker is known as useless, and the requests that are under way then
 					if asked.Load() > max(requests/10, 40) {
 						t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), requests)
 					}
@@ -119,8 +119,8 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 	}
 }
 
-// Several workers give the same useless answers, sooner than the others answer. Only the first requests may fail,
-// which meet three useless workers before anything is known.
+// Several workers give the same useless answers, sooner than the others answer. Only the first requests may fail: they
+// meet three useless workers before anything is known.
 func TestManyUselessWorkersFailNoRequest(t *testing.T) {
 	requests, fleets := int64(*manyRequests), [][2]int{{2, 1}, {2, 2}, {3, 1}, {3, 2}}
 	if testing.Short() {
@@ -180,7 +180,7 @@ func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
 	}
 }
 
-// The client gets the answer, no breaker opens, and after that no further worker is asked.
+// The request is bad. The client gets the workers' answer, no breaker opens, and after that no further worker is asked.
 func TestARequestThatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -278,8 +278,8 @@ func TestAClientCannotPoisonAWorker(t *testing.T) {
 	}
 }
 
-// A worker that is useless for one endpoint serves the other. The same code handles a worker that is useless for one
-// model: both are scopes.
+// A worker that is useless for one endpoint serves the other endpoint. The same code handles a worker that is useless
+// for one model, because both are scopes.
 func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
 	var chats, others atomic.Int64
 	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -310,7 +310,8 @@ func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
 	}
 }
 
-// One WARN names worker, model, endpoint and kind of answer. One INFO says that it is over.
+// One log line of level WARN names the worker, the model, the endpoint and the kind of answer. One line of level INFO
+// says that the worker is asked again.
 func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	var well atomic.Bool
 	ill := worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -353,8 +354,8 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	}
 }
 
-// A record's failed attempts begin with the reasons of warmpath_retries_total. They leave out the advice to try again,
-// which is for the client.
+// The failed attempts of a record begin with a reason of warmpath_retries_total. They do not contain the advice to try
+// again, which is only for the client.
 func TestAFailedAttemptIsRecordedByReasonAndStatus(t *testing.T) {
 	for want, answer := range map[string]http.HandlerFunc{
 		"refused: answered 401":       answering(401, "application/json", `{"error":{"message":"no"}}`),
@@ -409,7 +410,7 @@ func TestTheClientGetsTheSmallestRetryAfter(t *testing.T) {
 	}
 }
 
-// All workers answer with another model name than the request's.
+// All workers name another model in their answers than the request does.
 func TestAFleetThatNamesItsModelOtherwiseIsBelieved(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		for _, streamed := range []bool{false, true} {

@@ -15,13 +15,13 @@ import (
 type verdict uint8
 
 const (
-	good    verdict = iota // or a failure that the worker did not cause
-	failed                 // the worker was not reached: certainly the worker's fault
-	lost                   // cut short after its first byte: the request cannot be repeated
+	good    verdict = iota // also a failure that the worker did not cause
+	failed                 // the worker was not reached: this is certainly the worker's fault
+	lost                   // the answer ended early, after its first byte: the request cannot be repeated
 	limited                // 429
-	// The next four may be the request's fault or the worker's: another worker's answer decides. Two workers with
+	// The request or the worker may be at fault for the next four; another worker's answer decides. Two workers with
 	// the same verdict show the request's fault, unless a third worker may do better.
-	cut     // cut short before its first byte; 502, 503, 504
+	cut     // the answer ended early, before its first byte; or 502, 503, 504
 	refused // 3xx, 4xx
 	broken  // other 5xx
 	useless // 200 without an answer of the dialect
@@ -57,26 +57,26 @@ func retryReason(r *proxy.Result) string {
 	return retryReasons[verdictOf(r)]
 }
 
-// retryReasons are the reasons by verdict. A retry after a good verdict is due to a failure of this machine.
+// retryReasons has the reasons by verdict. If an attempt with the verdict good is retried, a failure of this machine
+// was the cause.
 var retryReasons = [...]string{good: "local", failed: "failed", lost: "failed", limited: "limited", cut: "failed", refused: "refused",
 	broken: "broken", useless: "useless"}
 
-// doubt is a useless answer. Another worker's answer to the same request shows whether the worker or the request is at
-// fault.
+// doubt is a useless answer without a known culprit. Another worker's answer to the same request shows whether the
+// worker or the request is at fault.
 type doubt struct {
 	holder  fleet.Holder
 	worker  *fleet.Worker
 	verdict verdict
 }
 
-// maxLimit bounds the pause that a worker may ask for by a 429; defaultLimit is the pause when it names none.
+// maxLimit bounds the pause that a worker may ask for with a 429. defaultLimit is the pause when the 429 names none.
 const (
 	maxLimit     = time.Minute
 	defaultLimit = time.Second
 )
 
-// weigh records the evidence about holder and worker from the end of an attempt, and reports whether to ask another
-// worker.
+// weigh records what the end of an attempt shows about holder and worker. It reports whether to ask another worker.
 func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (again bool) {
 	k := verdictOf(last)
 	now := time.Now().UnixNano()
@@ -106,7 +106,7 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 			x.g.Fleet.Limit(h, x.prepared.route.Tenant, now+int64(min(wait, maxLimit)), now)
 		}
 		x.observeScopes(h, fleet.OutcomeUnknown, k, now)
-		// Workers that limit other tenants may limit this one, too.
+		// Workers that limit other tenants may also limit this tenant.
 		snap := x.g.Fleet.Snapshot()
 		x.avoid(w, func(other *fleet.Worker) bool { return snap.Limited(other.Holders[0], now) > 0 })
 		return true
@@ -132,7 +132,8 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 }
 
 // named reports whether only w could get the request, because the client named w or a rank that no other worker has.
-// Such a request is no evidence: a client may know a request that breaks any worker, or one that every worker serves.
+// Such a request is no evidence about w: a client may know a request that breaks any worker, or a request that every
+// worker serves.
 func (x *exchange) named(w *fleet.Worker) bool {
 	q := &x.prepared.route
 	if q.Target != "" || !q.Rank.Asked() {
@@ -144,7 +145,8 @@ func (x *exchange) named(w *fleet.Worker) bool {
 	})
 }
 
-// serving returns the workers that serve the request's model now: none when the last one left in the meantime.
+// serving returns the workers that serve the request's model now. It returns none if the last of them left in the
+// meantime.
 func (x *exchange) serving() []*fleet.Worker {
 	pool, ok := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
 	if !ok {
@@ -153,7 +155,8 @@ func (x *exchange) serving() []*fleet.Worker {
 	return pool.Workers
 }
 
-// known reports whether a useless answer of w is known to be the request's fault. It decides once per attempt.
+// known reports whether the request is known to be at fault for a useless answer of w. It decides once for each
+// attempt.
 func (x *exchange) known(w *fleet.Worker, v verdict) bool {
 	if !x.judged {
 		x.judged, x.inherent = true, x.g.evidence.known(x.prepared.route.Scope, w, v, x.others(w))
@@ -171,7 +174,7 @@ func (x *exchange) lose(h fleet.Holder, w *fleet.Worker, now int64) {
 	}
 }
 
-// acquit ends the search for another answer: no worker is blamed.
+// acquit ends the search for a better answer without blaming a worker.
 func (x *exchange) acquit(now int64) {
 	for _, d := range x.doubts {
 		if len(x.doubts) > 1 {
@@ -182,8 +185,8 @@ func (x *exchange) acquit(now int64) {
 	x.doubts = x.doubts[:0]
 }
 
-// giveUpDoubts ends the doubts of a request that no worker served. A single worker that gave no answer lost the
-// request.
+// giveUpDoubts ends the doubts of a request that no worker served. If a single worker was asked and gave no answer, it
+// counts as having lost the request.
 func (x *exchange) giveUpDoubts() {
 	now := time.Now().UnixNano()
 	if len(x.doubts) == 1 && x.doubts[0].verdict == cut && x.rec.Attempts == 1 {
@@ -195,8 +198,8 @@ func (x *exchange) giveUpDoubts() {
 	x.acquit(now)
 }
 
-// opinion takes an extra attempt from the budget of second opinions, once for each attempt. It is given back when
-// another worker serves the request.
+// opinion takes an extra attempt from the budget of second opinions, once for each attempt. The extra attempt is given
+// back when another worker serves the request.
 func (x *exchange) opinion() bool {
 	if !x.granted && x.g.opinions.take() {
 		x.granted = true
@@ -205,7 +208,7 @@ func (x *exchange) opinion() bool {
 	return x.granted
 }
 
-// returnOpinion gives back the opinion that was taken for an attempt which found no worker.
+// returnOpinion gives back the extra attempt when no worker was found for it.
 func (x *exchange) returnOpinion() {
 	if x.granted {
 		x.granted = false
@@ -214,8 +217,8 @@ func (x *exchange) returnOpinion() {
 	}
 }
 
-// mayAskOn reports whether to ask one more worker after w and another worker gave the same useless answer: a worker
-// that is not distrusted is left, and the budget allows it.
+// mayAskOn reports whether to ask one more worker after w and another worker gave the same useless answer. There must
+// be an untried worker that is not distrusted, and the budget must allow it.
 func (x *exchange) mayAskOn(w *fleet.Worker) bool {
 	if x.rec.Attempts >= x.g.cfg.Attempts {
 		return false
@@ -228,7 +231,7 @@ func (x *exchange) mayAskOn(w *fleet.Worker) bool {
 	return false
 }
 
-// avoid keeps the next attempt from the workers for which ill is true, if it can go to another one.
+// avoid keeps the next attempt away from the workers for which ill returns true, if it can go to another worker.
 func (x *exchange) avoid(w *fleet.Worker, ill func(*fleet.Worker) bool) {
 	untried := x.untried(w)
 	if slices.IndexFunc(untried, func(other *fleet.Worker) bool { return !ill(other) }) < 0 {
@@ -242,8 +245,8 @@ func (x *exchange) avoid(w *fleet.Worker, ill func(*fleet.Worker) bool) {
 	}
 }
 
-// untried returns the workers of others(w) that may be asked next. The result is valid until the next call of it or of
-// others.
+// untried returns the workers of others(w) that may be asked next. The result is valid until the next call of untried
+// or others.
 func (x *exchange) untried(w *fleet.Worker) []*fleet.Worker {
 	return slices.DeleteFunc(x.others(w), func(other *fleet.Worker) bool {
 		return slices.Contains(x.prepared.route.Exclude, other.ID)
@@ -274,7 +277,7 @@ func (x *exchange) others(w *fleet.Worker) []*fleet.Worker {
 	return x.peers
 }
 
-// takes reports whether h takes the request now, or later where requests wait for a full worker.
+// takes reports whether h takes the request now, or would take it later if requests wait for a saturated worker.
 func (x *exchange) takes(snap *fleet.Snapshot, h fleet.Holder, now int64) bool {
 	q := &x.prepared.route
 	full := !x.g.waiting.on() && x.g.MaxRequests > 0 && snap.Load(h).Requests >= int64(x.g.MaxRequests)
@@ -314,8 +317,9 @@ func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	x.doubts = x.doubts[:0]
 }
 
-// knows reports whether an answer that names another model than the request is acceptable: the worker serves the same
-// model under several names, no other worker could do better, or others use that name, too.
+// knows reports whether an answer is acceptable although it names another model than the request. It is acceptable if
+// the worker serves the same model under several names, if no other worker could do better, or if other workers use
+// that name, too.
 func (x *exchange) knows(name []byte) bool {
 	d := x.decision
 	if d == nil {
@@ -355,8 +359,8 @@ func (x *exchange) othersCan(d *warmpath.Decision) bool {
 	return false
 }
 
-// better returns the more useful of two results for the client when neither served the request: an engine's answer
-// before none, and of two 429 the one with the smaller Retry-After.
+// better returns the result that is more useful for the client, of two results that did not serve the request. An
+// engine's answer is better than no answer. Of two 429, the one with the smaller Retry-After is better.
 func better(a, b *proxy.Result) *proxy.Result {
 	switch {
 	case a.Answer == nil || b.FirstByte || b.Class == proxy.Cut || b.Class == proxy.ClientGone:

@@ -14,27 +14,30 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// waiting is where requests wait while all workers that could serve them are saturated: a line for each base model,
-// because its adapters share its workers. One goroutine, run, gives turns; a request that has its turn decides for
-// itself, in its own goroutine, and ends the turn. run waits for that before it gives the next turn, so one request of
-// the process has a turn at a time (docs/design/0024): two requests that looked for room at the same moment could both
-// take the last of it. It is safe for concurrent use.
+// waiting is where requests wait while all workers that could serve them are saturated. It has a line for each base
+// model, because the adapters of a model share its workers.
+//
+// One goroutine, run, gives turns. A request that has its turn decides for itself, in its own goroutine, and then ends
+// the turn. run waits for the end before it gives the next turn. So only one request of the process has a turn at a
+// time (docs/design/0024): two requests that looked for room at the same moment could both take the last place.
+//
+// waiting is safe for concurrent use.
 type waiting struct {
 	g    *Gateway
 	cfg  atomic.Pointer[queue.Config]
-	most int // requests that a holder may have at once; 0 is no limit
+	most int // number of requests that a holder may have at the same time; 0 is no limit
 
-	all  atomic.Int64  // requests that wait, in all lines
-	wake chan struct{} // holds one: there may be room
+	all  atomic.Int64  // number of waiting requests in all lines
+	wake chan struct{} // capacity 1: has a value when there may be room
 	over atomic.Bool   // the process drains: no request waits any more
 
-	mu    sync.Mutex // guards lines; not held while a line's is
+	mu    sync.Mutex // guards lines; the mutex of a line is never taken at the same time
 	lines map[string]*line
 }
 
 // line holds the requests that wait for the workers of one base model.
 type line struct {
-	here atomic.Int64 // number of requests; read without mu
+	here atomic.Int64 // number of waiting requests; may be read without mu
 
 	mu      sync.Mutex // guards the fields below; not held while a request has its turn
 	queue   *queue.Queue
@@ -84,8 +87,8 @@ func (w *waiting) mustWait(q *warmpath.Request, pool *fleet.Pool) bool {
 	return !w.room(q, pool)
 }
 
-// room reports whether a holder that may serve q has room. It also returns true if no holder can serve q for another
-// reason: the router's error says which.
+// room reports whether a holder that may serve q has room. If no holder can serve q for another reason, it also returns
+// true: then the router's error names the reason.
 func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	if q.Target != "" {
 		return true
@@ -105,8 +108,8 @@ func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	return !usable
 }
 
-// saturated reports whether a holder should get no more requests. An engine's report of its queue counts only while our
-// own counts agree: our counts include the requests that were served since the report.
+// saturated reports whether a holder should get no more requests. The engine's report of its queue counts only as long
+// as our own counts agree with it, because our counts include the requests that were served after the report.
 func (w *waiting) saturated(l *fleet.Load, now int64) bool {
 	fresh := l.Reported.At != 0 && now-l.Reported.At < int64(fleet.ReportedFor)
 	cfg := w.cfg.Load()
@@ -122,7 +125,7 @@ func (w *waiting) saturated(l *fleet.Load, now int64) bool {
 	return cfg.MaxKVUsed > 0 && fresh && l.Reported.KVUsed >= cfg.MaxKVUsed
 }
 
-// freed wakes run because there may be room. It never blocks.
+// freed wakes run because there may be room now. It never blocks.
 func (w *waiting) freed() {
 	if w.all.Load() == 0 {
 		return
@@ -133,7 +136,8 @@ func (w *waiting) freed() {
 	}
 }
 
-// wait lets x wait for its turn. It returns its decision, or why there is none: the client's error, or ctx's error.
+// wait lets x wait for its turn. It returns the decision of x, or the reason why there is none: the client's error, or
+// ctx's error.
 func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*warmpath.Decision, error) {
 	began := time.Now()
 	a := newWaiter(&x.prepared.route, pool)
@@ -144,7 +148,7 @@ func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*war
 	if err := w.enter(l, a, began); err != nil {
 		return nil, err
 	}
-	w.freed() // room may have come since the fleet was found saturated
+	w.freed() // room may have become free after the fleet was found saturated
 	d, outcome, err := w.await(ctx, l, a, x, began)
 	waited := time.Since(began)
 	x.rec.QueueMS += milliseconds(waited)
@@ -152,7 +156,7 @@ func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*war
 	return d, err
 }
 
-// measure fills a's item: the request's cost, and how long it may wait.
+// measure fills a's item with the request's cost and with the time that it may wait.
 func (w *waiting) measure(ctx context.Context, a *waiter, x *exchange, now time.Time) error {
 	p := &x.prepared
 	p.route.Now = now.UnixNano()
@@ -177,7 +181,7 @@ func (w *waiting) measure(ctx context.Context, a *waiter, x *exchange, now time.
 	return nil
 }
 
-// errDraining is the error of a request that waits when the process drains.
+// errDraining is the error for requests that wait when the process drains.
 var errDraining = api.Draining()
 
 // enter puts a into the line, or returns the error for its client.
@@ -188,7 +192,8 @@ func (w *waiting) enter(l *line, a *waiter, now time.Time) error {
 		return errDraining
 	}
 	shed, refused := l.queue.Push(&a.item, now.UnixNano())
-	for _, item := range shed { // the client of a shed request gets the error of a full queue
+	// The client of a shed request gets the same error as if the queue had been full.
+	for _, item := range shed {
 		w.sendAway(l, l.waiters[item], api.QueueFull(l.queue.Full(now.UnixNano()).RetryAfter))
 	}
 	if refused != nil {
@@ -210,19 +215,19 @@ func (w *waiting) timedOut(l *line, waited time.Duration) error {
 	defer l.mu.Unlock()
 	retry, known := l.queue.RetryAfter(time.Now().UnixNano())
 	if !known {
-		retry = max(waited, time.Second) // the queue did not move in that time
+		retry = max(waited, time.Second) // in that time the queue did not move
 	}
 	return api.QueueTimeout(waited, retry)
 }
 
-// snapshot returns the lines there are.
+// snapshot returns all lines.
 func (w *waiting) snapshot() map[string]*line {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.lines)
 }
 
-// charge subtracts the tokens of an answer from its tenant's share.
+// charge subtracts the tokens of an answer from the share of its tenant.
 func (w *waiting) charge(base, tenant string, tokens int) {
 	if w.all.Load() == 0 {
 		return

@@ -26,8 +26,8 @@ import (
 type gate struct {
 	open chan struct{} // receives one value for each answer that may be sent
 	mu   sync.Mutex
-	came []string // the user of each request, as they came
-	lies string   // the user whose answers it reports with 2,000,000,000 tokens
+	came []string // the field user of each request, in the order in which they came
+	lies string   // the user for whose answers it reports 2,000,000,000 tokens
 	long string   // the user whose answers are streams of 300 tokens, without usage
 }
 
@@ -66,7 +66,7 @@ func (g *gate) seen() []string {
 	return slices.Clone(g.came)
 }
 
-// queued returns a gateway in front of g, with one request at a time at g.
+// queued returns a gateway in front of g. g may have one request at a time.
 func queued(t *testing.T, g *gate, change func(*queue.Config)) *fixture {
 	t.Helper()
 	return serve(t, func(s *settings) {
@@ -128,7 +128,7 @@ func (a *asking) status() int {
 }
 
 // occupied returns a gateway with a queue in front of one worker. The worker has a request of user, and takes no other
-// before g opens.
+// request before the test opens g.
 func occupied(t *testing.T, user string, change func(*queue.Config)) (g *gate, f *fixture, first *asking) {
 	t.Helper()
 	g = newGate()
@@ -307,7 +307,7 @@ func TestALightTenantIsServedBesideAHeavyOne(t *testing.T) {
 	}
 }
 
-// A worker may report any length of its answer. The tenant pays only for a possible length.
+// A worker may report any length for its answer. The tenant pays only for a length that is possible.
 func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
 	g := newGate()
 	g.lies = "a"
@@ -317,7 +317,7 @@ func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
 	}
 }
 
-// Engines report a stream's usage only if the client asks for it.
+// Engines report the usage of a stream only if the client asks for it.
 func TestATenantPaysForAStreamWithoutUsage(t *testing.T) {
 	g := newGate()
 	g.long = "a"
@@ -327,8 +327,8 @@ func TestATenantPaysForAStreamWithoutUsage(t *testing.T) {
 	}
 }
 
-// served lets tenant a send one request, and then another one as the third of five waiting requests; the other four are
-// tenant b's. It returns the position, from 0 on, in which a's second request was served.
+// served lets tenant a send one request. Then five requests wait: the third one is tenant a's, the other four are
+// tenant b's. It returns the position, from 0 on, in which a's waiting request was served.
 func (f *fixture) served(t *testing.T, g *gate, fields string) int {
 	t.Helper()
 	ask := func(tenant string) *asking { return f.ask(t, tenant, fields, "Authorization", "Bearer "+tenant) }
@@ -349,7 +349,7 @@ func (f *fixture) served(t *testing.T, g *gate, fields string) int {
 	return slices.Index(g.seen()[1:], "a")
 }
 
-// Engines' reports hold requests back, too, without a limit in this router.
+// The router has no limit of its own, but the engines report that they are full. Requests must wait.
 func TestRequestsWaitWhileEnginesSayThatTheyAreFull(t *testing.T) {
 	g := newGate()
 	f := serve(t, func(s *settings) {
@@ -429,7 +429,7 @@ func TestAPanicEndsOneWaitingRequestAndNothingElse(t *testing.T) {
 	}
 }
 
-// A request that only a busy rank can serve does not hold up requests for other ranks.
+// The first waiting request can only be served by a busy rank. It must not hold up requests for other ranks.
 func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 	g := newGate()
 	f := serve(t, func(s *settings) {
@@ -451,8 +451,8 @@ func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 	f.idle(t)
 }
 
-// Many clients send requests to two workers that take three each. Some clients leave and some lose patience. All are
-// answered or gone, no worker gets more than three, and nothing is left behind.
+// Many clients send requests to two workers that take three requests each. Some clients leave and some lose patience.
+// All requests must be answered or gone, no worker may get more than three at a time, and nothing may be left behind.
 func TestNothingIsLostInTheQueue(t *testing.T) {
 	for _, order := range []string{queue.FCFS, queue.Fair, queue.Shortest} {
 		var mu sync.Mutex

@@ -36,7 +36,8 @@ func (f *mockFleet) settleQuickly(t *testing.T) {
 }
 
 func TestAWorkerThatDiesInMidStreamFailsNoOtherRequest(t *testing.T) {
-	slow := func(c *mockengine.Config) { c.Speed = 5; c.OutputTokens = 400 } // a stream takes more than a second
+	// A stream then takes more than a second.
+	slow := func(c *mockengine.Config) { c.Speed = 5; c.OutputTokens = 400 }
 	workers := []*mockengine.Server{mock(t, slow), mock(t, slow)}
 	f := serve(t, workers)
 	f.trusted(t)
@@ -49,8 +50,8 @@ func TestAWorkerThatDiesInMidStreamFailsNoOtherRequest(t *testing.T) {
 	}
 	testenv.WaitFor(t, 10*time.Second, "streams on both workers", func() error {
 		for _, w := range f.state(t).Workers {
-			// When no prompt is left to compute, all requests have begun. Before its first token a request may move to
-			// another worker.
+			// If no prompt is left to compute, all answers have begun. Before its first token a request may still move
+			// to another worker.
 			if l := w.Holders[0].Load; l.Requests < 4 || l.PrefillTokens > 0 {
 				return fmt.Errorf("%s carries %+v", w.URL, l)
 			}

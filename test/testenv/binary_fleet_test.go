@@ -53,8 +53,8 @@ type mockFleet struct {
 	workers []*mockengine.Server
 }
 
-// patient lets a request wait 10 s for its token ids, the longest time that may be set. On a busy machine an engine may
-// need more than the default of 50 ms, and without ids the router predicts nothing.
+// patient lets a request wait 10 s for its token ids, the longest time that can be configured. On a busy machine an
+// engine may need more than the default of 50 ms, and without ids the router predicts nothing.
 const patient = "tokens: {budget: 10s}\n"
 
 func serve(t *testing.T, workers []*mockengine.Server, args ...string) *mockFleet {
@@ -82,7 +82,7 @@ type answer struct {
 	finish    string
 	cached    int
 	prompt    int
-	truncated bool // the body ended early, by its own framing
+	truncated bool // the body ended earlier than its framing said
 	body      string
 }
 
@@ -91,7 +91,8 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// chat asks the gateway. It does not fail the test, so that a test can look at a fault.
+// chat sends a chat request to the gateway. On an error it does not fail the test, so that a test can look at the
+// error.
 func (f *mockFleet) chat(t *testing.T, history []message, extra string) answer {
 	t.Helper()
 	messages, err := json.Marshal(history)
@@ -116,7 +117,7 @@ func (f *mockFleet) chat(t *testing.T, history []message, extra string) answer {
 	return a
 }
 
-// response is an answer in one piece, or a piece of a stream.
+// response is a whole answer, or one event of a stream.
 type response struct {
 	Choices []struct {
 		Message struct {
@@ -194,7 +195,7 @@ func (f *mockFleet) state(t *testing.T) state {
 	return s
 }
 
-// asked returns how many requests the gateway has sent to the worker at url.
+// asked returns the number of requests that the gateway has sent to the worker at url.
 func (f *mockFleet) asked(t *testing.T, url string) (n int64) {
 	t.Helper()
 	for _, w := range f.state(t).Workers {
@@ -234,8 +235,9 @@ func (f *mockFleet) trustedWithin(t *testing.T, limit time.Duration) {
 	})
 }
 
-// settle waits until the gateway has applied all events that the engines have counted as published, and the numbers
-// stay the same for a moment: a restarted engine counts from 0 again, and the gateway notices that a little later.
+// settle waits until the gateway has applied all events that the engines have counted as published, and until the
+// numbers stay the same for a moment. A restarted engine counts from 0 again, and the gateway notices the restart a
+// little later.
 func (f *mockFleet) settle(t *testing.T) {
 	t.Helper()
 	f.settleQuickly(t)
@@ -315,7 +317,7 @@ func (f *mockFleet) scrape(t *testing.T) string {
 	return string(text)
 }
 
-// prose returns n words. They depend only on the topic, and no other topic has the same text.
+// prose returns n words. The words depend only on the topic, and different topics have different texts.
 func prose(topic string, n int) string {
 	var b strings.Builder
 	for i := range n {

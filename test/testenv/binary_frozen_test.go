@@ -31,11 +31,11 @@ type load struct {
 	mu             sync.Mutex // guards the counts
 	changed        *sync.Cond
 	served, failed int
-	whole          string // text that every good answer contains
+	whole          string // text that each good answer must contain
 	stop           func()
 }
 
-// closedLoop starts clients that ask url until stop.
+// closedLoop starts clients that send requests to url until stop is called.
 func closedLoop(url string, clients int, fields, whole string) *load {
 	l := &load{whole: whole}
 	l.changed = sync.NewCond(&l.mu)
@@ -76,7 +76,7 @@ func (l *load) ask(ctx context.Context, client *http.Client, url, body string) {
 	l.changed.Broadcast()
 }
 
-// rate waits for n answers and returns their number a second.
+// rate waits for n answers and returns the number of answers a second.
 func (l *load) rate(n int) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,9 +88,9 @@ func (l *load) rate(n int) float64 {
 }
 
 // TestAFrozenWorkerCostsASecond freezes one of two workers with SIGSTOP. When the router has noticed, the throughput
-// must be that of the other worker alone. The engines run 8 requests at once, each for a fixed time, and more requests
-// wait: the engines limit the throughput, not this machine. Rounds with and without a frozen worker alternate. Streams
-// that have begun stay at the frozen worker, so there are more clients for streams.
+// must be the throughput of the other worker alone. An engine runs 8 requests at the same time, each for a fixed time,
+// and more requests wait. So the engines limit the throughput, not this machine. Rounds with and without a frozen
+// worker alternate. Streams that have begun stay at the frozen worker, so the test has more clients for streams.
 func TestAFrozenWorkerCostsASecond(t *testing.T) {
 	for name, c := range map[string]struct {
 		clients       int
@@ -103,7 +103,7 @@ func TestAFrozenWorkerCostsASecond(t *testing.T) {
 	}
 }
 
-// slots is the number of requests that an engine runs at once.
+// slots is the number of requests that an engine runs at the same time.
 const slots = 8
 
 func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
@@ -124,12 +124,12 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 			return nil
 		})
 	}
-	suspect("0") // the worker is in the metrics, and not suspect
+	suspect("0") // the metrics contain the worker, and it is not suspect
 	var shares []float64
 	failed := 0
 	for range rounds {
 		l := closedLoop(alone.URL, clients, fields, whole)
-		l.rate(2 * slots) // until the engines are full
+		l.rate(2 * slots) // wait until the engines are full
 		could := l.rate(answers)
 		l.stop()
 		failed += l.failed
@@ -140,7 +140,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 		frozen := time.Now()
 		suspect("1")
 		noticed := time.Since(frozen)
-		l.rate(slots) // until the requests that waited at the frozen worker have moved
+		l.rate(slots) // wait until the requests that waited at the frozen worker have moved
 		did := l.rate(answers)
 		stopped.Signal(syscall.SIGCONT)
 		suspect("0")
@@ -150,7 +150,8 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 		shares = append(shares, did/could)
 	}
 	slices.Sort(shares)
-	if share := shares[len(shares)/2]; share < 0.95 { // without the detection about 0.5: clients wait at the frozen worker
+	// Without the detection the share is about 0.5, because clients wait at the frozen worker.
+	if share := shares[len(shares)/2]; share < 0.95 {
 		t.Errorf("%.0f %% of what the other worker can serve remained, want 95 %%", 100*share)
 	}
 	if failed > 0 {

@@ -39,7 +39,7 @@ func exact(t *testing.T, a answer, what string) {
 	}
 }
 
-// home runs one turn of every talk, and fails when a talk leaves the worker of its earlier turns.
+// home runs one turn of every talk, and fails if a talk goes to another worker than in its earlier turns.
 func home(t *testing.T, f *mockFleet, talks []*talk, what string) {
 	t.Helper()
 	for i, k := range talks {
@@ -120,7 +120,7 @@ func TestLostEventMessagesAreReplayed(t *testing.T) {
 	if over > 0 {
 		t.Errorf("%d of %d predictions were above the engine's report", over, requests)
 	}
-	f.trusted(t) // a replay has closed every gap
+	f.trusted(t) // then a replay has closed every gap
 	gaps := uint64(0)
 	for _, w := range f.state(t).Workers {
 		for _, h := range w.Holders {
@@ -143,7 +143,7 @@ func TestAReplayThatLosesMostMessagesIsAskedAgain(t *testing.T) {
 	home(t, f, talks, "before")
 	f.Stop(syscall.SIGTERM)
 	f = serve(t, []*mockengine.Server{w})
-	f.trustedWithin(t, time.Minute) // about twenty replays are needed until each message has arrived
+	f.trustedWithin(t, time.Minute) // each message arrives after about twenty replays
 	f.settle(t)
 	home(t, f, talks, "after")
 	for _, k := range talks {
@@ -173,7 +173,8 @@ func TestTwoRanksBehindOneURL(t *testing.T) {
 	}
 }
 
-// TestPredictionEqualsReport tests the main promise with a thousand conversations and no faults.
+// TestPredictionEqualsReport tests the main promise without faults, with a thousand conversations: the predicted cached
+// tokens equal the engine's report.
 func TestPredictionEqualsReport(t *testing.T) {
 	const conversations = 1000
 	workers := []*mockengine.Server{mock(t, nil), mock(t, nil), mock(t, nil), mock(t, nil)}
@@ -181,7 +182,7 @@ func TestPredictionEqualsReport(t *testing.T) {
 	f.trusted(t)
 	wrong := 0
 	for i := range conversations {
-		k := newTalk(fmt.Sprintf("kind%d", i%7)) // seven system prompts
+		k := newTalk(fmt.Sprintf("kind%d", i%7)) // the conversations have seven different system prompts
 		for turn := range 3 {
 			f.settleQuickly(t)
 			a := k.turn(t, f, prose(fmt.Sprintf("c%dt%d", i, turn), 15+i%40))

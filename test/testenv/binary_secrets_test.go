@@ -18,7 +18,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// canary is the beginning of every secret of TestNoSecretIsEverPrinted.
+// canary is the text with which every secret of TestNoSecretIsEverPrinted begins.
 const canary = "cAnArY"
 
 // echo starts a worker for the model parrot. It repeats the whole head of the request in each of its errors.
@@ -88,7 +88,7 @@ policies:
 	write(good)
 	gateway := testenv.Serve(t, "--config", file)
 	gateway.Ready(t)
-	printed := map[string]string{} // what was printed, by the process or request that printed it
+	printed := map[string]string{} // everything that was printed, by the process or request that printed it
 	ask := func(method, url, body string, headers ...string) {
 		req, err := http.NewRequest(method, url, strings.NewReader(body))
 		if err != nil {
@@ -113,7 +113,7 @@ policies:
 		ask("GET", gateway.URL+"/nothing", "", "Authorization", "Bearer "+canary)
 	}
 	failed := 0
-	for i := range 12 { // a worker may show a client the client's own key
+	for i := range 12 { // these clients may be shown their own key
 		body := fmt.Sprintf(`{"model":"parrot","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, i%2 == 0)
 		req, err := http.NewRequest(http.MethodPost, gateway.URL+"/v1/chat/completions?token="+canary+"-query", strings.NewReader(body))
 		if err != nil {
@@ -134,7 +134,7 @@ policies:
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
-	for i := range 8 { // another client
+	for i := range 8 { // requests of another client
 		ask("POST", gateway.URL+"/v1/chat/completions", fmt.Sprintf(`{"model":"parrot","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, i%2 == 0))
 	}
 	if failed < 3 {

@@ -16,8 +16,9 @@ import (
 //go:embed driver.py
 var driver string
 
-// Client is a running driver of the official OpenAI client for Python: the gateway gets what that client sends, and the
-// test sees what that client accepts. It answers one call after another. Safe for concurrent use.
+// Client is a running driver of the official OpenAI client for Python. With it the gateway gets exactly the requests
+// that the OpenAI client sends, and the test sees the answers that the OpenAI client accepts. It answers one call after
+// another. Safe for concurrent use.
 type Client struct {
 	mu  sync.Mutex
 	in  io.WriteCloser
@@ -27,8 +28,8 @@ type Client struct {
 // Call is one request through the client. Body has the arguments of the client's method. Extra has fields of the body
 // that the client does not know.
 type Call struct {
-	Call    string            `json:"call"` // chat, completions or models
-	Base    string            `json:"base"` // ends in /v1
+	Call    string            `json:"call"` // the method: chat, completions or models
+	Base    string            `json:"base"` // the base URL, which ends in /v1
 	Body    map[string]any    `json:"body,omitempty"`
 	Extra   map[string]any    `json:"extra,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
@@ -81,8 +82,8 @@ func (a *Answer) Header(name string) string {
 	return ""
 }
 
-// StartClient runs a driver until the test ends. Its interpreter is $WARMPATH_OPENAI_PYTHON, or the one that `make
-// interop` or `make test-engines` installs; without one the test skips.
+// StartClient runs a driver until the test ends. The Python interpreter is $WARMPATH_OPENAI_PYTHON, or the interpreter
+// that `make interop` or `make test-engines` installs. The test skips if there is none.
 func StartClient(t testing.TB) *Client {
 	t.Helper()
 	python := openaiPython()
@@ -104,7 +105,7 @@ func StartClient(t testing.TB) *Client {
 	}
 	t.Cleanup(func() {
 		in.Close()
-		_ = cmd.Wait() // it ends with its input, and its errors are in the answers
+		_ = cmd.Wait() // the driver ends when its input ends; errors are in the answers
 	})
 	return &Client{in: in, out: bufio.NewReaderSize(out, 1<<20)}
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestBusyEnginesAreEnoughToMatchChatsByIDs forbids the gateway to read the model's files: it has to ask engines that
-// are busy with 6 and with 16 clients. From the first half of the requests it learns how chats begin. Of the second
-// half, at least three quarters must be matched by ids (95 % and more were measured; machines differ). Its predictions
-// are seldom above the engines' reports.
+// TestBusyEnginesAreEnoughToMatchChatsByIDs forbids the gateway to read the model's files. So the gateway has to ask
+// engines, which are busy with 6 and with 16 clients. From the first half of the requests it learns how chats begin. In
+// the second half at least three quarters of the requests must be matched by ids (95 % and more were measured; machines
+// differ). The gateway's predictions may only seldom be above the engines' reports.
 func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 	dir := root(t, "vllm")
 	one, two := begin(t, "asked1", launch{kind: "vllm"}), begin(t, "asked2", launch{kind: "vllm"})
@@ -39,7 +39,9 @@ func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 		if asking.sources["beginning"] == 0 {
 			t.Errorf("%d clients: no request was matched by a known beginning", clients)
 		}
-		if most := clients * 10 / 25; len(asking.over) > most { // 4 %: blocks are evicted meanwhile; up to three of 160 were measured
+		// 4 %: blocks are evicted between prediction and report; up to three of 160 predictions were above the report
+		// in measurements.
+		if most := clients * 10 / 25; len(asking.over) > most {
 			t.Errorf("%d clients: predictions were above the engines' reports by %d tokens", clients, asking.over)
 		}
 	}
@@ -48,7 +50,7 @@ func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 // seen has figures from a gateway's decisions.
 type seen struct {
 	byIDs, first float64
-	over         []int // tokens by which predictions exceed the report
+	over         []int // the number of tokens by which each prediction above the report exceeds it
 	sources      map[string]int
 }
 
@@ -96,7 +98,7 @@ func played(t *testing.T, clients int, args ...string) (s seen) {
 	half := len(last.Decisions) / 2
 	for i, d := range last.Decisions {
 		s.sources[d.Source]++
-		if i < half && d.Source != "text" { // the newest decisions come first
+		if i < half && d.Source != "text" { // half is enough, because the newest decisions come first
 			s.byIDs += 1 / float64(half)
 		}
 		s.first += d.First / float64(len(last.Decisions))
@@ -107,7 +109,7 @@ func played(t *testing.T, clients int, args ...string) (s seen) {
 	return s
 }
 
-// spoken returns the text of a streamed answer.
+// spoken returns the generated text of a streamed answer.
 func spoken(events []byte) string {
 	var b strings.Builder
 	for line := range strings.Lines(string(events)) {

@@ -18,8 +18,9 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestTheExamplesWithARealEngine runs the programs of examples/ against a real vLLM. Program follow prints its blocks.
-// Program embed routes a prompt to it that it has cached, past a mock engine that does not have it.
+// TestTheExamplesWithARealEngine runs the programs of examples/ against a real vLLM. Program follow must print vLLM's
+// blocks. Program embed must route a prompt to vLLM, which has the prompt cached, and not to a mock engine, which does
+// not.
 func TestTheExamplesWithARealEngine(t *testing.T) {
 	e := begin(t, "examples", launch{kind: "vllm", env: []string{fmt.Sprint("BLOCK=", examplesBlock), "MAXLEN=1024"}})
 	programs := t.TempDir()
@@ -57,7 +58,7 @@ func TestTheExamplesWithARealEngine(t *testing.T) {
 	}
 	prints("^the history is complete$")
 
-	// The prompt of program embed: 200 tokens, which are 6 blocks of 32 and a part of one.
+	// This is the prompt of program embed: 200 tokens, which are 6 blocks of 32 tokens and a part of a block.
 	prompt := make([]int, 200)
 	for i := range prompt {
 		prompt[i] = 1000 + i
@@ -108,7 +109,8 @@ func TestTheExamplesWithARealEngine(t *testing.T) {
 
 const examplesBlock = 32
 
-// mockWorker starts a mock engine of the model "tiny", and returns it as program embed takes it: URL,EVENTS,REPLAY.
+// mockWorker starts a mock engine of the model "tiny". It returns the engine as an argument of program embed:
+// URL,EVENTS,REPLAY.
 func mockWorker(t *testing.T) string {
 	t.Helper()
 	config := mockengine.DefaultConfig()

@@ -24,7 +24,7 @@ type recorder struct {
 	url string
 
 	mu     sync.Mutex
-	bodies map[string][]byte // guarded by mu; the last body of each path
+	bodies map[string][]byte // the last body of each path; guarded by mu
 }
 
 func record(t *testing.T, e *realEngine) *recorder {
@@ -89,8 +89,8 @@ func answerOf(t *testing.T, at, path, body string) said {
 	return said{a.Choices[0].Text + a.Choices[0].Message.Content, a.Usage.Prompt, a.Usage.Details.Cached}
 }
 
-// forwarding tests that forwarded ids change nothing but the engine's work: answers and cached tokens are the same, and
-// the text is forwarded where ids could lose something. field is the request's field for the ids.
+// forwarding tests that forwarded ids change only the engine's work: answers and cached tokens stay the same. It also
+// tests that the text is forwarded if ids could lose something. field is the request's field for the ids.
 func forwarding(t *testing.T, e *realEngine, dir, path, field string, request func(text, more string) string, refused []string) {
 	recorded := record(t, e)
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
@@ -101,7 +101,7 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 	gateway.Ready(t)
 	waitTrust(t, gateway, "exact", 1)
 	forwarded := func() bool { return strings.Contains(recorded.last(path), field) }
-	for i := range 20 { // the self-check compares these before it trusts the model's files
+	for i := range 20 { // the self-check compares these requests before it trusts the model's files
 		answerOf(t, gateway.URL, path, request(sentences(fmt.Sprintf("proof%d", i), 10), ""))
 		if i == 0 && forwarded() {
 			t.Error("ids are sent before any was compared with the engine's")
@@ -118,8 +118,8 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 		return nil
 	})
 	for i, text := range snippets {
-		// The requests with and without the gateway fill caches of their own, in the same order: both must have the
-		// same hits.
+		// The requests with and without the gateway each fill a cache of their own, in the same order. Both caches must
+		// have the same hits.
 		one := fmt.Sprintf(`,"cache_salt":"straight%d"`, i)
 		two := fmt.Sprintf(`,"cache_salt":"through%d"`, i)
 		for turn := range 3 {
@@ -155,7 +155,7 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 	}
 }
 
-// forwardingVLLM tests vLLM: completions take ids as the prompt, chats in a field in addition to their messages.
+// forwardingVLLM tests vLLM. Completions take ids as the prompt. Chats take ids in a field beside their messages.
 func forwardingVLLM(t *testing.T, e *realEngine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"kv_transfer_params":{"prompt_token_ids":[`, chatOf, []string{`,"logprobs":true`, `,"kv_transfer_params":{}`,
 		`,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
@@ -164,7 +164,7 @@ func forwardingVLLM(t *testing.T, e *realEngine, dir string) {
 	}, []string{`,"echo":true`, `,"logprobs":1`, `,"truncate_prompt_tokens":8`, `,"unheard_of":1`})
 }
 
-// forwardingSGLang tests SGLang: chats take input_ids in addition to their messages.
+// forwardingSGLang tests SGLang. Chats take ids in the field input_ids beside their messages.
 func forwardingSGLang(t *testing.T, e *realEngine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"input_ids":[`, chatOf, []string{`,"logprobs":true`, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
 }

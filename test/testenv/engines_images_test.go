@@ -28,9 +28,11 @@ import (
 func TestImages(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
-	for _, family := range []string{"qwen2vl", "llava", "gemma3"} { // one after the other, because a start takes both cores
+	// One engine after the other, because the start of an engine takes both cores.
+	for _, family := range []string{"qwen2vl", "llava", "gemma3"} {
 		args := []string{"--enable-scale-out", "--limit-mm-per-prompt", `{"image":8}`}
-		if family != "qwen2vl" { // CLIP's weights have other names in Transformers 5 than in vLLM: these engines only render
+		// CLIP's weights have other names in Transformers 5 than in vLLM, so these engines can only render prompts.
+		if family != "qwen2vl" {
 			args = append(args, "--load-format", "dummy")
 		}
 		model := dir + "/images-" + family
@@ -49,7 +51,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// aboutImages asks about images repeatedly. The predictions must equal the engine's cached tokens.
+// aboutImages sends several questions about the same images. The predictions must equal the engine's cached tokens.
 func aboutImages(t *testing.T, k *clientTalk) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for talk := range 3 {
@@ -92,7 +94,7 @@ func aboutImages(t *testing.T, k *clientTalk) {
 
 func part(text string) map[string]any { return map[string]any{"type": "text", "text": text} }
 
-// picture returns an image part of random colours.
+// picture returns the part of a message that has an image of random colours.
 func picture(r *rand.Rand, format string, width, height int) map[string]any {
 	rect := image.Rect(0, 0, width, height)
 	noise := func(set func(x, y int, c color.Color)) {
@@ -136,7 +138,8 @@ func picture(r *rand.Rand, format string, width, height int) map[string]any {
 	return map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}}
 }
 
-// sameImages compares ids, and the names and positions of images, with the engine's for requests of all kinds.
+// sameImages compares ids, and the names and positions of images, with the engine's. It does so for requests of all
+// kinds.
 func sameImages(t *testing.T, dir string, e *realEngine) {
 	m, err := inprocess.OpenOne(dir)
 	if err != nil {
@@ -151,7 +154,8 @@ func sameImages(t *testing.T, dir string, e *realEngine) {
 			content = append(content, part(snippets[random.IntN(len(snippets))]+"x"))
 			shown := picture(random, formats[random.IntN(len(formats))], 1+random.IntN(700), 1+random.IntN(500))
 			if random.IntN(5) == 0 {
-				shown["uuid"] = fmt.Sprintf("name-%d-%d", i, n) // not used before: the engine keeps the first image of a name
+				// A name that was not used before: the engine keeps the first image of each name.
+				shown["uuid"] = fmt.Sprintf("name-%d-%d", i, n)
 			}
 			content = append(content, shown, part(" and "+snippets[random.IntN(len(snippets))]))
 		}

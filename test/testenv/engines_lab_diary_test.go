@@ -18,7 +18,7 @@ type contents struct {
 	ids map[string]int
 }
 
-// of returns the number of a block after the block with number parent; parent 0 is the beginning.
+// of returns the number of a block that follows the block with number parent. Parent 0 is the beginning of a prompt.
 func (c *contents) of(parent int, tokens []block.Token) int {
 	var b strings.Builder
 	_ = binary.Write(&b, binary.LittleEndian, int64(parent))
@@ -33,9 +33,10 @@ func (c *contents) of(parent int, tokens []block.Token) int {
 	return id
 }
 
-// sight is a snapshot of a diary: which contents the engine holds, and which it stored and evicted in which order.
+// sight is a snapshot of a diary. It says which contents the engine holds, and which contents it stored and evicted in
+// which order.
 type sight struct {
-	live     map[int]int // copies by content
+	live     map[int]int // number of copies, by content
 	evicted  []int       // contents, in the order of eviction
 	firsts   []int       // contents, in the order of their first store
 	stored   int

@@ -21,7 +21,7 @@ type subject struct {
 // question is a request as token ids.
 type question struct {
 	prompt []block.Token
-	answer int // tokens to generate
+	answer int // number of tokens to generate
 }
 
 // generated is the answer of an engine.
@@ -30,7 +30,7 @@ type generated struct {
 	ids    []block.Token
 }
 
-// askGateway sends a question. script, if not nil, is the answer that the mock engine has to give.
+// ask sends a question. script, if not nil, is the answer that the mock engine has to give.
 func (s *subject) ask(q question, script []block.Token) (generated, error) {
 	body := map[string]any{"model": "tiny", "prompt": q.prompt, "max_tokens": q.answer, "ignore_eos": true, "temperature": 0, "return_token_ids": true}
 	if script != nil {

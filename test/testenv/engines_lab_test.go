@@ -19,11 +19,11 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The settings of both the mock engine and vLLM. Two of the longest prompts fill the 64 usable blocks of 32 tokens, so
-// nearly every request evicts. The small token budget cuts prompts into chunks.
+// The mock engine and vLLM have these settings in common. Two of the longest prompts fill the 64 usable blocks of 32
+// tokens, so nearly every request evicts. The small token budget cuts prompts into chunks.
 const (
 	labBlock    = 32
-	labBlocks   = 65 // one of them is the null block
+	labBlocks   = 65 // vLLM never uses one of them, the null block
 	labModelLen = 1024
 	labBatch    = 256
 	labSeqs     = 8
@@ -41,7 +41,7 @@ func TestTheMockEngineDoesWhatVLLMDoes(t *testing.T) {
 	t.Run("eight at a time, as they come", l.crowd)
 }
 
-// lab is the two engines side by side.
+// lab has the two engines that are compared.
 type lab struct {
 	real, mock *subject
 	server     *mockengine.Server
@@ -91,8 +91,8 @@ func newLab(t *testing.T, url, events, replay string) *lab {
 	}
 }
 
-// question returns a prompt of one of twelve families. Prompts of a family share their head; each has its own tail of
-// at least one block.
+// question returns a prompt of one of twelve families. Prompts of a family have the same head. Each prompt has a tail
+// of its own, of at least one block.
 func (l *lab) question() question {
 	family := l.random.IntN(12)
 	head := labBlock * (1 + family%7)
@@ -113,7 +113,8 @@ func (l *lab) question() question {
 	return q
 }
 
-// sequential sends one question after another. Some repeat a prompt, and some continue with the answer.
+// sequential sends one question after another. Some questions repeat a prompt, and some continue with the answer to a
+// prompt.
 func (l *lab) sequential(t *testing.T) {
 	const requests = 150
 	var asked []question
@@ -140,7 +141,7 @@ func (l *lab) sequential(t *testing.T) {
 		}
 		cached, tokens = cached+real.cached, tokens+len(q.prompt)
 		asked = append(asked, q)
-		if i%3 == 0 { // the next turn
+		if i%3 == 0 { // every third question is the next turn of a conversation
 			next := question{prompt: slices.Concat(q.prompt, real.ids, l.question().prompt[:40]), answer: 20}
 			asked = append(asked, next)
 		}
@@ -154,8 +155,9 @@ func (l *lab) sequential(t *testing.T) {
 	}
 }
 
-// waves sends eight questions at a time that all begin in the same step: vLLM is paused until it has all of them, and
-// the mock engine makes no step. They do not fit in the pool together, so some wait and some are preempted.
+// waves sends eight questions at a time, which all begin in the same step: until they have all of them, vLLM is paused
+// and the mock engine makes no step. The questions do not fit in the pool together, so some wait and some are
+// preempted.
 func (l *lab) waves(t *testing.T) {
 	l.reset(t)
 	for wave := range 12 {
@@ -170,7 +172,8 @@ func (l *lab) waves(t *testing.T) {
 		// Without clear_cache=false a pause empties the cache in every mode.
 		l.real.post(t, "/pause?mode=keep&clear_cache=false")
 		answers := l.all(t, l.real, questions, func(int) []block.Token { return nil }, func() {
-			time.Sleep(300 * time.Millisecond) // a paused vLLM does not show its queue; order reports a late question
+			// A paused vLLM does not show its queue; if a question comes too late, order reports that.
+			time.Sleep(300 * time.Millisecond)
 			l.real.post(t, "/resume")
 		})
 		l.settle(t)
@@ -215,8 +218,8 @@ func (l *lab) waves(t *testing.T) {
 	}
 }
 
-// order returns the questions in the order in which the engine began them: the order of the first block that no other
-// question has.
+// order returns the questions in the order in which the engine began them. It uses the order of the first block that no
+// other question has.
 func (l *lab) order(t *testing.T, questions []question, firsts []int) []int {
 	t.Helper()
 	at := make([]int, len(questions))
@@ -237,7 +240,7 @@ func (l *lab) order(t *testing.T, questions []question, firsts []int) []int {
 	return order
 }
 
-// crowd sends eight questions at a time without a fixed order. Their prompts fit in the pool together.
+// crowd sends eight questions at a time, without a fixed order. Their prompts fit in the pool together.
 func (l *lab) crowd(t *testing.T) {
 	l.reset(t)
 	questions := make([]question, 8)
@@ -260,7 +263,7 @@ func (l *lab) crowd(t *testing.T) {
 	}
 }
 
-// all sends all questions at once, and calls begun when they are sent.
+// all sends all questions at the same time, and calls begun when they are sent.
 func (l *lab) all(t *testing.T, s *subject, questions []question, script func(int) []block.Token, begun func()) []generated {
 	t.Helper()
 	answers := make([]generated, len(questions))
@@ -281,8 +284,8 @@ func (l *lab) all(t *testing.T, s *subject, questions []question, script func(in
 	return answers
 }
 
-// reset empties both caches. The engines announce that with their next step, so reset sends a request. That request is
-// long enough for vLLM on a CPU, which dies when its first request is as short as the questions.
+// reset empties both caches. The engines announce the reset with their next step, so reset sends a request. A vLLM on a
+// CPU dies if its first request is as short as the questions, so this request is longer.
 func (l *lab) reset(t *testing.T) {
 	t.Helper()
 	for _, s := range []*subject{l.real, l.mock} {
@@ -319,7 +322,8 @@ func (l *lab) settle(t *testing.T) {
 	})
 }
 
-// compare reports whether both engines have the same blocks and, with ordered, have evicted the same in the same order.
+// compare reports whether both engines have the same blocks. If ordered is set, both must also have evicted the same
+// blocks in the same order.
 func (l *lab) compare(t *testing.T, ordered bool) bool {
 	t.Helper()
 	l.settle(t)

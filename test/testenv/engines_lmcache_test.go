@@ -63,7 +63,7 @@ func startLMCache(t *testing.T) *lmcacheController {
 		}
 		return testenv.Reachable(c.url + "/controller/workers")
 	})
-	for c.heard.Scan() && c.heard.Text() != "ready" { // the library's log is in the same output
+	for c.heard.Scan() && c.heard.Text() != "ready" { // lines of the library's log come in the same output
 	}
 	return c
 }
@@ -97,8 +97,8 @@ func startMock(t *testing.T) string {
 	return url
 }
 
-// TestLMCacheControllerIsAsked tests that requests follow the answers of the real controller, by prefix and by
-// occupancy, and that they are still served when the controller is gone.
+// TestLMCacheControllerIsAsked tests that requests go where the real controller's answers say, by prefix and by
+// occupancy. It also tests that requests are still served when the controller is gone.
 func TestLMCacheControllerIsAsked(t *testing.T) {
 	c := startLMCache(t)
 	one, two := startMock(t), startMock(t)
@@ -119,8 +119,8 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	blue, red := conversation("blue"), conversation("red")
 	c.cached(t, "two", promptTokens(t, one, blue))
 	c.cached(t, "one", promptTokens(t, one, red)[:256])
-	// The controller applies messages with a delay, and on a busy machine a lookup may take longer than its 200 ms.
-	// Then the request goes to another worker, and the next lookup comes a second later.
+	// The controller applies messages with a delay, and on a busy machine a lookup may take longer than its limit of
+	// 200 ms. Then the request goes to another worker, and the next lookup is made a second later.
 	goes := func(prompt, policy, want string) {
 		t.Helper()
 		right := 0
@@ -138,7 +138,8 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	goes(blue, "", two)
 	goes(red, "", one)
 	goes(blue, "", two)
-	goes(conversation("green"), "occupancy", two) // two has three chunks of blue, the other worker one of red
+	// Worker two has three chunks of conversation blue, the other worker has one chunk of conversation red.
+	goes(conversation("green"), "occupancy", two)
 
 	c.Stop(syscall.SIGKILL)
 	for range 20 {
@@ -147,12 +148,12 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	}
 }
 
-// conversation returns a chat body of some 700 tokens.
+// conversation returns the body of a chat of about 700 tokens.
 func conversation(topic string) string {
 	return fmt.Sprintf(`{"model":"mock","messages":[{"role":"user","content":%q}]}`, strings.Repeat("Tell me more about "+topic+" things. ", 100))
 }
 
-// promptTokens returns the ids that the engine makes of a chat.
+// promptTokens returns the token ids of a chat, as the engine makes them.
 func promptTokens(t *testing.T, engine, chat string) []uint32 {
 	t.Helper()
 	status, answer := testenv.Post(t, engine+"/tokenize", chat)

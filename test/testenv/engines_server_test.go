@@ -24,12 +24,12 @@ type realEngine struct {
 	pub, rep  int
 	pgid      int
 	log       string
-	start     func(t *testing.T) // starts the engine, again at the same ports
+	start     func(t *testing.T) // starts the engine; a second call uses the same ports
 	startedAt time.Time
 }
 
 // root returns the folder into which test/engines/setup.sh installed an engine. Only `make test-engines` runs these
-// tests, because they take some ten minutes; then a missing engine is a failure.
+// tests, because they take about ten minutes. If an engine is missing there, the test fails.
 func root(t *testing.T, kind string) string {
 	t.Helper()
 	dir := os.Getenv("WARMPATH_ENGINES")
@@ -43,14 +43,14 @@ func root(t *testing.T, kind string) string {
 	return dir
 }
 
-// launch has the environment and the further arguments of the script that starts an engine.
+// launch has the environment and additional arguments of the script that starts an engine.
 type launch struct {
 	kind string // vllm or sglang
 	env  []string
 	args []string
 }
 
-// begin starts an engine and returns at once; await waits for it.
+// begin starts an engine and returns without waiting for it; await waits.
 func begin(t *testing.T, name string, l launch) *realEngine {
 	t.Helper()
 	dir := root(t, l.kind)
@@ -70,7 +70,8 @@ func begin(t *testing.T, name string, l launch) *realEngine {
 		args := append([]string{script, name, strconv.Itoa(e.http), strconv.Itoa(e.pub), strconv.Itoa(e.rep)}, l.args...)
 		cmd := exec.Command("bash", args...)
 		cmd.Env = append(append(os.Environ(), key+dir, "LOGDIR="+logs), l.env...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // stop ends the whole group: no child of the engine stays
+		// So that stop can end the whole group, with all children of the engine.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if out, err := cmd.Output(); err != nil {
 			t.Fatalf("start %s: %v\n%s", name, err, out)
 		}
@@ -116,7 +117,8 @@ func (e *realEngine) await(t *testing.T) {
 
 func (e *realEngine) gone() bool { return syscall.Kill(-e.pgid, 0) != nil }
 
-// stop ends the engine and its children: SIGTERM first, because a killed API server leaves its engine core behind.
+// stop ends the engine and its children. It sends SIGTERM first, because a killed API server leaves its engine core
+// behind.
 func (e *realEngine) stop() {
 	_ = syscall.Kill(-e.pgid, syscall.SIGTERM)
 	if !testenv.Poll(30*time.Second, e.gone) {

@@ -26,7 +26,7 @@ func TestSmallCacheAndTwoRanks(t *testing.T) {
 		waitTrust(t, k.gateway, "exact", 1)
 		hits, misses := 0, 0
 		for round := range 3 {
-			for i := range 7 { // 7 prompts of about 12 blocks are more than the engine's 64 blocks
+			for i := range 7 { // 7 prompts of about 12 blocks do not fit in the engine's 64 blocks
 				r := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("evict%d", i), 75))}, nil)
 				r.exact(t, fmt.Sprintf("round %d prompt %d", round, i))
 				again := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("evict%d", i), 75)+"again")}, nil)
@@ -110,7 +110,7 @@ func TestHybridAndOffload(t *testing.T) {
 		k.gateway.Ready(t)
 		reloaded := 0
 		for round := range 2 {
-			for i := range 8 { // more than the GPU's 64 blocks, fewer than the CPU tier's
+			for i := range 8 { // the prompts do not fit in the GPU's 64 blocks, but they fit in the CPU tier
 				r := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("offload%d", i), 75))}, nil)
 				r.exact(t, fmt.Sprintf("round %d prompt %d", round, i))
 				if round == 1 && r.cached > 0 {

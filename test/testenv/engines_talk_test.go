@@ -17,7 +17,7 @@ type clientTalk struct {
 	client  *testenv.Client
 	gateway *testenv.Gateway
 	asked   int
-	blind   int // requests without token ids within the budget, which happens on a busy machine
+	blind   int // number of requests without token ids within the budget; this happens on a busy machine
 }
 
 // reply is an answer with the gateway's decision about it.
@@ -27,7 +27,8 @@ type reply struct {
 	predicted int
 	cached    int
 	trust     string
-	blind     bool // it had no token ids in time: the gateway routed it by text or by load, and predicted nothing
+	// The request had no token ids in time: the gateway routed it by text or by load, and predicted nothing.
+	blind bool
 }
 
 type chatMessage map[string]any
@@ -79,14 +80,14 @@ func sequences(v any) string {
 	return b.String()
 }
 
-// chat asks through /v1/chat/completions.
+// chat sends a request to /v1/chat/completions.
 func (k *clientTalk) chat(t *testing.T, model string, messages []chatMessage, extra map[string]any) *reply {
 	t.Helper()
 	body := map[string]any{"model": model, "messages": messages, "max_tokens": 12, "temperature": 0}
 	return k.ask(t, "chat", body, extra)
 }
 
-// complete asks through /v1/completions.
+// complete sends a request to /v1/completions.
 func (k *clientTalk) complete(t *testing.T, model string, prompt any, extra map[string]any) *reply {
 	t.Helper()
 	return k.ask(t, "completions", map[string]any{"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0}, extra)
@@ -96,7 +97,7 @@ func (k *clientTalk) ask(t *testing.T, call string, body, extra map[string]any) 
 	t.Helper()
 	arguments := map[string]any{}
 	for name, value := range extra {
-		switch name { // arguments of the client's method; all other fields are extra
+		switch name { // these fields are arguments of the client's method; all other fields are extra
 		case "tools", "tool_choice", "stream", "stream_options", "max_tokens", "stop":
 			body[name] = value
 		default:
@@ -142,7 +143,7 @@ func (k *clientTalk) lastSource(t *testing.T) string {
 	return last.Decisions[0].Source
 }
 
-// exact fails the test unless prediction and report agree.
+// exact fails the test unless the prediction equals the report.
 func (r *reply) exact(t *testing.T, what string) {
 	t.Helper()
 	if r.predicted != r.cached && !r.blind {
@@ -159,7 +160,7 @@ func (r *reply) neverOver(t *testing.T, what string) {
 	}
 }
 
-// sentences returns about n words. They depend only on the topic, and no other topic has the same text.
+// sentences returns about n words. The words depend only on the topic, and different topics have different texts.
 func sentences(topic string, n int) string {
 	words := []string{"engine", "cache", "block", "worker", "token", "prefix", "route", "index", "event", "batch", "model", "layer"}
 	var b strings.Builder

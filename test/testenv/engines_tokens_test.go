@@ -19,7 +19,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// waitFiles waits until the gateway makes the ids of its model in process, from files in dir that it found by itself.
+// waitFiles waits until the gateway makes the ids of its model in its own process, from files in dir. The gateway finds
+// these files by itself.
 func waitFiles(t *testing.T, g *testenv.Gateway, dir string) {
 	t.Helper()
 	testenv.WaitFor(t, 60*time.Second, "the model's files to be found", func() error {
@@ -36,7 +37,7 @@ func waitFiles(t *testing.T, g *testenv.Gateway, dir string) {
 	})
 }
 
-// sources returns where the ids of the gateway's requests came from, and logs how long requests waited for them.
+// sources returns the number of requests by the source of their token ids, and logs how long requests waited for ids.
 func sources(t *testing.T, g *testenv.Gateway) (count map[string]int, all int) {
 	t.Helper()
 	var last struct {
@@ -60,8 +61,8 @@ func sources(t *testing.T, g *testenv.Gateway) (count map[string]int, all int) {
 	return count, len(waits)
 }
 
-// foundFiles checks that the gateway made the ids of nearly all requests in process, though its configuration names no
-// file.
+// foundFiles checks that the gateway made the ids of nearly all requests in its own process, although its configuration
+// names no file.
 func foundFiles(t *testing.T, k *clientTalk) {
 	count, all := sources(t, k.gateway)
 	if here := count["local"] + count["given"]; here*100 < all*99 {
@@ -73,8 +74,8 @@ func foundFiles(t *testing.T, k *clientTalk) {
 }
 
 // askedIDs repeats the basic tests with a gateway that looks for no files and asks the engines. The budget is 200 ms.
-// With the default budget the gateway does not wait longer than 10 ms for an engine when it knows how the chat begins,
-// and then predicts a block less than the engine has.
+// With the default budget, the gateway waits at most 10 ms for an engine if it knows how the chat begins. Then its
+// prediction is a block less than the engine has.
 func askedIDs(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
 	if err := os.WriteFile(config, []byte("tokens:\n  discover: false\n  budget: 10s\n"), 0o600); err != nil {
@@ -97,7 +98,7 @@ func askedIDs(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	}
 }
 
-// sameIDs compares ids made in process with the engine's own for a few hundred requests of all kinds.
+// sameIDs compares ids that were made in process with the engine's own ids, for a few hundred requests of all kinds.
 func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *realEngine) {
 	m, err := inprocess.OpenOne(dir)
 	if err != nil {
@@ -136,7 +137,7 @@ func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *realEngine) {
 	}
 }
 
-// engineIDs asks the engine for one token and the prompt's ids.
+// engineIDs asks the engine to generate one token and to report the prompt's ids.
 func engineIDs(t *testing.T, e *realEngine, d api.Dialect, body []byte) ([]uint32, int) {
 	t.Helper()
 	resp, err := http.Post(e.url+d.Path(), "application/json", bytes.NewReader(body))
@@ -162,7 +163,7 @@ func engineIDs(t *testing.T, e *realEngine, d api.Dialect, body []byte) ([]uint3
 var snippets = []string{"Hello, world!", "  leading space", "naïve café – “quoted”", "数を数える", "emoji 👩‍👩‍👧 done", "line one\nline two\n\n\nline five", "tabs\tand\ttabs",
 	"1234567890 3.14159", "def f(x):\n    return x ** 2\n", "<|im_end|> in text", "{\"json\": [1, 2, null]}", "", " ", "мир", "A very long word: " + strings.Repeat("ab", 60)}
 
-// randomRequest makes a request of a random kind. The same random numbers give the same requests.
+// randomRequest makes a request of a random kind. The same state of r gives the same request.
 func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) {
 	text := func() string { return snippets[r.IntN(len(snippets))] + " " + snippets[r.IntN(len(snippets))] }
 	body := map[string]any{"model": "tiny", "max_tokens": 1, "temperature": 0}
@@ -219,7 +220,7 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		messages = append(messages, say("assistant", "I was about to say"))
 		body["messages"], body["continue_final_message"], body["add_generation_prompt"] = messages, true, false
 	case 1:
-		body["add_generation_prompt"] = false // SGLang's chats do not have this field
+		body["add_generation_prompt"] = false // SGLang's chats do not have the field add_generation_prompt
 	case 2:
 		body["chat_template_kwargs"] = map[string]any{"enable_thinking": false, "unused": []int{1}}
 	case 3:

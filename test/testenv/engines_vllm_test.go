@@ -10,13 +10,13 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestTwoPlainWorkers configures the gateway with two URLs and nothing else.
+// TestTwoPlainWorkers configures the gateway with two URLs and without any other setting.
 func TestTwoPlainWorkers(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
 	lora := []string{"--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
 		"--lora-modules", "a=" + dir + "/lora-a", "b=" + dir + "/lora-b", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
-	// One engine answers /render, the other does not. One publishes integer hashes, the other raw bytes.
+	// One engine serves /render, the other does not. One engine publishes integer hashes, the other raw bytes.
 	model := dir + "/tiny-turns"
 	one := begin(t, "one", launch{kind: "vllm", args: append(slices.Clone(lora), "--enable-scale-out"), env: []string{"MODEL=" + model}})
 	two := begin(t, "two", launch{kind: "vllm", args: lora, env: []string{"MODEL=" + model, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}})
@@ -131,7 +131,7 @@ func tools(t *testing.T, k *clientTalk, topic string) {
 	}
 }
 
-// continued asks for a completion with a prompt that ends with text that the engine has generated.
+// continued sends a completion whose prompt ends with text that the engine has generated.
 func continued(t *testing.T, k *clientTalk, topic string) {
 	ids := make([]int, 96)
 	for i := range ids {
@@ -141,7 +141,8 @@ func continued(t *testing.T, k *clientTalk, topic string) {
 	r.exact(t, "a prompt of ids")
 	full := k.complete(t, "tiny", ids, map[string]any{"max_tokens": 80, "ignore_eos": true})
 	full.exact(t, "the same prompt again")
-	if full.cached != 64 { // 96 tokens are three blocks of 32; the last token is always computed
+	// 96 tokens are three blocks of 32; the last token is always computed, so at most two blocks are cached.
+	if full.cached != 64 {
 		t.Errorf("a fully cached prompt of 96 tokens reports %d cached tokens, want 64", full.cached)
 	}
 	messages := []chatMessage{say("user", sentences(topic+"story", 60))}
@@ -175,15 +176,15 @@ func adapters(t *testing.T, k *clientTalk, topic string) {
 	}
 }
 
-// reset empties the engines' caches. An engine announces that with its next step, so the first prediction after it may
-// be wrong. Later predictions are exact again.
+// reset empties the engines' caches. An engine announces the reset with its next step, so the first prediction after
+// the reset may be wrong. Later predictions are exact again.
 func reset(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	messages := []chatMessage{say("user", sentences("reset", 150))}
 	first := k.chat(t, "tiny", messages, nil)
 	for _, e := range engines {
 		e.post(t, "/reset_prefix_cache")
 	}
-	for i := range len(engines) * 2 { // a step of each engine announces its reset
+	for i := range len(engines) * 2 { // each engine makes a step, which announces the reset
 		k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("step%d", i), 150))}, nil)
 	}
 	again := k.chat(t, "tiny", messages, nil)
@@ -222,7 +223,7 @@ func gatewayRestart(whole, t *testing.T, k *clientTalk, engines ...*realEngine) 
 func engineRestart(t *testing.T, k *clientTalk, e *realEngine) {
 	messages := []chatMessage{say("user", sentences("restart", 150))}
 	var home *reply
-	for i := 0; i < 8; i++ { // find a prompt whose home is e
+	for i := 0; i < 8; i++ { // find a prompt that is routed to e
 		messages = []chatMessage{say("user", sentences(fmt.Sprintf("restart%d", i), 150))}
 		if home = k.chat(t, "tiny", messages, nil); home.worker == e.url {
 			break
@@ -243,7 +244,7 @@ func engineRestart(t *testing.T, k *clientTalk, e *realEngine) {
 		return workerState(t, k.gateway, e.url)
 	})
 	waitTrust(t, k.gateway, "exact", 2)
-	// In slow start the worker gets a tenth of the new prompts at first, and its whole share after 10 s.
+	// During slow start the worker gets a tenth of the new prompts at first, and its whole share after 10 s.
 	used := time.Now()
 	for i := 0; time.Since(used) < 30*time.Second; i++ {
 		r := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("fresh%d", i), 100))}, nil)

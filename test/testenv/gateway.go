@@ -41,8 +41,8 @@ var built = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Binary returns the path of the warmpath binary: $WARMPATH_BINARY, or else one that it builds. With -short the test
-// skips: it starts processes and waits for their health checks.
+// Binary returns the path of the warmpath binary: $WARMPATH_BINARY, or a binary that it builds. With -short it skips
+// the test, because the test starts processes and waits for their health checks.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -114,8 +114,9 @@ func tail(s string, n int) string {
 	return s
 }
 
-// FreePort returns a TCP port that is free at the moment, and so is the next one. It is below 32768: an engine may
-// listen minutes later, and meanwhile the system gives higher ports to connections and to listeners on port 0.
+// FreePort returns a TCP port that is free at the moment; the next port is free, too. The port is below 32768: an
+// engine may start to listen minutes later, and until then the system gives higher ports to connections and to
+// listeners on port 0.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const first, end = 10_000, 32_768
@@ -156,7 +157,7 @@ func Serve(t testing.TB, args ...string) *Gateway {
 	return nil
 }
 
-// serve is Serve on given ports. It returns nil when another process has one of them.
+// serve starts `warmpath serve` on the given ports. It returns nil when another process uses one of the ports.
 func serve(t testing.TB, port, admin int, args []string) *Gateway {
 	t.Helper()
 	listen, adminListen := fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", admin)
@@ -199,8 +200,8 @@ func Reachable(url string) error {
 	return nil
 }
 
-// Poll asks done until it returns true, and returns false when that takes longer than limit. The pauses grow from 1 to
-// 50 ms. It is for the state of another process or of a server on a real socket, which sends no event.
+// Poll calls done until it returns true. If that takes longer than limit, Poll returns false. The pauses between calls
+// grow from 1 to 50 ms. Poll is for the state of another process or of a server on a real socket, which sends no event.
 func Poll(limit time.Duration, done func() bool) bool {
 	pause := time.Millisecond
 	for deadline := time.Now().Add(limit); !done(); time.Sleep(pause) {

@@ -33,7 +33,7 @@ func Cache(t testing.TB) string {
 	return filepath.Join(dir, "warmpath")
 }
 
-// Installed returns the path of the file or folder name below Cache. Where it does not exist the test skips, and names
+// Installed returns the path of the file or folder name below Cache. If it does not exist, the test skips, and names
 // the command that installs it.
 func Installed(t testing.TB, name, command string) string {
 	t.Helper()
@@ -44,8 +44,8 @@ func Installed(t testing.TB, name, command string) string {
 	return path
 }
 
-// JSONFiles reads the JSON files of a folder that is installed in the cache folder, by name. It skips where it is not
-// there: command installs it.
+// JSONFiles reads all JSON files of the folder name below Cache, in the order of their names. If the folder does not
+// exist, the test skips: command installs it.
 func JSONFiles[T any](t testing.TB, name, command string) []T {
 	t.Helper()
 	dir := Installed(t, name, command)

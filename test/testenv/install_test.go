@@ -40,7 +40,7 @@ func TestABrokenInstallationFailsTheTestsThatTheInstallerRuns(t *testing.T) {
 	}
 }
 
-// make test reads the output of go test -v through skipped.awk.
+// `make test` reads the output of `go test -v` through skipped.awk.
 func TestMakeTestNamesWhatWasSkipped(t *testing.T) {
 	for _, variable := range installed {
 		t.Setenv(variable, "")
@@ -77,7 +77,7 @@ func TestMakeTestNamesWhatWasSkipped(t *testing.T) {
 	}
 }
 
-// go test writes compile errors to its standard error, before the results of packages that it built later.
+// `go test` writes compile errors to its standard error, before the results of packages that it builds later.
 func TestMakeTestShowsCompileErrors(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		Missing(t, "make", "apt-get install make")

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// python is the interpreter with Debian's python3-zmq, which uses libzmq.
+// python is the Python interpreter for which Debian's package python3-zmq is installed. The package uses libzmq.
 const python = "/usr/bin/python3"
 
 var havePyzmq = sync.OnceValue(func() error { return exec.Command(python, "-c", "import zmq").Run() })
 
-// patience bounds the time until a script prints a line. On a busy machine starting the interpreter takes long.
+// patience bounds the time until a script prints a line. On a busy machine the start of the interpreter takes long.
 const patience = 30 * time.Second
 
 // Script is a running Python script with libzmq: the other side of an interoperability test.

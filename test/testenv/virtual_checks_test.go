@@ -9,13 +9,13 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// The router notices a dropped message by the number of the next message. So every request that a calm sends must cause
-// a message.
+// The router notices a dropped message by the number of the next message. A calm is a step without faults; every
+// request that it sends must cause an event message.
 func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	w := &world{prompts: map[string][]uint32{}}
 	for _, size := range []int{16, 32, 64} {
 		for seed := range uint64(2000) {
-			seed *= 2503 // reaches large seeds: the upper bits set how much of a prompt is shared
+			seed *= 2503 // produces large seeds, too: their upper bits set how much of a prompt is shared
 			_, ids := w.prompt(seed, 2*size)
 			family, shared := rand.New(rand.NewPCG(seed%7, 1)), 0
 			for shared < len(ids) && ids[shared] == 1000+family.Uint32N(50000) {
@@ -28,8 +28,8 @@ func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	}
 }
 
-// The router forgets a process's metrics when its address refuses a connection. When a server without metrics follows,
-// and then a process with metrics, the router cannot know that it is another process.
+// The router forgets the metrics of a worker's process when its address refuses a connection. Then a server without
+// metrics follows, and later a process with metrics. The router cannot know that this is another process.
 func TestARestartBehindAServerWithoutSignsIsNotPlain(t *testing.T) {
 	one := engineSetup{Kind: mockengine.VLLM, Ranks: 1, BlockSize: 16, Blocks: 40, BufferSteps: 20, NoEvents: true, Speed: 5, Model: "mock", MaxSequences: 64}
 	why := run(t, history{

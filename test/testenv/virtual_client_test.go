@@ -17,10 +17,10 @@ import (
 type ask struct {
 	began   time.Time
 	limit   time.Duration // time within which the request must end
-	what    string        // for messages
+	what    string        // description for messages
 	key     string        // identifies the question, to compare answers; "": not compared
-	prompt  string        // the prompt's key; "": the prompt is not made of ids
-	target  string        // the worker that the request names; "": any
+	prompt  string        // key of the prompt; "": the prompt is not made of token ids
+	target  string        // the worker that the request names; "": none
 	rank    int
 	user    string // the client's API key; "": none
 	model   string
@@ -30,19 +30,19 @@ type ask struct {
 	body    []byte
 	stream  bool
 	last    bool   // the request is open when the router is stopped
-	outcome string // set at the end
+	outcome string // result of the request, set at its end
 	status  int
 }
 
-// margin bounds the time from a request's time limit to the end of its answer: a deadline that several exchanges share
+// margin bounds the time from a request's time limit to the end of its answer. A deadline that several exchanges share
 // may fire late by a quarter of its length.
 const margin = 10 * time.Second
 
 var corpus = strings.Fields(`a router sends each request to the worker whose cache is already warm for it and tells why
 	it did so while engines keep blocks of tokens and drop the oldest of them when they need room for others`)
 
-// prompt makes a prompt that shares a prefix with other prompts of its family. At least the last least ids are its own.
-// It stores the ids for the check of claims.
+// prompt makes a prompt that has a common prefix with other prompts of its family. At least the last least ids are only
+// in this prompt. prompt stores the ids for the check of claims.
 func (w *world) prompt(seed uint64, least int) (key string, ids []uint32) {
 	family := seed % 7
 	length := least + int(seed>>3%400)
@@ -75,7 +75,7 @@ func text(seed uint64) string {
 	return b.String()
 }
 
-// question makes a request for an answer of more than least tokens. how is ids, text or chat.
+// question makes a request for an answer of more than least tokens. how is the form of the prompt: ids, text or chat.
 func (w *world) question(seed uint64, how string, least int) *ask {
 	d := rand.New(rand.NewPCG(seed, 4))
 	a := &ask{how: how, stream: d.IntN(2) == 0, limit: w.setup.RequestTimeout + margin, model: "mock", path: "/v1/completions"}
@@ -105,7 +105,7 @@ func (w *world) question(seed uint64, how string, least int) *ask {
 	return a
 }
 
-// send sends a; another goroutine reads the answer.
+// send sends request a. Another goroutine reads the answer.
 func (w *world) send(a *ask) {
 	a.began = time.Now()
 	w.mu.Lock()
@@ -128,7 +128,7 @@ func (w *world) send(a *ask) {
 	}()
 }
 
-// half is a body that sends its first part and then blocks until ctx ends.
+// half is a request body that sends its first part and then blocks until ctx ends.
 type half struct {
 	ctx   context.Context
 	first io.Reader
@@ -143,7 +143,7 @@ func (h *half) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// exchange sends a, reads its answer and returns the outcome.
+// exchange sends request a, reads its answer and returns the outcome.
 func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask) string {
 	var body io.Reader = bytes.NewReader(a.body)
 	if a.how == "body" {
@@ -176,7 +176,7 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 	a.status = resp.StatusCode
 	var answer []byte
 	switch a.how {
-	case "deaf": // does not read at all
+	case "deaf": // this client does not read at all
 		<-ctx.Done()
 		return "left"
 	case "slow":
@@ -207,7 +207,7 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 	return w.judge(a, resp, answer)
 }
 
-// choice is the part of an answer's choice that the test reads.
+// choice has the fields that the test reads of one choice in an answer.
 type choice struct {
 	Model   string `json:"model"`
 	Choices []struct {
@@ -229,8 +229,8 @@ func (c *choice) text() string {
 	return c.Choices[0].Text + c.Choices[0].Message.Content + c.Choices[0].Delta.Content
 }
 
-// judge checks a whole answer with status 200. It does not judge an answer of an engine that was replaced by a useless
-// server meanwhile.
+// judge checks a whole answer with status 200. It does not judge an answer if the engine was replaced by a useless
+// server during the request.
 func (w *world) judge(a *ask, resp *http.Response, answer []byte) string {
 	worker := resp.Header.Get("X-Warmpath-Worker")
 	honest := false
@@ -300,7 +300,7 @@ func (a *ask) read(answer []byte) (got, model string, err error) {
 
 func tail(b []byte) []byte { return b[max(0, len(b)-300):] }
 
-// operator asks the admin listener, and returns the body of a 200.
+// operator sends a request to the admin listener. It returns the body if the status is 200.
 func (w *world) operator(method, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -34,10 +34,10 @@ type setup struct {
 	StreamIdle     time.Duration // proxy.stream_idle_timeout
 	Reports        time.Duration // reports.interval
 	Tokens         time.Duration // tokens.budget
-	StopBusy       bool          // the router is stopped while requests are open
+	StopBusy       bool          // the router is stopped while requests are under way
 }
 
-// engineSetup is one worker.
+// engineSetup is the configuration of one worker.
 type engineSetup struct {
 	Kind         mockengine.Kind
 	Wire         string `json:",omitempty"`
@@ -51,16 +51,16 @@ type engineSetup struct {
 	NoEvents     bool    `json:",omitempty"`
 	Hidden       bool    `json:",omitempty"` // the engine does not report its event endpoints
 	ScaleOut     bool    `json:",omitempty"`
-	Speed        float64 // factor on the engine's speed
+	Speed        float64 // factor by which the engine is faster
 	Model        string
 	MaxSequences int
 }
 
-// step is one event of a history. Its kind gives the fields their meaning. Steps do not depend on each other: any step
+// step is one event of a history. Its kind says what the other fields mean. Steps do not depend on each other: any step
 // can be left out.
 type step struct {
 	Do     string
-	Worker int           `json:",omitempty"` // modulo the number of workers
+	Worker int           `json:",omitempty"` // index of the worker, modulo the number of workers
 	N      int           `json:",omitempty"`
 	For    time.Duration `json:",omitempty"`
 	Seed   uint64        `json:",omitempty"`
@@ -117,7 +117,7 @@ func draw(seed uint64, steps int) history {
 	return h
 }
 
-// pause draws a step without faults: a calm, or a trial, which begins with a calm.
+// pause draws a step in which there are no faults: a calm, or a trial, which begins with a calm.
 func (d dice) pause() step {
 	if d.chance(3) {
 		return step{Do: "trial", How: oneOf(d, trials...), N: 2 + d.IntN(4), Worker: d.IntN(5), Seed: d.Uint64N(1 << 20)}
@@ -130,7 +130,7 @@ type dice struct{ *rand.Rand }
 
 func oneOf[T any](d dice, choices ...T) T { return choices[d.IntN(len(choices))] }
 
-// chance is true once in n times.
+// chance returns true once in n times on average.
 func (d dice) chance(n int) bool { return d.IntN(n) == 0 }
 
 func (d dice) setup(seed uint64) setup {
@@ -162,10 +162,10 @@ func (d dice) setup(seed uint64) setup {
 	return s
 }
 
-// learning are the policies that learn from where requests were sent.
+// learning has the policies that learn from where requests were sent.
 var learning = []string{"estimated", "cache_aware", "vllm_cache_aware", "prefix_cache_affinity"}
 
-// engine draws a worker. Its block size is mostly size tokens, rarely another.
+// engine draws a worker. In most cases its block size is size tokens.
 func (d dice) engine(size int) engineSetup {
 	e := engineSetup{
 		Kind:         oneOf(d, mockengine.VLLM, mockengine.VLLM, mockengine.SGLang),
@@ -210,7 +210,8 @@ func (d dice) step() step {
 	case n < 52:
 		s.Do, s.For = "sleep", oneOf(d, 50*time.Millisecond, time.Second, 7*time.Second, 30*time.Second)
 	case n < 53:
-		// All but one of the router's time limits are below 6 minutes; metrics of removed workers are kept for 15.
+		// All but one of the router's time limits are below 6 minutes. The exception: metrics of removed workers are
+		// kept for 15 minutes.
 		s.Do, s.For = "sleep", 6*time.Minute
 		if d.chance(20) {
 			s.For = 20 * time.Minute

@@ -31,7 +31,7 @@ const (
 	noticed = 40 * time.Second
 )
 
-// check checks what must hold after every step.
+// check checks the promises that hold after every step.
 func (w *world) check() {
 	synctest.Wait()
 	w.mu.Lock()
@@ -57,7 +57,7 @@ func (w *world) check() {
 	}
 }
 
-// atRest checks what must hold when no client waits. The router ends its work soon after a client has left.
+// atRest checks the promises that hold when no client waits. The router ends its work soon after a client has left.
 func (w *world) atRest() {
 	for try := 0; ; try++ {
 		why := w.busy()
@@ -74,12 +74,12 @@ func (w *world) atRest() {
 			w.problem("no request is under way, and %s", why)
 			return
 		}
-		pass(time.Second) // a request without a client may still be dialling
+		pass(time.Second) // the router may still dial for a request whose client has left
 		synctest.Wait()
 	}
 }
 
-// busy describes the fleet's load; "": there is none.
+// busy describes the load that the fleet still counts; "": there is none.
 func (w *world) busy() string {
 	snap := w.router.Router().Fleet().Snapshot()
 	for h := range snap.Holders() {
@@ -94,7 +94,7 @@ func (w *world) busy() string {
 	return ""
 }
 
-// calm ends all faults, and checks what the router promises when there are none.
+// calm ends all faults, and checks the promises that the router makes without faults.
 func (w *world) calm() {
 	for _, e := range w.engines {
 		e.heal()
@@ -133,7 +133,7 @@ func (e *engine) heal() {
 	e.undone = make(chan struct{})
 }
 
-// eventually waits until wrong returns "", and records a problem when that takes longer than d.
+// eventually waits until wrong returns "". It records a problem when that takes longer than d.
 func (w *world) eventually(d time.Duration, wrong func() string) bool {
 	for end := time.Now().Add(d); ; {
 		synctest.Wait()
@@ -176,7 +176,7 @@ func (w *world) known(snap *fleet.Snapshot, e *engine) *fleet.Worker {
 	return nil
 }
 
-// unready describes a worker that the router should use and does not; "": there is none.
+// unready describes a worker that the router should use but does not use; "": there is none.
 func (w *world) unready() string {
 	snap, now := w.router.Router().Fleet().Snapshot(), time.Now().UnixNano()
 	for _, e := range w.listed() {
@@ -203,9 +203,9 @@ func (w *world) unready() string {
 	return ""
 }
 
-// serves sends a request to each rank, and some to the policy's choice. All must be answered, because the workers are
-// healthy and idle. The workers' new events then show the router which messages it missed. Each prompt has a block that
-// no other prompt has: a worker that has all blocks of a prompt sends no event.
+// serves sends a request to each rank, and some requests whose worker the policy chooses. All must be answered, because
+// the workers are healthy and idle. The workers' new events then show the router which messages it missed. Each prompt
+// has a block that no other prompt has: if a worker has all blocks of a prompt, it sends no event.
 func (w *world) serves() bool {
 	for _, e := range w.listed() {
 		for rank := range e.setup.Ranks {
@@ -248,7 +248,8 @@ func (w *world) served(e *engine, rank int) bool {
 			w.problem("%s ended with %s", a.what, a.outcome)
 			return false
 		}
-		pass(10 * time.Second) // an old connection may have failed, which counts against the worker for a time
+		// An old connection may have failed; the router counts that against the worker for a time.
+		pass(10 * time.Second)
 		if !w.eventually(settle, w.unready) {
 			return false
 		}
@@ -261,8 +262,8 @@ func (w *world) waiting(a *ask) bool {
 	return slices.Contains(w.asks, a)
 }
 
-// untrue describes an error of the index: a claimed block that the engine does not hold, or a missing block of a holder
-// with exact trust. "": there is none.
+// untrue describes an error of the index; "": there is none. An error is a claimed block that the engine does not hold,
+// or a missing block of a holder with exact trust.
 func (w *world) untrue() string {
 	r := w.router.Router()
 	snap := r.Fleet().Snapshot()
@@ -282,8 +283,8 @@ func (w *world) untrue() string {
 		for _, h := range k.Holders {
 			held[h], owner[h] = map[uint64]bool{}, e
 			trust, why := snap.Trust(h)
-			// The index knows waiting blocks only by their hashes: after a reset of the accelerator's cache, their
-			// copies on lower tiers may be announced.
+			// The index knows blocks with an unknown parent only by their hashes. After a reset of the accelerator's
+			// cache, the engine may announce their copies on lower tiers.
 			if trust != fleet.TrustExact && e.provable() && !w.indexFull() && index[h].Waiting == 0 {
 				return fmt.Sprintf("%s rank %d is %s and not exact: %s", e.ip, snap.Rank(h), trust, why)
 			}
@@ -297,8 +298,8 @@ func (w *world) untrue() string {
 					continue
 				}
 				if claimed < cached {
-					// Larger engine blocks with equal beginnings share blocks of the router. Placeholders may name
-					// blocks that the accelerator has evicted.
+					// Engine blocks that are larger than the router's blocks may have equal beginnings, and so share
+					// blocks of the router. Placeholders may name blocks that the accelerator has evicted.
 					if size[h] != e.setup.BlockSize || tier != block.TierGPU && e.setup.Placeholders {
 						continue
 					}
@@ -319,8 +320,8 @@ func (w *world) untrue() string {
 	return ""
 }
 
-// acquaint waits until the router has read the metrics of each worker's process, where it notices a restart by them:
-// without an earlier reading it cannot know that a process is new.
+// acquaint waits until the router has read the metrics of each worker's process. By them it notices a restart: without
+// an earlier reading it cannot know that a process is new.
 func (w *world) acquaint() {
 	guesses := slices.ContainsFunc(w.engines, func(e *engine) bool { return e.setup.NoEvents })
 	if w.first() != "" || w.setup.Reports == 0 || !guesses && !slices.Contains(learning, w.setup.Policy) {
@@ -334,14 +335,14 @@ func (w *world) acquaint() {
 	}
 }
 
-// remembers describes a part of a prompt that the router learned from requests to a worker's former process, and still
-// expects in the cache of the present process. "": there is none.
+// remembers describes an error of the learned prompts; "": there is none. An error is a part of a prompt that the
+// router learned from requests to a worker's former process, and still expects in the cache of the present process.
 func (w *world) remembers() string {
 	snap := w.router.Router().Fleet().Snapshot()
 	for _, e := range w.listed() {
 		w.mu.Lock()
 		born, plain := e.born, e.plain
-		var since [][]uint32 // the prompts that the present process may have got
+		var since [][]uint32 // the prompts that may have been sent to the present process
 		for key, at := range w.used {
 			if !at.Before(born) {
 				since = append(since, w.prompts[key])
@@ -380,8 +381,8 @@ func common(a, b []uint32) int {
 	return n
 }
 
-// learned returns how many tokens of a prompt the router expects in a worker's caches because it learned them from
-// requests, and the policy that expects them.
+// learned returns how many tokens of a prompt the router expects in a worker's caches, if it learned them from
+// requests. by is the policy that expects them.
 func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, by string) {
 	d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Now: time.Now().UnixNano()})
 	if d == nil {
@@ -398,9 +399,9 @@ func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, 
 		}
 		for t, name := range d.Terms {
 			switch name {
-			case "sent before": // a share of the prompt
+			case "sent before": // the unit is a share of the prompt
 				most = max(most, int(c.Terms[t]*float64(len(ids))))
-			case "hits": // a share of the prompt's full blocks
+			case "hits": // the unit is a share of the prompt's full blocks
 				most = max(most, int(c.Terms[t]*float64(len(ids)/16*16)))
 			}
 		}
@@ -408,7 +409,7 @@ func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, 
 	return most, d.Policy
 }
 
-// explain adds the caches' content according to the engines' own events to a problem.
+// explain adds to a problem what the caches contain according to the engines' own events.
 func (w *world) explain() {
 	for _, e := range w.listed() {
 		if !e.provable() || e.server == nil {
@@ -420,8 +421,8 @@ func (w *world) explain() {
 	}
 }
 
-// provable reports whether the router can know the engine's cache completely: the engine publishes events and keeps all
-// of them for replay.
+// provable reports whether the router can know the engine's cache completely. For that the engine must publish events
+// and keep all of them for replay.
 func (e *engine) provable() bool {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -453,11 +454,12 @@ func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool,
 		for _, c := range d.Candidates {
 			e := owner[c.Holder]
 			if e == nil || c.Trust == fleet.TrustApproximate {
-				continue // learned from requests
+				continue // the part of the prompt was learned from requests
 			}
 			if has := e.leading(ids, held[c.Holder]); c.Match > has {
 				if !e.provable() && c.Trust != fleet.TrustExact {
-					continue // the engine no longer has the events that would show the block
+					// The engine no longer has the events that would show the block, so the router cannot know.
+					continue
 				}
 				return fmt.Sprintf("%s rank %d (%s) is said to have %d tokens of a prompt of %d, and has %d", e.ip, c.Rank, c.Trust, c.Match, len(ids), has)
 			}
@@ -490,8 +492,9 @@ func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 // waiting matches the answer of /admin/queue when requests wait.
 var waiting = regexp.MustCompile(`"requests": *[1-9]`)
 
-// small checks what must hold after a calm and some time without requests: no goroutine and no connection of a request
-// is left. It runs only at the end of a history, because it takes much virtual time and a leak stays until then.
+// small checks the state after a calm and some time without requests: no goroutine and no connection of a request may
+// be left. It runs only at the end of a history, because it takes much virtual time, and because a leak stays until
+// then.
 func (w *world) small() {
 	if w.first() != "" {
 		return
@@ -513,8 +516,8 @@ func (w *world) small() {
 	for _, e := range w.engines {
 		ranks += e.setup.Ranks
 	}
-	// The client has two connections. Each worker has one each for the probe, the reporter and token questions, each
-	// rank two for its events.
+	// The client has two connections. Each worker has one connection each for the probe, the reporter and token
+	// questions. Each rank has two connections for its events.
 	if most := 2 + 3*len(w.engines) + 2*ranks; w.network.Open() > most {
 		w.problem("%d connections are open when nothing happens, more than %d", w.network.Open(), most)
 	}
@@ -527,7 +530,7 @@ func (w *world) small() {
 	}
 }
 
-// sorted counts stacks by the function that created the goroutine.
+// sorted returns the number of stacks by the function that created the goroutine.
 func sorted(stacks []string) string {
 	counts := map[string]int{}
 	for _, s := range stacks {

@@ -12,14 +12,14 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// diary applies a rank's events from the first one on. The message of a failure shows with it whether the events agree
-// with the engine's cache.
+// diary applies a rank's events, beginning with the first one. When a test fails, the message uses the diary to say
+// whether the events agree with the engine's cache.
 type diary struct {
 	mu       sync.Mutex
 	decoder  kvevent.Decoder
-	copies   map[string]int // by tier and hash
+	copies   map[string]int // number of copies, by tier and hash
 	history  map[string][]string
-	doubled  map[string]bool // tier and hash that once had a second copy
+	doubled  map[string]bool // tiers and hashes of which there were two copies at some time
 	messages int
 	complete bool // no message is missing
 }
@@ -69,9 +69,9 @@ func (e *engine) follow(rank int) *diary {
 	return l
 }
 
-// doubles returns how many of hashes a rank may have had a second copy of: all, where the engine does not have all its
-// messages any more. An event does not tell a second copy from a report of the first one. The index takes it for a
-// report, and the removal of one copy then ends its claim (kvindex, Stored.Origin).
+// doubles returns how many of the hashes may have had a second copy in a rank. It returns all of them if the engine no
+// longer has all its messages. An event does not tell a second copy from a report of the first copy. The index takes
+// such an event for a report, and the removal of one copy then ends its claim (kvindex, Stored.Origin).
 func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	l := e.follow(rank)
 	l.mu.Lock()
@@ -87,7 +87,7 @@ func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	return n
 }
 
-// reported describes how a rank's events differ from its cache.
+// reported describes the differences between a rank's events and its cache.
 func (e *engine) reported(rank int, tier fmt.Stringer, hashes []uint64) string {
 	l := e.follow(rank)
 	l.mu.Lock()

@@ -32,7 +32,7 @@ func shrink(t *testing.T, h history, why string) (history, string) {
 	return best, why
 }
 
-// fails plays a history until it fails, at most a few times.
+// fails plays a history until it fails, at most a few times. It returns the problem, or "".
 func fails(t *testing.T, h history) string {
 	for range tries {
 		if why := run(t, h, io.Discard); why != "" {

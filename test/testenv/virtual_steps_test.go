@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// ports are the ports that a fault can affect.
+// ports has the ports that a fault can affect, by the name of the fault's target.
 var ports = map[string][]uint16{"http": {httpPort}, "events": {pubPort, pubPort + 1}, "all": {0}}
 
 // play plays one step.
@@ -126,7 +126,7 @@ func share(n, bit int, share float64) float64 {
 	return share
 }
 
-// order gives the mock engine a command that takes time.
+// order runs a command of the mock engine that takes time.
 func (e *engine) order(f func(*mockengine.Server) error) {
 	m := e.server
 	if m == nil {
@@ -145,7 +145,7 @@ func (e *engine) set(f mockengine.Faults) {
 	}
 }
 
-// fault sets a fault for some time.
+// fault sets a fault for a limited time.
 func (e *engine) fault(d time.Duration, change func(f *mockengine.Faults, on bool)) {
 	m := e.server
 	if m == nil {
@@ -169,7 +169,8 @@ func (w *world) leaving(s step) {
 		a.how = s.How
 		a.key += " not waited for"
 		if s.How == "slow" {
-			a.limit += 5 * time.Minute // a slow client still reads buffered bytes after the router has ended the request
+			// A slow client still reads buffered bytes after the router has ended the request.
+			a.limit += 5 * time.Minute
 		} else {
 			a.leave = func(_ *ask, cancel context.CancelFunc) { time.AfterFunc(s.For, cancel) }
 		}
@@ -181,7 +182,7 @@ func (w *world) leaving(s step) {
 	}
 }
 
-// halfClosed sends a request, closes the client's direction as `nc -N` does, and reads for a while.
+// halfClosed sends a request, closes the client's sending side as `nc -N` does, and reads for a while.
 func (w *world) halfClosed(a *ask, d time.Duration) {
 	c, err := w.client.Dial(context.Background(), "tcp", routerIP+":8080")
 	if err != nil {
@@ -197,7 +198,7 @@ func (w *world) halfClosed(a *ask, d time.Duration) {
 	}()
 }
 
-// lie serves useless answers at the engine's address.
+// lie replaces the engine by a server that gives useless answers at its address.
 func (e *engine) lie(how string) (end func(), err error) {
 	l, err := e.host.Listen("tcp", fmt.Sprintf(":%d", httpPort))
 	if err != nil {
@@ -249,7 +250,7 @@ func lieAbout(rw http.ResponseWriter, r *http.Request, how string) {
 		_, _ = io.WriteString(rw, `{"choices":[{"text":"it is`)
 	case "done":
 		events("data: [DONE]\n\n")
-	case "drip": // a stream that never ends
+	case "drip": // a stream that sends slowly and never ends
 		for i := 0; r.Context().Err() == nil; i++ {
 			events(fmt.Sprintf(`data: {"id":"x","object":"text_completion","model":"mock","choices":[{"index":0,"text":" %d","delta":{"content":" %d"}}]}`+"\n\n", i, i))
 			if http.NewResponseController(rw).Flush() != nil {
@@ -265,7 +266,7 @@ func lieAbout(rw http.ResponseWriter, r *http.Request, how string) {
 	}
 }
 
-// babble answers each connection with bytes that are not HTTP, or not at all.
+// babble answers each connection with bytes that are not HTTP, or gives no answer.
 func (e *engine) babble(l net.Listener, how string) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -290,7 +291,8 @@ func (e *engine) babble(l net.Listener, how string) (end func()) {
 	return func() { stop(); <-ended }
 }
 
-// lieInEvents serves the mock engine's HTTP API, and events that no engine sends in place of the engine's.
+// lieInEvents serves the mock engine's HTTP API together with events that no engine sends, in place of the engine's
+// events.
 func (e *engine) lieInEvents(how string) (end func(), err error) {
 	cfg := e.mock()
 	endpoint, replay := cfg.Events, cfg.Replay
@@ -324,7 +326,7 @@ func (e *engine) lieInEvents(how string) (end func(), err error) {
 	return func() { stop(); <-ended; <-ended }, nil
 }
 
-// impossible returns batches of events that no engine sends.
+// impossible returns batches of events that no real engine sends.
 func impossible(how string) (batches [][]kvevent.Event) {
 	stored := func(parent uint64, size int, hashes ...uint64) kvevent.Event {
 		e := kvevent.Event{Kind: kvevent.Stored, Tier: block.TierGPU, Medium: "GPU", HasAttention: true, Spec: "full_attention",
@@ -354,7 +356,7 @@ func impossible(how string) (batches [][]kvevent.Event) {
 		one(stored(9, 16, 8))
 		one(stored(8, 16, 9))
 		one(e)
-	case "flood": // the same content under new hashes
+	case "flood": // stores the same content again and again under new hashes
 		for i := range uint64(400) {
 			e := stored(0, 16, 1)
 			e.Tokens = nil

@@ -12,22 +12,24 @@ package testenv_test
 //	make virtual SEEDS=1000 FIRST=1            # seeds 1 to 1000
 //	make virtual SEEDS=1 FIRST=17              # seed 17, with the steps and the router's log
 //
-// A seed that fails is shrunk: steps are left out as long as the rest still fails. The test prints the problem and what
-// is left of the history, as lines of JSON. Copy these lines into a file, the one that begins with {"Seed" first, and
-// play it, with the steps and the router's log:
+// If a seed fails, the test shrinks its history: it leaves out steps as long as the rest still fails. It prints the
+// problem and the shrunk history, as lines of JSON. Copy these lines into a file, first the line that begins with
+// {"Seed". This command plays the file, and prints the steps and the router's log:
 //
 //	WARMPATH_VIRTUAL_HISTORY=file go test -count=1 -run InVirtualTime ./test/testenv
 //
-// The file can be edited: steps do not depend on each other, and any can be left out.
+// You can edit the file: steps do not depend on each other, and any step can be left out.
 //
-// virtual_history_test.go draws: the number, kinds, ranks, caches, wires and faults of the engines; policy, queue,
-// limits and time limits of the router; whether the router is stopped in calm or busy; and the steps, most of them
-// requests. play in virtual_steps_test.go plays a step. A new kind of step changes the history of every seed.
+// virtual_history_test.go draws histories. It draws the number, kinds, ranks, caches, wires and faults of the engines;
+// the policy, queue, limits and time limits of the router; whether the router is stopped while requests are under way;
+// and the steps, most of which are requests. The method play in virtual_steps_test.go plays a step. A new kind of step
+// changes the history of every seed.
 //
-// A replay has exactly the history's time, faults and steps. Go's scheduler, select, the order of maps and the router's
-// jitter are not under control: a history that failed once may need some runs to fail again, so shrinking plays each
-// candidate several times. With GODEBUG=tracebacklabels=1, which make virtual sets, a panic shows its seed beside the
-// goroutine. WARMPATH_VIRTUAL_FAILURES is the number of failed seeds that ends the test; 1 by default.
+// A replay has exactly the history's times, faults and steps. Go's scheduler, select, the order of maps and the
+// router's jitter are not under control. So a history that failed once may need several runs to fail again, and
+// shrinking plays each candidate several times. With GODEBUG=tracebacklabels=1, which `make virtual` sets, a panic
+// shows the seed of its goroutine. WARMPATH_VIRTUAL_FAILURES is the number of failed seeds after which the test ends;
+// the default is 1.
 
 import (
 	"fmt"
@@ -48,10 +50,10 @@ import (
 )
 
 const (
-	// length is how many steps a seed draws.
+	// length is the number of steps that a seed draws.
 	length = 30
-	// stuck bounds a run in real time, at a hundred times its usual duration. Then the process ends with the history
-	// and all stacks: a run that spins cannot be ended otherwise.
+	// stuck bounds a run in real time, at a hundred times the usual duration of a run. After that the process ends, and
+	// prints the history and all stacks: a run that spins cannot be ended in another way.
 	stuck = 2 * time.Minute
 	// tries is how often a candidate of shrinking is played before it counts as passing.
 	tries = 3
@@ -72,8 +74,9 @@ func TestTheWholeRouterKeepsItsPromisesInVirtualTime(t *testing.T) {
 		}
 		return
 	}
-	log.SetOutput(io.Discard) // net/http logs unsolicited answers
-	// A run's heap is a few megabytes, so at 100 % the collector takes a third of the test's time.
+	log.SetOutput(io.Discard) // net/http logs answers that no request asked for
+	// The heap of a run is only a few megabytes. At the default of 100 % the garbage collector takes a third of the
+	// test's time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	seeds := number("WARMPATH_VIRTUAL_SEEDS", 40)
 	if testing.Short() || testenv.Race() {
@@ -180,7 +183,7 @@ func inBubble(h history, out io.Writer) string {
 // pass lets virtual time pass: the bubble's clock runs ahead as soon as every goroutine of the bubble waits.
 func pass(d time.Duration) { time.Sleep(d) }
 
-// crowd sends requests that are open when the router is stopped.
+// crowd sends requests that are still under way when the router is stopped.
 func (w *world) crowd() {
 	for i := range uint64(6) {
 		a := w.question(w.setup.Seed+i, []string{"ids", "chat"}[i%2], int(i/2)*100)
@@ -190,10 +193,11 @@ func (w *world) crowd() {
 	pass(300 * time.Millisecond)
 }
 
-// ending bounds the time from the end of the drain to the router's end.
+// ending bounds the time from the end of the drain until the router has stopped.
 const ending = 5 * time.Second
 
-// finish stops everything. The router must return within its time to drain, and no goroutine or connection may be left.
+// finish stops everything. The router must return within its time limit for a drain, and no goroutine or connection may
+// be left.
 func (w *world) finish() {
 	broken := w.first() != ""
 	if w.router != nil {
@@ -207,7 +211,7 @@ func (w *world) finish() {
 		e.vacate()
 	}
 	if broken {
-		w.leave() // the outcome of the requests does not matter any more
+		w.leave() // from here on the outcome of the requests does not matter
 		pass(time.Minute)
 	}
 	w.eventually(time.Minute, func() string {
@@ -228,8 +232,8 @@ func (w *world) finish() {
 	}
 }
 
-// stopRouter stops the router as SIGTERM does. A component that has not ended within ending after the drain makes Run
-// return an error.
+// stopRouter stops the router as SIGTERM does. If a component has not ended within the time ending after the drain, Run
+// returns an error.
 func (w *world) stopRouter(broken bool) {
 	synctest.Wait()
 	began := time.Now()

@@ -18,12 +18,12 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// marked is in the body of a client's request that workers answer uselessly.
+// marked is a text in the body of a client's request. Workers give useless answers to requests with this text.
 const marked = "trouble"
 
 const completions = "/v1/completions"
 
-// refusals are useless answers: arguments of lieAbout.
+// refusals are useless answers, as arguments of lieAbout.
 var refusals = []string{"401", "404", "429", "500", "html"}
 
 // trials are the kinds of useless answers in a trial.
@@ -34,12 +34,13 @@ var trials = []string{
 	"broken stream", // every worker closes the connection after the first event
 }
 
-// honest is the number of requests that a trial judges.
+// honest is the number of good requests in a trial. The trial judges only these.
 const honest = 16
 
-// trial ends all faults, makes workers answer a part of the requests uselessly, and sends honest requests one after the
-// other. All of them must succeed, because a worker that can serve them is healthy and idle. How is the kind of trial,
-// Seed draws the answer, and N is k or the number of bad requests before each honest one.
+// trial ends all faults, makes workers give useless answers to a part of the requests, and sends good requests one
+// after the other. All good requests must succeed, because a worker that can serve them is healthy and idle. The step's
+// field How is the kind of trial, Seed draws the useless answer, and N is k or the number of bad requests before each
+// good one.
 func (w *world) trial(s step) {
 	w.calm()
 	var peers []*engine
@@ -49,13 +50,13 @@ func (w *world) trial(s step) {
 		}
 	}
 	if len(peers) < 2 || w.setup.Attempts < 2 || w.first() != "" {
-		return // no other worker can serve the request, or the router may not ask a second one
+		return // no other worker can serve the request, or the router may not ask a second worker
 	}
 	refusal := refusals[s.Seed%uint64(len(refusals))]
 	bad, path := peers, "/v1/chat/completions"
 	if s.How == "one in k" {
-		// Use another scope: after bad requests that all workers refuse alike, or with another worker that was useless
-		// shortly before, the router takes a refusal for the request's fault.
+		// Use another scope. The router takes a refusal for the request's fault after bad requests that all workers
+		// refused, and when another worker was useless shortly before.
 		bad, path = peers[s.Worker%len(peers):][:1], completions
 		if slices.ContainsFunc(peers, func(e *engine) bool { return e.blamed && e != bad[0] }) {
 			return
@@ -108,10 +109,10 @@ func (w *world) trial(s step) {
 	}
 }
 
-// settled is longer than two health checks.
+// settled is longer than the time between two health checks.
 const settled = 12 * time.Second
 
-// short makes a request for three tokens by the given user.
+// short makes a request of user for an answer of three tokens.
 func (w *world) short(seed uint64, user, path string) *ask {
 	prompt := `"messages":[{"role":"user","content":` + line(text(seed)) + `}]`
 	if path == completions {
@@ -125,7 +126,7 @@ func (w *world) short(seed uint64, user, path string) *ask {
 	}
 }
 
-// useless answers a request uselessly, or not at all.
+// useless gives a useless answer to a request, or no answer.
 func (w *world) useless(rw http.ResponseWriter, r *http.Request, how, refusal string) {
 	switch how {
 	case "broken stream":
@@ -139,7 +140,8 @@ func (w *world) useless(rw http.ResponseWriter, r *http.Request, how, refusal st
 	lieAbout(rw, r, refusal)
 }
 
-// inFront serves the mock engine behind a server that may answer generation requests in its place.
+// inFront puts a server in front of the mock engine. answer may answer a generation request in place of the mock
+// engine.
 func (e *engine) inFront(answer func(rw http.ResponseWriter, r *http.Request, body []byte) (done bool)) (end func(), err error) {
 	cfg := e.mock()
 	cfg.Listen = fmt.Sprintf("%s:%d", e.ip, httpPort+1)
@@ -173,7 +175,8 @@ func (e *engine) inFront(answer func(rw http.ResponseWriter, r *http.Request, bo
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	ended := make(chan struct{}, 2)
-	go func() { _ = server.Run(ctx); ended <- struct{}{} }() // end ends both and waits
+	// The function end ends both servers and waits for them.
+	go func() { _ = server.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = front.Serve(l); ended <- struct{}{} }()
 	<-server.Ready()
 	return func() {

@@ -19,12 +19,13 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Addresses of the network.
+// These are addresses of the network.
 const (
 	routerIP = "10.0.0.1"
 	clientIP = "10.0.0.2"
-	httpPort = 8000 // of engines
-	pubPort  = 5557 // vLLM's default, which the router tries if an engine does not report its port
+	httpPort = 8000 // port of an engine's HTTP API
+	// Port of an engine's events: vLLM's default, which the router tries if an engine does not report its port.
+	pubPort  = 5557
 	replay   = 5657
 	adminKey = "operators only"
 )
@@ -38,20 +39,20 @@ type world struct {
 	clients *http.Client
 	router  *app.App
 	stop    context.CancelFunc
-	base    context.Context    // of all requests
+	base    context.Context    // context of all requests
 	leave   context.CancelFunc // ends base
 	ended   chan error
 	engines []*engine
-	orders  sync.WaitGroup // restarts and repairs that have not ended
+	orders  sync.WaitGroup // counts restarts and repairs that have not ended
 	prompts map[string][]uint32
-	recent  []string // keys of prompts, oldest first
-	bubble  string   // the run's bubble, as in stacks
+	recent  []string // keys of recent prompts, oldest first
+	bubble  string   // name of the run's bubble in stack traces
 
 	mu       sync.Mutex // guards the fields below
 	next     *config.Config
-	asks     []*ask               // open requests
-	used     map[string]time.Time // last end of a request, by the prompt's key
-	answers  map[string]string    // text of the answer, by ask.key
+	asks     []*ask               // requests under way
+	used     map[string]time.Time // time of the last end of a request, by the prompt's key
+	answers  map[string]string    // text of the answer, by the field key of its ask
 	problems []string             // broken promises
 	counts   map[string]int       // number of requests by outcome
 }
@@ -63,18 +64,19 @@ type engine struct {
 	ip     string
 	setup  engineSetup
 	server *mockengine.Server
-	end    func()          // ends the server at the address
+	end    func()          // ends the server that is at the address
 	lying  bool            // another server than the mock engine is at the address
 	dead   bool            // no server is at the address
-	killed bool            // the engine's core is dead, its HTTP server is not
-	was    mockengine.Kind // kind of the process before
-	seen   bool            // the router has the metrics of a process of that kind
-	refuse bool            // the address has refused connections since then; the world's mu guards it
+	killed bool            // the engine's core is dead, but its HTTP server is not
+	was    mockengine.Kind // kind of the process that was at the address before
+	seen   bool            // the router has read metrics of a process of that kind
+	refuse bool            // the address has refused connections after that reading; guarded by the world's mu
 	blamed bool            // the engine has given, or may give, useless answers to requests that other workers serve
-	liedAt time.Time       // when another server than the mock engine was there last
-	born   time.Time       // when the present process began; the world's mu guards it
-	plain  bool            // the router can see that the present process is not the one before; guarded as born
-	undone chan struct{}   // closed to end passing faults early
+	liedAt time.Time       // time at which a server other than the mock engine was last at the address
+	born   time.Time       // time at which the present process began; guarded by the world's mu
+	// The router can see that the present process is another one than before; guarded by the world's mu.
+	plain  bool
+	undone chan struct{} // closing it ends all passing faults early
 }
 
 func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
@@ -119,7 +121,8 @@ func (w *world) config() *config.Config {
 	c.RequestPolicies = []string{"direct"}
 	c.Queue.Order, c.Queue.MaxWait = s.Queue, 5*time.Second
 	c.Routing.MaxRequests = s.MaxRequests
-	c.Index.Bytes, c.Index.Seed = s.IndexBytes, 1 // any seed, but the same in each run
+	// The seed may be any number, but must be the same in each run.
+	c.Index.Bytes, c.Index.Seed = s.IndexBytes, 1
 	c.Gateway.Attempts, c.Gateway.RequestTimeout = s.Attempts, s.RequestTimeout
 	c.Gateway.DrainDelay, c.Gateway.DrainTimeout = s.DrainDelay, s.DrainTimeout
 	c.Proxy.StreamIdleTimeout = s.StreamIdle
@@ -167,7 +170,7 @@ func (e *engine) mock() mockengine.Config {
 		c.Events, c.Replay = "", ""
 	}
 	c.OutputTokens = 24
-	c.Seed = 1 // the answers of all engines are equal
+	c.Seed = 1 // all engines give the same answers
 	return c
 }
 
@@ -198,7 +201,7 @@ func (e *engine) run() error {
 	return nil
 }
 
-// vacate stops the server at the address.
+// vacate stops the server at the engine's address.
 func (e *engine) vacate() {
 	close(e.undone)
 	e.undone = make(chan struct{})
@@ -208,8 +211,9 @@ func (e *engine) vacate() {
 	e.end, e.server = nil, nil
 }
 
-// begins records that a new process serves at the address. The router sees that in vLLM's /metrics, if it has read the
-// metrics of an earlier process. It drops them when another server answers after connections were refused.
+// begins records that a new process serves at the address. The router sees a new process in vLLM's /metrics, if it has
+// read the metrics of an earlier process. It drops the earlier metrics when connections were refused and then another
+// server answers.
 func (e *engine) begins() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -220,7 +224,7 @@ func (e *engine) begins() {
 	e.seen = e.seen && !e.refuse
 }
 
-// refuses records that the address refuses connections for a time.
+// refuses records that the address refuses connections for some time.
 func (e *engine) refuses() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -254,7 +258,7 @@ func (e *engine) replace(serve func() (end func(), err error)) {
 	}
 }
 
-// later ends a passing fault after d, or earlier when all faults end. It calls undo once.
+// later calls undo once: after d, or earlier if all faults end before.
 func (e *engine) later(d time.Duration, undo func()) {
 	undone := e.undone
 	e.world.orders.Go(func() {
@@ -275,8 +279,8 @@ func (w *world) problem(format string, args ...any) {
 	w.problems = append(w.problems, fmt.Sprintf(format, args...))
 }
 
-// complaints is the router's log. A line of level ERROR is a problem: the router writes one for a panic, a stall, a
-// component that hangs, and load that was never released.
+// complaints is the router's log handler. A line of level ERROR is a problem: the router writes one for a panic, a
+// stall, a component that hangs, and load that was never released.
 type complaints struct {
 	slog.Handler
 	world *world
@@ -308,7 +312,7 @@ func (c complaints) WithGroup(name string) slog.Handler {
 	return complaints{c.Handler.WithGroup(name), c.world}
 }
 
-// first returns the problems, in order; "": there are none.
+// first returns the first problems, in order; "": there are none.
 func (w *world) first() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
