@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// claims decides to which worker an endpoint of events belongs: to one worker or to none. If two workers followed one
-// publisher, the index would believe that both have the blocks of one. The endpoint belongs to the first worker that
-// reported it, otherwise to the only worker for which it was guessed. Methods may be called from any goroutine.
+// claims decides which worker owns an endpoint of events: one worker or none. If two workers followed the same
+// publisher, the index would give both of them the blocks of one. The endpoint belongs to the first worker that
+// reported it. If no worker reported it, it belongs to the only worker for which it was guessed. Methods may be called
+// from any goroutine.
 type claims struct {
 	mu         sync.Mutex            // guards the fields below
 	byEndpoint map[string][]claimant // in the order of their claims
@@ -58,7 +59,7 @@ func (c *claims) set(url string, guessed bool, endpoints []string) {
 	}
 }
 
-// owns reports whether endpoint belongs to the worker at url. rival is another worker that claims it, if there is one.
+// owns reports whether endpoint belongs to the worker at url. rival is another worker that claims the endpoint, or "".
 func (c *claims) owns(url, endpoint string) (own bool, rival string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,20 +17,20 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Bounds for answers of a worker. /metrics of a busy engine with many adapters has some hundred kilobytes, SGLang's
-// /server_info some tens.
+// These are bounds for answers of a worker. The /metrics of a busy engine with many adapters has some hundred
+// kilobytes. SGLang's /server_info has some tens of kilobytes.
 const (
 	maxJSON    = 4 << 20
 	maxMetrics = 16 << 20
-	maxQuoted  = 200 // bytes of an error answer that a message quotes
+	maxQuoted  = 200 // number of bytes of an error answer that a message quotes
 )
 
 // connectTimeout bounds one connection to a worker. It is below the 4 s of a health check, so that the check can say
 // that it could not connect.
 const connectTimeout = 3 * time.Second
 
-// NewClient returns the HTTP client for probes. It uses no proxy from the environment, follows no redirects, so that a
-// key stays with its worker, and keeps few idle connections. It connects over n; nil means the machine's network.
+// NewClient returns the HTTP client for probes. It uses no proxy from the environment. It follows no redirects, so that
+// a key stays with its worker. It keeps few idle connections. It connects over n; nil means the machine's network.
 func NewClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -48,19 +48,19 @@ func NewClient(n network.Network) *http.Client {
 	}
 }
 
-// asker asks one worker.
+// asker sends questions to one worker.
 type asker struct {
 	client  *http.Client
 	target  Target
-	timeout time.Duration // of one question
+	timeout time.Duration // time limit of one question
 }
 
-// statusError is an answer that is not 200.
+// statusError is the error for an answer whose status is not 200.
 type statusError struct {
-	question string // "GET /version"
+	question string // method and path, for example "GET /version"
 	status   int
 	body     string
-	key      bool // a key was sent
+	key      bool // a key was sent with the question
 }
 
 func (e *statusError) Error() string {
@@ -80,7 +80,7 @@ func (e *statusError) refused() bool {
 	return e.status == http.StatusUnauthorized || e.status == http.StatusForbidden
 }
 
-// refusesUs reports whether the worker refused the question for want of a key, or because of a wrong one.
+// refusesUs reports whether the worker refused the question because the key was missing or wrong.
 func refusesUs(err error) bool {
 	var e *statusError
 	return errors.As(err, &e) && e.refused()
@@ -101,7 +101,7 @@ func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// ask sends one question and passes the body of the answer, at most limit bytes, to read.
+// ask sends one question. It passes the body of the answer, at most limit bytes, to read.
 func (a asker) ask(ctx context.Context, method, path string, in any, limit int64, read func(io.Reader) error) error {
 	question := method + " " + path
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
@@ -146,7 +146,7 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 	return nil
 }
 
-// errNoAnswer is a question whose answer did not come before its timeout.
+// errNoAnswer means that no answer came within the question's time limit.
 var errNoAnswer = errors.New("no answer")
 
 // plainError removes the URL and the operation, which net/http adds, and names our own timeout.
@@ -183,8 +183,8 @@ func decodeInto(out any) func(io.Reader) error {
 	}
 }
 
-// withoutKey removes the worker's key from text, the beginning of an answer, which may repeat the key. If text was cut
-// off, its end may be the beginning of the key; it is removed, too.
+// withoutKey removes the worker's key from text. text is the beginning of an answer, which may repeat the key. cut says
+// that text was cut off: then its end may be the beginning of the key, and is removed, too.
 func withoutKey(text, key string, cut bool) string {
 	const blanked = "[redacted]"
 	if key == "" {

@@ -8,9 +8,8 @@
 //	err := s.Run(ctx)
 //
 // [LMCache] asks the HTTP controller of an LMCache deployment (lmcache_controller, 0.5) which tokens its workers have
-// cached, for policies, which do no I/O. It never fails a request and never holds one for long: a lookup takes at most
-// 200 ms, and after a failed lookup there is none for a second.
+// cached. It does so for policies, because policies do no I/O. It never fails a request, and never delays one for long:
+// a lookup takes at most 200 ms, and after a failed lookup there is no other lookup for a second.
 //
-// The shapes of the answers come from running servers, vLLM 0.32 and SGLang 0.5.23, and from the sources of older
-// versions.
+// The code follows the answers of running servers, vLLM 0.32 and SGLang 0.5.23, and the sources of older versions.
 package discovery

@@ -10,21 +10,23 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Detection of frozen workers. A frozen worker and one that computes a long prompt are both silent on their
-// connections. But a running server answers a request at once that needs no engine. So the guard sends such a request
-// to a worker that was silent for the time quiet. If no answer comes within the worker's patience, the worker becomes a
-// suspect. With a worker that answered quickly before, this takes at most a second, one tick included.
+// These constants are for the detection of frozen workers. A frozen worker and a worker that computes a long prompt
+// both send nothing on their connections. But a running server answers a request that needs no engine without delay. So
+// the guard sends such a request to a worker that was silent for the time quiet. If no answer comes within the worker's
+// patience, the worker becomes a suspect. If the worker answered quickly before, this takes at most a second, including
+// one tick.
 const (
 	guardTick = 100 * time.Millisecond
-	// quiet is several steps of a busy engine: a worker that streams sends more often, and is never asked.
+	// quiet is the time of several steps of a busy engine. A worker that streams sends a byte sooner, and is never
+	// asked.
 	quiet = 300 * time.Millisecond
 	// again is the pause between two questions to the same worker. Two questions a second cost an engine nothing
 	// measurable.
 	again = 500 * time.Millisecond
 )
 
-// guard detects frozen workers: no connection delivers a byte, and a question gets no answer. One goroutine uses it;
-// the goroutines that ask send it the outcomes.
+// guard detects frozen workers: no connection of such a worker delivers a byte, and a question gets no answer. One
+// goroutine uses the guard. The goroutines that ask send their outcomes to it.
 type guard struct {
 	*Reporter
 	workers map[fleet.WorkerID]*guarded
@@ -33,10 +35,10 @@ type guard struct {
 // guarded is the guard's state for one worker.
 type guarded struct {
 	asking   bool
-	asked    time.Time     // when the last question was asked
-	patience time.Duration // for its answer
-	since    int64         // when it became a suspect, Unix nanoseconds; 0: it is none
-	outcome  chan bool     // of the question: whether a sign of life came; its buffer holds one
+	asked    time.Time     // time of the last question
+	patience time.Duration // how long the guard waits for the answer to the last question
+	since    int64         // time at which the worker became a suspect, in Unix nanoseconds; 0: it is not a suspect
+	outcome  chan bool     // outcome of the last question: whether a sign of life came; capacity 1
 }
 
 // guard runs until ctx ends.
@@ -56,7 +58,7 @@ func (r *Reporter) guard(ctx context.Context) {
 				if w.Healthy && len(w.Holders) > 0 {
 					g.look(ctx, snap, w, now, &asking)
 				} else {
-					delete(g.workers, w.ID) // when it is back, the last question does not count
+					delete(g.workers, w.ID) // when the worker is back, the last question does not count
 				}
 			}
 			for id := range g.workers {
@@ -68,7 +70,7 @@ func (r *Reporter) guard(ctx context.Context) {
 	}
 }
 
-// look judges the outcome of the last question, and asks again if the worker is silent.
+// look judges the outcome of the last question, and sends another question if the worker is silent.
 func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker, now time.Time, asking *sync.WaitGroup) {
 	x := g.workers[w.ID]
 	silent := silence(snap, w)
@@ -88,17 +90,17 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 		g.judge(w, x, alive || heardWithin(silent, x.patience, now), now)
 	default:
 		if x.asking && now.Sub(x.asked) >= x.patience && !heardWithin(silent, x.patience, now) {
-			g.judge(w, x, false, now) // a late answer ends it
+			g.judge(w, x, false, now) // a late answer ends the suspicion
 		}
 	}
-	if x.since != 0 && silent > x.since { // a byte came from it
+	if x.since != 0 && silent > x.since { // a byte came from the worker
 		g.judge(w, x, true, now)
 	}
 	if x.asking || now.Sub(x.asked) < again || x.since == 0 && (silent == 0 || heardWithin(silent, quiet, now)) {
 		return
 	}
 	counts := g.Counts(w.URL)
-	if counts == nil { // it is new, or leaving: counts made here would never be deleted
+	if counts == nil { // the worker is new, or about to leave: counts made here would never be deleted
 		return
 	}
 	x.asking, x.asked, x.patience = true, now, counts.took.patience()
@@ -106,14 +108,15 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	asking.Go(func() { // ends with ctx, or after maxPatience; guard waits
 		asked := time.Now()
 		alive, answered := g.signOfLife(ctx, w)
-		if answered && !suspect { // the answer time of a suspect shows how long it was frozen, not how slow its API server is
+		// A suspect's answer time shows how long the worker was frozen, not how slow its API server is.
+		if answered && !suspect {
 			counts.took.add(time.Since(asked))
 		}
 		x.outcome <- alive
 	})
 }
 
-// judge makes w a suspect or ends the suspicion, and reports it to the fleet.
+// judge makes w a suspect or ends the suspicion, and reports the change to the fleet.
 func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	if alive == (x.since == 0) {
 		return
@@ -132,13 +135,13 @@ func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 	}
 }
 
-// heardWithin reports whether the last byte of a worker came less than d ago. silent is its time; 0 if the worker has
-// no requests, and so sends no bytes.
+// heardWithin reports whether the last byte of a worker came less than d ago. silent is the time of that byte. It is 0
+// if the worker has no requests, and so sends no bytes.
 func heardWithin(silent int64, d time.Duration, now time.Time) bool {
 	return silent != 0 && time.Duration(now.UnixNano()-silent) < d
 }
 
-// silence returns the time of the last byte from w, in Unix nanoseconds, while w has requests; 0 when it has none.
+// silence returns the time of the last byte from w, in Unix nanoseconds. It returns 0 if w has no requests.
 func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 	for _, h := range w.Holders {
 		since = max(since, snap.Silence(h))
@@ -146,8 +149,8 @@ func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 	return since
 }
 
-// signOfLife sends w a request that needs no engine, and reports whether any answer came. After a failure of this
-// machine w counts as alive, since the failure proves nothing about w.
+// signOfLife sends w a request that needs no engine. alive reports whether any answer came. If this machine itself
+// fails, w counts as alive, because the failure proves nothing about w.
 func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) (alive, answered bool) {
 	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: maxPatience}
 	if g.targets != nil {

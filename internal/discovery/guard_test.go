@@ -16,11 +16,11 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// still is a network of workers that answer at once. A frozen worker answers when it is no longer frozen.
+// still is a network of workers that answer without delay. A frozen worker answers when it is no longer frozen.
 type still struct {
-	frozen atomic.Pointer[string] // host
-	asked  atomic.Int64           // for a sign of life
-	takes  atomic.Int64           // for an answer, nanoseconds
+	frozen atomic.Pointer[string] // host of the frozen worker
+	asked  atomic.Int64           // number of questions for a sign of life
+	takes  atomic.Int64           // time until an answer, in nanoseconds
 }
 
 func (n *still) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -84,7 +84,8 @@ func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 			t.Fatal("a worker that computes a long prompt is a suspect")
 		}
 		n.freeze("a")
-		testenv.Pass(1050 * time.Millisecond) // a question may have been on its way when it froze, and been answered
+		// When the worker froze, a question may have been under way and have been answered.
+		testenv.Pass(1050 * time.Millisecond)
 		if a, b := suspected(); !a || b {
 			t.Errorf("a second after a froze: a is a suspect: %t, b: %t", a, b)
 		}
@@ -131,14 +132,14 @@ func TestAWorkerThatStreamsIsNoSuspect(t *testing.T) {
 	})
 }
 
-// TestASlowAPIServerIsNoSuspect: after slow answers the guard waits longer for the next, up to a bound. A server that
-// becomes slow suddenly is a suspect until its first late answer.
+// TestASlowAPIServerIsNoSuspect: after slow answers the guard waits longer for the next answer, up to a bound. A server
+// that suddenly becomes slow is a suspect until its first late answer comes.
 func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, _ *[2]fleet.Reservation) {
 		suspected := func() bool { return f.Snapshot().Suspected(0) || f.Snapshot().Suspected(1) }
 		for _, c := range []struct {
 			takes time.Duration
-			ticks int // in which one of the two is a suspect, at most
+			ticks int // most ticks in which one of the two workers is a suspect
 		}{{10 * time.Millisecond, 0}, {450 * time.Millisecond, 0}, {800 * time.Millisecond, 0}, {10 * time.Millisecond, 0}, {1200 * time.Millisecond, 18}, {1200 * time.Millisecond, 0}} {
 			n.takes.Store(int64(c.takes))
 			ticks := 0
@@ -161,14 +162,15 @@ func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 		n.takes.Store(0)
 		testenv.Pass(10 * time.Second)
 		n.freeze("a")
-		testenv.Pass(quiet + minPatience + again) // a question may just have been answered
+		testenv.Pass(quiet + minPatience + again) // a question may have been answered just before
 		if !f.Snapshot().Suspected(0) {
 			t.Error("a worker that is quick again froze and is no suspect after a second")
 		}
 	})
 }
 
-// TestARestartedWorkerIsNoSuspectForWhatWasBefore: the process before did not answer the question.
+// TestARestartedWorkerIsNoSuspectForWhatWasBefore: the earlier process did not answer a question. This must not count
+// against the new process.
 func TestARestartedWorkerIsNoSuspectForWhatWasBefore(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
 		n.freeze("a")
@@ -191,8 +193,8 @@ func TestARestartedWorkerIsNoSuspectForWhatWasBefore(t *testing.T) {
 	})
 }
 
-// TestReportsShowHowSlowAnAPIServerIs: only vLLM's, as SGLang's reports wait for its scheduler. A suspect's do not
-// count, as they waited until it was no longer frozen.
+// TestReportsShowHowSlowAnAPIServerIs: vLLM's reports show it. SGLang's do not, because they wait for its scheduler. A
+// suspect's reports do not count, because they waited until the worker was no longer frozen.
 func TestReportsShowHowSlowAnAPIServerIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &still{}

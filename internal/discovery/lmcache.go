@@ -22,18 +22,19 @@ import (
 )
 
 const (
-	// maxLookup is the longest wait of a request for a lookup, the same as in the router from which lmcache_aware comes.
-	// In this time an engine computes some 5,000 tokens.
+	// maxLookup is the longest time that a request waits for a lookup, as in the router from which lmcache_aware comes.
+	// An engine computes about 5,000 tokens in this time.
 	maxLookup = 200 * time.Millisecond
-	// lookupRest is the time without lookups after a failed one, so that a controller that hangs delays few requests.
+	// lookupRest is the time without lookups after a failed lookup, so that a controller that hangs delays few
+	// requests.
 	lookupRest = time.Second
-	// keptPolls is how many polls may fail before the last good answer is forgotten.
+	// keptPolls is the number of polls that may fail before the last good answer is forgotten.
 	keptPolls = 3
-	// maxLMCache bounds an answer in bytes. The row of a worker has some 200.
+	// maxLMCache bounds an answer in bytes. A worker's row in it has about 200 bytes.
 	maxLMCache = 8 << 20
 )
 
-// LMCache asks one controller. Run is called once; the other methods may be called from any goroutine.
+// LMCache asks one LMCache controller. Run is called once; the other methods may be called from any goroutine.
 type LMCache struct {
 	config policy.SourceConfig
 	fleet  *fleet.Fleet
@@ -42,12 +43,12 @@ type LMCache struct {
 
 	polled  atomic.Pointer[lmcachePoll]
 	known   atomic.Pointer[lmcacheView]
-	resting atomic.Int64 // no lookup before this time, Unix nanoseconds
+	resting atomic.Int64 // no lookup is made before this time, in Unix nanoseconds
 	polling lmcacheAnswers
 	looking lmcacheAnswers
 }
 
-// lmcacheAnswers remembers whether the last call of a kind was answered, so that only changes are logged.
+// lmcacheAnswers remembers whether the last question of a kind was answered, so that only changes are logged.
 type lmcacheAnswers struct{ silent atomic.Bool }
 
 // lmcachePoll is an answer of the controller about its workers.
@@ -56,12 +57,12 @@ type lmcachePoll struct {
 	instances []lmcacheInstance
 }
 
-// lmcacheView is a poll by workers of the fleet.
+// lmcacheView is a poll whose instances are assigned to workers of the fleet.
 type lmcacheView struct {
 	poll       *lmcachePoll
-	generation uint64                    // of the fleet
+	generation uint64                    // generation of the fleet to which the view belongs
 	byInstance map[string]fleet.WorkerID // instances whose worker is in the fleet
-	external   []policy.Cached           // by ascending worker
+	external   []policy.Cached           // facts from the poll, ordered by worker
 }
 
 // NewLMCacheClient returns the HTTP client that asks controllers, over n; nil means the machine's network.
@@ -116,9 +117,9 @@ func (c *LMCache) poll(ctx context.Context) error {
 	return nil
 }
 
-// Cached returns the facts of the controller about workers in the fleet, by ascending worker: the number of cached
+// Cached returns the controller's facts about workers in the fleet, ordered by worker. They are the number of cached
 // chunks of the last poll, and, if prompts are looked up, the cached tokens of this prompt. If the controller does not
-// answer in time, the latter are missing. The caller must not change the result.
+// answer the lookup in time, the cached tokens are missing. The caller must not change the result.
 func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
 	v := c.view()
 	if !c.config.Lookup || len(prompt) == 0 {
@@ -130,7 +131,7 @@ func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []policy.Cac
 	}
 	found, err := c.lookup(ctx, prompt)
 	if err != nil {
-		if ctx.Err() == nil { // otherwise the client went away
+		if ctx.Err() == nil { // the controller did not answer; otherwise the client went away
 			c.resting.Store(now.Add(lookupRest).UnixNano())
 			c.report(&c.looking, "a prompt", err)
 		}
@@ -190,7 +191,7 @@ func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]
 	return answer, nil
 }
 
-// view returns the last poll by workers of the present fleet.
+// view returns the last poll, with its instances assigned to workers of the present fleet.
 func (c *LMCache) view() *lmcacheView {
 	p, snap := c.polled.Load(), c.fleet.Snapshot()
 	if p != nil && time.Since(p.at) > keptPolls*c.config.PollInterval+c.config.Timeout {
@@ -204,8 +205,8 @@ func (c *LMCache) view() *lmcacheView {
 	return v
 }
 
-// place finds the worker of each instance: by the configured map, otherwise the only worker at the address from which
-// the instance registered.
+// place finds the worker of each instance. The configured map decides first. Otherwise it is the worker at the address
+// from which the instance registered, if there is only one.
 func (c *LMCache) place(p *lmcachePoll, snap *fleet.Snapshot) *lmcacheView {
 	v := &lmcacheView{poll: p, generation: snap.Generation(), byInstance: map[string]fleet.WorkerID{}}
 	byURL, byHost := map[string]fleet.WorkerID{}, map[string]fleet.WorkerID{}
@@ -213,7 +214,8 @@ func (c *LMCache) place(p *lmcachePoll, snap *fleet.Snapshot) *lmcacheView {
 		byURL[w.URL] = w.ID
 		host := hostOf(w.URL)
 		if _, twice := byHost[host]; twice {
-			byHost[host] = fleet.NoWorker // it may be any of several workers
+			// Several workers have this address, so the instance is assigned to none.
+			byHost[host] = fleet.NoWorker
 			continue
 		}
 		byHost[host] = w.ID
@@ -240,7 +242,7 @@ func (c *LMCache) place(p *lmcachePoll, snap *fleet.Snapshot) *lmcacheView {
 	return v
 }
 
-// note adds facts about a worker. Of several instances or ranks the largest numbers count.
+// note adds facts about a worker. If several instances or ranks belong to a worker, the largest numbers count.
 func (v *lmcacheView) note(e policy.Cached) {
 	at, ok := slices.BinarySearchFunc(v.external, e.Worker, func(e policy.Cached, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
 	if !ok {
@@ -251,7 +253,7 @@ func (v *lmcacheView) note(e policy.Cached) {
 	old.Tokens, old.Keys = max(old.Tokens, e.Tokens), max(old.Keys, e.Keys)
 }
 
-// with returns the facts of v and the result of a lookup.
+// with returns the facts of v together with the result of a lookup.
 func (v *lmcacheView) with(found []lmcacheHit) []policy.Cached {
 	merged := lmcacheView{external: slices.Clone(v.external)}
 	for _, f := range found {

@@ -5,19 +5,21 @@ import (
 	"fmt"
 )
 
-// lmcacheInstance is one LMCache engine. Its workers, one for each rank of the model, cache the same chunks.
+// lmcacheInstance is one LMCache engine. It has a worker for each rank of the model; all of these cache the same
+// chunks.
 type lmcacheInstance struct {
 	id, ip string
-	keys   int64 // chunks of the rank with the most
+	keys   int64 // number of chunks of the rank that has the most chunks
 }
 
-// lmcacheHit is the part of a prompt that an instance has.
+// lmcacheHit says how many tokens of a prompt an instance has.
 type lmcacheHit struct {
 	instance string
 	tokens   int
 }
 
-// decodeWorkers reads GET /controller/workers: a row for each worker. [LMCache 0.5.6, worker_info_api.py]
+// decodeWorkers reads the answer of GET /controller/workers: one row for each worker. [LMCache 0.5.6,
+// worker_info_api.py]
 func decodeWorkers(answer []byte) ([]lmcacheInstance, error) {
 	var rows struct {
 		Workers []struct {
@@ -43,7 +45,8 @@ func decodeWorkers(answer []byte) ([]lmcacheInstance, error) {
 	return all, nil
 }
 
-// decodeLookup reads POST /lookup: for each instance a pair of location and tokens. [LMCache 0.5.6, kv_controller.py]
+// decodeLookup reads the answer of POST /lookup: for each instance, a location and a number of tokens. [LMCache 0.5.6,
+// kv_controller.py]
 func decodeLookup(answer []byte) ([]lmcacheHit, error) {
 	var reply struct {
 		Layout map[string][]json.RawMessage `json:"layout_info"`

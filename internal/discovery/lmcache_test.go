@@ -22,13 +22,13 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// lmcacheController answers in memory, in the time of a synctest bubble.
+// lmcacheController is a controller in memory. Its delays are in the virtual time of a synctest bubble.
 type lmcacheController struct {
 	mu      sync.Mutex
 	workers string        // answer of /controller/workers; "" refuses the connection
 	layout  string        // answer of /lookup
-	takes   time.Duration // before it answers
-	asked   []string      // method, path, authorization and body
+	takes   time.Duration // time before it answers
+	asked   []string      // method, path, authorization and body of each request
 }
 
 func (c *lmcacheController) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -70,7 +70,7 @@ func (c *lmcacheController) set(change func()) {
 	change()
 }
 
-// threeWorkers is a controller that has seen three instances, one with two ranks.
+// threeWorkers is the answer of a controller with which three instances have registered; one of them has two ranks.
 const threeWorkers = `{"workers":[
 	{"instance_id":"one","worker_id":0,"ip":"10.0.0.1","port":5001,"key_count":40,"last_heartbeat_time":1.5},
 	{"instance_id":"two","worker_id":0,"ip":"10.0.0.9","port":5001,"key_count":30},
@@ -119,7 +119,7 @@ func expect(t *testing.T, got []policy.Cached, want ...policy.Cached) {
 
 func TestOccupancyIsPolledAndPlaced(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
-		// "one" is found by its address, "two" by the map; "far" belongs to no worker.
+		// "one" is found by its address, "two" by the map. "far" belongs to no worker.
 		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
 		if diff := cmp.Diff([]string{"GET /controller/workers"}, ctl.requests()); diff != "" {
 			t.Error(diff)
@@ -193,7 +193,7 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 		if took := time.Since(began); took != maxLookup {
 			t.Errorf("took %v", took)
 		}
-		// There is no lookup for a second, so that a controller that hangs does not delay every request by 200 ms.
+		// No lookup follows for a second, so that a controller that hangs does not delay every request by 200 ms.
 		ctl.set(func() { ctl.takes = 0 })
 		expect(t, c.Cached(t.Context(), []block.Token{1}), occupancy...)
 		if asked := ctl.requests(); len(asked) != 1 {
@@ -204,7 +204,7 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 	})
 }
 
-// TestTheLogShowsOnlyChanges: lookups that fail while polls work cause one line, not one for each.
+// TestTheLogShowsOnlyChanges: if lookups fail while polls work, there is one log line, not one for each lookup.
 func TestTheLogShowsOnlyChanges(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		var log strings.Builder

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// questionTimeout bounds one question of a probe. An engine answers each from memory. One second was measured with an
-// API process that was tokenizing long prompts.
+// questionTimeout bounds one question of a probe. An engine answers each question from memory. An API process that was
+// tokenizing long prompts took one second in a measurement.
 const questionTimeout = 5 * time.Second
 
 // Report is the result of a probe.
@@ -23,7 +23,7 @@ type Report struct {
 	Seed int64
 	// Guessed means that the worker did not report the endpoint of its events: the engine's default port is assumed.
 	Guessed bool
-	// Notes say what could not be learned or was assumed, and what was tried.
+	// Notes say which facts are unknown or assumed, and what was tried.
 	Notes []string
 }
 
@@ -31,9 +31,9 @@ func (r *Report) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// Probe asks a worker for its facts. It changes nothing there; the heaviest question tokenizes one word. The error says
-// why the worker cannot be used: it does not answer, refuses the key, or serves no model. Notes say what else is
-// unknown.
+// Probe asks a worker for its facts. It changes nothing at the worker; its heaviest question tokenizes one word. The
+// error says why the worker cannot be used: it does not answer, refuses the key, or serves no model. The report's Notes
+// name other facts that are unknown.
 func Probe(ctx context.Context, client *http.Client, t Target) (*Report, error) {
 	t, err := t.normalize()
 	if err != nil {
@@ -59,11 +59,11 @@ func (p *probe) run(ctx context.Context) error {
 		return err
 	}
 	if owner == "warmpath" {
-		// It may be this router: then requests would run in a circle.
+		// The worker may be this router: then requests would run in a circle.
 		return errors.New("this is a Warmpath gateway and not an engine: list its workers instead")
 	}
-	// Every engine names itself as the owner of its models. Behind a proxy that rewrites the list, the answered paths
-	// show which engine it is.
+	// Every engine names itself as the owner of its models. If a proxy rewrites the list of models, the paths that are
+	// answered show which engine it is.
 	version, versionErr := p.version(ctx)
 	p.Facts.Version = version
 	switch {
@@ -160,7 +160,8 @@ func (p *probe) overrideModel() {
 	p.Facts.Models = append([]fleet.Model{base}, adapters...)
 }
 
-// blockSize returns the block size that an engine reported; 0 if no block can have that size. Then events show it.
+// blockSize returns the block size that an engine reported. It returns 0 if no block can have that size; then the
+// router learns the size from events.
 func blockSize(tokens int) int {
 	if tokens < 0 || tokens > block.MaxSize {
 		return 0
@@ -210,7 +211,7 @@ func (p *probe) override() {
 	}
 }
 
-// boundRanks removes the event sources of ranks that get no requests, and notes it.
+// boundRanks removes the event sources of ranks that get no requests, and adds a note about it.
 func (p *probe) boundRanks() {
 	f := &p.Facts
 	f.Ranks = max(f.Ranks, 1)
@@ -223,7 +224,7 @@ func (p *probe) boundRanks() {
 	f.Events = slices.DeleteFunc(f.Events, func(e fleet.EventSource) bool { return e.Rank >= f.FirstRank+used })
 }
 
-// addRanks adds one event source for each used rank. The ports count up from those of the base endpoints.
+// addRanks adds one event source for each used rank. A rank's ports are the ports of the base endpoints plus the rank.
 func (p *probe) addRanks(events, replay, topic string) {
 	for i := range p.Facts.UsedRanks() {
 		s := fleet.EventSource{Rank: p.Facts.FirstRank + i, Topic: topic}
@@ -250,7 +251,7 @@ func (p *probe) resolve(what, raw string, offset int) string {
 	return e.String()
 }
 
-// surface tests the requests with which the router would ask for token ids.
+// surface tests which of the router's questions for token ids the worker answers.
 func (p *probe) surface(ctx context.Context) {
 	model := p.Facts.Models[0].ID
 	var tokens struct {
@@ -267,8 +268,8 @@ func (p *probe) surface(ctx context.Context) {
 	if p.Facts.Engine != fleet.EngineVLLM {
 		return
 	}
-	// 403 without --enable-scale-out, 404 before 0.15. A model without a chat template refuses the messages (400), and
-	// still renders completions.
+	// vLLM answers 403 without --enable-scale-out, and 404 before 0.15. A model without a chat template refuses
+	// messages (400), but still renders completions.
 	var rendered any
 	err = p.postJSON(ctx, "/v1/chat/completions/render", map[string]any{
 		"model": model, "messages": []map[string]string{{"role": "user", "content": "a"}},

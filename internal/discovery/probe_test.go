@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// answers are the answers of a fake engine by method and path; the key "" is for any other. If a body begins with three
-// digits and a space, they are the status.
+// answers are the answers of a fake engine by method and path. The key "" has the answer to all other requests. If a
+// body begins with three digits and a space, the digits are the status.
 type answers map[string]string
 
 const (
@@ -117,11 +117,11 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		engine  answers
-		options string // after the URL
+		options string // options that follow the URL
 		change  func(*fleet.Facts)
 		base    fleet.Facts
 		guessed bool
-		note    string // part of one
+		note    string // part of a note that the report must have
 	}{
 		{name: "vLLM 0.32", engine: vllm032(), base: vllmFacts},
 		{name: "vLLM that renders", engine: vllm032().with("POST /v1/chat/completions/render", `{"request_id":"r","token_ids":[1,2],"features":null}`), base: vllmFacts,

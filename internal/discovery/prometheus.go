@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// maxMetricLine bounds one line of /metrics: cache_config_info has some forty labels, 2 KB.
+// maxMetricLine bounds one line of /metrics. The longest known line, cache_config_info, has about forty labels and 2
+// KB.
 const maxMetricLine = 256 << 10
 
 // metricLines calls line with each line of a Prometheus text except comments. The line is valid during the call.
@@ -25,7 +26,7 @@ func metricLines(r io.Reader, line func([]byte)) error {
 	return scanner.Err()
 }
 
-// metricLabels returns the labels of every line of a Prometheus text that begins with prefix, a name and "{".
+// metricLabels returns the labels of every line of a Prometheus text that begins with prefix. prefix is a name and "{".
 func metricLabels(r io.Reader, prefix string) ([]map[string]string, error) {
 	var lines []map[string]string
 	err := metricLines(r, func(line []byte) {
@@ -43,8 +44,8 @@ type sample struct {
 	value  float64
 }
 
-// parseSample parses the rest of a line after the metric's name: possible labels, and a value. It ignores timestamps
-// and exemplars. ok is false if there is no number, or a number that is NaN, infinite or negative.
+// parseSample parses the rest of a line after the metric's name: labels, if any, and a value. It ignores timestamps and
+// exemplars. ok is false if there is no number, or if the number is NaN, infinite or negative.
 func parseSample(rest string) (s sample, ok bool) {
 	if labels, braced := strings.CutPrefix(rest, "{"); braced {
 		s.labels, rest = parseLabels(labels)
@@ -84,7 +85,7 @@ func parseLabels(s string) (labels map[string]string, rest string) {
 			text.WriteByte(c)
 		}
 		if i == len(value) {
-			return labels, "" // cut off: the last label is not whole
+			return labels, "" // the text was cut off here: the last label is incomplete
 		}
 		labels[name] = text.String()
 		s = value[i+1:]

@@ -16,15 +16,16 @@ import (
 
 // ReportsConfig are the settings for questions to engines about their load.
 type ReportsConfig struct {
-	// Interval between two questions to a worker, plus or minus 5 %. 1 s: this router knows its own requests at once, and
-	// requests of others take seconds. 0 turns off reports and the detection of frozen workers.
+	// Interval is the time between two questions to a worker, plus or minus 5 %. Default 1 s: this router knows its own
+	// requests immediately, and requests of other routers take seconds. 0 turns off reports and the detection of frozen
+	// workers.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout of one question. 1 s: a later answer is of no use. An engine that does not answer is asked less often, down
-	// to every 30 s. It still gets requests.
+	// Timeout is the time limit of one question. Default 1 s: a later answer is of no use. An engine that does not
+	// answer is asked less often, at least every 30 s. It still gets requests.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
-// DefaultReportsConfig asks every second.
+// DefaultReportsConfig asks every worker once a second.
 func DefaultReportsConfig() ReportsConfig {
 	return ReportsConfig{Interval: time.Second, Timeout: time.Second}
 }
@@ -43,8 +44,8 @@ func (c ReportsConfig) Validate() error {
 
 const (
 	minInterval = 50 * time.Millisecond // an answer costs an engine's API process a few milliseconds
-	maxInterval = 30 * time.Second      // between questions to an engine that does not answer
-	// expiry is the interval of the search for lost requests: see fleet.Fleet.Expire.
+	maxInterval = 30 * time.Second      // longest pause between questions to an engine that does not answer
+	// expiry is the time between two searches for lost requests: see fleet.Fleet.Expire.
 	expiry = 30 * time.Second
 )
 
@@ -64,11 +65,11 @@ type Reporter struct {
 // ReportCounts counts the questions to one worker since the process started.
 type ReportCounts struct {
 	Answered, Failed atomic.Uint64
-	err              atomic.Pointer[string] // of the last question; nil: it was answered
+	err              atomic.Pointer[string] // error of the last question; nil: it was answered
 	took             answerTimes
 }
 
-// LastError returns why the last question got no answer; "" if it got one.
+// LastError returns the error of the last question; "" if the question was answered.
 func (c *ReportCounts) LastError() string {
 	if e := c.err.Load(); e != nil {
 		return *e
@@ -77,7 +78,7 @@ func (c *ReportCounts) LastError() string {
 }
 
 // NewReporter returns a reporter for the workers of f. It starts nothing. targets returns the target of the worker at a
-// URL, for its key. A nil client means the client of [NewClient].
+// URL; the reporter needs the target's key. A nil client means the client of [NewClient].
 func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Target, client *http.Client, log *slog.Logger) *Reporter {
 	if client == nil {
 		client = NewClient(nil)
@@ -135,7 +136,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// follow starts a goroutine for each new worker of snap, and stops those of workers that left.
+// follow starts a goroutine for each new worker of snap, and stops the goroutines of workers that left.
 func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[fleet.WorkerID]context.CancelFunc, asking *sync.WaitGroup) {
 	present := map[fleet.WorkerID]bool{}
 	for _, w := range snap.Workers() {
@@ -159,16 +160,17 @@ func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[f
 func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	counts := r.countsOf(w.URL)
 	defer func() {
-		if r.fleet.Snapshot().ByID(w.ID) == nil { // the worker left; otherwise only this process stops
+		if r.fleet.Snapshot().ByID(w.ID) == nil { // the worker left; otherwise this process stops
 			r.mu.Lock()
 			delete(r.counts, w.URL)
 			r.mu.Unlock()
 		}
 	}()
-	wait := time.Duration(rand.Int64N(int64(r.config.Interval))) // so that workers are not all asked at once
+	// Random, so that workers are not all asked at the same moment.
+	wait := time.Duration(rand.Int64N(int64(r.config.Interval)))
 	for {
 		if r.pause(ctx, w.ID, wait) {
-			wait = r.config.Interval // the longer interval was for the process before
+			wait = r.config.Interval // the longer interval belonged to the earlier process
 		}
 		if ctx.Err() != nil {
 			return
@@ -190,7 +192,8 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	}
 }
 
-// pause waits until wait is over, ctx ends, or another process is found behind the worker's URL. It reports the last.
+// pause waits until wait is over, ctx ends, or another process is found behind the worker's URL. another reports the
+// last case.
 func (r *Reporter) pause(ctx context.Context, id fleet.WorkerID, wait time.Duration) (another bool) {
 	over := time.NewTimer(wait)
 	defer over.Stop()
@@ -214,8 +217,8 @@ func (r *Reporter) pause(ctx context.Context, id fleet.WorkerID, wait time.Durat
 // errNotAsked means that the worker is unhealthy, or that its engine does not report its load.
 var errNotAsked = errors.New("not asked")
 
-// ask asks the worker at url once, and reports the answer to the fleet. It looks the worker up each time, since a probe
-// may have changed its ranks, and a reload its key.
+// ask asks the worker at url once, and reports the answer to the fleet. It looks up the worker each time: a probe may
+// have changed the worker's ranks, and a reload its key.
 func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error {
 	a := asker{client: r.client, target: Target{URL: url}, timeout: r.config.Timeout}
 	if r.targets != nil {
@@ -233,7 +236,7 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 		return err
 	case err == nil || errors.Is(err, errNoLoad):
 		r.fleet.Answered(id, signs)
-		// SGLang answers only after its scheduler did, and a suspect only when it is no longer frozen: the times of such
+		// SGLang answers after its scheduler, and a suspect answers when it is no longer frozen. The times of such
 		// answers do not show how slow the API server is.
 		if w.Facts.Engine == fleet.EngineVLLM && !suspect {
 			r.countsOf(url).took.add(time.Since(asked))
@@ -246,7 +249,8 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 	reported := 0
 	for rank, l := range found {
 		h, ok := w.Rank(rank)
-		if !ok && len(w.Holders) == 1 && len(found) == 1 { // an engine with one rank may give it another number
+		// An engine with one rank may give this rank another number.
+		if !ok && len(w.Holders) == 1 && len(found) == 1 {
 			h, ok = w.Holders[0], true
 		}
 		if ok {
@@ -275,8 +279,8 @@ func (r *Reporter) suspected(id fleet.WorkerID) bool {
 	return w != nil && len(w.Holders) > 0 && snap.Suspected(w.Holders[0])
 }
 
-// fail counts a question without an answer, and logs it. It does not log a question to a suspect: the message says how
-// the worker is routed to, and a frozen worker gets no requests.
+// fail counts a question without an answer, and logs it. It does not log a question to a suspect: the log line says how
+// the router still uses the worker, but a frozen worker gets no requests.
 func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect bool) {
 	c.Failed.Add(1)
 	if suspect {

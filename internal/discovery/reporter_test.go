@@ -22,8 +22,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The relevant parts of engines' answers: vLLM 0.32.0 with two ranks, vLLM before 0.9.2, SGLang 0.5.23 with
-// --enable-metrics and tensor parallelism of two.
+// These are the relevant parts of engines' answers: of vLLM 0.32.0 with two ranks, of vLLM before 0.9.2, and of SGLang
+// 0.5.23 with --enable-metrics and tensor parallelism of two.
 const (
 	vllmMetricsText = `# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -116,19 +116,19 @@ func TestAnAnswerWithoutLoadIsAnError(t *testing.T) {
 	}
 }
 
-// zeros reads as zeros for ever.
+// zeros is a reader that returns zeros without end.
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// engineFleet is a fleet of one worker that was found at url.
+// engineFleet returns a fleet of one worker, as if it was found at url.
 func engineFleet(url string, engine fleet.Engine, ranks int) (*fleet.Fleet, []fleet.Holder) {
 	f := fleet.New(fleet.Config{})
 	f.Put(url, fleet.Facts{Engine: engine, Models: []fleet.Model{{ID: "m"}}, Ranks: ranks, BlockSize: 16, BlocksPerRank: 100})
 	return f, f.Snapshot().Workers()[0].Holders
 }
 
-// answering is an http.RoundTripper that answers by itself.
+// answering is an http.RoundTripper that answers without a network.
 type answering func(*http.Request) (int, string)
 
 func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -191,7 +191,7 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndStillGetsRequests(t *testing.T) 
 			if answers.Load() {
 				return http.StatusOK, sglangLoads
 			}
-			<-r.Context().Done() // until the timeout
+			<-r.Context().Done() // wait until the timeout of the question
 			return 0, ""
 		})}
 		var lines bytes.Buffer
@@ -222,8 +222,8 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndStillGetsRequests(t *testing.T) 
 	})
 }
 
-// TestAnotherProcessIsAskedAtOnce: an engine that reported no load is replaced. The long interval after its failures
-// does not hold for the new process.
+// TestAnotherProcessIsAskedAtOnce: an engine that reported no load is replaced. The long interval that followed its
+// failures must not hold for the new process.
 func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := engineFleet("http://w:1", fleet.EngineSGLang, 1)
@@ -241,7 +241,7 @@ func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
 		testenv.Pass(5 * time.Minute)
-		for n := asked.Load(); asked.Load() == n; { // a wait has just begun
+		for n := asked.Load(); asked.Load() == n; { // after this loop a wait has just begun
 			testenv.Pass(100 * time.Millisecond)
 		}
 		reported.Store(0)
@@ -329,7 +329,7 @@ func TestWorkersThatComeAndGoAreFollowed(t *testing.T) {
 }
 
 // TestAWorkerIsAskedAsItIsNow: a worker is in the fleet before its first probe reports its ranks, and a reload may
-// change its key.
+// change its key. The reporter must use the present ranks and key.
 func TestAWorkerIsAskedAsItIsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
@@ -417,7 +417,7 @@ func FuzzMetrics(f *testing.F) {
 	})
 }
 
-// BenchmarkMetrics reads a busy engine's /metrics: thousands of lines, and six are used.
+// BenchmarkMetrics reads the /metrics of a busy engine: thousands of lines, six of which are used.
 func BenchmarkMetrics(b *testing.B) {
 	var text strings.Builder
 	for i := range 3000 {

@@ -13,10 +13,10 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// ranks is the load that an engine reports, by global data-parallel rank.
+// ranks is the load that an engine reports, by the engine's global data-parallel rank.
 type ranks map[int]fleet.Reported
 
-// loadOf asks a worker for its load. The answer may also contain signs of its process.
+// loadOf asks a worker for its load. The answer may also contain signs by which the router recognizes its process.
 func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, fleet.Signs, error) {
 	if engine == fleet.EngineSGLang {
 		return a.sglangLoad(ctx)
@@ -24,11 +24,11 @@ func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, fleet.Si
 	return a.metrics(ctx, "vllm:", "engine")
 }
 
-// errNoLoad is an answer without any load.
+// errNoLoad means that an answer contains no load.
 var errNoLoad = errors.New("the answer contains no load")
 
-// sglangLoad reads /v1/loads (SGLang 0.5.8), else the older /get_load, else /metrics, which SGLang has with
-// --enable-metrics.
+// sglangLoad reads /v1/loads (since SGLang 0.5.8), or else the older /get_load, or else /metrics, which SGLang serves
+// with --enable-metrics.
 func (a asker) sglangLoad(ctx context.Context) (ranks, fleet.Signs, error) {
 	found, err := a.loads(ctx)
 	if statusOf(err) == http.StatusNotFound {
@@ -49,7 +49,7 @@ func (a asker) loads(ctx context.Context) (ranks, error) {
 			Waiting int64   `json:"num_waiting_reqs"`
 			Queued  *int64  `json:"num_waiting_uncached_tokens"`
 			Used    float64 `json:"token_usage"`
-			// Counters, since 0.5.23 [SGLang srt/managers/load_snapshot.py].
+			// These are counters. SGLang has them since 0.5.23 [SGLang srt/managers/load_snapshot.py].
 			Computed int64 `json:"total_prefill_uncached_tokens"`
 			Busy     int64 `json:"total_prefill_busy_us"`
 		} `json:"loads"`
@@ -68,7 +68,7 @@ func (a asker) loads(ctx context.Context) (ranks, error) {
 	return found.orNone()
 }
 
-// oldLoad reads /get_load of SGLang before 0.5.8: no cache use, and running and waiting requests in one number.
+// oldLoad reads /get_load of SGLang before 0.5.8. It has no cache use, and one number for running and waiting requests.
 func (a asker) oldLoad(ctx context.Context) (ranks, error) {
 	var answer []struct {
 		Rank    int   `json:"dp_rank"`
@@ -87,8 +87,9 @@ func (a asker) oldLoad(ctx context.Context) (ranks, error) {
 }
 
 // metrics reads the gauges of /metrics under the names of all versions (vLLM 0.9.2 renamed gpu_cache_usage_perc to
-// kv_cache_usage_perc). Lines with the same rank and other labels come from several schedulers behind one rank: their
-// requests add up. SGLang's tensor-parallel ranks repeat the numbers of one scheduler: only the first rank counts.
+// kv_cache_usage_perc). Several lines may have the same rank but differ in other labels: they come from several
+// schedulers behind one rank, and their requests are added. SGLang's tensor-parallel ranks repeat the numbers of one
+// scheduler, so only the first of them counts.
 func (a asker) metrics(ctx context.Context, prefix, label string) (ranks, fleet.Signs, error) {
 	found := ranks{}
 	var signs fleet.Signs
@@ -121,7 +122,7 @@ func (f ranks) read(line []byte, label string) {
 	if end < 0 {
 		return
 	}
-	switch string(line[:end]) { // without a copy: a busy engine has thousands of other lines
+	switch string(line[:end]) { // compare without a copy, because a busy engine has thousands of other lines
 	case "num_requests_running", "num_running_reqs", "num_requests_waiting", "num_queue_reqs", "kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage":
 	default:
 		return
@@ -149,10 +150,10 @@ func (f ranks) read(line []byte, label string) {
 	f[rank] = l
 }
 
-// noRank is the rank of an engine that names none.
+// noRank is the rank of an engine that reports no rank.
 const noRank = -1
 
-// repeated reports whether the labels name a tensor- or pipeline-parallel rank other than the first.
+// repeated reports whether the labels name a tensor- or pipeline-parallel rank that is not the first.
 func repeated(labels map[string]string) bool {
 	for _, name := range [...]string{"tp_rank", "pp_rank"} {
 		if v := labels[name]; v != "" && v != "0" {
@@ -162,7 +163,7 @@ func repeated(labels map[string]string) bool {
 	return false
 }
 
-// busy returns a counter of microseconds as a duration; 0 if it is negative or too large.
+// busy returns a counter of microseconds as a duration. It returns 0 if the counter is negative or too large.
 func busy(micros int64) time.Duration {
 	if micros < 0 || micros > math.MaxInt64/int64(time.Microsecond) {
 		return 0
@@ -172,7 +173,7 @@ func busy(micros int64) time.Duration {
 
 func count(v float64) int64 { return int64(min(v, 1<<40)) }
 
-// share limits a ratio to 0..1. Engines call it a percentage.
+// share limits a ratio to 0..1. Engines call the ratio a percentage.
 func share(v float64) float64 {
 	if math.IsNaN(v) {
 		return 0

@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// An engine that pauses or answers that it is busy stays the same process; an engine that refused connections is a
-// new one.
+// An engine that pauses, or that answers that it is busy, is still the same process. An engine that refused connections
+// is a new process.
 func TestARestartDiffersFromAPause(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -81,7 +81,7 @@ func TestAReportShowsARestartThatNoCheckSaw(t *testing.T) {
 	if again := asked(); again != first {
 		t.Fatalf("incarnation %d after %d without a restart", again, first)
 	}
-	<-time.After(200 * time.Millisecond) // processes that began at the same time are one
+	<-time.After(200 * time.Millisecond) // processes that began at the same time are taken for one
 	if err := s.Restart(0); err != nil {
 		t.Fatal(err)
 	}

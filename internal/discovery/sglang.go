@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// serverInfo is the part of SGLang's /server_info that is used. The answer has all server arguments, the scheduler's
-// numbers and its publisher.
+// serverInfo has the fields of SGLang's /server_info that the router uses. The answer has all server arguments, the
+// scheduler's numbers and the publisher of events.
 type serverInfo struct {
 	Version      string `json:"version"`
 	ModelPath    string `json:"model_path"`
@@ -22,9 +22,9 @@ type serverInfo struct {
 	CacheReport  bool   `json:"enable_cache_report"`
 	DisableRadix bool   `json:"disable_radix_cache"`
 	MaxTokens    int    `json:"max_total_num_tokens"`
-	// RandomSeed is drawn when the server starts, unless it was given [SGLang srt/server_args.py].
+	// RandomSeed is drawn when the server starts, unless an argument gave it [SGLang srt/server_args.py].
 	RandomSeed int64 `json:"random_seed"`
-	// KVEvents is absent before 0.5.13, and null where events are off.
+	// KVEvents is absent before 0.5.13, and null if events are off.
 	KVEvents optional[sglangPublisher] `json:"kv_events"`
 }
 
@@ -39,7 +39,7 @@ type sglangPublisher struct {
 	DPSize     int    `json:"dp_size"`
 }
 
-// optional distinguishes null from an absent value.
+// optional distinguishes a null value from an absent value.
 type optional[T any] struct {
 	value   *T
 	present bool
@@ -51,7 +51,7 @@ func (o *optional[T]) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &o.value)
 }
 
-// serverInfo asks SGLang for its settings, under the old path, too: versions before 0.5.6 use it.
+// serverInfo asks SGLang for its settings. Versions before 0.5.6 serve them under an older path, which it also tries.
 func (p *probe) serverInfo(ctx context.Context) (*serverInfo, error) {
 	var info serverInfo
 	err := p.getJSON(ctx, "/server_info", &info)
@@ -84,7 +84,7 @@ func (p *probe) sglang(info *serverInfo) {
 	switch ev := info.KVEvents.value; {
 	case ev != nil:
 		if size := blockSize(ev.BlockSize); size > 0 {
-			f.BlockSize = size // wider than a page under decode context parallelism
+			f.BlockSize = size // with decode context parallelism, this size is larger than a page
 		}
 		f.Ranks = max(f.Ranks, min(ev.DPSize, fleet.MaxRank+1))
 		p.sglangEvents(ev)

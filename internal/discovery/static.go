@@ -19,22 +19,23 @@ import (
 
 // Config are the settings for checks and probes. A zero field means its default.
 type Config struct {
-	// Interval between two checks of a worker that answers. Default 5 s.
+	// Interval is the time between two checks of a worker that answers. Default 5 s.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout of one health check. Default 4 s: SGLang's /health runs a request of one token, which takes a second even
-	// on an idle engine.
+	// Timeout is the time limit of one health check. Default 4 s: SGLang's /health runs a request of one token, which
+	// takes a second even on an idle engine.
 	Timeout time.Duration `yaml:"timeout"`
-	// Misses is the number of checks in a row that must time out before a worker counts as unhealthy. Default 2: one can
-	// be a pause of the engine. After a refused connection or a bad status a worker is unhealthy at once.
+	// Misses is the number of checks in a row that must time out before a worker counts as unhealthy. Default 2: one
+	// timeout can be a pause of the engine. After a refused connection or a bad status, a worker is unhealthy
+	// immediately.
 	Misses int `yaml:"misses"`
 	// Refresh is the time between two probes of a healthy worker. A probe finds new and removed adapters. Default 60 s.
 	Refresh time.Duration `yaml:"refresh"`
-	// Retry is the first pause before the router asks a worker again that did not answer. It doubles up to Interval.
-	// Default 500 ms.
+	// Retry is the first pause before the router asks a worker again that did not answer. The pause doubles up to
+	// Interval. Default 500 ms.
 	Retry time.Duration `yaml:"retry"`
 }
 
-// DefaultConfig returns the meaning of a zero Config.
+// DefaultConfig returns the defaults, which a zero Config stands for.
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
@@ -54,7 +55,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Static watches a listed set of workers. Its methods may be called from any goroutine.
+// Static watches a fixed list of workers. Its methods may be called from any goroutine.
 type Static struct {
 	fleet  *fleet.Fleet
 	client *http.Client
@@ -63,7 +64,7 @@ type Static struct {
 
 	claims *claims
 
-	mu      sync.Mutex // guards the fields below; never held while asking
+	mu      sync.Mutex // guards the fields below; never held during a question to a worker
 	targets []Target
 	changed chan struct{} // closed when targets are replaced
 	notes   map[string][]string
@@ -81,8 +82,8 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 	return s, nil
 }
 
-// Replace makes targets the set of workers. It probes new workers, removes missing workers from the fleet, and probes
-// changed workers again. The others are not disturbed. If one target is not valid, nothing changes.
+// Replace makes targets the list of workers. It probes new workers, removes missing workers from the fleet, and probes
+// changed workers again. Unchanged workers are not disturbed. If one target is not valid, nothing changes.
 func (s *Static) Replace(targets []Target) error {
 	var errs []error
 	normal := make([]Target, 0, len(targets))
@@ -128,7 +129,7 @@ func (s *Static) note(url string, notes []string) {
 	s.notes[url] = notes
 }
 
-// Run watches until ctx ends; that is no error. The workers stay in the fleet in their last state.
+// Run watches the workers until ctx ends; that is no error. The workers stay in the fleet in their last state.
 func (s *Static) Run(ctx context.Context) error {
 	type watching struct {
 		target Target
@@ -183,18 +184,18 @@ func (s *Static) Run(ctx context.Context) error {
 	return nil
 }
 
-// worker is the watch over one target. One goroutine uses it.
+// worker watches one target. One goroutine uses it.
 type worker struct {
 	*Static
 	target Target
 	id     fleet.WorkerID
 
-	last    *Report             // of the last probe that worked
-	events  []fleet.EventSource // as reported or guessed, before claims
+	last    *Report             // report of the last probe that succeeded
+	events  []fleet.EventSource // event sources as reported or guessed, before claims were checked
 	logged  string              // the notes that were logged last
-	misses  int                 // checks in a row that timed out
+	misses  int                 // number of checks in a row that timed out
 	healthy bool
-	why     string // last reason logged
+	why     string // the reason that was logged last
 }
 
 // begin puts the worker into the fleet before its first answer.
@@ -203,13 +204,13 @@ func (w *worker) begin() {
 	w.fleet.SetHealth(w.id, false, "not probed yet")
 }
 
-// watch probes until the worker answers, then checks and probes until ctx ends.
+// watch probes the worker until it answers. Then it checks and probes it until ctx ends.
 func (w *worker) watch(ctx context.Context) {
 	pause := w.config.Retry
 	var probed time.Time
 	for ctx.Err() == nil {
 		var err error
-		// A worker that comes back is probably a new process, perhaps another version: it is probed again.
+		// A worker that comes back is probably a new process, perhaps of another version. So it is probed again.
 		moved := w.claims.change()
 		due := !w.healthy || time.Since(probed) >= w.config.Refresh || len(w.own(nil)) != len(w.last.Facts.Events)
 		err = w.check(ctx)
@@ -217,7 +218,7 @@ func (w *worker) watch(ctx context.Context) {
 			if err = w.probe(ctx); err == nil {
 				probed = time.Now()
 			} else if w.healthy && statusOf(err) == 0 {
-				// It is alive but did not answer all questions: its facts stay as they are.
+				// The worker is alive but did not answer all questions. Its facts stay unchanged.
 				w.log.Warn("worker could not be probed again", "worker", w.target.URL, "error", err)
 				err, probed = nil, time.Now()
 			}
@@ -226,7 +227,7 @@ func (w *worker) watch(ctx context.Context) {
 			return
 		}
 		if w.live(err) {
-			probed = time.Time{} // it may be another version, with other models
+			probed = time.Time{} // the worker may be of another version now, with other models
 		}
 		w.report(err)
 		wait := w.config.Interval
@@ -243,7 +244,8 @@ func (w *worker) watch(ctx context.Context) {
 	}
 }
 
-// live passes the result of a check to the fleet, and returns whether it shows a new process that was not probed yet.
+// live passes the result of a check to the fleet. It returns whether the check shows a new process that was not probed
+// yet.
 func (w *worker) live(err error) (unprobed bool) {
 	if err != nil {
 		if refused(err) {
@@ -255,7 +257,8 @@ func (w *worker) live(err error) (unprobed bool) {
 	return restarted && w.healthy
 }
 
-// own returns the event sources that belong to this worker alone. If r is not nil, it notes the others there.
+// own returns the event sources that belong only to this worker. If r is not nil, it adds a note to r about the other
+// sources.
 func (w *worker) own(r *Report) []fleet.EventSource {
 	var own []fleet.EventSource
 	for _, e := range w.events {
@@ -293,14 +296,15 @@ func (w *worker) probe(ctx context.Context) error {
 	w.claims.set(w.target.URL, r.Guessed, endpoints)
 	r.Facts.Events = w.own(r)
 	facts := r.Facts
-	// Events may have corrected the block size. Only an answer that differs from the last one replaces the correction.
+	// Events may have corrected the block size. Only an answer that differs from the previous answer replaces the
+	// correction.
 	if w.last != nil && w.healthy && facts.BlockSize == w.last.Facts.BlockSize {
 		if now := w.fleet.Snapshot().ByID(w.id); now != nil && now.Facts.BlockSize > 0 {
 			facts.BlockSize = now.Facts.BlockSize
 		}
 	}
 	if w.last == nil || !w.healthy || !reflect.DeepEqual(r.Facts, w.last.Facts) {
-		// The fleet owns the slices it is given.
+		// The fleet keeps the slices that it is given, so it gets copies.
 		r.Facts.Models, r.Facts.Events = slices.Clone(r.Facts.Models), slices.Clone(r.Facts.Events)
 		r.Facts.Origins = slices.Clone(r.Facts.Origins)
 		w.id = w.fleet.Put(w.target.URL, facts)

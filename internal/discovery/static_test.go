@@ -22,11 +22,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// transport is fake workers by host, reached without sockets so that time can be virtual.
+// transport has fake workers by host. It reaches them without sockets, so that time can be virtual.
 type transport struct {
 	mu      sync.Mutex
 	workers map[string]http.Handler // nil: the connection is refused
-	asked   map[string]int          // by host and path
+	asked   map[string]int          // number of requests by host and path
 }
 
 func newTransport() *transport {
@@ -91,7 +91,7 @@ func watching(t *testing.T, n *transport, targets ...Target) *watch {
 	}}
 }
 
-// watchingOne watches a vLLM at http://a, which answers.
+// watchingOne watches a vLLM at http://a that answers.
 func watchingOne(t *testing.T) *watch {
 	t.Helper()
 	n := newTransport()
@@ -141,7 +141,7 @@ func TestWorkerIsProbedUntilItAnswers(t *testing.T) {
 	})
 }
 
-// TestTheLogSaysThatAWorkerNeedsAKey: vLLM with --api-key answers /health, and refuses all below /v1.
+// TestTheLogSaysThatAWorkerNeedsAKey: vLLM with --api-key answers /health, but refuses every path below /v1.
 func TestTheLogSaysThatAWorkerNeedsAKey(t *testing.T) {
 	for _, test := range []struct{ name, key, log, why string }{
 		{"no key", "", "worker refuses the router's questions: it gets no requests", "workers: [{url: …, api_key: …}]"},
@@ -212,7 +212,7 @@ func TestOneSlowCheckIsForgiven(t *testing.T) {
 		defer w.stop()
 		testenv.Pass(4 * time.Second)
 		w.set("a", frozen)
-		testenv.Pass(6 * time.Second) // the check at 5 s times out at 9 s
+		testenv.Pass(6 * time.Second) // the check at 5 s times out at 9 s, which is later
 		w.set("a", vllm032())
 		for range 40 {
 			if got := w.worker(t, "http://a"); !got.Ready {
@@ -228,7 +228,7 @@ func TestAdaptersThatComeLaterAreFound(t *testing.T) {
 		w := watchingOne(t)
 		defer w.stop()
 		testenv.Pass(time.Second)
-		w.fleet.SetBlockSize(w.worker(t, "http://a").ID, 64) // as the events reported
+		w.fleet.SetBlockSize(w.worker(t, "http://a").ID, 64) // the block size that events reported
 		w.set("a", vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"law"`)))
 		testenv.Pass(70 * time.Second)
 		got := w.worker(t, "http://a")
@@ -320,9 +320,9 @@ func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
 	reported := Target{URL: "http://h:2", Events: "tcp://*:5557"}
 	for _, test := range []struct {
 		name string
-		// first is there from the beginning, second comes later
+		// the target first is there from the beginning, and second comes later
 		first, second Target
-		want          [2]int // event sources of each in the end
+		want          [2]int // the number of event sources of each target in the end
 	}{
 		{"both guessed", Target{URL: "http://h:1"}, Target{URL: "http://h:2"}, [2]int{0, 0}},
 		{"reported after guessed", Target{URL: "http://h:1"}, reported, [2]int{0, 1}},

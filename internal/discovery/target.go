@@ -14,23 +14,25 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// None as the Events or Replay of a Target says that the worker has no such endpoint, whatever the worker reports.
+// None is a value for Events and Replay of a Target: the worker has no such endpoint, whatever the worker itself
+// reports.
 const None = "none"
 
 // Target is a worker with the operator's settings for it.
 type Target struct {
 	// URL is the base URL, http or https, without /v1.
 	URL string `yaml:"url"`
-	// Events is the ZMQ endpoint of the events of rank 0. Rank r is at port + r. The host "*" means the worker's host.
-	// "" asks the worker; None means that it publishes no events.
+	// Events is the ZMQ endpoint of the events of rank 0. Rank r uses port + r. The host "*" means the worker's host.
+	// If Events is "", the router asks the worker; None means that the worker publishes no events.
 	Events string `yaml:"events,omitempty"`
-	// Replay is the same for the replay socket.
+	// Replay is the ZMQ endpoint of the replay socket, in the same form as Events.
 	Replay string `yaml:"replay,omitempty"`
-	// Topic is the prefix to subscribe to; "" asks the worker.
+	// Topic is the prefix to subscribe to. If it is "", the router asks the worker.
 	Topic string `yaml:"topic,omitempty"`
-	// Model is the name of the base model; "" asks the worker.
+	// Model is the name of the base model. If it is "", the router asks the worker.
 	Model string `yaml:"model,omitempty"`
-	// Ranks is how many of the data-parallel ranks are used, the first ones; 0 means fleet.DefaultRanks.
+	// Ranks is the number of data-parallel ranks that are used, counted from the first rank. 0 means
+	// fleet.DefaultRanks.
 	Ranks int `yaml:"ranks,omitempty"`
 	// APIKey is sent as a bearer token with every question; "" sends none.
 	APIKey string `yaml:"api_key,omitempty"`
@@ -39,7 +41,7 @@ type Target struct {
 }
 
 // ParseTarget parses URL[,OPTION=VALUE …]. The options are events, replay, topic, model, ranks and label.NAME. Errors
-// quote the URL without user and password, and no value.
+// quote the URL without user and password, and quote no value of an option.
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}
@@ -91,7 +93,7 @@ func ParseTarget(s string) (Target, error) {
 // knownLabels are the labels that the router itself looks at.
 var knownLabels = [...]string{"hardware", "node", "zone"}
 
-// labelHint asks whether an option that does not exist is a label.
+// labelHint returns a hint for an error text if an unknown option is the name of a known label, else "".
 func labelHint(option string) string {
 	if slices.Contains(knownLabels[:], option) {
 		return "; did you mean label." + option + "?"
@@ -99,7 +101,7 @@ func labelHint(option string) string {
 	return ""
 }
 
-// shown returns a URL for messages, without user, password and query. text need not be a valid URL.
+// shown returns a URL for messages, without user, password and query. text may be an invalid URL.
 func shown(text string) string {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
@@ -126,19 +128,19 @@ func (t Target) Validate() error {
 	return err
 }
 
-// normalize returns the target with its URL in the form that the fleet uses.
+// normalize returns the target with its URL in the form in which the fleet stores URLs.
 func (t Target) normalize() (Target, error) {
 	var errs []error
 	u, err := url.Parse(t.URL)
 	switch {
-	case strings.Contains(t.URL, "@"): // this case comes first, since the others quote the URL
+	case strings.Contains(t.URL, "@"): // this case comes first, because the other cases quote the URL
 		errs = append(errs, fmt.Errorf("URL %q must not contain a user or password: a worker's key goes into api_key", shown(t.URL)))
 	case t.plainAddress():
 		errs = append(errs, fmt.Errorf("URL %q does not begin with http:// or https://: write http://%s", shown(t.URL), shown(t.URL)))
 	case err != nil:
 		var bad *url.Error
 		if errors.As(err, &bad) {
-			err = bad.Err // without the URL
+			err = bad.Err // the error without the URL
 		}
 		errs = append(errs, fmt.Errorf("read URL %q: %w", shown(t.URL), err))
 	case u.Scheme == "unix":
@@ -189,7 +191,7 @@ func CheckPort(u *url.URL) error {
 	return nil
 }
 
-// Canonical returns the URL of a valid target in one form for all spellings of the address.
+// Canonical returns the URL of a valid target in a form that is the same for all spellings of the address.
 func (t Target) Canonical() string {
 	n, err := t.normalize()
 	if err != nil {
@@ -207,8 +209,8 @@ func (t Target) Canonical() string {
 	return u.String()
 }
 
-// Endpoints returns the endpoints of events and replay of a valid target's rank 0 that the operator configured, in one
-// form for all spellings; "" is not configured, or none.
+// Endpoints returns the configured endpoints of events and replay of rank 0, for a valid target. All spellings of an
+// endpoint give the same form. "" means that the endpoint is not configured, or is None.
 func (t Target) Endpoints() (events, replay string) {
 	dial := func(text string) string {
 		if text == "" || text == None {

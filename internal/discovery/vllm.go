@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// vllmDefaultPort is where vLLM publishes rank 0's events when its options name no endpoint.
+// vllmDefaultPort is the endpoint at which vLLM publishes rank 0's events if its options name none.
 const vllmDefaultPort = "tcp://*:5557"
 
 func (p *probe) vllm(ctx context.Context) {
@@ -39,7 +39,7 @@ type vllmSource struct {
 	Topic     string `json:"topic"`
 }
 
-// vllmSources asks for the publishers, by ascending rank. known is false if this version does not report them.
+// vllmSources asks for the publishers, ordered by rank. known is false if this version of vLLM does not report them.
 func (p *probe) vllmSources(ctx context.Context) (sources []vllmSource, known bool) {
 	var byRank map[string]*vllmSource
 	if err := p.getJSON(ctx, "/kv_event_sources", &byRank); err != nil {
@@ -76,7 +76,8 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 			p.note("rank %d connects to %s for KV events: a listener must be there (events listen address)", s.rank, s.Endpoint)
 			continue
 		}
-		// Each rank's own settings have its port in them. Should a version repeat rank 0's, count up from it.
+		// Each rank's own settings contain its port. If a version repeats rank 0's settings for every rank, count up
+		// from rank 0's port.
 		offset := 0
 		if i > 0 && s.Endpoint == sources[0].Endpoint {
 			offset = s.rank - p.Facts.FirstRank
@@ -92,9 +93,9 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 	}
 }
 
-// dials reports whether vLLM connects to the endpoint in place of binding it: it binds only what looks like a
-// wildcard. A host that is the worker's own is tried all the same, because publishers that are not vLLM's bind that,
-// too.
+// dials reports whether vLLM connects to the endpoint instead of binding it: vLLM binds only a host that looks like a
+// wildcard. For a host that is the worker's own, dials returns false, because publishers that are not vLLM's bind such
+// a host, too.
 func (p *probe) dials(raw string) bool {
 	e, err := parseEndpoint(raw)
 	if err != nil || e.Path != "" || e.Wildcard() && e.Host != "0.0.0.0" {
@@ -110,8 +111,8 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// vllmCache reads vllm:cache_config_info, whose labels are vLLM's cache settings as Python texts, one line for each
-// data-parallel rank. It returns enable_prefix_caching, "" when it is not known.
+// vllmCache reads vllm:cache_config_info. Its labels are vLLM's cache settings as Python texts, one line for each
+// data-parallel rank. It returns the setting enable_prefix_caching, or "" if the setting is not known.
 func (p *probe) vllmCache(ctx context.Context) string {
 	var lines []map[string]string
 	err := p.ask(ctx, http.MethodGet, "/metrics", nil, maxMetrics, func(r io.Reader) error {
@@ -147,13 +148,13 @@ func (p *probe) vllmCache(ctx context.Context) string {
 	case tokens > 0 && p.Facts.BlockSize > 0:
 		p.Facts.BlocksPerRank = tokens / p.Facts.BlockSize
 	default:
-		// Every line shows the sum over the ranks (seen with two ranks in 0.32).
+		// Every line shows the sum over all ranks (as vLLM 0.32 with two ranks did).
 		p.Facts.BlocksPerRank = blocks / len(engines)
 	}
 	return first["enable_prefix_caching"]
 }
 
-// atoi reads a positive number; Python's "None" and all else is 0: not known.
+// atoi reads a positive number. It returns 0, which means not known, for Python's "None" and any other text.
 func atoi(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {

@@ -12,10 +12,10 @@ import (
 // Request is one sequence to compute. The caller sets the fields up to Owner, and must not change them after Submit.
 // Where Output follows Prompt in the same array, the engine uses that array; otherwise it copies the prompt.
 type Request struct {
-	Prompt   []block.Token
+	Prompt []block.Token
 	// The answer, at least one token; the request ends with its last token or at the model length.
 	Output   []block.Token
-	Scope    block.Scope   // the root of the request's blocks; the engine ignores Model
+	Scope    block.Scope // the root of the request's blocks; the engine ignores Model
 	Features []block.Feature
 	Fresh    bool // do not read the prefix cache (vLLM: prompt_logprobs)
 	Announce bool // announce the blocks that the request hits once more (vLLM: kv_cache_report_mode=full)
