@@ -61,7 +61,7 @@ type sequenceCounters struct {
 	since, next                                   atomic.Int64
 	messages, gaps, replays, replayed, duplicates atomic.Uint64
 	checks                                        atomic.Uint64
-	lost, restarts, malformed, overflows          atomic.Uint64
+	lost, restarts, malformed                     atomic.Uint64
 }
 
 func newSequence(cfg StreamConfig, replay string, h Handler) *sequence {
@@ -75,13 +75,13 @@ func (s *sequence) snapshot() StreamStats {
 	st := StreamStats{
 		Connected: c.connected.Load(), Messages: c.messages.Load(), Gaps: c.gaps.Load(), Replays: c.replays.Load(),
 		Replayed: c.replayed.Load(), Duplicates: c.duplicates.Load(), Lost: c.lost.Load(), Restarts: c.restarts.Load(),
-		Malformed: c.malformed.Load(), Overflows: c.overflows.Load(), Checks: c.checks.Load(),
+		Malformed: c.malformed.Load(), Checks: c.checks.Load(),
 	}
 	if since := c.since.Load(); since != 0 {
 		st.Since = time.Unix(0, since)
 	}
 	if next := c.next.Load(); next > 0 && st.Messages > 0 {
-		st.HasSeq, st.LastSeq = true, uint64(next)-1
+		st.HasSequence, st.Sequence = true, uint64(next)-1
 	}
 	return st
 }
@@ -248,7 +248,6 @@ func (s *sequence) hold(seq uint64, payload []byte) {
 	}
 	if _, full := s.pending.put(seq, payload, true); full {
 		s.overflow = true
-		s.stats.overflows.Add(1)
 	}
 	s.wake()
 }

@@ -19,29 +19,19 @@ type Stats struct {
 	Trust  fleet.Trust  `json:"-"`
 	Why    string       `json:"-"` // the reason of Trust
 
-	Endpoint  string `json:"events_endpoint"` // "bound " and the peer's address if the engine connected to Config.Listen
-	Replay    string `json:"replay_endpoint,omitempty"`
-	Connected bool   `json:"events_connected"`
-	Hash      string `json:"engine_hash,omitempty"` // how the engine hashes its blocks, if the stream could find it out
+	Endpoint string `json:"events_endpoint"` // "bound " and the peer's address if the engine connected to Config.Listen
+	Replay   string `json:"replay_endpoint,omitempty"`
+	Hash     string `json:"engine_hash,omitempty"` // how the engine hashes its blocks, if the stream could find it out
 
-	Sequence    uint64     `json:"last_sequence"` // sequence number of the last message
-	HasSequence bool       `json:"-"`
+	StreamStats            // counters of the stream of messages
 	LastEvent   *time.Time `json:"last_event,omitempty"` // UTC; nil before the first event
 
-	Messages    uint64 `json:"messages"`             // messages received in order, live or replayed
 	Applied     uint64 `json:"events_applied"`       // events of received messages except Unapplied, Skipped included
 	Unapplied   uint64 `json:"events_unapplied"`     // stored events that were not applied: their keys are unknown
 	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, or not usable
-	Undecodable uint64 `json:"messages_undecodable"` // messages that could not be decoded; all their events are dropped
+	Undecodable uint64 `json:"messages_undecodable"` // messages that were dropped whole because they could not be decoded, or Malformed
 	Foreign     uint64 `json:"messages_foreign"`     // messages that contain no KV events
 	Misdirected uint64 `json:"messages_misdirected"` // messages of another rank, not applied
-	Gaps        uint64 `json:"gaps"`                 // times that a sequence number was ahead of the expected one
-	Replays     uint64 `json:"replays"`              // replays requested because messages were missing
-	Checks      uint64 `json:"checks"`               // replays requested to find out whether messages are missing
-	Replayed    uint64 `json:"replayed"`             // messages that a replay brought and that were new
-	Duplicates  uint64 `json:"duplicates"`           // messages that came again and were dropped
-	Lost        uint64 `json:"lost"`                 // messages given up: no replay brought them
-	Restarts    uint64 `json:"restarts"`             // restarts of the engine, as its sequence numbers show
 	Forgotten   uint64 `json:"forgotten"`            // times that all blocks of the holder were forgotten
 	LastError   string `json:"last_error,omitempty"`
 
@@ -82,14 +72,16 @@ func (s *stream) snapshot() Stats {
 	defer s.mu.Unlock()
 	out := Stats{
 		Holder: s.holder, Worker: s.url, Rank: s.rank, Trust: s.trust, Why: s.why,
-		Endpoint: s.source.Endpoint, Replay: s.source.Replay, Connected: s.connected, Hash: s.hash,
-		Sequence: s.sequence, HasSequence: s.hasSequence,
-		Messages: s.messages, Applied: s.events - s.unapplied, Unapplied: s.unapplied, Skipped: s.skipped,
+		Endpoint: s.source.Endpoint, Replay: s.source.Replay, Hash: s.hash, StreamStats: wire,
+		Applied: s.events - s.unapplied, Unapplied: s.unapplied, Skipped: s.skipped,
 		Undecodable: s.undecodable + wire.Malformed, Foreign: s.foreign, Misdirected: s.misdirectedMessages,
-		Gaps: wire.Gaps, Replays: wire.Replays, Checks: wire.Checks, Replayed: wire.Replayed, Duplicates: wire.Duplicates,
-		Lost: wire.Lost, Restarts: s.restarts, Forgotten: s.forgotten, LastError: s.lastError,
+		Forgotten: s.forgotten, LastError: s.lastError,
 		Stored: s.stored, Removed: s.removed, Cleared: s.cleared,
 	}
+	// The subscriber may have gone on since wire was read. These values belong to the events that are counted above.
+	out.Connected, out.Since = s.connected, s.since
+	out.Sequence, out.HasSequence = s.sequence, s.hasSequence
+	out.Messages, out.Restarts = s.messages, s.restarts
 	if !s.lastEvent.IsZero() {
 		at := s.lastEvent.UTC()
 		out.LastEvent = &at

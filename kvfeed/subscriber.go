@@ -58,18 +58,19 @@ func (s *Subscriber) Stats() StreamStats { return s.stream.snapshot() }
 
 // StreamStats is a snapshot of one stream's counters since Run began.
 type StreamStats struct {
-	Connected  bool
-	Since      time.Time // when Connected last changed; zero before the first change
-	LastSeq    uint64    // number of the last message handed over; valid if HasSeq
-	HasSeq     bool
-	Messages   uint64 // messages handed over, live or replayed
-	Gaps       uint64 // times that a live message had a higher number than expected
-	Replays    uint64 // replay requests for missing messages
-	Checks     uint64 // replay requests that find out whether messages are missing
-	Replayed   uint64 // messages of replays that were handed over
-	Duplicates uint64 // messages that came again and were not handed over
-	Lost       uint64 // messages given up: no replay brought them
-	Restarts   uint64 // times that the engine's stream began again
-	Malformed  uint64 // messages whose frames are neither topic, sequence number and payload, nor topic and payload
-	Overflows  uint64 // live messages beyond the bound of pending messages; a replay brings them
+	Connected   bool      `json:"events_connected"`
+	Since       time.Time `json:"-"`             // when Connected last changed; zero before the first change
+	Sequence    uint64    `json:"last_sequence"` // number of the last message handed over; valid if HasSequence
+	HasSequence bool      `json:"-"`
+	Messages    uint64    `json:"messages"`   // messages handed over, live or replayed
+	Gaps        uint64    `json:"gaps"`       // times that a live message had a higher number than expected
+	Replays     uint64    `json:"replays"`    // replay requests for missing messages
+	Checks      uint64    `json:"checks"`     // replay requests that find out whether messages are missing
+	Replayed    uint64    `json:"replayed"`   // messages of replays that were handed over
+	Duplicates  uint64    `json:"duplicates"` // messages that came again and were not handed over
+	Lost        uint64    `json:"lost"`       // messages given up: no replay brought them
+	Restarts    uint64    `json:"restarts"`   // times that the engine's stream began again
+	// Malformed is the number of messages whose frames are neither topic, sequence number and payload, nor topic and
+	// payload.
+	Malformed uint64 `json:"-"`
 }

@@ -36,7 +36,7 @@ func TestHistoryIsReplayedThenTheStreamGoesOn(t *testing.T) {
 			d.expectPayloads("a", 0, n)
 			stop()
 			st := s.Stats()
-			if st.Messages != n || st.LastSeq != n-1 || !st.HasSeq || st.Since.IsZero() || st.Replayed < 300 || st.Lost+st.Restarts+st.Gaps+st.Malformed != 0 {
+			if st.Messages != n || st.Sequence != n-1 || !st.HasSequence || st.Since.IsZero() || st.Replayed < 300 || st.Lost+st.Restarts+st.Gaps+st.Malformed != 0 {
 				t.Errorf("stats %+v after %d messages", st, n)
 			}
 		})

@@ -77,7 +77,7 @@ func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]st
 		Router: router, Gateway: g, Telemetry: tel, Bodies: bodies, Log: log, Reload: reload,
 		Sources: telemetry.Sources{Index: func() []telemetry.Index { return []telemetry.Index{{Model: "m", BlockSize: 16}} }},
 		Streams: func() map[fleet.Holder]*kvfeed.Stats {
-			return map[fleet.Holder]*kvfeed.Stats{h: {Endpoint: "tcp://a:5557", Sequence: 41, Gaps: 1, Replays: 2}}
+			return map[fleet.Holder]*kvfeed.Stats{h: {Endpoint: "tcp://a:5557", StreamStats: kvfeed.StreamStats{Sequence: 41, Gaps: 1, Replays: 2}}}
 		},
 		Notes: func() map[string][]string { return map[string][]string{"http://b:1": {"it publishes no events"}} },
 		IndexHolders: func() map[fleet.Holder]admin.IndexHolder {

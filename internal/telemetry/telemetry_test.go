@@ -65,7 +65,7 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 	text := scrape(t, tel, Sources{
 		Workers: func() []Worker {
 			return []Worker{{URL: "http://a", Up: true, Holders: []Holder{
-				{Rank: 1, Trust: fleet.TrustExact, Load: fleet.Load{Requests: 3}, Blocks: 7, Stream: &kvfeed.Stats{Connected: true, Gaps: 2, Sequence: 41},
+				{Rank: 1, Trust: fleet.TrustExact, Load: fleet.Load{Requests: 3}, Blocks: 7, Stream: &kvfeed.Stats{StreamStats: kvfeed.StreamStats{Connected: true, Gaps: 2, Sequence: 41}},
 					Timing: fleet.Timing{Base: 12}, Pace: fleet.Pace{Factor: 2, Measured: 2.1, Low: 1.9, High: 2.3}}}}}
 		},
 		Index: func() []Index {
