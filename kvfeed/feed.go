@@ -30,12 +30,14 @@ type Feed struct {
 
 	reconciled atomic.Uint64 // generation of the fleet's last snapshot whose streams were started and stopped
 
+	// changed points to the channel that is closed when a stream may have caught up; nil: no call of Ready waits.
+	changed atomic.Pointer[chan struct{}]
+
 	began atomic.Int64 // when the present check or reconciliation began, Unix nanoseconds; 0: none is running
 
 	mu      sync.Mutex // guards the fields below; never held while waiting
 	streams map[fleet.Holder]*follower
 	turns   map[fleet.WorkerID]*sync.Mutex // see turnOf
-	changed chan struct{}                  // closed and replaced when a stream may have caught up; see Ready
 }
 
 // place names a rank of a worker. When the worker leaves and comes back, its rank has the same place. A holder's id
@@ -60,7 +62,7 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}, changed: make(chan struct{})}
+	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
 	if c.Listen != "" {
 		feed.listener = newListener(feed)
 	}

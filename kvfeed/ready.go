@@ -16,9 +16,7 @@ import (
 func (feed *Feed) Ready(ctx context.Context) error {
 	generation := feed.fleet.Snapshot().Generation()
 	for {
-		feed.mu.Lock()
-		changed := feed.changed
-		feed.mu.Unlock()
+		changed := feed.nextChange()
 		behind := feed.behind(generation)
 		if behind == "" {
 			return nil
@@ -45,12 +43,27 @@ func (feed *Feed) behind(generation uint64) string {
 	return ""
 }
 
-// noteChange wakes the calls of Ready.
+// nextChange returns a channel that the next call of noteChange closes.
+func (feed *Feed) nextChange() <-chan struct{} {
+	fresh := make(chan struct{})
+	for {
+		if changed := feed.changed.Load(); changed != nil {
+			return *changed
+		}
+		if feed.changed.CompareAndSwap(nil, &fresh) {
+			return fresh
+		}
+	}
+}
+
+// noteChange wakes the calls of Ready. It takes no lock, since all streams call it often, mostly while no call waits.
 func (feed *Feed) noteChange() {
-	feed.mu.Lock()
-	defer feed.mu.Unlock()
-	close(feed.changed)
-	feed.changed = make(chan struct{})
+	if feed.changed.Load() == nil {
+		return
+	}
+	if changed := feed.changed.Swap(nil); changed != nil {
+		close(*changed)
+	}
 }
 
 // caughtUp reports whether the holder's history has been read, or cannot be read now.

@@ -79,3 +79,34 @@ func TestReadyWaitsForTheWorkersOfItsTime(t *testing.T) {
 		}
 	}
 }
+
+// A busy feed notes thousands of changes a second, while mostly no call of Ready waits.
+func TestAChangeThatNoCallOfReadyWaitsForCostsNothing(t *testing.T) {
+	r := newRig(t, Config{})
+	r.feed.mu.Lock() // a change does not wait for the lock of all streams
+	defer r.feed.mu.Unlock()
+	done := make(chan float64)
+	go func() { done <- testing.AllocsPerRun(100, r.feed.noteChange) }()
+	select {
+	case allocs := <-done:
+		if allocs != 0 {
+			t.Errorf("a change takes %v allocations", allocs)
+		}
+	case <-time.After(patience):
+		t.Fatal("a change waits for the lock of all streams")
+	}
+}
+
+// Each of several calls of Ready is woken by one change.
+func TestAChangeWakesEachCallOfReady(t *testing.T) {
+	r := newRig(t, Config{})
+	first, second := r.feed.nextChange(), r.feed.nextChange()
+	r.feed.noteChange()
+	<-first
+	<-second
+	select {
+	case <-r.feed.nextChange():
+		t.Error("an old change wakes a call that begins to wait later")
+	default:
+	}
+}
