@@ -3,6 +3,7 @@ package kvfeed
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 	"sync"
@@ -18,6 +19,10 @@ const topicPrefix = "kv@"
 
 // maxTopic bounds a topic, in bytes.
 const maxTopic = 1024
+
+// maxLinkStreams bounds the streams of one connection. Each rank of an engine has a connection of its own, so only a
+// forwarder has several streams. Without the bound, one connection could take all of [StreamConfig.MaxStreams].
+const maxLinkStreams = fleet.MaxRanks
 
 // origin is the engine of a stream, as its topic `kv@<host:port>@<model>` names it.
 type origin struct {
@@ -44,8 +49,8 @@ type listener struct {
 	mu      sync.Mutex // guards the fields below
 	socket  *zmtp.Socket
 	ended   <-chan struct{}                     // closed when Run's context ends
-	links   map[*zmtp.Peer]map[string]*incoming // connection → topic → stream; nil: the stream is refused
-	streams int                                 // number of streams of all connections, without refused ones
+	links   map[*zmtp.Peer]map[string]*incoming // connection → topic → stream with a holder
+	streams int                                 // number of streams with a holder, of all connections
 	warned  time.Time                           // when a refused topic was last logged
 }
 
@@ -104,30 +109,42 @@ func (l *listener) receive(p *zmtp.Peer, parts [][]byte) {
 	l.mu.Unlock()
 	in, known := link[string(parts[0])]
 	if !known {
-		in = l.begin(link, string(parts[0]), p.Name())
+		var err error
+		if in, err = l.begin(link, parts[0], p.Name()); err != nil {
+			l.refuse(p.Name(), err)
+			return
+		}
 	}
-	if in != nil {
-		in.receive(parts)
+	// Only a stream with a holder is remembered. The number of holders bounds the memory that a connection takes.
+	switch following := in.receive(parts); {
+	case following && !known:
+		link[in.topic] = in
+	case !following && known:
+		delete(link, in.topic)
 	}
 }
 
-// begin begins the stream of a topic that is new on its connection. It returns nil if it refuses the stream.
-func (l *listener) begin(link map[string]*incoming, topic, peer string) *incoming {
-	if len(link) >= l.config.MaxStreams || len(topic) > maxTopic {
-		return nil // the refusal is not remembered, since the memory of a connection is bounded
+// begin returns a stream for a topic that has none on its connection. An error means that the topic is refused.
+func (l *listener) begin(link map[string]*incoming, topic []byte, peer string) (*incoming, error) {
+	if len(topic) > maxTopic {
+		return nil, fmt.Errorf("the topic has %d bytes, at most %d are read", len(topic), maxTopic)
 	}
-	from, err := parseTopic(topic)
-	if err == nil && !l.count(1) {
-		return nil // the topic's next message tries again
-	}
+	from, err := parseTopic(string(topic))
 	if err != nil {
-		l.warn("KV events of an engine that dialled us are refused", "peer", peer, "error", err)
-		link[topic] = nil
-		return nil
+		return nil, err
 	}
-	in := &incoming{feed: l.feed, origin: from, peer: peer}
-	link[topic] = in
-	return in
+	if len(link) >= maxLinkStreams {
+		maps.DeleteFunc(link, func(_ string, in *incoming) bool { return in.follower.closed() })
+	}
+	if len(link) >= maxLinkStreams {
+		return nil, fmt.Errorf("the streams of one connection are at most %d", maxLinkStreams)
+	}
+	return &incoming{feed: l.feed, origin: from, peer: peer}, nil
+}
+
+// refuse logs that messages of a connection are not read.
+func (l *listener) refuse(peer string, err error) {
+	l.warn("KV events of an engine that dialled us are refused", "peer", peer, "error", err)
 }
 
 // warn writes a warning unless one was written lately.
@@ -144,15 +161,22 @@ func (l *listener) warn(msg string, args ...any) {
 	}
 }
 
-// count adds n to the number of streams. If the sum would exceed MaxStreams, it adds nothing and returns false.
-func (l *listener) count(n int) bool {
+// reserve counts a stream that gets a holder. It returns false if there are MaxStreams already.
+func (l *listener) reserve() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n > 0 && l.streams >= l.config.MaxStreams {
+	if l.streams >= l.config.MaxStreams {
 		return false
 	}
-	l.streams += n
+	l.streams++
 	return true
+}
+
+// release undoes reserve.
+func (l *listener) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streams--
 }
 
 func (l *listener) disconnect(p *zmtp.Peer, err error) {
@@ -162,10 +186,6 @@ func (l *listener) disconnect(p *zmtp.Peer, err error) {
 	ended := l.ended
 	l.mu.Unlock()
 	for _, in := range link {
-		if in == nil {
-			continue
-		}
-		l.count(-1)
 		select {
 		case <-ended: // Run ends, and the index keeps its content
 		default:
@@ -188,17 +208,18 @@ type incoming struct {
 	sequence *sequence  // the follower's sequence
 }
 
-// receive takes a live message.
-func (in *incoming) receive(parts [][]byte) {
+// receive takes a live message. following reports whether the stream has a holder afterwards.
+func (in *incoming) receive(parts [][]byte) (following bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.follower != nil && in.follower.closed() {
 		in.follower = nil // the fleet changed, and the stream may belong to another holder now
 	}
 	if in.follower == nil && !in.adopt(parts) {
-		return
+		return false
 	}
 	in.sequence.receive(parts)
+	return true
 }
 
 // adopt finds the holder of this stream, and makes this stream the one that the holder's events come from. in.mu is
@@ -226,6 +247,10 @@ func (in *incoming) adopt(parts [][]byte) bool {
 	if !ok || feed.router.Generation(h) == 0 {
 		return false
 	}
+	if !feed.listener.reserve() {
+		feed.listener.refuse(in.peer, fmt.Errorf("the streams of all connections are at most %d", feed.listener.config.MaxStreams))
+		return false
+	}
 	s := feed.newStream(w, h, fleet.EventSource{Endpoint: "bound " + in.peer, Topic: in.topic})
 	s.model = in.model
 	if _, known := snap.Pool(s.model); !known {
@@ -239,9 +264,10 @@ func (in *incoming) adopt(parts [][]byte) bool {
 		// Lock waits until the present message is applied: no block may be stored after the holder is forgotten.
 		in.mu.Lock()
 		defer in.mu.Unlock()
-		f.close()
+		in.close(f)
 	}
 	if !feed.take(f) {
+		feed.listener.release()
 		return false
 	}
 	in.follower, in.sequence = f, sequence
@@ -260,7 +286,7 @@ func (in *incoming) disconnect(err error) {
 		in.mu.Unlock()
 		return
 	}
-	f.close()
+	in.close(f)
 	in.mu.Unlock()
 	in.feed.end(f, fmt.Sprintf("the engine's connection ended: %v", err))
 	in.feed.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")
@@ -301,10 +327,11 @@ func (f *follower) closed() bool {
 	}
 }
 
-// close ends the follower of an incoming stream, whose lock is held.
-func (f *follower) close() {
+// close ends a follower of the stream. in.mu is held.
+func (in *incoming) close(f *follower) {
 	if !f.closed() {
 		close(f.done)
+		in.feed.listener.release()
 	}
 }
 

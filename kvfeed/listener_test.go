@@ -1,11 +1,15 @@
 package kvfeed
 
 import (
+	"encoding/binary"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/internal/zmtp"
 	"github.com/warmpath/warmpath/kvevent"
 )
 
@@ -164,5 +168,107 @@ func TestListenerThatCannotListenIsAnError(t *testing.T) {
 		if err := r.feed.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for KV events") {
 			t.Errorf("%s: error %v", endpoint, err)
 		}
+	}
+}
+
+// connection is a connection of an engine to the router, without a network.
+type connection struct {
+	t        *testing.T
+	listener *listener
+	peer     *zmtp.Peer
+	sent     uint64
+}
+
+func (r *rig) connection() *connection {
+	c := &connection{r.t.(*testing.T), r.feed.listener, &zmtp.Peer{}, 0}
+	c.listener.connect(c.peer)
+	return c
+}
+
+// send delivers one message and returns the number of streams of the connection.
+func (c *connection) send(topic string) (streams int) {
+	payload := vllm(c.t, stored(1, 0, 32, 16))
+	c.listener.receive(c.peer, [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, c.sent), payload})
+	c.sent++
+	return len(c.listener.links[c.peer])
+}
+
+// putPods puts workers with the addresses pod-0:8000, pod-1:8000 and so on into the fleet.
+func (r *rig) putPods(n int) (ids []fleet.WorkerID) {
+	for i := range n {
+		ids = append(ids, r.fleet.Put(fmt.Sprintf("http://pod-%d:8000", i), facts(fleet.EngineVLLM, 16)))
+	}
+	r.feed.reconcile(r.t.Context(), r.fleet.Snapshot())
+	return ids
+}
+
+func podTopic(i int) string { return fmt.Sprintf("kv@pod-%d:8000@m", i) }
+
+// A client of the listener may send any number of topics. Without a worker of that address, nothing is remembered.
+func TestTopicsWithoutAWorkerTakeNoMemoryAndNoStream(t *testing.T) {
+	r := newRig(t, Config{Listen: anyPort})
+	r.putPods(1)
+	hostile := r.connection()
+	for i := range 5000 {
+		hostile.send(fmt.Sprintf("kv@%s%d", strings.Repeat("x", 1000), i))
+		if n := hostile.send(fmt.Sprintf("kv@no-such-worker-%d@m", i)); n != 0 {
+			t.Fatalf("%d topics of no worker are remembered", n)
+		}
+	}
+	if n := r.connection().send(podTopic(0)); n != 1 || r.feed.listener.streams != 1 {
+		t.Errorf("the connection of an engine has %d streams, all connections have %d, want 1", n, r.feed.listener.streams)
+	}
+}
+
+func TestTheStreamsOfOneConnectionAreBounded(t *testing.T) {
+	r := newRig(t, Config{Listen: anyPort})
+	ids := r.putPods(fleet.MaxRanks + 2)
+	hostile := r.connection()
+	n := 0
+	for i := range ids {
+		n = hostile.send(podTopic(i))
+	}
+	if n != fleet.MaxRanks || !strings.Contains(r.log.String(), "streams of one connection") {
+		t.Errorf("one connection has %d streams, want %d; or the log does not say so", n, fleet.MaxRanks)
+	}
+	engine := r.connection()
+	if n := engine.send(podTopic(len(ids) - 1)); n != 1 {
+		t.Errorf("an engine has %d streams while another connection has its greatest number", n)
+	}
+
+	// A worker that left makes room on its connection.
+	r.fleet.Remove(ids[7])
+	r.feed.reconcile(t.Context(), r.fleet.Snapshot())
+	if n := hostile.send(podTopic(len(ids) - 2)); n != fleet.MaxRanks || r.feed.listener.streams != fleet.MaxRanks+1 {
+		t.Errorf("after a worker left, its connection has %d streams, all connections have %d", n, r.feed.listener.streams)
+	}
+	if _, followed := r.stats(fmt.Sprintf("http://pod-%d:8000", len(ids)-2), 0); !followed {
+		t.Error("after a worker left, its connection cannot bring the events of another worker")
+	}
+	hostile.listener.disconnect(hostile.peer, io.EOF)
+	engine.listener.disconnect(engine.peer, io.EOF)
+	if n := r.feed.listener.streams; n != 0 {
+		t.Errorf("%d streams are counted without a connection", n)
+	}
+}
+
+func TestTheStreamsOfAllConnectionsAreBounded(t *testing.T) {
+	r := newRig(t, Config{Listen: anyPort, Stream: StreamConfig{MaxStreams: 2}})
+	ids := r.putPods(3)
+	engines := make([]*connection, len(ids))
+	for i := range engines {
+		engines[i] = r.connection()
+		engines[i].send(podTopic(i))
+	}
+	if n := engines[2].send(podTopic(2)); n != 0 || !strings.Contains(r.log.String(), "streams of all connections") {
+		t.Errorf("the third engine has %d streams, want 0; or the log does not say so", n)
+	}
+	r.fleet.Remove(ids[0])
+	r.feed.reconcile(t.Context(), r.fleet.Snapshot())
+	if n := engines[2].send(podTopic(2)); n != 1 {
+		t.Errorf("after a worker left, the third engine has %d streams, want 1", n)
+	}
+	if n := engines[1].send(podTopic(1)); n != 1 {
+		t.Errorf("the second engine has %d streams, want 1", n)
 	}
 }

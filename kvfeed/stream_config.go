@@ -35,7 +35,9 @@ type StreamConfig struct {
 	HeartbeatTimeout  time.Duration
 	// MaxMessage is the size of the largest message that is accepted, in bytes, over all its frames.
 	MaxMessage int
-	// MaxStreams bounds the number of streams of engines that connect to [Config.Listen].
+	// MaxStreams bounds the number of streams of engines that connect to [Config.Listen], and the number of their
+	// connections. A topic counts as a stream once it names a worker of the fleet. One connection has at most 256
+	// streams.
 	MaxStreams int
 	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect.
 	BackoffMin time.Duration
