@@ -72,6 +72,14 @@ func (f *Fleet) forgetPlace(id WorkerID) {
 	delete(f.known, oldest)
 }
 
+// Known reports whether the worker is present, or has left and gets the same id if it comes back. An id that is not
+// known any more never gets known again, so a program can drop everything that it stores by this id.
+func (f *Fleet) Known(id WorkerID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known[id] != nil
+}
+
 // Reuse makes ids that Retire returned available for new holders.
 func (f *Fleet) Reuse(retired []Holder) {
 	f.mu.Lock()

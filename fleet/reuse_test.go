@@ -117,6 +117,9 @@ func TestWorkersThatLeftLongAgoAreForgotten(t *testing.T) {
 	if len(f.known) > keepWorkers+1 || len(f.byURL) != len(f.known) || len(f.former) > keepWorkers || len(f.byPlace) != 2 || len(f.gone) != 0 || f.Snapshot().Holders() > 8 {
 		t.Errorf("%d workers, %d URLs, %d ranks, %d of them gone, %d ids", len(f.known), len(f.byURL), len(f.byPlace), len(f.gone), f.Snapshot().Holders())
 	}
+	if !f.Known(stays) || !f.Known(last) || f.Known(stays+1) || f.Known(last+1) {
+		t.Errorf("known: present %t, left lately %t, left long ago %t, never seen %t", f.Known(stays), f.Known(last), f.Known(stays+1), f.Known(last+1))
+	}
 	if again := f.Put("http://7", facts); again <= last || f.Snapshot().ByID(again) == nil || f.Snapshot().ByID(stays) == nil {
 		t.Errorf("a forgotten worker comes back as %d", again)
 	}

@@ -288,6 +288,7 @@ func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 	feed.mu.Lock()
 	maps.DeleteFunc(feed.turns, func(id fleet.WorkerID, _ *sync.Mutex) bool { return snap.ByID(id) == nil })
 	feed.mu.Unlock()
+	feed.forgetKeys(snap)
 	for _, w := range snap.Workers() {
 		for _, h := range w.Holders {
 			if was, known := feed.present[h]; known && was != w.Incarnation {
@@ -296,6 +297,19 @@ func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 			}
 			feed.present[h] = w.Incarnation
 		}
+	}
+}
+
+// forgetKeys forgets the keys of requests to workers that the fleet forgot. The keys of other absent workers stay: a
+// worker that comes back may still cache blocks of those requests.
+func (feed *Feed) forgetKeys(snap *fleet.Snapshot) {
+	for _, places := range []*sync.Map{&feed.used, &feed.extras} {
+		places.Range(func(key, _ any) bool {
+			if id := key.(place).worker; snap.ByID(id) == nil && !feed.fleet.Known(id) {
+				places.Delete(key)
+			}
+			return true
+		})
 	}
 }
 

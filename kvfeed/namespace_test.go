@@ -1,6 +1,8 @@
 package kvfeed
 
 import (
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,6 +105,46 @@ func TestKeysOfRequestsStayWithTheirWorker(t *testing.T) {
 
 	if stored(r.stream(facts(fleet.EngineSGLang, 16))); r.match(prompt(1, 200)) != 0 {
 		t.Errorf("%d tokens match at the worker that came back, want 0: its requests carried an extra_key", r.match(prompt(1, 200)))
+	}
+}
+
+// Pods come and go, each with an address of its own. The feed forgets the keys of requests to a worker when the fleet
+// forgets the worker, not before.
+func TestKeysOfWorkersThatTheFleetForgotAreForgotten(t *testing.T) {
+	r := newRig(t, Config{})
+	f := facts(fleet.EngineSGLang, 16)
+	f.Models = append(f.Models, fleet.Model{ID: "adapter", Parent: f.Models[0].ID})
+	stays := r.fleet.Put("http://stays", f)
+	r.feed.Scoped(stays, 0, "salt", "extra")
+	const workers, batch = 6000, 500
+	var now time.Duration
+	for i := range workers {
+		id := r.fleet.Put(fmt.Sprint("http://pod-", i), f)
+		r.feed.Scoped(id, 0, "salt", "extra")
+		r.fleet.Remove(id)
+		if i%batch == batch-1 {
+			for range 2 {
+				r.router.Reclaim(int64(now))
+				now += 2 * time.Hour
+			}
+			r.feed.reconcile(t.Context(), r.fleet.Snapshot())
+		}
+	}
+	for name, places := range map[string]*sync.Map{"used": &r.feed.used, "extras": &r.feed.extras} {
+		n := 0
+		places.Range(func(any, any) bool { n++; return true })
+		if n > 4096+1 {
+			t.Errorf("%s: %d ranks are remembered, the fleet remembers 4,096 workers that left", name, n)
+		}
+	}
+	lately := r.fleet.Put(fmt.Sprint("http://pod-", workers-1), f)
+	for _, id := range []fleet.WorkerID{stays, lately} {
+		if keys := kvevent.Keys(r.feed.keysOf(place{id, 0}).Load()); keys&kvevent.KeySalt == 0 || keys&kvevent.KeyExtra == 0 {
+			t.Errorf("worker %d: the keys of its requests are forgotten", id)
+		}
+		if len(r.feed.extrasOf(place{id, 0}).values) != 1 {
+			t.Errorf("worker %d: the extra_key of its requests is forgotten", id)
+		}
 	}
 }
 
