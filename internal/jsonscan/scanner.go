@@ -7,16 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// Scanner reads one JSON text strictly: no control character in a string, no byte that is not UTF-8, no number that RFC
-// 8259 does not allow, no nesting beyond a limit. Whether something follows the value is for the caller to ask (End).
+// Scanner reads one JSON text strictly. It refuses a control character in a string, a byte that is not UTF-8, a number
+// that RFC 8259 does not allow, and nesting beyond a limit. It does not check whether the text continues after the
+// value: a caller asks End.
 //
-// The first error stays, and the text then ends where the error is: every later call finds the end of the text and
-// takes nothing. So a caller checks Err once, after its last call. A copy of a Scanner looks ahead without moving the
-// original. Not safe for concurrent use.
+// The first error stays. After it the text counts as ended: every later call takes nothing. So a caller checks Err
+// once, after its last call. A copy of a Scanner looks ahead without moving the original. A Scanner is not safe for
+// concurrent use.
 type Scanner struct {
 	text     []byte
 	pos      int
-	depth    int // open objects and arrays
+	depth    int // number of open objects and arrays
 	maxDepth int
 	err      error
 }
@@ -32,14 +33,13 @@ func (e *Error) Error() string {
 	return "not valid JSON at byte " + strconv.Itoa(e.Pos) + ": " + e.Problem
 }
 
-// New returns a Scanner of text, in which objects and arrays nest at most maxDepth deep. The scanner recurses to that
-// depth.
+// New returns a Scanner of text. Objects and arrays may nest at most maxDepth deep. The scanner recurses to that depth.
 func New(text []byte, maxDepth int) Scanner { return Scanner{text: text, maxDepth: maxDepth} }
 
-// Err returns the first error: an *Error, or the error that Stop was given.
+// Err returns the first error: an *Error, or the error that the caller gave to Stop.
 func (s *Scanner) Err() error { return s.err }
 
-// Stop ends the reading with an error of the caller's, unless there was one before.
+// Stop ends the reading with an error of the caller. An earlier error stays.
 func (s *Scanner) Stop(err error) {
 	if s.err == nil {
 		s.err = err
@@ -47,7 +47,7 @@ func (s *Scanner) Stop(err error) {
 	}
 }
 
-// Fail ends the reading with an *Error at the present position, unless there was an error before.
+// Fail ends the reading with an *Error at the present position. An earlier error stays.
 func (s *Scanner) Fail(problem string) {
 	if s.err == nil {
 		s.Stop(&Error{s.pos, problem})
@@ -57,8 +57,8 @@ func (s *Scanner) Fail(problem string) {
 // Pos returns the offset in the text of the next byte to be read.
 func (s *Scanner) Pos() int { return s.pos }
 
-// Peek skips white space and returns the next byte without taking it, 0 at the end of the text. The byte shows the kind
-// of the next value; see IsNumber.
+// Peek skips white space and returns the next byte without taking it. At the end of the text it returns 0. The byte
+// shows the kind of the next value; see IsNumber.
 func (s *Scanner) Peek() byte {
 	for s.pos < len(s.text) {
 		switch c := s.text[s.pos]; c {
@@ -80,8 +80,8 @@ func (s *Scanner) End() bool {
 	return s.pos == len(s.text)
 }
 
-// Open takes the bracket that begins an object ('{') or an array ('['), and reports whether there is something inside.
-// If not, it takes the closing bracket too.
+// Open takes the bracket that begins an object ('{') or an array ('['), and reports whether the object or array has
+// elements. If it has none, Open takes the closing bracket, too.
 func (s *Scanner) Open(bracket byte) (more bool) {
 	if s.Peek() != bracket {
 		s.Fail("expected " + strconv.QuoteRune(rune(bracket)))
@@ -93,14 +93,14 @@ func (s *Scanner) Open(bracket byte) (more bool) {
 	}
 	s.depth++
 	s.pos++
-	if s.Peek() != bracket+2 { // in ASCII, the closing bracket is two behind the opening one
+	if s.Peek() != bracket+2 { // in ASCII, the closing bracket is two after the opening one
 		return true
 	}
 	s.close()
 	return false
 }
 
-// Next takes what follows a value inside an object or array: a comma (more is true), or the closing bracket end.
+// Next takes what follows a value inside an object or array: a comma, or the closing bracket end. more reports a comma.
 func (s *Scanner) Next(end byte) (more bool) {
 	switch s.Peek() {
 	case ',':
@@ -121,7 +121,7 @@ func (s *Scanner) close() {
 	s.depth--
 }
 
-// Key takes a key and its colon, and stands in front of the value then. It returns what Text returns.
+// Key takes a key and its colon. The next call then takes the key's value. Key returns the same as Text.
 func (s *Scanner) Key() (raw []byte, escaped bool) {
 	if s.Peek() != '"' {
 		s.Fail("expected a key in quotes")
@@ -137,7 +137,7 @@ func (s *Scanner) Key() (raw []byte, escaped bool) {
 	return raw, escaped
 }
 
-// Text takes a string and returns what is between its quotes, and whether that holds escapes (see Unescape).
+// Text takes a string. raw is the text between its quotes; escaped reports whether raw has escapes (see Unescape).
 func (s *Scanner) Text() (raw []byte, escaped bool) {
 	if s.Peek() != '"' {
 		s.Fail("expected a string")
@@ -146,11 +146,11 @@ func (s *Scanner) Text() (raw []byte, escaped bool) {
 	return s.string()
 }
 
-// string is Text at an opening quote.
+// string does the same as Text when the opening quote is next.
 func (s *Scanner) string() (raw []byte, escaped bool) {
 	s.pos++
 	start, pos, text := s.pos, s.pos, s.text
-	var wide uint64 // has a high bit set where a byte is not ASCII
+	var wide uint64 // has a high bit set for each byte that is not ASCII
 	for {
 		for pos+8 <= len(text) {
 			v := binary.LittleEndian.Uint64(text[pos:])
@@ -221,7 +221,7 @@ func (s *Scanner) Number() []byte {
 	return s.text[start:s.pos]
 }
 
-// take takes c, if it is next.
+// take takes c if c is the next byte.
 func (s *Scanner) take(c byte) bool {
 	if s.pos < len(s.text) && s.text[s.pos] == c {
 		s.pos++
@@ -230,7 +230,7 @@ func (s *Scanner) take(c byte) bool {
 	return false
 }
 
-// digits takes digits and returns how many there were.
+// digits takes digits and returns their number.
 func (s *Scanner) digits() int {
 	start := s.pos
 	for s.pos < len(s.text) && s.text[s.pos]-'0' <= 9 {
@@ -239,9 +239,9 @@ func (s *Scanner) digits() int {
 	return s.pos - start
 }
 
-// AppendUint32s takes the next elements of an array of whole numbers, as long as they are written in the usual way (up
-// to nine digits and a comma) and dst is shorter than limit. It stops in front of the first other element and of the
-// last one.
+// AppendUint32s takes elements of an array of whole numbers and appends them to dst. It takes an element only if it has
+// at most nine digits and a comma directly after them, and if dst is shorter than limit. It stops before the first
+// element of another form, and before the array's last element.
 func (s *Scanner) AppendUint32s(dst []uint32, limit int) []uint32 {
 	pos, text := s.pos, s.text
 	for len(dst) < limit {
@@ -265,7 +265,7 @@ func (s *Scanner) AppendUint32s(dst []uint32, limit int) []uint32 {
 	return dst
 }
 
-// Word takes a literal such as null, if that is next.
+// Word takes a literal such as null, if that literal is next.
 func (s *Scanner) Word(word string) bool {
 	s.Peek()
 	if len(s.text)-s.pos < len(word) || string(s.text[s.pos:s.pos+len(word)]) != word {

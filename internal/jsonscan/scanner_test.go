@@ -192,9 +192,9 @@ func TestMembersAndItemsAcceptAnyText(t *testing.T) {
 // mostDepth is how deep encoding/json lets a text nest.
 const mostDepth = 10000
 
-// FuzzScanner compares a Scanner with encoding/json: both accept the same texts, but a Scanner refuses what is not
-// UTF-8, and both find the same keys, strings and numbers. What a Scanner accepts, Members and Items walk in the same
-// way.
+// FuzzScanner compares a Scanner with encoding/json. Both accept the same texts, except that a Scanner refuses text
+// that is not UTF-8. Both find the same keys, strings and numbers. If a Scanner accepts a text, Members and Items find
+// the same parts of it.
 func FuzzScanner(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stream":true}`))
 	f.Add([]byte(` [ 1.5e-7 , -0 , 12345678901234567890 , null , false , [ ] , { } , "\u00e9\ud83d\ude00\ud800\\\"" ] `))
@@ -212,7 +212,7 @@ func FuzzScanner(f *testing.F) {
 		if want := json.Valid(text) && utf8.Valid(text); accepted != want {
 			t.Fatalf("accepted %v (%v), encoding/json %v", accepted, s.Err(), want)
 		}
-		for range Members(text) { // must not panic for any text
+		for range Members(text) { // the loop must not panic for any text
 		}
 		for range Items(text) {
 		}
@@ -232,7 +232,7 @@ func FuzzScanner(f *testing.F) {
 	})
 }
 
-// token is a part of a text as encoding/json's Decoder returns it; a number is its text.
+// token is a part of a text, as encoding/json's Decoder returns it. For a number it is the number's text.
 type token string
 
 func compareTokens(t *testing.T, text []byte) {

@@ -13,8 +13,9 @@ const (
 	highs = 0x8080808080808080
 )
 
-// special marks, in the high bit of each byte, the bytes of v that end the plain part of a string: quotes, backslashes
-// and control characters. Bytes above the lowest marked one may be marked wrongly.
+// special finds the bytes of v that end the part of a string without escapes: quotes, backslashes and control
+// characters. It sets the high bit of each such byte. Only the lowest set bit is exact: higher bytes may be marked
+// wrongly.
 func special(v uint64) uint64 {
 	quote := v ^ '"'*lows
 	slash := v ^ '\\'*lows
@@ -37,10 +38,10 @@ func PlainLen(b []byte) int {
 	return i
 }
 
-// shortEscape has the bytes that stand behind a backslash by themselves.
+// shortEscape has the characters of the escapes of two bytes: a backslash and this character.
 var shortEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
-// escapeLen returns the length of the escape that b begins with, 0 when it is not valid.
+// escapeLen returns the length of the escape at the beginning of b, or 0 if it is not valid.
 func escapeLen(b []byte) int {
 	switch {
 	case len(b) < 2:
@@ -53,7 +54,7 @@ func escapeLen(b []byte) int {
 	return 0
 }
 
-// hex4 returns the number that the first four bytes of b are in hexadecimal, -1 when they are not.
+// hex4 reads the first four bytes of b as a hexadecimal number. It returns -1 if they are not hexadecimal.
 func hex4(b []byte) rune {
 	if len(b) < 4 {
 		return -1
@@ -74,8 +75,8 @@ func hex4(b []byte) rune {
 	return r
 }
 
-// Unescape appends to dst the text of a string, given as Scanner.Text returns it. ok is false when raw holds half of a
-// surrogate pair: it becomes U+FFFD.
+// Unescape appends to dst the text of a string. raw is the string as Scanner.Text returns it. If raw has half of a
+// surrogate pair, the half becomes U+FFFD, and ok is false.
 func Unescape(dst, raw []byte) (text []byte, ok bool) {
 	ok = true
 	for {
@@ -87,7 +88,7 @@ func Unescape(dst, raw []byte) (text []byte, ok bool) {
 		raw = raw[i:]
 		n := escapeLen(raw)
 		switch {
-		case n == 0: // Scanner.Text never returns this
+		case n == 0: // Scanner.Text never returns such a text
 			return dst, false
 		case n == 2:
 			dst = append(dst, unescaped(raw[1]))
@@ -110,7 +111,7 @@ func Unescape(dst, raw []byte) (text []byte, ok bool) {
 	}
 }
 
-// unescaped returns the byte of the escape \c.
+// unescaped returns the byte that the escape \c stands for.
 func unescaped(c byte) byte {
 	switch c {
 	case 'b':

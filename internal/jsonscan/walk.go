@@ -7,12 +7,12 @@ import (
 	"math/bits"
 )
 
-// The functions of this file read text that a Scanner has read without an error. They check nothing, so they read long
-// strings several times as fast as a Scanner. Of other text they return some part, without reading beyond its end.
-// Their stack does not grow with the depth of the text.
+// The functions of this file are for text that a Scanner has read without an error. They check nothing, so they read
+// long strings several times as fast as a Scanner. For other text they return arbitrary parts of it, without reading
+// beyond its end. Their stack does not grow with the depth of the text.
 
-// Members returns the keys of an object, as Scanner.Key returns them, and its values, in the order of the text. Of a
-// text that is not an object it returns none.
+// Members returns the keys of an object, as Scanner.Key returns them, and its values, in the order of the text. If the
+// text is not an object, it returns none.
 func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		i := spaceEnd(object, 0)
@@ -37,8 +37,8 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Items returns the values of an array and their offsets in it, in the order of the text. Of a text that is not an
-// array it returns none.
+// Items returns the values of an array with their offsets in it, in the order of the text. If the text is not an array,
+// it returns none.
 func Items(array []byte) iter.Seq2[int, []byte] {
 	return func(yield func(offset int, value []byte) bool) {
 		i := spaceEnd(array, 0)
@@ -83,7 +83,7 @@ func spaceEnd(text []byte, i int) int {
 	return i
 }
 
-// afterComma returns the index of what follows a value that ends at i: the next key or value, or the closing bracket.
+// afterComma is given the end i of a value. It returns the index of the next key or value, or of the closing bracket.
 func afterComma(text []byte, i int) int {
 	if i = spaceEnd(text, i); i < len(text) && text[i] == ',' {
 		i = spaceEnd(text, i+1)
@@ -91,10 +91,10 @@ func afterComma(text []byte, i int) int {
 	return i
 }
 
-// stringEnd returns the index after the string that begins at text[i] = '"', -1 when it does not end.
+// stringEnd returns the index after the string that begins at text[i] = '"', or -1 if the string does not end.
 func stringEnd(text []byte, i int) int {
 	i++
-	// In a short string this is faster than IndexByte.
+	// For a short string, this loop is faster than IndexByte.
 	for short := i + 32; i < short && i+8 <= len(text); i += 8 {
 		if m := special(binary.LittleEndian.Uint64(text[i:])); m != 0 {
 			if i += bits.TrailingZeros64(m) >> 3; text[i] == '"' {
@@ -110,7 +110,7 @@ func stringEnd(text []byte, i int) int {
 		}
 		i += n
 		escapes := 0
-		for text[i-1-escapes] == '\\' { // the opening quote ends this loop at the latest
+		for text[i-1-escapes] == '\\' { // the loop ends at the opening quote at the latest
 			escapes++
 		}
 		i++
@@ -120,7 +120,7 @@ func stringEnd(text []byte, i int) int {
 	}
 }
 
-// valueEnd returns the index after the value that begins at text[i], -1 when it does not end.
+// valueEnd returns the index after the value that begins at text[i], or -1 if the value does not end.
 func valueEnd(text []byte, i int) int {
 	if i >= len(text) {
 		return -1

@@ -2,5 +2,5 @@
 
 package network
 
-// Descriptors returns the process's limit of open files and connections, 0 when the limit is not known.
+// Descriptors returns the process's limit of open files and connections; 0 means that the limit is not known.
 func Descriptors() int { return 0 }

@@ -14,23 +14,25 @@ import (
 )
 
 const (
-	// backlog is how many connections may wait for Accept; further dials wait. 128, the default of Linux before 5.4.
+	// backlog is how many connections may wait for Accept. Further dials wait. 128 is the default of Linux before 5.4.
 	backlog = 128
-	// window is how many bytes one direction of a connection holds; then Write waits. 64 KiB: as little as real sockets
-	// begin with, so that writers meet a full window often.
+	// window is how many bytes one direction of a connection holds. When it is full, Write waits. 64 KiB is as little
+	// as real sockets begin with, so writers meet a full window often.
 	window = 64 << 10
-	// connectPatience is how long a dial to a host that does not answer takes at most: Linux gives up after six SYNs.
+	// connectPatience bounds how long a dial to a host that does not answer takes: Linux gives up after six SYNs.
 	connectPatience = 127 * time.Second
 	// firstPort is the first port for dialling sides, and for listeners that ask for any port.
 	firstPort = 32768
 )
 
-// Memory is a network in memory for tests: hosts that listen and dial, connections with deadlines, half-close and
-// bounded buffers, and the faults of real networks on demand. It is built only on mutexes, conditions and timers: in a
-// bubble of testing/synctest all its waiting is durable, so a whole application runs over it in virtual time.
+// Memory is a network in memory for tests. It has hosts that listen and dial, and connections with deadlines,
+// half-close and bounded buffers. It can show the faults of real networks on demand. It uses only mutexes, conditions
+// and timers. So in a bubble of testing/synctest all its waiting is durable, and a whole application runs over it in
+// virtual time.
 //
-// Programs see TCP's behaviour: bytes in order, EOF after the other side's last byte, a reset for bytes sent to a
-// closed socket, refused and timed-out connects. Bandwidth and names are not modelled: addresses are literal.
+// Programs see TCP's behaviour: bytes arrive in order, EOF follows the other side's last byte, bytes sent to a closed
+// socket are answered by a reset, and connects may be refused or time out. Bandwidth and names are not modelled:
+// addresses are literal.
 //
 //	n := network.NewMemory()
 //	l, err := n.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
@@ -42,9 +44,9 @@ type Memory struct {
 	mu        sync.Mutex // guards the fields below; locked before a direction's mu
 	hosts     map[netip.Addr]*Host
 	listeners map[netip.AddrPort]*listener
-	conns     []*pair       // connections that not both sides have closed, oldest first
-	changed   chan struct{} // closed when a dial that waits may go on
-	port      uint16        // the port that was given last
+	conns     []*pair       // connections that at least one side has not closed, oldest first
+	changed   chan struct{} // closed when a waiting dial may continue
+	port      uint16        // the port that was given out last
 }
 
 // NewMemory returns a network without hosts.
@@ -52,12 +54,12 @@ func NewMemory() *Memory {
 	return &Memory{hosts: map[netip.Addr]*Host{}, listeners: map[netip.AddrPort]*listener{}, changed: make(chan struct{}), port: firstPort}
 }
 
-// Host is one address of the network. It implements the network that an application listens on and dials from.
+// Host is one address of the network. It implements [Network]: an application listens on it and dials from it.
 type Host struct {
 	network *Memory
 	ip      netip.Addr
-	lost    atomic.Bool  // bytes to and from this host are lost
-	delay   atomic.Int64 // nanoseconds, added to each way
+	lost    atomic.Bool  // packets to and from this host are lost
+	delay   atomic.Int64 // nanoseconds that each way to or from the host takes longer
 }
 
 // Host returns the host with that IP address, made at the first call.
@@ -73,15 +75,15 @@ func (n *Memory) Host(ip string) *Host {
 	return h
 }
 
-// Open returns how many connections are not closed by both sides.
+// Open returns the number of connections that at least one side has not closed.
 func (n *Memory) Open() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.conns)
 }
 
-// Lose starts or ends a loss of all packets to and from the host. Bytes sent meanwhile arrive after its end, as TCP
-// retransmits them; a dial keeps trying until then.
+// Lose starts or ends a loss of all packets to and from the host. Bytes that are sent meanwhile arrive after the end of
+// the loss, because TCP retransmits them. A dial keeps trying until then.
 func (h *Host) Lose(on bool) {
 	h.lost.Store(on)
 	h.network.stir()
@@ -90,7 +92,8 @@ func (h *Host) Lose(on bool) {
 // Delay makes each way to or from the host take d longer. Bytes under way are not affected.
 func (h *Host) Delay(d time.Duration) { h.delay.Store(int64(d)) }
 
-// Cut resets the connections that the host accepted at a port, at both ends, and returns how many; port 0 is all.
+// Cut resets the connections that the host accepted at a port, at both ends, and returns their number. Port 0 means all
+// ports.
 func (h *Host) Cut(port uint16) int {
 	return h.each(port, func(p *pair) {
 		p.up.cut()
@@ -98,8 +101,9 @@ func (h *Host) Cut(port uint16) int {
 	})
 }
 
-// HalfClose ends the direction towards the dialling side of the connections that the host accepted at a port, and
-// returns how many; port 0 is all. The dialling side reads EOF, the accepting side cannot write.
+// HalfClose takes the connections that the host accepted at a port, and ends the direction towards the dialling side.
+// It returns their number. Port 0 means all ports. The dialling side then reads EOF, and the accepting side cannot
+// write.
 func (h *Host) HalfClose(port uint16) int {
 	return h.each(port, func(p *pair) { p.down.end() })
 }
@@ -134,7 +138,7 @@ func (n *Memory) stirred() {
 	n.changed = make(chan struct{})
 }
 
-// Listen opens an address of the host. Port 0 takes a free port; an address without a host means this host.
+// Listen opens an address of the host. Port 0 takes a free port. An address without a host part means this host.
 func (h *Host) Listen(network, address string) (net.Listener, error) {
 	at, err := h.parse(address)
 	if err == nil && (at.Addr() != h.ip) {
@@ -203,7 +207,7 @@ func (h *Host) connect(ctx context.Context, to netip.AddrPort) (*conn, error) {
 			return os.NewSyscallError("connect", syscall.ETIMEDOUT)
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return os.ErrDeadlineExceeded // a timeout, as package net reports it
+				return os.ErrDeadlineExceeded // a timeout error, as package net reports it
 			}
 			return ctx.Err()
 		}
@@ -270,7 +274,7 @@ type listener struct {
 	closed bool
 }
 
-// offer queues a connection for Accept. It reports false when the backlog is full.
+// offer queues a connection for Accept. It returns false when the backlog is full.
 func (l *listener) offer(p *pair) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,7 +306,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &conn{pair: p, in: p.up, out: p.down, local: p.server, remote: p.client}, nil
 }
 
-// Close closes the address and resets the connections that were not accepted.
+// Close closes the address, and resets the connections that were not accepted.
 func (l *listener) Close() error {
 	l.network.mu.Lock()
 	if l.network.listeners[l.at] == l {

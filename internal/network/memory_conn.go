@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// pair is one connection with both of its ends.
+// pair is one connection with its two ends.
 type pair struct {
 	network        *Memory
 	client, server netip.AddrPort
-	up, down       *direction   // from the dialling side, and to it
-	left           atomic.Int32 // sides that have closed
+	up, down       *direction   // directions from the dialling side and to the dialling side
+	left           atomic.Int32 // number of sides that have closed the connection
 }
 
 func newPair(from, to *Host, client, server netip.AddrPort) *pair {
 	return &pair{network: from.network, client: client, server: server, up: newDirection(from, to), down: newDirection(from, to)}
 }
 
-// leave notes that a side has closed.
+// leave records that a side has closed the connection.
 func (p *pair) leave() {
 	if p.left.Add(1) == 2 {
 		p.network.forget(p)
 	}
 }
 
-// direction carries bytes one way.
+// direction carries the bytes of a connection one way.
 type direction struct {
 	a, b *Host
 
@@ -39,22 +39,22 @@ type direction struct {
 	queue   []segment
 	size    int  // bytes in queue
 	ended   bool // the writer or HalfClose has closed the direction
-	deaf    bool // the reader has closed: bytes are answered by a reset
-	broken  bool // cut
+	deaf    bool // the reader has closed: further bytes are answered by a reset
+	broken  bool // the connection was cut
 	readBy  deadline
 	writeBy deadline
-	arrival *time.Timer // wakes the reader when the first segment arrives; nil: not needed
-	last    time.Time   // arrival of the last segment; later segments do not overtake it
+	arrival *time.Timer // wakes the reader when the first segment arrives; nil: no reader waits for it
+	last    time.Time   // arrival time of the last segment; later segments do not overtake it
 }
 
-// segment is bytes, EOF or a reset, and the time of its arrival.
+// segment is a piece of the stream with the time of its arrival: bytes, EOF or a reset.
 type segment struct {
 	at    time.Time
 	bytes []byte
-	sign  error // io.EOF or a reset; nil: bytes
+	sign  error // io.EOF or a reset; nil: the segment has bytes
 }
 
-// deadline is a limit of one kind of call. The direction's mutex guards it.
+// deadline is the time limit for one kind of call. The direction's mutex guards it.
 type deadline struct {
 	at    time.Time
 	timer *time.Timer
@@ -68,7 +68,7 @@ func newDirection(a, b *Host) *direction {
 
 var errReset = os.NewSyscallError("read", syscall.ECONNRESET)
 
-// lost reports whether the network loses the bytes that are sent.
+// lost reports whether the network now loses the bytes that are sent in this direction.
 func (d *direction) lost() bool { return d.a.lost.Load() || d.b.lost.Load() }
 
 // wake wakes all waiting calls.
@@ -97,7 +97,7 @@ func (d *direction) end() {
 	d.cond.Broadcast()
 }
 
-// reset makes the reader see a reset after the bytes already written, and the writer's calls fail.
+// reset makes the reader see a reset after the bytes already written. The writer's calls then fail.
 func (d *direction) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,7 +117,7 @@ func (d *direction) push(s segment) {
 	d.cond.Broadcast()
 }
 
-// arrived returns the first segment once it has arrived. d.mu is held.
+// arrived returns the first segment if it has arrived, and nil if not. d.mu is held.
 func (d *direction) arrived() *segment {
 	if len(d.queue) == 0 || d.lost() {
 		return nil
@@ -171,7 +171,7 @@ func (d *direction) read(b []byte, closed *atomic.Bool) (int, error) {
 	}
 }
 
-// write writes to d. back is the other direction: a reset arrives there.
+// write writes to d. back is the connection's other direction: there a reset arrives.
 func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -205,10 +205,10 @@ func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int
 	}
 }
 
-// over reports whether the limit has passed.
+// over reports whether the time limit has passed.
 func (l *deadline) over() bool { return !l.at.IsZero() && !time.Now().Before(l.at) }
 
-// limit sets a deadline of d.
+// limit sets l, one of the deadlines of d, to time t.
 func (d *direction) limit(l *deadline, t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -241,7 +241,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.wrap("write", err)
 }
 
-// wrap wraps an error in a net.OpError, as package net does; io.EOF stays bare.
+// wrap wraps an error in a net.OpError, as package net does. io.EOF is returned as it is.
 func (c *conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -258,7 +258,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// Close closes the connection. If bytes arrived that were not read, the other side gets a reset, as a kernel does.
+// Close closes the connection. If bytes have arrived that were not read, the other side gets a reset, as from a kernel.
 func (c *conn) Close() error {
 	if c.closed.Swap(true) {
 		return c.wrap("close", net.ErrClosed)
@@ -274,7 +274,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// stopReading ends reading, and reports whether something was not read.
+// stopReading ends reading, and reports whether bytes were left unread.
 func (d *direction) stopReading() (unread bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -47,7 +47,7 @@ func TestBytesArriveInOrderAndSlowReadersHoldWritersBack(t *testing.T) {
 			}
 			_ = client.(interface{ CloseWrite() error }).CloseWrite()
 		}()
-		synctest.Wait() // the writer waits for the window: a million bytes do not fit
+		synctest.Wait() // waits until the writer is blocked: a million bytes do not fit into the window
 		got, err := io.ReadAll(accepted)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes, error %v", len(got), err)
@@ -81,7 +81,7 @@ func TestFaultsLookLikeThoseOfTheKernel(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault func(n *network.Memory, client, accepted net.Conn)
-		read  error // of the client, nil: EOF
+		read  error // error of the client's Read; nil: EOF
 	}{
 		{"cut", func(n *network.Memory, _, _ net.Conn) { n.Host(server).Cut(80) }, syscall.ECONNRESET},
 		{"half-closed", func(n *network.Memory, _, _ net.Conn) { n.Host(server).HalfClose(80) }, io.EOF},

@@ -1,8 +1,7 @@
-// Package network opens listeners and connections: on the machine's network, or on one that a test gives to the whole
-// application. So the application can run over connections in memory and in virtual time.
+// Package network opens listeners and connections. It uses the machine's network, or a network that a test gives to the
+// whole application. So the application can run over connections in memory and in virtual time.
 //
-// It refuses to know which bytes are sent. Every component that listens or dials takes a [Network]; nil means
-// [Machine]:
+// It does not know which bytes are sent. Every component that listens or dials takes a [Network]; nil means [Machine]:
 //
 //	conn, err := network.Of(cfg.Network).Dial(ctx, "tcp", "10.0.0.7:8000")
 package network
@@ -12,8 +11,8 @@ import (
 	"net"
 )
 
-// Network opens listeners and connections. Its methods may be called from any goroutine. Networks and addresses are
-// those of package net.
+// Network opens listeners and connections. Its methods may be called from any goroutine. The parameters network and
+// address have the same form as in package net.
 type Network interface {
 	// Listen opens an address.
 	Listen(network, address string) (net.Listener, error)

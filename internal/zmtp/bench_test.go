@@ -51,7 +51,7 @@ func BenchmarkSubscriber(b *testing.B) {
 				tokens <- struct{}{}
 				pub.Publish([]byte("kv-events"), seq, body)
 			}
-			for range window { // there is room for these when all earlier messages are taken
+			for range window { // the queue has room for window messages when all earlier messages are taken
 				tokens <- struct{}{}
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")

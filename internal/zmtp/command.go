@@ -11,9 +11,9 @@ import (
 const (
 	// maxCommand bounds a command frame. The largest valid ones are a READY with its metadata and a SUBSCRIBE.
 	maxCommand = 8 << 10
-	// maxIdentity is RFC 23's bound.
+	// maxIdentity is the bound that RFC 23 gives, in bytes.
 	maxIdentity = 255
-	// maxPingContext is RFC 37's bound on what a PONG repeats.
+	// maxPingContext is the bound that RFC 37 gives for the context that a PONG repeats, in bytes.
 	maxPingContext = 16
 )
 
@@ -48,13 +48,14 @@ func appendProperty(dst []byte, name, value string) []byte {
 	return append(dst, value...)
 }
 
-// metadata are the properties of a peer's READY that are used.
+// metadata has the properties of a peer's READY that this package uses.
 type metadata struct {
 	socketType string
 	identity   string
 }
 
-// parseMetadata reads the properties of a READY. Names are case-insensitive, unknown ones ignored (RFC 23).
+// parseMetadata reads the properties of a READY. Case does not matter in names, and unknown properties are ignored (RFC
+// 23).
 func parseMetadata(data []byte) (metadata, error) {
 	var m metadata
 	for len(data) > 0 {
@@ -82,8 +83,8 @@ func parseMetadata(data []byte) (metadata, error) {
 	return m, nil
 }
 
-// parsePing reads a PING's data: the silence after which its sender wants to be disconnected (0: no limit), and the
-// context to send back.
+// parsePing reads a PING's data. ttl is the silence after which the sender of the PING wants to be disconnected; 0
+// means no limit. context is what the PONG must repeat.
 func parsePing(data []byte) (ttl time.Duration, context []byte, err error) {
 	if len(data) < 2 || len(data) > 2+maxPingContext {
 		return 0, nil, errors.New("malformed PING")

@@ -42,11 +42,14 @@ func (t Type) String() string {
 // OnMessage…, OnDisconnect. Callbacks of different peers may run concurrently. A callback may block: then that peer is
 // not read.
 type Config struct {
-	// Bind listens at the endpoint; false dials it, again and again until Run's context ends.
+	// Bind makes the socket listen at the endpoint. Without Bind the socket dials the endpoint, and dials again after
+	// each failure and each lost connection, until Run's context ends.
 	Bind bool
-	// Topics are the prefixes that a SUB socket subscribes to. An empty string means every message, no topic no message.
+	// Topics has the prefixes that a SUB socket subscribes to. The empty prefix means every message. Without a prefix
+	// the socket receives no message.
 	Topics []string
-	// Identity is sent to ROUTER peers; without it they make one up. At most 255 bytes, the first one not zero.
+	// Identity is sent to ROUTER peers. If it is empty, a ROUTER makes an identity up. At most 255 bytes, and the first
+	// byte is not zero.
 	Identity string
 
 	// Dial and Listen open connections and listeners; nil means package net. The end of Dial's context ends the attempt,
@@ -56,37 +59,41 @@ type Config struct {
 
 	// OnMessage receives each message. parts and its bytes are valid only during the call.
 	OnMessage func(p *Peer, parts [][]byte)
-	// OnConnect is called after a handshake, when the subscriptions are sent.
+	// OnConnect is called after a handshake, when the subscriptions have been sent.
 	OnConnect func(p *Peer)
 	// OnDisconnect is called once after each OnConnect, with the reason.
 	OnDisconnect func(p *Peer, err error)
-	// OnFailure is called when a peer could not be reached or a handshake failed.
+	// OnFailure is called when a peer could not be reached, or when a handshake failed.
 	OnFailure func(err error)
 
-	// HandshakeTimeout bounds the time to connect, and the time of the handshake. 0 means 5 s for each.
+	// HandshakeTimeout bounds two durations: the time to connect, and the time of the handshake. 0 means 5 s for each.
 	HandshakeTimeout time.Duration
-	// HeartbeatInterval is the silence after which a PING is sent; 0 sends none. A PING is always answered.
+	// HeartbeatInterval is the silence after which a PING is sent; 0 means that no PING is sent. The PINGs of a peer
+	// are always answered.
 	HeartbeatInterval time.Duration
 	// HeartbeatTimeout is the silence after a PING after which the peer is disconnected. 0 means 2 × HeartbeatInterval.
 	HeartbeatTimeout time.Duration
-	// WriteTimeout is the time without an accepted byte after which a peer is disconnected. 0 means 30 s.
+	// WriteTimeout is how long a peer may accept no byte before it is disconnected. 0 means 30 s.
 	WriteTimeout time.Duration
-	// BackoffMin and BackoffMax are the first and the longest pause between attempts. The pause doubles, and varies by
-	// ±50 %. 0 means 100 ms (libzmq's reconnect interval) and 2 s.
+	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect. The pause doubles
+	// after each attempt, and varies by ±50 %. 0 means 100 ms (libzmq's reconnect interval) for BackoffMin, and 2 s for
+	// BackoffMax.
 	BackoffMin time.Duration
 	BackoffMax time.Duration
 
-	// MaxFrame, MaxMessage (bytes) and MaxParts bound what is read; a peer that exceeds them is dropped. Memory grows
-	// with the bytes that arrive, never with a length that is only announced. 0 means 64 MiB for SUB and DEALER, 64 KiB
-	// for PUB and ROUTER (which read subscriptions and requests), and 64 parts. MaxMessage 0 means MaxFrame.
+	// MaxFrame and MaxMessage (in bytes) and MaxParts bound the messages that are read. A peer that exceeds a bound is
+	// disconnected. Memory grows with the bytes that arrive, never with a length that is only announced. MaxFrame 0
+	// means 64 MiB for SUB and DEALER, and 64 KiB for PUB and ROUTER, which read subscriptions and requests. MaxMessage
+	// 0 means MaxFrame. MaxParts 0 means 64.
 	MaxFrame   int
 	MaxMessage int
 	MaxParts   int
-	// MaxPeers bounds the connections of a bound socket; further ones are closed at once. 0 means 4096.
+	// MaxPeers bounds the connections of a bound socket. A connection beyond the bound is closed immediately. 0 means
+	// 4096.
 	MaxPeers int
 
-	// SendQueue and SendQueueBytes bound the messages that wait to be written to one peer. 0 means 1000 messages (libzmq's
-	// default) and 64 MiB. A larger message is still sent if no other message waits.
+	// SendQueue and SendQueueBytes bound the messages that wait to be written to one peer. 0 means 1000 messages
+	// (libzmq's default) and 64 MiB. A message that is larger than the bound is still sent if no other message waits.
 	SendQueue      int
 	SendQueueBytes int
 }

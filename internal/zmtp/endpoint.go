@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Endpoint is the address of a socket: a path for ipc, host and port for tcp.
+// Endpoint is the address of a socket: a path for ipc, or host and port for tcp.
 type Endpoint struct {
-	Path string // of ipc; "@name" is an abstract socket
-	Host string // of tcp: a name, an address without brackets, or "*" for every interface
-	Port int    // of tcp; 0 is any free port
+	Path string // path of an ipc endpoint; "@name" is an abstract socket
+	Host string // host of a tcp endpoint: a name, an address without brackets, or "*" for every interface
+	Port int    // port of a tcp endpoint; 0 is any free port
 }
 
 // ParseEndpoint reads tcp://host:port, tcp://[v6]:port, tcp://*:port and ipc://path (ipc://@name for an abstract
-// socket). The port is after the last colon, as in libzmq, so that tcp://:::5557 is valid, too. "*" means port 0.
+// socket). The port is after the last colon, as in libzmq, so tcp://:::5557 is valid, too. "*" as a port means port 0.
 func ParseEndpoint(text string) (Endpoint, error) {
 	if path, ok := strings.CutPrefix(text, "ipc://"); ok {
 		if path == "" || path == "@" || path == "*" {
@@ -66,14 +66,15 @@ func HostName(s string) bool {
 	return s != ""
 }
 
-// Wildcard reports whether the endpoint means every address of its machine. It can be bound, but not dialled.
+// Wildcard reports whether the endpoint means every address of its machine. Such an endpoint can be bound, but not
+// dialled.
 func (e Endpoint) Wildcard() bool {
 	ip, err := netip.ParseAddr(e.Host)
 	return e.Host == "*" || err == nil && ip.IsUnspecified()
 }
 
-// Canonical returns the same endpoint for all spellings of the same socket: names in lower case, addresses in their
-// short form, localhost as 127.0.0.1, clean paths.
+// Canonical returns the endpoint in one form, so that all spellings of one socket are equal: names in lower case,
+// addresses in their short form, localhost as 127.0.0.1, clean paths.
 func (e Endpoint) Canonical() Endpoint {
 	if e.Path != "" {
 		if e.Path[0] != '@' {
@@ -107,12 +108,13 @@ func (e Endpoint) String() string {
 
 // endpoint is an address for package net.
 type endpoint struct {
-	text    string // as given
+	text    string // the text that parseEndpoint got
 	network string // "tcp" or "unix"
 	address string
 }
 
-// parseEndpoint parses an endpoint to bind or, if bind is false, to dial. The latter needs a single host and a port.
+// parseEndpoint parses an endpoint to bind or, if bind is false, to dial. An endpoint to dial needs a port and a single
+// host.
 func parseEndpoint(text string, bind bool) (endpoint, error) {
 	e, err := ParseEndpoint(text)
 	if err != nil {
@@ -153,11 +155,12 @@ func (e endpoint) removeStale() bool {
 		conn.Close()
 		return false
 	}
-	// Only a refused connection proves it. A full backlog or a missing permission does not.
+	// Only a refused connection proves that no process listens. A full backlog or a missing permission does not prove
+	// it.
 	return errors.Is(err, errRefused) && os.Remove(e.address) == nil
 }
 
-// opened returns the endpoint text with the port that l got.
+// opened returns the endpoint text with the port on which l listens.
 func (e endpoint) opened(l net.Listener) string {
 	tcp, ok := l.Addr().(*net.TCPAddr)
 	if !ok {

@@ -4,5 +4,5 @@ package zmtp
 
 import "errors"
 
-// errRefused matches no error: on these systems the user removes a stale socket file.
+// errRefused matches no error. So on these systems a stale socket file stays, and the user has to remove it.
 var errRefused = errors.New("connection refused")

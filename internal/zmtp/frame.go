@@ -14,48 +14,48 @@ const (
 	flagCommand = 4
 )
 
-// maxHeader is the flag byte and a 64-bit length.
+// maxHeader is the length of a header with a flag byte and a 64-bit length.
 const maxHeader = 9
 
-// shrinkAfter is how many messages in a row must fit into a quarter of a grown buffer until it is freed. With fewer,
-// large messages that come often would allocate each time; with more, one rare large message would hold its memory for
-// long.
+// shrinkAfter is how many messages in a row must fit into a quarter of a grown buffer before the buffer is freed. With
+// a smaller number, large messages that come now and then would each allocate. With a larger one, one rare large
+// message would hold its memory for long.
 const shrinkAfter = 1024
 
-// limits bound one message.
+// limits bounds the size and the number of parts of one message.
 type limits struct {
 	frame, message, parts int
 }
 
-// reader splits a byte stream into messages. A message stays in the read buffer, so that it costs no copy, and no
-// allocation after the buffer has grown to the size of the largest one.
+// reader splits a byte stream into messages. A message stays in the read buffer, so it is not copied. After the buffer
+// has grown to the size of the largest message, a message costs no allocation.
 type reader struct {
 	src    io.Reader
 	limits limits
 	// onCommand is called for each command frame, even between the frames of a message: libzmq may send a PING there.
 	onCommand func(body []byte) error
 
-	buf  []byte // buf[head:tail] is read and not yet consumed
+	buf  []byte // buf[head:tail] has been read from src, and not consumed yet
 	head int
 	tail int
 	base int // size of a buffer that has not grown
 
 	spans []span // frames of the current message
 	parts [][]byte
-	small int // messages in a row that fit into a quarter of the buffer
+	small int // number of messages in a row that fit into a quarter of the buffer
 }
 
-// span is a frame's place relative to the message's first byte, so that it stays valid when the buffer moves.
+// span is the place of a frame, relative to the message's first byte. So it stays valid when the buffer moves.
 type span struct{ from, to int }
 
 func newReader(src io.Reader, size int, l limits) *reader {
 	return &reader{src: src, limits: l, buf: make([]byte, size), base: size}
 }
 
-// next returns the next message. Its parts are valid until the call after.
+// next returns the next message. Its parts are valid until the next call of next.
 func (r *reader) next() ([][]byte, error) {
 	r.spans = r.spans[:0]
-	at, total := 0, 0 // at: where the next frame starts, relative to head
+	at, total := 0, 0 // at: position of the next frame, relative to head
 	for {
 		flags, from, to, err := r.frame(at)
 		if err != nil {
@@ -124,8 +124,8 @@ func (r *reader) frame(at int) (flags byte, from, to int, err error) {
 	return flags, from, to, r.need(to, false)
 }
 
-// need reads until the buffer has n bytes from head on. The end of the stream is io.EOF only at the boundary of
-// messages.
+// need reads until the buffer has n bytes from head on. If the stream ends there, the error is io.EOF only if boundary
+// is set, that is between two messages.
 func (r *reader) need(n int, boundary bool) error {
 	for r.tail-r.head < n {
 		if r.tail == len(r.buf) || r.head+n > len(r.buf) {
@@ -146,8 +146,8 @@ func (r *reader) need(n int, boundary bool) error {
 	return nil
 }
 
-// makeRoom moves unread bytes to the front, and grows a full buffer, but never beyond twice the bytes that have
-// arrived: so a peer cannot make it allocate by announcing a length.
+// makeRoom moves unread bytes to the front of the buffer, and grows the buffer if it is full. The buffer never grows
+// beyond twice the bytes that have arrived. So a peer cannot make it allocate by announcing a length.
 func (r *reader) makeRoom(n int) {
 	have := r.tail - r.head
 	buf := r.buf
@@ -160,7 +160,7 @@ func (r *reader) makeRoom(n int) {
 	r.buf, r.head, r.tail = buf, 0, have
 }
 
-// consume drops n bytes from the front. The bytes stay in place until the next read.
+// consume drops n bytes from the front. The dropped bytes stay unchanged until the next read.
 func (r *reader) consume(n int) {
 	r.head += n
 	if n > len(r.buf)/4 || len(r.buf) == r.base {

@@ -10,9 +10,10 @@ import (
 
 const greetingSize = 64
 
-// greeting is ours: signature, version 3.1, mechanism NULL, as-server 0 (RFC 37).
+// greeting is the greeting that this package sends: signature, version 3.1, mechanism NULL, as-server 0 (RFC 37).
 var greeting = func() (g [greetingSize]byte) {
-	// Byte 8 is padding; libzmq sets it to 1, which a ZMTP 1 peer reads as a long frame of an empty identity.
+	// Byte 8 is padding. libzmq sets it to 1, so that a ZMTP 1 peer reads the greeting as a long frame with an empty
+	// identity.
 	g[0], g[8], g[9] = 0xff, 1, 0x7f
 	g[10], g[11] = 3, 1
 	copy(g[12:32], "NULL")
@@ -22,10 +23,10 @@ var greeting = func() (g [greetingSize]byte) {
 // ErrNotZMTP means that the peer does not speak ZMTP 3 with the NULL mechanism.
 var ErrNotZMTP = errors.New("peer does not speak ZMTP 3 with the NULL mechanism")
 
-// shakeHands exchanges greetings and READY commands over rw and returns the peer's minor version and metadata. r must
+// shakeHands exchanges greetings and READY commands over rw. It returns the peer's minor version and metadata. r must
 // read from rw. The caller bounds the time.
 func shakeHands(rw io.ReadWriter, r *reader, self Type, identity string) (minor byte, m metadata, err error) {
-	// The whole greeting is sent at once: only peers that also speak ZMTP 1 or 2 need it in steps.
+	// The greeting is sent in one piece: only peers that also speak ZMTP 1 or 2 would need it in several steps.
 	if _, err := rw.Write(greeting[:]); err != nil {
 		return 0, m, fmt.Errorf("send greeting: %w", err)
 	}
@@ -44,14 +45,14 @@ func shakeHands(rw io.ReadWriter, r *reader, self Type, identity string) (minor 
 	}
 	if !slices.Contains(typeTable[self].peers, m.socketType) {
 		reason := fmt.Sprintf("a %v socket cannot talk to a %.16s socket", self, m.socketType)
-		// The reason is for the peer; an error of this write does not matter.
+		// The reason is for the peer. An error of this write does not matter, because the connection ends anyway.
 		_, _ = rw.Write(appendCommand(nil, "ERROR", append([]byte{byte(len(reason))}, reason...)))
 		return 0, m, errors.New(reason)
 	}
 	return minor, m, nil
 }
 
-// readGreeting checks each part as it arrives, so that another protocol is recognized at once.
+// readGreeting checks each part when it arrives, so that another protocol is recognized without waiting for the rest.
 func readGreeting(src io.Reader) (minor byte, err error) {
 	var g [greetingSize]byte
 	if _, err := io.ReadFull(src, g[:1]); err != nil {

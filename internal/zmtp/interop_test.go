@@ -115,7 +115,7 @@ func TestWeAnswerLibzmq(t *testing.T) {
 	router, _ := start(t, ROUTER, "tcp://127.0.0.1:0", Config{Bind: true, OnMessage: func(p *Peer, parts [][]byte) {
 		identities <- p.Identity()
 		for _, x := range []string{"a", "b"} {
-			// The REQ is gone after its first reply.
+			// A REQ peer disconnects after its first reply, so later replies find it closed.
 			if err := p.SendWait(append(append([][]byte{}, parts...), []byte(x))...); err != nil && !errors.Is(err, ErrClosed) {
 				t.Error(err)
 			}
@@ -127,7 +127,7 @@ func TestWeAnswerLibzmq(t *testing.T) {
 	}{
 		{"DEALER", "", []string{"- 7175657374696f6e 61", "- 7175657374696f6e 62"}},
 		{"DEALER", "named", []string{"- 7175657374696f6e 61", "- 7175657374696f6e 62"}},
-		{"REQ", "", []string{"7175657374696f6e 61"}}, // a REQ gets only the first
+		{"REQ", "", []string{"7175657374696f6e 61"}}, // a REQ peer gets only the first reply
 	} {
 		p := testenv.StartScript(t, "testdata/ask.py", tc.kind, router.Endpoint(), tc.identity)
 		for _, want := range tc.want {
@@ -143,8 +143,8 @@ func TestWeAnswerLibzmq(t *testing.T) {
 }
 
 func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
-	// libzmq waits for an answer for three of its intervals, 1.5 s, and asks its peer to wait for five. Even a busy
-	// machine answers in this time.
+	// libzmq waits for an answer for three of its heartbeat intervals, 1.5 s, and asks its peer to wait for five
+	// intervals. Even a busy machine answers in this time.
 	const theirs = "500"
 	ours := Config{HeartbeatInterval: 400 * time.Millisecond, HeartbeatTimeout: 4 * time.Second}
 	p := testenv.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", theirs)

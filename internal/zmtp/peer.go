@@ -22,7 +22,8 @@ var errSilent = errors.New("peer is silent: no answer to a heartbeat")
 const (
 	// writeBatch is the size of one write, in bytes: large enough that the cost of the system call does not matter.
 	writeBatch = 64 << 10
-	// copyBelow is the size up to which a message is copied into the batch; larger ones are written as they are.
+	// copyBelow is the size in bytes up to which a message is copied into the batch. A larger message is written
+	// without a copy.
 	copyBelow = 16 << 10
 	// maxControl bounds the waiting answers to PINGs, in bytes. A peer that sends PINGs and does not read is disconnected.
 	maxControl = 16 << 10
@@ -36,16 +37,16 @@ type Peer struct {
 	name     string
 	identity string
 	minor    byte          // 0: ZMTP 3.0, without heartbeats and with subscriptions as messages
-	ttl      time.Duration // of the peer's PINGs; 0: none. Used by the reading goroutine only.
+	ttl      time.Duration // TTL in the peer's last PING; 0: none. Used by the reading goroutine only.
 
 	mu      sync.Mutex // guards the fields below
-	wake    sync.Cond  // there is something to write, or the peer was closed
-	room    sync.Cond  // the queue has room, or the peer was closed
+	wake    sync.Cond  // signals that there is something to write, or that the peer was closed
+	room    sync.Cond  // signals that the queue has room, or that the peer was closed
 	control []byte     // encoded commands, written before the messages
 	queue   queue
 	subs    subscriptions
 	closed  bool
-	err     error // why it was closed
+	err     error // why the connection was closed
 }
 
 func newPeer(s *Socket, conn net.Conn) *Peer {
@@ -63,22 +64,23 @@ func newPeer(s *Socket, conn net.Conn) *Peer {
 	return p
 }
 
-// Name returns the peer's network address, for messages.
+// Name returns the peer's network address, for log lines and errors.
 func (p *Peer) Name() string { return p.name }
 
-// Identity returns the peer's identity on a ROUTER socket, its own or a made-up one. It is empty on other sockets.
+// Identity returns the peer's identity on a ROUTER socket. If the peer has none, the ROUTER made one up. On other
+// sockets the identity is empty.
 func (p *Peer) Identity() string { return p.identity }
 
-// Drop closes the connection; OnDisconnect follows with err. A dialling socket then dials again.
+// Drop closes the connection. OnDisconnect follows with err. A socket that dials then dials again.
 func (p *Peer) Drop(err error) { p.close(err) }
 
-// Send queues a copy of the message without waiting. It returns ErrQueueFull if the queue is full, and ErrClosed after
-// the connection's end.
+// Send queues a copy of the message without waiting. If the queue is full, it returns ErrQueueFull. After the
+// connection's end it returns ErrClosed.
 func (p *Peer) Send(parts ...[]byte) error {
 	return p.enqueue(encode(parts), false)
 }
 
-// SendWait does the same as Send, and waits for room in the queue, at most until the connection ends.
+// SendWait does the same as Send, but if the queue is full it waits for room, at most until the connection ends.
 func (p *Peer) SendWait(parts ...[]byte) error {
 	return p.enqueue(encode(parts), true)
 }
@@ -87,7 +89,7 @@ func encode(parts [][]byte) []byte {
 	return appendMessage(make([]byte, 0, messageSize(parts)), parts...)
 }
 
-// enqueue queues an encoded message, which must not change afterwards.
+// enqueue queues an encoded message. The caller must not change message afterwards.
 func (p *Peer) enqueue(message []byte, wait bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +107,7 @@ func (p *Peer) enqueue(message []byte, wait bool) error {
 	return nil
 }
 
-// publish queues an encoded message if the peer subscribed to its topic. dropped means that the queue was full.
+// publish queues an encoded message if the peer subscribed to its topic. dropped reports that the queue was full.
 func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +122,7 @@ func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
 	return true, false
 }
 
-// sendCommand queues a command before the waiting messages.
+// sendCommand queues a command. It is written before the waiting messages.
 func (p *Peer) sendCommand(name string, data []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +134,7 @@ func (p *Peer) sendCommand(name string, data []byte) error {
 	return nil
 }
 
-// close ends the connection. The first reason counts.
+// close ends the connection. If close is called more than once, the first err counts.
 func (p *Peer) close(err error) {
 	p.mu.Lock()
 	if !p.closed {
@@ -144,7 +146,7 @@ func (p *Peer) close(err error) {
 	p.conn.Close()
 }
 
-// handshake greets the peer and, on a SUB socket, subscribes.
+// handshake exchanges greetings with the peer. On a SUB socket it then subscribes.
 func (p *Peer) handshake() error {
 	cfg := &p.socket.cfg
 	if err := p.conn.SetDeadline(time.Now().Add(cfg.HandshakeTimeout)); err != nil {
@@ -197,7 +199,7 @@ func (p *Peer) receive() error {
 	}
 }
 
-// command handles a command frame. It ignores unknown ones, as RFC 37 requires for future versions.
+// command handles a command frame. It ignores unknown commands, as RFC 37 requires for future versions.
 func (p *Peer) command(body []byte) error {
 	name, data, err := splitCommand(body)
 	if err != nil {
@@ -219,8 +221,8 @@ func (p *Peer) command(body []byte) error {
 	return nil
 }
 
-// legacySubscription reads the form of ZMTP 3.0: a message with the first byte 1 (subscribe) or 0 (cancel). It ignores
-// other messages.
+// legacySubscription reads a subscription in the form of ZMTP 3.0: a message whose first byte is 1 (subscribe) or 0
+// (cancel). It ignores other messages.
 func (p *Peer) legacySubscription(parts [][]byte) error {
 	if len(parts) != 1 || len(parts[0]) == 0 || parts[0][0] > 1 {
 		return nil
@@ -256,8 +258,8 @@ func (p *Peer) send() {
 	}
 }
 
-// gather waits for something to write, and collects it in a batch: commands, then messages. A large message ends the
-// batch and is not copied.
+// gather waits for something to write, and collects it in batch: first commands, then messages. A large message ends
+// the batch. It is returned separately, so that it is not copied.
 func (p *Peer) gather(batch []byte) (_, large []byte, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,7 +284,8 @@ func (p *Peer) gather(batch []byte) (_, large []byte, ok bool) {
 
 func (p *Peer) write(batch, large []byte) error {
 	for _, b := range [2][]byte{batch, large} {
-		// A large message is written in pieces, so that the timeout ends a peer that accepts no byte, but not a slow one.
+		// A large message is written in pieces. So the timeout ends the connection of a peer that accepts no byte, but
+		// not of a slow peer.
 		for len(b) > 0 {
 			if err := p.conn.SetWriteDeadline(time.Now().Add(p.socket.cfg.WriteTimeout)); err != nil {
 				return err
@@ -297,8 +300,8 @@ func (p *Peer) write(batch, large []byte) error {
 	return nil
 }
 
-// fill reads from a peer's connection. After silence it sends a PING, and after more silence it ends the connection.
-// The time of callbacks does not count, since the clock starts with the read.
+// fill reads from a peer's connection. After some silence it sends a PING, and after more silence it ends the
+// connection. The time of callbacks is not silence, because the clock starts with the read.
 type fill struct{ p *Peer }
 
 func (f fill) Read(buf []byte) (int, error) {

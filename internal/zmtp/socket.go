@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Socket is one endpoint, dialled or bound, with its peers. Its methods may be called concurrently.
+// Socket is one endpoint, dialled or bound, together with its peers. Its methods may be called concurrently.
 type Socket struct {
 	typ      Type
 	cfg      Config
@@ -27,20 +27,20 @@ type Socket struct {
 	mu       sync.Mutex // guards the fields below
 	listener net.Listener
 	running  bool
-	conns    int     // connections, with or without a handshake
-	peers    []*Peer // after the handshake; copied on change, so a snapshot may be read without the lock
-	next     uint32  // DEALER: round robin; ROUTER: made-up identities
+	conns    int     // number of connections, including those in the handshake
+	peers    []*Peer // peers whose handshake is done; the slice is copied on change, so a snapshot may be read without the lock
+	next     uint32  // DEALER: counter for the turn of peers; ROUTER: counter for made-up identities
 }
 
 // Stats are the counters of a socket.
 type Stats struct {
 	Peers    int
-	Received uint64 // messages
-	Sent     uint64 // messages queued, once for each peer
-	Dropped  uint64 // messages not queued because a queue was full, once for each peer
+	Received uint64 // number of messages received
+	Sent     uint64 // number of messages queued; a message to several peers counts once for each
+	Dropped  uint64 // number of messages not queued because a queue was full; counted once for each peer
 }
 
-// New returns a socket for an endpoint tcp://host:port or ipc://path. It opens nothing.
+// New returns a socket for an endpoint tcp://host:port or ipc://path. It opens no connection and no listener.
 func New(t Type, text string, cfg Config) (*Socket, error) {
 	e, err := parseEndpoint(text, cfg.Bind)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Socket) Stats() Stats {
 	return Stats{len(s.snapshot()), s.received.Load(), s.sent.Load(), s.dropped.Load()}
 }
 
-// Endpoint returns the endpoint. A bound socket's has its real port after Listen.
+// Endpoint returns the endpoint. After Listen, the endpoint of a bound socket has the real port.
 func (s *Socket) Endpoint() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +73,9 @@ func (s *Socket) Endpoint() string {
 	return s.endpoint.text
 }
 
-// Listen opens the endpoint of a bound socket, so that a bad address is found before Run, and Endpoint has the real
-// port. Run or Close must follow. Run calls Listen itself if that was not called, and closes the endpoint.
+// Listen opens the endpoint of a bound socket. So a bad address is found before Run, and Endpoint has the real port.
+// After Listen the caller must call Run or Close. Run closes the endpoint when it ends. Without an earlier Listen, Run
+// calls it.
 func (s *Socket) Listen() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +87,7 @@ func (s *Socket) Listen() error {
 	return err
 }
 
-// Close closes the endpoint after Listen, if Run is not called.
+// Close closes the endpoint that Listen opened. It is for callers that do not call Run.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,8 +99,9 @@ func (s *Socket) Close() error {
 	return l.Close()
 }
 
-// Run serves the socket until ctx ends; that is no error. A dialling socket tries for ever. An endpoint that cannot be
-// bound is an error. When Run returns, all connections and goroutines of the socket have ended, and no callback runs.
+// Run serves the socket until ctx ends, and returns nil then. A dialling socket never gives up. If an endpoint cannot
+// be bound, Run returns an error. When Run returns, all connections and goroutines of the socket have ended, and no
+// callback runs.
 func (s *Socket) Run(ctx context.Context) error {
 	s.mu.Lock()
 	running := s.running
@@ -115,17 +117,17 @@ func (s *Socket) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect dials again and again.
+// connect dials until ctx ends, and serves each connection.
 func (s *Socket) connect(ctx context.Context) {
 	for tries := 0; ctx.Err() == nil; tries++ {
 		start := time.Now()
 		conn, err := s.dial(ctx)
 		if err == nil {
-			_ = s.serve(ctx, conn) // OnDisconnect has reported the reason
+			_ = s.serve(ctx, conn) // OnDisconnect has already reported the reason
 		} else {
 			s.failed(ctx, fmt.Errorf("connect to %s: %w", s.endpoint.text, err))
 		}
-		// A connection that breaks right away counts as a failed try.
+		// If a connection breaks soon after it was made, it counts as a failed attempt.
 		if time.Since(start) > s.cfg.BackoffMax+s.cfg.HandshakeTimeout {
 			tries = 0
 		}
@@ -133,8 +135,8 @@ func (s *Socket) connect(ctx context.Context) {
 	}
 }
 
-// backoff returns the pause after the given number of tries. It doubles each time up to most, and varies by ±50 %, so
-// that sockets that lost the same peer do not all come back at once.
+// backoff returns the pause after the given number of attempts. It doubles with each attempt up to most. It varies by
+// ±50 %, so that sockets that lost the same peer do not all come back at the same time.
 func backoff(least, most time.Duration, tries int) time.Duration {
 	d := most
 	if tries < 32 && least < most>>tries {
@@ -175,7 +177,7 @@ func (s *Socket) accept(ctx context.Context) error {
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("accept on %s: %w", s.endpoint.text, err)
 			}
-			// The process probably has no file descriptor left: wait until others are closed.
+			// The process probably has no file descriptor left: wait until other descriptors are closed.
 			s.failed(ctx, fmt.Errorf("accept on %s: %w", s.endpoint.text, err))
 			pause(ctx, backoff(s.cfg.BackoffMin, s.cfg.BackoffMax, tries))
 			tries++
@@ -252,8 +254,8 @@ func (s *Socket) failed(ctx context.Context, err error) {
 	}
 }
 
-// add adds p to the peers. If a ROUTER already has a peer of that identity, the new one gets it: the old one is
-// probably a connection whose end was not noticed.
+// add adds p to the peers. If a ROUTER already has a peer with the identity of p, the identity goes to p: the older
+// peer is probably a connection whose end was not noticed.
 func (s *Socket) add(p *Peer) {
 	s.mu.Lock()
 	var before *Peer
@@ -285,14 +287,14 @@ func (s *Socket) snapshot() []*Peer {
 	return s.peers
 }
 
-// DropPeers closes all connections, as a network fault does. Dialling sockets then dial again.
+// DropPeers closes all connections, as a network fault does. A socket that dials then dials again.
 func (s *Socket) DropPeers() {
 	for _, p := range s.snapshot() {
 		p.Drop(errors.New("dropped on purpose"))
 	}
 }
 
-// find returns the last peer with that identity, or nil.
+// find returns the newest peer with that identity, or nil.
 func find(peers []*Peer, identity string) *Peer {
 	for _, p := range slices.Backward(peers) {
 		if p.identity == identity {
@@ -302,8 +304,8 @@ func find(peers []*Peer, identity string) *Peer {
 	return nil
 }
 
-// Publish sends a message to the peers of a PUB socket that subscribed to its first part, and returns their number. It
-// never waits: it drops the message for peers whose queue is full.
+// Publish sends a message to the peers of a PUB socket that subscribed to its first part, and returns the number of
+// these peers. Publish never waits: if the queue of a peer is full, that peer does not get the message.
 func (s *Socket) Publish(parts ...[]byte) int {
 	if len(parts) == 0 {
 		return 0

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// maxSubscriptions bounds the prefixes of one peer.
+// maxSubscriptions bounds the number of prefixes that one peer may subscribe to.
 const maxSubscriptions = 1024
 
-// subscriptions are the subscribed prefixes of one peer of a PUB socket. A prefix that was subscribed twice must be
-// cancelled twice (RFC 29).
+// subscriptions has the prefixes that one peer of a PUB socket subscribed to. If a prefix was subscribed twice, it must
+// be cancelled twice (RFC 29).
 type subscriptions struct {
 	counts   map[string]int
 	prefixes [][]byte // the keys of counts
@@ -32,7 +32,7 @@ func (s *subscriptions) add(prefix []byte) error {
 	return nil
 }
 
-// cancel cancels one subscription. It ignores a prefix that was not subscribed.
+// cancel cancels one subscription to prefix. It ignores a prefix that was not subscribed.
 func (s *subscriptions) cancel(prefix []byte) {
 	n := s.counts[string(prefix)]
 	if n > 1 {
@@ -54,7 +54,7 @@ func (s *subscriptions) cancel(prefix []byte) {
 	}
 }
 
-// matches reports whether a message with this topic as its first frame is subscribed.
+// matches reports whether the peer subscribed to messages with this topic. The topic is a message's first frame.
 func (s *subscriptions) matches(topic []byte) bool {
 	for _, p := range s.prefixes {
 		if bytes.HasPrefix(topic, p) {

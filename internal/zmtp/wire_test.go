@@ -21,8 +21,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// bufferedConn is one end of a net.Pipe with a few writes' worth of buffer, as a real connection has: both sides greet
-// first. Unlike a real one it works in synctest.
+// bufferedConn is one end of a net.Pipe with a buffer for a few writes. A real connection has such a buffer, and both
+// sides need it to send their greeting first. Unlike a real connection it works in a synctest bubble.
 type bufferedConn struct {
 	net.Conn
 	out    chan []byte
@@ -64,7 +64,7 @@ func (c bufferedConn) Write(b []byte) (int, error) {
 	}
 }
 
-// SetReadDeadline hides that a pipe, unlike a socket, refuses it once the other end is closed.
+// SetReadDeadline never fails. A pipe refuses a deadline after its other end is closed, and a socket does not.
 func (c bufferedConn) SetReadDeadline(t time.Time) error {
 	if err := c.Conn.SetReadDeadline(t); !errors.Is(err, io.ErrClosedPipe) {
 		return err
@@ -75,7 +75,7 @@ func (c bufferedConn) SetReadDeadline(t time.Time) error {
 func (c bufferedConn) SetDeadline(t time.Time) error      { return c.SetReadDeadline(t) }
 func (c bufferedConn) SetWriteDeadline(t time.Time) error { return nil }
 
-// Close closes at once; finish lets what was written arrive.
+// Close closes the pipe without waiting for written bytes. finish lets them arrive first.
 func (c bufferedConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
@@ -89,15 +89,15 @@ func finish(c net.Conn) {
 	}
 }
 
-// peerBytes is what a well-behaved peer sends first.
+// peerBytes returns what a well-behaved peer sends first: its greeting and its READY.
 func peerBytes(minor byte, socketType string) []byte {
 	g := greeting
 	g[11] = minor
 	return appendCommand(g[:], "READY", appendProperty(nil, "socket-TYPE", socketType))
 }
 
-// TestRecordedPublishersAreUnderstood plays the server's side of each transcript to our socket. It compares the
-// messages that the socket receives, and the bytes that it sends.
+// TestRecordedPublishersAreUnderstood plays the publisher's side of each transcript to a socket of this package. It
+// compares the messages that the socket receives, and the bytes that it sends.
 func TestRecordedPublishersAreUnderstood(t *testing.T) {
 	for _, tr := range readTranscripts(t) {
 		t.Run(tr.ID, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestRecordedPublishersAreUnderstood(t *testing.T) {
 	}
 }
 
-// TestRecordedSubscribersAreUnderstood plays the client's side to our PUB and ROUTER.
+// TestRecordedSubscribersAreUnderstood plays the client's side of each transcript to a PUB or ROUTER socket.
 func TestRecordedSubscribersAreUnderstood(t *testing.T) {
 	for _, tr := range readTranscripts(t) {
 		t.Run(tr.ID, func(t *testing.T) {
@@ -199,8 +199,8 @@ func newTestSocket(t testing.TB, typ Type, cfg Config) *Socket {
 	return s
 }
 
-// playTo serves one connection. Its other side sends wire, and closes after it has read want bytes. playTo returns the
-// bytes that it read.
+// playTo serves one connection of a socket. The other side of the connection sends wire, and closes after it has read
+// want bytes. playTo returns these bytes.
 func playTo(t testing.TB, typ Type, cfg Config, wire []byte, want int) []byte {
 	t.Helper()
 	ours, theirs := pipe()
@@ -284,7 +284,7 @@ func TestHostileFramesEndTheConnection(t *testing.T) {
 			s := newTestSocket(t, SUB, Config{MaxFrame: 1000, MaxParts: 8, OnMessage: func(*Peer, [][]byte) { t.Error("a message") }})
 			go func() {
 				_, _ = theirs.Write(hello)
-				_, _ = io.ReadFull(theirs, make([]byte, len(hello))) // as long as ours; from here on nothing is read
+				_, _ = io.ReadFull(theirs, make([]byte, len(hello))) // the socket's handshake is as long as hello; after it nothing is read
 				_, _ = theirs.Write(tc.wire)
 				if tc.want == "unexpected EOF" {
 					finish(theirs)
@@ -339,7 +339,7 @@ func TestMessagesSurviveEveryCutOfTheStream(t *testing.T) {
 		m := []string{"", string(parts[1]), string(parts[2])}
 		wire = append(wire, ping...)
 		wire = appendFrame(wire, flagMore, parts[0])
-		wire = append(wire, ping...) // libzmq may put one between the frames of a message
+		wire = append(wire, ping...) // libzmq may put a PING between the frames of a message
 		wire = appendFrame(wire, flagMore, parts[1])
 		wire = appendFrame(wire, 0, parts[2])
 		want = append(want, m)
@@ -401,7 +401,7 @@ func TestAPeerThatFreezesIsDropped(t *testing.T) {
 	})
 }
 
-// ZMTP 3.0 does not define PING, so that a 3.0 peer gets none. It reads subscriptions only as messages.
+// ZMTP 3.0 does not define PING, so a peer of version 3.0 gets none. Such a peer reads subscriptions only as messages.
 func TestAnOlderPeerGetsTheFormOfItsVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := pipe()
@@ -534,7 +534,7 @@ func TestAResetRightAfterTheHandshakeIsSurvived(t *testing.T) {
 			_, _ = conn.Write(peerBytes(1, "PUB"))
 			_, _ = io.ReadFull(conn, make([]byte, greetingSize+20))
 			if i < 20 {
-				_ = conn.(*net.TCPConn).SetLinger(0) // close with RST
+				_ = conn.(*net.TCPConn).SetLinger(0) // makes Close send RST
 				conn.Close()
 				continue
 			}
@@ -560,7 +560,7 @@ func TestRunReturnsWhileAPeerNeverGreetsOrNeverReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	stop() // long before the peer's time to greet is over
+	stop() // called long before the time that a peer has for its greeting is over
 
 	o := newProbe()
 	router, stop := start(t, ROUTER, "tcp://127.0.0.1:0", Config{Bind: true, SendQueue: 2, OnMessage: func(p *Peer, _ [][]byte) {

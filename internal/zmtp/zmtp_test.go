@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for something that should happen at once. It is long, since a busy machine may be
-// slow.
+// patience is how long a test waits for an event that normally comes within milliseconds. It is long, since a busy
+// machine may be slow.
 const patience = time.Minute
 
 // probe collects the calls of a socket's callbacks.
@@ -65,7 +65,7 @@ func receive[T any](t testing.TB, c <-chan T, what string) T {
 	}
 }
 
-// start runs a socket until the test ends or stop is called, which waits for Run to return.
+// start runs a socket. It ends when the test ends or when stop is called; stop waits until Run has returned.
 func start(t testing.TB, typ Type, endpoint string, cfg Config) (s *Socket, stop func()) {
 	t.Helper()
 	if cfg.BackoffMin == 0 {
@@ -354,7 +354,7 @@ func readTranscripts(t testing.TB) []transcript {
 	return all.Transcripts
 }
 
-// side returns all bytes one side sent.
+// side returns all bytes that one side of the connection sent.
 func (tr transcript) side(t testing.TB, direction string) (data []byte) {
 	t.Helper()
 	for _, c := range tr.Chunks {
