@@ -21,35 +21,41 @@ type Config struct {
 	Workload *workload.Workload
 	Policy   policy.Spec
 	Groups   []Group
-	// Decode, when not empty, are decode workers. Then Groups only prefill, and hand the KV over.
+	// Decode has the decode workers. If it is not empty, the workers of Groups only prefill, and hand the KV over to
+	// decode workers.
 	Decode []Group
 
-	Rate float64 // speed-up of arrivals at recorded times; 0 is 1: as recorded. Think times are not scaled
-	Seed uint64  // seeds every random choice
+	// Factor by which requests with recorded times arrive faster; 0 is 1: as recorded. Think times do not change.
+	Rate float64
+	Seed uint64 // seed of every random choice
 
-	// Routers share the requests at random. Each has an index and a fleet of its own, and sees only its own load. 0 is 1.
+	// Routers is the number of routers. Each request goes to a random router. Each router has an index and a fleet of
+	// its own, and sees only its own load. 0 is 1.
 	Routers int
 	// Lag is the time from a pass's end until routers have applied its events. LagJitter adds a uniformly random part,
 	// drawn for each batch; the batches of one worker stay in order.
 	Lag, LagJitter time.Duration
-	// Loss is the share of event batches that are lost. The gap is noticed with the next batch. With Replay the lost
-	// batch is then applied; otherwise the router forgets the worker, as in production for a publisher without replay.
+	// Loss is the share of event batches that are lost. The router notices the gap with the next batch. With Replay it
+	// then gets the lost batch and applies it. Otherwise it forgets the worker's blocks, as in production for a
+	// publisher without replay.
 	Loss   float64
 	Replay bool
-	// Speculative is how long a dispatched prompt counts as cached without its events. 0: the router's default, 2 s;
+	// Speculative is how long a prompt that was sent counts as cached without events. 0: the router's default, 2 s;
 	// negative: not at all.
 	Speculative time.Duration
-	// Metrics is how often each router asks each engine for its load, as the gateway's scraper does. 0 is a second, the
-	// gateway's default; negative is never. MetricsLag is the age of an answer when it comes.
+	// Metrics is the time between two questions of a router to an engine about its load, as the gateway's scraper asks.
+	// 0 is a second, the gateway's default; with a negative value engines are not asked. MetricsLag is the age of an
+	// answer when it arrives.
 	Metrics, MetricsLag time.Duration
-	// Hop is the time that a request takes from the client through the router to its engine, and that a token takes in
-	// the other direction. 0: none.
+	// Hop is the time that a request takes from the client through the router to its engine. A token takes the same
+	// time in the other direction. 0: none.
 	Hop time.Duration
 
-	MaxRequests int // a worker with as many requests is saturated; 0: no limit
-	Queue       int // requests that a router holds while all workers are saturated; beyond, they are rejected
-	// QueueOrder is the production queue's order of those requests: fcfs (by arrival) or shortest (fewest uncached tokens
-	// first; a second of waiting is worth 500). "" is fcfs.
+	MaxRequests int // number of requests at which a worker is saturated; 0: no limit
+	// Number of requests that a router holds while all workers are saturated; further requests are rejected.
+	Queue int
+	// QueueOrder is the order in which the router's queue serves the requests that it holds. fcfs is by arrival.
+	// shortest is by uncached tokens, the fewest first; there, a second of waiting is worth 500 tokens. "" is fcfs.
 	QueueOrder string
 
 	// InFlight bounds the requests that the clients have under way, as the number of threads of a load generator does.
@@ -61,22 +67,22 @@ type Config struct {
 	Autoscale    *Autoscale
 
 	SLOs    []report.SLO // nil: report.DefaultSLOs
-	Samples int          // single requests in the result; see report.Options
+	Samples int          // number of single requests in the result; see report.Options
 	Label   string       // a note in the result
 }
 
-// Group is workers with the same hardware.
+// Group is a number of workers with the same hardware.
 type Group struct {
 	Count     int
 	Profile   engine.Profile
-	BlockSize int     // tokens; 0: the profile's
-	KVTokens  int     // that a rank's cache holds; 0: the profile's
-	CPUTokens int     // of the CPU tier of a rank; 0: none
-	OnEvict   bool    // blocks go to the CPU tier on eviction instead of when they are stored
-	Speed     float64 // factor on the profile's speed; 0 is 1
-	Ranks     int     // data-parallel ranks of a worker, each with an engine of its own; 0 is 1
-	Noise     float64 // standard deviation of a pass's time as a share of it, drawn for each pass alone
-	Declared  int     // ranks that get requests, as an operator declares them; 0: fleet.DefaultRanks
+	BlockSize int     // tokens in a block; 0: as in the profile
+	KVTokens  int     // tokens that a rank's cache holds; 0: as in the profile
+	CPUTokens int     // tokens that the CPU tier of a rank holds; 0: there is no CPU tier
+	OnEvict   bool    // blocks go to the CPU tier when they are evicted, not when they are stored
+	Speed     float64 // factor by which passes are faster than in the profile; 0 is 1
+	Ranks     int     // number of data-parallel ranks of a worker, each with its own engine; 0 is 1
+	Noise     float64 // standard deviation of a pass's time, as a share of the time; drawn for each pass
+	Declared  int     // number of ranks that get requests, as an operator declares it; 0: fleet.DefaultRanks
 	Frontend  Frontend
 }
 
@@ -86,33 +92,35 @@ func (g *Group) used() int {
 	return facts.UsedRanks()
 }
 
-// Fault is the death of a worker, which comes back with an empty cache.
+// Fault is the death of a worker. When the worker comes back, its cache is empty.
 type Fault struct {
-	At     time.Duration // since the first arrival
-	Worker int           // from 0, over all groups
-	Down   time.Duration // until it answers again; 0: it never does
+	At     time.Duration // time after the first arrival
+	Worker int           // number of the worker, counted from 0 over all groups
+	Down   time.Duration // time until the worker answers again; 0: it never does
 }
 
-// Autoscale adds and drains workers by the number of requests for each. It works with one group only.
+// Autoscale adds and drains workers according to the number of requests for each worker. It works with one group only.
 type Autoscale struct {
 	Min, Max int
-	High     float64       // requests per ready worker above which one is added
-	Low      float64       // below which one is drained
-	Interval time.Duration // between looks; 0: 15 s, the Kubernetes autoscaler's
-	Start    time.Duration // until a new worker serves; 0: 60 s, a 32B model from local disk
+	High     float64 // requests per ready worker above which a worker is added
+	Low      float64 // requests per ready worker below which a worker is drained
+	// Time between two decisions to add or drain; 0: 15 s, as in the Kubernetes autoscaler.
+	Interval time.Duration
+	Start    time.Duration // time until a new worker serves; 0: 60 s, as for a 32B model from local disk
 }
 
 // maxWorkers bounds the memory of a run: each worker has an engine with its block pool.
 const maxWorkers = 4096
 
-// minMetrics is the shortest interval that the gateway's scraper takes.
+// minMetrics is the shortest interval that the gateway's scraper allows.
 const minMetrics = 50 * time.Millisecond
 
-// longest bounds every given time, and the arrival of the last request. It is more than a year. Sums of some hundred
+// longest bounds every given time, and the arrival of the last request. It is more than a year. Sums of several hundred
 // such times do not overflow; after an overflow a run would never end.
 const longest = 10_000 * time.Hour
 
-// minScale is the shortest interval between an autoscaler's looks. With a shorter one a run would not end.
+// minScale is the shortest interval between two decisions of the autoscaler. With a shorter interval a run would not
+// end.
 const minScale = 100 * time.Millisecond
 
 func (c Config) withDefaults() Config {
@@ -216,7 +224,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// checkTimes checks when requests arrive.
+// checkTimes checks the times at which requests arrive.
 func (c *Config) checkTimes(check func(ok bool, format string, args ...any)) {
 	last, think := time.Duration(0), time.Duration(0)
 	for i := range c.Workload.Requests {
@@ -227,7 +235,8 @@ func (c *Config) checkTimes(check func(ok bool, format string, args ...any)) {
 	check(think <= longest, "a think time of %v is longer than %v", think, longest)
 }
 
-// engineConfig is the engine of a rank of the group. One block of a pool is never used.
+// engineConfig returns the configuration of the engine of one rank in group g. The engine never uses one block of its
+// pool.
 func (w *world) engineConfig(g *Group) engine.Config {
 	cfg := g.Profile.Config(g.BlockSize, g.KVTokens/g.BlockSize)
 	cfg.CPUBlocks = g.CPUTokens / g.BlockSize
@@ -243,7 +252,7 @@ func (w *world) engineConfig(g *Group) engine.Config {
 	return cfg
 }
 
-// scaled is a timing on hardware that is faster or slower by a factor.
+// scaled is the timing of hardware that is faster or slower than a profile by a factor.
 type scaled struct {
 	engine.Timing
 	speed float64
@@ -315,9 +324,9 @@ func lossText(loss float64, replay bool) string {
 	return ", and the router then forgets the worker"
 }
 
-// ParsePolicy returns the policy that s names, KIND or KIND:KEY=VALUE,KEY=VALUE, as the gateway runs it by default:
-// kv_aware follows a match no further than [policy.DefaultImbalanceTokens]. imbalance is short for imbalance_tokens; 0
-// is no bound.
+// ParsePolicy returns the policy that s names. s is KIND or KIND:KEY=VALUE,KEY=VALUE. The policy is as the gateway runs
+// it by default: kv_aware follows a match no further than [policy.DefaultImbalanceTokens]. The key imbalance is short
+// for imbalance_tokens; its value 0 means no bound.
 func ParsePolicy(s string) (policy.Spec, error) {
 	name, settings, set := strings.Cut(s, ":")
 	text := name
@@ -355,12 +364,12 @@ func Policies() []string {
 	return names
 }
 
-// needsController is the policy that asks an external controller, which is not modelled. Without the controller's
-// answers only its fallback policy would run.
+// needsController is the policy that asks an external controller. The controller is not modelled, and without its
+// answers only the fallback of the policy would run.
 const needsController = "lmcache_aware"
 
-// SplitPolicies joins the parts of a policy that a command line's list has split at the commas:
-// KIND:KEY=VALUE,KEY=VALUE is one policy.
+// SplitPolicies repairs a list that a command line has split at every comma. A policy KIND:KEY=VALUE,KEY=VALUE becomes
+// one element again.
 func SplitPolicies(list []string) []string {
 	var names []string
 	for _, part := range list {

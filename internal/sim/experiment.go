@@ -13,46 +13,51 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Experiment is a sweep, as a file or a command line describes it: every combination of policies, workers, rates,
-// memory and seeds. Start from [DefaultExperiment].
+// Experiment is a sweep as a file or a command line describes it: it has a run for every combination of policies,
+// workers, rates, memory and seeds. Start from [DefaultExperiment].
 type Experiment struct {
 	Workload string   `yaml:"workload"` // FORMAT:FILE or gen:NAME,…
-	Limit    int      `yaml:"limit"`    // requests of it to play; 0: all
+	Limit    int      `yaml:"limit"`    // number of requests of the workload to play; 0: all
 	Policies []string `yaml:"policies"` // names, or KIND:KEY=VALUE,KEY=VALUE; "all"
 	Workers  []int    `yaml:"workers"`
 	Rate     []string `yaml:"rate"`      // "1.5": speed-up of the arrivals; "20/s": requests a second
 	Blocks   []int    `yaml:"blocks"`    // engine blocks of a worker's cache
-	KVTokens []int    `yaml:"kv_tokens"` // the same in tokens; neither: the profile's
+	KVTokens []int    `yaml:"kv_tokens"` // cache size in tokens; neither Blocks nor KVTokens: as in the profile
 	Seeds    []uint64 `yaml:"seeds"`
 
-	Profile   string        `yaml:"profile"`    // name, or path of a profile file
-	BlockSize int           `yaml:"block_size"` // tokens of an engine block; 0: the profile's
-	Grain     int           `yaml:"grain"`      // tokens of a modelled block; 0: the workload's own where they are larger
-	CPUTokens int           `yaml:"cpu_tokens"` // of host memory behind each cache; 0: none
-	OnEvict   bool          `yaml:"cpu_on_evict"`
-	Ranks     int           `yaml:"ranks"`
-	Fleet     []Member      `yaml:"fleet"`          // groups of different workers, instead of workers and profile
-	Decode    int           `yaml:"decode_workers"` // 0: every worker prefills and decodes
+	Profile   string `yaml:"profile"`    // name, or path of a profile file
+	BlockSize int    `yaml:"block_size"` // tokens in an engine block; 0: as in the profile
+	// Tokens in a modelled block; 0: as in the workload, if its blocks are larger than the engine's.
+	Grain     int      `yaml:"grain"`
+	CPUTokens int      `yaml:"cpu_tokens"` // tokens of host memory behind each cache; 0: none
+	OnEvict   bool     `yaml:"cpu_on_evict"`
+	Ranks     int      `yaml:"ranks"`
+	Fleet     []Member `yaml:"fleet"` // groups of different workers, instead of workers and profile
+	// Number of decode workers; 0: every worker prefills and decodes.
+	Decode    int           `yaml:"decode_workers"`
 	Routers   int           `yaml:"routers"`
 	Lag       time.Duration `yaml:"event_lag"`
 	LagJitter time.Duration `yaml:"event_jitter"`
 	Loss      float64       `yaml:"event_loss"`
 	NoReplay  bool          `yaml:"no_replay"`
-	// Speculative is how long a dispatched prompt counts as cached before its events come; negative: not at all.
+	// Speculative is how long a prompt that was sent counts as cached before its events come; negative: not at all.
 	Speculative time.Duration `yaml:"speculative"`
-	Metrics     time.Duration `yaml:"metrics_interval"` // 0: 1 s; negative: engines are not asked
+	// Time between two questions to an engine about its load; 0: 1 s; negative: engines are not asked.
+	Metrics     time.Duration `yaml:"metrics_interval"`
 	MetricsLag  time.Duration `yaml:"metrics_lag"`
 	Hop         time.Duration `yaml:"hop"`
 	MaxRequests int           `yaml:"max_requests"`
 	Queue       int           `yaml:"queue"`
 	QueueOrder  string        `yaml:"queue_order"` // fcfs or shortest; "": fcfs
-	InFlight    int           `yaml:"in_flight"`   // requests that clients have under way at most; 0: no limit
-	Faults      []string      `yaml:"faults"`      // "AT:WORKER" or "AT:WORKER:DOWN", workers from 1: "60s:2:30s"
-	Autoscale   *Scaling      `yaml:"autoscale"`
-	SLO         []string      `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
+	// Largest number of requests that clients have under way; 0: no limit.
+	InFlight int `yaml:"in_flight"`
+	// "AT:WORKER" or "AT:WORKER:DOWN", for example "60s:2:30s"; workers are counted from 1.
+	Faults    []string `yaml:"faults"`
+	Autoscale *Scaling `yaml:"autoscale"`
+	SLO       []string `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
 }
 
-// Member is a group of a fleet's workers with the same hardware.
+// Member is a group of workers with the same hardware.
 type Member struct {
 	Count    int     `yaml:"count"`
 	Profile  string  `yaml:"profile"`
@@ -61,7 +66,7 @@ type Member struct {
 	Speed    float64 `yaml:"speed"`
 }
 
-// Scaling is [Autoscale] in a file.
+// Scaling is [Autoscale] as a file describes it.
 type Scaling struct {
 	Min      int           `yaml:"min"`
 	Max      int           `yaml:"max"`
@@ -79,13 +84,14 @@ func DefaultExperiment() Experiment {
 	}
 }
 
-// maxRuns bounds a sweep: a larger number is a typing error.
+// maxRuns bounds a sweep: a larger number is probably a typing error.
 const maxRuns = 10_000
 
 // Files reads profile files. The caller provides it, as this package reads no files.
 type Files func(path string) ([]byte, error)
 
-// profile finds a profile by its name, or reads it from a file: the name of a file has a dot or a slash.
+// profile finds a profile by its name, or reads it from a file. A name with a dot or a slash is the path of a file,
+// unless a profile has this name.
 func (f Files) profile(name string) (engine.Profile, error) {
 	if f == nil || !strings.ContainsAny(name, "./\\") {
 		return engine.FindProfile(name)
@@ -107,8 +113,8 @@ func (f Files) profile(name string) (engine.Profile, error) {
 	return p, nil
 }
 
-// Configs returns the runs of the experiment over w. Policies vary fastest, so that the runs that are compared follow
-// each other.
+// Configs returns the runs of the experiment over w. In their order the policy changes fastest, so that runs that are
+// compared follow each other.
 func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
 	base, err := x.base(w)
 	if err != nil {
@@ -165,13 +171,13 @@ func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error
 	return all, nil
 }
 
-// check reports errors before anything runs.
+// check returns the errors of c before a run begins.
 func (c *Config) check() error {
 	full := c.withDefaults()
 	return full.validate()
 }
 
-// base is the part that all runs share.
+// base returns the part of the configuration that all runs have in common.
 func (x *Experiment) base(w *workload.Workload) (Config, error) {
 	c := Config{
 		Workload: w, Routers: x.Routers, Lag: x.Lag, LagJitter: x.LagJitter, Loss: x.Loss, Replay: !x.NoReplay,
@@ -216,7 +222,7 @@ func (x *Experiment) policies() ([]policy.Spec, error) {
 	return specs, nil
 }
 
-// memory returns the cache sizes in tokens; 0 is a profile's own.
+// memory returns the cache sizes to play, in tokens. The size 0 stands for the profile's own size.
 func (x *Experiment) memory(p *engine.Profile) ([]int, error) {
 	if len(x.Blocks) > 0 && len(x.KVTokens) > 0 {
 		return nil, errors.New("blocks and kv_tokens say the same: give one")
@@ -243,7 +249,7 @@ func (x *Experiment) blockSize(p *engine.Profile) int {
 	return p.BlockSize
 }
 
-// groups makes the workers of a run.
+// groups returns the workers of a run.
 func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile, workers, kv int) ([]Group, error) {
 	one := func(p engine.Profile, count, kv int, speed float64) Group {
 		if kv == 0 {
@@ -278,15 +284,15 @@ func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile
 	return groups, nil
 }
 
-// grain is the size of modelled blocks. A trace that records content in blocks of 512 tokens has no information about
-// smaller blocks. Smaller blocks take 10 to 30 times as long and move hit rates by 0.2 points (docs/simulator.md). In a
-// cache of few large blocks, partly full blocks would waste too much memory.
+// grain returns the size of modelled blocks in tokens. A trace that records content in blocks of 512 tokens has no
+// information about smaller blocks. Smaller modelled blocks take 10 to 30 times as long, and change hit rates by 0.2
+// points (docs/simulator.md). In a cache of few large blocks, partly full blocks would waste too much memory.
 func (x *Experiment) grain(w *workload.Workload, p *engine.Profile, kv int) int {
 	if x.Grain > 0 {
 		return x.Grain
 	}
 	size := x.blockSize(p)
-	const enough = 256 // blocks in a cache
+	const enough = 256 // number of blocks in a cache
 	for g := w.Block; g > size; g /= 2 {
 		if g%size == 0 && kv/g >= enough {
 			return g
@@ -295,7 +301,7 @@ func (x *Experiment) grain(w *workload.Workload, p *engine.Profile, kv int) int 
 	return size
 }
 
-// parseRate reads "1.5", a factor, or "20/s", requests a second by the clock.
+// parseRate reads "1.5", which is a factor, or "20/s", which is requests a second.
 func parseRate(s string, w *workload.Workload) (float64, error) {
 	number, absolute := strings.CutSuffix(strings.TrimSpace(s), "/s")
 	v, err := strconv.ParseFloat(number, 64)
@@ -316,7 +322,7 @@ func parseRate(s string, w *workload.Workload) (float64, error) {
 	return v * span / float64(len(w.Requests)), nil
 }
 
-// parseFault reads "AT:WORKER:DOWN".
+// parseFault reads "AT:WORKER" or "AT:WORKER:DOWN".
 func parseFault(s string) (Fault, error) {
 	parts := strings.Split(s, ":")
 	bad := fmt.Errorf("fault %q is not AT:WORKER or AT:WORKER:DOWN, such as 60s:2:30s", s)

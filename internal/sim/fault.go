@@ -6,13 +6,13 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// healthEvery is how often the production discovery asks each worker's /health.
+// healthEvery is the time between two requests of the production discovery to a worker's /health.
 const healthEvery = 5 * time.Second
 
 func nextCheck(at time.Duration) time.Duration { return (at/healthEvery + 1) * healthEvery }
 
-// die kills a worker. Requests without a token are sent again, others fail, and its cache is empty. Routers notice it
-// by refused connections and at their next health check.
+// die kills a worker. Its cache is empty afterwards. Requests without a token are sent to another worker; other
+// requests fail. Routers notice the death by refused connections and at their next health check.
 func (w *world) die(f *Fault) {
 	r := w.ranks[f.Worker]
 	if r.dead {
@@ -44,8 +44,8 @@ func (w *world) die(f *Fault) {
 	}
 }
 
-// restart brings a worker back with an empty cache. Its event stream begins anew, which routers notice after the event
-// lag.
+// restart brings a worker back with an empty cache. Its event stream begins anew. Routers notice the new stream after
+// the event lag.
 func (w *world) restart(r *rank) {
 	e, err := engine.New(w.engineConfig(r.group))
 	if err != nil {
@@ -65,7 +65,7 @@ func (w *world) restart(r *rank) {
 	}
 }
 
-// check is the health check of a worker by every router.
+// check makes the health check of a worker for every router.
 func (w *world) check(r *rank) {
 	why := ""
 	if r.dead {

@@ -15,27 +15,28 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// model is the name that all workers serve, where the workload has none.
+// model is the name of the model that all workers serve, if the workload names none.
 const model = "model"
 
-// epoch is the Unix time at which runs begin. It is not 0, as the router takes 0 for "never".
+// epoch is the Unix time at which runs begin, in nanoseconds. It is not 0, because the router takes 0 for "never".
 const epoch = int64(1e18)
 
-// flight is a request under way. Flights are recycled.
+// flight is a request of the workload from its arrival to its end. Flights are recycled. With decode workers a flight
+// has two legs: the prefill leg, then the decode leg.
 type flight struct {
 	id       int
 	req      *workload.Request
 	engine   engine.Request
-	hashed   cursor // how far the engine's hashes reach
+	hashed   cursor // the part of the content for which the engine's hashes are computed
 	decision *warmpath.Decision
 	router   int
 	rank     *rank // nil: the request is at no rank
-	place    int   // in rank.live
+	place    int   // index of the flight in rank.live
 
-	arrival, started, first, last time.Duration // started: -1 before
+	arrival, started, first, last time.Duration // times of these events; started is -1 until the request starts
 	predicted                     int
-	cached, loaded                int // of a prefill leg that is over
-	reported                      int // tokens of the answer that were reported to the router
+	cached, loaded                int // tokens that a finished prefill leg found in the cache
+	reported                      int // number of tokens of the answer that were reported to the router
 	decoding                      bool
 	tries                         int
 	exclude                       []fleet.WorkerID
@@ -59,9 +60,9 @@ func (w *world) prompt(f *flight) []block.Token {
 	return w.tokens
 }
 
-// sequence is the input of the engine: the prompt's tokens and the answer's. An engine that hashes runs reads no
-// tokens. So all requests share blank tokens: making tens of thousands for each request would take long. describe makes
-// the tokens of the engine's events.
+// sequence returns the input of the engine: the tokens of the prompt and of the answer. An engine that hashes runs of
+// content does not read tokens. So all requests then share blank tokens: making tens of thousands of tokens for each
+// request would take long. describe makes the tokens of the engine's events.
 func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
 	if n := f.req.Input; w.runs {
 		return w.blank[:n], w.blank[n : n+f.req.Output]
@@ -72,7 +73,7 @@ func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
 	return all[:n], all[n:]
 }
 
-// ask is the request as the router sees it.
+// ask returns the request in the form that the router takes.
 func (w *world) ask(f *flight) warmpath.Request {
 	req := warmpath.Request{
 		Model: model, Tokens: w.prompt(f), MaxTokens: f.req.Output, Exclude: f.exclude,
@@ -94,7 +95,7 @@ func (w *world) ask(f *flight) warmpath.Request {
 	return req
 }
 
-// release ends a flight. Its client notices the end when the last token has reached it.
+// release ends a flight. Its client notices the end when the last token has arrived there.
 func (w *world) release(f *flight) {
 	f.engine.Recycle()
 	if end := f.last + w.cfg.Hop; f.last > 0 && end > w.now {
@@ -105,7 +106,7 @@ func (w *world) release(f *flight) {
 	w.spareFlights = append(w.spareFlights, f)
 }
 
-// arrive takes a request from the workload and sends it.
+// arrive begins request id of the workload and sends it.
 func (w *world) arrive(id int) {
 	if w.cfg.InFlight > 0 && w.live >= w.cfg.InFlight {
 		w.unsent = append(w.unsent, id)
@@ -121,8 +122,8 @@ func (w *world) arrive(id int) {
 	w.dispatch(f)
 }
 
-// dispatch sends a request to the worker that the router chose. When no worker has room, it holds the request, or
-// rejects it if the queue is full.
+// dispatch sends a request to the worker that the router chooses. If no worker has room, it holds the request, or
+// rejects it when the queue is full.
 func (w *world) dispatch(f *flight) {
 	asked := w.prepare(f)
 	defer asked.Recycle()
@@ -133,7 +134,7 @@ func (w *world) dispatch(f *flight) {
 	w.release(f)
 }
 
-// pool returns the workers that f's present leg is for.
+// pool returns the workers for the present leg of f.
 func (w *world) pool(f *flight) *pool {
 	if f.decoding {
 		return &w.decode
@@ -141,13 +142,13 @@ func (w *world) pool(f *flight) *pool {
 	return &w.main
 }
 
-// prepare returns f's request, ready for the decisions of this moment. The next call of ask ends its use.
+// prepare returns the request of f, prepared for decisions at this moment. It is valid until the next call of ask.
 func (w *world) prepare(f *flight) *warmpath.Prepared {
 	req := w.ask(f)
 	return w.pool(f).views[f.router].router.Prepare(&req)
 }
 
-// place asks the router for a worker and sends the request there. It reports false when all workers are saturated.
+// place asks the router for a worker and sends the request there. It returns false when all workers are saturated.
 func (w *world) place(f *flight, asked *warmpath.Prepared) bool {
 	p := w.pool(f)
 	d, err := asked.Route(context.Background())
@@ -206,10 +207,10 @@ func (w *world) finishDecision(f *flight, o fleet.Outcome) {
 	f.decision = nil
 }
 
-// maxTries is how often a request is sent before it fails; the gateway's default.
+// maxTries is the number of times that a request is sent before it fails; the same as the gateway's default.
 const maxTries = 3
 
-// retry sends a request to another worker, as the gateway does while no byte of the answer has come.
+// retry sends a request to another worker, as the gateway does if no byte of the answer has come.
 func (w *world) retry(f *flight) {
 	f.exclude = append(f.exclude, f.decision.Worker.ID)
 	w.finishDecision(f, fleet.OutcomeFailed)
@@ -224,7 +225,8 @@ func (w *world) retry(f *flight) {
 	w.dispatch(f)
 }
 
-// output counts a token that leaves the engine's API server at the given time. The router learns of it now.
+// output counts a token that leaves the engine's API server at time at. The router learns of the token at the same
+// time.
 func (w *world) output(f *flight, first bool, at time.Duration) {
 	if first && !f.decoding {
 		f.decision.FirstToken(epoch + int64(w.now))
@@ -270,8 +272,8 @@ func (w *world) handOver(f *flight) {
 	w.freed = true
 	f.decoding, f.exclude = true, f.exclude[:0]
 	g := prefillWorker.group
-	// The router of the decode workers chooses now. The part that the chosen worker has cached is not sent. Transfers do
-	// not share a link.
+	// The router of the decode workers now chooses a worker. The part that the chosen worker has cached is not sent.
+	// Transfers do not share a link, so they do not delay each other.
 	predicted := f.predicted
 	w.routeDecode(f)
 	if f.rank == nil {
@@ -284,7 +286,7 @@ func (w *world) handOver(f *flight) {
 	w.agenda.plan(moment{at: w.now + took, kind: atHandover, with: f})
 }
 
-// routeDecode chooses the decode worker; f.rank is nil afterwards when there is none.
+// routeDecode chooses the decode worker. If there is none, f.rank is nil afterwards.
 func (w *world) routeDecode(f *flight) {
 	f.rank = nil
 	req := w.ask(f)
@@ -298,5 +300,5 @@ func (w *world) routeDecode(f *flight) {
 	f.decision, f.rank = d, w.decode.rank(w, d.Holder)
 }
 
-// decodeLeg begins the answer when the KV has arrived.
+// decodeLeg begins the decode leg when the KV has arrived.
 func (w *world) decodeLeg(f *flight) { w.submit(f) }

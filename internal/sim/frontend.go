@@ -2,21 +2,21 @@ package sim
 
 import "time"
 
-// Frontend is the time that an engine's API server takes for its requests: HTTP, chat template, tokenizer, and a part
-// of the stream for each token. It is one process, apart from the ranks' engines, and does one task after another in
+// Frontend is the time that an engine's API server takes for its requests: HTTP, chat template, tokenizer, and the part
+// of the stream for each token. It is one process, separate from the ranks' engines. It does one task after another, in
 // the order of arrival [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The zero
 // value takes no time.
 type Frontend struct {
-	Request time.Duration // for each request
-	Token   time.Duration // for each token of its prompt
-	Pass    time.Duration // for each pass that makes tokens of answers
-	Output  time.Duration // for each of those tokens
-	End     time.Duration // for each request, after its answer
-	// Shared: the API server and the passes of its ranks have together as many cores as there are ranks. While all of
-	// them work, the API server counts as two ranks: it has several threads and sleeps more often, which the operating
-	// system favours. With one rank it gets two thirds of the core. These figures fit real engines: with half of the
-	// core, first tokens of short prompts came 50 % too late; with four fifths, first tokens of long prompts came 20 %
-	// too early. With two ranks the API server gets one core, and each rank half of the other.
+	Request time.Duration // time for each request
+	Token   time.Duration // time for each token of the request's prompt
+	Pass    time.Duration // time for each pass that makes tokens of answers
+	Output  time.Duration // time for each token that such a pass makes
+	End     time.Duration // time for each request after the end of its answer
+	// Shared means that the API server and its ranks' passes share cores: as many cores as there are ranks. While all
+	// of them work, the API server counts as two ranks: it has several threads and sleeps more often, which the
+	// operating system favours. With one rank it gets two thirds of the core. These figures fit real engines: with half
+	// of the core, first tokens of short prompts came 50 % too late; with four fifths, first tokens of long prompts
+	// came 20 % too early. With two ranks the API server gets one core, and each rank half of the other core.
 	Shared bool
 }
 
@@ -29,11 +29,11 @@ func (f *Frontend) valid() bool {
 
 // apiServer is the state of a worker's API server, which its ranks share.
 type apiServer struct {
-	free  time.Duration // when all its present work is done
+	free  time.Duration // time at which all its present work is done
 	ranks []*rank
 }
 
-// busy reports whether all of its ranks make passes: no core is free.
+// busy reports whether all ranks of the API server make passes, so that no core is free.
 func (s *apiServer) busy() bool {
 	for _, r := range s.ranks {
 		if r.doing != stepping {
@@ -43,7 +43,7 @@ func (s *apiServer) busy() bool {
 	return true
 }
 
-// serve gives r's API server that much work now, and returns when it is done.
+// serve gives r's API server work of length d now, and returns the time at which this work is done.
 func (w *world) serve(r *rank, d time.Duration) time.Duration {
 	if d <= 0 {
 		return w.now
@@ -60,7 +60,7 @@ func (w *world) serve(r *rank, d time.Duration) time.Duration {
 	return r.apiServer.free
 }
 
-// receive hands a request that has come to its worker to the API server, and then to the engine.
+// receive gives a request that has arrived at its worker to the API server, and then to the engine.
 func (w *world) receive(f *flight) {
 	front := &f.rank.group.Frontend
 	if front.idle() || f.rank.dead {
@@ -71,8 +71,8 @@ func (w *world) receive(f *flight) {
 	w.agenda.plan(moment{at: done, kind: atSubmit, with: f})
 }
 
-// delayed reports whether r's pass, which was to end now, ends later because of its API server, and plans the later
-// end.
+// delayed reports whether r's pass, which should end now, ends later because of its API server. If so, it plans the
+// later end.
 func (w *world) delayed(r *rank) bool {
 	if r.doing != stepping || r.stolen == 0 {
 		return false

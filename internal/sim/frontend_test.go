@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// together returns requests for one worker that arrive at once and share nothing.
+// together returns requests for one worker that arrive at the same time and have no common prefix.
 func together(requests, input, output int) *workload.Workload {
 	w := &workload.Workload{Name: "together"}
 	for i := range requests {
@@ -19,7 +19,7 @@ func together(requests, input, output int) *workload.Workload {
 	return w
 }
 
-// An API server does one task after another: a pass of 1 ms, requests of 10 ms each, and a token of an answer of 2 ms.
+// An API server does one task after another. Here a pass takes 1 ms, a request 10 ms, and a token of an answer 2 ms.
 func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 	play := func(front Frontend, output int) (first, most, end float64) {
 		r := run(t, config(together(4, 100, output), "round_robin", func(c *Config) {
@@ -37,12 +37,13 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 		{"none", Frontend{}, 1, 1, 1, 1},
 		{"requests", Frontend{Request: 10 * time.Millisecond}, 1, 26, 41, 41},
 		{"prompt tokens", Frontend{Token: 100 * time.Microsecond}, 1, 26, 41, 41},
-		// All four are in one pass, and their tokens follow each other.
+		// All four requests are in one pass, and their tokens are sent one after the other.
 		{"answers", Frontend{Output: 2 * time.Millisecond}, 1, 1 + (2.+4+6+8)/4, 9, 9},
 		{"passes", Frontend{Pass: 3 * time.Millisecond}, 1, 4, 4, 4},
-		// The second pass takes 1 ms. The tokens of the first pass take 8 ms, and the tokens of the second follow them.
+		// The second pass takes 1 ms. The tokens of the first pass take 8 ms, and the tokens of the second pass follow
+		// them.
 		{"answers of two", Frontend{Output: 2 * time.Millisecond}, 2, 6, 9, 17},
-		// The work after an answer delays only a request that comes during it.
+		// The work after an answer delays only requests that arrive during this work.
 		{"ends", Frontend{End: 5 * time.Millisecond}, 1, 1, 1, 1},
 	} {
 		first, most, end := play(c.front, c.output)
@@ -52,11 +53,11 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 	}
 }
 
-// An API server on the engine's core lengthens passes by the time that it works during them, and its own work takes 50
-// % longer.
+// The API server shares the engine's core. A pass takes longer by the time for which the API server works during it,
+// and the API server's own work takes 50 % longer.
 func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	w := together(2, 100, 1)
-	w.Requests[1].Arrival = 50 * time.Millisecond // in the first one's pass, which takes 100 ms
+	w.Requests[1].Arrival = 50 * time.Millisecond // during the first request's pass, which takes 100 ms
 	play := func(shared bool) (p50, most float64) {
 		r := run(t, config(w, "round_robin", func(c *Config) {
 			c.Groups[0].Count, c.Groups[0].Frontend = 1, Frontend{Request: 10 * time.Millisecond, Shared: shared}
@@ -64,7 +65,8 @@ func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 		}))
 		return r.TTFT.P50, r.TTFT.Max
 	}
-	// Apart: 10 + 100; 60 for the rest of that pass, then 100. Shared: the first pass takes 110.
+	// With separate cores the first request takes 10 + 100 ms; the second takes 60 ms for the rest of that pass, then
+	// 100 ms. With a shared core the first pass takes 110 ms.
 	if first, second := play(false); math.Abs(first-110) > 1 || math.Abs(second-160) > 1 {
 		t.Errorf("apart: %.1f and %.1f ms, want 110 and 160", first, second)
 	}
@@ -73,8 +75,8 @@ func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	}
 }
 
-// Two ranks have two cores. While both make passes, their API server has one core, and each rank loses half of that
-// time.
+// Two ranks have two cores. While both ranks make passes, their API server has one core, and each rank loses half of
+// that time.
 func TestAnAPIServerOfTwoRanksHasACore(t *testing.T) {
 	w := together(3, 100, 1)
 	w.Requests[2].Arrival = 50 * time.Millisecond
@@ -83,8 +85,8 @@ func TestAnAPIServerOfTwoRanksHasACore(t *testing.T) {
 		c.Groups[0].Frontend = Frontend{Request: 10 * time.Millisecond, Shared: true}
 		c.Groups[0].Profile.Timing = engine.Linear{Base: 100}
 	}))
-	// The passes begin after 10 and 20 ms and take 105. The third request waits for the end of the first pass, and takes
-	// 100.
+	// The two passes begin after 10 and 20 ms and take 105 ms each. The third request waits for the end of the first
+	// pass, and takes 100 ms.
 	if math.Abs(r.TTFT.P50-125) > 1 || math.Abs(r.TTFT.Max-165) > 1 {
 		t.Errorf("%.1f and %.1f ms, want 125 and 165", r.TTFT.P50, r.TTFT.Max)
 	}
@@ -95,7 +97,7 @@ func TestRanksShareAnAPIServer(t *testing.T) {
 	play := func(front Frontend) (first float64) {
 		w := together(4, 100, 1)
 		for i := range 2 {
-			w.Requests[2+i].Arrival = 12 * time.Millisecond // the first answers have ended
+			w.Requests[2+i].Arrival = 12 * time.Millisecond // at this time the first answers have ended
 		}
 		r := run(t, config(w, "round_robin", func(c *Config) {
 			c.Groups[0].Count, c.Groups[0].Ranks, c.Groups[0].Declared, c.Groups[0].Frontend = 1, 2, 2, front
@@ -103,18 +105,18 @@ func TestRanksShareAnAPIServer(t *testing.T) {
 		}))
 		return r.TTFT.Max
 	}
-	// Two requests of 5 ms at once: 10 ms for the second, and its pass.
+	// Two requests of 5 ms arrive at the same time: the second is ready after 10 ms, and then has its pass.
 	if got := play(Frontend{Request: 5 * time.Millisecond}); math.Abs(got-11) > .01 {
 		t.Errorf("%.2f ms, want 11", got)
 	}
-	// The first two answers end at 6 and 11 ms, and the work after them keeps the API server until 50. The second two take
-	// 10 more, and a pass.
+	// The first two answers end at 6 and 11 ms, and the work after them occupies the API server until 50 ms. The second
+	// two requests take 10 ms more, and a pass.
 	if got := play(Frontend{Request: 5 * time.Millisecond, End: 20 * time.Millisecond}); math.Abs(got-49) > .01 {
 		t.Errorf("%.2f ms, want 49", got)
 	}
 }
 
-// A client sends its next request when the answer to the last one has reached it.
+// A client sends its next request when the answer to the last request has arrived at the client.
 func TestAClientWaitsForTheWayBack(t *testing.T) {
 	w := together(3, 100, 1)
 	for i := range 2 {

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden results, their picture and their table")
 
-// golden is a policy's stored result.
+// golden is the stored result of a policy.
 type golden struct {
 	HitRate  float64 `json:"hit_rate"`
 	TTFTMean float64 `json:"ttft_mean_ms"`
@@ -26,7 +26,8 @@ type golden struct {
 	E2EP95   float64 `json:"e2e_p95_ms"`
 }
 
-// The bands: a change of the core that moves hit rates by a point or tails by a tenth is either meant or a bug.
+// These are the bands. If a change of the core moves hit rates by a point or tails by a tenth, the change is either
+// intended or a bug.
 const (
 	hitBand  = .01
 	tailBand = .10
@@ -41,7 +42,7 @@ const (
 	rewrite     = "go test ./internal/sim -run Golden -update" // the command that writes all three again
 )
 
-// goldenExperiment is `warmpath sim` with these flags; the page with the table says so.
+// goldenExperiment is the run of `warmpath sim` with the flags that the page with the table shows.
 func goldenExperiment() sim.Experiment {
 	x := sim.DefaultExperiment()
 	x.Workload = "gen:code-agent,sessions=48,context=16000,context-max=80000,turns=10,rate=1"
@@ -49,7 +50,8 @@ func goldenExperiment() sim.Experiment {
 	return x
 }
 
-// A fixed seed, a small workload, all policies: the result stays within a band of the stored one.
+// The run has a fixed seed, a small workload and all policies. The result must stay within a band around the stored
+// result.
 func TestGoldenRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it simulates twenty policies, in two to three seconds of a core")

@@ -20,19 +20,21 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// The mock fleet behind the real gateway, over real sockets in real time, and its simulation must agree: hit rate
-// within a point, mean time to first token within a tenth. Engines run at half speed, so that the machine's own delays
-// weigh less. A busy machine makes the live fleet slower, never faster. So the live fleet is played up to three times;
-// a difference of more than a tenth is logged, and one of more than a half fails.
+// A mock fleet runs behind the real gateway, over real sockets in real time. Its results must agree with its
+// simulation: the hit rate within a point, the mean time to the first token within a tenth. Engines run at half speed,
+// so that the machine's own delays matter less. A busy machine makes the live fleet slower, never faster. So the live
+// fleet is played up to three times. A difference of more than a tenth is logged, and a difference of more than a half
+// fails the test.
 func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
-	t.Parallel() // in parallel with the other live test: both mostly wait
+	t.Parallel() // in parallel with the other live test, because both mostly wait
 	playBoth(t, sharedPrefixes(16, 200, 120*time.Millisecond), 16*2400)
 }
 
-// playBoth plays w on four workers, whose pools have the given number of tokens, live and simulated, and compares.
+// playBoth plays w on four workers, live and simulated, and compares the results. kvTokens is the size of each worker's
+// pool in tokens.
 func playBoth(t *testing.T, w *workload.Workload, kvTokens int) {
 	t.Helper()
 	const workers, speed = 4, 0.5
@@ -49,7 +51,7 @@ func playBoth(t *testing.T, w *workload.Workload, kvTokens int) {
 	agree(t, func() *report.Run { return playLive(t, w, workers, kvTokens, speed) }, simulated, len(w.Requests))
 }
 
-// agree plays live and compares. It plays again when the machine was slow.
+// agree plays the live fleet and compares its result with the simulated one. It plays again when the machine was slow.
 func agree(t *testing.T, play func() *report.Run, simulated *report.Run, requests int) {
 	t.Helper()
 	live := play()
@@ -74,18 +76,18 @@ func agree(t *testing.T, play func() *report.Run, simulated *report.Run, request
 	}
 }
 
-// The same for conversations: the next turn comes its think time after the end of the last answer, and repeats that
-// answer.
+// Live and simulated results must also agree for conversations. There the next turn comes a think time after the end of
+// the last answer, and repeats that answer.
 func TestConversationsLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
-	t.Parallel() // in parallel with the other live test: both mostly wait
-	// A pool holds half of what its worker's requests use, so blocks are evicted all the time.
+	t.Parallel() // in parallel with the other live test, because both mostly wait
+	// A pool holds half of the blocks that its worker's requests use, so blocks are evicted all the time.
 	playBoth(t, conversations(40, 4), 16*700)
 }
 
-// sharedPrefixes is an open-loop workload of groups that share a prefix.
+// sharedPrefixes returns an open-loop workload of groups of requests. The requests of a group share a prefix.
 func sharedPrefixes(groups, requests int, gap time.Duration) *workload.Workload {
 	random := rand.New(rand.NewPCG(5, 6))
 	w := &workload.Workload{Name: "shared prefixes"}
@@ -100,8 +102,8 @@ func sharedPrefixes(groups, requests int, gap time.Duration) *workload.Workload 
 	return w
 }
 
-// conversations is a closed-loop workload: sessions of that many turns over three system prompts, with pauses of about
-// a second.
+// conversations returns a closed-loop workload: sessions with turns turns each, over three system prompts, with pauses
+// of about a second.
 func conversations(sessions, turns int) *workload.Workload {
 	random := rand.New(rand.NewPCG(7, 8))
 	w := &workload.Workload{Name: "conversations"}
@@ -158,7 +160,7 @@ func playLive(t *testing.T, w *workload.Workload, workers, kvTokens int, speed f
 	}
 	running.Go(func() { _ = a.Run(ctx) })
 	<-a.Listening()
-	look := time.NewTicker(20 * time.Millisecond) // there is no event to wait for
+	look := time.NewTicker(20 * time.Millisecond) // poll, because there is no event to wait for
 	defer look.Stop()
 	for ready := 0; ready < workers; <-look.C {
 		snapshot := a.Router().Fleet().Snapshot()

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// answer is an engine's report of its load, on its way to the routers.
+// answer is an engine's report of its load, which has not arrived at the routers yet.
 type answer struct {
 	pool   *pool
 	holder fleet.Holder
@@ -15,14 +15,14 @@ type answer struct {
 }
 
 func (w *world) report(a *answer) {
-	w.freed = true // other routers may have freed room there
+	w.freed = true // other routers may have freed room at this worker
 	for _, v := range a.pool.views {
 		v.fleet.Report(a.holder, a.said)
 	}
 }
 
-// askEngines lets routers ask the ranks that are not asked yet, as long as there are requests. The ranks are spread
-// over the interval, as a scraper spreads them.
+// askEngines makes routers ask the ranks that are not asked yet, as long as there are requests. The questions are
+// spread over the interval, as a scraper spreads them.
 func (w *world) askEngines() {
 	if w.cfg.Metrics < 0 || w.asking == len(w.ranks) {
 		return
@@ -38,13 +38,13 @@ func (w *world) askEngines() {
 	w.asking = len(w.ranks)
 }
 
-// spread is the number of parts of the interval in which ranks are asked.
+// spread is the number of parts of the interval in which ranks are asked. Each rank is asked in one part.
 const spread = 16
 
 // askEngine reads r's gauges for every router. A dead engine does not answer.
 func (w *world) askEngine(r *rank) {
 	if !w.busy() {
-		r.asked = false // until the next request
+		r.asked = false // the rank is not asked again until the next request
 		w.asking--
 		return
 	}
@@ -58,11 +58,11 @@ func (w *world) askEngine(r *rank) {
 		w.report(&said)
 		return
 	}
-	late := said // a copy: the planned moment keeps a pointer to it
+	late := said // this copy exists because the planned moment keeps a pointer to it
 	w.agenda.plan(moment{at: w.now + w.cfg.MetricsLag, kind: atReport, with: &late})
 }
 
-// appendText writes a text that is equal where tokens are equal: four characters a token, as in English.
+// appendText writes a text for tokens. Equal tokens give equal text. A token becomes four characters, as in English.
 func appendText(dst []byte, tokens []block.Token) []byte {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
 	for _, t := range tokens {

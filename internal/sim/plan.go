@@ -13,31 +13,33 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Goal is the goal of a plan: at least Share of all requests within the run's first SLO. A failed request is not within
-// the SLO.
+// Goal is the goal of a plan: at least the share Share of all requests is within the run's first SLO. A failed request
+// is not within the SLO.
 type Goal struct {
 	Share float64
-	// MaxWorkers bounds the search for workers, MaxRate that for the rate, as a factor.
+	// MaxWorkers bounds the search for a number of workers. MaxRate bounds the search for a rate; it is a factor.
 	MaxWorkers int
 	MaxRate    float64
 }
 
 // Plan is the answer for one policy.
 type Plan struct {
-	Policy  string        `json:"policy"`
-	Found   bool          `json:"found"`   // false: even the setup with the lowest rate or the most workers does not keep the goal
-	Limited bool          `json:"limited"` // the search reached its bound: the true answer may be better
+	Policy string `json:"policy"`
+	// false: even the setup with the lowest rate or the most workers does not keep the goal.
+	Found   bool          `json:"found"`
+	Limited bool          `json:"limited"` // the search reached its bound: a better answer may exist beyond it
 	Workers int           `json:"workers"`
 	Rate    float64       `json:"rate"`
-	Best    *report.Run   `json:"-"` // at the answer; nil when not found
-	Runs    []*report.Run `json:"-"` // all that were tried, by rate or workers
+	Best    *report.Run   `json:"-"` // the run of the answer; nil when not found
+	Runs    []*report.Run `json:"-"` // all runs that were tried, ordered by rate or workers
 }
 
-// ratePrecision ends the bisection of a rate: a finer rate means nothing, as two seeds differ by more.
+// ratePrecision is the relative precision at which the search for a rate ends. A finer rate means nothing, because
+// results with two seeds differ by more.
 const ratePrecision = 0.02
 
-// PlanRate finds for each policy the largest rate that keeps the goal, by doubling or halving from c.Rate and then
-// bisecting. When ctx ends it stops and returns the plans that are certain by then.
+// PlanRate finds the largest rate that keeps the goal, for each policy. It starts from c.Rate, doubles or halves the
+// rate, and then bisects. When ctx ends, it stops and returns the plans that are certain by then.
 func PlanRate(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
 	return plans(ctx, policies, tell, func(p policy.Spec) (Plan, error) {
 		try := trial{ctx: ctx, config: c, goal: goal}
@@ -46,7 +48,8 @@ func PlanRate(ctx context.Context, c Config, policies []policy.Spec, goal Goal, 
 	})
 }
 
-// PlanWorkers finds for each policy the fewest workers that keep the goal at c.Rate. c must have one group.
+// PlanWorkers finds the smallest number of workers that keep the goal at c.Rate, for each policy. c must have one
+// group.
 func PlanWorkers(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
 	if len(c.Groups) != 1 {
 		return nil, errors.New("plan workers: only a fleet of workers that are alike can be sized")
@@ -58,7 +61,7 @@ func PlanWorkers(ctx context.Context, c Config, policies []policy.Spec, goal Goa
 	})
 }
 
-// plans searches for all policies at once.
+// plans searches for all policies in parallel.
 func plans(ctx context.Context, policies []policy.Spec, tell func(Plan), search func(policy.Spec) (Plan, error)) ([]Plan, error) {
 	results := make([]Plan, len(policies))
 	errs := make([]error, len(policies))
@@ -104,11 +107,11 @@ func (t *trial) keeps(c Config) (bool, *report.Run, error) {
 
 func (t *trial) rate() (Plan, error) {
 	plan := Plan{Policy: t.config.Policy.Name, Workers: workersOf(&t.config)}
-	low, high := 0.0, math.Inf(1) // kept at low, not at high
+	low, high := 0.0, math.Inf(1) // the goal is kept at rate low, and not kept at rate high
 	at := t.config.withDefaults().Rate
 	const smallest = 0.002
 	for low == 0 || high > low*(1+ratePrecision) {
-		// Three decimals are finer than the search, and can be typed again.
+		// Three decimals are finer than the search, and easy to type.
 		at = max(math.Round(at*1000)/1000, 0.001)
 		c := t.config
 		c.Rate = at
@@ -140,7 +143,7 @@ func (t *trial) rate() (Plan, error) {
 
 func (t *trial) workers() (Plan, error) {
 	plan := Plan{Policy: t.config.Policy.Name, Rate: t.config.withDefaults().Rate}
-	low, high := 0, t.goal.MaxWorkers+1 // not kept with low, kept with high
+	low, high := 0, t.goal.MaxWorkers+1 // the goal is not kept with low workers, and kept with high workers
 	at := min(max(t.config.Groups[0].Count, 1), t.goal.MaxWorkers)
 	for high-low > 1 {
 		c := t.config
@@ -176,7 +179,7 @@ func (t *trial) done(p Plan) Plan {
 	return p
 }
 
-// ignoreEnd drops the error of an ended context: the plans that were found are valid.
+// ignoreEnd drops the error of a context that ended, because the plans that were found are valid.
 func ignoreEnd(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// planned is a fleet with an SLO that a prefill of two prompts at once breaks.
+// planned returns a fleet whose SLO is missed if an engine prefills two prompts at the same time.
 func planned() (Config, []policy.Spec) {
 	c := config(families(24, 400, 100*time.Millisecond), "random", func(c *Config) {
 		c.SLOs = []report.SLO{{TTFT: 250 * time.Millisecond}}

@@ -7,9 +7,9 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// rank is one engine and its current work.
+// rank is one engine together with its current work.
 type rank struct {
-	index  int // in world.ranks
+	index  int // index of the rank in world.ranks
 	pool   *pool
 	holder fleet.Holder
 	worker fleet.WorkerID
@@ -17,24 +17,24 @@ type rank struct {
 	engine *engine.Engine
 	step   engine.Step
 	doing  doing
-	gen    uint32        // of the wake that is valid
-	since  time.Duration // start of the steady passes
+	gen    uint32        // generation of the planned wake that is valid; older planned wakes are void
+	since  time.Duration // start of the first of the steady passes
 	passes int
 	live   []*flight
-	life   int // number of its starts
+	life   int // number of times that the rank was started
 	dead   bool
-	asked  bool   // routers wait for a report of its load
-	lines  []line // by router: the batches under way to it
+	asked  bool   // routers will get a report of the rank's load
+	lines  []line // by router: the batches that have not arrived at the router
 
-	disturbed []Disturbance // of this rank
-	apiServer *apiServer    // of its worker
+	disturbed []Disturbance // disturbances of this rank
+	apiServer *apiServer    // API server of the rank's worker
 	stolen    time.Duration // time by which the API server delays the pass under way
 }
 
 // line is the event stream from a rank to a router.
 type line struct {
-	last time.Duration // when the last batch planned so far arrives
-	lost []*batch      // not noticed yet
+	last time.Duration // time at which the last planned batch arrives
+	lost []*batch      // lost batches that the router has not noticed yet
 }
 
 type doing uint8
@@ -63,14 +63,14 @@ func (w *world) wakeAt(r *rank, at time.Duration) {
 	w.agenda.plan(moment{at: at, kind: atWake, a: int32(r.index), gen: r.gen})
 }
 
-// notify makes a rank see a submitted request: at once if it is idle, else with its next pass.
+// notify tells a rank about a submitted request. An idle rank sees it immediately, another rank with its next pass.
 func (w *world) notify(r *rank) {
 	switch r.doing {
 	case idle:
 		r.doing = awaiting
 		w.wakeAt(r, w.now)
 	case steady:
-		// The passes that have begun by now are played to their end before the new request counts.
+		// The passes that have begun before now are played to their end. Only then the new request counts.
 		end := r.since + w.playSteady(r, w.now-r.since)
 		r.doing = awaiting
 		w.wakeAt(r, max(end, w.now))
@@ -94,8 +94,8 @@ func (w *world) wake(r *rank) {
 	w.begin(r)
 }
 
-// playSteady plays the steady passes that began before until, counted from the start of the first one, and returns how
-// long they took.
+// playSteady plays the steady passes that begin before until, and returns how long they take. until counts from the
+// start of the first pass.
 func (w *world) playSteady(r *rank, until time.Duration) time.Duration {
 	made, took := r.engine.Advance(r.passes, until)
 	if made == 0 {
@@ -155,7 +155,7 @@ func (w *world) finishStep(r *rank) {
 		f := o.Request.Owner.(*flight)
 		at = max(at, w.serve(r, r.group.Frontend.Output))
 		if !o.First {
-			// Nearly all gaps of a pass are equal.
+			// Almost all gaps of a pass are equal, so equal gaps are counted together.
 			if d := at - f.last; d == gap {
 				count++
 			} else {

@@ -8,7 +8,7 @@ import (
 // failed is the outcome of a request whose worker died.
 const failed = fleet.OutcomeFailed
 
-// scale compares the load with the bounds, and orders one more worker or drains one.
+// scale compares the load with the autoscaler's bounds. It orders one more worker, or drains one, or does nothing.
 func (w *world) scale() {
 	a := w.cfg.Autoscale
 	if !w.busy() {
@@ -39,7 +39,7 @@ func (w *world) scale() {
 	}
 }
 
-// drain stops new requests to the worker with the fewest requests; among several such workers, to the newest.
+// drain stops new requests to the worker with the fewest requests. Among several such workers it chooses the newest.
 func (w *world) drain() {
 	least := -1
 	for i := range w.main.workers {
@@ -55,7 +55,7 @@ func (w *world) drain() {
 	w.countReady()
 }
 
-// leave removes a drained worker with its cache.
+// leave removes a drained worker and its cache.
 func (w *world) leave(i int) {
 	wk := &w.main.workers[i]
 	wk.state = gone
@@ -67,7 +67,7 @@ func (w *world) leave(i int) {
 	}
 }
 
-// join lets a worker serve: a new one, or one that had left, with an empty cache.
+// join lets a worker serve, with an empty cache. The worker is new, or had left before.
 func (w *world) join() {
 	w.joining--
 	w.freed = true

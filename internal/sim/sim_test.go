@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// families is an open-loop workload: groups of prompts that share a prefix, with questions of their own.
+// families returns an open-loop workload: groups of prompts with a common prefix for each group and a different
+// question for each prompt.
 func families(groups, requests int, gap time.Duration) *workload.Workload {
 	random := rand.New(rand.NewPCG(1, 2))
 	w := &workload.Workload{Name: "families", Block: 64}
@@ -34,7 +35,8 @@ func families(groups, requests int, gap time.Duration) *workload.Workload {
 	return w
 }
 
-// sessions is a closed-loop workload: each turn repeats the conversation so far and follows the last one's end.
+// sessions returns a closed-loop workload. Each turn repeats the conversation so far. It comes after the end of the
+// turn before.
 func sessions(count, turns int, think time.Duration) *workload.Workload {
 	w := &workload.Workload{Name: "sessions", Block: 64}
 	last := make([]int, count)
@@ -58,7 +60,7 @@ func sessions(count, turns int, think time.Duration) *workload.Workload {
 	return w
 }
 
-// config is a small fleet; change adapts it.
+// config returns a small fleet, adapted by change.
 func config(w *workload.Workload, p string, change func(*Config)) Config {
 	spec, err := ParsePolicy(p)
 	if err != nil {
@@ -92,7 +94,7 @@ func asJSON(t testing.TB, runs ...*report.Run) []byte {
 	return b.Bytes()
 }
 
-// everything enables all random parts of a run.
+// everything turns on all random parts of a run.
 func everything(c *Config) {
 	c.Routers, c.Lag, c.LagJitter, c.Loss, c.Replay = 3, 20*time.Millisecond, 50*time.Millisecond, .05, true
 	c.Faults = []Fault{{At: 5 * time.Second, Worker: 1, Down: 4 * time.Second}}
@@ -159,8 +161,8 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 	if aware.HitRate < random.HitRate+.1 {
 		t.Errorf("kv_aware hits %.3f, random %.3f", aware.HitRate, random.HitRate)
 	}
-	// On a quiet fleet, routers know what engines have cached. The exception is requests of one family that are in
-	// flight together.
+	// If the load is low, routers know what engines have cached. The exception is requests of one family that are under
+	// way at the same time.
 	if aware.PredictedTokens < aware.CachedTokens*97/100 {
 		t.Errorf("predicted %d tokens, engines found %d", aware.PredictedTokens, aware.CachedTokens)
 	}
@@ -169,11 +171,11 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 func TestSessionsWaitForTheirLastAnswer(t *testing.T) {
 	w := sessions(10, 6, 3*time.Second)
 	r := run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].KVTokens = 64 * 2000 }))
-	// 6 turns, five pauses, and about 50 tokens at 24 ms a turn.
+	// A session has 6 turns, five pauses, and about 50 tokens at 24 ms in each turn.
 	if want := 5*3 + 6*1.2; r.Seconds < want || r.Seconds > want+8 {
 		t.Errorf("it took %.1f s, want a bit above %.1f", r.Seconds, want)
 	}
-	// Each turn finds all of the conversation but the last block and the new question.
+	// Each turn finds the whole conversation in the cache, except the last block and the new question.
 	if r.HitRate < .65 {
 		t.Errorf("hit rate %.3f: generated tokens are not found again", r.HitRate)
 	}
@@ -185,14 +187,14 @@ func TestTheModelSeparatesPoolsByAdapter(t *testing.T) {
 		w.Requests[i].LoRA = fmt.Sprint("adapter-", i%2)
 	}
 	r := run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].Count = 1 }))
-	// 38 of 40 find the 2,048 shared tokens of their adapter.
+	// 38 of 40 requests find the 2,048 shared tokens of their adapter in the cache.
 	if want := 38 * 2048; r.CachedTokens != int64(want) {
 		t.Errorf("%d tokens were cached, want %d", r.CachedTokens, want)
 	}
 }
 
 func TestEventLagCostsHitsAndSpeculationSavesThem(t *testing.T) {
-	// Bursts of one new prefix: lag hurts them most.
+	// The workload has bursts of requests with the same new prefix: event lag hurts these most.
 	w := &workload.Workload{Name: "bursts", Block: 64}
 	for i := range 600 {
 		w.Requests = append(w.Requests, workload.Request{
@@ -268,7 +270,7 @@ func TestDecodeWorkersTakeOverPrefilledPrompts(t *testing.T) {
 			t.Errorf("%s answered %d requests", k.Name, k.Requests)
 		}
 	}
-	// Prefills do not disturb decodes: no gap is longer than a pass of decodes.
+	// Prefills do not disturb decodes: no gap between tokens is longer than a pass that only decodes.
 	if r.ITL.P99 > 40 {
 		t.Errorf("p99 of gaps is %.1f ms", r.ITL.P99)
 	}
@@ -289,7 +291,7 @@ func TestTheRouterQueueHoldsRequestsThatNoWorkerCanTake(t *testing.T) {
 
 func TestAutoscalingAddsAndDrainsWorkers(t *testing.T) {
 	w := families(12, 3000, 15*time.Millisecond)
-	// After the rush, a trickle.
+	// After many requests in a short time, few requests follow.
 	for i := 2500; i < 3000; i++ {
 		w.Requests[i].Arrival = w.Requests[2499].Arrival + time.Duration(i-2499)*time.Second
 	}
@@ -384,8 +386,7 @@ func TestMistakesAreAllReported(t *testing.T) {
 	}
 }
 
-// A time that is far too long is a mistake of the caller. Sums of such times overflow, and then the last moment would
-// come again and again.
+// A time that is far too long is a mistake of the caller. Sums of such times overflow, and then the run would not end.
 func TestTimesThatAreTooLongAreRefused(t *testing.T) {
 	const ever = time.Duration(1 << 62)
 	for name, change := range map[string]func(*Config){

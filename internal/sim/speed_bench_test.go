@@ -11,9 +11,9 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// BenchmarkConversation plays the Mooncake conversation trace on 8 workers under one policy. The goal is half a second
-// of one core. The blocks are the trace's own, of 512 tokens. cpu-ms/op is the process's user and system time; other
-// work on the machine lengthens it less than the wall clock's time.
+// BenchmarkConversation plays the Mooncake conversation trace on 8 workers with one policy. The goal is half a second
+// of one core. The blocks are the trace's own blocks of 512 tokens. cpu-ms/op is the user and system time of the
+// process; other work on the machine affects it less than it affects the wall clock's time.
 func BenchmarkConversation(b *testing.B) {
 	w, err := workload.Load("mooncake:" + testenv.Path(b, "traces/mooncake_conversation.jsonl.gz"))
 	if err != nil {

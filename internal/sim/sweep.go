@@ -14,16 +14,16 @@ import (
 // Progress is the state of a sweep.
 type Progress struct {
 	Runs, RunsDone     int
-	Requests, Ended    int64         // over all runs
-	Elapsed, Remaining time.Duration // Remaining is an estimate; 0 before there is one
+	Requests, Ended    int64         // numbers of requests over all runs
+	Elapsed, Remaining time.Duration // Remaining is an estimate; it is 0 before there is one
 }
 
 // progressEvery is how often Sweep reports progress.
 const progressEvery = 200 * time.Millisecond
 
-// Sweep plays all configurations, parallel of them at once (0: one a core), and returns their results in order. When
-// ctx ends it returns the results so far, with nil for runs that had not begun. report, if not nil, is called from one
-// goroutine every progressEvery. All goroutines have ended when Sweep returns.
+// Sweep plays all configurations and returns their results in order. parallel is the number of runs at the same time; 0
+// means one for each core. When ctx ends, Sweep returns the results so far, with nil for runs that had not begun. tell,
+// if not nil, is called from one goroutine every progressEvery. All goroutines have ended when Sweep returns.
 func Sweep(ctx context.Context, configs []Config, parallel int, tell func(Progress)) ([]*report.Run, error) {
 	if parallel <= 0 {
 		parallel = runtime.GOMAXPROCS(0)
@@ -76,7 +76,7 @@ func Sweep(ctx context.Context, configs []Config, parallel int, tell func(Progre
 	return results, nil
 }
 
-// watch reports the progress until finished is closed.
+// watch calls tell with the progress until finished is closed.
 func watch(finished <-chan struct{}, tell func(Progress), measure func(began time.Time) Progress) {
 	if tell == nil {
 		<-finished

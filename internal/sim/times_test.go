@@ -16,14 +16,15 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// timesSeeds is the number of seeds that WARMPATH_TIMES_SEEDS asks for (make times: 3), 0 when it asks for none. Then
-// the tests of this file play whole hours, more sizes and more rates; otherwise they take a second in all.
+// timesSeeds is the number of seeds that WARMPATH_TIMES_SEEDS asks for; 0 when it is not set. `make times` sets it to
+// 3. With seeds, the tests of this file play whole hours, more sizes and more rates. Without, they take a second
+// together.
 func timesSeeds() uint64 {
 	n, _ := strconv.ParseUint(os.Getenv("WARMPATH_TIMES_SEEDS"), 10, 64)
 	return n
 }
 
-// apart returns prompts that share nothing, at a rate in requests a second.
+// apart returns prompts without a common prefix. rate is in requests a second.
 func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Workload {
 	t.Helper()
 	w, err := workload.LoadWith(fmt.Sprintf("gen:independent,rate=%g,requests=%d,question=1000,output=60", rate, requests), workload.Options{Seed: seed})
@@ -33,7 +34,7 @@ func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Work
 	return w
 }
 
-// unsteady returns n equal engines whose passes scatter by 30 %.
+// unsteady returns n equal engines whose passes vary by 30 %.
 func unsteady(w *workload.Workload, n int, seed uint64) Config {
 	return config(w, "marginal", func(c *Config) {
 		c.Seed = seed
@@ -41,7 +42,7 @@ func unsteady(w *workload.Workload, n int, seed uint64) Config {
 	})
 }
 
-// oneOfEight is unsteady with eight engines; the last one runs at half speed.
+// oneOfEight returns eight engines as unsteady does; the last engine runs at half speed.
 func oneOfEight(w *workload.Workload, seed uint64) Config {
 	c := unsteady(w, 7, seed)
 	slow := c.Groups[0]
@@ -50,7 +51,8 @@ func oneOfEight(w *workload.Workload, seed uint64) Config {
 	return c
 }
 
-// bursts returns other work on one of n machines at a time, for one to three minutes. It makes passes take 30 % longer.
+// bursts returns other work for one to three minutes each, on one of n machines at a time. Other work makes passes take
+// 30 % longer.
 func bursts(n int, seed uint64, span time.Duration) (all []Disturbance) {
 	random := rand.New(rand.NewPCG(seed, 0xb0))
 	for at := time.Duration(0); at < span; {
@@ -61,7 +63,7 @@ func bursts(n int, seed uint64, span time.Duration) (all []Disturbance) {
 	return all
 }
 
-// shares returns the requests of each worker as multiples of the mean.
+// shares returns each worker's number of requests as a multiple of the mean.
 func shares(t *testing.T, c Config) (all []float64) {
 	t.Helper()
 	r := run(t, c)
@@ -71,9 +73,9 @@ func shares(t *testing.T, c Config) (all []float64) {
 	return all
 }
 
-// TestNoiseOnLikeMachinesIsNoPreference plays equal engines with noise in each pass and bursts of other work. The share
-// of the requests of each engine stays within 0.8 to 1.25 of the mean. An engine can serve 10 requests a second and not
-// 16. bench/results/learned_times.md has what `make times` measures here and below.
+// TestNoiseOnLikeMachinesIsNoPreference plays equal engines with noise in each pass and bursts of other work. The
+// number of requests of each engine stays within 0.8 to 1.25 of the mean. An engine can serve 10 requests a second, but
+// not 16. bench/results/learned_times.md has the results of `make times` for this test and the tests below.
 func TestNoiseOnLikeMachinesIsNoPreference(t *testing.T) {
 	sizes, rates, seeds, span := []int{2, 8, 16}, []float64{0.02, 0.5}, uint64(1), 20*time.Minute
 	if n := timesSeeds(); n > 0 {
@@ -97,11 +99,13 @@ func TestNoiseOnLikeMachinesIsNoPreference(t *testing.T) {
 	}
 }
 
-// TestASlowMachineIsFound plays one engine of eight at half speed. It is found when its pace is believed after 200
-// requests to all eight: its interval lies above 1.1, and prices take its factor.
+// TestASlowMachineIsFound plays one engine of eight at half speed. The pace is a factor: how much slower an engine is
+// than the others of its kind. The slow engine must be found after 200 requests to all eight engines: the interval of
+// its pace lies above 1.1, and prices use the pace.
 func TestASlowMachineIsFound(t *testing.T) {
 	seeds := cmp.Or(100*timesSeeds(), 5)
-	for _, rate := range []float64{20, 2, 0.06} { // requests a second for all: 200 take 10 s, 100 s and 56 min
+	// Requests a second for all engines together: 200 requests take 10 s, 100 s and 56 min.
+	for _, rate := range []float64{20, 2, 0.06} {
 		found, wronged, least, most := 0, 0, 10.0, 0.0
 		for seed := uint64(1); seed <= seeds; seed++ {
 			w, err := newWorld(oneOfEight(apart(t, 200, rate, seed), seed))
@@ -122,14 +126,15 @@ func TestASlowMachineIsFound(t *testing.T) {
 		}
 		t.Logf("%g requests/s: found in %d of %d seeds, at factors from %.2f to %.2f; %d of %d others believed unlike",
 			rate, found, seeds, least, most, wronged, 7*seeds)
-		// By the model, an engine like the others is believed to differ with probability 2.5 % at most.
+		// By the model, an engine that is like the others is believed to differ with a probability of at most 2.5 %.
 		if float64(found) < 0.99*float64(seeds) || float64(wronged) > 0.025*7*float64(seeds) {
 			t.Errorf("%g requests/s: found in %d of %d seeds, %d of %d others believed unlike", rate, found, seeds, wronged, 7*seeds)
 		}
 	}
 }
 
-// TestASlowMachineGetsAboutHalf plays one engine of eight at half speed: it gets half of another's share.
+// TestASlowMachineGetsAboutHalf plays one engine of eight at half speed. It must get half as many requests as another
+// engine.
 func TestASlowMachineGetsAboutHalf(t *testing.T) {
 	requests, rates, seeds := 2000, []float64{0.1, 2, 20, 60}, uint64(1)
 	if n := timesSeeds(); n > 0 {
@@ -149,8 +154,9 @@ func TestASlowMachineGetsAboutHalf(t *testing.T) {
 	}
 }
 
-// TestAShareReturnsAfterABurst plays engines; the passes of one take twice as long for a minute. Minutes later it gets
-// its full share. A burst within the first minute looks like a slow machine and takes longer to forget.
+// TestAShareReturnsAfterABurst plays engines of which one has passes that take twice as long for a minute. Minutes
+// later this engine must get its full share of the requests. A burst within the first minute looks like a slow machine
+// and takes longer to forget.
 func TestAShareReturnsAfterABurst(t *testing.T) {
 	sizes, rates, seeds := []int{2, 8}, []float64{0.25, 1.5}, uint64(1)
 	if n := timesSeeds(); n > 0 {

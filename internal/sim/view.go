@@ -12,18 +12,18 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// pool holds the workers that take the same requests, and their routers.
+// pool has the workers that take the same requests, and the routers of these workers.
 type pool struct {
 	name    string
 	views   []*view // by router
 	workers []worker
-	ranks   []int // by holder: index in world.ranks. All routers number holders alike
+	ranks   []int // by holder: index of the rank in world.ranks; all routers number holders in the same way
 }
 
-// worker is the state of one worker; its ranks are the engines.
+// worker is the state of one worker. Each of its ranks is an engine.
 type worker struct {
 	url   string
-	first int // its first rank in world.ranks
+	first int // index of its first rank in world.ranks
 	ranks int
 	state presence
 }
@@ -36,7 +36,7 @@ const (
 	gone
 )
 
-// view is one router, with the fleet as it sees it.
+// view is one router, with the fleet as this router sees it.
 type view struct {
 	fleet   *fleet.Fleet
 	router  *warmpath.Router
@@ -111,7 +111,7 @@ func (v *view) put(w *world, url string, g *Group) fleet.WorkerID {
 	})
 }
 
-// models are the names that a worker serves: the model under every name in the workload, and its adapters.
+// models returns the names that a worker serves: the model under every name in the workload, and its adapters.
 func (w *world) models(g *Group) []fleet.Model {
 	models := []fleet.Model{{ID: model, Root: model, MaxModelLen: g.Profile.MaxModelLen}}
 	seen := map[string]bool{"": true, model: true}
@@ -129,14 +129,14 @@ func (w *world) models(g *Group) []fleet.Model {
 	return models
 }
 
-// batch is the events of one pass on their way to routers. It owns its memory.
+// batch has the events of one pass until they arrive at the routers. It owns its memory.
 type batch struct {
 	rank   *rank
 	life   int
 	events []engine.Event
 	hashes []engine.Hash
 	tokens []block.Token
-	users  int // routers that have not applied it yet
+	users  int // number of routers that have not applied the batch yet
 }
 
 // publish sends a pass's events to every router.
@@ -173,8 +173,8 @@ func (w *world) publish(r *rank) {
 	}
 }
 
-// describe fills in the tokens of events' blocks where the engine has blank ones. They are valid until the next prompt
-// is routed.
+// describe adds the tokens of events' blocks where the engine has blank tokens. The added tokens are valid until the
+// next prompt is routed.
 func (w *world) describe(events []engine.Event) {
 	if !w.runs {
 		return
@@ -220,7 +220,7 @@ func (w *world) done(b *batch) {
 	}
 }
 
-// deliver applies a batch that has come to a router. It notices a gap before the batch now.
+// deliver applies a batch that has arrived at a router. If batches before it were lost, the router notices the gap now.
 func (w *world) deliver(b *batch, router int) {
 	r := b.rank
 	line := &r.lines[router]
@@ -246,7 +246,7 @@ func (w *world) deliver(b *batch, router int) {
 	w.done(b)
 }
 
-// apply hands events to the router as kvfeed does after decoding: consecutive removals from one tier become one call.
+// apply applies events as kvfeed does after decoding: consecutive removals from one tier become one call.
 func (v *view) apply(h fleet.Holder, events []engine.Event) {
 	for i := 0; i < len(events); i++ {
 		e := &events[i]

@@ -9,15 +9,15 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// waiting holds the requests that a router keeps in the production queue while all workers are saturated. A request
-// waits until its turn, however long: traces do not record when clients give up.
+// waiting holds the requests of a router in the production queue while all workers are saturated. A request waits until
+// its turn, without a time limit, because traces do not record when clients give up.
 type waiting struct {
 	queue   *queue.Queue
 	flights map[*queue.Item]*flight
 }
 
-// queueOrders are the orders of the production queue that a workload has the facts for: it has no priorities, deadlines
-// or tenants.
+// queueOrders are the orders of the production queue that a simulation can use. The other orders need priorities,
+// deadlines or tenants, which a workload does not have.
 var queueOrders = []string{queue.FCFS, queue.Shortest}
 
 func newWaiting(c *Config) *waiting {
@@ -26,7 +26,7 @@ func newWaiting(c *Config) *waiting {
 	return &waiting{queue: queue.New(cfg), flights: map[*queue.Item]*flight{}}
 }
 
-// hold puts a request into the queue because no worker has room for it. It reports false when the queue is full.
+// hold puts a request into the queue because no worker has room for it. It returns false when the queue is full.
 func (w *world) hold(f *flight, asked *warmpath.Prepared) bool {
 	if w.cfg.Queue == 0 {
 		return false
@@ -36,15 +36,16 @@ func (w *world) hold(f *flight, asked *warmpath.Prepared) bool {
 		it.Tokens = w.uncached(f, asked)
 	}
 	line := w.held[f.router]
-	if _, refused := line.queue.Push(it, epoch+int64(w.now)); refused != nil { // only fair sheds
+	// Only the order fair sheds waiting requests.
+	if _, refused := line.queue.Push(it, epoch+int64(w.now)); refused != nil {
 		return false
 	}
 	line.flights[it] = f
 	return true
 }
 
-// uncached is the number of prompt tokens to compute at the worker that has most of them cached. The gateway orders by
-// the same number.
+// uncached returns the number of prompt tokens that remain to compute at the worker that has most of the prompt cached.
+// The gateway orders requests by the same number.
 func (w *world) uncached(f *flight, asked *warmpath.Prepared) int {
 	d, _ := asked.Explain(context.Background())
 	if d == nil {
@@ -54,7 +55,7 @@ func (w *world) uncached(f *flight, asked *warmpath.Prepared) int {
 	return d.UncachedTokens()
 }
 
-// admitHeld sends the requests that a router holds, in order, as long as there is room.
+// admitHeld sends the requests that a router holds, in order, as long as a worker has room.
 func (w *world) admitHeld(router int) {
 	line := w.held[router]
 	for it := line.queue.Pop(); it != nil; it = line.queue.Pop() {
@@ -71,9 +72,9 @@ func (w *world) admitHeld(router int) {
 	}
 }
 
-// admitFreed sends held requests after a change other than the end of an answer: an engine refused a prompt or handed
-// it over, a worker died, came back or joined, or reported less load of other routers. Without it, held requests would
-// wait for ever when no answer is under way.
+// admitFreed sends held requests after a change other than the end of an answer. Such changes are: an engine refused a
+// prompt or handed it over; a worker died, came back or joined; a worker reported less load of other routers. Without
+// admitFreed, held requests would wait without end when no answer is under way.
 func (w *world) admitFreed() {
 	for w.freed {
 		w.freed = false

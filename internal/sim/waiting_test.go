@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// mixedLengths returns requests that come faster than two workers can serve them: one prompt in eight has 12,000
-// tokens, the others 500.
+// mixedLengths returns requests that come faster than two workers can serve them. One prompt in eight has 12,000
+// tokens, the others have 500.
 func mixedLengths(requests int) *workload.Workload {
 	w := &workload.Workload{Name: "unlike", Block: 64}
 	for i := range requests {
@@ -26,8 +26,8 @@ func mixedLengths(requests int) *workload.Workload {
 	return w
 }
 
-// On a saturated fleet, order shortest shortens the wait of most requests. No request waits much longer than ageing
-// allows: 500 tokens of difference are worth a second.
+// On a saturated fleet, the order shortest shortens the wait of most requests. No request waits much longer than the
+// ageing of waiting requests allows: a difference of 500 tokens is worth a second.
 func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	in := func(order string) *report.Run {
 		return run(t, config(mixedLengths(600), "least_load", func(c *Config) {
@@ -49,14 +49,14 @@ func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	}
 }
 
-// Held requests are sent as soon as there is room, whatever freed it. Otherwise a run whose last answer has ended would
+// Held requests are sent as soon as there is room, for any reason. Otherwise a run whose last answer has ended would
 // not end.
 func TestHeldRequestsNeverWaitForever(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"an engine refuses a prompt": func(c *Config) {
 			c.Workload.Requests[0].Input = 64_000
 			c.Workload.Requests[0].Segments[0].Tokens = 64_000
-			c.Hop = time.Second // until then it occupies the worker
+			c.Hop = time.Second // until then the request occupies the worker
 		},
 		"all workers die":         func(c *Config) { c.Faults = []Fault{{At: time.Second}} },
 		"a worker comes back":     func(c *Config) { c.Faults = []Fault{{At: time.Second, Down: time.Minute}} },
@@ -74,7 +74,8 @@ func TestHeldRequestsNeverWaitForever(t *testing.T) {
 	}
 }
 
-// The shortest prompt is the one with the fewest tokens to compute at the worker that has most of it cached.
+// For order shortest, the shortest prompt is the one with the fewest tokens to compute at the worker that has most of
+// it cached.
 func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
 	c := config(families(3, 60, 200*time.Millisecond), "kv_aware", nil)
 	w, err := newWorld(c)
@@ -86,7 +87,7 @@ func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
 		t.Errorf("with empty caches %d tokens are uncached, want all 2304", n)
 	}
 	w.play(context.Background(), nil)
-	w.now += time.Minute // expected blocks are forgotten
+	w.now += time.Minute // after this time, expected blocks are forgotten
 	if n := w.uncached(known, w.prepare(known)); n > 256+64 {
 		t.Errorf("%d tokens of a prompt whose prefix is cached are uncached, want 256 or a block more", n)
 	}

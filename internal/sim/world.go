@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// Run plays one configuration to its end. When ctx ends it returns the result so far, marked as stopped. progress, if
-// not nil, is called now and then with the number of requests that have ended.
+// Run plays one configuration to its end. When ctx ends, Run returns the result so far, marked as stopped. progress, if
+// not nil, is called at times with the number of requests that have ended.
 func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, error) {
 	began := time.Now()
 	w, err := newWorld(c)
@@ -30,12 +30,12 @@ func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, 
 type world struct {
 	cfg      Config
 	requests []workload.Request
-	runs     bool // the requests are runs of made-up tokens; see sequence
+	runs     bool // the requests have runs of made-up tokens; see sequence
 	agenda   agenda
 	now      time.Duration
 	random   *rand.Rand
 	rec      *report.Recorder
-	ranks    []*rank // of all pools
+	ranks    []*rank // the ranks of all pools
 	main     pool    // all workers, or the workers that prefill
 	decode   pool    // decode workers; empty: every worker prefills and decodes
 
@@ -44,17 +44,17 @@ type world struct {
 	live     int        // requests that were sent and have not ended
 	ended    int        // requests that have ended
 	planned  int        // arrivals on the agenda
-	unsent   []int      // requests that clients may not send yet
+	unsent   []int      // requests that clients cannot send yet, because InFlight bounds the requests under way
 	held     []*waiting // by router: requests that wait for room at a worker
-	freed    bool       // there may be room for held requests, though no answer has ended; see admitFreed
+	freed    bool       // held requests may have room, although no answer has ended; see admitFreed
 
-	tokens       []block.Token // of the prompt that is being routed, or of a pass's events
-	text         []byte        // of the prompt that is being routed, for policies that look at it
-	blank        []block.Token // as many as the longest request has
+	tokens       []block.Token // tokens of the prompt that is being routed, or of a pass's events
+	text         []byte        // text of the prompt that is being routed, for policies that use it
+	blank        []block.Token // blank tokens, as many as the longest request has
 	spareFlights []*flight
 	spareBatches []*batch
-	joining      int // workers that were ordered and do not serve yet
-	asking       int // ranks that are asked for their metrics
+	joining      int // number of workers that were ordered and do not serve yet
+	asking       int // number of ranks that are asked for their metrics
 }
 
 func newWorld(c Config) (*world, error) {
@@ -105,10 +105,10 @@ func newWorld(c Config) (*world, error) {
 	return w, nil
 }
 
-// checkEvery is the number of moments between checks of the context: a few milliseconds.
+// checkEvery is the number of moments between two checks of the context. So many moments take a few milliseconds.
 const checkEvery = 4096
 
-// play runs until no moment is left. It reports whether it was stopped before.
+// play plays moments until none is left. It returns whether ctx stopped it before.
 func (w *world) play(ctx context.Context, progress func(int)) (stopped bool) {
 	for n := 1; ; n++ {
 		if n%checkEvery == 0 {
@@ -179,7 +179,7 @@ func (w *world) happen(m *moment) {
 	}
 }
 
-// busy reports whether requests are left, so that periodic events have to go on.
+// busy reports whether requests are left, so that periodic events have to continue.
 func (w *world) busy() bool {
 	_, coming := w.arrivals.peek(w)
 	return w.live > 0 || w.planned > 0 || len(w.unsent) > 0 || coming
@@ -206,16 +206,17 @@ func (w *world) setup() report.Setup {
 	return s
 }
 
-// clocked hands out the requests that arrive by the clock, in order.
+// clocked returns the requests that arrive at recorded times, in order.
 type clocked struct {
 	workload *workload.Workload
 	rate     float64
 	next     int
 	stage    int           // the next stage to begin
-	shift    time.Duration // by which drained stages have moved all later arrivals
+	shift    time.Duration // time by which all later arrivals have moved, because stages were drained
 }
 
-// peek returns when the next request arrives. ok is false when none does, for now or for good.
+// peek returns the time at which the next request arrives. ok is false when no request arrives, either for now or at
+// all.
 func (c *clocked) peek(w *world) (at time.Duration, ok bool) {
 	requests := c.workload.Requests
 	for c.next < len(requests) && requests[c.next].After >= 0 {
@@ -249,17 +250,17 @@ func (c *clocked) scale(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / c.rate)
 }
 
-// span is the time from the first to the last arrival, as recorded.
+// span is the recorded time from the first to the last arrival.
 func (c *clocked) span() time.Duration {
 	r := c.workload.Requests
 	return r[len(r)-1].Arrival - r[0].Arrival
 }
 
-// followers records which requests follow the end of another request.
+// followers records for each request the requests that come after its end.
 type followers struct {
-	begin   []int32 // of request i's followers in list
+	begin   []int32 // index in list at which the followers of request i begin
 	list    []int32
-	missing []int32 // ends that request i still waits for
+	missing []int32 // number of ends that request i still waits for
 }
 
 func newFollowers(requests []workload.Request) followers {
