@@ -14,12 +14,14 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// validateAddresses checks each address of the listeners and the workers, and that no two of them conflict.
+// validateAddresses checks each address of the listeners and the workers. It also checks that no two addresses
+// conflict.
 func (c *Config) validateAddresses(found *problems) {
 	front, err := listenAddress(c.Listen)
 	found.when("listen", err)
 	back, listens := address{}, []listener{{"listen", front}}
-	if _, _, err := net.SplitHostPort(c.Admin.Listen); err == nil { // otherwise the Validate of admin reports it
+	// If the address is not valid, the Validate of admin reports it.
+	if _, _, err := net.SplitHostPort(c.Admin.Listen); err == nil {
 		back, err = listenAddress(c.Admin.Listen)
 		found.when("admin.listen", err)
 		listens = append(listens, listener{"admin.listen", back})
@@ -40,7 +42,7 @@ func (c *Config) validateAddresses(found *problems) {
 	c.validateWorkers(found, listens)
 }
 
-// listener is an address on which the router listens, and its key.
+// listener is an address on which the router listens, with the path of its key in the file.
 type listener struct {
 	path string
 	address
@@ -49,10 +51,10 @@ type listener struct {
 // address is a TCP address to listen on. The zero value is no address.
 type address struct {
 	text, host string
-	port       int // 0 is any free port
+	port       int // 0 means any free port
 }
 
-// meets reports whether a and b conflict: one process cannot listen on both.
+// meets reports whether a and b conflict, so that one process cannot listen on both.
 func (a address) meets(b address) bool {
 	if a.port == 0 || a.port != b.port {
 		return false
@@ -60,7 +62,7 @@ func (a address) meets(b address) bool {
 	return a.host == b.host || wildcard(a.host) || wildcard(b.host)
 }
 
-// is reports whether a connection to host and port, in their canonical form, reaches a.
+// is reports whether a connection to host and port reaches a. host and port are in their canonical form.
 func (a address) is(host string, port int) bool {
 	ip, err := netip.ParseAddr(host)
 	return a.port == port && port != 0 && (a.host == host || wildcard(a.host) && err == nil && ip.IsLoopback())
@@ -70,7 +72,7 @@ func wildcard(host string) bool {
 	return host == "" || zmtp.Endpoint{Host: host}.Wildcard()
 }
 
-// listenAddress parses host:port; port 0 is any free port.
+// listenAddress parses host:port. Port 0 means any free port.
 func listenAddress(text string) (address, error) {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -86,7 +88,7 @@ func listenAddress(text string) (address, error) {
 	return address{text, zmtp.CanonicalHost(host), int(n)}, nil
 }
 
-// eventsAddress parses a ZMQ endpoint to bind. For an ipc endpoint it returns no address.
+// eventsAddress parses a ZMQ endpoint to bind. An ipc endpoint has no TCP address: for it the result is the zero value.
 func eventsAddress(text string) (address, error) {
 	e, err := zmtp.ParseEndpoint(text)
 	switch {
@@ -96,7 +98,8 @@ func eventsAddress(text string) (address, error) {
 		e = e.Canonical()
 		return address{text, e.Host, e.Port}, nil
 	}
-	if dir := filepath.Dir(e.Path); e.Path[0] != '@' && !isDir(dir) { // "@" is Linux' abstract namespace
+	// "@" at the beginning means Linux' abstract namespace, which needs no folder.
+	if dir := filepath.Dir(e.Path); e.Path[0] != '@' && !isDir(dir) {
 		return address{}, fmt.Errorf("%q: there is no folder %s", text, dir)
 	}
 	return address{}, nil
@@ -107,8 +110,8 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// validateWorkers checks each worker. No two may have the same URL or the same endpoint of events or replay, and none
-// may be the router itself.
+// validateWorkers checks each worker. No two workers may have the same URL or the same endpoint of events or replay,
+// and no worker may be the router itself.
 func (c *Config) validateWorkers(found *problems, listens []listener) {
 	urls, endpoints := map[string]int{}, map[string]string{}
 	itself := func(at, host string, port int, text string) {
@@ -143,7 +146,7 @@ func (c *Config) validateWorkers(found *problems, listens []listener) {
 			urls[w.Canonical()] = i
 		}
 		if u, err := url.Parse(w.Canonical()); err == nil {
-			port, _ := strconv.Atoi(u.Port()) // Canonical has one
+			port, _ := strconv.Atoi(u.Port()) // a canonical URL always has a port
 			itself(at, u.Hostname(), port, w.URL)
 		}
 		events, replay := w.Endpoints()
@@ -155,7 +158,7 @@ func (c *Config) validateWorkers(found *problems, listens []listener) {
 	}
 }
 
-// httpURL returns an error unless text is an http or https URL with a host and a possible port.
+// httpURL returns an error unless text is an http or https URL with a host. A port is optional.
 func httpURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {

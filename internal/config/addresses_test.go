@@ -100,7 +100,7 @@ func TestSettingsThatWorkAreAccepted(t *testing.T) {
 	}
 }
 
-// Durations are found by reflection, so that a new one cannot be forgotten.
+// The test finds the durations by reflection, so that a new duration cannot be forgotten.
 func TestNoDurationIsNegative(t *testing.T) {
 	var walk func(v reflect.Value, path string)
 	seen := 0
@@ -136,7 +136,7 @@ func TestNoDurationIsNegative(t *testing.T) {
 }
 
 func TestAnUnknownSectionIsOneMistakeWithoutAHint(t *testing.T) {
-	// This file is another router's.
+	// This file is the configuration of another router.
 	message := errorOf(t, `mode:
   type: vllm_prefill_decode
   prefill_urls:

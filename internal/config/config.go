@@ -25,44 +25,44 @@ import (
 
 // Config has all settings of `warmpath serve`. Start from Default.
 type Config struct {
-	// Listen is the address for clients, host:port: the model API, /health and /readiness. By default the router
-	// listens on all addresses, since a gateway is there to be reached.
+	// Listen is the address for clients, host:port. It serves the model API, /health and /readiness. By default the
+	// router listens on all addresses, because clients have to reach a gateway.
 	Listen string `yaml:"listen"`
-	// Policy chooses the worker: the name of a type of policy, or of an entry of policies. It may also be the policy
-	// itself, as type: NAME and its parameters. A reload applies changes of all settings of policies.
+	// Policy is the policy that chooses the worker: the name of a type of policy, or of an entry of policies. It may
+	// also be a whole policy, as type: NAME and its parameters. A reload applies changes of all settings of policies.
 	Policy string `yaml:"policy"`
-	// Policies are policies with parameters that differ from their defaults: type, the parameters, and a name if there
-	// is more than one of a type. These are the parameters of each type with their defaults; docs/policies/ explains
-	// them:
+	// Policies are policies with parameters that differ from their defaults. An entry has a type, parameters, and a
+	// name if there is more than one entry of the type. These are the parameters of each type with their defaults;
+	// docs/policies/ explains them:
 	Policies []Policy `yaml:"policies"`
-	// ModelPolicies are the policies of models that use another one than policy: MODEL: NAME. The policy of a base
-	// model is also the policy of its adapters.
+	// ModelPolicies are exceptions from policy for single models, as MODEL: NAME. The policy of a base model is also
+	// the policy of its adapters.
 	ModelPolicies map[string]string `yaml:"model_policies"`
-	// RequestPolicies are the names of policies that a request may ask for by a header (docs/api.md). None by default,
-	// since the choice of one client can slow down the others.
+	// RequestPolicies are the names of policies that a request may choose by a header (docs/api.md). By default there
+	// are none, because the choice of one client can slow down the other clients.
 	RequestPolicies []string `yaml:"request_policies"`
-	// Shadow is a policy whose decisions are compared with those of the policy that decides. They have no effect.
-	// Empty: none. ShadowSample is the share of the requests that it is asked about, 0 to 1.
+	// Shadow is a policy whose decisions have no effect. They are compared with the decisions of the policy that
+	// decides. Empty: there is none. ShadowSample is the share of the requests about which the shadow is asked, 0 to 1.
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay
-	// name them; "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get requests; ranks sets
-	// another number, up to 256. api_key is sent with the router's own questions to an engine that requires a key;
-	// clients send their own. labels: workers with the same hardware share their timing; the locality filter reads node
-	// and zone. A reload applies changes. It refuses a file without the key workers, since the file may be cut short;
-	// an empty list removes all workers.
+	// are the endpoints; in them, "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get
+	// requests; ranks sets another number, up to 256. api_key is sent with the router's own questions to an engine that
+	// requires a key; clients send their own keys. labels: workers with the same label hardware share their timing, and
+	// the locality filter reads node and zone. A reload applies changes. It refuses a file without the key workers,
+	// because such a file may be cut short; an empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
-	// Admin is the second listener: metrics, workers, decisions, explain, reload.
+	// Admin is the second listener. It serves metrics, workers, decisions, explain and reload.
 	Admin admin.Config `yaml:"admin"`
 	// Routing tunes how a worker is chosen.
 	Routing Routing `yaml:"routing"`
-	// Models are the folders of models' files. With them the router makes the token ids of prompts in its own process:
-	// exactly, in microseconds, and without a question to an engine. It searches for the files of other models
-	// (tokens.discover). If it does not find them, it asks the engines.
+	// Models are the folders of models' files. With these files the router makes the token ids of prompts in its own
+	// process: exactly, in microseconds, and without asking an engine. The router searches for the files of other
+	// models (tokens.discover). If it does not find them, it asks the engines.
 	Models []inprocess.Path `yaml:"models"`
 	// Hub says whether models' files may be downloaded, and from which address.
 	Hub inprocess.HubConfig `yaml:"hub"`
-	// Tokens bounds the time and memory for finding the token ids of prompts.
+	// Tokens bounds the time and the memory that finding the token ids of prompts may take.
 	Tokens tokens.Config `yaml:"tokens"`
 	// Index bounds the memory of the index, which knows the cached blocks of the workers.
 	Index kvindex.Config `yaml:"index"`
@@ -76,12 +76,12 @@ type Config struct {
 	Body proxy.BodyConfig `yaml:"body"`
 	// Proxy are the settings for connections to workers.
 	Proxy proxy.Config `yaml:"proxy"`
-	// Health is active health: the checks and probes of workers.
+	// Health are the settings for active health: the checks and probes of workers.
 	Health discovery.Config `yaml:"health"`
-	// Reports are the questions to workers about their load. The answers also show the load that others than this
-	// router put there.
+	// Reports are the settings for questions to workers about their load. The answers also contain the load of other
+	// routers and clients.
 	Reports discovery.ReportsConfig `yaml:"reports"`
-	// Breaker is passive health: when failed requests block a worker.
+	// Breaker are the settings for passive health: when failed requests block a worker.
 	Breaker fleet.BreakerConfig `yaml:"breaker"`
 	// Telemetry are the settings for logs and remembered decisions.
 	Telemetry telemetry.Config `yaml:"telemetry"`
@@ -89,33 +89,34 @@ type Config struct {
 
 // Routing tunes how a worker is chosen.
 type Routing struct {
-	// TierWeights are the value of a matched token by the tier of its block, 0 to 1. A block on the GPU costs nothing;
-	// a block in host memory costs a copy. A match on disk or in remote storage wins over no match, but not over half
-	// of it on a GPU.
+	// TierWeights are the value of a matched token, 0 to 1, by the tier of its block. A block on the GPU costs nothing,
+	// and a block in host memory costs a copy. By default a match on disk or in remote storage is worth more than no
+	// match, but less than half of the match on a GPU.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
 	// ImbalanceTokens bounds how much extra work kv_aware accepts for a match. Each worker has a sum: its work and the
 	// request's uncached tokens there. kv_aware passes over a worker whose sum exceeds the smallest sum in the fleet by
 	// more than this. 0 is no bound: then all conversations with the same system prompt go to its first holder, however
 	// busy it is. 2048 is one small engine step: with less there is no queue.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
-	// SpeculativeTTL is how long a dispatched prompt counts as cached until events confirm it. 2 s is well above the
-	// time from dispatch to event, and short enough if the request fails.
+	// SpeculativeTTL is how long a prompt that was sent counts as cached until events confirm it. 2 s is much more than
+	// the time from sending to the event, and short enough if the request fails.
 	SpeculativeTTL time.Duration `yaml:"speculative_ttl"`
-	// ApproximateTTL is how long a dispatched prompt counts as cached at workers that publish no events: about the time
-	// that a prefix stays in the cache of a busy engine.
+	// ApproximateTTL is how long a prompt that was sent counts as cached at a worker that publishes no events. The
+	// default is about the time that a prefix stays in the cache of a busy engine.
 	ApproximateTTL time.Duration `yaml:"approximate_ttl"`
-	// BlockSize is the size of the router's own blocks, in tokens. 0 takes the smallest engine block among a model's
-	// workers, at least 16. A larger value than that would hide cached blocks: the router logs a warning and takes the
-	// smaller one.
+	// BlockSize is the size of the router's own blocks, in tokens. 0 means the smallest engine block among a model's
+	// workers, but at least 16. A larger value would hide cached blocks: then the router logs a warning and uses the
+	// smallest engine block.
 	BlockSize int `yaml:"block_size"`
-	// BlockSizes are the sizes of engine blocks in tokens by base model, MODEL: TOKENS. They replace the sizes that
-	// probes and events report. They are for engines that report none or a wrong one; so there are none by default.
+	// BlockSizes are the sizes of engine blocks in tokens by base model, as MODEL: TOKENS. They replace the sizes that
+	// probes and events report. They are for engines that report no size or a wrong size. By default there are none.
 	BlockSizes map[string]int `yaml:"block_sizes"`
-	// BlockKeys is the hash for the keys of the router's own blocks: xxh3, or fnv1a (chained FNV-1a) for an index that
-	// another program makes or reads. Both route alike. xxh3 is the default, since it takes a third of the time.
+	// BlockKeys is the hash function for the keys of the router's own blocks. xxh3 is the default, because it takes a
+	// third of the time. fnv1a (chained FNV-1a) is for an index that another program makes or reads. The routing is the
+	// same with both.
 	BlockKeys string `yaml:"block_keys"`
-	// MaxRequests is the number of requests at once with which a holder counts as saturated. 0 is no limit, since
-	// engines have their own queues.
+	// MaxRequests is the number of simultaneous requests at which a holder counts as saturated. The default 0 is no
+	// limit, because engines have their own queues.
 	MaxRequests int `yaml:"max_requests"`
 }
 
@@ -154,7 +155,7 @@ func Default() Config {
 
 // Options returns the Router's options for c. The caller adds the fleet.
 func (c *Config) Options() warmpath.Options {
-	algorithm, _ := block.ParseAlgorithm(c.Routing.BlockKeys) // Validate has checked it
+	algorithm, _ := block.ParseAlgorithm(c.Routing.BlockKeys) // Validate has checked that the name is valid
 	return warmpath.Options{
 		Algorithm:      algorithm,
 		Policy:         c.Spec(),
@@ -169,7 +170,8 @@ func (c *Config) Options() warmpath.Options {
 	}
 }
 
-// orOff translates 0: it means off in the file and the default in the Router, where a negative value means off.
+// orOff translates a duration of the file for the Router. 0 means off in the file; in the Router 0 means the default,
+// and a negative value means off.
 func orOff(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
@@ -181,14 +183,15 @@ func orOff(d time.Duration) time.Duration {
 type problem struct {
 	path string // of the key
 	err  error
-	// other is a second key that takes part in the mistake. It gives the position if the file does not contain path.
+	// other is the path of a second key that takes part in the mistake. The error uses its position if the file does
+	// not contain path.
 	other string
 }
 
 func (p *problem) Error() string { return p.path + ": " + p.err.Error() }
 func (p *problem) Unwrap() error { return p.err }
 
-// Validate returns all problems of c. Each begins with the path of its key.
+// Validate returns all problems of c. Each problem begins with the path of its key.
 func (c *Config) Validate() error {
 	var found problems
 	c.validate(&found)
@@ -214,7 +217,7 @@ func (c *Config) validate(found *problems) {
 	found.section("telemetry", c.Telemetry.Validate())
 }
 
-// validateModels checks that the models' files exist. If there are several models, each needs a name of its own.
+// validateModels checks that the models' files exist. If there are several models, each model needs a name of its own.
 func (c *Config) validateModels(found *problems) {
 	if c.Hub.Endpoint != "" {
 		found.when("hub.endpoint", httpURL(c.Hub.Endpoint))
@@ -339,7 +342,7 @@ func (p *problems) atLeast(path string, n, least int64) {
 	}
 }
 
-// section adds the problems that the Validate of a component returned. Each begins with its key.
+// section adds the problems that the Validate of a component returned. Each of these problems begins with its key.
 func (p *problems) section(name string, err error) {
 	if err == nil {
 		return
@@ -361,5 +364,5 @@ func (p *problems) section(name string, err error) {
 //go:embed config.sample.yaml
 var sample string
 
-// Sample returns a file with every key at its default, each with its reason.
+// Sample returns a file that has every key with its default and the reason for the default.
 func Sample() string { return sample }

@@ -218,7 +218,8 @@ f:9:16: a tag (!…) has no meaning here: leave it out, or write a value that be
 	}
 }
 
-// Settings after an empty document are refused, and so are aliases that contain themselves or make a small file large.
+// A file is refused if it has settings after an empty document, an alias that contains itself, or aliases that make a
+// small file very large.
 func TestFilesThatCannotBeReadAreRefused(t *testing.T) {
 	for _, text := range []string{"---\n# c\n---\nlisten: ':80'", "<<: &a {<<: *a}", "workers: &a [*a]", "<<: &a {queue: {order: fair, <<: *a}}"} {
 		cfg := Default()
@@ -257,7 +258,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("workers: [{url: http://a}]\n"))
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Add([]byte("<<: &a [*a]\n"))
-	f.Add([]byte("%TAG !! x\n---\na: !!b\n")) // goccy/go-yaml 1.19.2 panics
+	f.Add([]byte("%TAG !! x\n---\na: !!b\n")) // goccy/go-yaml 1.19.2 panics on this document
 	f.Add([]byte("workers: !0000 00000"))
 	f.Add([]byte("policies: &a\n  - type: random\n"))
 	f.Add([]byte("<<: {policies: [{name: a}]}\n"))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// unknownField says that a section ("" is the root) has an unknown key, and which key may be meant. inside are the
-// section's own keys, known the paths of all settings.
+// unknownField returns the error for an unknown key in a section; section "" is the root. The error suggests a known
+// key if one is similar. inside are the section's own keys, and known are the paths of all settings.
 func unknownField(key, section string, inside, known []string) string {
 	if hint := dotted(key, section, known); hint != "" {
 		return hint
@@ -16,7 +16,8 @@ func unknownField(key, section string, inside, known []string) string {
 	problem, meant := fmt.Sprintf("unknown field %q", key), ""
 	if section != "" {
 		problem = "unknown field " + section + "." + key
-		if limit := max(slips(key), 1); len(key) > 2 { // a section has few keys: one letter is a slip in a short word, too
+		// A section has few keys, so one wrong letter is accepted in a short word, too.
+		if limit := max(slips(key), 1); len(key) > 2 {
 			meant = nearest(key, inside, limit, whole)
 		}
 	}
@@ -26,8 +27,8 @@ func unknownField(key, section string, inside, known []string) string {
 	return problem + didYouMean(nearest(key, known, slips(key), lastStep))
 }
 
-// dotted says how a key is written that also names its section, as messages and documents do. It is empty for other
-// keys.
+// dotted returns the form section.key for a key that also names its section, as messages and documents write it. It
+// returns "" for other keys.
 func dotted(key, section string, known []string) string {
 	if !strings.Contains(key, ".") {
 		return ""
@@ -41,8 +42,8 @@ func dotted(key, section string, known []string) string {
 		strings.ReplaceAll(near, ".", ": {"), strings.Repeat("}", strings.Count(near, ".")))
 }
 
-// Meant asks whether a known word was meant, where one is nearly the unknown one: it returns "; did you mean WORD?",
-// to follow an error, or nothing.
+// Meant returns "; did you mean WORD?", to follow an error, if a known word is similar to the unknown word. Otherwise
+// it returns "".
 func Meant(unknown string, known []string) string {
 	return didYouMean(nearest(unknown, known, slips(unknown), whole))
 }
@@ -54,8 +55,8 @@ func didYouMean(word string) string {
 	return "; did you mean " + word + "?"
 }
 
-// nearest returns the first of the known names with the smallest edit distance from word, or "" if none is within
-// limit. part is what of a name is compared.
+// nearest returns the first of the known names with the smallest edit distance from word, or "" if no distance is
+// within limit. part returns the part of a name that is compared.
 func nearest(word string, known []string, limit int, part func(name string) string) string {
 	best, least := "", limit+1
 	for _, name := range known {
@@ -70,8 +71,8 @@ func whole(name string) string { return name }
 
 func lastStep(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
 
-// slips is the largest edit distance at which an unknown word is taken for a known one: 0 up to four letters, 1 up to
-// seven, else 2. For example, "mode" is one letter from "model", but it is another word.
+// slips is the largest edit distance at which an unknown word is taken for a known word: 0 up to four letters, 1 up to
+// seven letters, else 2. Short words need an exact match: "mode" is one letter from "model", but it is another word.
 func slips(word string) int {
 	if len(word) < 5 {
 		return 0
@@ -79,7 +80,7 @@ func slips(word string) int {
 	return min(len(word)/4, 2)
 }
 
-// distance is the number of letters to insert, delete or replace that make a into b (Levenshtein).
+// distance returns the smallest number of letters to insert, delete or replace that turns a into b (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -100,7 +101,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// fieldKey returns the key of a field in the file; "" if it has none.
+// fieldKey returns the key of a field in the file; "" if the field has no key.
 func fieldKey(f reflect.StructField) string {
 	key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 	if key == "-" {
@@ -109,7 +110,7 @@ func fieldKey(f reflect.StructField) string {
 	return key
 }
 
-// fieldKeys lists the keys of t itself.
+// fieldKeys returns the keys of the struct type t itself, without the keys of inner structs.
 func fieldKeys(t reflect.Type) []string {
 	var out []string
 	for f := range t.Fields() {
@@ -120,7 +121,7 @@ func fieldKeys(t reflect.Type) []string {
 	return out
 }
 
-// keys lists the paths of t's keys: a section comes before its own keys.
+// keys returns the paths of all keys of t. A section comes before its own keys.
 func keys(t reflect.Type, under string) []string {
 	var out []string
 	for f := range t.Fields() {
@@ -139,7 +140,7 @@ func keys(t reflect.Type, under string) []string {
 	return out
 }
 
-// kindName names the kind of value that the file must have for a Go type.
+// kindName returns a name for the kind of value that the file must have for a Go type.
 func kindName(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():

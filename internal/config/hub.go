@@ -7,7 +7,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// The environment variables of Hugging Face's tools. They count if the file does not set the same thing.
+// These are environment variables of Hugging Face's tools. A variable is used only if the file does not set the same
+// thing.
 const (
 	EnvHubToken    = "HF_TOKEN"
 	EnvHubEndpoint = "HF_ENDPOINT"
@@ -29,7 +30,7 @@ func Hub(c inprocess.HubConfig) inprocess.HubConfig {
 	}
 	c.Token = os.Getenv(EnvHubToken)
 	switch os.Getenv(EnvHubOffline) {
-	case "1", "true", "TRUE", "yes", "YES", "on", "ON": // as huggingface_hub reads it
+	case "1", "true", "TRUE", "yes", "YES", "on", "ON": // huggingface_hub takes these values for true
 		c.Offline = true
 	}
 	return c

@@ -14,13 +14,13 @@ import (
 // EnvAdminKey is the environment variable with the admin key. It overrides the file.
 const EnvAdminKey = "WARMPATH_ADMIN_KEY"
 
-// maxFile bounds the size of the file in bytes. A thousand workers take 100 KB.
+// maxFile bounds the size of the file in bytes. A file with a thousand workers has about 100 KB.
 const maxFile = 8 << 20
 
-// Load reads the file at path over the defaults, calls override (for flags, which override the file), reads the admin
-// key from its file or from the environment, and validates the result. An empty path reads no file. The error names
-// every problem, with FILE:LINE:COLUMN if the file causes it. It never contains the value of a key, a token or a
-// password.
+// Load reads the file at path over the defaults, and then calls override, because flags override the file. It reads the
+// admin key from its file or from the environment, and validates the result. If path is empty, it reads no file. The
+// error contains every problem, with FILE:LINE:COLUMN if the file causes the problem. It never contains the value of a
+// key, a token or a password.
 func Load(path string, override func(*Config)) (*Config, error) {
 	cfg := Default()
 	var data []byte
@@ -36,13 +36,13 @@ func Load(path string, override func(*Config)) (*Config, error) {
 	return &cfg, nil
 }
 
-// fill does the same as Load over cfg, with the content of the file.
+// fill does the same as Load, over cfg and with data as the content of the file.
 func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	r, err := parse(path, data, cfg)
 	if err != nil {
 		return err
 	}
-	if r.tree != nil && r.ended { // the rest of the file was not read
+	if r.tree != nil && r.ended { // the reader did not read the rest of the file
 		return r.err()
 	}
 	if override != nil {
@@ -62,7 +62,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	return r.err()
 }
 
-// parse decodes data over cfg. The error is one of syntax; the reader has the mistakes in the content.
+// parse decodes data over cfg. The error is a syntax error; the reader has the mistakes in the content.
 func parse(path string, data []byte, cfg *Config) (*reader, error) {
 	r, root, err := newReader(path, data, reflect.TypeFor[Config]())
 	if err == nil && root != nil {
@@ -71,7 +71,7 @@ func parse(path string, data []byte, cfg *Config) (*reader, error) {
 	return r, err
 }
 
-// problem notes a mistake in a value that could be read.
+// problem records a mistake in a value that could be read.
 func (r *reader) problem(p *problem) {
 	at := r.place(p.path)
 	if at == nil && p.other != "" {
@@ -80,8 +80,9 @@ func (r *reader) problem(p *problem) {
 	r.mistakes = append(r.mistakes, mistake{at, p})
 }
 
-// follows reports whether p may be a consequence of a noted mistake in the same unit, since some values are missing
-// there. All settings of policies count as one unit, since they refer to each other.
+// follows reports whether p may be a consequence of a recorded mistake in the same unit, because some values are
+// missing there. A unit is a top-level key, or an entry of a top-level list. All settings of policies count as one
+// unit, because they refer to each other.
 func (r *reader) follows(p *problem) bool {
 	if r.broken[""] || r.broken[unit(p.path)] {
 		return true
@@ -108,7 +109,7 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// readKey takes the admin key from the environment or from its file.
+// readKey reads the admin key from the environment or from its file.
 func (c *Config) readKey() *problem {
 	if key := os.Getenv(EnvAdminKey); key != "" {
 		c.Admin.Key = key

@@ -14,12 +14,13 @@ import (
 
 // Policy is a policy with a name, a kind (type in the file), and parameters.
 type Policy struct {
-	Name       string            `yaml:"name"` // for policy, model_policies and requests; "" is its type
+	// Name for policy, model_policies and requests; "" means the type.
+	Name       string            `yaml:"name"`
 	Type       string            `yaml:"type"`
-	Parameters policy.Parameters `yaml:"-"` // the other keys
+	Parameters policy.Parameters `yaml:"-"` // parameters: all other keys
 }
 
-// defaults returns the default parameters of a kind. For some parameters the section routing sets the default.
+// defaults returns the default parameters of a kind. The section routing sets the defaults of some parameters.
 func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 	p := k.Defaults()
 	switch p := p.(type) {
@@ -45,8 +46,8 @@ func kindNames() []string {
 	return names
 }
 
-// Parameters returns the parameters of all policies by name: each kind with its defaults, the policies of the file, and
-// the policies in use whose name contains parameters.
+// Parameters returns the parameters of all policies by name. These are each kind with its defaults, the policies of the
+// file, and the policies in use whose name contains parameters.
 func (c *Config) Parameters() map[string]policy.Parameters {
 	all := map[string]policy.Parameters{}
 	for _, k := range warmpath.PolicyKinds() {
@@ -88,8 +89,8 @@ func (c *Config) Used() []string {
 	return used
 }
 
-// PolicyChange returns the change from old to c for a router: new policies, policies with other parameters, policies
-// that are gone, and which policy decides.
+// PolicyChange returns the change from old to c in the form that a router takes: new policies, policies whose
+// parameters changed, policies that are gone, and which policy decides.
 func (c *Config) PolicyChange(old *Config) warmpath.PolicyChange {
 	change := warmpath.PolicyChange{Standard: c.Policy, ByModel: c.ModelPolicies, Shadow: c.Shadow}
 	before, after := old.Parameters(), c.Parameters()
@@ -106,7 +107,7 @@ func (c *Config) PolicyChange(old *Config) warmpath.PolicyChange {
 	return change
 }
 
-// parsePolicy parses TYPE:KEY=VALUE,KEY=VALUE over the defaults of that type.
+// parsePolicy parses TYPE:KEY=VALUE,KEY=VALUE. Parameters without a key have the defaults of the type.
 func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 	kind, settings, _ := strings.Cut(name, ":")
 	k, ok := warmpath.PolicyKinds().Find(kind)
@@ -151,7 +152,7 @@ func (c *Config) validatePolicies(found *problems) {
 			return
 		}
 		if k, is := warmpath.PolicyKinds().Find(name); is && !slices.Contains(names, name) {
-			// If the defaults are valid, the parameters in routing are wrong, which is reported there.
+			// If the defaults of the kind are valid, a parameter in routing is wrong, and is reported there.
 			if err := k.Defaults().Validate(); err != nil {
 				found.add(path, fmt.Errorf("%s needs parameters (docs/policies/%s.md): %w", name, name, err))
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestEachPolicyHasAPageWithItsParameters: docs/policies/TYPE.md of every type of policy has a row for each parameter,
-// with its default. -update writes the tables that begin with tableHead.
+// TestEachPolicyHasAPageWithItsParameters: each type of policy has a page docs/policies/TYPE.md. The page has a row for
+// each parameter, with its default. -update writes the tables that begin with tableHead.
 func TestEachPolicyHasAPageWithItsParameters(t *testing.T) {
 	g := &generator{t: t, docs: map[string]map[string]string{}}
 	for _, k := range warmpath.PolicyKinds() {
@@ -46,7 +46,8 @@ func TestEachPolicyHasAPageWithItsParameters(t *testing.T) {
 	}
 }
 
-// hasRow reports whether a page has a row of that key and value; bytes may be written as a number or with their unit.
+// hasRow reports whether a page has a row with this key and value. A number of bytes may be written with or without a
+// unit.
 func hasRow(page, key, value string) bool {
 	for line := range strings.Lines(page) {
 		cells := strings.Split(line, "|")
@@ -54,7 +55,7 @@ func hasRow(page, key, value string) bool {
 			continue
 		}
 		if got := strings.TrimSpace(cells[1]); strings.ContainsAny(value, "[{,") && strings.HasPrefix(got, strings.TrimSuffix(key, "`")) {
-			return true // a list or a group may be written in its own way
+			return true // a list or a group may be written in another form
 		} else if got != key {
 			continue
 		}

@@ -16,7 +16,7 @@ import (
 // policyNodes has the parts of the file that define policies. These parts are read last, because other sections contain
 // the defaults of policies.
 type policyNodes struct {
-	list   *entry // policies
+	list   *entry // value of the key policies
 	inline *entry // the value of the key policy, if it has parameters; nil: it is a name
 	// Keys of the section routing that are names of kinds; vllm_cache_aware's design documents use this form.
 	typed []entry
@@ -90,7 +90,8 @@ func (r *reader) policyList(cfg *Config, node ast.Node) {
 	}
 }
 
-// policy reads a policy over p, whose type may be given, and adds it to cfg. It returns false if its type is unknown.
+// policy reads a policy over p and adds it to cfg. The type of p may be set already. policy returns false if the type
+// is unknown.
 func (r *reader) policy(cfg *Config, node ast.Node, p Policy) (Policy, bool) {
 	before := len(r.noted)
 	m, ok := r.resolve(node).(*ast.MappingNode)
@@ -143,8 +144,8 @@ func (r *reader) parameters(m *ast.MappingNode, p Policy) {
 	})
 }
 
-// placeAs notes the places of the present path, and of the paths below it, under another path, too: Validate reports on
-// a policy by its index, wherever the file has it. read has the paths that may lie below the present path.
+// placeAs records the positions of the present path, and of the paths below it, under a second path: Validate names a
+// policy by its index, wherever the file has it. read has the paths that may be below the present path.
 func (r *reader) placeAs(path string, at *token.Position, read []string) {
 	for _, old := range read {
 		if rest, below := strings.CutPrefix(old, r.path+"."); below {

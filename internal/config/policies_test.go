@@ -126,7 +126,8 @@ func TestSectionsOfOtherRoutersAreRead(t *testing.T) {
 		if _, err := policy.Build(cfg.Spec()); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
-		// A section of policies alone leaves the rest of routing as it was.
+		// The file has only policies in the section routing. All other settings of the section must keep their
+		// defaults.
 		if diff := cmp.Diff(Default().Routing, cfg.Routing); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", file, diff)
 		}
@@ -162,7 +163,7 @@ func TestANameMayContainParameters(t *testing.T) {
 	}
 }
 
-// TestEachPolicyWithTierWeightsTakesRoutings: routing.tier_weights are the default of all policies that have them.
+// TestEachPolicyWithTierWeightsTakesRoutings: routing.tier_weights is the default for every policy with tier weights.
 func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 	r := Default().Routing
 	r.TierWeights.CPU = 0.5
@@ -183,7 +184,8 @@ func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 	}
 }
 
-// TestAWrongTierWeightIsReportedOnce: at routing, and not as if the policies with that default did not exist.
+// TestAWrongTierWeightIsReportedOnce: the error must name routing, and must not name policies that only take it as a
+// default.
 func TestAWrongTierWeightIsReportedOnce(t *testing.T) {
 	c := Default()
 	c.Routing.TierWeights.GPU = 3

@@ -14,20 +14,22 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// maxMistakes is how many mistakes of a file are reported at once. A file with more than 20 is of another kind.
+// maxMistakes is the number of mistakes of a file that are reported together. A file with more than 20 mistakes is
+// probably not a configuration of this program.
 const maxMistakes = 20
 
-// reader decodes a YAML document into Go values by their yaml tags, in one walk. It does not stop at a mistake: it
-// notes it with its place and reads on. It also notes where each value stands, for the errors of Validate.
+// reader decodes a YAML document into Go values by their yaml tags, in one walk. At a mistake it does not stop: it
+// records the mistake with its position and continues. It also records the position of each value, for the errors of
+// Validate.
 type reader struct {
 	*tree
 	file     string
 	known    []string // the paths of all settings, for hints
 	mistakes []mistake
-	broken   map[string]bool            // units (see unit) with a mistake
-	places   map[string]*token.Position // by path, such as workers[0].url
+	broken   map[string]bool            // units with a mistake; see the method unit
+	places   map[string]*token.Position // position of each value, by its path, such as workers[0].url
 	noted    []string                   // the keys of places, in the order in which they were read
-	path     string                     // of the value that is being read
+	path     string                     // path of the value that is being read
 }
 
 // mistake is a problem of the file; at is nil if the file does not contain the setting.
@@ -36,7 +38,7 @@ type mistake struct {
 	err error
 }
 
-// newReader parses data, which may contain settings of type t. The root is nil if the file has no content.
+// newReader parses data, which may contain settings of type t. The returned root is nil if the file has no content.
 func newReader(file string, data []byte, t reflect.Type) (*reader, ast.Node, error) {
 	r := &reader{file: file, known: keys(t, ""), broken: map[string]bool{}, places: map[string]*token.Position{}}
 	root, err := syntax(file, data)
@@ -47,8 +49,8 @@ func newReader(file string, data []byte, t reflect.Type) (*reader, ast.Node, err
 	return r, root, nil
 }
 
-// ReadDocument reads a YAML file that is not the gateway's, such as a simulator experiment, over into. It is as strict
-// as Load, and its error names every mistake with its place.
+// ReadDocument reads another YAML file than the gateway's, such as a simulator experiment, over into. It is as strict
+// as Load, and its error names every mistake with its position.
 func ReadDocument(path string, into any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -69,10 +71,10 @@ func ReadDocument(path string, into any) error {
 	return r.err()
 }
 
-// mistake notes a problem in the value that is being read.
+// mistake records a problem in the value that is being read.
 func (r *reader) mistake(at *token.Position, problem string) {
 	r.broken[unit(r.path)] = true
-	// An anchor is read again for each of its aliases.
+	// An anchor is read again for each of its aliases, so its mistakes are found several times.
 	again := func(m mistake) bool { return m.at == at && m.err.Error() == problem }
 	if !slices.ContainsFunc(r.mistakes, again) {
 		r.mistakes = append(r.mistakes, mistake{at, errors.New(problem)})
@@ -80,13 +82,14 @@ func (r *reader) mistake(at *token.Position, problem string) {
 	r.ended = r.ended || len(r.mistakes) > maxMistakes
 }
 
-// note keeps the place of the value that is being read.
+// note records the position of the value that is being read.
 func (r *reader) note(at *token.Position) {
 	r.places[r.path] = at
 	r.noted = append(r.noted, r.path)
 }
 
-// err returns all mistakes in the order of the file, each as FILE:LINE:COLUMN: problem; nil if there are none.
+// err returns all mistakes in the order of the file, each as FILE:LINE:COLUMN: problem. It returns nil if there are
+// none.
 func (r *reader) err() error {
 	slices.SortStableFunc(r.mistakes, func(a, b mistake) int {
 		switch {
@@ -119,8 +122,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// unit returns the part of the file that a path belongs to: a top-level key, or an entry of a top-level list. A
-// mistake in one unit says nothing about the others.
+// unit returns the part of the file to which a path belongs: a top-level key, or an entry of a top-level list. A
+// mistake in one unit says nothing about other units.
 func unit(path string) string {
 	if i := strings.IndexByte(path, '.'); i >= 0 {
 		path = path[:i]
@@ -128,7 +131,8 @@ func unit(path string) string {
 	return path
 }
 
-// place returns where the value at path stands, or the nearest one around it; nil if the file contains none.
+// place returns the position of the value at path, or else of the nearest value around it. It returns nil if the file
+// contains neither.
 func (r *reader) place(path string) *token.Position {
 	for {
 		if at := r.places[path]; at != nil || path == "" {
@@ -138,7 +142,7 @@ func (r *reader) place(path string) *token.Position {
 	}
 }
 
-// under runs read with a path below the present one.
+// under calls read with the present path extended by step.
 func (r *reader) under(step string, read func()) {
 	outer := r.path
 	if r.path += step; outer == "" {
@@ -148,7 +152,7 @@ func (r *reader) under(step string, read func()) {
 	r.path = outer
 }
 
-// value decodes node into v. A key without a value leaves v as it is.
+// value decodes node into v. A key without a value does not change v.
 func (r *reader) value(node ast.Node, v reflect.Value) {
 	if node = r.resolve(node); node == nil {
 		return
@@ -173,10 +177,11 @@ func (r *reader) value(node ast.Node, v reflect.Value) {
 	}
 }
 
-// section says how a mapping's keys that are not fields of the struct are treated.
+// section says how to treat keys of a mapping that are not fields of the struct.
 type section struct {
-	take    func(entry) bool // takes a key of its own and returns true; nil takes none
-	unknown func(entry)      // reports an unknown key; nil: as an unknown field with the nearest known one
+	take func(entry) bool // reads a key itself and returns true; nil: reads no key
+	// Reports an unknown key; nil: the error of an unknown field, with the most similar known field.
+	unknown func(entry)
 }
 
 // fields decodes a mapping into a struct.
@@ -216,12 +221,13 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 	}
 }
 
-// index is the part of a path that says which entry of a list it is.
+// index matches the parts of a path that are indexes into lists.
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// noMapping reports a node that stands in the place of a mapping.
+// noMapping returns the error for a node that is found where a mapping should be.
 func (r *reader) noMapping(node ast.Node) string {
-	address, _, _ := strings.Cut(text(node), " ") // the rest belongs to the next line, whose colon is missing
+	// The rest belongs to the next line, because a colon is missing.
+	address, _, _ := strings.Cut(text(node), " ")
 	_, scalar := node.(ast.ScalarNode)
 	if scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://") {
 		return "a worker is written as url: " + address
@@ -229,7 +235,7 @@ func (r *reader) noMapping(node ast.Node) string {
 	return found(node) + " where keys with values are expected"
 }
 
-// fieldOf returns the index of the field with that key.
+// fieldOf returns the index of the field that has the key.
 func fieldOf(t reflect.Type, key string) (int, bool) {
 	for i := range t.NumField() {
 		if fieldKey(t.Field(i)) == key && key != "" {

@@ -10,24 +10,27 @@ import (
 	"strings"
 )
 
-// Redacted replaces a secret.
+// Redacted is the text that replaces a secret.
 const Redacted = "[redacted]"
 
-// secretName matches names of keys with secret values: api_key, key, HF_TOKEN, client-secret; not key_file.
+// secretName matches names of keys that have secret values: api_key, key, HF_TOKEN, client-secret. It does not match
+// key_file.
 const secretName = `(?i)\b(?:[a-z0-9]+[_-])*(?:key|token|secret|password|passwd|authorization|credentials?)\b`
 
 var (
 	isSecret = regexp.MustCompile(`^` + secretName + `$`)
-	// userInfo is the user and password of a URL; in a broken file it may contain spaces (brokenUserInfo).
+	// userInfo matches the user and the password of a URL. In a broken file they may contain spaces: see
+	// brokenUserInfo.
 	userInfo       = regexp.MustCompile(`://[^\s"'\x60]+@`)
 	brokenUserInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
-	// setting is NAME=VALUE where NAME names a secret: a flag, an option of --worker, a query.
+	// setting matches NAME=VALUE if NAME is the name of a secret, as in a flag, an option of --worker, or a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
-	// planted matches a secret in a file, valid YAML or not: NAME: VALUE, NAME VALUE or NAME=VALUE. A tag, an anchor,
-	// a quote or a block indicator may precede the value, which may stand on the next line. The first group has what
-	// precedes it: a secret that begins with such a sign and is not in quotes.
+	// planted matches a secret in a file, even if the file is not valid YAML: NAME: VALUE, NAME VALUE or NAME=VALUE. A
+	// tag, an anchor, a quote or a block indicator may come before the value, and the value may be on the next line.
+	// The first group matches what comes before the value. If the secret begins with such a sign and has no quotes,
+	// this group has a part of the secret.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)((?:[&!*][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*)(.*)`)
-	// nextKey is the beginning of the next key on the same line: there the value before it ends.
+	// nextKey matches the beginning of the next key on the same line, where the value before it ends.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
 )
 
@@ -41,11 +44,12 @@ func Redact(text string) string {
 	})
 }
 
-// withoutSecrets returns err without the secrets of the file and of cfg in its text. In a broken file a secret can
-// become a part of any value: a line that lost its colon continues the value of the line before.
+// withoutSecrets returns err, with the secrets of the file and of cfg removed from its text. In a broken file a secret
+// can become a part of any value: a line that lost its colon continues the value of the line before.
 func withoutSecrets(err error, data []byte, cfg *Config) error {
 	secrets := append(secretsIn(reflect.ValueOf(cfg), "", nil), secretsOf(data)...)
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // longest first: one secret may be a part of another
+	// The longest secret comes first, because one secret may be a part of another secret.
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	text := err.Error()
 	for _, secret := range secrets {
 		if len(secret) < shortest || slices.Contains(harmless, secret) {
@@ -61,8 +65,8 @@ func withoutSecrets(err error, data []byte, cfg *Config) error {
 	return errors.New(text)
 }
 
-// cutQuotes shortens the quotes in a message. If a quote has several words and is not a part of one line of the file,
-// the file is broken, and the quote may contain the value of another key. Then only a URL at its beginning stays.
+// cutQuotes shortens the quotes in a message. A quote of several words that is not a part of one line of the file shows
+// that the file is broken: the quote may contain the value of another key. Then only a URL at its beginning stays.
 func cutQuotes(text string, data []byte) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		i := white.FindStringIndex(q)
@@ -84,15 +88,15 @@ var (
 	white  = regexp.MustCompile(`[ \t]|\\[ntr]`)
 )
 
-// shortest is the minimum length of a secret, in bytes. Shorter words such as "is" are in every message. The harmless
+// shortest is the least length of a secret, in bytes. Shorter words such as "is" occur in every message. The harmless
 // words are never secrets.
 const shortest = 4
 
 var harmless = []string{"true", "false", "null"}
 
-// secretsOf returns the possible secrets of a file, which need not be valid YAML: the text from a secret's name to
-// the end of its line, and each line that continues it, as a whole and word by word. It skips comments: no message
-// quotes them.
+// secretsOf returns the possible secrets of a file, even if the file is not valid YAML. A possible secret is the text
+// from a secret's name to the end of its line, and each line that continues it, as a whole and word by word. secretsOf
+// skips comments, because no message quotes them.
 func secretsOf(data []byte) (found []string) {
 	var kept strings.Builder
 	for line := range strings.Lines(string(data)) {
@@ -106,7 +110,8 @@ func secretsOf(data []byte) (found []string) {
 			found = append(found, word, strings.TrimLeft(word, signs))
 		}
 		first := nextKey.Split(text[match[4]:match[5]], 2)[0]
-		if strings.HasSuffix(strings.TrimSpace(first), ":") { // the next key: this one has no value
+		// The line has the next key, so this key has no value.
+		if strings.HasSuffix(strings.TrimSpace(first), ":") {
 			continue
 		}
 		name := text[strings.LastIndexByte(text[:match[0]], '\n')+1 : match[0]]
@@ -121,14 +126,14 @@ func secretsOf(data []byte) (found []string) {
 	return found
 }
 
-// signs have a meaning at the beginning of a value without quotes. A message may quote the rest of the value.
+// signs have a meaning for YAML at the beginning of a value without quotes. A message may quote the rest of the value.
 const signs = "!&*|>%@`?-"
 
-// aKey is a line that begins with a key.
+// aKey matches a line that begins with a key.
 var aKey = regexp.MustCompile(`^\s*(?:- +)?["']?[\w.-]+["']?:(?:\s|$)`)
 
-// continued returns the lines that continue a value whose key is indented by indent spaces: lines at the beginning of
-// text, without a key and with a larger indent.
+// continued returns the lines at the beginning of text that continue a value. The key of the value is indented by
+// indent spaces. A line continues the value if it has no key and a larger indent.
 func continued(text string, indent int) (lines []string) {
 	_, rest, _ := strings.Cut(text, "\n")
 	for line := range strings.Lines(rest) {
@@ -141,10 +146,10 @@ func continued(text string, indent int) (lines []string) {
 	return lines
 }
 
-// splits reports whether r ends a word of a value.
+// splits reports whether r separates the words of a value.
 func splits(r rune) bool { return strings.ContainsRune(" \t\r,{}[]\"'", r) }
 
-// secretsIn returns the secrets in v: the texts whose key matches isSecret.
+// secretsIn returns the secrets in v: the texts whose key has the name of a secret.
 func secretsIn(v reflect.Value, key string, found []string) []string {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath"
 )
 
-// leaf is a text in the configuration.
+// leaf is one text value in the configuration.
 type leaf struct {
 	path string
 	set  func(value string)
@@ -52,8 +52,8 @@ func leaves(v reflect.Value, path string) (found []leaf) {
 
 const canary = "cAnArY-5f3a"
 
-// texts returns the keys of all texts that a file can set, in Config and in every type of policy. Reflection finds
-// them, so that a new key cannot be forgotten.
+// texts returns the keys of all texts that a file can set, in Config and in every type of policy. It finds them by
+// reflection, so that a new key cannot be forgotten.
 func texts(t *testing.T) []string {
 	t.Helper()
 	var paths []string
@@ -73,7 +73,7 @@ func texts(t *testing.T) []string {
 	return paths
 }
 
-// yamlOf writes a file that sets one text.
+// yamlOf returns a file that sets one text.
 func yamlOf(path, value string) string {
 	kind := ""
 	if i := strings.IndexByte(path, '<'); i >= 0 {
@@ -105,7 +105,7 @@ func yamlOf(path, value string) string {
 	return out.String()
 }
 
-// errorOf returns the error of loading text as a string, "" when there is none.
+// errorOf loads text and returns the error as a string, or "" when there is none.
 func errorOf(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "f.yaml")
@@ -128,7 +128,7 @@ func TestNoMessageShowsThePasswordOfAURL(t *testing.T) {
 	}
 }
 
-// Each secret stands in a file that is broken in every line in many ways.
+// Each secret is in a file whose lines are all broken in many ways.
 func TestNoBrokenFileShowsASecret(t *testing.T) {
 	file := `listen: ":8080"
 policy: routing
@@ -160,7 +160,7 @@ queue:
   order: fcfs
 `
 	secrets := 0
-	for _, path := range texts(t) { // each secret that Config gets must be in the file
+	for _, path := range texts(t) { // each secret that Config gets must also be in the file
 		key := path[strings.LastIndexByte(path, '.')+1:]
 		if isSecret.MatchString(key) {
 			secrets++
@@ -172,7 +172,8 @@ queue:
 	if secrets < 3 {
 		t.Fatalf("only %d secrets were found", secrets)
 	}
-	for i := 0; strings.Contains(file, "@"); i++ { // the secrets differ: to redact one must not redact the others
+	// All secrets differ, because redacting one secret must not redact another one.
+	for i := 0; strings.Contains(file, "@"); i++ {
 		file = strings.Replace(file, "@", fmt.Sprintf("%s-%02d", canary, i), 1)
 	}
 	file = strings.Replace(file, "host:9000", "@host:9000", 1)
@@ -205,7 +206,7 @@ queue:
 	t.Logf("%d files, %d refused", tried, refused)
 }
 
-// A value that begins with a sign of YAML and has no quotes may be a password.
+// A value that begins with a sign of YAML and has no quotes may be a password, and must not be shown.
 func TestASecretThatYAMLTakesForATagOrAnAliasIsNotShown(t *testing.T) {
 	for _, form := range []string{
 		"admin:\n  key: %s\n", "admin: {key: %s}\n", "admin: {key: [%s]}\n", "admin:\n  key:\n    %s\n", "admin:\n  key: %s x\n", "admin:\n  key: &a %s\n",

@@ -100,7 +100,7 @@ func TestSampleWorksWithItsModelsUncommented(t *testing.T) {
 	}
 }
 
-// TestSamplePoliciesAreTheDefaults: the parameters that the sample lists for each type of policy are its defaults.
+// TestSamplePoliciesAreTheDefaults: for each type of policy, the parameters in the sample are the type's defaults.
 func TestSamplePoliciesAreTheDefaults(t *testing.T) {
 	text := strings.ReplaceAll(policyExample(t), "# ", "")
 	cfg := Default()
@@ -115,14 +115,14 @@ func TestSamplePoliciesAreTheDefaults(t *testing.T) {
 	}
 }
 
-// generator writes a Config as YAML with the comments that its fields have in the source.
+// generator writes a Config as YAML. Its comments are the comments of the fields in the source.
 type generator struct {
 	t    *testing.T
 	out  strings.Builder
 	docs map[string]map[string]string // package path + type → field → comment
 }
 
-// example is the commented value of workers, which has no default.
+// example is a commented value for workers, which has no default.
 const example = `  # - url: http://gpu-1:8000
   # - url: http://gpu-2:8000
   #   events: tcp://*:5557
@@ -164,7 +164,7 @@ func (g *generator) object(v reflect.Value, depth int) {
 	}
 }
 
-// policyExample is the commented value of policies: every type with the defaults of its parameters.
+// policyExample returns a commented value for policies: every type with the defaults of its parameters.
 func policyExample(t *testing.T) string {
 	var out strings.Builder
 	routing := Default().Routing
@@ -193,7 +193,7 @@ func policyExample(t *testing.T) string {
 	return out.String()
 }
 
-// modelExample is the commented value of models.
+// modelExample is a commented value for models.
 const modelExample = `  # - {name: my-model, path: /models/my-model}
   # - {name: another-model, path: /cache/huggingface/hub/models--org--another-model}
 `
@@ -255,7 +255,7 @@ func (g *generator) comment(depth int, text string) {
 	}
 }
 
-// doc returns the comment of a field, with the names of its type's fields as the file writes them.
+// doc returns the comment of a field. In it, the names of the type's fields are replaced by their keys in the file.
 func (g *generator) doc(t reflect.Type, field string) string {
 	name := t.PkgPath() + "." + t.Name()
 	if g.docs[name] == nil {
@@ -271,7 +271,7 @@ func (g *generator) doc(t reflect.Type, field string) string {
 	return doc
 }
 
-// readDocs parses the package that declares t.
+// readDocs parses the package that declares typ.
 func readDocs(t *testing.T, typ reflect.Type) map[string]string {
 	dir := filepath.Join("..", "..", strings.TrimPrefix(typ.PkgPath(), "github.com/warmpath/warmpath"))
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))

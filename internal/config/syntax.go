@@ -13,11 +13,11 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// maxNodes bounds the nodes that a walk visits. Aliases can make a small file very large: each use of an alias visits
-// the anchor's nodes again. A file of maxFile bytes without aliases has fewer.
+// maxNodes bounds the number of nodes that a walk visits. Aliases can make a small file very large, because each use of
+// an alias visits the anchor's nodes again. A file of maxFile bytes without aliases has fewer nodes than this.
 const maxNodes = 4 << 20
 
-// syntax parses data and returns the content of its one document; nil if the file has none.
+// syntax parses data and returns the content of its only document; nil if the file has no document.
 func syntax(path string, data []byte) (ast.Node, error) {
 	file, err := parsed(path, data)
 	if err != nil {
@@ -42,9 +42,9 @@ func syntax(path string, data []byte) (ast.Node, error) {
 	return body, nil
 }
 
-// parsed calls the parser. The parser of goccy/go-yaml 1.19.2 panics on "%TAG !! x\n---\na: !!b\n". A reload calls it
-// in a router that serves, so a panic becomes an error. The error does not have the panic's value, which may be
-// content.
+// parsed calls the parser. The parser of goccy/go-yaml 1.19.2 panics on "%TAG !! x\n---\na: !!b\n". A reload calls the
+// parser in a router that serves requests, so a panic becomes an error. The error does not contain the panic's value,
+// which may be content of the file.
 func parsed(path string, data []byte) (file *ast.File, err error) {
 	defer func() {
 		if recover() != nil {
@@ -56,28 +56,30 @@ func parsed(path string, data []byte) (file *ast.File, err error) {
 	if at, problem := tooMuch(tokens); at != nil {
 		return nil, fmt.Errorf("%s:%d:%d: %s", path, at.Line, at.Column, problem)
 	}
-	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()) // the walk reports repeated keys
+	// The walk, not the parser, reports repeated keys.
+	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return nil, syntaxError(path, err)
 	}
 	return file, nil
 }
 
-// The parser needs memory with the square of the depth: gigabytes for 50,000 brackets. The settings need a depth of
-// six.
+// The parser's memory grows with the square of the depth: it needs gigabytes for 50,000 brackets. The settings need a
+// depth of six.
 const (
-	maxBrackets = 100 // open at one place
-	maxIndent   = 200 // columns: each level of lists and keys without brackets takes one or more
+	maxBrackets = 100 // number of brackets that are open at one place
+	maxIndent   = 200 // columns; each level of lists and keys without brackets takes at least one column
 )
 
-// maxKeys bounds the keys outside of brackets, the tags and the anchors, all together. The parser calls itself for each
-// further key of a mapping, and for each further tag of a value (660 bytes of stack): millions of them in a file of
-// maxFile bytes could exceed the stack, which ends the process without a panic to recover from. Ten thousand workers
-// with ten settings each have as many as this.
+// maxKeys bounds the sum of the keys outside of brackets, the tags and the anchors. The parser calls itself for each
+// further key of a mapping, and for each further tag of a value (660 bytes of stack). Millions of them in a file of
+// maxFile bytes could exceed the stack, which ends the process without a panic to recover from. A file with ten
+// thousand workers and ten settings for each has 100,000 keys.
 const maxKeys = 100_000
 
-// tooMuch returns the first place that is nested too deep, or has a key too many, with the problem; nil if there is
-// none. The tokens know which brackets, dashes and colons are a part of a text or of a comment.
+// tooMuch returns the first place that is nested too deep, or has a key too many, and the problem there. It returns nil
+// if there is none. It uses tokens, because they show which brackets, dashes and colons are a part of a text or of a
+// comment.
 func tooMuch(tokens token.Tokens) (*token.Position, string) {
 	open, line, keys := 0, 0, 0
 	for _, t := range tokens {
@@ -91,7 +93,7 @@ func tooMuch(tokens token.Tokens) (*token.Position, string) {
 		case token.SequenceEndType, token.MappingEndType:
 			open = max(open-1, 0)
 		case token.SequenceEntryType, token.MappingKeyType:
-			first = true // another one may follow on the same line
+			first = true // another key may follow on the same line
 		case token.MappingValueType:
 			if open == 0 {
 				keys++
@@ -110,8 +112,8 @@ func tooMuch(tokens token.Tokens) (*token.Position, string) {
 	return nil, ""
 }
 
-// firstContent returns the number of the first line that is no comment, marker or directive; 0 if there is none. The
-// parser (goccy/go-yaml 1.19.2) drops all that follows an empty document, without an error.
+// firstContent returns the number of the first line that is not a comment, a marker or a directive; 0 if there is none.
+// The parser (goccy/go-yaml 1.19.2) silently drops everything that follows an empty document.
 func firstContent(data []byte) int {
 	n := 0
 	for line := range strings.Lines(string(data)) {
@@ -123,8 +125,8 @@ func firstContent(data []byte) int {
 	return 0
 }
 
-// syntaxError turns an error of the parser into FILE:LINE:COLUMN: message. It drops the lines that the parser quotes
-// around the error: one of them may contain a key.
+// syntaxError turns an error of the parser into FILE:LINE:COLUMN: message. It drops the lines of the file that the
+// parser quotes, because one of them may contain a secret.
 func syntaxError(path string, err error) error {
 	var located yaml.Error
 	if !errors.As(err, &located) || located.GetToken() == nil {
@@ -134,9 +136,10 @@ func syntaxError(path string, err error) error {
 	switch {
 	case strings.HasPrefix(message, "found character '\t'"):
 		message = "a tab: YAML is indented with spaces"
-	case strings.HasSuffix(message, "value is not allowed in this context"): // also of a mapping
+	// This message is also used for mappings.
+	case strings.HasSuffix(message, "value is not allowed in this context"):
 		message = "a value is not allowed here: check the indentation of this line and the next"
-	case strings.HasPrefix(message, "invalid header option"): // quotes the text after | or >
+	case strings.HasPrefix(message, "invalid header option"): // this message quotes the text after | or >
 		message = "a text block begins on the line after | or >: write a value that begins with this sign in quotes"
 	}
 	at := located.GetToken().Position
@@ -146,8 +149,8 @@ func syntaxError(path string, err error) error {
 // tree resolves anchors, aliases, tags and merge keys of a document.
 type tree struct {
 	anchors  map[string][]*ast.AnchorNode // by name, sorted by their offsets
-	visited  int                          // nodes
-	ended    bool                         // the walk visits no more nodes
+	visited  int                          // number of visited nodes
+	ended    bool                         // true: the walk visits no more nodes
 	merging  map[ast.Node]bool            // mappings and lists whose merge keys are being followed
 	mistaken func(at *token.Position, problem string)
 }
@@ -164,7 +167,7 @@ func newTree(root ast.Node, mistaken func(*token.Position, string)) *tree {
 	return t
 }
 
-// visit counts a node, and reports whether the walk goes on.
+// visit counts a node, and reports whether the walk continues.
 func (t *tree) visit(node ast.Node) bool {
 	if t.visited++; t.visited > maxNodes && !t.ended {
 		t.mistaken(position(node), fmt.Sprintf("the file has more than %d values: an alias (*…) may contain itself", maxNodes))
@@ -173,12 +176,13 @@ func (t *tree) visit(node ast.Node) bool {
 	return !t.ended
 }
 
-// standardTags add nothing to a value: the type of the setting decides how it is read.
+// standardTags do not change how a value is read: only the type of the setting decides that.
 var standardTags = []string{"!!binary", "!!bool", "!!float", "!!int", "!!map", "!!null", "!!omap",
 	"!!seq", "!!set", "!!str", "!!timestamp"}
 
-// resolve returns the mapping, sequence or scalar that node stands for; nil if there is none, which is a mistake. The
-// mistake does not quote a tag or an alias: it may be a secret without its quotes, such as key: !Tr0ub4dor.
+// resolve returns the mapping, sequence or scalar that node stands for. It returns nil if there is none, and records a
+// mistake. The mistake does not quote a tag or an alias, because it may be a secret without quotes, such as key:
+// !Tr0ub4dor.
 func (t *tree) resolve(node ast.Node) ast.Node {
 	for node != nil && t.visit(node) {
 		switch n := node.(type) {
@@ -201,7 +205,7 @@ func (t *tree) resolve(node ast.Node) ast.Node {
 	return nil
 }
 
-// anchored returns the value of the last anchor of that name before the alias.
+// anchored returns the value of the last anchor before the alias that has the alias's name.
 func (t *tree) anchored(alias *ast.AliasNode) ast.Node {
 	same := t.anchors[text(alias.Value)]
 	i, _ := slices.BinarySearchFunc(same, alias.Start.Position.Offset, func(a *ast.AnchorNode, offset int) int {
@@ -216,14 +220,14 @@ func (t *tree) anchored(alias *ast.AliasNode) ast.Node {
 // entry is a key of a mapping with its value.
 type entry struct {
 	key   string
-	at    *token.Position // of the key
+	at    *token.Position // position of the key
 	value ast.Node
 }
 
-// entries returns the keys of a mapping in the order of the file, then those that a merge key (<<) adds.
+// entries returns the keys of a mapping in the order of the file, followed by the keys that a merge key (<<) adds.
 func (t *tree) entries(m *ast.MappingNode) []entry {
 	var found []entry
-	line := map[string]int{} // where a key stands first
+	line := map[string]int{} // by key: the line of its first occurrence
 	for _, v := range m.Values {
 		if _, merge := v.Key.(*ast.MergeKeyNode); merge || !t.visit(v) {
 			continue
@@ -247,7 +251,8 @@ func (t *tree) entries(m *ast.MappingNode) []entry {
 			continue
 		}
 		for _, e := range t.merged(v.Value) {
-			if _, own := line[e.key]; !own { // of several merged mappings the first one counts
+			// If several merged mappings have the same key, the first one counts.
+			if _, own := line[e.key]; !own {
 				line[e.key] = e.at.Line
 				found = append(found, e)
 			}
@@ -256,7 +261,7 @@ func (t *tree) entries(m *ast.MappingNode) []entry {
 	return found
 }
 
-// merged returns the keys of the mapping, or of the list of mappings, that a merge key names.
+// merged returns the keys that a merge key adds: the keys of a mapping, or of a list of mappings.
 func (t *tree) merged(node ast.Node) []entry {
 	node = t.resolve(node)
 	switch n := node.(type) {
@@ -281,7 +286,7 @@ func (t *tree) merged(node ast.Node) []entry {
 	return nil
 }
 
-// position returns where a reader of the file would point for node: its first character.
+// position returns the position of the first character of node, for a person who reads the file.
 func position(node ast.Node) *token.Position {
 	if m, ok := node.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
 		node = m.Values[0].Key
@@ -308,7 +313,7 @@ func text(node ast.Node) string {
 	return node.GetToken().Value
 }
 
-// found describes a node that stands where another kind is expected.
+// found returns a text that says which kind of node was found where another kind was expected.
 func found(node ast.Node) string {
 	switch node.(type) {
 	case *ast.MappingNode:

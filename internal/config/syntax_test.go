@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A reload parses the file in a router that serves.
+// A reload parses the file in a router that serves requests, so a panic must not end the process.
 func TestAPanicOfTheParserIsAnErrorThatNamesTheFile(t *testing.T) {
 	message := errorOf(t, "%TAG !! x\n---\na: !!b\n")
 	if !strings.Contains(message, "f.yaml: the YAML parser cannot read this file: leave out directives") || strings.Contains(message, "nil pointer") {
@@ -63,7 +63,7 @@ func TestDeepFilesAreRefusedBeforeTheyCostMemory(t *testing.T) {
 	}
 }
 
-// The place of a policy is known however many stand before it, and an alias means the last anchor before it.
+// The position of a policy is known even if many policies come before it. An alias means the last anchor before it.
 func TestManyPoliciesAndAliasesKeepTheirPlaces(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("policies:\n")

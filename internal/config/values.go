@@ -12,7 +12,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// units are the suffixes of a number of bytes, largest first. 64-bit integers in the file are always bytes.
+// units are the suffixes for numbers of bytes, the largest first. Every 64-bit integer in the file is a number of
+// bytes.
 var units = []struct {
 	suffix string
 	bytes  int64
@@ -21,8 +22,8 @@ var units = []struct {
 	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1},
 }
 
-// setScalar sets v to a scalar of the file. The type of v decides how the scalar is read: '5' can be a number, and 5 a
-// text.
+// setScalar sets v to a scalar of the file. Only the type of v decides how to read the scalar: '5' can be a number, and
+// 5 a text.
 func setScalar(v reflect.Value, node ast.Node) error {
 	switch v.Interface().(type) {
 	case time.Duration:
@@ -55,7 +56,7 @@ func setSimple(v reflect.Value, node ast.Node) error {
 	case reflect.String:
 		v.SetString(text(node))
 	case reflect.Bool:
-		b, ok := node.(*ast.BoolNode) // a quoted 'true' is a text
+		b, ok := node.(*ast.BoolNode) // a 'true' in quotes is a text
 		if !ok {
 			return strconv.ErrSyntax
 		}
@@ -78,7 +79,7 @@ func setSimple(v reflect.Value, node ast.Node) error {
 	return nil
 }
 
-// numeral returns a number as strconv reads it: YAML also writes 0x10, 0o17, 1_000, 5.0 and .inf.
+// numeral returns the text of a number in a form that strconv reads: YAML also allows 0x10, 0o17, 1_000, 5.0 and .inf.
 func numeral(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.IntegerNode:
@@ -118,7 +119,7 @@ func parseBytes(text string) (int64, error) {
 	return int64(f * float64(factor)), nil
 }
 
-// formatBytes writes n with the largest binary unit that leaves it whole.
+// formatBytes writes n with the largest binary unit that divides n.
 func formatBytes(n int64) string {
 	for _, u := range units[:4] {
 		if n != 0 && n%u.bytes == 0 {

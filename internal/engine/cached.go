@@ -2,20 +2,20 @@ package engine
 
 import "math/bits"
 
-// cached maps each hash that a pool caches to the oldest block with it. It is an open-addressing table with linear
-// probing: most of a pool's work is here, and Go's map makes a simulation 5 % slower.
+// cached maps each cached hash to the oldest block that has this hash. It is an open-addressing table with linear
+// probing. A pool spends most of its time here, and with Go's map a simulation takes 5 % longer.
 type cached struct {
-	places []place // their number is a power of two; at most half of them are taken
+	places []place // the length is a power of two; at most half of the places are taken
 	n      int
 }
 
-// place is a hash and its block, or nullBlock when the place is free.
+// place has a hash and its block. In a free place the block is nullBlock.
 type place struct {
 	hash Hash
 	id   int32
 }
 
-// home returns the index at which the search for h begins. It mixes h: the hashes of a test are small numbers.
+// home returns the index at which the search for h begins. It mixes h, because tests use small numbers as hashes.
 func (c *cached) home(h Hash) int {
 	return int(uint64(h) * 0x9e3779b97f4a7c15 >> (64 - bits.TrailingZeros(uint(len(c.places)))))
 }
@@ -60,7 +60,7 @@ func (c *cached) grow() {
 	}
 }
 
-// remove removes h, and moves later entries of its run into the gap, so that no tombstone is needed.
+// remove removes h. It moves entries that follow into the gap, so that no tombstone is needed.
 func (c *cached) remove(h Hash) {
 	last := len(c.places) - 1
 	gap := c.home(h)

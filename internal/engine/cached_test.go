@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Random operations on the table and on a map give the same answers. Small hashes, and hashes that differ in their
-// upper bits alone, collide.
+// Random operations give the same answers on the table and on a map. Small hashes collide, and so do hashes that differ
+// only in their upper bits.
 func TestTheTableOfHashesIsAMap(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var c cached

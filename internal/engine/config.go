@@ -12,8 +12,9 @@ type Offload uint8
 
 // The values of Offload.
 const (
-	OffloadOnStore Offload = iota // soon after the block is cached (vLLM's OffloadingConnector); announced with a later step
-	OffloadOnEvict                // when the block's last copy on the accelerator is evicted (write-back)
+	// Copied soon after the block is cached, as in vLLM's OffloadingConnector; announced with a later step.
+	OffloadOnStore Offload = iota
+	OffloadOnEvict         // copied when the block's last copy on the accelerator is evicted (write-back)
 )
 
 // Config describes one rank. Start from [DefaultConfig].
@@ -23,24 +24,25 @@ type Config struct {
 
 	MaxModelLen    int // limit of prompt and output together, in tokens; the pool's size lowers it
 	MaxBatchTokens int // token budget of a step
-	MaxSequences   int // requests that run at once
-	// AdmitChunks admits a request when the first chunk of its prompt fits, and preempts it when the rest does not:
-	// vLLM's rule before scheduler_reserve_full_isl (vllm#37307, March 2026). Otherwise the whole prompt has to fit:
-	// vLLM's default from then on.
+	MaxSequences   int // number of requests that may run at the same time
+	// AdmitChunks admits a request when the first chunk of its prompt fits, and preempts the request when the rest does
+	// not fit. vLLM did this before it had scheduler_reserve_full_isl (vllm#37307, March 2026). Without AdmitChunks the
+	// whole prompt has to fit, as is vLLM's default from then on.
 	AdmitChunks bool
 
-	CPUBlocks int     // blocks of the CPU tier; 0: none
-	Offload   Offload // when blocks are copied there
-	Describe  bool    // CPU events have tokens and parents (vLLM's self_describing_kv_events), else only hashes
+	CPUBlocks int     // number of blocks of the CPU tier; 0: there is no CPU tier
+	Offload   Offload // when blocks are copied to the CPU tier
+	// Events of the CPU tier have tokens and parents (vLLM's self_describing_kv_events), not only hashes.
+	Describe bool
 
 	Timing Timing // time of a step
 
-	// Hash computes block hashes. nil: XXH3 chains rooted in the request's scope.
+	// Hash computes block hashes. If it is nil, hashes are chains of XXH3 that begin with the request's scope.
 	Hash HashFunc
 }
 
-// HashFunc extends dst, the hashes of a request's first len(dst) blocks, to all full blocks of tokens. A block's hash
-// may depend on the tokens up to the block's end, r's scope and r's features, and on nothing else.
+// HashFunc extends dst to the hashes of all full blocks of tokens. On entry, dst has the hashes of the first len(dst)
+// blocks of r. A block's hash may depend only on the tokens up to the block's end, r's scope and r's features.
 type HashFunc func(dst []Hash, r *Request, tokens []block.Token) []Hash
 
 // DefaultConfig is a rank of the default profile: Qwen3-32B on two H100, 307,328 tokens of KV.
@@ -48,7 +50,7 @@ func DefaultConfig() Config {
 	return profiles[0].Config(0, 0)
 }
 
-// maxBlocks keeps block ids in 31 bits.
+// maxBlocks bounds the number of blocks, so that block ids need 31 bits.
 const maxBlocks = 1 << 30
 
 func (c *Config) validate() error {

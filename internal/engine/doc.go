@@ -1,9 +1,10 @@
-// Package engine is a model of one data-parallel rank of an inference engine: continuous batching over a paged KV pool
-// with prefix caching, as vLLM's V1 scheduler and BlockPool do it, with the KV events they announce and the time each
-// step takes. An engine with several ranks is several Engines.
+// Package engine is a model of one data-parallel rank of an inference engine. It models continuous batching over a
+// paged KV pool with prefix caching, as vLLM's V1 scheduler and BlockPool do it, the KV events, and the time of each
+// step. An engine with several ranks is several Engines.
 //
-// It has no I/O, no goroutine, no clock and no randomness. The simulator steps it in virtual time, the mock engine
-// behind real sockets. A request contains its answer; the model decides when each token comes, and what is cached.
+// It has no I/O, no goroutine, no clock and no randomness. The simulator calls its steps in virtual time, and the mock
+// engine calls them behind real sockets. A request contains its answer. The model decides when each token comes, and
+// what is cached.
 //
 //	e, err := engine.New(engine.DefaultConfig())
 //	err = e.Submit(&engine.Request{Prompt: prompt, Output: answer})
@@ -22,6 +23,6 @@
 //   - v1/core/kv_cache_manager.py: at most (n-1)/block_size blocks of a prompt are hits. A block is cached when the
 //     step that fills it is scheduled, so a later request of the same step can use it.
 //
-// Left out: several cache groups, speculative decoding, and asynchronous loads. A load from the CPU tier makes the step
-// that needs it longer.
+// The model leaves out several cache groups, speculative decoding, and asynchronous loads. A load from the CPU tier
+// makes the step that needs it longer.
 package engine

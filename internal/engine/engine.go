@@ -18,9 +18,11 @@ type Request struct {
 	Scope    block.Scope // the root of the request's blocks; the engine ignores Model
 	Features []block.Feature
 	Fresh    bool // do not read the prefix cache (vLLM: prompt_logprobs)
-	Announce bool // announce the blocks that the request hits once more (vLLM: kv_cache_report_mode=full)
-	Received int  // leading prompt tokens with KV from a prefill worker; only the last prompt token is computed here
-	Owner    any  // for the caller; the model does not use it
+	// Announce again the blocks that the request finds in the cache (vLLM: kv_cache_report_mode=full)
+	Announce bool
+	// Number of leading prompt tokens whose KV came from a prefill worker; only the last prompt token is computed here.
+	Received int
+	Owner    any // a value of the caller; the model does not use it
 
 	// HashState is for Config.Hash: the whole digest of the last hashed block, of which a Hash keeps 64 bits.
 	HashState block.Digest
@@ -32,7 +34,7 @@ type Request struct {
 	Loaded int
 
 	tokens   []block.Token // prompt and the output so far
-	hashes   []Hash        // hashes of leading full blocks of tokens
+	hashes   []Hash        // hashes of the leading full blocks of tokens
 	blocks   []int32
 	computed int // number of tokens whose KV is computed
 	stored   int // number of leading blocks that are in the prefix cache
@@ -70,24 +72,25 @@ type Output struct {
 
 // Step is the result of one scheduler pass. It becomes visible at the pass's end, Duration after its start.
 type Step struct {
-	Duration  time.Duration
-	Events    []Event // in the order in which they happened
-	Outputs   []Output
-	Admitted  []*Request // requests that began; a preempted request that begins again is not in it
-	Tokens    int        // tokens computed
+	Duration time.Duration
+	Events   []Event // in the order in which they happened
+	Outputs  []Output
+	// Requests that began in this pass; a preempted request that begins again is not one of them.
+	Admitted  []*Request
+	Tokens    int // number of computed tokens
 	Preempted int
 
 	hashes []Hash
 }
 
-// Stats are a rank's gauges and totals.
+// Stats are the gauges and counters of a rank.
 type Stats struct {
 	Running, Waiting      int
 	Blocks, UsedBlocks    int    // usable blocks, and blocks that running requests hold
-	CachedBlocks          int    // distinct hashes on the accelerator
-	CPUBlocks             int    // blocks in the CPU tier
-	Queries, Hits         uint64 // prompt tokens looked up and found on the accelerator
-	CPUQueries, CPUHits   uint64 // as Queries and Hits, for the CPU tier
+	CachedBlocks          int    // number of distinct hashes on the accelerator
+	CPUBlocks             int    // number of blocks in the CPU tier
+	Queries, Hits         uint64 // numbers of prompt tokens that were looked up, and found, on the accelerator
+	CPUQueries, CPUHits   uint64 // the same numbers for the CPU tier
 	PromptTokens, Outputs uint64
 	Preemptions, Steps    uint64
 	Finished              uint64
@@ -100,7 +103,7 @@ type Engine struct {
 	cpu     *cpuTier // nil: there is no CPU tier
 	running []*Request
 	queue   []*Request
-	stuck   bool // the queue's head could not be admitted, and nothing has been released after that
+	stuck   bool // the first request of the queue could not be admitted, and nothing has been released since
 	stats   Stats
 
 	scheduled []*Request // requests of the last pass; reused
@@ -115,7 +118,8 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("make engine: %w", err)
 	}
-	// vLLM refuses to start when a request of the model length does not fit. Here the model length is lowered.
+	// vLLM refuses to start when a request of the model's length does not fit in the pool. Here the model's length is
+	// lowered.
 	cfg.MaxModelLen = min(cfg.MaxModelLen, (cfg.Blocks-1)*cfg.BlockSize)
 	if cfg.MaxModelLen < 2 {
 		return nil, fmt.Errorf("make engine: %d blocks of %d tokens hold no request", cfg.Blocks, cfg.BlockSize)
@@ -137,8 +141,8 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// chainHash is the default HashFunc. Its root differs from a router's root for the same scope: a test fails when a
-// router takes engine hashes for its own keys.
+// chainHash is the default HashFunc. Its root differs from a router's root for the same scope. So a test fails if a
+// router takes an engine hash for one of its own keys.
 func chainHash(hasher *block.Hasher) HashFunc {
 	return func(dst []Hash, r *Request, tokens []block.Token) []Hash {
 		size := hasher.Size()
@@ -182,7 +186,8 @@ func (e *Engine) Submit(r *Request) error {
 	}
 	room := min(len(r.Output), e.cfg.MaxModelLen-len(r.Prompt))
 	if n := len(r.Prompt); cap(r.Prompt) > n && &r.Prompt[:n+1][n] == &r.Output[0] {
-		r.tokens = r.Prompt // Output follows in the same array: appending a token writes it again
+		// Output follows in the same array, so appending a token writes the token that is already there.
+		r.tokens = r.Prompt
 	} else {
 		r.tokens = append(make([]block.Token, 0, n+room), r.Prompt...)
 	}
@@ -192,7 +197,8 @@ func (e *Engine) Submit(r *Request) error {
 	return nil
 }
 
-// Cancel ends a waiting or running request at once. Its cached blocks stay cached. It ignores any other request.
+// Cancel ends a waiting or running request immediately. Its cached blocks stay cached. For any other request it does
+// nothing.
 func (e *Engine) Cancel(r *Request) {
 	switch r.state {
 	case waiting:
@@ -209,8 +215,8 @@ func (e *Engine) Cancel(r *Request) {
 // Idle reports whether no request runs or waits.
 func (e *Engine) Idle() bool { return len(e.running) == 0 && len(e.queue) == 0 }
 
-// Reset empties the accelerator's prefix cache, but not the CPU tier. It returns false and does nothing while requests
-// run. vLLM announces a reset with its next step that has events, SGLang at once: see TakeEvents.
+// Reset empties the accelerator's prefix cache, but not the CPU tier. While requests run, it does nothing and returns
+// false. vLLM announces a reset with its next step that has events. SGLang announces it without a step: see TakeEvents.
 func (e *Engine) Reset() bool {
 	if !e.pool.reset() {
 		return false
@@ -222,7 +228,7 @@ func (e *Engine) Reset() bool {
 	return true
 }
 
-// TakeEvents moves the events that no step has announced into s.Events.
+// TakeEvents moves the events that no step has announced yet into s.Events.
 func (e *Engine) TakeEvents(s *Step) {
 	s.Events, e.pool.events = e.pool.events, s.Events[:0]
 	s.hashes, e.pool.hashes = e.pool.hashes, s.hashes[:0]
@@ -257,7 +263,7 @@ func (e *Engine) CachedHashes(t block.Tier, f func(Hash) bool) {
 	}
 }
 
-// Load returns the number of running and of waiting requests, and the share of the pool that running requests hold.
+// Load returns the numbers of running and waiting requests, and the share of the pool that running requests hold.
 func (e *Engine) Load() (running, waiting int, kv float64) {
 	return len(e.running), len(e.queue), float64(e.pool.used()) / float64(len(e.pool.slots)-1)
 }

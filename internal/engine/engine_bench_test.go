@@ -2,7 +2,8 @@ package engine
 
 import "testing"
 
-// BenchmarkConversation serves a request of 1,024 tokens, half of them cached, with 16 tokens of answer.
+// BenchmarkConversation serves a request of 1,024 tokens and an answer of 16 tokens. Half of the request's tokens are
+// cached.
 func BenchmarkConversation(b *testing.B) {
 	cfg := DefaultConfig()
 	e, err := New(cfg)

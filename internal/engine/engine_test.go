@@ -27,7 +27,7 @@ func small(t testing.TB, change func(*Config)) *Engine {
 	return e
 }
 
-// tokens returns n consecutive tokens from from on.
+// tokens returns n consecutive numbers, beginning with from, as tokens.
 func tokens(from, n int) []block.Token {
 	out := make([]block.Token, n)
 	for i := range out {
@@ -49,7 +49,7 @@ func serve(t testing.TB, e *Engine, r *Request) []Event {
 func drain(e *Engine) []Event {
 	var all []Event
 	for {
-		var s Step // not reused: the test keeps its events
+		var s Step // not reused, because the test keeps its events
 		if !e.Step(&s) {
 			return all
 		}
@@ -101,7 +101,8 @@ func TestScopesAndFeaturesKeepRequestsApart(t *testing.T) {
 	}
 }
 
-// A generated block is announced alone, with the step after the one that filled it. The last token is never computed.
+// A block of generated tokens is announced alone, with the step after the step that filled it. The last token is never
+// computed.
 func TestGeneratedTokensAreCachedAsTheirBlocksFill(t *testing.T) {
 	e := small(t, nil)
 	output := tokens(200, 11)
@@ -111,7 +112,7 @@ func TestGeneratedTokensAreCachedAsTheirBlocksFill(t *testing.T) {
 		got = append(got, ev.Tokens)
 	}
 	all := append(tokens(0, 6), output...)
-	want := [][]block.Token{all[0:4], all[4:8], all[8:12], all[12:16]} // 17 tokens, 16 computed
+	want := [][]block.Token{all[0:4], all[4:8], all[8:12], all[12:16]} // 16 of 17 tokens are computed
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("stored tokens (-want +got):\n%s", diff)
 	}
@@ -347,7 +348,7 @@ func TestStepTimeIsTheDocumentedFormula(t *testing.T) {
 	}
 	var s Step
 	e.Step(&s)
-	// llm-d's T(8192) on this hardware is 0.40 s.
+	// The step takes 0.40 s on this hardware, as in llm-d's published T(8192).
 	if s.Duration < 390*time.Millisecond || s.Duration > 410*time.Millisecond {
 		t.Errorf("8,192 tokens take %v, want about 400 ms", s.Duration)
 	}
@@ -357,7 +358,7 @@ func TestStepTimeIsTheDocumentedFormula(t *testing.T) {
 	}
 }
 
-// mirror counts the copies of each hash by tier, as a receiver of the events does.
+// mirror counts the copies of each hash by tier, as a program that receives the events does.
 type mirror [block.NumTiers]map[Hash]int
 
 func newMirror() *mirror {
@@ -435,7 +436,7 @@ func playRandomly(t *testing.T, seed uint64, change func(*Config)) {
 	for range 600 {
 		switch random.IntN(10) {
 		case 0, 1, 2:
-			// A few families of prompts share prefixes.
+			// The prompts are of a few families that share prefixes.
 			prompt := append(tokens(1000*random.IntN(4), random.IntN(40)), tokens(9000+100*random.IntN(50), 1+random.IntN(30))...)
 			r := &Request{Prompt: prompt, Output: tokens(random.IntN(3)*50, 1+random.IntN(40))}
 			if err := e.Submit(r); err != nil {

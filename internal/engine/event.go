@@ -10,9 +10,9 @@ type Kind uint8
 
 // The kinds of event.
 const (
-	Stored  Kind = iota // blocks are cached
-	Removed             // physical copies are evicted: a hash that was stored twice is removed twice
-	Cleared             // the accelerator's prefix cache was reset; the CPU tier stays
+	Stored  Kind = iota // blocks were cached
+	Removed             // copies of blocks were evicted: a hash that was stored twice is removed twice
+	Cleared             // the accelerator's prefix cache was reset; the CPU tier was not
 )
 
 // Event is a change of a rank's cache. Its slices are valid until the next call of Step or TakeEvents with the same
@@ -26,14 +26,16 @@ type Event struct {
 	// in other events it is nil.
 	Owner any
 
-	// The fields below are set with Stored. A CPU event without a description has only hashes: BlockSize is 0, and it
-	// has no tokens and no parent.
-	Parent    Hash // hash of the block before the first; HasParent is false at the start of a prompt
+	// Only events of kind Stored have the fields below. An event of the CPU tier without a description has only hashes:
+	// its BlockSize is 0, and it has no tokens and no parent.
+	// Hash of the block before the first block; HasParent is false if the first block begins a prompt.
+	Parent    Hash
 	HasParent bool
 	Tokens    []block.Token
-	Start     int // absolute position of the first token
+	Start     int // position of the first token in its prompt
 	BlockSize int
 	LoRA      string
-	Salt      string // set where Start is 0: engines announce the salt with the first block; never on the CPU tier
-	Features  []block.Feature
+	// Set only if Start is 0, because engines announce the salt with the first block; never set on the CPU tier.
+	Salt     string
+	Features []block.Feature
 }

@@ -60,7 +60,8 @@ func TestReloadedBlocksCountAsCachedAndAreAnnouncedAgain(t *testing.T) {
 		e := small(t, func(c *Config) { withTier(c); c.Offload = mode })
 		prompt := tokens(0, 33)
 		serve(t, e, &Request{Prompt: prompt, Output: tokens(900, 2)})
-		serve(t, e, &Request{Prompt: tokens(500, 60), Output: tokens(900, 2)}) // evicts most of the first
+		// This request evicts most blocks of the first request.
+		serve(t, e, &Request{Prompt: tokens(500, 60), Output: tokens(900, 2)})
 		serve(t, e, &Request{Prompt: tokens(700, 9), Output: tokens(900, 2)})
 		r := &Request{Prompt: prompt, Output: tokens(900, 2)}
 		events := tierEvents(serve(t, e, r), block.TierGPU)

@@ -2,15 +2,15 @@ package engine
 
 import "github.com/warmpath/warmpath/block"
 
-// nullBlock is never allocated, cached or freed. vLLM puts it in place of blocks before a sliding window.
+// nullBlock is never allocated, cached or freed. vLLM uses it in place of blocks that lie before a sliding window.
 const nullBlock = 0
 
-// pool is a paged KV pool with prefix caching of full blocks, as vLLM's BlockPool. The free list is in the order of
-// reuse; a free block keeps its hash, and can be hit, until it is reused.
+// pool is a paged KV pool that caches full blocks by their hash, like vLLM's BlockPool. The free list is in the order
+// of reuse. A free block keeps its hash, and can be found by it, until the block is reused.
 type pool struct {
 	slots []slot
-	free  int // blocks in the free list
-	// cached finds the oldest copy of a hash; further copies are in the ring of that slot.
+	free  int // number of blocks in the free list
+	// cached finds the oldest copy of a hash. Further copies are in a ring through this copy's slot.
 	cached cached
 	// evicted, if not nil, is called with each hash when its last copy is reused.
 	evicted func(Hash)
@@ -19,13 +19,13 @@ type pool struct {
 	hashes []Hash // the array behind the events' Hashes
 }
 
-// slot is a physical block. It is in up to two rings: the free list, and the copies of one hash.
+// slot is a physical block. It is in at most two rings: the free list, and the copies of one hash.
 type slot struct {
 	refs       int32
 	hashed     bool
 	hash       Hash
-	prev, next int32 // in the free list; the null block is its head
-	older      int32 // next in the ring of copies
+	prev, next int32 // neighbours in the free list, whose head is the null block
+	older      int32 // next block in the ring of copies
 	newer      int32
 }
 
@@ -83,7 +83,7 @@ func (p *pool) allocate(dst []int32, n int) []int32 {
 	return dst
 }
 
-// drop removes a block from the cache and announces it.
+// drop removes a block from the cache and announces the removal.
 func (p *pool) drop(id int32) {
 	s := &p.slots[id]
 	if !s.hashed {
@@ -110,8 +110,8 @@ func (p *pool) forget(id int32) {
 	}
 }
 
-// release frees blocks, the last one first. A block without a hash goes to the front of the free list, a cached block
-// to its end: the tail of a request is evicted before its head.
+// release frees blocks, the last one first. A block without a hash goes to the front of the free list, and a cached
+// block to its end. So the tail of a request is evicted before its head.
 func (p *pool) release(blocks []int32) {
 	for i := len(blocks) - 1; i >= 0; i-- {
 		id := blocks[i]
@@ -129,8 +129,8 @@ func (p *pool) release(blocks []int32) {
 			p.pushBack(id)
 		}
 	}
-	// vLLM puts the blocks without a hash before the free list as one list, in the order of release: the tail comes
-	// first.
+	// vLLM puts the blocks without a hash in front of the free list as one list, in the order of release, so the tail
+	// comes first.
 	for i := range blocks {
 		if id := blocks[i]; id != nullBlock && p.slots[id].refs == 0 && !p.slots[id].hashed {
 			p.pushFront(id)
@@ -138,8 +138,9 @@ func (p *pool) release(blocks []int32) {
 	}
 }
 
-// store caches blocks under hashes, and announces them with event e; it sets e.Hashes. It skips a null block, but
-// announces its tokens. A block that has another hash, because it was cached while partly full, loses that hash first.
+// store caches blocks under hashes, and announces them with event e; it sets e.Hashes. It does not cache a null block,
+// but announces the null block's tokens. If a block has another hash, because it was cached while partly full, it loses
+// that hash first.
 func (p *pool) store(blocks []int32, hashes []Hash, e Event) {
 	for i, id := range blocks {
 		if id != nullBlock && p.slots[id].hashed && p.slots[id].hash != hashes[i] {

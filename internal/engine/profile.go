@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Profile is an engine on its hardware: its speed and its capacity.
+// Profile describes an engine on its hardware: its speed and its capacity.
 type Profile struct {
 	Name   string
 	About  string // model and hardware, in words
@@ -17,15 +17,15 @@ type Profile struct {
 	KVTokens       int     // capacity of a rank's cache, in tokens
 	BlockSize      int     // tokens
 	MaxModelLen    int     // tokens
-	MaxBatchTokens int     // tokens of a pass
-	MaxSequences   int     // requests that run at once
-	AdmitChunks    bool    // as in Config
-	KVBytes        float64 // of one token, over all layers and devices
+	MaxBatchTokens int     // tokens in a pass
+	MaxSequences   int     // number of requests that run at the same time
+	AdmitChunks    bool    // the same as Config.AdmitChunks
+	KVBytes        float64 // bytes of KV for one token, over all layers and devices
 	HandoverGBs    float64 // bandwidth between a prefill and a decode worker, in GB/s
 	Timing         Timing
 }
 
-// profiles are the named profiles in the order of the list for users. The first is the default.
+// profiles are the named profiles, in the order in which users see them. The first profile is the default.
 var profiles = []Profile{
 	{
 		Name:  "qwen3-32b",
@@ -41,11 +41,11 @@ var profiles = []Profile{
 	{
 		Name:  "qwen3-32b-2025",
 		About: "the same with vLLM as it was in September 2025",
-		// As qwen3-32b, with the prefill of the engine that llm-d measured for its table. Token and Attention are 1.4
-		// times as long. They are fitted to how much later the first token comes with random routing than with precise
-		// routing, a difference that only prefill causes: at 3, 10 and 15 requests a second 331, 491 and 1,029 ms are
-		// published, 346, 566 and 1,169 ms come out here. That is 65 % of the peak FLOPS. That engine admitted a prompt
-		// when its first chunk fitted (until vllm#37307).
+		// This profile is qwen3-32b with the slower prefill of the engine that llm-d measured for its table. Token and
+		// Attention are 1.4 times as long, which is 65 % of the peak FLOPS. They are fitted to a difference that only
+		// prefill causes: how much later the first token comes with random routing than with precise routing. At 3, 10
+		// and 15 requests a second llm-d published 331, 491 and 1,029 ms; the model gives 346, 566 and 1,169 ms.
+		// llm-d's engine admitted a prompt when its first chunk fitted (until vllm#37307).
 		Source:   "llm-d-kv-cache benchmarking/73-capacity: prefill from the times to first token of its unsaturated stages",
 		KVTokens: 307328, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, AdmitChunks: true, KVBytes: 262144, HandoverGBs: 64,
 		Timing: Linear{Base: 24, Token: 0.0508, Attention: 3.29e-6, Sequence: 0.02, Context: 4.9e-5, Load: 0.004},
@@ -130,8 +130,8 @@ type profileFile struct {
 	Table          *Table    `json:"table,omitempty"`
 }
 
-// ReadProfile reads a profile from JSON. A missing field has its value of the default profile. Exactly one timing must
-// be present: linear, roofline or table. docs/simulator.md describes the form.
+// ReadProfile reads a profile from JSON. A missing field has the default profile's value. Exactly one timing must be
+// present: linear, roofline or table. docs/simulator.md describes the form.
 func ReadProfile(data []byte) (Profile, error) {
 	base := profiles[0]
 	f := profileFile{
@@ -213,8 +213,8 @@ func (p *Profile) JSON() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// Config returns a rank of the profile, with the given block size in tokens and number of usable blocks; 0 is the
-// profile's own. It adds one block: an engine never uses its null block.
+// Config returns the configuration of a rank of the profile. blockSize is in tokens, and blocks is the number of usable
+// blocks; 0 means the profile's own value. Config adds one block, because an engine never uses its null block.
 func (p *Profile) Config(blockSize, blocks int) Config {
 	if blockSize <= 0 {
 		blockSize = p.BlockSize

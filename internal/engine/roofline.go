@@ -9,36 +9,39 @@ import (
 
 // Accelerator describes the hardware of one rank.
 type Accelerator struct {
-	Count     int     `json:"count"`          // devices that share each pass (tensor parallel)
-	TFLOPS    float64 `json:"tflops"`         // of one device, dense, at the precision of the matrix products
-	Bandwidth float64 `json:"bandwidth_gb_s"` // of one device's memory
-	HostLink  float64 `json:"host_gb_s"`      // between host memory and all devices; 0: 64, PCIe 5 ×16
+	Count     int     `json:"count"`          // number of devices that share each pass (tensor parallel)
+	TFLOPS    float64 `json:"tflops"`         // dense TFLOPS of one device, at the precision of the matrix products
+	Bandwidth float64 `json:"bandwidth_gb_s"` // memory bandwidth of one device
+	HostLink  float64 `json:"host_gb_s"`      // bandwidth between host memory and all devices; 0: 64, as PCIe 5 ×16
 }
 
 // Transformer describes a model.
 type Transformer struct {
-	Layers        int     `json:"layers"`
-	Parameters    float64 `json:"parameters"`         // number of all parameters
-	Active        float64 `json:"active_parameters"`  // used for one token; 0: all
-	WeightBytes   float64 `json:"weight_bytes"`       // of one parameter: 2 for bf16, 1 for fp8
-	KVBytes       float64 `json:"kv_bytes_per_token"` // over all layers and devices
-	AttentionWork float64 `json:"attention_flop"`     // per pair of tokens, over all layers: 4·heads·head_dim·layers
-	Experts       int     `json:"experts"`            // in a layer; 0: dense
+	Layers      int     `json:"layers"`
+	Parameters  float64 `json:"parameters"`         // number of all parameters
+	Active      float64 `json:"active_parameters"`  // number of parameters that are used for one token; 0: all
+	WeightBytes float64 `json:"weight_bytes"`       // bytes of one parameter: 2 for bf16, 1 for fp8
+	KVBytes     float64 `json:"kv_bytes_per_token"` // bytes of KV for one token, over all layers and devices
+	// FLOP for each pair of tokens, over all layers: 4·heads·head_dim·layers.
+	AttentionWork float64 `json:"attention_flop"`
+	Experts       int     `json:"experts"` // number of experts in a layer; 0: the model is dense
 	PerToken      int     `json:"experts_per_token"`
 }
 
 // Roofline estimates the time of a pass: the longer of the time to compute and the time to read memory, plus a fixed
-// cost. Use it where nothing was measured, and calibrate it when something can be.
+// cost. Use it if nothing was measured, and calibrate it as soon as something can be measured.
 type Roofline struct {
 	Accelerator Accelerator `json:"accelerator"`
 	Model       Transformer `json:"model"`
 
-	// Shares of the peaks that are reached. 0 means the default:
-	Matrix    float64 `json:"matrix_efficiency"`    // 0.9: Preble's fits (Llama-3-70B on H100 0.89, Mistral-7B on A100 0.92) and llm-d's T(8192) 0.91
+	// These are the shares of the hardware's peak values that a pass reaches. 0 means the default:
+	// 0.9: Preble's fits (Llama-3-70B on H100 0.89, Mistral-7B on A100 0.92) and llm-d's T(8192) 0.91.
+	Matrix    float64 `json:"matrix_efficiency"`
 	Attention float64 `json:"attention_efficiency"` // 0.45: the same calibration
 	Memory    float64 `json:"memory_efficiency"`    // 0.8: the same calibration
-	// The fixed cost of a pass, in milliseconds. 0 means the default:
-	PerLayer    float64 `json:"layer_ms"`    // 0.0321: kernel launches and all-reduce; BLIS's trained-physics model (inference-sim)
+	// These are the fixed costs of a pass, in milliseconds. 0 means the default:
+	// 0.0321: kernel launches and all-reduce; BLIS's trained-physics model (inference-sim).
+	PerLayer    float64 `json:"layer_ms"`
 	PerSequence float64 `json:"sequence_ms"` // 0.0044: the same model
 	PerPass     float64 `json:"pass_ms"`     // 0.126: the same model
 }
@@ -82,17 +85,18 @@ func (r Roofline) withDefaults() Roofline {
 	return r
 }
 
-// Duration implements [Timing]. It takes r as it is: [ReadProfile] and [FindProfile] have replaced zeros by defaults.
+// Duration implements [Timing]. It expects that [ReadProfile] or [FindProfile] has replaced zeros by the defaults.
 func (r Roofline) Duration(b *Batch) time.Duration {
 	a, m := &r.Accelerator, &r.Model
 	tokens := float64(b.PrefillTokens + b.Decodes)
-	flops := float64(a.Count) * a.TFLOPS * 1e9 // per millisecond
+	flops := float64(a.Count) * a.TFLOPS * 1e9 // FLOP in a millisecond
 	bytes := float64(a.Count) * a.Bandwidth * 1e6
 	pairs := float64(b.PrefillPairs)/2 + float64(b.DecodeContext)
 	compute := tokens*2*m.Active/(flops*r.Matrix) + pairs*m.AttentionWork/(flops*r.Attention)
 	weights := m.Parameters
 	if m.Experts > 0 {
-		// Each token uses PerToken of Experts, and a pass reads the union. Weights outside of experts are always read.
+		// Each token uses PerToken of Experts experts. A pass reads every expert that one of its tokens uses. Weights
+		// outside of experts are always read.
 		dense := (m.Active - m.Parameters*float64(m.PerToken)/float64(m.Experts)) / (1 - float64(m.PerToken)/float64(m.Experts))
 		dense = max(dense, 0)
 		woken := 1 - math.Pow(1-float64(m.PerToken)/float64(m.Experts), tokens)

@@ -2,9 +2,10 @@ package engine
 
 import "time"
 
-// Steady returns how many of the next passes only add a token to each running request. In these passes no request is
+// Steady returns the number of next passes that only add a token to each running request. In these passes no request is
 // admitted or ends, no block is allocated or filled, and there is no event. A caller that does not need the time of
-// single tokens makes them at once with Advance; the result equals the result of that many Steps, to the nanosecond.
+// single tokens can make these passes together with Advance. The result equals the result of single Steps, to the
+// nanosecond.
 func (e *Engine) Steady() int {
 	if len(e.running) == 0 || len(e.queue) > 0 && !e.stuck || len(e.running) > e.cfg.MaxBatchTokens || len(e.pool.events) > 0 {
 		return 0
@@ -17,7 +18,7 @@ func (e *Engine) Steady() int {
 		if r.emitted == 0 || r.computed != len(r.tokens)-1 {
 			return 0
 		}
-		// The pass that computes a block's last token fills it; the pass after takes a new one.
+		// The pass that computes a block's last token fills the block. The pass after that takes a new block.
 		room := len(r.blocks)*e.cfg.BlockSize - r.computed - 1
 		left := min(len(r.Output)-r.emitted, e.cfg.MaxModelLen-len(r.tokens)) - 1
 		passes = min(passes, room, left)
@@ -38,8 +39,8 @@ func (e *Engine) Forecast(passes int) (took time.Duration) {
 	return took
 }
 
-// Advance makes up to passes steady passes, but none that begins at until or later, counted from the start of the
-// first. It returns the number of passes made and their duration. passes must not exceed Steady.
+// Advance makes up to passes steady passes. It makes no pass that begins at until or later; until counts from the start
+// of the first pass. It returns the number of passes made and their duration. passes must not exceed Steady.
 func (e *Engine) Advance(passes int, until time.Duration) (made int, took time.Duration) {
 	b := e.decodes()
 	for made < passes && took < until {

@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// happening is the part of a step that does not depend on steady passes: requests that begin and end, and events.
+// happening is the part of a step that is the same with and without steady passes: requests that begin and end, and
+// events.
 type happening struct {
 	At   time.Duration
 	What string
@@ -108,7 +109,7 @@ func TestReceivedTokensAreNotComputedAgain(t *testing.T) {
 	if r.Cached != 0 {
 		t.Errorf("received tokens were reported as %d cached ones", r.Cached)
 	}
-	// Received blocks are cached as computed ones are.
+	// Received blocks are cached in the same way as computed blocks.
 	for e.Step(&s) {
 	}
 	again := &Request{Prompt: tokens(0, 30), Output: tokens(900, 1)}

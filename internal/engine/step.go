@@ -3,8 +3,8 @@ package engine
 import "github.com/warmpath/warmpath/block"
 
 // Step makes one scheduler pass and fills s. It returns false when there was nothing to do. Running requests come
-// first, in the order of admission, then waiting ones, until the token budget, the sequence limit or the pool is used
-// up.
+// first, in the order of their admission. Waiting requests come after them. The pass ends when the token budget, the
+// sequence limit or the pool is used up.
 func (e *Engine) Step(s *Step) bool {
 	s.Duration, s.Tokens, s.Preempted, s.Outputs, s.Admitted, s.Events = 0, 0, 0, s.Outputs[:0], s.Admitted[:0], s.Events[:0]
 	if e.Idle() {
@@ -30,7 +30,7 @@ func (e *Engine) Step(s *Step) bool {
 	return true
 }
 
-// pass is the state of one Step.
+// pass is the state of one call of Step.
 type pass struct {
 	budget    int
 	tokens    int
@@ -43,7 +43,7 @@ func (e *Engine) scheduleRunning(p *pass) {
 		r := e.running[i]
 		n := min(len(r.tokens)-r.computed, p.budget)
 		for !e.grow(r, n) {
-			// Preempt the newest request. It is r or comes after r, so this pass has not scheduled it.
+			// Preempt the newest request. It is r itself or comes after r, so this pass has not scheduled it yet.
 			last := len(e.running) - 1
 			victim := e.running[last]
 			e.running[last] = nil
@@ -57,8 +57,8 @@ func (e *Engine) scheduleRunning(p *pass) {
 	}
 }
 
-// preempt frees r's blocks and puts r at the front of the queue. r computes its tokens again unless they are still
-// cached.
+// preempt frees r's blocks and puts r at the front of the queue. r computes its tokens again, except those that are
+// still cached.
 func (e *Engine) preempt(r *Request, p *pass) {
 	e.free(r)
 	r.state = waiting
@@ -97,8 +97,8 @@ func (e *Engine) admitWaiting(p *pass, s *Step) {
 	e.queue = e.queue[:rest]
 }
 
-// admit finds r's cached prefix, and allocates blocks for as many new tokens as budget allows. It returns the number of
-// new tokens. It changes nothing when the pool has too few free blocks.
+// admit finds r's cached prefix, and allocates blocks for new tokens, at most budget tokens. It returns the number of
+// new tokens. If the pool has too few free blocks, it changes nothing.
 func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	r.hashes = e.cfg.Hash(r.hashes, r, r.tokens)
 	// The last token is always computed, because sampling needs its logits.
@@ -125,7 +125,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 		}
 	}
 	computed := prefix * e.cfg.BlockSize
-	if !r.admitted { // a preemption loses received blocks
+	if !r.admitted { // after a preemption the received blocks are lost
 		computed = max(computed, min(r.Received, len(r.tokens)-1))
 	}
 	n = min(len(r.tokens)-computed, budget)
@@ -134,7 +134,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	if !e.cfg.AdmitChunks {
 		wanted = e.blocksFor(len(r.tokens)) - hits
 	}
-	// A hit block that no request uses leaves the free list too.
+	// A cached block that no request uses is in the free list. It leaves the free list when the request uses it.
 	if wanted > e.pool.free-idleHits {
 		r.blocks = r.blocks[:0]
 		return 0, false
@@ -154,7 +154,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	return n, true
 }
 
-// countLookup updates the totals and, at r's first admission, r's cached tokens.
+// countLookup updates the totals. At r's first admission it also sets r's cached tokens.
 func (e *Engine) countLookup(r *Request, usable, hits, prefix int) {
 	size := e.cfg.BlockSize
 	if r.admitted {
@@ -170,7 +170,7 @@ func (e *Engine) countLookup(r *Request, usable, hits, prefix int) {
 	}
 }
 
-// grow allocates r's blocks for n more tokens. It changes nothing when there are too few.
+// grow allocates blocks of r for n more tokens. If the pool has too few blocks, it changes nothing.
 func (e *Engine) grow(r *Request, n int) bool {
 	if r.computed+n > len(r.blocks)*e.cfg.BlockSize {
 		need := e.blocksFor(r.computed+n) - len(r.blocks)
@@ -187,7 +187,7 @@ func (e *Engine) blocksFor(tokens int) int {
 	return (tokens + e.cfg.BlockSize - 1) / e.cfg.BlockSize
 }
 
-// cache caches and announces the blocks of r that are full with the given number of computed tokens.
+// cache caches and announces r's blocks that are full when computed tokens are computed.
 func (e *Engine) cache(r *Request, computed int) {
 	size := e.cfg.BlockSize
 	if computed < (r.stored+1)*size {
@@ -204,14 +204,15 @@ func (e *Engine) cache(r *Request, computed int) {
 	r.stored = full
 }
 
-// announce announces the blocks that r hit again. They are not new copies: a receiver must not count them.
+// announce announces again the blocks that r found in the cache. They are not new copies: a receiver must not count
+// them.
 func (e *Engine) announce(r *Request, hits int) {
 	event := e.describe(r, 0, hits)
 	event.Kind, event.Tier = Stored, block.TierGPU
 	e.pool.emit(event, r.hashes[:hits]...)
 }
 
-// describe returns the Stored event of r's blocks [from, to), without hashes.
+// describe returns the Stored event for the blocks [from, to) of r, without hashes.
 func (e *Engine) describe(r *Request, from, to int) Event {
 	size := e.cfg.BlockSize
 	event := Event{Owner: r.Owner, Tokens: r.tokens[from*size : to*size : to*size], Start: from * size, BlockSize: size, LoRA: r.Scope.LoRA, Features: r.Features}
@@ -239,7 +240,7 @@ func (e *Engine) schedule(r *Request, n int, p *pass) {
 	p.scheduled = append(p.scheduled, r)
 }
 
-// finish outputs the next token of each request that has computed all its tokens, and frees the requests that end.
+// finish outputs the next token of each request whose tokens are all computed, and frees the requests that end.
 func (e *Engine) finish(p *pass, s *Step) {
 	done := false
 	for _, r := range p.scheduled {

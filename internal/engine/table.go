@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// Table gives the time of a pass from measurements, with straight lines between them and beyond. A pass with prefills
-// and decodes takes the prefill's time plus the excess of its decodes over the lightest decode.
+// Table gives the time of a pass from measurements, with straight lines between the measured points and beyond. A pass
+// with prefills and decodes takes the time of its prefill, plus the time by which its decodes exceed the lightest
+// decode.
 type Table struct {
-	Prefill []PrefillPoint `json:"prefill"` // at least two, of prompts without cached context
-	Decode  []DecodePoint  `json:"decode"`  // at least two
-	Load    float64        `json:"load_ms"` // per token loaded from the CPU tier
+	Prefill []PrefillPoint `json:"prefill"` // at least two points, of prompts without cached context
+	Decode  []DecodePoint  `json:"decode"`  // at least two points
+	Load    float64        `json:"load_ms"` // time for each token that is loaded from the CPU tier
 }
 
 // PrefillPoint is one measured pass with the given number of prompt tokens.
@@ -22,8 +23,8 @@ type PrefillPoint struct {
 	MS     float64 `json:"ms"`
 }
 
-// DecodePoint is one measured pass in which the given number of requests, with the given context in all, got a token
-// each.
+// DecodePoint is one measured pass in which each of a number of requests got one token. The requests' context is given
+// as a sum.
 type DecodePoint struct {
 	Sequences int     `json:"sequences"`
 	Context   int     `json:"context"`
@@ -52,7 +53,7 @@ func (t *Table) validate() error {
 	return errors.Join(errs...)
 }
 
-// compiled is a validated table. A plane is fitted to the decode points, because they seldom form a grid.
+// compiled is a validated table. A plane is fitted to the decode points, because these points seldom form a grid.
 type compiled struct {
 	Table
 	base, sequence, context float64
@@ -64,7 +65,8 @@ func (t Table) compile() compiled {
 	return c
 }
 
-// fitPlane returns the least-squares plane through the points. No slope is negative, because more work is never faster.
+// fitPlane returns the least-squares plane through the points. It allows no negative slope, because more work is never
+// faster.
 func fitPlane(points []DecodePoint) (base, sequence, context float64) {
 	var n, x, y, z, xx, yy, xy, xz, yz float64
 	for _, p := range points {
@@ -77,7 +79,7 @@ func fitPlane(points []DecodePoint) (base, sequence, context float64) {
 	if det := sxx*syy - sxy*sxy; det > 1e-9*sxx*syy {
 		sequence, context = (sxz*syy-syz*sxy)/det, (syz*sxx-sxz*sxy)/det
 	}
-	// One slope is not determined, or negative: fit only the other slope.
+	// One slope is not determined, or is negative: fit only the other slope.
 	switch {
 	case sequence > 0 && context > 0:
 	case syy > 0 && (sxx == 0 || context > 0):

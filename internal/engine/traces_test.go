@@ -43,11 +43,11 @@ func readTraces(t *testing.T) map[string]trace {
 	return traces
 }
 
-// The traces are small scenarios that ran on vLLM's own BlockPool. Each operation here is the one that the trace's step
-// names, with the hashes of vLLM's event.
+// The traces are small scenarios that ran on vLLM's own BlockPool. Each operation here is named in a step of a trace.
+// It uses the hashes of vLLM's event.
 func TestPoolReproducesVLLMsTraces(t *testing.T) {
 	traces := readTraces(t)
-	// The traces do not state the pool's size: the sizes here follow from the steps.
+	// The traces do not contain the pool's size. The sizes here follow from the steps.
 	for id, play := range map[string]func(*tracePlayer){
 		"duplicate_blocks_and_eviction": playDuplicates,
 		"null_blocks_skipped":           playNullBlocks,
@@ -74,7 +74,7 @@ type tracePlayer struct {
 	step  int
 }
 
-// check compares the pool's events with the next step of the trace.
+// check compares the pool's events with the events of the trace's next step.
 func (p *tracePlayer) check() {
 	p.t.Helper()
 	step := p.trace.Steps[p.step]
@@ -112,7 +112,7 @@ func (p *tracePlayer) check() {
 	p.step++
 }
 
-// stored returns the step's event with the given index, so that the pool can store the same.
+// stored returns the event with the given index of the present step, so that the pool can store the same blocks.
 func (p *tracePlayer) stored(index int) (Event, []Hash) {
 	e := p.trace.Steps[p.step].Events[index]
 	out := Event{Tokens: e.Tokens, BlockSize: e.BlockSize}
@@ -162,7 +162,7 @@ func asTrace(e *Event) traceEvent {
 }
 
 func playDuplicates(p *tracePlayer) {
-	p.pool = newPool(7) // six blocks, all in use after A and B
+	p.pool = newPool(7) // six usable blocks, which A and B use completely
 	a := p.pool.allocate(nil, 3)
 	e, hashes := p.stored(0)
 	p.pool.store(a, hashes, e)

@@ -8,50 +8,51 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// Attempt is one try to get a request answered by one worker. Forward only reads the exported fields. The caller may
-// reuse the Attempt for the next try. It must not be copied.
+// Attempt is one try to get the answer to a request from one worker. Forward only reads the exported fields. The caller
+// may reuse the Attempt for the next try. An Attempt must not be copied.
 type Attempt struct {
 	// Worker is the worker's URL, http or https, with an optional path in front of Path.
 	Worker string
 	Method string // empty means POST
 	Path   string // the request target with its query, e.g. /v1/chat/completions
-	// Header is the client's request header. All fields are passed on except hop-by-hop fields, Host, Content-Length
-	// and Accept-Encoding: a compressed answer could not be watched.
+	// Header is the client's request header. The proxy forwards all fields except hop-by-hop fields, Host,
+	// Content-Length and Accept-Encoding. Accept-Encoding is left out because the proxy could not check a compressed
+	// answer.
 	Header http.Header
-	// Set replaces header fields of the request; an empty value removes the field.
+	// Set has fields that replace fields of the request's header. An empty value removes the field.
 	Set []Field
 	// Body is the request body; it must not change until Forward has returned.
 	Body []byte
 	// RequestID is sent as X-Request-Id and shown to the client; see RequestID.
 	RequestID string
 
-	// Dialect determines the words of an error event in mid-stream, and what the watcher looks for.
+	// Dialect determines the text of an error event inside a stream, and what the watcher looks for.
 	Dialect api.Dialect
-	// Model is the name that the answer should have. Knows reports whether another name is acceptable; it must not
-	// keep the name. With an empty Model or a nil Knows any name is accepted. An answer without a name is always
+	// Model is the model name that the answer should contain. Knows reports whether another name is acceptable; it must
+	// not keep the name. If Model is empty or Knows is nil, any name is accepted. An answer without a name is always
 	// accepted.
 	Model string
 	Knows func(name []byte) bool
-	// Plain: the answer is no generation (models, tokenize). It is whole when it ends cleanly, and is not checked
-	// further.
+	// Plain means that the answer is no generation (models, tokenize). It is complete when the connection ends it
+	// cleanly, and its content is not checked.
 	Plain bool
-	// Whole: the client asked for an answer in one piece. An event stream is then a useless answer.
+	// Whole means that the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
-	// Writer is where the answer goes. Fields that its header has already are kept: the worker's do not replace them.
+	// Writer gets the answer. Fields that its header already has are kept: the worker's fields do not replace them.
 	Writer http.ResponseWriter
-	// OnFirstToken, if set, is called once, when the first token passes, from Forward's goroutine.
+	// OnFirstToken, if set, is called once, from Forward's goroutine, when the first token is forwarded.
 	OnFirstToken func(time.Time)
-	// OnTokens, if set, is called from Forward's goroutine as a stream passes, with the tokens of the answer so far:
-	// once for each read that brought tokens, the first time after OnFirstToken.
+	// OnTokens, if set, is called from Forward's goroutine while a stream is forwarded, with the number of tokens of
+	// the answer so far. It is called once for each read that brought tokens, the first time after OnFirstToken.
 	OnTokens func(n int, at time.Time)
 
 	mu        sync.Mutex // guards the fields below
-	waits     *conn      // the connection on which an answer is awaited; nil once the first byte came
+	waits     *conn      // the connection on which an answer is awaited; nil after the first byte came
 	abandoned bool
 }
 
-// Abandon ends the attempt if it still waits for the first byte of an answer, and reports whether it did. Forward then
-// returns Abandoned. It may be called from any goroutine, also after Forward has returned.
+// Abandon ends the attempt if it still waits for the first byte of an answer, and reports whether it ended it. Forward
+// then returns Abandoned. Abandon may be called from any goroutine, also after Forward has returned.
 func (a *Attempt) Abandon() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -70,7 +71,7 @@ func (a *Attempt) Waits() bool {
 	return a.waits != nil
 }
 
-// wait notes that the attempt waits for an answer on k; nil ends the wait. It reports false when the attempt was
+// wait records that the attempt waits for an answer on k. A nil k ends the wait. It returns false when the attempt was
 // abandoned.
 func (a *Attempt) wait(k *conn) bool {
 	a.mu.Lock()
@@ -79,7 +80,7 @@ func (a *Attempt) wait(k *conn) bool {
 	return !a.abandoned
 }
 
-// begin resets the attempt after an earlier try that was abandoned.
+// begin resets the attempt, because an earlier try may have been abandoned.
 func (a *Attempt) begin() {
 	a.mu.Lock()
 	a.waits, a.abandoned = nil, false
@@ -93,14 +94,14 @@ type Field struct{ Name, Value string }
 type Class uint8
 
 const (
-	// Success: the answer was passed whole; if it was a generation, every choice had its finish_reason.
+	// Success: the whole answer was forwarded. If the answer was a generation, every choice had its finish_reason.
 	Success Class = iota
 	// Rejected: the engine answered 3xx or 4xx, or began a stream with such an error event. The fault may be the
 	// request's or the worker's.
 	Rejected
 	// Limited: the engine answered 429.
 	Limited
-	// ClientGone: the client left, or stopped reading; the worker's connection was closed at once.
+	// ClientGone: the client left, or stopped reading. The worker's connection was closed immediately.
 	ClientGone
 	// Refused: the worker could not be reached or would not take the request (connect error, 502, 503, shutdown text).
 	Refused
@@ -108,25 +109,27 @@ const (
 	Reset
 	// HeaderTimeout: no answer began in time.
 	HeaderTimeout
-	// StreamTimeout: an answer began and then fell silent for too long.
+	// StreamTimeout: an answer began, and then no byte came for too long.
 	StreamTimeout
-	// Protocol: the answer was not HTTP/1.1 as we accept it.
+	// Protocol: the answer was not HTTP/1.1 in the strict form that the proxy accepts.
 	Protocol
 	// EngineError: the engine answered 5xx, or reported an error in its answer.
 	EngineError
-	// Truncated: the answer ended before its end, or without a finish_reason.
+	// Truncated: the answer ended too early, or without a finish_reason.
 	Truncated
-	// Useless: the answer came whole but is no answer of the dialect: HTML, nothing, broken JSON, a stream that
-	// begins with [DONE], an answer of another model.
+	// Useless: a complete answer came, but it is no answer of the dialect. Examples are HTML, an empty answer, broken
+	// JSON, a stream that begins with [DONE], and an answer of another model.
 	Useless
-	// Cut: the caller ended the attempt for a reason of its own. The reason is the context's cause; the client gets it.
+	// Cut: the caller ended the attempt for a reason of its own. The reason is the cause of the context. The client
+	// gets the reason as its error.
 	Cut
 	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon.
 	Abandoned
-	// Local: this machine could not connect: it has no descriptor, port or memory left. It says nothing about the
-	// worker.
+	// Local: this machine could not connect, because it has no descriptor, port or memory left. This says nothing about
+	// the worker.
 	Local
-	// BadAttempt: the attempt itself cannot be sent (worker URL, header field); nothing was tried.
+	// BadAttempt: the attempt itself cannot be sent, because of its worker URL or a header field. No connection was
+	// tried.
 	BadAttempt
 )
 
@@ -136,52 +139,53 @@ func (c Class) String() string {
 		"engine_error", "truncated", "useless", "cut", "abandoned", "local", "bad_attempt"}[c]
 }
 
-// WorkerFault reports whether the outcome alone counts against the worker's health. For Rejected, Useless, and an
-// EngineError that was held back, only a comparison with other workers shows whether the worker is at fault.
+// WorkerFault reports whether the outcome by itself counts against the worker's health. It does not for Rejected,
+// Useless, and an EngineError that was held back: there only a comparison with other workers shows whether the worker
+// is at fault.
 func (c Class) WorkerFault() bool { return c >= Refused && c <= Truncated }
 
-// Result is how an attempt ended.
+// Result says how an attempt ended.
 type Result struct {
 	Class Class
 	// Status is the status of the worker's answer, 0 when none came.
 	Status int
-	// FirstByte: something of the answer reached the client, at least its header. Then the request can neither be
-	// retried nor answered with an error. While it is false, neither Writer nor its header was written.
+	// FirstByte means that a part of the answer reached the client, at least its header. Then the request can neither
+	// be retried nor answered with an error. While FirstByte is false, neither Writer nor its header was written.
 	FirstByte bool
-	// Retryable: nothing reached the client, and another worker may do better. It is also set when the request itself
-	// may be at fault: another worker's answer then shows it.
+	// Retryable means that nothing reached the client, and that another worker may do better. It is also true when the
+	// request itself may be at fault: then another worker's answer shows that.
 	Retryable bool
-	// Abort: the client holds a part of an answer and must see that it is cut. End the handler with
-	// panic(http.ErrAbortHandler), after your own bookkeeping.
+	// Abort means that the client has a part of an answer, and must see that the answer is incomplete. The handler must
+	// end with panic(http.ErrAbortHandler), after its own bookkeeping.
 	Abort bool
-	// Err is the error. It is an *api.Error when the client should get it. It is nil for Success, and for a Rejected
-	// answer that was passed on.
+	// Err is the error of the attempt. It is an *api.Error if the client should get it. It is nil for Success, and for
+	// a Rejected answer that was forwarded.
 	Err error
-	// Answer is a worker's answer that was held back because another worker may do better; else nil. If no other
-	// worker can be asked, pass it on with Answer.WriteTo.
+	// Answer is a worker's answer that was held back because another worker may do better; else nil. If no other worker
+	// can be asked, forward it with Answer.WriteTo.
 	Answer *Answer
-	// RetryAfter is the pause that the worker asked for, with Limited; 0 when it named none.
+	// RetryAfter is the pause that the worker asked for in a Limited answer; 0 when it named none.
 	RetryAfter time.Duration
 
 	Usage api.Usage
-	// Sent is when the request was written to the worker, FirstByteAt when the first byte of the answer came,
-	// FirstTokenAt when the first token passed, and End when everything was over. A time is zero if that did not
-	// happen.
+	// Start is when the attempt began. Sent is when the request was written to the worker. FirstByteAt is when the
+	// first byte of the answer came. FirstTokenAt is when the first token was forwarded. End is when the attempt ended.
+	// A time is zero if the event did not happen.
 	Start, Sent, FirstByteAt, FirstTokenAt, End time.Time
 	// BytesUp and BytesDown are the body bytes sent to the worker and written to the client.
 	BytesUp, BytesDown int64
-	// Reused: the last connection was a kept-alive one. Fresh: a stale connection was replaced.
+	// Reused means that the last connection was a kept-alive one. Fresh means that a stale connection was replaced.
 	Reused, Fresh bool
 }
 
-// Answer is an answer that was held back whole.
+// Answer is a complete answer that was held back.
 type Answer struct {
 	Status int
-	Header http.Header // without the fields that belong to the connection
+	Header http.Header // header without the fields that belong to the connection
 	Body   []byte
 }
 
-// WriteTo passes the answer on to the client. Fields that w's header has already are kept.
+// WriteTo forwards the answer to the client. Fields that w's header already has are kept.
 func (a *Answer) WriteTo(w http.ResponseWriter) {
 	h := w.Header()
 	for name, values := range a.Header {

@@ -16,32 +16,33 @@ import (
 type BodyConfig struct {
 	// MaxBytes is the largest body that is accepted.
 	MaxBytes int64 `yaml:"max_bytes"`
-	// StallTimeout is how long a body may stop arriving; 0 is no limit.
+	// StallTimeout is the longest time during which no byte of a body arrives; 0 is no limit.
 	StallTimeout time.Duration `yaml:"stall_timeout"`
-	// Timeout is how long a body may take to arrive in all, however steadily: 64 MiB in 5 min are 2 Mbit/s. It bounds
-	// the cost of a client that sends a byte a second. 0 is no limit.
+	// Timeout is the longest time until a whole body has arrived, even if bytes arrive steadily: 64 MiB in 5 min are 2
+	// Mbit/s. It bounds the cost of a client that sends one byte a second. 0 is no limit.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
-// DefaultBodyConfig returns the defaults: 64 MiB, enough for a million tokens with some images; 30 s; 5 min.
+// DefaultBodyConfig returns the defaults: 64 MiB, which is enough for a million tokens with some images; a StallTimeout
+// of 30 s; a Timeout of 5 min.
 func DefaultBodyConfig() BodyConfig {
 	return BodyConfig{MaxBytes: 64 << 20, StallTimeout: 30 * time.Second, Timeout: 5 * time.Minute}
 }
 
 const (
-	// smallestBody and largestKept are the sizes of the smallest and the largest pooled buffers, powers of two. Larger
-	// bodies are rare; keeping their buffers would keep much memory.
+	// smallestBody and largestKept are the sizes of the smallest and the largest pooled buffers, in bytes; both are
+	// powers of two. Larger bodies are rare, and keeping their buffers would keep much memory.
 	smallestBody = 4 << 10
 	largestKept  = 2 << 20
-	// trusted is the largest buffer that is allocated because of a Content-Length alone.
+	// trusted is the largest buffer that is allocated only because a Content-Length announces it.
 	trusted = 256 << 10
-	classes = 10 // 4 KiB … 2 MiB
+	classes = 10 // number of pooled sizes, 4 KiB … 2 MiB
 )
 
-// Bodies reads request bodies whole, into pooled buffers. It is safe for concurrent use.
+// Bodies reads whole request bodies into pooled buffers. It is safe for concurrent use.
 type Bodies struct {
 	cfg   BodyConfig
-	pools [classes]sync.Pool // of *Body, by the size of their buffers
+	pools [classes]sync.Pool // pools of *Body, by the size of their buffers
 }
 
 // NewBodies returns a reader of bodies.
@@ -53,9 +54,9 @@ type Body struct {
 	from  *Bodies
 }
 
-// Read reads the whole body of r, with a Content-Length or chunked. Errors are *api.Error: 413, 408 for a body that
-// stops arriving, 400 for one that is cut short. After an error the client's connection cannot be used again; Read
-// sets the header that closes it.
+// Read reads the whole body of r, with a Content-Length or in chunks. Its errors are *api.Error: 413 for a body that is
+// too large, 408 for a body that stops arriving, 400 for a body that ends too early. After an error the client's
+// connection cannot be used again. Read sets the header that closes it.
 func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if r.ContentLength > b.cfg.MaxBytes {
 		w.Header().Set("Connection", "close")
@@ -65,7 +66,8 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if size < 0 {
 		size = smallestBody - 1
 	}
-	body := b.get(int(size) + 1) // room to see the end without growing
+	// One byte more, so that the end of the body is seen without growing the buffer.
+	body := b.get(int(size) + 1)
 	err := b.fill(body, http.NewResponseController(w), r)
 	if err != nil {
 		body.Release()
@@ -81,19 +83,19 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 		limit = time.Now().Add(b.cfg.Timeout)
 		if b.cfg.StallTimeout <= 0 {
 			set = limit
-			rc.SetReadDeadline(limit) // not every writer supports it; see below
+			rc.SetReadDeadline(limit) // not every writer supports a deadline; see below
 		}
 	}
 	defer func() {
 		if !set.IsZero() {
-			rc.SetReadDeadline(time.Time{}) // fails only where it could not be set
+			rc.SetReadDeadline(time.Time{}) // this fails only if the deadline could not be set before
 		}
 	}()
 	for {
 		if t := b.cfg.StallTimeout; t > 0 && r.ContentLength != 0 {
 			if now := time.Now(); set.IsZero() || now.Sub(set) > t/4 {
 				set = now
-				// Not every writer supports it; then the server's own timeouts hold.
+				// Not every writer supports a deadline. Without one, the server's own timeouts apply.
 				rc.SetReadDeadline(earlier(now.Add(t+t/4), limit))
 			}
 		}
@@ -120,7 +122,7 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 	}
 }
 
-// earlier returns the earlier of t and limit; a zero limit does not count.
+// earlier returns the earlier of t and limit. A zero limit is ignored.
 func earlier(t, limit time.Time) time.Time {
 	if !limit.IsZero() && limit.Before(t) {
 		return limit
@@ -140,7 +142,7 @@ func (b *Bodies) get(size int) *Body {
 	return &Body{Bytes: make([]byte, 0, smallestBody<<c), from: b}
 }
 
-// grow doubles a body's room.
+// grow doubles the size of a body's buffer.
 func (b *Bodies) grow(body *Body) {
 	larger := b.get(2 * cap(body.Bytes))
 	larger.Bytes = append(larger.Bytes[:0], body.Bytes...)
@@ -148,7 +150,7 @@ func (b *Bodies) grow(body *Body) {
 	larger.Release()
 }
 
-// Release gives the buffer back; Bytes must not be used after.
+// Release gives the buffer back to its pool. Bytes must not be used afterwards.
 func (body *Body) Release() {
 	size := cap(body.Bytes)
 	if size < smallestBody || size > largestKept || size&(size-1) != 0 {

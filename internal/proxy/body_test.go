@@ -115,7 +115,8 @@ func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
 		defer c.Close()
 		br := bufio.NewReader(c)
 		for i := range 3 {
-			testenv.Pass(cfg.StallTimeout + 100*time.Millisecond) // longer than the deadline that Read must clear
+			// Longer than the deadline that Read must have removed.
+			testenv.Pass(cfg.StallTimeout + 100*time.Millisecond)
 			io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
 			resp, err := http.ReadResponse(br, nil)
 			if err != nil || resp.StatusCode != 200 {
@@ -139,7 +140,7 @@ func TestAnUntruthfulLengthTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// A body that never stalls and never ends is cut, too, and the error says why.
+// A body arrives without a stall and without an end. Read must end it, and the error must say why.
 func TestABodyThatTricklesIsCut(t *testing.T) {
 	for _, stall := range []time.Duration{0, time.Minute} {
 		s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: stall, Timeout: 60 * time.Millisecond})

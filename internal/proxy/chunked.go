@@ -4,10 +4,10 @@ import "errors"
 
 var errChunk = errors.New("a chunk of the answer is malformed")
 
-// Bounds on what a chunked body may hold in addition to its data.
+// These are bounds for the parts of a chunked body that are not data.
 const (
-	maxChunkSize    = 1 << 56 // more digits are an attempt to overflow a counter
-	maxChunkLine    = 1 << 10 // a chunk's size with its extensions; engines send no extensions
+	maxChunkSize    = 1 << 56 // a larger size is an attempt to overflow a counter
+	maxChunkLine    = 1 << 10 // bytes of a chunk's size with its extensions; engines send no extensions
 	maxTrailerBytes = 16 << 10
 )
 
@@ -28,20 +28,20 @@ const (
 	chunkDone
 )
 
-// chunkReader decodes a chunked body (RFC 9112 §7.1). Its pieces may be split anywhere. Extensions and trailers are
-// checked and dropped. The zero value is ready.
+// chunkReader decodes a chunked body (RFC 9112 §7.1). It gets the body in pieces, which may be split at any byte. It
+// checks extensions and trailers, and drops them. The zero value is ready.
 type chunkReader struct {
 	state chunkState
-	left  int64 // of the chunk's data
-	line  int   // bytes of the size line, or of all trailers
+	left  int64 // bytes that are left of the chunk's data
+	line  int   // number of bytes of the size line, or of all trailers
 }
 
-// done reports whether the body is whole.
+// done reports whether the end of the body was decoded.
 func (c *chunkReader) done() bool { return c.state == chunkDone }
 
-// decode decodes src into dst, and returns how many bytes of dst and src it used. It stops at the body's end; else it
-// uses all of src. dst must have room for len(src) bytes. It may begin before src in the same array, so that data is
-// moved in place.
+// decode decodes src into dst, and returns the number of bytes that it wrote to dst and read from src. It stops at the
+// body's end; otherwise it reads all of src. dst must have room for len(src) bytes. dst may begin before src in the
+// same array: then data moves within the array.
 func (c *chunkReader) decode(dst, src []byte) (out, in int, err error) {
 	for in < len(src) && c.state != chunkDone {
 		if c.state == chunkData {
@@ -62,7 +62,7 @@ func (c *chunkReader) decode(dst, src []byte) (out, in int, err error) {
 	return out, in, nil
 }
 
-// step reads one byte that is not data.
+// step reads one byte that is not data of a chunk.
 func (c *chunkReader) step(b byte) error {
 	switch c.state {
 	case chunkSize, chunkDigits:
@@ -92,7 +92,7 @@ func (c *chunkReader) step(b byte) error {
 	case trailerLF:
 		c.state = trailerStart
 		return check(b == '\n')
-	default: // trailerEndLF
+	default: // the state is trailerEndLF
 		c.state = chunkDone
 		return check(b == '\n')
 	}

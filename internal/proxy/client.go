@@ -15,14 +15,14 @@ type Client struct {
 	closed  bool               // Run has ended; guarded by mu
 }
 
-// New returns a Client. It starts nothing. Without Run an idle connection that is too old is closed only when it would
-// be used.
+// New returns a Client. It starts nothing. If Run does not run, an idle connection that is too old is closed only when
+// a request would use it.
 func New(cfg Config) *Client {
 	return &Client{cfg: cfg, workers: make(map[string]*worker)}
 }
 
-// Run closes connections that were idle for too long, until ctx ends. Then it closes all idle connections, and no more
-// are kept. It returns nil.
+// Run closes connections that were idle for too long, until ctx ends. Then it closes all idle connections, and the
+// Client keeps no further connections. It returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	tick := time.NewTicker(max(c.cfg.IdleTimeout/2, 10*time.Millisecond))
 	defer tick.Stop()
@@ -44,7 +44,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// Forget closes the idle connections to a worker that has left the fleet. Requests on their way are not disturbed.
+// Forget closes the idle connections to a worker that has left the fleet. Requests under way are not disturbed.
 func (c *Client) Forget(url string) {
 	c.mu.Lock()
 	w := c.workers[url]
@@ -73,7 +73,7 @@ func (c *Client) all() []*worker {
 	return list
 }
 
-// worker returns the worker at url. The url is parsed the first time.
+// worker returns the worker at url. It parses url the first time.
 func (c *Client) worker(url string) (*worker, error) {
 	c.mu.RLock()
 	w := c.workers[url]
@@ -94,9 +94,9 @@ func (c *Client) worker(url string) (*worker, error) {
 	return w, nil
 }
 
-// Forward sends the attempt to its worker and passes the answer to the client. When ctx ends, because the client is
-// gone or the time is up, it closes the worker's connection at once, so that the engine drops the request. When
-// Forward returns, nothing of the attempt is running any more.
+// Forward sends the attempt to its worker and forwards the answer to the client. ctx ends when the client is gone or
+// the time is up. Then Forward closes the worker's connection immediately, so that the engine drops the request. When
+// Forward returns, no goroutine of the attempt is running.
 func (c *Client) Forward(ctx context.Context, a *Attempt) Result {
 	x := exchanges.Get().(*exchange)
 	x.begin(c, a)

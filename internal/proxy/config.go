@@ -10,35 +10,37 @@ import (
 
 // Config bounds how long a Client waits for workers and clients. Start from DefaultConfig.
 type Config struct {
-	// ConnectTimeout bounds connecting to a worker, TLS handshake included.
+	// ConnectTimeout is the longest time for connecting to a worker. It includes the TLS handshake.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// HeaderTimeout bounds the wait for the answer's header: this time plus up to a quarter of it. The header of an
-	// answer that is not streamed comes when the last token is generated, so keep it long. 0 is no limit.
+	// HeaderTimeout is the longest wait for the answer's header: this time plus up to a quarter of it. The header of an
+	// answer that is not streamed comes when the last token is generated, so this time must be long. 0 is no limit.
 	HeaderTimeout time.Duration `yaml:"header_timeout"`
-	// StreamIdleTimeout bounds the silence inside an answer: this time plus up to a quarter of it; 0 is no limit.
+	// StreamIdleTimeout is the longest time without a byte inside an answer: this time plus up to a quarter of it; 0 is
+	// no limit.
 	StreamIdleTimeout time.Duration `yaml:"stream_idle_timeout"`
-	// ClientTimeout bounds how long a client may stop reading: this time plus up to a quarter of it; 0 is no limit.
+	// ClientTimeout is the longest time for which a client may stop reading: this time plus up to a quarter of it; 0 is
+	// no limit.
 	ClientTimeout time.Duration `yaml:"client_timeout"`
-	// IdlePerWorker is how many idle connections are kept per worker.
+	// IdlePerWorker is the number of idle connections that are kept for each worker.
 	IdlePerWorker int `yaml:"idle_per_worker"`
-	// IdleTimeout is how long an idle connection is kept: less than the 5 s after which uvicorn (vLLM, SGLang) closes
-	// it.
+	// IdleTimeout is how long an idle connection is kept. It is less than the 5 s after which uvicorn (vLLM, SGLang)
+	// closes a connection.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
 	// MaxHeaderBytes and MaxHeaders bound the header of an answer.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
-	// RetryStatuses are statuses after which another worker is asked: the worker did not take the request, or failed
-	// at it, and the client has seen no byte of an answer. 500 is among them, because a request that makes one engine
-	// fail rarely fails on all. 3xx and 4xx need not be listed: another worker gives a second opinion while it is not
-	// known which side is at fault.
+	// RetryStatuses are statuses after which another worker is asked. The worker did not take the request or failed at
+	// it, and the client has seen no byte of an answer. 500 is one of them, because a request that makes one engine
+	// fail rarely fails on all engines. 3xx and 4xx need not be listed: another worker gives a second opinion as long
+	// as it is not known which side is at fault.
 	RetryStatuses []int `yaml:"retry_statuses"`
-	// RetryTexts are texts that have the same meaning in the body of a 500, or in an error event before the first
-	// token. The defaults are what vLLM says while it shuts down and after its engine process died (concurrent.futures
-	// in CPython 3.12; EngineDeadError in vLLM's vllm/v1/engine/exceptions.py).
+	// RetryTexts are texts that mean the same in the body of a 500, or in an error event before the first token. The
+	// defaults are texts that vLLM sends while it shuts down, and after its engine process died (concurrent.futures in
+	// CPython 3.12; EngineDeadError in vLLM's vllm/v1/engine/exceptions.py).
 	RetryTexts []string `yaml:"retry_texts"`
-	// TLS is used for https workers; nil uses the system's roots.
+	// TLS is the configuration for https workers; nil uses the system's root certificates.
 	TLS *tls.Config `yaml:"-"`
-	// Network is the network on which workers are dialled; nil means the machine's.
+	// Network is the network on which workers are dialled; nil means the machine's network.
 	Network network.Network `yaml:"-"`
 }
 

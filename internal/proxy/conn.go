@@ -11,20 +11,22 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// conn is a connection to a worker. One exchange uses it at a time; abort may be called from anywhere.
+// conn is a connection to a worker. Only one exchange uses it at a time. abort may be called from any goroutine.
 type conn struct {
 	net.Conn
-	worker  *worker
-	look    look        // at the TCP connection: under TLS the one below
-	pieces  [2][]byte   // what writeBoth writes
-	bufs    net.Buffers // the rest of pieces
-	since   time.Time   // when the connection became idle
-	limit   time.Time   // the connection's deadline, perhaps set by an earlier exchange; zero when it has none
+	worker *worker
+	// Reads the TCP connection without waiting; with TLS, that is the connection below the TLS layer.
+	look   look
+	pieces [2][]byte   // the two slices that writeBoth writes
+	bufs   net.Buffers // the part of pieces that is not written yet
+	since  time.Time   // when the connection became idle
+	// The connection's deadline, which an earlier exchange may have set; zero when it has none.
+	limit   time.Time
 	aborted atomic.Bool
-	abort   func() // kept as a value, so that handing it to context.AfterFunc allocates no closure
+	abort   func() // a stored function value, so that passing it to context.AfterFunc allocates no closure
 }
 
-// newConn returns c, a connection over tcp or tcp itself.
+// newConn returns a conn over c. tcp is the TCP connection below c, or c itself.
 func newConn(c, tcp net.Conn, w *worker) *conn {
 	k := &conn{Conn: c, worker: w}
 	k.look.init(tcp)
@@ -35,11 +37,11 @@ func newConn(c, tcp net.Conn, w *worker) *conn {
 	return k
 }
 
-// quiet reports whether nothing has come on the connection while it was idle, its end included. Bytes that come before
-// a request would be taken for the answer to it. Where that cannot be known, it reports true.
+// quiet reports whether nothing came on the connection while it was idle, neither bytes nor its end. Bytes that come
+// before a request would be taken for the answer to the request. If the system cannot tell, quiet returns true.
 func (k *conn) quiet() bool { return k.look.quiet() }
 
-// writeBoth writes a and then b, over TCP by one system call.
+// writeBoth writes a and then b. Over plain TCP it needs one system call.
 func (k *conn) writeBoth(a, b []byte) error {
 	k.pieces = [2][]byte{a, b}
 	k.bufs = k.pieces[:]
@@ -49,12 +51,13 @@ func (k *conn) writeBoth(a, b []byte) error {
 }
 
 // arm sets the deadline of reads and writes to a time between t and t plus a quarter of patience. Setting a deadline
-// may wake the runtime's poller, so a present deadline that is late enough stays. A deadline of minutes is then set
-// once in many exchanges.
+// may wake the runtime's poller. So arm keeps the present deadline if that is late enough. In this way a deadline of
+// minutes is set once for many exchanges.
 func (k *conn) arm(t time.Time, patience time.Duration) {
 	if k.limit.Before(t) {
 		k.limit = t.Add(patience / 4)
-		k.SetDeadline(k.limit) // fails only on a closed connection: the next read or write shows it
+		// This fails only on a closed connection, and then the next read or write shows it.
+		k.SetDeadline(k.limit)
 	}
 }
 
@@ -70,11 +73,11 @@ type worker struct {
 	url string
 
 	mu     sync.Mutex
-	idle   []*conn // by time of last use, the latest at the end; guarded by mu
-	closed bool    // connections are no longer kept; guarded by mu
+	idle   []*conn // ordered by time of last use, the latest at the end; guarded by mu
+	closed bool    // no connections are kept any more; guarded by mu
 }
 
-// take returns the idle connection that was used last; nil when none is young enough.
+// take returns the idle connection that was used last. It returns nil if none is young enough.
 func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 	w.mu.Lock()
 	n := len(w.idle)
@@ -89,14 +92,14 @@ func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 		w.mu.Unlock()
 		return k
 	}
-	old := w.idle // all idle connections are older than this one
+	old := w.idle // all idle connections are older than this one, and so too old
 	w.idle = nil
 	w.mu.Unlock()
 	closeAll(old)
 	return nil
 }
 
-// keep adds a connection to the idle ones.
+// keep adds a connection to the idle connections.
 func (w *worker) keep(k *conn, limit int) {
 	w.mu.Lock()
 	if !w.closed && len(w.idle) < limit {
@@ -123,7 +126,7 @@ func (w *worker) reap(before time.Time) {
 	closeAll(old)
 }
 
-// shut closes all idle connections. Later ones are closed instead of kept.
+// shut closes all idle connections. From then on, connections are closed instead of kept.
 func (w *worker) shut() {
 	w.mu.Lock()
 	old := w.idle

@@ -16,15 +16,17 @@ import (
 )
 
 const (
-	// bufferSize is the buffer with which one exchange reads an answer. Events have some hundred bytes, and one read
-	// seldom brings more than a few. Ten thousand streams take 160 MB, and a socket buffer is emptied in a few reads.
+	// bufferSize is the size of the buffer with which one exchange reads an answer. An event has some hundred bytes,
+	// and one read rarely brings more than a few events. Buffers for ten thousand streams take 160 MB. A few reads
+	// empty a socket's buffer.
 	bufferSize = 16 << 10
-	// joinBelow is the largest body that is copied behind the header, to be sent by one plain write.
+	// joinBelow is the body size in bytes up to which the body is copied behind the header, so that one write sends
+	// both.
 	joinBelow = 4 << 10
-	// maxInterim is how many 1xx answers are skipped.
+	// maxInterim is the number of 1xx answers that are skipped before the exchange fails.
 	maxInterim = 16
-	// lateAnswer is how long to wait for an answer from a worker that closed the connection before it read the whole
-	// request.
+	// lateAnswer is how long the exchange waits for an answer if the worker closed the connection before it read the
+	// whole request.
 	lateAnswer = time.Second
 )
 
@@ -34,9 +36,9 @@ type exchange struct {
 	a      *Attempt
 	res    Result
 
-	out  []byte  // request header
-	buf  []byte  // what is read from the worker: the header, then the body behind it
-	wide *[]byte // buf, if it comes from roomy in place of own; else nil
+	out  []byte  // header of the request
+	buf  []byte  // bytes that were read from the worker: the header, followed by the body
+	wide *[]byte // the pooled buffer from roomy, if buf uses one; nil if buf uses own
 	own  []byte
 	ans  answerHead
 	body answerBody
@@ -45,7 +47,7 @@ type exchange struct {
 	relay
 }
 
-// roomy holds buffers for answers in one piece that do not fit into the exchange's own buffer.
+// roomy has buffers for answers in one piece that do not fit into the exchange's own buffer.
 var roomy = sync.Pool{New: func() any { b := make([]byte, maxHeld); return &b }}
 
 var exchanges = sync.Pool{New: func() any { return &exchange{buf: make([]byte, bufferSize)} }}
@@ -85,13 +87,13 @@ func (x *exchange) run(ctx context.Context) {
 	if !x.try(ctx, w, false) {
 		return
 	}
-	// The kept-alive connection was stale: try once more on a new one.
+	// The kept-alive connection was stale, so the exchange tries once more on a new connection.
 	x.res.Fresh = true
 	x.try(ctx, w, true)
 }
 
-// try talks to the worker on one connection. stale reports that it was a kept-alive connection that the worker closed
-// before any byte of an answer, or on which bytes came before the request.
+// try makes the exchange on one connection. stale reports that the connection was a kept-alive one that could not be
+// used: the worker closed it before any byte of an answer, or bytes came on it before the request.
 func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) {
 	if err := ctx.Err(); err != nil {
 		x.gone(ctx)
@@ -146,7 +148,7 @@ func (x *exchange) connect(ctx context.Context, w *worker) (*conn, error) {
 	return k, err
 }
 
-// noConnection records that no connection was made, and why.
+// noConnection records that no connection could be made, and the reason.
 func (x *exchange) noConnection(ctx context.Context, w *worker, err error) {
 	if ctx.Err() != nil {
 		x.gone(ctx)
@@ -161,7 +163,7 @@ func (x *exchange) noConnection(ctx context.Context, w *worker, err error) {
 	x.fail(Refused, api.WorkerUnreachable(err))
 }
 
-// talk sends the request and passes the answer.
+// talk sends the request and forwards the answer.
 func (x *exchange) talk(k *conn) (stale bool) {
 	if t := x.client.cfg.HeaderTimeout; t > 0 {
 		k.arm(x.res.Start.Add(t), t)
@@ -176,7 +178,7 @@ func (x *exchange) talk(k *conn) (stale bool) {
 		if x.res.Reused && !errors.Is(unsent, os.ErrDeadlineExceeded) {
 			return true
 		}
-		// The worker may have answered and closed before it read everything.
+		// The worker may have answered and closed the connection before it read the whole request.
 		k.SetReadDeadline(time.Now().Add(lateAnswer))
 		x.body.spoiled = true
 	} else {
@@ -209,8 +211,8 @@ func (x *exchange) send(k *conn) error {
 	return k.writeBoth(x.out, x.a.Body)
 }
 
-// readHead reads until the answer's header is whole. Then the header is x.buf[:end], parsed in x.ans, and n bytes were
-// read.
+// readHead reads until the answer's header is complete. Then the header is in x.buf[:end], and parsed in x.ans. n is
+// the number of bytes that were read.
 func (x *exchange) readHead(k *conn) (n, end int, err error) {
 	interim, seen := 0, 0
 	for {
@@ -265,7 +267,7 @@ func (x *exchange) widen() {
 	x.own, x.buf = x.buf, *x.wide
 }
 
-// noAnswer records that the exchange ended before a header was whole, and why.
+// noAnswer records that the exchange ended before the header was complete, and the reason.
 func (x *exchange) noAnswer(k *conn, n int, err error) {
 	x.res.Retryable = true
 	err = protocolError(k.worker.url, err)
@@ -289,8 +291,8 @@ func (x *exchange) fail(c Class, err error) {
 	x.res.Class, x.res.Err = c, err
 }
 
-// gone ends an exchange whose context ended: the client left, the time was up, or the caller gave an *api.Error for
-// the client as the context's cause.
+// gone ends an exchange whose context ended. Either the client left, or the time was up, or the context's cause is an
+// *api.Error, which the client gets.
 func (x *exchange) gone(ctx context.Context) {
 	x.res.Answer = nil
 	x.res.Abort = x.res.FirstByte

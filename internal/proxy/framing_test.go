@@ -92,8 +92,8 @@ func TestBytesBehindAnAnswerEndTheConnection(t *testing.T) {
 	}
 }
 
-// A server may send 408 on an idle connection before it closes it, or answer twice. Such bytes are not the answer to
-// the next request.
+// A server may send 408 on an idle connection before it closes the connection, or may send two answers. Such bytes must
+// not be taken for the answer to the next request.
 func TestUnrequestedBytesAnswerNoRequest(t *testing.T) {
 	idle, said := make(chan struct{}), make(chan struct{})
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, body []byte) bool {
@@ -227,7 +227,7 @@ func TestAFitRequestIDIsKeptAndAnotherIsReplaced(t *testing.T) {
 	}
 }
 
-// FuzzHead checks that nothing panics, and that net/http reads an accepted header in the same way.
+// FuzzHead checks that no header makes the parser panic, and that net/http reads an accepted header in the same way.
 func FuzzHead(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"))
 	f.Add([]byte("HTTP/1.0 404 Not Found\r\nContent-Length: 12\r\nConnection: close, x\r\n\r\n"))
@@ -261,8 +261,8 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// FuzzChunks checks that the result is the same however the body is split, and that net/http agrees on an accepted
-// body.
+// FuzzChunks checks that the result does not depend on how the body is split, and that net/http decodes an accepted
+// body to the same bytes.
 func FuzzChunks(f *testing.F) {
 	f.Add([]byte("5\r\nhello\r\n0;x=y\r\nA: b\r\n\r\n"), 3)
 	f.Add([]byte("00A\r\n0123456789\r\n1\r\nx\r\n0\r\n\r\n"), 1)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Errors of an answer that is not HTTP/1.1 as we accept it. We are strict where proxies have been attacked: a message
-// whose length can be read in two ways is refused (RFC 9112 §6.3).
+// These are the errors of an answer that is not HTTP/1.1 in the strict form that the proxy accepts. The proxy is strict
+// where proxies have been attacked: it refuses a message whose length can be read in two ways (RFC 9112 §6.3).
 var (
 	errHeadTooLarge = errors.New("the answer's header is too large")
 	errManyFields   = errors.New("the answer has too many header fields")
@@ -20,27 +20,27 @@ var (
 	errSwitch       = errors.New("the worker switched protocols unasked")
 )
 
-// field is a header field; its slices lie in the buffer that was parsed.
+// field is a header field. Its slices point into the buffer that was parsed.
 type field struct{ name, value []byte }
 
 // answerHead is the parsed header of an answer.
 type answerHead struct {
 	status  int
-	minor   int   // of HTTP/1.x
+	minor   int   // minor version of HTTP/1.x
 	length  int64 // Content-Length, -1 when not given
 	chunked bool
-	close   bool // the connection ends with this answer
+	close   bool // the worker closes the connection after this answer
 	stream  bool // Content-Type is text/event-stream
 	json    bool // Content-Type is application/json
 	encoded bool // Content-Encoding is not identity
 	fields  []field
-	drop    []byte // the value of Connection: names of fields that must not be passed on
+	drop    []byte // value of the field Connection: names of fields that must not be forwarded
 }
 
 var headEnd = []byte("\r\n\r\n")
 
-// findHead returns the length of the header at the beginning of b, with its empty line; 0 when it is not whole yet.
-// Earlier calls have searched the first seen bytes of b.
+// findHead returns the length of the header at the beginning of b, including the empty line at its end. It returns 0
+// when the header is not complete yet. Earlier calls have searched the first seen bytes of b.
 func findHead(b []byte, seen int) int {
 	from := max(0, seen-len(headEnd)+1)
 	i := bytes.Index(b[from:], headEnd)
@@ -50,7 +50,7 @@ func findHead(b []byte, seen int) int {
 	return from + i + len(headEnd)
 }
 
-// parse reads b, a header with its empty line.
+// parse reads b, which is a header including the empty line at its end.
 func (h *answerHead) parse(b []byte, maxFields int) error {
 	*h = answerHead{length: -1, fields: h.fields[:0]}
 	line, rest := cutLine(b)
@@ -83,14 +83,14 @@ func (h *answerHead) parse(b []byte, maxFields int) error {
 	return nil
 }
 
-// cutLine cuts the first line off b, which has one.
+// cutLine splits b after its first line. b must contain a line end.
 func cutLine(b []byte) (line, rest []byte) {
 	i := bytes.Index(b, headEnd[:2])
 	return b[:i], b[i+2:]
 }
 
 func (h *answerHead) statusLine(b []byte) error {
-	// HTTP/1.1 200 OK; the reason, and the space before it, may be missing.
+	// The line is like "HTTP/1.1 200 OK". The reason OK, and the space before it, may be missing.
 	if len(b) < 12 || string(b[:7]) != "HTTP/1." || b[7] != '0' && b[7] != '1' || b[8] != ' ' || len(b) > 12 && b[12] != ' ' {
 		return errStatusLine
 	}
@@ -110,7 +110,7 @@ func (h *answerHead) statusLine(b []byte) error {
 func parseField(line []byte) (field, error) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || !isToken(line[:i]) {
-		return field{}, errField // a folded line begins with a space, and so is no token
+		return field{}, errField // a folded line begins with a space, which no field name has
 	}
 	value := bytes.Trim(line[i+1:], " \t")
 	if !isText(value) {
@@ -119,7 +119,7 @@ func parseField(line []byte) (field, error) {
 	return field{line[:i], value}, nil
 }
 
-// note applies a field that is about the message itself.
+// note records a field that determines the length or the end of the message.
 func (h *answerHead) note(f field) error {
 	switch len(f.name) {
 	case len("content-length"):
@@ -140,7 +140,7 @@ func (h *answerHead) note(f field) error {
 	case len("connection"):
 		if equalFold(f.name, "connection") {
 			if h.drop != nil {
-				h.close = true // two Connection fields are rare: they are not merged
+				h.close = true // two Connection fields are rare, so they are not merged
 			}
 			h.drop = f.value
 			h.close = h.close || listed(f.value, "close")
@@ -160,7 +160,7 @@ func (h *answerHead) note(f field) error {
 	return nil
 }
 
-// noBody reports whether an answer of this status to this method has none, whatever its header says.
+// noBody reports whether an answer of this status to this method has no body, whatever its header says.
 func (h *answerHead) noBody(method string) bool {
 	return method == http.MethodHead || h.status == http.StatusNoContent || h.status == http.StatusNotModified
 }
@@ -179,8 +179,8 @@ func parseLength(b []byte) (int64, error) {
 	return n, nil
 }
 
-// retryAfter returns the pause that Retry-After names, in seconds or as a date (RFC 9110 §10.2.3); 0 when there is
-// none.
+// retryAfter returns the pause that the field Retry-After asks for, in seconds or as a date (RFC 9110 §10.2.3). It
+// returns 0 when there is none.
 func (h *answerHead) retryAfter(now time.Time) time.Duration {
 	for _, f := range h.fields {
 		if !equalFold(f.name, "retry-after") {
@@ -196,7 +196,7 @@ func (h *answerHead) retryAfter(now time.Time) time.Duration {
 	return 0
 }
 
-// copyTo adds the fields to h, except fields of the connection and fields that h already has.
+// copyTo adds the fields to to. It leaves out fields that belong to the connection, and fields that to already has.
 func (h *answerHead) copyTo(to http.Header) {
 	values := make([]string, 0, len(h.fields))
 	var kept []string
@@ -227,12 +227,12 @@ next:
 		to[name] = one
 	}
 	if !typed && to["Content-Type"] == nil {
-		to["Content-Type"] = nil // else net/http would guess one
+		to["Content-Type"] = nil // without this, net/http would guess a type
 	}
 }
 
-// hopByHop reports whether the field of this canonical name is about one connection (RFC 9110 §7.6.1), or was treated
-// so by old clients.
+// hopByHop reports whether the field with this canonical name belongs to one connection (RFC 9110 §7.6.1), or was
+// treated so by old clients.
 func hopByHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
@@ -282,7 +282,7 @@ func fieldValue(b []byte) string {
 	return string(b)
 }
 
-// equalFold compares ASCII text without regard to case; lower must be lower case.
+// equalFold compares ASCII text without regard to case. lower must be in lower case.
 func equalFold(b []byte, lower string) bool {
 	if len(b) != len(lower) {
 		return false
@@ -324,7 +324,7 @@ func isToken[T []byte | string](b T) bool {
 	return len(b) > 0
 }
 
-// isText reports whether b may stand in a field value: no control characters but the tab.
+// isText reports whether b may be in a field value: it has no control characters except the tab.
 func isText[T []byte | string](b T) bool {
 	for i := 0; i < len(b); i++ {
 		if c := b[i]; c < ' ' && c != '\t' || c == 0x7f {
@@ -347,7 +347,7 @@ var tokenBytes = func() (t [256]bool) {
 	return t
 }()
 
-// protocolError says where an answer broke the protocol.
+// protocolError returns an error that says where an answer broke the protocol.
 func protocolError(worker string, err error) error {
 	return fmt.Errorf("read the answer of %s: %w", worker, err)
 }

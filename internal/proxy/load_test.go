@@ -19,8 +19,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// fastWorker checks that the request's body arrived whole, and answers at once with a stream that depends on it,
-// flushed event by event.
+// fastWorker checks that the whole body of the request arrived. Without delay it answers with a stream that depends on
+// the body, and flushes after each event.
 func fastWorker(t testing.TB) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -48,8 +48,8 @@ func streamOf(body []byte) (events []string) {
 	return append(events, finish, usage, done)
 }
 
-// TestNoStreamIsTruncatedUnderLoad runs the load under which httputil.ReverseProxy truncates streams
-// (golang/go#40747): 200 connections, bodies of 8 KB, and a backend that answers at once.
+// TestNoStreamIsTruncatedUnderLoad runs the load under which httputil.ReverseProxy truncates streams (golang/go#40747):
+// 200 connections, bodies of 8 KB, and a backend that answers without delay.
 func TestNoStreamIsTruncatedUnderLoad(t *testing.T) {
 	w := fastWorker(t)
 	url, _ := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.URL })
@@ -110,13 +110,13 @@ func TestASlowClientDoesNotHoldUpOthers(t *testing.T) {
 	}
 	defer slow.Close()
 	io.WriteString(slow, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\n\r\nendless")
-	slow.Read(make([]byte, 1)) // the slow client reads one byte and then nothing more
+	slow.Read(make([]byte, 1)) // the slow client reads one byte, and then stops reading
 	for range 50 {
 		if _, body, err := post(t, url, "{}"); err != nil || body != token+finish+done {
 			t.Fatalf("%q, %v", body, err)
 		}
 	}
-	gone := 0 // on a busy machine the slow client may end before the others
+	gone := 0 // on a busy machine the slow client may end before the other clients
 	for range 51 {
 		if res := <-results; res.Class == ClientGone {
 			gone++
@@ -209,7 +209,7 @@ func TestConnectionsAreKeptWithinLimits(t *testing.T) {
 	}
 }
 
-// sink is a client that reads everything at once.
+// sink is a client that reads every byte immediately.
 type sink struct {
 	h http.Header
 	n int
@@ -220,8 +220,8 @@ func (s *sink) WriteHeader(int)             {}
 func (s *sink) Flush()                      {}
 func (s *sink) Write(b []byte) (int, error) { s.n += len(b); return len(b), nil }
 
-// BenchmarkForward measures the proxy's side of an exchange. The worker answers from memory: 64 events in 64 writes or
-// in one.
+// BenchmarkForward measures the proxy's side of an exchange. The worker answers from memory: 64 events, in 64 writes or
+// in one write.
 func BenchmarkForward(b *testing.B) {
 	var pieces []string
 	pieces = append(pieces, chunkedHead+chunks(token))

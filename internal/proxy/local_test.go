@@ -13,7 +13,8 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// exhausted is a network whose first dials fail, as on a machine without free ports; fails counts them.
+// exhausted is a network whose first dials fail, as on a machine without free ports. fails is the number of dials that
+// still fail.
 type exhausted struct {
 	network.Network
 	no    syscall.Errno

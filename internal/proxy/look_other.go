@@ -4,7 +4,7 @@ package proxy
 
 import "net"
 
-// look is not available here: every connection counts as quiet.
+// look cannot read a connection on this system: every connection counts as quiet.
 type look struct{}
 
 func (*look) init(net.Conn) {}

@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// look reads a TCP connection without waiting. The zero value knows nothing of a connection.
+// look reads a TCP connection without waiting. The zero value has no connection.
 type look struct {
 	conn syscall.RawConn
-	call func(fd uintptr) (done bool) // made once per connection, so that a look allocates nothing
+	call func(fd uintptr) (done bool) // made once for each connection, so that quiet allocates nothing
 	err  error
 	buf  [1]byte
 }
@@ -34,8 +34,8 @@ func (l *look) init(c net.Conn) {
 	}
 }
 
-// quiet reports whether there is nothing to be read, the connection's end included. It may take a byte. Where that
-// cannot be known, it reports true.
+// quiet reports whether there is nothing to read on the connection, neither bytes nor its end. It may consume a byte.
+// If it cannot tell, it returns true.
 func (l *look) quiet() bool {
 	return l.conn == nil || l.conn.Read(l.call) == nil && l.err == syscall.EAGAIN
 }

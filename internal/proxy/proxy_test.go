@@ -25,15 +25,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rawWorker is a worker that answers with raw bytes: it accepts connections, reads requests, and hands each to serve.
+// rawWorker is a worker that answers with raw bytes. It accepts connections, reads requests, and passes each request to
+// serve.
 type rawWorker struct {
 	url      string
 	accepted atomic.Int64
 	requests atomic.Int64
 }
 
-// newRawWorker starts a worker. serve is called for each request of a connection, and returns whether to read another
-// one.
+// newRawWorker starts a worker. serve is called for each request of a connection. It returns whether to read another
+// request.
 func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []byte) bool) *rawWorker {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +91,8 @@ func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []b
 	return w
 }
 
-// answering returns a worker that answers every request with the same bytes, and then closes unless keep.
+// answering returns a worker that answers every request with the same bytes. Unless keep is set, it then closes the
+// connection.
 func answering(t testing.TB, keep bool, answer string) *rawWorker {
 	return newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
 		io.WriteString(c, answer)
@@ -121,7 +123,8 @@ func attempt(worker string, w http.ResponseWriter) *Attempt {
 	return &Attempt{Worker: worker, Path: "/v1/chat/completions", Header: http.Header{}, Body: []byte(`{"x":1}`), Writer: w}
 }
 
-// gateway is a server that forwards each request by the attempt that change completes, and ends as a handler should.
+// gateway is a server that forwards each request. change completes the attempt. The server ends each request as a
+// handler should.
 func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, results chan Result) {
 	t.Helper()
 	results = make(chan Result, 1024)
@@ -179,7 +182,7 @@ const (
 	chunkedHead = sseHead + "transfer-encoding: chunked\r\n\r\n"
 )
 
-// chunks frames each piece as a chunk; the last chunk is missing.
+// chunks frames each piece as a chunk. The chunk that ends a body is missing.
 func chunks(pieces ...string) string {
 	var b strings.Builder
 	for _, p := range pieces {
@@ -204,7 +207,8 @@ func TestAnswerPassesUnchangedHoweverItIsSplit(t *testing.T) {
 			w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
 				i := at.Load()
 				io.WriteString(c, answer[:i])
-				runtime.Gosched() // the proxy may read now; TestDecodingBytePerByte splits for certain
+				// The proxy may read now, at this split; TestDecodingBytePerByte certainly reads at each split.
+				runtime.Gosched()
 				io.WriteString(c, answer[i:])
 				return name != "close"
 			})
@@ -227,7 +231,7 @@ func TestAnswerPassesUnchangedHoweverItIsSplit(t *testing.T) {
 	}
 }
 
-// The pieces come from memory, so the split is at every byte.
+// The pieces come from memory, so the body is certainly split at every byte.
 func TestDecodingBytePerByte(t *testing.T) {
 	body := strings.Repeat("0123456789abcdef", 20)
 	raw := chunks(body[:1], body[1:17], body[17:]) + "000;x=\"y\"\r\nA: b\r\nC:\r\n\r\n"
@@ -395,7 +399,7 @@ func TestTheEnginesRefusalsPassByteForByte(t *testing.T) {
 
 const jsonHead = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
-// A request can be retried elsewhere as long as no byte of the answer has passed.
+// A request can be retried at another worker as long as no byte of the answer has reached the client.
 func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	const good = `{"model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}`
 	length := func(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body) }
@@ -461,7 +465,7 @@ func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	}
 }
 
-// The worker sends for ever, so the answer is never whole.
+// The worker sends without end, so the answer is never complete.
 func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 	for name, c := range map[string]struct {
 		head  string
@@ -496,10 +500,10 @@ func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 			t.Errorf("%s: %d %v %s", name, rec.Code, rec.Header(), rec.Body)
 		}
 	}
-	// HTML shows at its first byte: the proxy does not wait for 256 KiB of it.
+	// HTML is recognized by its first byte, so the proxy does not wait for 256 KiB of it.
 	w := newRawWorker(t, func(conn net.Conn, _ *http.Request, _ []byte) bool {
 		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>")
-		conn.Read(make([]byte, 1)) // returns when the proxy closes
+		conn.Read(make([]byte, 1)) // returns when the proxy closes the connection
 		return false
 	})
 	if res := newClient(t, nil).Forward(context.Background(), attempt(w.url, httptest.NewRecorder())); res.Class != Useless || !res.Retryable {
@@ -507,7 +511,7 @@ func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 	}
 }
 
-// A client that asked for JSON cannot read a stream, and the stream may never end.
+// A client that asked for JSON cannot read a stream, and a stream may have no end.
 func TestAnUnrequestedStreamIsHeldBack(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()
@@ -518,7 +522,8 @@ func TestAnUnrequestedStreamIsHeldBack(t *testing.T) {
 	}
 }
 
-// Comments keep clients from timing out while a long prompt is computed.
+// Comments in a stream keep clients from timing out while an engine computes a long prompt. So the proxy must forward
+// them.
 func TestCommentsBeforeAStreamPass(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(": ping\n\n", token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()
@@ -537,7 +542,7 @@ func TestStaleConnectionsLoseNoRequest(t *testing.T) {
 	answer := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 	w := newRawWorker(t, func(c net.Conn, r *http.Request, _ []byte) bool {
 		io.WriteString(c, answer)
-		return false // close, though the answer did not say so
+		return false // close the connection, although the header did not announce that
 	})
 	c := newClient(t, nil)
 	fresh := 0
@@ -590,26 +595,26 @@ func TestAClientThatLeavesCancelsAtOnce(t *testing.T) {
 	closed := make(chan bool, 1)
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
 		io.WriteString(c, chunkedHead+chunks(token))
-		c.Read(make([]byte, 1)) // returns when the proxy closes
+		c.Read(make([]byte, 1)) // returns when the proxy closes the connection
 		closed <- true
 		return false
 	})
 	url, results := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.url })
 	leave(t, url, len(token))
-	<-closed // the worker sends nothing more: only the client's leaving can have closed the connection
+	<-closed // the worker sends nothing more, so only the client's leaving can have closed the connection
 	if res := <-results; res.Class != ClientGone || res.Class.WorkerFault() {
 		t.Errorf("%v: %v", res.Class, res.Err)
 	}
 }
 
-// Many clients close at [DONE]. The end of the framing may come later.
+// Many clients close the connection at [DONE]. The end of the framing may come later.
 func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
 	whole := chunks(token, finish, usage, done)
 	for name, events := range map[string]string{"served": whole, "before its end": chunks(token, finish)} {
 		t.Run(name, func(t *testing.T) {
 			w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
 				io.WriteString(c, chunkedHead+events)
-				c.Read(make([]byte, 1)) // returns when the proxy closes
+				c.Read(make([]byte, 1)) // returns when the proxy closes the connection
 				return false
 			})
 			url, results := gateway(t, newClient(t, nil), func(a *Attempt) { a.Worker = w.url })
@@ -626,12 +631,12 @@ func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
 	}
 }
 
-// Some workers keep the connection open after [DONE], without the end of the framing.
+// After [DONE], some workers keep the connection open and do not send the end of the framing.
 func TestAStreamThatFallsSilentBehindDoneIsWhole(t *testing.T) {
 	events := token + finish + usage + done
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
 		io.WriteString(c, chunkedHead+chunks(events))
-		c.Read(make([]byte, 1)) // returns when the proxy closes
+		c.Read(make([]byte, 1)) // returns when the proxy closes the connection
 		return false
 	})
 	rec := httptest.NewRecorder()
@@ -686,7 +691,8 @@ func TestSilentWorkersTimeOut(t *testing.T) {
 	f("in mid-stream", chunkedHead+chunks(token), StreamTimeout, false)
 }
 
-// Whenever a client leaves, no goroutine stays behind (TestMain checks that) and the worker's connection is closed.
+// A client may leave at any time. No goroutine may be left (TestMain checks that), and the worker's connection must be
+// closed.
 func TestManyClientsThatLeave(t *testing.T) {
 	var open atomic.Int64
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
@@ -734,7 +740,8 @@ func TestForwardAllocatesLittle(t *testing.T) {
 	c := newClient(t, nil)
 	s := &sink{h: http.Header{}}
 	a := attempt("http://"+l.Addr().String(), s)
-	go func() { // a worker that allocates nothing either; ends when its only connection is closed by newClient's end
+	// A worker that allocates nothing either; it ends when newClient's cleanup closes its only connection.
+	go func() {
 		k, err := l.Accept()
 		if err != nil {
 			return
@@ -756,7 +763,7 @@ func TestForwardAllocatesLittle(t *testing.T) {
 			t.Fatal(res.Err)
 		}
 	})
-	// The allocations are for the header's values, the controller, and what context.AfterFunc needs. An event needs
+	// The allocations are for the header's values, the response controller, and context.AfterFunc. An event needs none.
 	// none.
 	if n > 12 {
 		t.Errorf("%v allocations for an answer of 23 events, want at most 12", n)

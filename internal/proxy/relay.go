@@ -13,12 +13,12 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// answerBody is how an answer's body is framed, and how much of it came.
+// answerBody says how an answer's body is framed, and how much of it has come.
 type answerBody struct {
-	length  int64 // bytes still to come, when there is a Content-Length
+	length  int64 // number of bytes still to come, if there is a Content-Length
 	chunks  chunkReader
 	framing framing
-	over    bool // the body is whole
+	over    bool // the end of the body has come
 	spoiled bool // the connection cannot be used again: bytes came after the end, or the worker closes it
 }
 
@@ -33,7 +33,7 @@ const (
 
 func (b *answerBody) reusable() bool { return b.over && !b.spoiled && b.framing != byClose }
 
-// decode decodes raw in place, and returns how many bytes of data it holds now.
+// decode decodes raw in place, and returns the number of decoded bytes at its beginning.
 func (b *answerBody) decode(raw []byte) (n int, err error) {
 	switch b.framing {
 	case byLength:
@@ -55,35 +55,35 @@ func (b *answerBody) decode(raw []byte) (n int, err error) {
 	return 0, nil
 }
 
-// maxHeld is the largest answer in one piece that is read whole before its first byte is passed. A larger answer is
-// checked by its beginning and passed as it comes. 256 KiB hold 64,000 tokens of text, or a few thousand tokens with
-// log probabilities.
+// maxHeld is the largest answer in one piece that is read completely before its first byte is forwarded. For a larger
+// answer, the beginning is checked, and the bytes are forwarded as they come. 256 KiB hold 64,000 tokens of text, or a
+// few thousand tokens with log probabilities.
 const maxHeld = 256 << 10
 
-// slack is the least free room with which a read is worth while.
+// slack is the least free room in the buffer for which a read is useful.
 const slack = 512
 
-// unguarded is how much is written before a client that stops reading is watched. So much always fits into the
+// unguarded is the number of bytes that are written to a client without a deadline. So few bytes always fit into the
 // socket's buffer, and setting a deadline for every short answer would cost more than it saves.
 const unguarded = 8 << 10
 
-// relay is the state of passing one answer to the client.
+// relay is the state of forwarding one answer to the client.
 type relay struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 
 	watching bool // the answer is a generation that the watcher can read
-	stream   bool // events are passed as they come, whole ones only
-	gather   bool // nothing is passed before the answer is whole or larger than maxHeld
-	judged   bool // the stream began as an answer should
-	cut      bool // the last bytes passed ended inside an event
+	stream   bool // the answer is a stream: events are forwarded as they come, and only complete events
+	gather   bool // nothing is forwarded before the answer is complete or larger than maxHeld
+	judged   bool // the beginning of the stream was checked, and is good
+	cut      bool // the bytes that were forwarded last ended inside an event
 	given    bool // the client got everything up to [DONE]
 
-	guarded  time.Time // when the client's write deadline was last set
-	reported int       // tokens in the last call of OnTokens
+	guarded  time.Time // time at which the client's write deadline was last set
+	reported int       // number of tokens in the last call of OnTokens
 }
 
-// answer passes an answer. Its header is x.buf[:head], and n bytes of it were read.
+// answer forwards an answer. Its header is x.buf[:head]. n is the number of bytes that were read so far.
 func (x *exchange) answer(k *conn, head, n int) {
 	x.res.Status = x.ans.status
 	x.frame()
@@ -116,18 +116,18 @@ func (x *exchange) answer(k *conn, head, n int) {
 	x.w = x.a.Writer
 	x.rc = http.NewResponseController(x.w)
 	if x.client.cfg.StreamIdleTimeout > 0 {
-		k.disarm() // the header's deadline may be the longer one
+		k.disarm() // the deadline for the header may be later than the deadline for the body
 	}
 	x.pump(k, head, n-head)
 	if x.watching {
 		x.res.Usage = x.watch.Usage()
 	}
 	if x.client.cfg.ClientTimeout > 0 && !x.guarded.IsZero() {
-		x.rc.SetWriteDeadline(time.Time{}) // fails only if setting it failed
+		x.rc.SetWriteDeadline(time.Time{}) // this fails only if setting the deadline failed
 	}
 }
 
-// frame decides how the body is framed.
+// frame finds out how the body is framed.
 func (x *exchange) frame() {
 	b := &x.body
 	b.spoiled = b.spoiled || x.ans.close
@@ -145,8 +145,8 @@ func (x *exchange) frame() {
 	}
 }
 
-// pump reads, decodes, watches and passes until the body is over. The body begins at x.buf[head], and n bytes of it
-// were read. data[:held] is decoded and not passed yet.
+// pump reads, decodes, checks and forwards bytes until the body ends. The body begins at x.buf[head]. n is the number
+// of bytes of it that were read. data[:held] is decoded and not forwarded yet.
 func (x *exchange) pump(k *conn, head, n int) {
 	data := x.buf[head:]
 	held := 0
@@ -189,7 +189,7 @@ func (x *exchange) pump(k *conn, head, n int) {
 	}
 }
 
-// inspect lets the watcher read data[held:], and returns how much of data to pass now.
+// inspect lets the watcher read data[held:], and returns how many bytes of data can be forwarded now.
 func (x *exchange) inspect(data []byte, held int) (send int) {
 	fresh := data[held:]
 	whole := len(fresh)
@@ -206,12 +206,12 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	case x.watching && x.stream && !full:
 		return 0
 	case x.watching && x.stream:
-		x.cut = true // the event is larger than the buffer
+		x.cut = true // the event is larger than the buffer, so it is forwarded in parts
 	}
 	return len(data)
 }
 
-// progress reports how far a checked answer has come.
+// progress reports the first token and the number of tokens of a checked answer.
 func (x *exchange) progress() {
 	if !x.watching {
 		return
@@ -231,13 +231,14 @@ func (x *exchange) progress() {
 	}
 }
 
-// pass writes b to the client, after the header if b is the first of the answer. It returns false when the client is
-// gone.
+// pass writes b to the client. If b is the beginning of the answer, pass writes the header first. It returns false when
+// the client is gone.
 func (x *exchange) pass(b []byte, last bool) bool {
 	if t := x.client.cfg.ClientTimeout; t > 0 && x.res.BytesDown >= unguarded {
 		if now := time.Now(); now.Sub(x.guarded) > t/4 {
 			x.guarded = now
-			x.rc.SetWriteDeadline(now.Add(t + t/4)) // not every writer supports it; then there is no limit
+			// Not every writer supports a deadline; without one there is no limit.
+			x.rc.SetWriteDeadline(now.Add(t + t/4))
 		}
 	}
 	if !x.res.FirstByte {
@@ -266,19 +267,20 @@ func (x *exchange) pass(b []byte, last bool) bool {
 	return true
 }
 
-// streamed reports whether everything that a client waits for came in a stream: each choice is finished, and [DONE].
+// streamed reports whether a stream contained everything that a client waits for: the end of each choice, and [DONE].
 func (x *exchange) streamed() bool {
 	return x.stream && x.watching && x.watch.Done() && x.watch.Complete()
 }
 
-// nameAnswer sets the request's id in h before the worker's fields are added: the worker's own id is not in our log.
+// nameAnswer sets the request's id in h before the worker's fields are added. The worker's own id would not be in the
+// router's log.
 func (x *exchange) nameAnswer(h http.Header) {
 	if x.a.RequestID != "" {
 		h[headerRequestID] = []string{x.a.RequestID}
 	}
 }
 
-// whole ends an answer that is whole by its framing. rest was not passed yet.
+// whole ends an answer that is complete by its framing. rest was not forwarded yet.
 func (x *exchange) whole(rest []byte) {
 	if x.watching {
 		x.watch.End()
@@ -311,8 +313,8 @@ func (x *exchange) whole(rest []byte) {
 	}
 }
 
-// holdBack checks an answer in one piece before its first byte is passed. It holds the answer back when another worker
-// may do better.
+// holdBack checks an answer in one piece before its first byte is forwarded. It keeps the answer back when another
+// worker may do better.
 func (x *exchange) holdBack(body []byte) bool {
 	w := &x.watch
 	switch {
@@ -336,8 +338,8 @@ func (x *exchange) holdBack(body []byte) bool {
 	return true
 }
 
-// overflows checks the beginning of an answer in one piece that is larger than maxHeld. It holds back a refusal, and
-// an answer without a list of choices: engines send that list before any long field.
+// overflows checks the beginning of an answer in one piece that is larger than maxHeld. It keeps back a refusal, and an
+// answer without a list of choices: engines send this list before any long field.
 func (x *exchange) overflows(body []byte) bool {
 	switch {
 	case !x.gather || x.res.FirstByte || x.a.Plain:
@@ -353,7 +355,7 @@ func (x *exchange) overflows(body []byte) bool {
 	return false
 }
 
-// shorten replaces the body of an answer that is held back and is not whole.
+// shorten replaces the body of an answer that is held back and incomplete.
 func (x *exchange) shorten() {
 	a := x.res.Answer
 	a.Header.Del("Content-Length")
@@ -368,7 +370,8 @@ func (x *exchange) useless(why error) {
 	x.fail(Useless, api.WorkerUseless(why))
 }
 
-// refused holds back an answer that refuses the request. code is its status, or the code of the error in its body.
+// refused holds back an answer that refuses the request. code is the status of the answer, or the code of the error in
+// its body.
 func (x *exchange) refused(body []byte, code int) {
 	x.keep(body)
 	x.res.Retryable = true
@@ -382,25 +385,26 @@ func (x *exchange) refused(body []byte, code int) {
 	case code >= 300 && code < 500:
 		x.res.Class = Rejected
 	default:
-		// An unlisted status, such as 529, says no more about the request than 500 does.
+		// A status that is not listed, such as 529, says no more about the request than 500 does.
 		x.res.Retryable = again || x.res.Status < 300 || code != http.StatusInternalServerError
 		x.fail(EngineError, api.WorkerUseless(answered))
 	}
 }
 
-// keep stores the answer in the result instead of passing it.
+// keep stores the answer in the result instead of forwarding it.
 func (x *exchange) keep(body []byte) {
 	h := make(http.Header)
 	x.nameAnswer(h)
 	x.ans.copyTo(h)
 	if x.stream {
-		delete(h, "Content-Length") // the body is only the answer's beginning
+		delete(h, "Content-Length") // the body is only the beginning of the answer
 	}
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
 }
 
-// misbegun returns why the received bytes cannot be an answer, nil if they can. In a stream the first event with data
-// decides. Comments before it are passed as they come, because they keep clients from timing out.
+// misbegun returns the reason why the received bytes cannot be an answer, or nil if they can. In a stream the first
+// event with data decides. Comments before that event are forwarded as they come, because they keep clients from timing
+// out.
 func (x *exchange) misbegun(held []byte) error {
 	if x.watching && !x.res.FirstByte && x.watch.Broken() {
 		return fmt.Errorf("%s gave no answer: %.64q", x.a.Worker, held)
@@ -434,8 +438,8 @@ func (x *exchange) shutdown(body []byte) bool {
 	return false
 }
 
-// engineError ends a stream after the engine's own error event. The rest is not passed: vLLM then sends [DONE] and
-// ends cleanly, so a client that ignores the event would take the stream for complete.
+// engineError ends a stream after the engine's own error event. The rest of the stream is not forwarded: vLLM then
+// sends [DONE] and ends cleanly, so a client that ignores the error event would take the stream for complete.
 func (x *exchange) engineError(events []byte) {
 	if !x.res.FirstByte {
 		x.refused(events, x.watch.ErrorCode())
@@ -443,17 +447,17 @@ func (x *exchange) engineError(events []byte) {
 	}
 	x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s sent an error event: %s", x.a.Worker, x.watch.ErrorText())))
 	if x.pass(events, true) && x.ans.length >= 0 {
-		x.res.Abort = true // the client waits for more bytes
+		x.res.Abort = true // the client still waits for the rest of the answer
 	}
 }
 
-// ended ends an answer whose connection ended, or was silent for too long, before the framing's end.
+// ended ends an answer if its connection ended, or no byte came for too long, before the end of the framing.
 func (x *exchange) ended(k *conn, rest []byte, err error) {
 	switch {
 	case k.aborted.Load():
 		x.fail(ClientGone, err) // the caller ended the exchange
 	case x.streamed():
-		if x.pass(rest, true) { // only the framing's last chunk is missing
+		if x.pass(rest, true) { // only the last chunk of the framing is missing
 			x.res.Class = Success
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -465,8 +469,8 @@ func (x *exchange) ended(k *conn, rest []byte, err error) {
 	}
 }
 
-// broken ends an answer that will not become whole, so that the client sees it: by an error event without [DONE] in a
-// stream that has begun, else by cutting the connection.
+// broken ends an answer that will not be complete, in a way that the client sees. A stream that has begun gets an error
+// event without [DONE]. Any other answer is ended by closing the connection.
 func (x *exchange) broken(c Class, err error) {
 	var e *api.Error
 	switch {
@@ -491,7 +495,7 @@ func (x *exchange) broken(c Class, err error) {
 	}
 }
 
-// read reads more of the body. It waits at most StreamIdleTimeout.
+// read reads more of the body. It waits no longer than StreamIdleTimeout.
 func (x *exchange) read(k *conn, b []byte) (n int, err error) {
 	t := x.client.cfg.StreamIdleTimeout
 	if t > 0 {
@@ -499,7 +503,7 @@ func (x *exchange) read(k *conn, b []byte) (n int, err error) {
 	}
 	n, err = k.Read(b)
 	if t == 0 && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !k.aborted.Load() {
-		k.disarm() // the header's deadline stayed after the header came; see arm
+		k.disarm() // the deadline for the header is still set; see arm
 		return k.Read(b)
 	}
 	return n, err

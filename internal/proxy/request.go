@@ -12,13 +12,13 @@ import (
 
 const (
 	headerRequestID = "X-Request-Id"
-	// maxRequestID is the longest request id that is passed on from a client: it goes into logs and into the engine's
-	// state.
+	// maxRequestID is the greatest length of a client's request id that is forwarded. The id is written to logs and
+	// into the engine's state.
 	maxRequestID = 128
 )
 
-// RequestID returns the client's X-Request-Id if it is fit to be passed on (1 to 128 visible ASCII characters), else a
-// new random one.
+// RequestID returns the client's X-Request-Id if it can be forwarded (1 to 128 visible ASCII characters), else a new
+// random id.
 func RequestID(h http.Header) string {
 	if ids := h[headerRequestID]; len(ids) == 1 && len(ids[0]) <= maxRequestID && visible(ids[0]) {
 		return ids[0]
@@ -39,13 +39,13 @@ func visible(s string) bool {
 	return s != ""
 }
 
-// target is a worker's URL, taken apart.
+// target is a worker's URL, split into its parts.
 type target struct {
 	https  bool
-	host   string // for the Host field
+	host   string // value of the field Host
 	addr   string // host:port to connect to
-	name   string // host without port, for TLS
-	prefix string // of the path
+	name   string // host without the port, for TLS
+	prefix string // beginning of the path
 }
 
 func parseTarget(worker string) (target, error) {
@@ -123,7 +123,7 @@ func (a *Attempt) method() string {
 	return a.Method
 }
 
-// drops reports whether the client's field of this canonical name is not passed on.
+// drops reports whether the client's field with this canonical name is not forwarded.
 func (a *Attempt) drops(name string) bool {
 	if ownField(name) || name == headerRequestID && a.RequestID != "" {
 		return true
@@ -141,7 +141,8 @@ func (a *Attempt) drops(name string) bool {
 	return false
 }
 
-// ownField reports whether a field is never copied from the client: the proxy writes it itself or leaves it out.
+// ownField reports whether a field is never copied from the client, because the proxy writes the field itself or leaves
+// it out.
 func ownField(name string) bool {
 	switch name {
 	case "Host", "Content-Length", "Expect", "Accept-Encoding":
