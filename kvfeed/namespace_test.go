@@ -127,7 +127,7 @@ func TestKeysOfWorkersThatTheFleetForgotAreForgotten(t *testing.T) {
 				r.router.Reclaim(int64(now))
 				now += 2 * time.Hour
 			}
-			r.feed.reconcile(t.Context(), r.fleet.Snapshot())
+			r.feed.look(time.Now())
 		}
 	}
 	for name, places := range map[string]*sync.Map{"used": &r.feed.used, "extras": &r.feed.extras} {
