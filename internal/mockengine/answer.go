@@ -36,10 +36,10 @@ var words = strings.Fields(`
 
 // answer is the answer to a request. It is known before the first step.
 type answer struct {
-	tokens []block.Token // all generated tokens, with the end token if the answer ends by itself
-	text   int           // leading tokens that are text; the rest is hidden (end token, tool call)
-	call   *toolCall     // a tool call in place of text
-	reason string        // finish_reason
+	tokens []block.Token // all generated tokens; if nothing cuts the answer, the end token is the last
+	text   int           // number of leading tokens that are text; the client does not see the rest (end token, tool call)
+	call   *toolCall     // a tool call instead of text; nil: none
+	reason string        // value of finish_reason
 	stop   string        // the stop string that ended the answer; "" is none
 }
 
@@ -48,19 +48,19 @@ type toolCall struct {
 	id, name, arguments string
 }
 
-// answerOptions bound an answer.
+// answerOptions has the options that bound an answer.
 type answerOptions struct {
 	seed         uint64
-	length       int // tokens of text, if nothing else ends the answer
-	limit        int // max_tokens: all tokens
+	length       int // length of the text in tokens, if nothing else ends the answer
+	limit        int // max_tokens of the request: bounds all tokens
 	ignoreEnd    bool
-	leadingSpace bool // the answer continues text
+	leadingSpace bool // the answer continues text, so it begins with a space
 	stop         []string
-	tool         string // call this tool
+	tool         string // name of the tool that the answer calls; "": none
 	scripted     []block.Token
 }
 
-// answerTo returns the answer to prompt: the same for the same prompt, options and choice.
+// answerTo returns the answer to prompt. It is always the same for the same prompt, options and choice.
 func answerTo(prompt []block.Token, choice int, o *answerOptions) answer {
 	if len(o.scripted) > 0 {
 		tokens := slices.Clone(o.scripted[:min(len(o.scripted), o.limit)])
@@ -107,7 +107,7 @@ func answerTo(prompt []block.Token, choice int, o *answerOptions) answer {
 	return a
 }
 
-// callAnswer calls the tool with two words as input.
+// callAnswer returns an answer that calls the tool with two words as arguments.
 func callAnswer(random *splitmix, o *answerOptions) answer {
 	input := words[random.next()%uint64(len(words))] + " " + words[random.next()%uint64(len(words))]
 	call := &toolCall{name: o.tool, arguments: `{"input":"` + input + `"}`}
@@ -120,7 +120,7 @@ func callAnswer(random *splitmix, o *answerOptions) answer {
 	return a
 }
 
-// firstStop returns the first stop string in text and its position, -1 if there is none.
+// firstStop returns the first stop string in text and its position. The position is -1 if there is none.
 func firstStop(text []byte, stop []string) (at int, found string) {
 	at = -1
 	for _, s := range stop {
@@ -134,7 +134,7 @@ func firstStop(text []byte, stop []string) (at int, found string) {
 	return at, found
 }
 
-// splitmix is the generator SplitMix64.
+// splitmix is the random number generator SplitMix64.
 type splitmix uint64
 
 func (s *splitmix) next() uint64 {

@@ -88,12 +88,12 @@ func TestUsageIsStreamedOnlyOnRequest(t *testing.T) {
 	}
 }
 
-// An answer that comes back in the next request continues the blocks that its generation cached.
+// A client sends an answer back in its next request. Then the prompt continues the blocks that the generation cached.
 func TestGrowingConversationsShareTheirPrefix(t *testing.T) {
 	s := start(t, func(c *Config) { c.ScaleOut = true })
 	tools := []any{object{"type": "function", "function": object{"name": "look", "parameters": object{"type": "object"}}}}
 	messages := []any{object{"role": "system", "content": long("you are", 100)}, userSays("what is new?")}
-	computed := 0 // tokens of the last turn with KV: all but the last generated token
+	computed := 0 // tokens of the last turn whose KV is cached: all but the last generated token
 	for turn := range 6 {
 		body := object{"model": "mock", "messages": messages, "tools": tools, "return_token_ids": true}
 		if turn == 3 {
@@ -331,7 +331,7 @@ func TestHugeRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// Reading any body must end in an error, or in prompts and answers within bounds.
+// Any body must lead to an error, or to prompts and answers within bounds.
 func FuzzRequests(f *testing.F) {
 	for _, body := range []string{
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}},{"type":"text","text":"x"}]}],"tools":[{}],"tool_choice":"required"}`,

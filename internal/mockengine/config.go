@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Kind is the engine to imitate.
+// Kind is an engine that the mock engine can imitate.
 type Kind string
 
 // The kinds of engine.
@@ -22,64 +22,66 @@ const (
 // Offload says when blocks are copied to the CPU tier.
 type Offload = engine.Offload
 
-// Config describes one mock engine. Begin with [DefaultConfig]: [New] refuses the zero value.
+// Config describes one mock engine. Begin with [DefaultConfig]: [New] refuses the zero value of Config.
 type Config struct {
 	Listen string // HTTP address, host:port; port 0 takes a free port
 	Kind   Kind   // the engine to imitate: VLLM or SGLang
 
-	Model  string   // name of the model; also the root of /v1/models
-	Served []string // more names of the same model (vLLM's --served-model-name)
-	LoRA   []string // adapter names, served as models with Model as their parent
+	Model  string   // name of the model; /v1/models also gives it as the root
+	Served []string // further names of the same model (vLLM's --served-model-name)
+	LoRA   []string // names of adapters, served as models with Model as their parent
 
-	Ranks     int // data-parallel ranks, each with a pool of its own
+	Ranks     int // number of data-parallel ranks, each with its own blocks
 	BlockSize int // tokens in a block; SGLang calls it page size
-	Blocks    int // physical blocks of one rank; like vLLM's num_gpu_blocks it counts one block that is never used
+	Blocks    int // physical blocks of one rank; the number includes one block that is never used, like vLLM's num_gpu_blocks
 
-	CPUBlocks int     // blocks of the CPU tier of one rank; 0: no such tier
-	Offload   Offload // when blocks are copied there
-	// the CPU tier's stored events have no tokens and no sizes (vLLM without self_describing_kv_events)
+	CPUBlocks int     // blocks of the CPU tier of one rank; 0: the engine has no such tier
+	Offload   Offload // when blocks are copied to the CPU tier
+	// Placeholders says that the CPU tier's stored events have no tokens and no sizes, as from a vLLM without
+	// self_describing_kv_events.
 	Placeholders bool
 
-	MaxModelLen    int // longest prompt and answer together, in tokens
-	MaxBatchTokens int // token budget of one step
-	MaxSequences   int // requests that run at once, per rank
+	MaxModelLen    int // longest sum of prompt and answer, in tokens
+	MaxBatchTokens int // largest number of tokens in one step
+	MaxSequences   int // number of requests that run at the same time, per rank
 
-	// Events is the address of rank 0's KV events, tcp://host:port. Rank r takes port+r. Port 0 takes a free port for
-	// each rank; SGLang takes free ports in a row, because it reports only the first. "" publishes nothing. Replay is
-	// the address of the replay socket, with the same rules; "" serves no replay.
+	// Events is the address of rank 0's KV events, tcp://host:port. Rank r takes port+r. With port 0 each rank takes a
+	// free port. SGLang takes free ports in a row, because it reports only the first port. "" publishes no events.
+	//
+	// Replay is the address of the replay socket, with the same rules. "" serves no replay.
 	Events, Replay string
 	Topic          string // first frame of each event message
-	BufferSteps    int    // batches kept for replay
+	BufferSteps    int    // number of batches that are kept for replay
 	Wire           string // version of the event encoding, one of kvevent.Wires
 
-	Speed        float64 // how many times faster than the modelled hardware; 0: no delays at all
+	Speed        float64 // how many times faster than the modelled hardware the engine is; 0: the engine takes no time at all
 	OutputTokens int     // length of an answer if nothing else ends it, in tokens without the end token
-	Seed         uint64  // answers and fault dice; the same seed gives the same behaviour
+	Seed         uint64  // seed of the answers and of random faults; the same seed gives the same behaviour
 
 	Version string // engine version in /version and /server_info
-	APIKey  string // required under /v1/ when not empty
+	APIKey  string // key that requests under /v1/ need; "": none
 
-	HideCachedTokens bool // no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
-	ScaleOut         bool // answer the render endpoints (vLLM's --enable-scale-out); else 403
-	HideEventSources bool // 404 on /kv_event_sources and no kv_events in /server_info, as older engines do
+	HideCachedTokens bool // answers have no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
+	ScaleOut         bool // the render endpoints answer (vLLM's --enable-scale-out); false: they answer 403
+	HideEventSources bool // /kv_event_sources answers 404 and /server_info has no kv_events, as with older engines
 	BodyLimit        int64
 
-	Faults Faults // in force from the start; SetFaults changes them
+	Faults Faults // faults from the start on; SetFaults changes them
 
 	Network network.Network // the network of Listen, Events and Replay; nil: the machine's
 }
 
-// Faults are faults that last until they are changed. Shares are 0..1. See [Server.SetFaults].
+// Faults are faults that last until they are changed. A share is a number from 0 to 1. See [Server.SetFaults].
 type Faults struct {
-	DropEvents float64 `json:"drop_events"` // share of event messages that subscribers do not get; replay has them
-	LoseReplay float64 `json:"lose_replay"` // share of lost messages and end markers in replays
-	// messages after which each replay stops without an end marker; 0: no limit
+	DropEvents float64 `json:"drop_events"` // share of event messages that subscribers do not get; a replay has them
+	LoseReplay float64 `json:"lose_replay"` // share of messages and end markers that are left out of replays
+	// ReplayLimit is the number of messages after which each replay stops without an end marker; 0: no limit.
 	ReplayLimit int           `json:"replay_limit"`
 	Errors      float64       `json:"errors"`      // share of generation requests answered with 500
 	Cut         float64       `json:"cut"`         // share of streams that are cut in the middle
-	FirstToken  time.Duration `json:"first_token"` // delay of each first token
-	Frozen      bool          `json:"frozen"`      // connections are accepted and nothing is answered, not even /health
-	// the engine makes no step while /health answers 200 (a hung EngineCore)
+	FirstToken  time.Duration `json:"first_token"` // delay before the first token of each answer
+	Frozen      bool          `json:"frozen"`      // connections are accepted, and nothing is answered, not even /health
+	// Stalled means that the engine makes no step while /health answers 200, like a hung EngineCore.
 	Stalled bool `json:"stalled"`
 }
 
@@ -91,7 +93,7 @@ func DefaultConfig() Config {
 		Model:          "mock",
 		Ranks:          1,
 		BlockSize:      16,
-		Blocks:         16384, // 262,144 tokens: an 8B model on one 80 GB accelerator
+		Blocks:         16384, // 262,144 tokens: the cache for an 8B model on one 80 GB accelerator
 		MaxModelLen:    131072,
 		MaxBatchTokens: 8192,
 		MaxSequences:   256,
@@ -106,11 +108,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxRanks bounds the goroutines and sockets of a configuration; deployments of DeepSeek's size have some hundred
+// maxRanks bounds the goroutines and sockets of a configuration. Deployments of DeepSeek's size have some hundred
 // ranks.
 const maxRanks = 1024
 
-// validate returns all problems, and sets the fields that depend on other fields.
+// validate returns all problems of c. It also sets the fields that depend on other fields.
 func (c *Config) validate() error {
 	var problems []error
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }

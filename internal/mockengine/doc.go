@@ -1,10 +1,11 @@
-// Package mockengine imitates an inference engine for routers: the model of internal/engine behind the HTTP API of vLLM
-// or SGLang and their KV events over ZMQ, with a working prefix cache, true cached_tokens, and faults on demand. Tests,
-// demos and `warmpath mock` use it. It needs no accelerator and no download.
+// Package mockengine imitates an inference engine for routers. It puts the HTTP API of vLLM or SGLang, and their KV
+// events over ZMQ, in front of the model of an engine in internal/engine. It has a working prefix cache, correct
+// cached_tokens, and faults on demand. Tests, demos and `warmpath mock` use it. It needs no accelerator and no
+// download.
 //
 // It has the parts of an engine that a router uses: completions (streamed or not), models, tokenize, render, metrics,
-// event sources, data-parallel ranks, LoRA names, cache_salt, a CPU tier. It knows nothing about language: its answers
-// are a fixed function of the prompt, the choice and the seed.
+// event sources, data-parallel ranks, LoRA names, cache_salt, and a CPU tier. It knows nothing about language: an
+// answer depends only on the prompt, the choice and the seed.
 //
 //	s, err := mockengine.New(mockengine.DefaultConfig())
 //	go s.Run(ctx)

@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// listener keeps the state that a rank's events describe: copies of each hash by tier.
+// listener keeps the state that a rank's events describe: the number of copies of each hash, by tier.
 type listener struct {
 	t testing.TB
 
@@ -27,7 +27,7 @@ type listener struct {
 	decoder  kvevent.Decoder
 	batch    kvevent.Batch
 	copies   [block.NumTiers]map[uint64]int
-	events   []kvevent.Event // without slices that the next batch overwrites
+	events   []kvevent.Event // events without the slices that the next batch overwrites
 	next     uint64
 	restarts int
 	lost     bool
@@ -173,8 +173,8 @@ func converse(t testing.TB, s *Server, conversations, turns int) {
 	wait.Wait()
 }
 
-// In every version of the events, applying them gives exactly the engine's cache: with evictions, a CPU tier,
-// duplicates and preemptions.
+// For every version of the event format, applying the events gives exactly the engine's cache: with evictions, a CPU
+// tier, duplicates and preemptions.
 func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 	for _, wire := range append(kvevent.Wires(), "vllm-0.32.0+bytes", "sglang-0.5.6") {
 		if wire == "sglang-0.4.6" || wire == "sglang-0.4.7" {
@@ -188,7 +188,7 @@ func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 				if strings.HasPrefix(wire, "sglang") {
 					c.Kind = SGLang
 				}
-				// Versions without a medium do not distinguish tiers.
+				// Versions whose events have no medium do not distinguish tiers.
 				if wire == "vllm-0.32.0" || wire == "vllm-0.22.0" {
 					c.CPUBlocks = 60
 				}
@@ -236,7 +236,7 @@ func TestOffloadEventsHideTheSaltAsTheEngineDoes(t *testing.T) {
 		l := listenTo(t, s, 0)
 		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 40), "cache_salt": "tenant",
 			"max_tokens": 1})
-		// The blocks of the prompt above are offloaded in a later batch, which this request causes.
+		// The blocks of the prompt above are offloaded in a later batch. The following request causes this batch.
 		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{8}, 10), "max_tokens": 20,
 			"ignore_eos": true})
 		offloaded := func() (found []kvevent.Event) {
@@ -302,8 +302,8 @@ func TestAResetIsAnnouncedAsTheEngineDoes(t *testing.T) {
 			continue
 		}
 		complete(t, s, chatPath, body)
-		// The engine caches the same blocks as before the reset, so the old events agree with its cache too: the wait
-		// counts the new ones.
+		// The engine caches the same blocks as before the reset. So the old events agree with its cache, too, and the
+		// condition also counts the new events.
 		waitFor(t, func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) })
 		if e := l.taken()[before:]; e[0].Kind != kvevent.Cleared || e[1].Kind != kvevent.Stored {
 			t.Errorf("after the reset: %+v, want cleared, then stored", e)
@@ -356,7 +356,7 @@ func TestDiscoveryReportsTheEventAddresses(t *testing.T) {
 	}
 }
 
-// SGLang reports one port for all ranks: rank r must be at that port plus r.
+// SGLang reports one port for all its ranks: rank r must be at that port plus r.
 func TestSGLangsRanksPublishAtPortsInARow(t *testing.T) {
 	s := start(t, func(c *Config) { withEvents(c); c.Kind, c.Ranks = SGLang, 3 })
 	events := decode(t, s, "/server_info", nil, 200)["kv_events"].(object)
@@ -430,7 +430,7 @@ func TestPortsAreOffsetByRank(t *testing.T) {
 	f("tcp://h:x", 0, "")
 }
 
-// docs/engines.md: events of SGLang before 0.5.6 cannot be used.
+// Events of SGLang before 0.5.6 cannot be used: see docs/engines.md.
 func TestSGLangBefore056WritesNoParents(t *testing.T) {
 	for _, wire := range []string{"sglang-0.4.6", "sglang-0.4.7", "sglang-0.5.5"} {
 		s := start(t, func(c *Config) { withEvents(c); c.Kind, c.Wire, c.Blocks, c.MaxModelLen = SGLang, wire, 12, 190 })

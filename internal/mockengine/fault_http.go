@@ -8,7 +8,7 @@ import (
 	"github.com/valyala/fastjson"
 )
 
-// FaultDoc describes the requests of POST /mock/fault for its users.
+// FaultDoc describes the requests of POST /mock/fault for the users of the mock engine.
 const FaultDoc = `  {"kind":"die"}                            close every socket at once and stay away
   {"kind":"restart","down":"2s"}            die, come back with an empty cache at the same addresses
   {"kind":"kill_engine"}                    vLLM's EngineCore dies: error event, then [DONE]
@@ -24,8 +24,8 @@ const FaultDoc = `  {"kind":"die"}                            close every socket
 
 "on":false ends freeze and stall; share 0, count 0 and delay "0s" end the others.`
 
-// setFault serves POST /mock/fault. The body names one kind of fault with its parameters, see [FaultDoc]. The answer
-// has the faults in force.
+// setFault serves POST /mock/fault. The body names one kind of fault and has its parameters: see [FaultDoc]. The answer
+// lists the present faults.
 func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		o, err := l.applyFault(body)
@@ -37,13 +37,13 @@ func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 			l.showFaults(w, r)
 			return
 		}
-		// The whole answer must be out before the connection is cut. Without a length it would be sent in chunks, and
-		// the last chunk follows only after this handler has returned.
+		// The client must get the whole answer before the connection is cut. Without a length the answer would be sent
+		// in chunks, and the last chunk would follow only after this handler has returned.
 		w.Header().Set("Content-Length", "0")
 		w.WriteHeader(http.StatusAccepted)
 		_ = http.NewResponseController(w).Flush()
 		l.work.Add(1)
-		go func() { // ends when Run takes the order, or this life ends for another reason
+		go func() { // ends when Run takes the order, or when this life ends for another reason
 			defer l.work.Done()
 			o.done = make(chan struct{})
 			select {
@@ -58,7 +58,7 @@ func (l *life) showFaults(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, l.server.Faults())
 }
 
-// applyFault changes the faults, or returns an order for Run.
+// applyFault changes the faults. If the fault needs Run, it returns an order for Run instead.
 func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 	f := l.server.Faults()
 	on := true
@@ -108,7 +108,7 @@ func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 	return nil, l.server.SetFaults(f)
 }
 
-// duration reads a time as Go writes it; absent is 0.
+// duration reads a time in Go's form. An absent field is 0.
 func duration(body *fastjson.Value, key string) (time.Duration, error) {
 	s := text(body, key)
 	if s == "" {

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// faultState holds the current faults, and the random numbers for shares. Safe for concurrent use.
+// faultState has the present faults, and the random numbers for shares. It is safe for concurrent use.
 type faultState struct {
 	mu      sync.Mutex
 	faults  Faults
-	changed chan struct{} // closed when faults change
+	changed chan struct{} // closed and replaced when the faults change
 	random  *rand.Rand
 }
 
@@ -32,7 +32,7 @@ func (s *faultState) set(f Faults) {
 	s.changed = make(chan struct{})
 }
 
-// hits reports at random, with the probability of a share, whether a fault occurs.
+// hits decides at random whether a fault occurs. share selects the fault's probability.
 func (s *faultState) hits(share func(*Faults) float64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,14 +40,14 @@ func (s *faultState) hits(share func(*Faults) float64) bool {
 	return p > 0 && s.random.Float64() < p
 }
 
-// below returns a number in [0, n).
+// below returns a random number in [0, n).
 func (s *faultState) below(n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.random.IntN(n)
 }
 
-// hold waits while the condition is true, or until ctx ends. It returns false when ctx ended.
+// hold waits as long as the condition while is true. It returns false if ctx ended meanwhile.
 func (s *faultState) hold(ctx context.Context, while func(*Faults) bool) bool {
 	for {
 		f, changed := s.get()

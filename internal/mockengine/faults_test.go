@@ -56,7 +56,7 @@ func TestADeadEngineRefusesConnectionsUntilItIsRestarted(t *testing.T) {
 	}
 }
 
-// waitFor polls a condition that goroutines of the engine make true.
+// waitFor polls until condition returns true. Goroutines of the engine make it true.
 func waitFor(t testing.TB, condition func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -254,7 +254,7 @@ func TestRunEndsDuringRequestsAndFaults(t *testing.T) {
 	}
 }
 
-// Each line of FaultDoc can be sent as it is.
+// Each line of FaultDoc can be sent as it is written.
 func TestEveryDocumentedFaultIsAccepted(t *testing.T) {
 	s := start(t, nil)
 	forms := regexp.MustCompile(`\{"kind":[^}]*\}`).FindAllString(FaultDoc, -1)
@@ -292,7 +292,7 @@ func TestSpeedScalesTheModelledTime(t *testing.T) {
 	s := start(t, func(c *Config) { c.Speed, c.OutputTokens = 10, 20 })
 	begin := time.Now()
 	complete(t, s, chatPath, anyChat)
-	// 21 steps of 24 ms at ten times the speed; a busy machine may take longer, but never less.
+	// The answer takes 21 steps of 24 ms, at ten times the speed. A busy machine may take longer, but never less.
 	if took := time.Since(begin); took < 50*time.Millisecond {
 		t.Errorf("21 steps took %v, want at least 50 ms", took)
 	}

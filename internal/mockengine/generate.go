@@ -13,10 +13,10 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// deadMessage is vLLM's error when its EngineCore is gone.
+// deadMessage is vLLM's error message when its EngineCore has died.
 const deadMessage = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
-// run is one HTTP generation request under way: a sequence for each prompt and choice.
+// run is one HTTP generation request under way. It has one part for each choice of each prompt.
 type run struct {
 	*generation
 	life    *life
@@ -27,12 +27,12 @@ type run struct {
 	signal  chan struct{}
 }
 
-// part is one choice.
+// part is one choice of one prompt: a sequence that the engine computes.
 type part struct {
 	answer   answer
 	request  engine.Request
 	progress progress
-	sent     int // tokens that were sent to the client
+	sent     int // number of tokens that were sent to the client
 }
 
 func (p *part) done() bool { return int(p.progress.tokens.Load()) == len(p.answer.tokens) }
@@ -85,7 +85,7 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
 	l.requests.Add(1)
 	l.active.Add(1)
 	defer l.active.Add(-1)
-	// When the answer ends early, its requests leave the engine, as aborted requests do.
+	// If the answer ends early, its sequences leave the engine, as those of aborted requests do.
 	defer x.rank.cancel(requests)
 	if g.stream {
 		x.writeStream(w, r)
@@ -94,7 +94,7 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
 	}
 }
 
-// maxTokens bounds what one HTTP request makes the mock engine hold: 8 Mi tokens are 32 MiB.
+// maxTokens bounds the tokens that one HTTP request makes the mock engine hold: 8 Mi tokens are 32 MiB.
 const maxTokens = 8 << 20
 
 // excess returns vLLM's error if a prompt leaves no room for an answer, or an error if the whole request is too large.
@@ -120,7 +120,7 @@ func (g *generation) excess(longest int) string {
 	return ""
 }
 
-// newRun computes all answers. The engine decides when their tokens come.
+// newRun makes all answers of the request. The engine model decides when their tokens come.
 func (l *life) newRun(g *generation) *run {
 	x := &run{generation: g, life: l, created: time.Now().Unix(), signal: make(chan struct{}, 1)}
 	prefix := "cmpl-"
@@ -150,8 +150,8 @@ func (l *life) newRun(g *generation) *run {
 	return x
 }
 
-// chooseRank returns the rank that the request names, else the rank with the fewest requests. Ranks with equally many
-// take turns.
+// chooseRank returns the rank that the request names. If it names none, it returns the rank with the fewest requests.
+// Ranks with equally many requests take turns.
 func (l *life) chooseRank(asked int) *rank {
 	if asked >= 0 {
 		return l.ranks[asked]
@@ -172,8 +172,8 @@ func (l *life) chooseRank(asked int) *rank {
 	return best
 }
 
-// wait blocks until more tokens are generated. more is false when the engine was killed or the client is gone; alive is
-// false when the client is gone.
+// wait blocks until more tokens are generated. If the engine was killed or the client is gone, more is false. If the
+// client is gone, alive is false, too.
 func (x *run) wait(r *http.Request) (more, alive bool) {
 	select {
 	case <-x.signal:
@@ -185,7 +185,7 @@ func (x *run) wait(r *http.Request) (more, alive bool) {
 	}
 }
 
-// delayFirst waits for the fault of a slow first token. It returns false when the client is gone.
+// delayFirst waits as long as the fault FirstToken demands. It returns false if the client is gone.
 func (x *run) delayFirst(r *http.Request) bool {
 	f, _ := x.life.server.faults.get()
 	if f.FirstToken <= 0 {
@@ -201,7 +201,7 @@ func (x *run) delayFirst(r *http.Request) bool {
 	}
 }
 
-// writeWhole waits for the end and answers in one piece.
+// writeWhole waits until all choices are complete, and sends the answer in one piece.
 func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	for i := range x.parts {
 		for !x.parts[i].done() {
@@ -224,7 +224,7 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	writeBytes(w, http.StatusOK, "application/json", *buf)
 }
 
-// writeStream sends a chunk for each token. Tokens of one step are flushed together.
+// writeStream sends one chunk for each token. Chunks for tokens of the same step are flushed together.
 func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
 	cutAt := -1
 	if x.life.server.faults.hits(cutShare) {
@@ -290,8 +290,8 @@ func beginStream(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// dieInStream ends a stream as vLLM's API server does when its EngineCore dies: an error event, then [DONE] and a clean
-// end.
+// dieInStream ends a stream as vLLM's API server does when its EngineCore dies: it sends an error event and [DONE], and
+// then ends the response normally.
 func (x *run) dieInStream(w http.ResponseWriter, begun bool) {
 	if !begun {
 		x.life.refuse(w, http.StatusInternalServerError, deadMessage)
@@ -302,7 +302,7 @@ func (x *run) dieInStream(w http.ResponseWriter, begun bool) {
 	_, _ = w.Write(out)
 }
 
-// buffers pools response buffers. Large ones are not kept.
+// buffers pools response buffers. Large buffers are not returned to the pool.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4096); return &b }}
 
 func putBuffer(b *[]byte) {

@@ -7,9 +7,9 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// engineHash returns the engine's hash chain: vLLM's sha256_cbor with its fixed seed, or SGLang's pages. vLLM hashes an
-// adapter with its path and the salt with a tag; events have neither path nor tag. It returns nil, for the model's
-// default, if the block size is invalid.
+// engineHash returns the engine's hash chain: vLLM's sha256_cbor with its fixed seed, or SGLang's hash of pages. vLLM
+// hashes an adapter together with its path, and the salt together with a tag; events contain neither path nor tag. If
+// the block size is invalid, engineHash returns nil, which means the model's default.
 func engineHash(c *Config) engine.HashFunc {
 	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: c.BlockSize, Seed: block.DefaultSeed}
 	if c.Kind == SGLang {
@@ -43,9 +43,10 @@ func engineHash(c *Config) engine.HashFunc {
 	}
 }
 
-// chainRoot returns the parent of a first block. SGLang's cache separates adapters and extra keys, but its hashes do
-// not contain them. The model finds blocks by their hashes, so here the root contains them. vLLM has adapters in its
-// extra keys, and does not know SGLang's extra_key.
+// chainRoot returns the hash that stands for the parent of a first block. SGLang's cache separates adapters and extra
+// keys, but its hashes do not contain them. The engine model finds blocks by their hashes. So for SGLang the root
+// contains adapter and extra key. vLLM has adapters in the extra keys of its hashes, and does not know SGLang's
+// extra_key.
 func chainRoot(h *block.EngineHasher, kind Kind, s *block.Scope) block.Digest {
 	root := h.Root("", s.Salt)
 	if kind != SGLang || s.LoRA == "" && s.Extra == "" {
@@ -59,7 +60,8 @@ func chainRoot(h *block.EngineHasher, kind Kind, s *block.Scope) block.Digest {
 	return d
 }
 
-// extraKeys returns the extra keys of each of n blocks in vLLM's hashes, nil when there are none.
+// extraKeys returns the extra keys of n blocks for vLLM's hashes, one list for each block. It returns nil if there are
+// none.
 func extraKeys(r *engine.Request, start, n, size int) [][]block.ExtraKey {
 	if r.Scope.LoRA == "" && r.Scope.Salt == "" && len(r.Features) == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/valyala/fastjson"
 )
 
-// handler returns the HTTP API with the faults. When frozen, it answers only /mock/fault.
+// handler returns the HTTP API, with its faults. While the engine is frozen, it answers only /mock/fault.
 func (l *life) handler() http.Handler {
 	mux := http.NewServeMux()
 	l.routes(mux)
@@ -70,12 +70,12 @@ func (l *life) routes(mux *http.ServeMux) {
 	}
 }
 
-// bodies pools read buffers. Large ones are not kept.
+// bodies pools read buffers. Large buffers are not returned to the pool.
 var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
 const keptBody = 1 << 20
 
-// errBodyTooLarge is returned for a body over the limit.
+// errBodyTooLarge is returned for a request body over the limit.
 var errBodyTooLarge = errors.New("request body is larger than the limit")
 
 // readBody reads the body into buf, at most limit bytes.
@@ -107,8 +107,8 @@ func readBody(r *http.Request, buf []byte, limit int64) ([]byte, error) {
 
 var parsers fastjson.ParserPool
 
-// withBody reads and parses the body and calls f. f's argument is valid during the call. withBody answers invalid
-// bodies itself.
+// withBody reads and parses the body, and calls f with the result. The result is valid during the call only. If the
+// body is invalid, withBody answers the request itself.
 func (l *life) withBody(w http.ResponseWriter, r *http.Request, f func(*fastjson.Value)) {
 	pooled := bodies.Get().(*[]byte)
 	defer func() {
@@ -123,9 +123,9 @@ func (l *life) withBody(w http.ResponseWriter, r *http.Request, f func(*fastjson
 		l.refuse(w, http.StatusRequestEntityTooLarge, err.Error())
 		return
 	case err != nil:
-		panic(http.ErrAbortHandler) // the client is gone
+		panic(http.ErrAbortHandler) // reading failed because the client is gone
 	}
-	// Python's JSON parser refuses this, fastjson does not.
+	// Python's JSON parser refuses text that is not UTF-8, and fastjson does not.
 	if !utf8.Valid(raw) {
 		l.refuse(w, http.StatusBadRequest, "body is not UTF-8")
 		return
@@ -145,7 +145,7 @@ func (l *life) refuse(w http.ResponseWriter, status int, message string) {
 	writeBytes(w, status, "application/json", errorBody(nil, status, message))
 }
 
-// errorBody appends the error object.
+// errorBody appends the error object of the engine's OpenAI API to dst.
 func errorBody(dst []byte, status int, message string) []byte {
 	kind := map[int]string{
 		http.StatusBadRequest:            "BadRequestError",
@@ -172,7 +172,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	writeBytes(w, status, "application/json", body)
 }
 
-// writeBytes answers. An error of Write means that the client is gone, and is ignored.
+// writeBytes sends the answer. An error of Write means that the client is gone, and is ignored.
 func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)

@@ -15,29 +15,29 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// life is the engine between a start and an end: sockets, ranks and their requests.
+// life is the engine between a start and the next end: its sockets, ranks and requests.
 type life struct {
 	server   *Server
 	cfg      *Config
-	ctx      context.Context // ends with the life
+	ctx      context.Context // ends when the life ends
 	cancel   context.CancelFunc
 	ranks    []*rank
 	http     *http.Server
 	failed   chan error
-	work     sync.WaitGroup // ranks, publishers, the HTTP accept loop
-	gate     gate           // HTTP handlers
-	dead     chan struct{}  // closed when the engine behind HTTP was killed
+	work     sync.WaitGroup // counts ranks, publishers, and the loop that accepts HTTP connections
+	gate     gate           // counts HTTP handlers
+	dead     chan struct{}  // closed when the EngineCore was killed while HTTP still answers
 	deadOnce sync.Once
 	began    time.Time
-	next     atomic.Uint64 // request ids and round robin over ranks
+	next     atomic.Uint64 // counter for request ids and for the turn of ranks
 	requests atomic.Uint64
-	active   atomic.Int64 // generation requests in flight
-	salt     uint64       // makes ids differ between lives
+	active   atomic.Int64 // number of generation requests in flight
+	salt     uint64       // makes ids of different lives differ
 
-	restarted bool // not the first life
+	restarted bool // an earlier life of the same Server existed
 }
 
-// begin opens all sockets and starts the work. After a restart it uses the addresses of the earlier life.
+// begin opens all sockets and starts the goroutines. After a restart it uses the addresses of the earlier life.
 func (s *Server) begin(parent context.Context) (*life, error) {
 	ctx, cancel := context.WithCancel(parent)
 	l := &life{server: s, cfg: &s.cfg, ctx: ctx, cancel: cancel, failed: make(chan error, 1), dead: make(chan struct{}),
@@ -65,14 +65,14 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 30 * time.Second,
 		MaxHeaderBytes:    1 << 20,
-		ErrorLog:          log.New(io.Discard, "", 0), // cut streams are on purpose
+		ErrorLog:          log.New(io.Discard, "", 0), // the log would only report streams that a fault cut
 	}
-	s.mu.Lock() // before the first request is answered: a client with an answer must see this life
+	s.mu.Lock() // locked before the first request is answered: a client that got an answer must find this life
 	s.addr, s.sources, s.life = listener.Addr().String(), sources, l
 	s.starts++
 	s.mu.Unlock()
 	l.work.Add(1)
-	go func() { // ends with http.Server.Close in stop
+	go func() { // ends when stop calls http.Server.Close
 		defer l.work.Done()
 		if err := l.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			l.fail(fmt.Errorf("serve HTTP: %w", err))
@@ -90,7 +90,7 @@ func (l *life) listen(addr string) (listener net.Listener, err error) {
 	return listener, err
 }
 
-// patiently opens a socket. After a restart the kernel may still hold the address, so with patient it tries for a
+// patiently opens a socket. After a restart the kernel may still hold the address. So with patient it tries again for a
 // second.
 func patiently(ctx context.Context, patient bool, open func() error) error {
 	for try := 0; ; try++ {
@@ -113,7 +113,7 @@ func (l *life) fail(err error) {
 	}
 }
 
-// end closes a life and waits for everything that it started.
+// end closes a life, and waits until everything that it started has ended.
 func (s *Server) end(l *life) {
 	s.mu.Lock()
 	s.life = nil

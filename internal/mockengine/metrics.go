@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// metric is a metric of /metrics, with one line for each rank.
+// metric is a metric of GET /metrics. It has one line for each rank.
 type metric struct {
 	name, kind string
 	value      func(*engine.Stats) float64
@@ -66,8 +66,8 @@ func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", []byte(b.String()))
 }
 
-// vllmInfo writes cache_config_info. With several ranks, num_gpu_blocks is their sum on each line, and
-// kv_cache_size_tokens is one rank's (vLLM 0.32).
+// vllmInfo writes cache_config_info, with one line for each rank. As in vLLM 0.32, num_gpu_blocks is the sum over all
+// ranks on each line, and kv_cache_size_tokens is the size of one rank.
 func (l *life) vllmInfo(b *strings.Builder, stats []engine.Stats) {
 	b.WriteString("# TYPE vllm:cache_config_info gauge\n")
 	for i := range stats {

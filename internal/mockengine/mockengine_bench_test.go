@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// BenchmarkRequests measures client and server together, at speed 0, with 8 KB bodies whose prefix is cached.
+// BenchmarkRequests measures client and server together, at speed 0, with bodies of 8 KB whose prefix is cached.
 func BenchmarkRequests(b *testing.B) {
 	for _, mode := range []struct {
 		name   string

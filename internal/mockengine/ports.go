@@ -8,13 +8,13 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// rowTries is how often a row of free ports is tried. On a machine with few sockets the first row is nearly always
-// free.
+// rowTries is how many times rows looks for free ports in a row. On a machine with few sockets the first try nearly
+// always succeeds.
 const rowTries = 64
 
 // rows replaces port 0 of each endpoint by the first of n free ports in a row. SGLang reports one port for all ranks,
-// and rank r must be at port + r. The ports are closed before the publishers open them: if another process takes one
-// meanwhile, the publisher reports it.
+// so rank r must be at port + r. rows closes the ports, and the publishers open them later. If another process takes
+// such a port meanwhile, the publisher reports this.
 func rows(on network.Network, n int, endpoints ...*string) error {
 	var held []net.Listener
 	defer func() {
@@ -26,7 +26,7 @@ func rows(on network.Network, n int, endpoints ...*string) error {
 		address, tcp := strings.CutPrefix(*endpoint, "tcp://")
 		host, port, err := net.SplitHostPort(address)
 		if !tcp || err != nil || port != "0" && port != "*" {
-			continue // the port is given, or there is no endpoint
+			continue // the endpoint names a port, or there is no endpoint
 		}
 		bind := host
 		if host == "*" {
@@ -36,7 +36,7 @@ func rows(on network.Network, n int, endpoints ...*string) error {
 		if err != nil {
 			return fmt.Errorf("find ports for %s: %w", *endpoint, err)
 		}
-		held = append(held, row...) // so that the other endpoint gets other ports
+		held = append(held, row...) // kept open meanwhile, so that the next endpoint gets other ports
 		if strings.Contains(host, ":") {
 			host = "[" + host + "]"
 		}
@@ -45,7 +45,7 @@ func rows(on network.Network, n int, endpoints ...*string) error {
 	return nil
 }
 
-// row opens n ports in a row.
+// row opens n ports in a row, and returns the first port and all listeners.
 func row(on network.Network, host string, n int) (first int, held []net.Listener, err error) {
 	for range rowTries {
 		first, held, err = tryRow(on, host, n)

@@ -18,63 +18,63 @@ import (
 // endSeq is the sequence number of a replay's end marker, whose payload is empty.
 const endSeq = math.MaxUint64
 
-// maxUnsent is how many messages may wait for one slow subscriber; further ones are dropped. The number is vLLM's
-// default `hwm`.
+// maxUnsent is how many messages may wait for one slow subscriber. Further messages to it are dropped. The number is
+// vLLM's default `hwm`.
 const maxUnsent = 100_000
 
-// PublisherConfig are the settings of a Publisher.
+// PublisherConfig has the settings of a Publisher.
 type PublisherConfig struct {
-	Endpoint string // PUB endpoint, bound; "tcp://*:5557". Required.
-	Connect  bool   // connect to Endpoint (kvfeed.Config.Listen) instead of binding it
-	Replay   string // ROUTER endpoint, bound; empty: no replay
+	Endpoint string // PUB endpoint to bind, such as "tcp://*:5557". Required.
+	Connect  bool   // connect to Endpoint instead of binding it; for kvfeed.Config.Listen
+	Replay   string // ROUTER endpoint to bind; empty: no replay
 	Topic    string
 	// BufferSteps is how many messages can be replayed; 0 means vLLM's default 10,000.
 	BufferSteps int
 	// ReplayWithoutTopic sends replays without the topic frame, as vLLM up to 0.25 and SGLang up to August 2026 do.
 	ReplayWithoutTopic bool
-	// Seed makes the faults repeatable.
+	// Seed is the seed of random faults. The same seed gives the same faults.
 	Seed uint64
 	// Network is the network of the endpoints; nil means the machine's.
 	Network network.Network
 }
 
-// PublisherFaults are faults that a Publisher makes on purpose. Shares are probabilities, 0 to 1.
+// PublisherFaults are faults that a Publisher makes on purpose. A share is a probability from 0 to 1.
 type PublisherFaults struct {
-	Drop          float64       // share of messages that subscribers do not get, and that can be replayed
+	Drop          float64       // share of messages that subscribers do not get; a replay has them
 	ReplayLoss    float64       // share of a replay's messages that are left out
-	ReplayLimit   int           // messages after which a replay stops without its end marker; 0: no limit
+	ReplayLimit   int           // number of messages after which a replay stops without its end marker; 0: no limit
 	ReplayEndLoss float64       // share of replays whose end marker is left out
 	ReplayPause   time.Duration // pause before each message of a replay
 }
 
-// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does: it numbers messages from 0, keeps the
-// last ones for replay, and drops messages for slow subscribers. Its methods may be called concurrently.
+// Publisher publishes one engine's KV events as vLLM's ZmqEventPublisher does. It numbers messages from 0, keeps the
+// last messages for replay, and drops messages for slow subscribers. Its methods may be called concurrently.
 type Publisher struct {
 	cfg PublisherConfig
 
-	mu       sync.Mutex // guards the fields below, and the order of messages
+	mu       sync.Mutex // guards the fields below, and keeps messages in order
 	pub      *zmtp.Socket
-	router   *zmtp.Socket // nil: no replay
+	router   *zmtp.Socket // nil: no replay is served
 	next     uint64       // sequence number of the next message
-	buffer   [][]byte     // payload of message seq at seq % BufferSteps
+	buffer   [][]byte     // the payload of message seq is at index seq % BufferSteps
 	faults   PublisherFaults
 	dropNext int
 	random   *rand.Rand
 	stats    PublisherStats
 }
 
-// PublisherStats is a snapshot of a Publisher.
+// PublisherStats is a snapshot of a Publisher's counters.
 type PublisherStats struct {
-	Published   uint64 // messages; also the next sequence number
+	Published   uint64 // number of messages published, which is also the next sequence number
 	Subscribers int
 	Sent        uint64 // messages written to subscribers, once for each subscriber
-	Slow        uint64 // messages withheld from slow subscribers, once for each subscriber
-	Replays     uint64 // requests answered
-	Replayed    uint64 // messages in the answers
-	Malformed   uint64 // requests that were not understood
+	Slow        uint64 // messages that a full queue kept from a subscriber, counted once for each subscriber
+	Replays     uint64 // replay requests that were answered
+	Replayed    uint64 // messages in the answers to replay requests
+	Malformed   uint64 // replay requests that were not understood
 }
 
-// NewPublisher returns a Publisher. It starts nothing.
+// NewPublisher returns a Publisher. It opens nothing and starts nothing.
 func NewPublisher(cfg PublisherConfig) *Publisher {
 	if cfg.BufferSteps <= 0 {
 		cfg.BufferSteps = 10_000
@@ -82,8 +82,8 @@ func NewPublisher(cfg PublisherConfig) *Publisher {
 	return &Publisher{cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, 0))}
 }
 
-// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run. Run must follow, since it
-// closes them; it calls Listen itself if that was not called.
+// Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run. After Listen the caller must
+// call Run, since Run closes the endpoints. Without an earlier Listen, Run calls it.
 func (p *Publisher) Listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +128,7 @@ func (p *Publisher) Endpoint() string {
 	return p.pub.Endpoint()
 }
 
-// ReplayEndpoint returns the ROUTER endpoint, with its real port after Listen. It is empty without replay.
+// ReplayEndpoint returns the ROUTER endpoint, with its real port after Listen. It is empty if no replay is served.
 func (p *Publisher) ReplayEndpoint() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,8 +138,8 @@ func (p *Publisher) ReplayEndpoint() string {
 	return p.router.Endpoint()
 }
 
-// Run serves subscribers until ctx ends; that is no error. An endpoint that cannot be bound is an error. It may be
-// called once. When it returns, messages that still wait for a subscriber are dropped.
+// Run serves subscribers until ctx ends, and returns nil then. If an endpoint cannot be bound, it returns an error. Run
+// may be called once. When it returns, messages that still wait for a subscriber are dropped.
 func (p *Publisher) Run(ctx context.Context) error {
 	if err := p.Listen(); err != nil {
 		return err
@@ -160,8 +160,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return errors.Join(err, replayErr)
 }
 
-// Publish sends a copy of payload to the subscribers and returns its sequence number. It never blocks. Before Listen it
-// only keeps the message for replay.
+// Publish sends a copy of payload to the subscribers, and returns the message's sequence number. It never blocks.
+// Before Listen it only keeps the message for replay.
 func (p *Publisher) Publish(payload []byte) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,38 +210,38 @@ func (p *Publisher) DropSubscribers() {
 	}
 }
 
-// SetFaults sets all faults at once; the zero value ends them.
+// SetFaults replaces all faults. The zero value ends them.
 func (p *Publisher) SetFaults(f PublisherFaults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = f
 }
 
-// DropNext drops the next n messages on their way to subscribers. They can be replayed.
+// DropNext withholds the next n messages from subscribers. A replay has these messages.
 func (p *Publisher) DropNext(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropNext = n
 }
 
-// DropShare sets the share (0..1) of messages that are dropped on their way to subscribers. They can be replayed.
+// DropShare sets the share (0..1) of messages that are withheld from subscribers. A replay has these messages.
 func (p *Publisher) DropShare(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults.Drop = share
 }
 
-// LoseReplay sets the share (0..1) of messages that are dropped from every replay. The end marker stays (see
-// PublisherFaults).
+// LoseReplay sets the share (0..1) of messages that are left out of every replay. The end marker stays; see
+// PublisherFaults.ReplayEndLoss.
 func (p *Publisher) LoseReplay(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults.ReplayLoss = share
 }
 
-// Answer answers a request `["", start]` with the kept messages from start on and the end marker. It ignores other
-// requests, as vLLM does. It waits for a slow reader. vLLM does not: its replies beyond the send limit are lost, which
-// PublisherFaults can imitate.
+// Answer answers a request `["", start]` with the kept messages from start on, and the end marker. It ignores other
+// requests, as vLLM does. It waits for a slow reader. vLLM does not wait: its replies beyond the send limit are lost.
+// PublisherFaults can imitate this.
 func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 	if len(parts) != 2 || len(parts[0]) != 0 || len(parts[1]) > 8 {
 		p.mu.Lock()
@@ -249,7 +249,7 @@ func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 		p.mu.Unlock()
 		return
 	}
-	var start uint64 // it may have any number of bytes, as vLLM accepts
+	var start uint64 // the number may have any number of bytes, since vLLM accepts this
 	for _, b := range parts[1] {
 		start = start<<8 | uint64(b)
 	}
@@ -263,16 +263,16 @@ func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 		}
 		time.Sleep(pause)
 		if err := peer.SendWait(p.reply(first+uint64(i), payload)...); err != nil {
-			return // the peer is gone
+			return // an error means that the peer is gone
 		}
 	}
 	if end {
-		_ = peer.SendWait(p.reply(endSeq, nil)...) // an error: the peer is gone
+		_ = peer.SendWait(p.reply(endSeq, nil)...) // an error means that the peer is gone
 	}
 }
 
-// kept returns the payloads to replay, the sequence number of the first, and whether the end marker follows. A payload
-// is nil if a fault drops it.
+// kept returns the payloads to replay and the sequence number of the first. end reports whether the end marker follows.
+// A payload is nil if a fault drops it.
 func (p *Publisher) kept(start uint64) (first uint64, payloads [][]byte, end bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -297,7 +297,7 @@ func (p *Publisher) kept(start uint64) (first uint64, payloads [][]byte, end boo
 	return first, payloads, end
 }
 
-// reply returns the frames of one message of a replay. The topic of the end marker is empty.
+// reply returns the frames of one message of a replay. The end marker has an empty topic.
 func (p *Publisher) reply(seq uint64, payload []byte) [][]byte {
 	number := binary.BigEndian.AppendUint64(nil, seq)
 	if p.cfg.ReplayWithoutTopic {

@@ -15,20 +15,20 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// rank is one data-parallel rank: an engine model, the goroutine that steps it, and its publisher.
+// rank is one data-parallel rank: an engine model, the goroutine that runs its steps, and its publisher.
 type rank struct {
 	id        int
 	life      *life
-	publisher *Publisher    // nil: no events
+	publisher *Publisher    // nil: the rank publishes no events
 	wake      chan struct{} // signals a new request
 
 	mu     sync.Mutex // guards engine
 	engine *engine.Engine
 
-	batch batch // belongs to run's goroutine, which alone publishes
+	batch batch // used only by run's goroutine, which alone publishes
 }
 
-// engineConfig returns the configuration of one rank's model.
+// engineConfig returns the configuration of the engine model of one rank.
 func engineConfig(c *Config) engine.Config {
 	cfg := engine.DefaultConfig()
 	cfg.BlockSize, cfg.Blocks = c.BlockSize, c.Blocks
@@ -38,8 +38,8 @@ func engineConfig(c *Config) engine.Config {
 	return cfg
 }
 
-// startRanks creates the ranks, opens their event sockets (at the addresses of an earlier life, if there was one) and
-// starts them. It returns the addresses of their events.
+// startRanks creates the ranks, opens their event sockets and starts the ranks. If there was an earlier life, the
+// sockets get its addresses. startRanks returns the addresses of the ranks' events.
 func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	var sources []EventSource
 	events, replay := l.cfg.Events, l.cfg.Replay
@@ -65,7 +65,7 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	}
 	for _, r := range l.ranks {
 		l.work.Add(1)
-		go func() { // ends with the life's context
+		go func() { // ends when the life's context ends
 			defer l.work.Done()
 			r.run(l.ctx)
 		}()
@@ -75,8 +75,8 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	return sources, nil
 }
 
-// openPublisher opens the rank's sockets at the addresses of an earlier life, else at the rank's offset from events and
-// replay.
+// openPublisher opens the rank's sockets. If there was an earlier life, it uses that life's addresses. Otherwise it
+// adds the rank to the ports of events and replay.
 func (r *rank) openPublisher(known []EventSource, events, replay string) (EventSource, error) {
 	cfg := r.life.cfg
 	config := PublisherConfig{
@@ -103,7 +103,7 @@ func (r *rank) openPublisher(known []EventSource, events, replay string) (EventS
 	}
 	r.publisher = p
 	r.life.work.Add(1)
-	go func() { // ends with the life's context
+	go func() { // ends when the life's context ends
 		defer r.life.work.Done()
 		if err := p.Run(r.life.ctx); err != nil && r.life.ctx.Err() == nil {
 			r.life.fail(fmt.Errorf("publish events of rank %d: %w", r.id, err))
@@ -112,7 +112,8 @@ func (r *rank) openPublisher(known []EventSource, events, replay string) (EventS
 	return EventSource{Rank: r.id, Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Topic: cfg.Topic}, nil
 }
 
-// offsetPort adds rank to the port of a tcp endpoint, as engines do. Port 0 stays: each rank takes a free port.
+// offsetPort adds rank to the port of a tcp endpoint, as engines do. Port 0 is not changed: each rank takes a free
+// port.
 func offsetPort(endpoint string, rank int) (string, error) {
 	address, tcp := strings.CutPrefix(endpoint, "tcp://")
 	if endpoint == "" || !tcp {
@@ -141,8 +142,8 @@ func offsetPort(endpoint string, rank int) (string, error) {
 	return fmt.Sprintf("tcp://%s:%d", host, n), nil
 }
 
-// run steps the model until ctx ends. With a speed, a step takes time, and its results become visible at its end,
-// events first.
+// run runs the model's steps until ctx ends. With a speed, a step takes time. Its results become visible at its end,
+// events before answers.
 func (r *rank) run(ctx context.Context) {
 	var step engine.Step
 	pace := newPace(r.life.cfg.Speed)
@@ -172,7 +173,7 @@ func (r *rank) run(ctx context.Context) {
 	}
 }
 
-// pace spreads steps over real time without drift: a late step does not delay the next ones.
+// pace spreads steps over real time without drift: a late step does not make the next steps late.
 type pace struct {
 	speed float64
 	due   time.Time
@@ -188,13 +189,13 @@ func newPace(speed float64) *pace {
 func (p *pace) restart() { p.due = time.Now() }
 func (p *pace) stop()    { p.timer.Stop() }
 
-// wait waits until the end of the step. The step began when the last one ended.
+// wait waits until the end of a step that takes d. The step began when the last step ended.
 func (p *pace) wait(ctx context.Context, d time.Duration) bool {
 	if p.speed == 0 {
 		return ctx.Err() == nil
 	}
 	now := time.Now()
-	// After a stall of the process the steps do not catch up.
+	// After a stall of the process, the missed steps are not made up for.
 	if now.Sub(p.due) > time.Second {
 		p.due = now
 	}
@@ -211,7 +212,7 @@ func (p *pace) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// submit queues the requests of one caller together, so that the same step sees all of them.
+// submit queues the requests of one caller together, so that one step sees all of them.
 func (r *rank) submit(requests []*engine.Request) error {
 	r.mu.Lock()
 	for i, q := range requests {
@@ -235,7 +236,7 @@ func (r *rank) rouse() {
 	}
 }
 
-// cancel removes requests that are not finished.
+// cancel removes those requests that have not finished.
 func (r *rank) cancel(requests []*engine.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,7 +245,7 @@ func (r *rank) cancel(requests []*engine.Request) {
 	}
 }
 
-// reset empties the prefix cache. SGLang publishes that at once, vLLM with its next step.
+// reset empties the prefix cache. SGLang publishes the reset immediately, vLLM with its next step.
 func (r *rank) reset() bool {
 	r.mu.Lock()
 	ok := r.engine.Reset()
@@ -253,7 +254,7 @@ func (r *rank) reset() bool {
 	return ok
 }
 
-// announceReset publishes a reset at once, for engines that do not wait for the next step.
+// announceReset publishes a reset immediately, for engines that do not wait for the next step.
 func (r *rank) announceReset(s *engine.Step) {
 	if r.life.cfg.Kind != SGLang {
 		return
@@ -288,12 +289,12 @@ func (r *rank) cachedHashes(t block.Tier) []uint64 {
 	return hashes
 }
 
-// progress counts the generated tokens of one request. The rank advances it, and the handler waits for its signal. All
-// requests of one HTTP request share the signal.
+// progress counts the generated tokens of one sequence. The rank increases the count, and the HTTP handler waits for
+// the signal. All sequences of one HTTP request share the signal.
 type progress struct {
 	tokens atomic.Int64
-	signal chan struct{} // capacity 1: at least one advance since it was last read
-	lasts  bool          // signal only at the end
+	signal chan struct{} // capacity 1; has a value if the count grew after the signal was last read
+	lasts  bool          // signals only at the end of the sequence
 }
 
 func (p *progress) advance(last bool) {

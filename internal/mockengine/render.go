@@ -21,17 +21,17 @@ const imageTokens = 24
 //
 //	<|role|> content [<|call|> name arguments]… <|end|>
 //
-// and <|assistant|> before the answer. An answer has the tokens that it will have in the conversation's next request,
-// so a growing conversation continues its blocks.
+// and <|assistant|> before the answer. When a client sends an answer back in its next request, the answer is rendered
+// to the same tokens that were generated. So a growing conversation continues its blocks.
 type rendering struct {
 	tokens   []block.Token
 	features []block.Feature
 }
 
-// renderOptions are the options of a chat request's rendering.
+// renderOptions has the options of rendering a chat request.
 type renderOptions struct {
-	generationPrompt bool // open the assistant's turn
-	continueFinal    bool // leave the last message open
+	generationPrompt bool // begin the assistant's turn at the end
+	continueFinal    bool // do not end the last message
 	forTokenize      bool // /tokenize does not know documents and reasoning_effort
 }
 
@@ -72,7 +72,7 @@ func renderChat(body *fastjson.Value, o renderOptions) (*rendering, error) {
 	return r, nil
 }
 
-// section writes a special token, a name and the compact JSON of v.
+// section writes a special token, then name, then v as compact JSON.
 func (r *rendering) section(special block.Token, name string, v *fastjson.Value) {
 	r.tokens = append(r.tokens, special)
 	r.tokens = appendTokens(r.tokens, name)
@@ -104,7 +104,7 @@ func (r *rendering) message(m *fastjson.Value) error {
 	return nil
 }
 
-// appendCall renders one tool call. Its id is left out: the model does not generate it.
+// appendCall renders one tool call. The call's id is left out, because the model does not generate it.
 func appendCall(dst []block.Token, name, arguments string) []block.Token {
 	dst = append(dst, tokenCall)
 	dst = appendTokens(dst, name)

@@ -14,16 +14,16 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// maxChoices bounds n times prompts; vLLM's own bound on n is 16,384.
+// maxChoices bounds the product of n and the number of prompts. vLLM's own bound on n is 16,384.
 const maxChoices = 1024
 
 // generation is a decoded completions request.
 type generation struct {
 	chat         bool
-	model        string // as the client wrote it
+	model        string // name of the model, as the client wrote it
 	lora         string
 	prompts      []rendering
-	choices      int // per prompt
+	choices      int // choices per prompt: n
 	stream       bool
 	includeUsage bool
 	tokenIDs     bool
@@ -35,7 +35,7 @@ type generation struct {
 	options      answerOptions
 }
 
-// errModel is returned for a model that is not served. Its status is 404.
+// errModel is returned for a model that is not served. The answer's status is then 404.
 var errModel = errors.New("does not exist")
 
 // readGeneration reads the body of chat/completions or completions.
@@ -79,7 +79,7 @@ func (g *generation) readModel(body *fastjson.Value, l *life) error {
 	if g.model != l.cfg.Model && !slices.Contains(l.cfg.Served, g.model) {
 		return fmt.Errorf("the model `%s` %w", g.model, errModel)
 	}
-	// SGLang names the adapter in the body, or as model:adapter.
+	// SGLang's clients name the adapter in lora_path, or write the model as model:adapter.
 	if lora := text(body, "lora_path"); lora != "" {
 		if !slices.Contains(l.cfg.LoRA, lora) {
 			return fmt.Errorf("the adapter `%s` %w", lora, errModel)
@@ -93,7 +93,7 @@ func (g *generation) readPrompts(body *fastjson.Value) error {
 	if !g.chat {
 		return g.readTextPrompts(body.Get("prompt"))
 	}
-	if ids := body.GetArray("input_ids"); len(ids) > 0 { // SGLang: the caller has rendered
+	if ids := body.GetArray("input_ids"); len(ids) > 0 { // SGLang: the client has rendered the prompt itself
 		tokens, err := tokenList(ids)
 		if err != nil {
 			return fmt.Errorf("input_ids: %w", err)
@@ -117,8 +117,8 @@ func chatOptions(body *fastjson.Value) renderOptions {
 	return o
 }
 
-// readTextPrompts reads a completions prompt: a text, a list of texts, ids, or a list of lists of ids. A text gets the
-// begin token, ids stay as they are.
+// readTextPrompts reads a completions prompt: a text, a list of texts, a list of ids, or a list of lists of ids. A text
+// gets the begin token first. Ids stay unchanged.
 func (g *generation) readTextPrompts(v *fastjson.Value) error {
 	if v == nil {
 		return errors.New("prompt: field required")
@@ -217,8 +217,8 @@ func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 	return g.readScript(body)
 }
 
-// readScript reads mock_answer, a field of the mock engine: the ids of the answer, cut at max_tokens. So a mock engine
-// can repeat the answers of a real engine, and cache the same blocks.
+// readScript reads mock_answer, a field that only the mock engine has: the ids of the answer, cut at max_tokens. So a
+// mock engine can repeat the answers of a real engine, and then caches the same blocks.
 func (g *generation) readScript(body *fastjson.Value) (err error) {
 	if !given(body, "mock_answer") {
 		return nil
@@ -229,7 +229,7 @@ func (g *generation) readScript(body *fastjson.Value) (err error) {
 	return nil
 }
 
-// stopStrings reads "stop": a text, or a list of up to 16 texts.
+// stopStrings reads the field "stop": a text, or a list of up to 16 texts.
 func stopStrings(v *fastjson.Value) ([]string, error) {
 	if v == nil || v.Type() == fastjson.TypeNull {
 		return nil, nil
@@ -248,8 +248,8 @@ func stopStrings(v *fastjson.Value) ([]string, error) {
 	return stop, nil
 }
 
-// forcedTool returns the tool that the request makes the model call: tool_choice "required" takes the first, an object
-// the one it names. With "auto" the mock engine answers in text.
+// forcedTool returns the tool that the request makes the model call; "" means none. If tool_choice is "required", this
+// is the first tool. If it is an object, this is the tool that it names. With "auto" the mock engine answers in text.
 func forcedTool(body *fastjson.Value) (string, error) {
 	choice := body.Get("tool_choice")
 	if choice == nil {
@@ -278,8 +278,8 @@ func forcedTool(body *fastjson.Value) (string, error) {
 	return "", errors.New("tool_choice: names no tool of the request")
 }
 
-// readRank returns the data-parallel rank that the request names. The header wins; a value that is not a number is
-// ignored, and a number out of range is an error. Only SGLang looks into the body.
+// readRank returns the data-parallel rank that the request names. The header counts before the body, and only SGLang
+// reads the body. A value that is not a number is ignored. A number out of range is an error.
 func (g *generation) readRank(body *fastjson.Value, header string, cfg *Config) error {
 	value, err := strconv.Atoi(header)
 	if err != nil {
@@ -309,7 +309,7 @@ func given(v *fastjson.Value, key string) bool {
 	return field != nil && field.Type() != fastjson.TypeNull
 }
 
-// number reads an integer field; absent and null are fallback.
+// number reads an integer field. If the field is absent or null, it returns fallback.
 func number(v *fastjson.Value, key string, fallback int) (int, error) {
 	if !given(v, key) {
 		return fallback, nil
@@ -317,7 +317,7 @@ func number(v *fastjson.Value, key string, fallback int) (int, error) {
 	return v.Get(key).Int()
 }
 
-// itemID names a multimodal item by its content, as engines do.
+// itemID returns the identifier of a multimodal item. As in engines, it depends on the item's content only.
 func itemID(content []byte) string {
 	sum := sha256.Sum256(bytes.TrimSpace(content))
 	return hex.EncodeToString(sum[:])

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// The responses are written without encoding/json: they are most of the mock engine's work.
+// The responses are written without encoding/json, because writing them is most of the mock engine's work.
 
 // appendHead appends the first fields of every response object and chunk.
 func (x *run) appendHead(dst []byte, object string) []byte {
@@ -21,7 +21,7 @@ func (x *run) appendHead(dst []byte, object string) []byte {
 	return dst
 }
 
-// appendWhole appends the answer in one piece.
+// appendWhole appends the answer to a request that is not streamed.
 func (x *run) appendWhole(dst []byte) []byte {
 	object := "text_completion"
 	if x.chat {
@@ -84,7 +84,7 @@ func appendStop(dst []byte, a *answer) []byte {
 	return appendString(dst, a.stop)
 }
 
-// appendToolCall appends a call; with an index (streaming) when that is not negative.
+// appendToolCall appends a tool call. A stream's chunk also has the call's index; a negative index means no stream.
 func appendToolCall(dst []byte, c *toolCall, index int) []byte {
 	dst = append(dst, '{')
 	if index >= 0 {
@@ -101,7 +101,7 @@ func appendToolCall(dst []byte, c *toolCall, index int) []byte {
 	return append(dst, "}}"...)
 }
 
-// appendOpening appends the chunks that come before any text: the role of each choice.
+// appendOpening appends the chunks that come before any text. They have the role of each choice.
 func (x *run) appendOpening(dst []byte) []byte {
 	if !x.chat {
 		return dst
@@ -121,12 +121,12 @@ func (x *run) appendOpening(dst []byte) []byte {
 	return dst
 }
 
-// appendChunk appends the chunk of choice i's token at.
+// appendChunk appends the chunk for token number at of choice i.
 func (x *run) appendChunk(dst []byte, i, at int) []byte {
 	a := &x.parts[i].answer
 	last := at == len(a.tokens)-1
 	if a.call != nil && !last && at > 0 {
-		return dst // the whole call is sent with its first token
+		return dst // the first token's chunk already had the whole call
 	}
 	dst = append(dst, "data: "...)
 	object := "text_completion"
@@ -174,7 +174,7 @@ func (x *run) appendChunk(dst []byte, i, at int) []byte {
 	return append(dst, "}]}\n\n"...)
 }
 
-// appendClosing appends the usage, if the request asks for it, and the end marker.
+// appendClosing appends the last chunks of a stream: the usage, if the request asks for it, and the end marker.
 func (x *run) appendClosing(dst []byte) []byte {
 	if x.includeUsage {
 		dst = append(dst, "data: "...)
@@ -190,7 +190,8 @@ func (x *run) appendClosing(dst []byte) []byte {
 	return append(dst, "data: [DONE]\n\n"...)
 }
 
-// appendUsage appends the usage object. Cached tokens are those of the first prompt, as vLLM reports a batch.
+// appendUsage appends the usage object. Its cached tokens are those of the first prompt, as in vLLM's answer to a
+// batch.
 func (x *run) appendUsage(dst []byte) []byte {
 	prompt, completion := 0, 0
 	for i := range x.prompts {
@@ -207,7 +208,7 @@ func (x *run) appendUsage(dst []byte) []byte {
 	dst = strconv.AppendInt(dst, int64(completion), 10)
 	dst = append(dst, `,"prompt_tokens_details":`...)
 	cached := x.parts[0].request.Cached
-	// SGLang leaves a zero out.
+	// SGLang leaves cached tokens out if there are none.
 	if x.life.cfg.HideCachedTokens || x.life.cfg.Kind == SGLang && cached == 0 {
 		return append(dst, "null}"...)
 	}
@@ -227,7 +228,8 @@ func appendIDs(dst []byte, ids []block.Token) []byte {
 	return append(dst, ']')
 }
 
-// appendString appends s as a JSON string. Bytes that are not UTF-8 pass unchanged: a piece may end inside a character.
+// appendString appends s as a JSON string. Bytes that are not UTF-8 stay unchanged, since a piece may end inside a
+// character.
 func appendString[T string | []byte](dst []byte, s T) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')

@@ -17,48 +17,48 @@ type Server struct {
 	wire   encoder
 	faults *faultState
 	ready  chan struct{}
-	once   sync.Once // closes ready
+	once   sync.Once // makes Run close ready only once
 	orders chan order
 	ended  chan struct{} // closed when Run returns
 
 	mu      sync.Mutex // guards the fields below
 	begun   bool
-	addr    string        // HTTP address, kept over restarts; "" before the first start
-	sources []EventSource // event addresses, kept in the same way
-	life    *life         // nil while dead
+	addr    string        // HTTP address, which stays the same over restarts; "" before the first start
+	sources []EventSource // event addresses, which stay the same over restarts
+	life    *life         // nil while the engine is dead
 	starts  int
 }
 
-// EventSource holds the addresses of one rank's events.
+// EventSource has the addresses of one rank's events.
 type EventSource struct {
 	Rank                    int
-	Endpoint, Replay, Topic string // Replay "": none
+	Endpoint, Replay, Topic string // an empty Replay means that no replay is served
 }
 
 // Stats counts the work of the mock engine since its last start.
 type Stats struct {
 	Ranks    []RankStats
-	Requests uint64 // accepted generation requests
+	Requests uint64 // number of generation requests that were accepted
 	Starts   int    // number of starts
 }
 
-// RankStats holds the model's gauges and totals of one rank, and the number of its event messages.
+// RankStats has the engine model's gauges and totals for one rank, and the number of its event messages.
 type RankStats struct {
 	engine.Stats
-	Published uint64 // event messages, dropped ones included: the next sequence number
+	Published uint64 // number of event messages, including dropped ones; it is also the next sequence number
 }
 
-// order asks Run to end the present life.
+// order tells Run to end the present life.
 type order struct {
 	restart bool
-	down    time.Duration // of a restart
-	done    chan struct{} // closed after the order is carried out
+	down    time.Duration // if restart is set: time without an engine
+	done    chan struct{} // closed when the order has been carried out
 }
 
-// errNotRunning is returned for an order while Run is not running.
+// errNotRunning is returned for an order if Run is not running.
 var errNotRunning = errors.New("mock engine is not running")
 
-// New returns a mock engine. It starts nothing; see Run.
+// New returns a mock engine. It opens nothing and starts nothing; see Run.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("make mock engine: %w", err)
@@ -80,8 +80,8 @@ func New(cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Run opens the addresses and serves until ctx ends, which is no error. When it returns, everything that it started has
-// ended. It may be called once.
+// Run opens the addresses and serves until ctx ends, and returns nil then. When it returns, everything that it started
+// has ended. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	if s.begun {
@@ -117,7 +117,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// stayDown carries out o, and more orders while the engine is dead. It reports whether to start again.
+// stayDown carries out o, and further orders while the engine is dead. It reports whether the engine must start again.
 func (s *Server) stayDown(ctx context.Context, o order) bool {
 	for !o.restart {
 		close(o.done)
@@ -141,7 +141,7 @@ func (s *Server) stayDown(ctx context.Context, o order) bool {
 	}
 }
 
-// Ready returns a channel that is closed when the addresses are open for the first time.
+// Ready returns a channel that is closed when all addresses are open for the first time.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Addr returns the HTTP address, host:port; "" before Ready.
@@ -159,7 +159,7 @@ func (s *Server) URL() string {
 	return ""
 }
 
-// Sources returns the event addresses of each rank; nil before Ready and without events.
+// Sources returns the event addresses of each rank. It is nil before Ready, and if the engine publishes no events.
 func (s *Server) Sources() []EventSource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,7 @@ func (s *Server) Faults() Faults {
 	return f
 }
 
-// SetFaults replaces all faults. They hold over restarts.
+// SetFaults replaces all faults. They stay the same over restarts.
 func (s *Server) SetFaults(f Faults) error {
 	if err := f.validate(); err != nil {
 		return fmt.Errorf("set faults: %w", err)
@@ -184,12 +184,12 @@ func (s *Server) SetFaults(f Faults) error {
 	return nil
 }
 
-// Die closes every socket at once, as when a process is killed, and returns after that. Restart starts the engine
-// again.
+// Die closes every socket without warning, as when a process is killed. It returns when they are closed. Restart starts
+// the engine again.
 func (s *Server) Die() error { return s.order(order{}) }
 
-// Restart ends the engine at once and starts it again after down, at the same addresses, with an empty cache and event
-// sequence 0. It returns at the end of down; ask /health to learn when the engine answers.
+// Restart ends the engine without warning. After the time down it starts the engine again, at the same addresses, with
+// an empty cache and event sequence 0. It returns at the end of down; ask /health to learn when the engine answers.
 func (s *Server) Restart(down time.Duration) error { return s.order(order{restart: true, down: down}) }
 
 func (s *Server) order(o order) error {
@@ -213,15 +213,15 @@ func (s *Server) order(o order) error {
 	}
 }
 
-// KillEngine kills vLLM's EngineCore while the API server lives on: running streams get an error event, then [DONE] and
-// a clean end. /health answers 503 and requests get 500, until a restart.
+// KillEngine kills vLLM's EngineCore, while the API server still runs. Running streams get an error event and [DONE],
+// and their responses end normally. /health answers 503, and requests get 500, until a restart.
 func (s *Server) KillEngine() {
 	if l := s.current(); l != nil {
 		l.killEngine()
 	}
 }
 
-// DropNextEvents drops the next n event messages of a rank for subscribers; a replay has them.
+// DropNextEvents withholds the next n event messages of a rank from subscribers. A replay has these messages.
 func (s *Server) DropNextEvents(rank, n int) {
 	if l := s.current(); l != nil && rank >= 0 && rank < len(l.ranks) && l.ranks[rank].publisher != nil {
 		l.ranks[rank].publisher.DropNext(n)
@@ -234,8 +234,8 @@ func (s *Server) ResetPrefixCache() bool {
 	return l != nil && l.reset()
 }
 
-// CachedHashes returns the distinct engine hashes that a rank has on a tier now, in no order. It is nil while the
-// engine is dead.
+// CachedHashes returns the distinct engine hashes that a rank has on a tier now, in no particular order. It is nil
+// while the engine is dead.
 func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
 	l := s.current()
 	if l == nil || rank < 0 || rank >= len(l.ranks) {
@@ -244,7 +244,7 @@ func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
 	return l.ranks[rank].cachedHashes(t)
 }
 
-// Stats returns the counters of the present life. It has no ranks while the engine is dead.
+// Stats returns the counters since the last start. While the engine is dead, the result has no ranks.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	st := Stats{Starts: s.starts}

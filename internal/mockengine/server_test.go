@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func start(t testing.TB, change func(*Config)) *Server {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.Events, cfg.Replay = "", "" // tests of events set them
+	cfg.Events, cfg.Replay = "", "" // tests of events set these addresses themselves
 	if change != nil {
 		change(&cfg)
 	}
@@ -46,7 +46,7 @@ func start(t testing.TB, change func(*Config)) *Server {
 	return s
 }
 
-// client keeps no connection after the test.
+// client returns a client whose connections are closed when the test ends.
 func client(t testing.TB) *http.Client {
 	transport := &http.Transport{MaxIdleConnsPerHost: 256}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -56,7 +56,7 @@ func client(t testing.TB) *http.Client {
 // object is a JSON object.
 type object = map[string]any
 
-// call sends body (nil: GET) and returns the status and the answer's bytes.
+// call sends body, or GET if body is nil. It returns the status and the bytes of the answer.
 func call(t testing.TB, s *Server, path string, body any, header ...string) (int, []byte) {
 	t.Helper()
 	request, err := http.NewRequest(http.MethodGet, s.URL()+path, nil)
@@ -87,7 +87,7 @@ func call(t testing.TB, s *Server, path string, body any, header ...string) (int
 	return response.StatusCode, data
 }
 
-// completion is an answer of chat/completions or completions, or the sum of an SSE stream.
+// completion is an answer of chat/completions or completions. A streamed answer is put together to the same form.
 type completion struct {
 	ID      string
 	Object  string
@@ -140,7 +140,7 @@ func (c *completion) cached() int {
 	return c.Usage.Details.Cached
 }
 
-// complete expects status 200 and a whole answer.
+// complete sends a request, and checks that the answer has status 200 and is whole.
 func complete(t testing.TB, s *Server, path string, body object, header ...string) completion {
 	t.Helper()
 	status, data := call(t, s, path, body, header...)
@@ -154,14 +154,14 @@ func complete(t testing.TB, s *Server, path string, body object, header ...strin
 	return c
 }
 
-// stream is the content of an SSE stream.
+// stream has the content of an SSE stream.
 type stream struct {
 	chunks []completion
 	done   bool // [DONE] was seen
 	err    error
 }
 
-// text joins the text of one choice.
+// text returns the whole text of one choice.
 func (s *stream) text(index int) string {
 	var b strings.Builder
 	for _, c := range s.chunks {

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// health answers 200 unless the engine is dead. A stalled engine answers 200 too, as real ones do.
+// health answers 200 unless the engine is dead. A stalled engine answers 200, too, as real engines do.
 func (l *life) health(w http.ResponseWriter, _ *http.Request) {
 	if l.isDead() {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -26,7 +26,7 @@ func (l *life) version(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"version": l.cfg.Version})
 }
 
-// models lists the model under its names, then the adapters with it as their parent.
+// models lists the model under each of its names, and then the adapters with the model as their parent.
 func (l *life) models(w http.ResponseWriter, _ *http.Request) {
 	type model struct {
 		ID          string  `json:"id"`
@@ -123,7 +123,7 @@ func (l *life) detokenize(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// render answers with a request's tokens, if Config.ScaleOut is set.
+// render answers with the tokens of a request if Config.ScaleOut is set.
 func (l *life) render(w http.ResponseWriter, r *http.Request) {
 	if !l.cfg.ScaleOut {
 		l.refuse(w, http.StatusForbidden, "This endpoint is disabled. Start the server with --enable-scale-out to enable it.")
@@ -148,7 +148,7 @@ func (l *life) render(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// renderedRequest returns vLLM's GenerateRequest for a prompt.
+// renderedRequest returns a prompt in the form of vLLM's GenerateRequest.
 func (l *life) renderedRequest(g *generation, p *rendering) json.RawMessage {
 	type placeholder struct {
 		Offset int `json:"offset"`
@@ -184,7 +184,7 @@ func (l *life) renderedRequest(g *generation, p *rendering) json.RawMessage {
 	return body
 }
 
-// flush empties the prefix cache: /reset_prefix_cache of vLLM, /flush_cache of SGLang.
+// flush empties the prefix cache. It serves vLLM's /reset_prefix_cache and SGLang's /flush_cache.
 func (l *life) flush(w http.ResponseWriter, _ *http.Request) {
 	ok := l.reset()
 	if l.cfg.Kind == VLLM {
@@ -198,7 +198,7 @@ func (l *life) flush(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, "text/plain", []byte("Cache flushed.\n"))
 }
 
-// eventSources answers with vLLM's list of publishers, one key for each rank.
+// eventSources answers as vLLM's /kv_event_sources: a list of publishers, with one key for each rank.
 func (l *life) eventSources(w http.ResponseWriter, _ *http.Request) {
 	sources := map[string]any{}
 	for _, s := range l.server.Sources() {
@@ -214,7 +214,7 @@ func (l *life) eventSources(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, sources)
 }
 
-// serverInfo answers as SGLang's /server_info: arguments, and addresses of events.
+// serverInfo answers as SGLang's /server_info: the server's arguments and the addresses of its events.
 func (l *life) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	info := map[string]any{
 		"model_path": l.cfg.Model, "served_model_name": l.cfg.Model, "page_size": l.cfg.BlockSize, "dp_size": l.cfg.Ranks,
@@ -250,7 +250,7 @@ func (l *life) modelInfo(w http.ResponseWriter, _ *http.Request) {
 		"is_generation": true})
 }
 
-// loads answers as SGLang's /v1/loads: the load of each rank.
+// loads answers as SGLang's /v1/loads: with the load of each rank.
 func (l *life) loads(w http.ResponseWriter, _ *http.Request) {
 	var list []map[string]any
 	for _, r := range l.ranks {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// decode expects a status and returns the answer.
+// decode sends a request, checks the status, and returns the decoded answer.
 func decode(t *testing.T, s *Server, path string, body any, status int) object {
 	t.Helper()
 	got, data := call(t, s, path, body)
@@ -70,7 +70,8 @@ func TestTokenizeRenderAndTheEngineAgree(t *testing.T) {
 			t.Errorf("body %d: tokenize gives %s, the engine took %v", i, data, want)
 		}
 	}
-	// As on vLLM, /tokenize differs when the request has fields that it does not know.
+	// As in vLLM, /tokenize does not know some fields of a chat and ignores them. Then its tokens differ from the tokens
+	// that the engine computes.
 	body := object{"model": "mock", "messages": []any{userSays("d")}, "documents": []any{object{"text": "x"}}}
 	if decode(t, s, "/tokenize", body, 200)["count"].(float64) >= float64(len(rendered(t, s, body))) {
 		t.Error("tokenize knows documents")

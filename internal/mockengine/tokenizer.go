@@ -6,40 +6,42 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// The built-in tokenizer needs no vocabulary file and loses no byte. Cutting or joining texts changes few tokens:
+// The built-in tokenizer needs no vocabulary file and loses no byte. If a text is cut, or two texts are joined, few
+// tokens change:
 //
-//   - a run of lower-case letters, with one space before it if there is one, is cut into pieces of five symbols (a
-//     space that no letter follows is a piece of its own);
+//   - a run of lower-case letters, with the one space before it if there is one, is cut into pieces of five symbols (a
+//     space that no letter follows is its own piece);
 //   - all other bytes are pieces of up to two bytes;
 //   - each piece has one id, and each id one piece.
 //
-// Text is cut from left to right, and a cut depends only on the bytes at its position. So the text of the first n
-// tokens has exactly these tokens, and text that begins with a space can be appended to any text without changing the
-// tokens before it. English has about four bytes a token. Ids are below 2^24, some hundred times a real vocabulary.
+// Text is cut into pieces from left to right, and each cut depends only on the bytes at its position. So the text of
+// the first n tokens has exactly these tokens. If a text that begins with a space is appended to another text, the
+// other text's tokens do not change. English has about four bytes a token. Ids are below 2^24, which is some hundred
+// times the size of a real vocabulary.
 const (
-	byteBase   = 64 // single bytes; special tokens are below
+	byteBase   = 64 // first id of single bytes; special tokens have lower ids
 	pairBase   = byteBase + 256
 	letterBase = pairBase + 1<<16
 
-	alphabet    = 27 // space and a to z
+	alphabet    = 27 // symbols of the alphabet: space and a to z
 	maxLetters  = 5
 	vocabulary  = letterBase + (alphabet*alphabet*alphabet*alphabet*alphabet*alphabet-alphabet)/(alphabet-1)
 	noSymbol    = 0xff
 	spaceSymbol = 0
 )
 
-// Special tokens. Text never contains them: their spelling in a prompt is plain text.
+// Special tokens. A text never contains them: if a prompt has the spelling of one, it is ordinary text.
 const (
 	tokenBegin block.Token = iota
-	tokenEnd               // of a message; a finished answer ends with it
+	tokenEnd               // ends a message; an answer that nothing cuts ends with it
 	tokenSystem
 	tokenUser
 	tokenAssistant
 	tokenTool
-	tokenTools // definitions
-	tokenCall  // a tool call of the assistant
+	tokenTools // begins the tool definitions
+	tokenCall  // begins a tool call of the assistant
 	tokenImage
-	tokenOptions // template arguments, documents
+	tokenOptions // begins template arguments and documents
 	numSpecial
 )
 
@@ -100,8 +102,8 @@ func appendTokens[T string | []byte](dst []block.Token, text T) []block.Token {
 	return dst
 }
 
-// appendText appends the text of tokens to dst. A special token is written as <|name|>, an id outside the vocabulary
-// not at all.
+// appendText appends the text of tokens to dst. It writes a special token as <|name|>. It leaves out an id that is not
+// in the vocabulary.
 func appendText(dst []byte, tokens []block.Token) []byte {
 	for _, t := range tokens {
 		dst = appendPiece(dst, t)

@@ -48,7 +48,7 @@ func TestEachIDIsOnePiece(t *testing.T) {
 	}
 }
 
-// checkTokenizer checks the rules of the tokenizer's comment for one text and one position to cut it.
+// checkTokenizer checks the rules in the tokenizer's comment, for one text and one position at which it is cut.
 func checkTokenizer(t *testing.T, text []byte, cut int) {
 	t.Helper()
 	tokens := appendTokens(nil, text)

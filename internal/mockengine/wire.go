@@ -14,32 +14,33 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// encoder turns a step's events into the payloads of one wire version. It is immutable.
+// encoder turns the events of a step into the payload of one wire version. It is immutable.
 type encoder struct {
 	wire      kvevent.Wire
-	oldReplay bool // replays of this version have no topic
+	oldReplay bool // replays of this version have no topic frame
 	sglang    bool
-	// unchained: SGLang before 0.5.6 (#13488) wrote no parents and hashed each page by itself, with Python's hash of
-	// its tokens. No router can use such events; the mock writes them to test that.
+	// unchained: SGLang before 0.5.6 (#13488) wrote no parents. It hashed each page without the pages before it, with
+	// Python's hash of the page's tokens. No router can use such events. The mock engine writes them so that tests can
+	// show this.
 	unchained bool
 }
 
-// batch is the memory of one rank's payloads.
+// batch is the reusable memory for one rank's payloads.
 type batch struct {
 	kv       kvevent.Batch
 	hashes   []kvevent.Hash
 	features []block.Feature
 	payload  []byte
-	pages    map[page]uint64 // unchained: the hash of each page
+	pages    map[page]uint64 // if unchained: hash of each page
 }
 
-// page identifies a page by its tier and its chained hash.
+// page identifies a page by its tier and its hash in the engine model.
 type page struct {
 	tier    block.Tier
 	chained uint64
 }
 
-// newEncoder returns the encoder of a wire. It refuses a version that is newer than all known versions.
+// newEncoder returns the encoder of a wire version. It refuses a version that is newer than all known versions.
 func newEncoder(name string) (encoder, error) {
 	wire, err := kvevent.ParseWire(name)
 	if err != nil {
@@ -62,8 +63,8 @@ func newEncoder(name string) (encoder, error) {
 	}, nil
 }
 
-// versionOf splits a wire's name into engine and version: sglang-0.5.18+int is sglang and 0, 5, 18. The version is
-// nil when the name has none. ParseWire must accept the name.
+// versionOf splits a wire's name into family and version: sglang-0.5.18+int becomes sglang and 0, 5, 18. If the name
+// has no version, the version is nil. ParseWire must accept the name.
 func versionOf(name string) (family string, version []int) {
 	name, _, _ = strings.Cut(name, "+")
 	family, text, ok := strings.Cut(name, "-")
@@ -83,7 +84,8 @@ func versionOf(name string) (family string, version []int) {
 	return family, version
 }
 
-// replaysWithoutTopic: vLLM put the topic into replays with 0.26 (#45177), SGLang after 0.5.18.
+// replaysWithoutTopic reports whether replays have no topic frame. vLLM has it from 0.26 on (#45177), SGLang after
+// 0.5.18.
 func replaysWithoutTopic(name string) bool {
 	family, version := versionOf(name)
 	switch {
@@ -95,7 +97,7 @@ func replaysWithoutTopic(name string) bool {
 	return family == "sglang" && slices.Compare(version, []int{0, 5, 19}) < 0
 }
 
-// encode returns the payload of events as one batch; it is valid until the next call with the same b.
+// encode returns the payload of events as one batch. The payload is valid until the next call with the same b.
 func (c *encoder) encode(b *batch, rank int, events []engine.Event) []byte {
 	b.kv.Time = float64(time.Now().UnixMicro()) / 1e6
 	b.kv.Rank, b.kv.HasRank = rank, true
@@ -107,7 +109,7 @@ func (c *encoder) encode(b *batch, rank int, events []engine.Event) []byte {
 	return b.payload
 }
 
-// event returns e as the wire writes it.
+// event returns e in the form in which the wire writes it.
 func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 	out := kvevent.Event{Tier: e.Tier, Medium: c.medium(e.Tier), Group: 0, HasAttention: true,
 		Attention: block.AttentionFull, Spec: "full_attention"}
@@ -140,7 +142,7 @@ func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 	return out
 }
 
-// unchained returns the hash of the i-th page of e which depends only on its tokens: FNV-1a stands for Python's hash.
+// unchained returns a hash of the i-th page of e that depends only on the page's tokens. FNV-1a replaces Python's hash.
 func (b *batch) unchained(e *engine.Event, i int) uint64 {
 	p := page{e.Tier, uint64(e.Hashes[i])}
 	if e.Kind == engine.Removed {
@@ -159,7 +161,7 @@ func (b *batch) unchained(e *engine.Event, i int) uint64 {
 	return b.pages[p]
 }
 
-// relative returns the features that begin in e, with offsets relative to e.
+// relative returns the features that begin in e. Their offsets are relative to e's first token.
 func (b *batch) relative(e *engine.Event) []block.Feature {
 	first := len(b.features)
 	for _, f := range e.Features {
