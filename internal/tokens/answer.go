@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// answer is an engine's answer, or the ids that two answers have in common (see beginning.go).
+// answer is an engine's answer, or the ids that two answers have in common at their beginnings (see beginning.go).
 type answer struct {
 	tokens   []block.Token
 	features []block.Feature
@@ -23,7 +23,7 @@ type answer struct {
 	head []byte
 }
 
-// size is the memory that a remembered answer takes, in bytes.
+// size returns the memory that a remembered answer takes, in bytes.
 func (a *answer) size() int64 {
 	n := int64(4*cap(a.tokens)+len(a.head)) + entryOverhead
 	for _, f := range a.features {
@@ -39,13 +39,15 @@ func decodeTokenize(data []byte) (*answer, error) {
 	return decodeIDs(data, "tokens")
 }
 
-// decodeRender reads vLLM's answer to render: one GenerateRequest, or for completions a list with one of them. Of its
-// features only identifiers and places are read. kwargs_data, which may be megabytes, is skipped.
+// decodeRender reads vLLM's answer to render. It is one GenerateRequest, or for completions a list with one
+// GenerateRequest. Of its features only identifiers and places are read. The field kwargs_data, which may have
+// megabytes, is skipped.
 func decodeRender(data []byte) (*answer, error) {
 	return decodeIDs(data, "token_ids")
 }
 
-// maxAnswerDepth is how deep an answer may nest: render repeats parts of the request, which nests 200 deep at most.
+// maxAnswerDepth is how deep an answer may nest. An answer of render repeats parts of the request, which nests at most
+// 200 deep.
 const maxAnswerDepth = 256
 
 // decodeIDs reads an object with ids in field, or a list with one such object.
@@ -66,7 +68,7 @@ func decodeIDs(data []byte, field string) (*answer, error) {
 	case a.tokens == nil:
 		return nil, errNoTokens
 	}
-	for _, f := range a.features { // a feature outside of the blocks would give two images the same keys
+	for _, f := range a.features { // a feature outside of the blocks would give prompts with different images the same keys
 		if f.Offset < 0 || f.Offset >= len(a.tokens) {
 			return nil, fmt.Errorf("an item is placed at %d of %d tokens", f.Offset, len(a.tokens))
 		}
@@ -74,7 +76,7 @@ func decodeIDs(data []byte, field string) (*answer, error) {
 	return &a, nil
 }
 
-// read reads an object of data. Without ids in field the answer's tokens stay nil.
+// read reads an object of data into a. If field has no ids, a.tokens stays nil.
 func (a *answer) read(s *jsonscan.Scanner, data []byte, field string) {
 	for more := s.Open('{'); more; more = s.Next('}') {
 		switch key, _ := s.Key(); string(key) {
@@ -88,7 +90,7 @@ func (a *answer) read(s *jsonscan.Scanner, data []byte, field string) {
 	}
 }
 
-// readIDs reads an array of token ids in data. It allocates once, four bytes for each comma of data at most.
+// readIDs reads an array of token ids in data. It allocates once: at most four bytes for each comma of data.
 func readIDs(s *jsonscan.Scanner, data []byte) []block.Token {
 	if s.Peek() != '[' {
 		s.Stop(errNoTokens)
@@ -111,8 +113,8 @@ func readIDs(s *jsonscan.Scanner, data []byte) []block.Token {
 	return ids
 }
 
-// readFeatures reads render's multimodal part: for each modality a list of hashes, and a list of places in the same
-// order.
+// readFeatures reads the multimodal part of render's answer. For each modality it has a list of hashes, and a list of
+// places in the same order.
 func readFeatures(s *jsonscan.Scanner) []block.Feature {
 	if s.Word("null") {
 		return nil

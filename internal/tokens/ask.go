@@ -40,10 +40,10 @@ const (
 )
 
 var (
-	errMissing = errors.New("no such endpoint")                // 404, 405, 501: ask the next endpoint
-	errKey     = errors.New("engine refuses the client's key") // 401, 403: ask the next endpoint for this client
-	errLimit   = errors.New("engine limits the client")        // 429: as errKey, for a shorter time
-	errRefused = errors.New("engine refuses the prompt")       // any other 4xx: other workers would refuse it too
+	errMissing = errors.New("no such endpoint")                // status 404, 405, 501: ask the next endpoint
+	errKey     = errors.New("engine refuses the client's key") // status 401, 403: ask the next endpoint for this client
+	errLimit   = errors.New("engine limits the client")        // status 429: treated as errKey, for a shorter time
+	errRefused = errors.New("engine refuses the prompt")       // any other status 4xx: other workers would refuse the prompt, too
 )
 
 // reply is the result of one call.
@@ -53,29 +53,30 @@ type reply struct {
 	err   error
 }
 
-// question is a request for ids. It copies the request's body: a call may outlive its request, whose buffer is reused.
+// question is a request for ids to engines. It copies the client's request body: a call may outlive that request, and
+// the request's buffer is reused.
 type question struct {
 	dialect       api.Dialect
 	whole         []byte // the request's body, for render
 	tokenize      []byte // the body for /tokenize
 	authorization string
-	client        uint64       // a hash of authorization
-	mostIDs       int          // limit of ids in the answer
-	size          int64        // bytes booked in Source.memory
-	users         atomic.Int32 // users of whole and tokenize: see hold
-	media         bool         // prompts with the same ids may differ: only render names their images
+	client        uint64       // hash of authorization; it identifies the client
+	mostIDs       int          // limit of the number of ids in the answer
+	size          int64        // number of bytes booked in Source.memory
+	users         atomic.Int32 // number of users of whole and tokenize: see hold
+	media         bool         // the prompt has media: prompts with the same ids may differ, and only render names the images
 
-	service []Worker      // the tokenizer service, asked before workers; one or none
-	workers []Worker      // may be asked
+	service []Worker      // the tokenizer service, asked before workers; empty or one element
+	workers []Worker      // workers that may be asked
 	not     string        // URL of a worker that failed and must not be asked
 	worth   time.Duration // see Source.worth; guarded by workerStates.mu; 0: no request waits for the answer
 	behind  int           // guarded by workerStates.mu; number of the client's questions before this one in the line
-	anyhow  bool          // ask even if no request waits and no engine is calm
-	granted chan grant    // capacity 1; receives the grant that ends the wait in line
+	anyhow  bool          // the question is asked even if no request waits and no engine is calm
+	granted chan grant    // capacity 1; receives the grant that ends the wait in the line
 	wanted  chan struct{} // capacity 1; signals that a request waits for the answer now
 }
 
-// fill sets q's fields for the prompt p. Requests that wait for q's answer may hold q already.
+// fill sets q's fields for the prompt p. Requests that wait for q's answer may have a reference to q already.
 func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
 	q.client = s.states.client(p.Authorization)
@@ -87,13 +88,13 @@ func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	}
 }
 
-// bytes returns the question's size. How long its answer should take follows from it.
+// bytes returns the question's size. The expected time of the answer follows from it.
 func (q *question) bytes() int { return len(q.tokenize) }
 
 func (q *question) long() bool { return q.bytes() >= longQuestion }
 
-// ask asks the service or one worker, and returns the first answer. If that call fails, or is slow while a request
-// waits, it asks one more worker. ctx bounds the wait for a turn.
+// ask asks the service or one worker, and returns the first answer. If that call fails, or if it is slow while a
+// request waits, ask asks one more worker. ctx bounds the wait for a turn.
 func (s *Source) ask(ctx context.Context, f *flight) Found {
 	q := f.question
 	s.states.prune(len(q.workers) + 1)
@@ -156,7 +157,7 @@ func (s *Source) another(q *question) grant {
 	return s.states.grant(q, time.Now())
 }
 
-// outcome returns the outcome of a question that was not asked.
+// outcome returns the outcome of a question that was not asked because of v.
 func (v verdict) outcome() Outcome {
 	switch v {
 	case full, stalled:
@@ -169,9 +170,9 @@ func (v verdict) outcome() Outcome {
 	return NoWorker
 }
 
-// start makes the granted call, in a goroutine that ends with callTimeout or Close. Close waits for it. The call is not
-// cancelled when another worker answers first: its engine computes it anyway, and its time predicts that engine's next
-// answers.
+// start makes the granted call in its own goroutine. The goroutine ends with callTimeout or Close, and Close waits for
+// it. If another worker answers first, the call is not cancelled: its engine computes the answer anyway, and the time
+// of the answer predicts that engine's next answers.
 func (s *Source) start(g grant, q *question, replies chan<- reply) {
 	s.asked.Add(1)
 	q.hold()
@@ -185,7 +186,7 @@ func (s *Source) start(g grant, q *question, replies chan<- reply) {
 	})
 }
 
-// endingOf classifies the end of a call by what it says about the worker.
+// endingOf classifies the error of a call by what it says about the worker.
 func (s *Source) endingOf(err error) ending {
 	switch {
 	case err == nil:
@@ -200,18 +201,18 @@ func (s *Source) endingOf(err error) ending {
 	return broke
 }
 
-// dialing reports whether no connection was made: the prompt cannot be the reason.
+// dialing reports whether no connection was made. Then the prompt cannot be the reason of the error.
 func dialing(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// call asks w's endpoints in order until one exists and takes the client's key.
+// call asks w's endpoints in order, until one of them exists and accepts the client's key.
 func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error) {
 	endpoints, refused := s.states.endpoints(w, q, time.Now())
 	for _, e := range endpoints {
 		if q.media && !e.renders() {
-			return Found{}, cmp.Or(refused, errMissing) // missing for this prompt only; other prompts may use it
+			return Found{}, cmp.Or(refused, errMissing) // the endpoints are missing for this prompt only; other prompts may use them
 		}
 		found, err := s.post(ctx, w, e, q)
 		switch {
@@ -229,7 +230,7 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 			return found, err
 		}
 	}
-	if refused != nil { // other clients may be able to use the endpoints that refuse this key
+	if refused != nil { // other clients may be able to use the endpoints that refuse this client's key
 		s.states.refuse(w.URL, q.client, false, refused, time.Now())
 		return Found{}, refused
 	}
@@ -237,7 +238,7 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 	return Found{}, errMissing
 }
 
-// post makes one call.
+// post makes one HTTP call.
 func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (Found, error) {
 	body := q.tokenize
 	if e.renders() {
@@ -248,7 +249,7 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 		return Found{}, fmt.Errorf("ask %s for tokens: %w", w.URL, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if q.authorization != "" && !s.isService(w.URL) { // the client's key is for engines only
+	if q.authorization != "" && !s.isService(w.URL) { // only engines may get the client's key
 		req.Header.Set("Authorization", q.authorization)
 	}
 	resp, err := s.clientOf(w).Do(req)
@@ -257,7 +258,7 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // the whole body, so that the connection can be reused
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // reads the whole body, so that the connection can be reused
 		err := statusError(resp.StatusCode, e, said)
 		if s.isService(w.URL) { // the service got no client's key
 			err = serviceError(err)
@@ -290,9 +291,9 @@ var (
 	errFault  = errors.New("the engine answered 500") // engines also answer 500 when a prompt breaks their own code
 )
 
-// statusError distinguishes a missing endpoint, a refused prompt, a refused key and a failing engine. An engine that
-// does not know the model answers 404 too, but with an error object. A vLLM that was started without --enable-scale-out
-// answers render with 403 for every key, and its message names the flag (entrypoints/scale_out/factories.py).
+// statusError distinguishes a missing endpoint, a refused prompt, a refused key and a failing engine. If an engine does
+// not know the model, it also answers 404, but with an error object. A vLLM that was started without --enable-scale-out
+// answers render with 403 for every key. Its message names the flag (entrypoints/scale_out/factories.py).
 func statusError(status int, e endpoint, said []byte) error {
 	switch {
 	case status == http.StatusNotFound && bytes.Contains(said, []byte(`"error"`)):
@@ -314,8 +315,8 @@ func statusError(status int, e endpoint, said []byte) error {
 	return errStatus
 }
 
-// serviceError adapts an error of statusError to the service: the service gets no client's key, so a refusal concerns
-// all clients.
+// serviceError adapts an error of statusError to the tokenizer service. The service gets no client's key, so its
+// refusal of a key concerns all clients.
 func serviceError(err error) error {
 	switch {
 	case errors.Is(err, errKey):

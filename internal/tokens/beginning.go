@@ -9,23 +9,23 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// A growing chat repeats its first turns in every request, and many chats begin with the same system prompt. The
-// answers for two lists with the same first turns show which ids these turns have in common. A third list with these
-// turns begins with the same ids, provided that the template renders turns in the same way whatever follows them. Some
-// templates do not: they drop the assistant's thoughts, or print a date. So beginnings are used only after engines'
-// answers agreed for lists of the same kind. Every further answer is compared with the known beginning, and a
-// difference stops the use for the model.
+// A growing chat repeats its first turns in every request, and many chats begin with the same system prompt. If two
+// lists of turns have the same first turns, the answers for both lists show which ids these turns have in common. These
+// ids are called a beginning. A third list with these turns begins with the same ids, provided that the template
+// renders turns in the same way whatever follows them. Some templates do not: they drop the assistant's thoughts, or
+// print a date. So beginnings are used only after engines' answers agreed for lists of the same kind. Every further
+// answer is compared with the known beginning, and a difference stops the use of beginnings for the model.
 
 const (
 	// margin is how many ids at the end of a beginning are not used: the tokenizer may join them with the next text.
 	margin = 8
-	// mostDropped is how many of a list's last ids may be missing in the answer for a longer list: the generation
-	// prompt. A template that drops more rewrites earlier turns.
+	// mostDropped is how many of the last ids of a list's answer may be missing in the answer for a longer list. These
+	// ids are the generation prompt. A template that drops more ids rewrites earlier turns.
 	mostDropped = 64
-	// leastBeginning is the shortest beginning that is remembered, in ids: a block.
+	// leastBeginning is the length of the shortest beginning that is remembered, in ids. 16 ids are one block.
 	leastBeginning = 16
-	// mostAlike is how many bytes the texts after a beginning may have in common. With more, two answers do not show
-	// where the beginning ends: each byte may be an id of these texts.
+	// mostAlike is how many bytes the texts after a beginning may have in common. If they have more, two answers do not
+	// show where the beginning ends, because each common byte may be a common id.
 	mostAlike = 16
 	// agreeFirst is how many answers must agree before beginnings are used for a kind of list. agreeAgain is how many
 	// answers of a model must agree in a row after a difference.
@@ -41,20 +41,20 @@ type beginnings struct {
 	growing           atomic.Uint64 // number of chats with a known earlier turn
 
 	mu     sync.Mutex
-	models map[string]*template // guarded by mu, like the templates in it; one for each model that the fleet serves
+	models map[string]*template // guarded by mu, and so is each template; one template for each model that the fleet serves
 }
 
 // template records how a model's templates treat the turns of a list when it grows.
 type template struct {
 	classes map[key]*class
 	failing bool // an answer differed from the known beginning
-	agreed  int  // answers that agreed in a row, while failing
+	agreed  int  // while failing: number of answers in a row that agreed
 }
 
-// class records, for lists of one kind, how a model's templates treat the turns.
+// class records how a model's templates treat the turns of one kind of list.
 type class struct {
-	dropped int // most ids at the end of a list's answer that were missing in a longer list's answer
-	agreed  int // answers that agreed
+	dropped int // largest number of ids at the end of a list's answer that were missing in a longer list's answer
+	agreed  int // number of answers that agreed
 }
 
 func (b *beginnings) of(model string) *template {
@@ -69,7 +69,7 @@ func (b *beginnings) of(model string) *template {
 	return m
 }
 
-// off returns the models whose beginnings are not used now.
+// off returns the models whose beginnings are not used at present.
 func (b *beginnings) off() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,9 +79,9 @@ func (b *beginnings) off() []string {
 // known is the known beginning of a list's ids.
 type known struct {
 	tokens []block.Token
-	at     int // bytes of the turns that tokens cover
-	// own: tokens are the answer for an earlier state of the same chat. If not, they are the ids that two lists have in
-	// common that diverge here.
+	at     int // number of bytes of the turns that tokens cover
+	// own: tokens are the answer for an earlier state of the same chat. Otherwise tokens are the ids that two lists
+	// have in common that diverge after this beginning.
 	own  bool
 	from key // the cache's key of the answer or the fork
 }
@@ -104,8 +104,8 @@ func (l *promptTurns) forkKind(i int) key {
 	return k
 }
 
-// forkOf returns the key of the ids that lists have in common when they diverge after step i and the next role is the
-// same.
+// forkOf returns the key under which ids are remembered that lists have in common if they diverge after step i and
+// their next turns have the same role.
 func (l *promptTurns) forkOf(i int) key {
 	k := l.steps[i].key
 	k[0] ^= 0xf0
@@ -113,13 +113,13 @@ func (l *promptTurns) forkOf(i int) key {
 	return k
 }
 
-// rewritten reports whether templates may now render the turns up to step i in another way: they drop the assistant's
+// rewritten reports whether templates may now render the turns up to step i differently: some drop the assistant's
 // thoughts when the user has spoken again.
 func (l *promptTurns) rewritten(i int) bool {
 	return l.steps[i].open && l.steps[len(l.steps)-1].users > l.steps[i].users
 }
 
-// beginning returns the longest known beginning of l's ids. used says whether the model's beginnings are used now.
+// beginning returns the longest known beginning of l's ids. used reports whether beginnings of this model are used now.
 func (s *Source) beginning(model string, l *promptTurns) (found known, used bool) {
 	if !l.plain {
 		return known{}, false
@@ -142,8 +142,9 @@ func (s *Source) beginning(model string, l *promptTurns) (found known, used bool
 	return known{}, false
 }
 
-// forked returns the ids that l has in common with two lists that diverged after step i. Both had one more turn. If l
-// has more turns, the ids count only after answers for such lists agreed. The caller holds beginnings.mu.
+// forked returns the ids that l has in common with two lists that diverged after step i. Both lists had one more turn
+// after step i. If l has more turns than that, the ids count only after answers for such lists agreed. The caller holds
+// beginnings.mu.
 func (s *Source) forked(m *template, l *promptTurns, i int) (known, bool) {
 	fork, ok := s.cache.get(l.forkOf(i))
 	if !ok || fork.tokens == nil {
@@ -155,8 +156,8 @@ func (s *Source) forked(m *template, l *promptTurns, i int) (known, bool) {
 	return known{tokens: fork.tokens, at: l.steps[i].at, from: l.forkOf(i)}, true
 }
 
-// grown returns the part of the answer for l's turns up to step i that stays when the list grows. The caller holds
-// beginnings.mu.
+// grown takes the answer for l's turns up to step i, and returns the part of it that stays the same when the list
+// grows. The caller holds beginnings.mu.
 func (s *Source) grown(m *template, l *promptTurns, i int) (known, bool) {
 	c := m.classes[l.kindOf(i)]
 	if c == nil || c.agreed < agreeFirst {
@@ -223,8 +224,8 @@ func (s *Source) check(model string, l *promptTurns, a *answer) {
 	}
 }
 
-// learn records how much of two known beginnings is in the answer for l: of the answer for the longest earlier list,
-// and of the longest fork.
+// learn compares the answer for l with two known beginnings: the answer for the longest earlier list, and the longest
+// fork. It records how much of each is in the answer for l.
 func (s *Source) learn(model string, l *promptTurns, a *answer) {
 	b := &s.beginnings
 	b.mu.Lock()
@@ -250,7 +251,7 @@ func (m *template) learn(kind key, dropped int) {
 	c := m.classes[kind]
 	if c == nil {
 		if len(m.classes) >= maxClasses {
-			for other := range m.classes { // drop any class: it is learned again when it is needed
+			for other := range m.classes { // drops any one class: it is learned from later answers when it is needed
 				delete(m.classes, other)
 				break
 			}
@@ -266,8 +267,8 @@ func (m *template) learn(kind key, dropped int) {
 	c.dropped = max(c.dropped, dropped)
 }
 
-// fork records the answer at the place where l's last turn begins. When another list has diverged from l there, it
-// keeps the ids that both have in common.
+// fork records the answer at the place where l's last turn begins. If another list has diverged from l at this place,
+// it keeps the ids that both answers have in common.
 func (s *Source) fork(l *promptTurns, a *answer) {
 	i := len(l.steps) - 2
 	if i < 0 || len(l.head) == 0 || l.rewritten(i) {
@@ -304,16 +305,17 @@ func common[T comparable](a, b []T) int {
 	return n
 }
 
-// standIn is the first id that stands for text with unknown ids. It is beyond any vocabulary.
+// standIn is the first of the ids that stand for text with unknown ids. It is larger than every id of a vocabulary.
 const standIn block.Token = 1 << 31
 
-// leastStride and mostStride bound how many bytes of text one stand-in id represents. The rate of the known part alone
-// may be wrong: its ids also cover tools, which are not in the turns.
+// leastStride and mostStride bound how many bytes of text one stand-in id represents. The ratio of bytes to ids in the
+// known part alone may be wrong: its ids also cover tools, which are not in the turns.
 const leastStride, mostStride = 2, 8
 
-// withStandIns returns the known ids of l, and after them stand-in ids for the rest of the turns, at the same rate of
-// ids by bytes. So the router knows the prompt's length approximately. A chat that has grown has the same stand-ins for
-// its earlier turns, so the router expects them at the worker that received these turns. No engine announces stand-ins.
+// withStandIns returns the known ids of l. After them it puts stand-in ids for the rest of the turns, in the same ratio
+// of ids to bytes. So the router knows the prompt's length approximately. When the chat has grown, its earlier turns
+// have the same stand-ins. So the router expects these turns at the worker that received them before. No engine
+// announces stand-ins.
 func (k *known) withStandIns(l *promptTurns) Found {
 	const part = 256 // strides are counted in 1/256 of a byte
 	stride := bytesPerToken * part

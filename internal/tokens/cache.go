@@ -13,15 +13,15 @@ import (
 // headers.
 const entryOverhead = 256
 
-// cache remembers answers, and the ids that answers have in common. Beyond limit bytes it drops the least recently
-// used. It is safe for concurrent use; answers are shared and must not be changed.
+// cache remembers answers, and the ids that answers have in common. When it has more than limit bytes, it drops the
+// least recently used entry. It is safe for concurrent use. Answers are shared and must not be changed.
 type cache struct {
 	limit int64
 
 	mu      sync.Mutex
 	bytes   int64                // guarded by mu
 	entries map[key]*lru.Element // guarded by mu
-	order   *lru.List            // guarded by mu; front = most recently used; values are *entry
+	order   *lru.List            // guarded by mu; values are *entry, the most recently used is in front
 }
 
 type entry struct {
@@ -60,7 +60,7 @@ func (c *cache) put(k key, a *answer) {
 	}
 }
 
-// remove forgets k, if it is there.
+// remove forgets the entry of k, if there is one.
 func (c *cache) remove(k key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,42 +17,43 @@ import (
 
 // These constants say how often ids made in process are compared with the engine's while serving.
 const (
-	// checkFirst is how many prompts of each model and worker are compared at first: a wrong tokenizer file or template
-	// differs in the first prompts.
+	// checkFirst is how many prompts are compared at first, for each model and worker. If a tokenizer file or a
+	// template is wrong, the first prompts differ.
 	checkFirst = 20
-	// checkProbed replaces checkFirst for a model with files that passed the probes: only differences that need real
-	// prompts are left to find.
+	// checkProbed replaces checkFirst for a model whose files passed the probes: what remains are differences that only
+	// real prompts show.
 	checkProbed = 5
-	// checkEvery: after the first prompts one in checkEvery is compared. A rare character or a changed engine shows
-	// within hours, and an engine gets a thousandth of the calls.
+	// checkEvery says that after the first prompts one prompt in checkEvery is compared. A rare character or a changed
+	// engine then shows within hours, and an engine gets calls for a thousandth of the prompts.
 	checkEvery = 1000
 	// checkPasses is how many prompts in a row must be equal before a model is believed again.
 	checkPasses = 20
-	// checkAtOnce bounds the comparisons under way.
+	// checkAtOnce bounds the number of comparisons under way.
 	checkAtOnce = 4
 )
 
-// checks records how the models' ids compare with the engines'. It is safe for concurrent use.
+// checks records how the ids made in process compare with the engines' ids, for each model. It is safe for concurrent
+// use.
 type checks struct {
 	checked, differed atomic.Uint64
 	running           atomic.Int64
 
 	mu     sync.Mutex
-	models map[string]*check // guarded by mu, and so are the checks
+	models map[string]*check // guarded by mu, and so is each check
 }
 
 // check is the record of one model.
 type check struct {
 	made    uint64               // number of prompts with ids made in process
-	started map[string]int       // comparisons by worker URL, while fewer than checkFirst
-	again   map[string]time.Time // by worker URL: no comparison before this time, because one failed
+	started map[string]int       // worker URL → number of comparisons begun, up to checkFirst
+	again   map[string]time.Time // worker URL → time before which no comparison begins, because the last one failed
 	failing bool                 // the engine's ids are used instead of ids made in process
-	passes  int                  // equal prompts in a row, while failing
-	equal   int                  // equal prompts in a row
+	passes  int                  // while failing: number of equal prompts in a row
+	equal   int                  // number of equal prompts in a row
 
 	prompts int    // number of comparisons in recent, at most maxRecent
-	recent  uint64 // one bit for each of the last comparisons, the newest in the lowest bit; 1: the ids differed
-	worker  string // URL of the worker with the last difference; empty when not known
+	recent  uint64 // one bit for each of the last comparisons; the newest is the lowest bit; 1: the ids differed
+	worker  string // URL of the worker with the last difference; empty: not known
 }
 
 // maxRecent is how many comparisons recent has room for.
@@ -60,9 +61,9 @@ const maxRecent = 64
 
 // Comparison summarizes the last comparisons of a model's ids made in process with the engines' ids.
 type Comparison struct {
-	Distrusted bool   // ids made in process are not used now; the engine's are
-	Differed   int    // how many of the last Prompts comparisons found a difference
-	Prompts    int    // number of comparisons that Differed counts, at most 64
+	Distrusted bool   // the engine's ids are used now instead of ids made in process
+	Differed   int    // number of the last Prompts comparisons that found a difference
+	Prompts    int    // number of comparisons that Differed refers to, at most 64
 	Worker     string // URL of the engine with the last difference
 }
 
@@ -89,15 +90,15 @@ func (c *checks) of(model string) *check {
 	return m
 }
 
-// believed reports whether the model's ids are used.
+// believed reports whether the model's ids made in process are used.
 func (c *checks) believed(model string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.of(model).failing
 }
 
-// proven reports whether the model's ids are used and the last checkPasses compared prompts were all equal to an
-// engine's.
+// proven reports whether the model's ids made in process are used, and were equal to an engine's ids in the last
+// checkPasses comparisons.
 func (c *checks) proven(model string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +112,7 @@ func (c *checks) distrusted() []string {
 	return failingOf(c.models, func(m *check) bool { return m.failing })
 }
 
-// failingOf returns the names of the models that fail, in order.
+// failingOf returns the sorted names of the models for which failing returns true.
 func failingOf[T any](models map[string]T, failing func(T) bool) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(models)) {
 		if failing(models[name]) {
@@ -121,8 +122,8 @@ func failingOf[T any](models map[string]T, failing func(T) bool) (names []string
 	return names
 }
 
-// due returns the worker to compare the next prompt with; ok is false when none is due. first is how many prompts are
-// compared with each worker at first. The workers take turns, because a comparison may fail.
+// due returns the worker with which the next prompt is to be compared. ok is false if no comparison is due. first is
+// how many prompts are compared with each worker at first. The workers take turns, because a comparison may fail.
 func (c *checks) due(model string, workers []Worker, first int, now time.Time) (w Worker, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +143,7 @@ func (c *checks) due(model string, workers []Worker, first int, now time.Time) (
 	return Worker{}, false
 }
 
-// prune forgets workers that are gone, when many more are known than are in use.
+// prune forgets workers that are gone. It does so only when many more workers are known than are in use.
 func (m *check) prune(workers []Worker) {
 	if len(m.started) <= 4*len(workers)+64 {
 		return
@@ -168,8 +169,8 @@ func (c *checks) undo(model string, w Worker, notBefore time.Time) {
 	}
 }
 
-// note records a comparison with a worker; worker is "" when it is not known. turned reports whether the comparison
-// changed believed: the model's ids are used from now on, or not used from now on.
+// note records a comparison with a worker; worker is "" if it is not known. turned reports whether the comparison
+// changed the result of believed.
 func (c *checks) note(model, worker string, equal bool) (turned bool) {
 	c.checked.Add(1)
 	c.mu.Lock()
@@ -195,8 +196,8 @@ func (c *checks) note(model, worker string, equal bool) (turned bool) {
 	return true
 }
 
-// sample compares local with a worker's answer in the background, when a comparison is due. The goroutine ends with
-// callTimeout or Close. Close waits for it.
+// sample compares local with a worker's answer in the background, if a comparison is due. The goroutine ends with
+// callTimeout or Close, and Close waits for it.
 func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	if local.Tokens == nil {
 		return
@@ -224,9 +225,9 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	question.anyhow = true
 	question.media = false // compare the ids even if the images' names cannot be compared
 	c, v := s.states.take(question, w, now)
-	if v != granted { // a later prompt is compared in place of this one
+	if v != granted { // a later prompt is compared instead of this one
 		again := now
-		if v != full && v != refusing { // no client can ask the worker now
+		if v != full && v != refusing { // the reason is not this client: no client can ask the worker now
 			again = now.Add(s.cfg.Pause)
 		}
 		s.drop(question)
@@ -236,13 +237,13 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	}
 	replies := make(chan reply, 1)
 	s.start(grant{worker: w, call: c}, question, replies)
-	s.drop(question)    // the call holds the question itself
+	s.drop(question)    // the call has its own hold on the question
 	s.calls.Go(func() { // ends with the call
 		defer s.checks.running.Add(-1)
 		switch r := <-replies; {
 		case r.err == nil:
 			s.compare(model, w.URL, &made, &r.found)
-		case errors.Is(r.err, errKey), errors.Is(r.err, errLimit): // another client's prompt may be compared at once
+		case errors.Is(r.err, errKey), errors.Is(r.err, errLimit): // another client's prompt may be compared without a pause
 			s.checks.undo(name, w, now)
 		default:
 			s.checks.undo(name, w, time.Now().Add(s.cfg.Pause))
@@ -250,8 +251,8 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	})
 }
 
-// checked returns the name under which ids made here are checked. Prompts with images have a name of their own, because
-// the images' names depend on more settings of the engine than ids do.
+// checked returns the name under which the comparisons of made are recorded. Prompts with images have a separate name,
+// because the images' names depend on more settings of the engine than ids do.
 func checked(model string, made *Found) string {
 	if len(made.Features) > 0 {
 		return imagesOf(model)
@@ -259,14 +260,14 @@ func checked(model string, made *Found) string {
 	return model
 }
 
-// imagesOf returns the name under which a model's prompts with images are checked.
+// imagesOf returns the name under which comparisons of a model's prompts with images are recorded.
 func imagesOf(model string) string { return model + imagesSuffix }
 
 const imagesSuffix = " (images)"
 
-// compare records whether ids and features made here equal an engine's. worker is the engine's URL, "" when not known.
-// Only render's answers have features. It logs once that a model's ids are not believed any more, and once that they
-// are again. The differing text is logged at debug level only, because it is the client's.
+// compare records whether ids and features made in process equal an engine's. worker is the engine's URL, or "" if it
+// is not known. Only render's answers have features. When the model's ids stop being believed, or are believed again,
+// compare logs this once. The differing text is logged at debug level only, because it is the client's.
 func (s *Source) compare(model, worker string, made, said *Found) {
 	local, engine := made.Tokens, said.Tokens
 	ids := slices.Equal(local, engine)
@@ -295,7 +296,7 @@ func (s *Source) compare(model, worker string, made, said *Found) {
 	}
 }
 
-// madeFrom returns the folder with the files that the model's ids are made from, "" when it is not known.
+// madeFrom returns the folder with the files from which the model's ids are made, or "" if it is not known.
 func (s *Source) madeFrom(model string, kind Kind) string {
 	if l, ok := s.Local.(Located); ok {
 		return l.Folder(model, kind)
@@ -303,8 +304,8 @@ func (s *Source) madeFrom(model string, kind Kind) string {
 	return ""
 }
 
-// Keep forgets everything about models that are not served any more: comparisons of ids, beginnings of chats, and
-// chances of matches.
+// Keep forgets everything about models that are not served any more: comparisons of ids, beginnings of chats, and hit
+// rates.
 func (s *Source) Keep(served func(model string) bool) {
 	forget(&s.checks.mu, &s.checks.models, func(name string) bool {
 		return served(name) ||
@@ -314,7 +315,7 @@ func (s *Source) Keep(served func(model string) bool) {
 	forget(&s.hitRates.mu, &s.hitRates.models, served)
 }
 
-// forget deletes all models that are not kept. mu guards models.
+// forget deletes the models for which kept returns false. mu guards models.
 func forget[T any](mu *sync.Mutex, models *map[string]T, kept func(model string) bool) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -327,7 +328,7 @@ func around(ids []block.Token, at int) []block.Token {
 	return ids[min(at, len(ids)):min(at+some, len(ids))]
 }
 
-// DiffersAdvice says what an operator can do when the ids made from a model's files are not the engine's.
+// DiffersAdvice tells an operator what to do when the ids made from a model's files are not the engine's ids.
 func DiffersAdvice(model string) string {
 	return "is it the same model, revision and chat template? Name the folder of the right one: --model-path " + model +
 		"=DIR"

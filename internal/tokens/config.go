@@ -6,39 +6,44 @@ import (
 	"time"
 )
 
-// Config bounds what finding tokens may cost.
+// Config has the bounds on what finding tokens may cost.
 type Config struct {
 	// Discover lets the router find the models' files by itself: at the path that an engine reports, in this machine's
-	// Hugging Face cache, and on the hub if hub.allow is set. It uses them after their ids were equal to the engine's
-	// in every probe. False: engines are asked for the ids of every model that is not under models.
+	// Hugging Face cache, and on the hub if hub.allow is set. The router uses files only after the ids made from them
+	// were equal to the engine's in every probe. False: if a model is not listed under models, engines are asked for
+	// its ids.
 	Discover bool `yaml:"discover"`
 	// Budget is the longest time that a request waits for its token ids. After it, the request is matched by its text.
-	// A request waits for a tenth of the time that a match is expected to save (the prompt's length, times the time to
-	// compute a token, times the chance that a part is cached), and at least 10 ms: an engine that is not busy answers
-	// in 3–5 ms. A prompt of 100,000 tokens that takes 5 s to compute waits 500 ms; users would notice a longer wait. 0
-	// asks no engine: then only ids in the body and ids made by the router count.
+	// A request waits for a tenth of the time that a match is expected to save. The expected saving is the prompt's
+	// length, times the time to compute a token, times the chance that a part is cached. The wait is at least 10 ms: an
+	// engine that is not busy answers in 3–5 ms. Default 500 ms: a prompt of 100,000 tokens that takes 5 s to compute
+	// waits so long, and users would notice a longer wait. With 0 no engine is asked: then only ids in the body and ids
+	// made by the router count.
 	Budget time.Duration `yaml:"budget"`
-	// MaxPromptBytes is the longest request body for which an engine is asked: each question copies the body, and a
-	// tokenizer takes longer than Budget for a megabyte. 4 MiB are about a million tokens. A longer prompt is matched
-	// by its text. All questions under way take at most 16 times as much memory; a prompt whose question finds no
-	// memory left is matched by its text.
+	// MaxPromptBytes is the length of the longest request body for which an engine is asked. It is bounded because each
+	// question copies the body, and because a tokenizer takes longer than Budget for a megabyte. 4 MiB are about a
+	// million tokens. A longer prompt is matched by its text. All questions under way together take at most 16 times as
+	// much memory. If that memory is used up, a prompt is matched by its text, too.
 	MaxPromptBytes int64 `yaml:"max_prompt_bytes"`
 	// CacheBytes bounds the memory of remembered prompts and of the beginnings that they have in common. Questions in
-	// the background take up to an eighth of it in addition. 64 MiB hold 16 million ids: 2,000 prompts of 8,000 tokens.
+	// the background take up to an eighth of CacheBytes in addition. 64 MiB hold 16 million ids: 2,000 prompts of 8,000
+	// tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
-	// Failures is how many calls to a worker must fail in a row before it is not asked for Pause. A failure is a
-	// refused connection, a status 5xx, an answer that cannot be read, or no answer within 10 s; a slow answer is not a
-	// failure. If all failures were status 500 or timeouts of one client's prompts, only that client's prompts are not
-	// asked. 3, because one or two happen when an engine restarts.
+	// Failures is how many calls to a worker must fail in a row before the worker is not asked for the time Pause. A
+	// failure is a refused connection, a status 5xx, an answer that cannot be read, or no answer within 10 s. A slow
+	// answer is not a failure. If all failures were status 500 or timeouts for prompts of one client, the worker is
+	// still asked for other clients' prompts. Default 3, because one or two failures happen when an engine restarts.
 	Failures int `yaml:"failures"`
-	// Pause is how long a failing worker is not asked before one call tries it again. 5 s, as often as health checks.
+	// Pause is how long a failing worker is not asked. After it one call tries the worker. Default 5 s, as often as
+	// health checks.
 	Pause time.Duration `yaml:"pause"`
-	// Service is a tokenizer service that is asked before any engine: unix:///run/tokenizer.sock or http://host:port,
-	// as `vllm launch render` serves it (docs/api.md has the protocol). Its ids are not compared with an engine's.
-	// Empty is no service.
+	// Service is a tokenizer service that is asked before any engine: unix:///run/tokenizer.sock or http://host:port.
+	// `vllm launch render` is such a service (docs/api.md has the protocol). The service's ids are not compared with an
+	// engine's. An empty text means no service.
 	Service string `yaml:"service"`
-	// Forward is off or auto. With auto an engine gets the ids in place of the text when that is proven to lose nothing
-	// (docs/api.md has the rule), so that it does not tokenize again. Off by default: bodies pass byte for byte.
+	// Forward is off or auto. With auto an engine gets the ids instead of the text if it is proven that nothing is lost
+	// (docs/api.md has the rule). Then the engine need not tokenize the text. Off is the default: bodies are passed on
+	// byte for byte.
 	Forward string `yaml:"forward"`
 }
 

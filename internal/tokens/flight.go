@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// flight is one question to engines, with all requests that wait for its answer. It has a goroutine of its own: the
-// engine computes the answer in any case, and it is remembered even when no request waits for it any more.
+// flight is one question to engines that is under way, with all requests that wait for its answer. It has its own
+// goroutine: the engine computes the answer in any case, and the answer is remembered even when no request waits any
+// more.
 type flight struct {
 	key      key
 	question *question
@@ -20,7 +21,7 @@ type flight struct {
 }
 
 // of returns the key of one client's question for k. Clients do not share a question: it is asked with the
-// authorization of one client, which the engine may refuse. They share remembered answers.
+// authorization of one client, and an engine may refuse that. Clients share remembered answers.
 func (k key) of(client uint64) key {
 	binary.LittleEndian.PutUint64(k[:], binary.LittleEndian.Uint64(k[:])^client)
 	return k
@@ -40,7 +41,7 @@ type flights struct {
 
 const (
 	// maxBackground bounds the number of questions in the background. Their bytes are at most 1/backgroundShare of the
-	// cache's: questions to busy engines must not pile up.
+	// cache's bytes. Both bounds keep questions to busy engines from piling up.
 	maxBackground   = 32
 	backgroundShare = 8
 	// backgroundFor is how long a question in the background waits for its turn: a conversation's next request comes
@@ -48,8 +49,9 @@ const (
 	backgroundFor = 5 * time.Second
 )
 
-// join returns the flight for k, for which the caller waits from now on. If there was none the caller leads it and has
-// to begin it. bytes is the size of the question. f is nil when there is no memory for the question.
+// join returns the flight for k, and counts the caller as waiting for it. If there was no flight for k, leads is true:
+// the caller must begin the new flight. bytes is the size of the question. If there is no memory for the question, f is
+// nil.
 func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -67,8 +69,8 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 	return f, true
 }
 
-// inBackground returns a new flight for k without a waiter; the caller has to begin it. It is nil when there is a
-// flight for k, or when too many flights are in the background.
+// inBackground returns a new flight for k for which no request waits. The caller must begin it. It returns nil if there
+// is already a flight for k, or if too many flights are in the background.
 func (fs *flights) inBackground(k key, bytes int64) *flight {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -101,9 +103,9 @@ func newFlight(k key, bytes int64, worth time.Duration) *flight {
 	return &flight{key: k, question: q, done: make(chan struct{}), result: Found{Outcome: Failed}}
 }
 
-// leave records that one request stops waiting for f. inLine says that the question is still in line. If it is, and no
-// other request waits for it, it moves to the background: its answer serves the conversation's next request. Without
-// room there, it is dropped.
+// leave records that one request stops waiting for f. inLine reports that the question is still in the line. If it is
+// in the line, and no other request waits for it, the question moves to the background: its answer serves the
+// conversation's next request. If the background has no room, the question is dropped.
 func (fs *flights) leave(f *flight) (inLine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -136,7 +138,7 @@ func (fs *flights) isBackground(f *flight) bool {
 	return f.background
 }
 
-// end ends f after its result is written. late says that requests waited for it and all gave up.
+// end ends f after its result is written. late reports that requests waited for f and all of them gave up.
 func (fs *flights) end(f *flight) (late bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -151,8 +153,9 @@ func (fs *flights) end(f *flight) (late bool) {
 	return f.waiting == 0 && !f.background
 }
 
-// fly starts f with p's question. The goroutine ends backgroundFor after its start, or callTimeout after the start of
-// the later of its two calls. Close waits for it.
+// fly starts f with p's question. Its goroutine ends backgroundFor or Config.Budget after its start, whichever is
+// longer. If it made calls, it ends at most callTimeout after the start of the later one of its two calls. Close waits
+// for it.
 func (s *Source) fly(f *flight, p *Prompt, l *promptTurns, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
 	model, asked := p.Model, *l
@@ -171,7 +174,7 @@ func (s *Source) fly(f *flight, p *Prompt, l *promptTurns, workers []Worker) {
 	})
 }
 
-// wait returns f's result, or an outcome without ids when patience or ctx ends first. The caller has joined f.
+// wait returns f's result. If patience or ctx ends first, it returns an outcome without ids. The caller has joined f.
 func (s *Source) wait(ctx context.Context, f *flight, patience time.Duration, leads bool) Found {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()

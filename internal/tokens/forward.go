@@ -10,8 +10,8 @@ import (
 )
 
 // Ids may replace a body's text only if all other fields of the body are in these sets: fields that choose tokens,
-// shape the answer or name the request. Any other field could need the text (echo, suffix, prompt_logprobs,
-// truncate_prompt_tokens, a template's arguments, a future engine's fields): then the body passes unchanged.
+// shape the answer or name the request. Any other field could need the text, such as echo, suffix, prompt_logprobs,
+// truncate_prompt_tokens, a template's arguments, or a future engine's fields. Then the body is passed on unchanged.
 var (
 	forwardable = map[string]bool{
 		"model": true, "stream": true, "stream_options": true, "max_tokens": true, "min_tokens": true, "temperature": true,
@@ -21,7 +21,8 @@ var (
 		"user":       true, "metadata": true, "service_tier": true, "cache_salt": true, "priority": true, "request_id": true,
 		"skip_special_tokens": true, "spaces_between_special_tokens": true, "include_stop_str_in_output": true,
 	}
-	// add_special_tokens may stay: the ids were made as it says, and vLLM ignores it when the body has ids.
+	// add_special_tokens may stay: the ids were made as this field says, and vLLM ignores the field if the body has
+	// ids.
 	forwardableCompletions = map[string]bool{"prompt": true, "add_special_tokens": true}
 	forwardableChatVLLM    = map[string]bool{"messages": true, "max_completion_tokens": true}
 	forwardableChatSGLang  = map[string]bool{"messages": true, "max_completion_tokens": true, "rid": true,
@@ -36,9 +37,9 @@ type Forward struct {
 	To      Worker
 }
 
-// AppendForwarded appends to dst the body for the worker: the request's own bytes, with the prompt's ids in place of
-// its text (vLLM completions) or in addition to its messages (chats; the engine then renders nothing). ok is false when
-// the request's own body must be sent. The ids are sent only if all of this holds:
+// AppendForwarded appends to dst the body for the worker. The body has the request's own bytes and the prompt's ids. In
+// vLLM completions the ids replace the text. In chats they come in addition to the messages, and the engine then
+// renders nothing. If ok is false, the request's own body must be sent. The ids are sent only if all of this holds:
 //
 //   - Config.Forward is auto.
 //   - The ids were made in process for that kind of engine and for the base model itself. The model is proven: its ids
@@ -81,8 +82,8 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 	return dst, false
 }
 
-// appendBeside appends body to dst with one more field (before, ids and after) in front of the body's own fields. body
-// must have at least one field.
+// appendBeside appends body to dst, with one more field before the body's own fields. The text of that field is before,
+// then the ids, then after. body must have at least one field.
 func appendBeside(dst, body []byte, before string, ids []block.Token, after string) []byte {
 	open := bytes.IndexByte(body, '{') + 1
 	dst = append(dst, body[:open]...)
@@ -101,8 +102,8 @@ func hasOnly(r *api.Request, more map[string]bool) bool {
 	return true
 }
 
-// plainTurns reports whether all messages are {"role","content"} with a string as content, and the last one is not the
-// assistant's. A role or a key that is spelled with escapes counts as not plain.
+// plainTurns reports whether all messages are {"role","content"} with a string as content, and the last message is not
+// the assistant's. It returns false if a role or a key is spelled with escapes.
 func plainTurns(messages []byte) bool {
 	last := ""
 	for _, turn := range jsonscan.Items(messages) {

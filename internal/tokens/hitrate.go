@@ -2,14 +2,14 @@ package tokens
 
 import "sync"
 
-// hitRates estimates, for each base model, how likely a part of a prompt is cached. The zero value assumes a half. It
-// is safe for concurrent use.
+// hitRates estimates, for each base model, how likely it is that a part of a prompt is cached. For a model without
+// requests it assumes a half. It is safe for concurrent use, and its zero value is ready for use.
 type hitRates struct {
 	mu     sync.Mutex
-	models map[string]float64 // guarded by mu; one for each model that the fleet serves
+	models map[string]float64 // guarded by mu; one rate for each model that the fleet serves
 }
 
-// hitRateWeight is the weight of one request: the last few dozen requests decide.
+// hitRateWeight is the weight of one request, so the last few dozen requests decide the rate.
 const hitRateWeight = 1.0 / 32
 
 func (c *hitRates) of(model string) float64 {

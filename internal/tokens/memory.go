@@ -6,18 +6,19 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// memoryShare: all questions under way together may take memoryShare times Config.MaxPromptBytes. That is eight of the
-// longest questions, because each holds its body twice: two engines with two calls each, and four questions that wait.
+// memoryShare bounds the memory of all questions under way together: memoryShare times Config.MaxPromptBytes. Each
+// question holds its body twice, so there is room for eight of the longest questions. Eight are enough for two engines
+// with two calls each, and four more questions that wait in line.
 const memoryShare = 16
 
 // memory bounds the memory that questions take. A question holds copies of its request's body as long as a call with it
 // is under way, and the call may outlive the request. It is safe for concurrent use.
 type memory struct {
-	most int64 // bytes
+	most int64 // upper bound of used, in bytes
 	used atomic.Int64
 }
 
-// take books size bytes if they are at most half of the free bytes: so a few long questions leave room for short ones.
+// take books size bytes if at least twice as many are free. So a few long questions leave room for short ones.
 func (r *memory) take(size int64) bool {
 	for {
 		used := r.used.Load()
@@ -35,10 +36,10 @@ func (r *memory) give(size int64) { r.used.Add(-size) }
 // questionBytes returns the memory of a question about r: it holds the body twice.
 func questionBytes(r *api.Request) int64 { return int64(2 * len(r.Body())) }
 
-// hold adds a user of q's bodies: its flight, or a call.
+// hold adds a user of q's bodies. A user is q's flight, or a call.
 func (q *question) hold() { q.users.Add(1) }
 
-// drop ends a hold. When no hold is left, q's memory is released.
+// drop ends a user's hold on q's bodies. When no user is left, q's memory is released.
 func (s *Source) drop(q *question) {
 	if q.users.Add(-1) == 0 {
 		s.memory.give(q.size)

@@ -5,15 +5,15 @@ import (
 	"errors"
 )
 
-// Prober is a [Local] that compares its ids with the engines' in probes before they are used.
+// Prober is a [Local] that tests its ids before they are used: in probes it compares them with the engines' ids.
 type Prober interface {
 	// Agrees reports whether the worker's present process gave the same ids as Local in every probe.
 	Agrees(model string, w Worker) bool
 }
 
-// Ask asks one worker for the ids of p, independently of requests: without budget, cache and breaker. The outcome is
-// Render or Tokenize with the ids, Refused, Failed, or Unsupported when the worker has no token endpoint. The call ends
-// with ctx.
+// Ask asks one worker for the ids of p, independently of requests: without budget, cache and pauses after failures. If
+// it gets the ids, the outcome is Render or Tokenize. If not, the outcome is Refused or Failed, or Unsupported when the
+// worker has no token endpoint. The call ends with ctx.
 func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 	s.asked.Add(1)
 	q := new(question)
@@ -31,7 +31,8 @@ func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 	return Found{Outcome: Failed}
 }
 
-// Renew forgets how the model's ids compared so far: they are made from other files now, or for other engines.
+// Renew forgets how the model's ids have compared with engines' ids. It is called when the ids are made from other
+// files, or for other engines.
 func (s *Source) Renew(model string) {
 	s.checks.mu.Lock()
 	defer s.checks.mu.Unlock()
@@ -39,7 +40,7 @@ func (s *Source) Renew(model string) {
 	delete(s.checks.models, imagesOf(model))
 }
 
-// proven reports whether the worker may get a request's ids in place of its text.
+// proven reports whether the worker may get a request's ids instead of its text.
 func (s *Source) proven(f *Forward) bool {
 	if !f.Found.Probed {
 		return s.checks.proven(f.Model)

@@ -12,19 +12,20 @@ import (
 type Prompt struct {
 	// Request is the request's body. Find does not change it, and does not use it after it returns.
 	Request *api.Request
-	// Authorization is the client's header. It is passed on, because engines ask for it at render. It may be empty.
+	// Authorization is the client's Authorization header. It is passed on, because engines demand it at render. It may
+	// be empty.
 	Authorization string
 	// Model is the base model of the request's model name.
 	Model string
 	// Kind is the engine that the prompt will go to. Find sets it.
 	Kind Kind
-	// Root is the folder or name that all engines loaded the model from, when images are named after it; else empty.
-	// Find sets it.
+	// Root is used when an engine names images after the folder or name from which it loaded the model. If all engines
+	// loaded the model from the same one, Root is that folder or name. Otherwise Root is empty. Find sets it.
 	Root string
-	// Scratch is a buffer for the prompt's text; Found.Text may be a part of it. It may be nil.
+	// Scratch is a buffer for the prompt's text. Found.Text may be a part of it. Scratch may be nil.
 	Scratch []byte
 
-	engineOnly bool // the service is not asked
+	engineOnly bool // the tokenizer service is not asked
 }
 
 // Has reports whether the body has a top-level field with one of these names.
@@ -37,8 +38,9 @@ func (p *Prompt) Has(names map[string]bool) bool {
 	return false
 }
 
-// InBody looks for token ids in the request's own body. outcome is Given, Batch (several prompts, so there is no single
-// best worker), Refused (no prompt: the engine will say what is wrong), or empty when ids have to be made.
+// InBody looks for token ids in the request's own body. outcome is Given if the body has ids. It is Batch if the body
+// has several prompts, because then there is no single best worker. It is Refused if the body has no prompt: the engine
+// will say what is wrong. It is empty if ids have to be made.
 func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	switch r.Form {
 	case api.PromptIDs:
@@ -66,8 +68,9 @@ func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	return nil, ""
 }
 
-// indifferent are the top-level fields that never change the prompt's tokens. All other fields go into the key: an
-// unknown field can cost a miss, but never wrong ids. cache_salt separates caches, not tokens.
+// indifferent has the top-level fields that never change the prompt's tokens. All other fields go into the key. So an
+// unknown field can cost a miss, but never lead to wrong ids. cache_salt is indifferent: it separates caches, not
+// tokens.
 var indifferent = map[string]bool{
 	"stream": true, "stream_options": true, "max_tokens": true, "max_completion_tokens": true, "min_tokens": true,
 	"temperature": true, "top_p": true, "top_k": true, "min_p": true, "n": true, "best_of": true, "seed": true,
@@ -80,23 +83,23 @@ var indifferent = map[string]bool{
 	"use_beam_search": true, "kv_transfer_params": true, "session_id": true, "extra_key": true, "routed_dp_rank": true,
 }
 
-// templateFields are the fields of a chat body that /tokenize takes by the same name and with the same meaning (vLLM:
-// TokenizeChatRequest).
+// templateFields are the fields of a chat body that /tokenize takes under the same name and with the same meaning
+// (vLLM: TokenizeChatRequest).
 var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldChatTemplate, api.FieldAddGenerationPrompt,
 	api.FieldContinueFinalMessage, api.FieldAddSpecialTokens, api.FieldMMProcessorKwargs}
 
 // kwargFields are fields of a chat body that /tokenize does not know. vLLM merges them into the template's keyword
-// arguments, so they render the same when they are passed in chat_template_kwargs.
+// arguments. So they have the same effect when they are passed in chat_template_kwargs.
 var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 
-// sglangFields are the fields of a chat body that decide SGLang's prompt. SGLang's /tokenize renders them as its chats
-// do. add_generation_prompt is not among them: /tokenize uses it and chats do not (SGLang 0.5.23: TokenizeRequest in
-// srt/entrypoints/openai/protocol.py).
+// sglangFields are the fields of a chat body that decide SGLang's prompt. SGLang's /tokenize renders them in the same
+// way as its chats do. add_generation_prompt is not in the list: /tokenize uses it, and chats do not (SGLang 0.5.23:
+// TokenizeRequest in srt/entrypoints/openai/protocol.py).
 var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true,
 	"reasoning_effort": true, "reasoning": true, "continue_final_message": true, "chat_template_kwargs": true}
 
-// tokenizeBody returns a body for /tokenize of an engine of that kind: it gives the same tokens as r's request. The
-// values' bytes are unchanged.
+// tokenizeBody returns a body for the /tokenize endpoint of an engine of that kind. It gives the same tokens as r's
+// request. The bytes of the values are unchanged.
 func tokenizeBody(r *api.Request, kind Kind) []byte {
 	out := make([]byte, 0, r.PromptBytes()+256)
 	out = append(out, '{')
@@ -125,7 +128,8 @@ func tokenizeBody(r *api.Request, kind Kind) []byte {
 			kwargs = appendField(kwargs, f.String(), value)
 		}
 	}
-	// The request's own arguments come last: of a repeated name the last value counts, as when vLLM merges them.
+	// The request's own arguments come last. If a name is repeated, the last value counts, as when vLLM merges the
+	// arguments.
 	if own := r.Raw(api.FieldChatTemplateKwargs); hasMembers(own) {
 		if len(kwargs) > 1 {
 			kwargs = append(kwargs, ',')
@@ -138,7 +142,7 @@ func tokenizeBody(r *api.Request, kind Kind) []byte {
 	return append(out, '}')
 }
 
-// appendField adds "name":value to the members of an object. Without a value it adds nothing.
+// appendField adds "name":value to the members of an object. If there is no value, it adds nothing.
 func appendField(out []byte, name string, value []byte) []byte {
 	if len(value) == 0 {
 		return out
@@ -150,8 +154,8 @@ func appendField(out []byte, name string, value []byte) []byte {
 	return append(out, value...)
 }
 
-// onlyText returns the text of a list with one text, because /tokenize does not take a list. It returns every other
-// prompt as it is.
+// onlyText returns the text of a list that has one text, because /tokenize does not take a list. It returns every other
+// prompt unchanged.
 func onlyText(prompt []byte) []byte {
 	for _, first := range jsonscan.Items(prompt) {
 		if first[0] == '"' {
@@ -171,6 +175,6 @@ func hasMembers(value []byte) bool {
 }
 
 func jsonString(s string) []byte {
-	out, _ := json.Marshal(s) // a string always marshals
+	out, _ := json.Marshal(s) // a string can always be marshalled
 	return out
 }

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// maxLine bounds the questions that wait for their turn. Within the time that requests wait, engines answer a few
-// dozen. The last question of a longer line is not asked.
+// maxLine bounds the number of questions that wait for their turn. Within the time that requests wait, engines answer a
+// few dozen questions. If the line is longer, its last question is not asked.
 const maxLine = 64
 
-// grant is the call that was booked for a question, or the reason why no call was booked. It ends the question's wait.
+// grant is the result of a question's wait: the call that was booked for it, or the reason why no call was booked.
 type grant struct {
 	worker  Worker
 	call    *call
 	verdict verdict
 }
 
-// acquire books a call for f's question to the service or a worker. While all have reached their limits of calls, a
-// question with a waiter stands in line. A question without a waiter is held back until an engine is calm. The verdict
-// is full when ctx ends first, or when the line is full.
+// acquire books a call for f's question to the service or a worker. If all of them have reached their limits of calls,
+// a question for which a request waits stands in line. A question for which no request waits is held back until an
+// engine is calm, that is has nothing else to do. The verdict is full if ctx ends first, or if the line is full.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {
@@ -35,7 +35,7 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 		if g.verdict != full || ctx.Err() != nil || !s.flights.isBackground(f) {
 			return g
 		}
-		select { // the line is full
+		select { // returns full if the line is full
 		case <-time.After(calmCheck):
 		case <-ctx.Done():
 		}
@@ -43,15 +43,15 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 }
 
 const (
-	// settle is the shortest delay of a question without a waiter: its own request has then reached its engine, which
-	// is not calm before it has sent the first token.
+	// settle is the shortest delay of a question for which no request waits. After it, the request that caused the
+	// question has reached its engine, and that engine is not calm before it has sent the first token.
 	settle = 50 * time.Millisecond
-	// calmCheck is the time between two looks for a calm engine.
+	// calmCheck is the time between two checks whether an engine is calm.
 	calmCheck = 25 * time.Millisecond
 )
 
-// calmly books a call for q to a calm engine, or to any engine once ctx ends. wanted says that a request waits for the
-// answer now: then no call is booked.
+// calmly books a call for q to a calm engine. When ctx ends, it books one to any engine. wanted reports that a request
+// now waits for the answer: then no call is booked.
 func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool) {
 	next := time.NewTimer(settle)
 	defer next.Stop()
@@ -70,7 +70,7 @@ func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool)
 	}
 }
 
-// inLine books a call for q, at once or after a wait in line.
+// inLine books a call for q, without waiting or after a wait in line.
 func (s *Source) inLine(ctx context.Context, q *question) grant {
 	s.states.mu.Lock()
 	g := s.states.grant(q, time.Now())
@@ -88,10 +88,10 @@ func (s *Source) inLine(ctx context.Context, q *question) grant {
 	if s.states.leave(q) {
 		return grant{verdict: full}
 	}
-	return <-q.granted // q has left the line meanwhile, so its grant is in the channel
+	return <-q.granted // q has left the line meanwhile, so the channel has its grant
 }
 
-// grant books a call for q to the service if it may be asked, else to a worker. The caller holds ps.mu.
+// grant books a call for q to the service if the service may be asked, and to a worker if not. The caller holds ps.mu.
 func (ps *workerStates) grant(q *question, now time.Time) grant {
 	why := noWorkers
 	if q.not == "" {
@@ -123,13 +123,13 @@ func (ps *workerStates) enter(q *question) bool {
 	return true
 }
 
-// arrange orders the line. Clients take turns: first comes the worthiest question of each client, then the second of
-// each, and so on. Within a round, the client that was served or entered the line longest ago comes first; questions to
-// other engines do not count. Of equal questions the earlier one comes first. Questions without a waiter come last. The
-// caller holds ps.mu.
+// arrange orders the line. Clients take turns: first comes the question of each client that saves most time, then the
+// second question of each, and so on. Within such a round, the client comes first that was served longest ago, or came
+// into the line longest ago. Questions to other engines do not count. Of equal questions the earlier one comes first.
+// Questions for which no request waits come last. The caller holds ps.mu.
 func (ps *workerStates) arrange() {
 	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(b.worth, a.worth) })
-	of := make(map[uint64]int, len(ps.turns)) // number of questions by client
+	of := make(map[uint64]int, len(ps.turns)) // client → number of its questions so far
 	for _, q := range ps.line {
 		q.behind = of[q.client]
 		if of[q.client]++; q.worth == 0 {
@@ -142,7 +142,7 @@ func (ps *workerStates) arrange() {
 	maps.DeleteFunc(ps.turns, func(client, _ uint64) bool { return of[client] == 0 })
 }
 
-// leave removes q from the line. It returns false when q is not there.
+// leave removes q from the line. It returns false if q is not in the line.
 func (ps *workerStates) leave(q *question) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -158,7 +158,7 @@ func (ps *workerStates) waits(q *question) bool {
 	return slices.Contains(ps.line, q)
 }
 
-// raise sets q's worth to at least worth: a request waits for the answer now.
+// raise sets q's worth to at least worth, because a request waits for the answer now.
 func (ps *workerStates) raise(q *question, worth time.Duration) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -168,12 +168,13 @@ func (ps *workerStates) raise(q *question, worth time.Duration) {
 	q.worth = worth
 	select {
 	case q.wanted <- struct{}{}:
-	default: // a signal is there already
+	default: // the channel already has a signal
 	}
 	ps.arrange()
 }
 
-// lower removes q from the line because no request waits for the answer any more. It returns false when q is not there.
+// lower removes q from the line, because no request waits for the answer any more. It returns false if q is not in the
+// line.
 func (ps *workerStates) lower(q *question) bool {
 	if !ps.leave(q) {
 		return false
@@ -185,8 +186,8 @@ func (ps *workerStates) lower(q *question) bool {
 	return true
 }
 
-// serve gives free places to the questions in line. A question for which no worker may be asked leaves the line too.
-// The caller holds ps.mu.
+// serve books the free calls for the questions in line. If no worker may be asked for a question, the question leaves
+// the line, too. The caller holds ps.mu.
 func (ps *workerStates) serve(now time.Time) {
 	if len(ps.line) == 0 {
 		return

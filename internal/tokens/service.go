@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// service is a tokenizer service. It has vLLM's endpoints, and is asked before any engine.
+// service is a tokenizer service. It has the same endpoints as vLLM, and is asked before any engine.
 type service struct {
 	worker Worker
-	socket string       // path of the Unix socket; empty for TCP
-	client *http.Client // nil for the Source's own
+	socket string       // path of the Unix socket; empty: the service is reached over TCP
+	client *http.Client // client for the service; nil: the Source's own client is used
 }
 
-// socketHost is the host in URLs of requests over a Unix socket.
+// socketHost is the host in the URLs of requests over a Unix socket.
 const socketHost = "http://tokenizer.sock"
 
 // parseService reads Config.Service. It returns nil for an empty text.
@@ -43,13 +43,13 @@ func parseService(text string) (*service, error) {
 	return nil, fmt.Errorf("%q is neither unix:///path/to/socket nor http://host:port", text)
 }
 
-// possiblePort reports whether a URL's port can be dialled; "" is the scheme's port.
+// possiblePort reports whether a URL's port can be dialled. "" means the default port of the scheme.
 func possiblePort(port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return port == "" || err == nil && n > 0
 }
 
-// connect gives a service behind a Unix socket its own client. base is the Source's client.
+// connect makes an HTTP client for a service behind a Unix socket. base is the Source's client.
 func (v *service) connect(base *http.Client) {
 	if v.socket == "" {
 		return
@@ -61,14 +61,14 @@ func (v *service) connect(base *http.Client) {
 			return dialer.DialContext(ctx, "unix", v.socket)
 		},
 		MaxIdleConnsPerHost: 64,
-		IdleConnTimeout:     4 * time.Second, // below the 5 s after which uvicorn closes an idle connection
+		IdleConnTimeout:     4 * time.Second, // less than the 5 s after which uvicorn closes an idle connection
 		DisableCompression:  true,
 	}
 	v.client = &client
 }
 
-// serviceFor returns the tokenizer service as the list of workers to ask before p's own. The list is empty when there
-// is no service, and when the service must not be asked for p.
+// serviceFor returns the tokenizer service in a list, which is asked before p's workers. The list is empty if there is
+// no service, and if the service must not be asked for p.
 func (s *Source) serviceFor(p *Prompt) []Worker {
 	if s.service == nil || p.engineOnly {
 		return nil
@@ -79,7 +79,7 @@ func (s *Source) serviceFor(p *Prompt) []Worker {
 // isService reports whether url is the service's URL.
 func (s *Source) isService(url string) bool { return s.service != nil && s.service.worker.URL == url }
 
-// clientOf returns the client that reaches w.
+// clientOf returns the HTTP client that reaches w.
 func (s *Source) clientOf(w Worker) *http.Client {
 	if s.isService(w.URL) && s.service.client != nil {
 		return s.service.client

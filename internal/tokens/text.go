@@ -9,28 +9,29 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// frontFields are the fields of a chat body that templates put before the first turn, or that change every turn. In the
-// text they come first: two prompts that differ in them then differ from the beginning on.
+// frontFields are the fields of a chat body that templates put before the first turn, or that change every turn. They
+// come first in the text. So two prompts that differ in these fields differ from the beginning on.
 var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
 	api.FieldTools, api.FieldDocuments}
 
-// maxText is the longest text in bytes: a million tokens, more than any prompt that is served. The rest of a longer
-// prompt is left out, and so are messages after the first maxTurns.
+// maxText is the length of the longest text, in bytes. 4 MiB are a million tokens, more than any prompt that is served.
+// The rest of a longer prompt is left out, and so are messages after the first maxTurns.
 const maxText = 4 << 20
 
-// Marks in a flattened text. In JSON these bytes occur in strings only, as escapes; a client that writes them there
-// confuses only its own requests.
+// These bytes separate the parts of a prompt's text. In JSON these bytes occur only as escapes in strings. A client
+// that writes them there confuses only its own requests.
 const (
 	markRole  = 0x01
 	markField = 0x02
 	markMedia = 0x03
 )
 
-// AppendText appends to dst the request's prompt as one text. The text is not what a template renders, but equal
-// prompts have equal texts, and a conversation's text grows at its end. Tools and other fields for all turns come
-// first. A message is its role, the text of its content, and its other members in the order of the body. Images and
-// other media are replaced by hashes. A body with ids or with several prompts has no text. The text has at most 4 MiB,
-// and dst grows by little more than that and the longest string.
+// AppendText appends to dst the request's prompt as one text. The text is not what a template renders. But equal
+// prompts have equal texts, and a conversation's text grows at its end.
+//
+// Tools and other fields that concern all turns come first. A message is its role, the text of its content, and its
+// other members in the order of the body. Images and other media are replaced by hashes. A body with ids or with
+// several prompts has no text. The text has at most 4 MiB. dst grows by little more than 4 MiB and the longest string.
 func AppendText(dst []byte, r *api.Request) []byte {
 	text := appendPrompt(dst, r)
 	return text[:min(len(text), len(dst)+maxText)]
@@ -62,8 +63,8 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 	return dst
 }
 
-// appendMessage appends one turn. It stops adding parts when dst has reached end. The order of role and content in the
-// object makes no difference.
+// appendMessage appends one turn. When dst has reached end, no more parts are added. The order of role and content in
+// the object makes no difference.
 func appendMessage(dst, message []byte, end int) []byte {
 	var role, content []byte
 	for name, value := range jsonscan.Members(message) {
@@ -87,8 +88,8 @@ func appendMessage(dst, message []byte, end int) []byte {
 	return dst
 }
 
-// appendContent appends a content, which is one text or a list of parts. It stops adding parts when dst has reached
-// end.
+// appendContent appends a content, which is one text or a list of parts. When dst has reached end, no more parts are
+// added.
 func appendContent(dst, content []byte, end int) []byte {
 	if len(content) == 0 || content[0] != '[' {
 		return appendValue(dst, content)
@@ -111,7 +112,7 @@ func appendContent(dst, content []byte, end int) []byte {
 	return dst
 }
 
-// appendPart appends a part of a content: its text, or a hash of the part when it is no text.
+// appendPart appends one part of a content: the part's text, or a hash of the part if it is no text.
 func appendPart(dst, part []byte) []byte {
 	var text []byte
 	plain := true
@@ -138,7 +139,7 @@ func appendMember(dst []byte, name string, value []byte) []byte {
 	return appendValue(dst, value)
 }
 
-// appendValue appends a string's text, and any other value as spelled, without white space.
+// appendValue appends the text of a string. It appends any other value as spelled, without white space.
 func appendValue(dst, value []byte) []byte {
 	if len(value) > 0 && value[0] == '"' {
 		return appendString(dst, value)

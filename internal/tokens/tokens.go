@@ -17,44 +17,46 @@ type Outcome string
 
 // The outcomes.
 const (
-	Given       Outcome = "given"       // the body carries ids
+	Given       Outcome = "given"       // the body has ids
 	InProcess   Outcome = "local"       // made in process
-	Cached      Outcome = "cache"       // an earlier answer was remembered
-	Shared      Outcome = "shared"      // another request was asking the same question
+	Cached      Outcome = "cache"       // an earlier answer for this prompt was remembered
+	Shared      Outcome = "shared"      // another request had already asked the same question, and its answer served both
 	Beginning   Outcome = "beginning"   // the first ids are known from an earlier chat; the rest is estimated
 	Render      Outcome = "render"      // the engine rendered the request
 	Tokenize    Outcome = "tokenize"    // the engine tokenized the prompt
-	Service     Outcome = "service"     // the tokenizer service made them
-	Text        Outcome = "text"        // no ids, but the prompt's text: good for approximate matches
+	Service     Outcome = "service"     // the tokenizer service made the ids
+	Text        Outcome = "text"        // no ids, but the prompt's text, which is good for approximate matches
 	Batch       Outcome = "batch"       // several prompts in one body
 	Off         Outcome = "off"         // the budget is 0
 	TooLong     Outcome = "too_long"    // the body is longer than Config.MaxPromptBytes
 	Refused     Outcome = "refused"     // the engine refuses the body, or the client's key
 	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
-	NoWorker    Outcome = "no_worker"   // the model has no healthy worker, or all pause after failures
-	Limited     Outcome = "limit"       // not asked: the limit of questions was reached, or all workers seemed frozen
+	NoWorker    Outcome = "no_worker"   // the model has no healthy worker, or all its workers pause after failures
+	Limited     Outcome = "limit"       // no worker was asked: the limit of questions was reached, or all workers seemed frozen
 	TimedOut    Outcome = "timeout"     // no answer came within the time that the request waits
 	Failed      Outcome = "error"       // every worker that was asked failed
 )
 
-// Found is the result for a prompt. The slices are shared and must not be changed.
+// Found is what Find found for a prompt. The slices are shared and must not be changed.
 type Found struct {
-	Tokens   []block.Token // nil when they are not known
+	Tokens   []block.Token // the prompt's token ids; nil: not known
 	Features []block.Feature
 	Outcome  Outcome
 	Kind     Kind   // the engine that the ids were made for
 	By       string // URL of the engine or the service that made the ids; empty: no call was made
-	// Sure is how many of Tokens are the engine's ids. It is less than all when Outcome is Beginning. The ids after the
-	// first Sure stand for text with unknown ids, about one for four bytes. No engine has them.
+	// Sure is how many of Tokens, from the first on, are the engine's ids. It is less than len(Tokens) only if Outcome
+	// is Beginning. The ids after the first Sure stand for text with unknown ids, about one id for four bytes. No
+	// engine has them.
 	Sure int
-	// Known is the beginning of Tokens that an earlier prompt had. Stable is the beginning that later prompts may have.
-	// See tokenizer.Reuse. Only ids made in process have them.
+	// Known is the length of the beginning of Tokens that an earlier prompt had. Stable is the length of the beginning
+	// that later prompts may have. See tokenizer.Reuse. They are set only for ids made in process.
 	Known, Stable block.Prefix
-	// Probed says that the ids are made from found files, which passed the probes before they were used.
+	// Probed says that the ids are made from files that the router found, and that passed the probes before they were
+	// used.
 	Probed bool
 
 	// Text is the prompt as one text (AppendText), for matches by text when there are no ids. Then Outcome is Text, and
-	// Missing says why there are no ids. Without ids and text the request must be routed by load.
+	// Missing says why there are no ids. If there are neither ids nor a text, the request must be routed by load.
 	Text    []byte
 	Missing Outcome
 }
@@ -62,7 +64,7 @@ type Found struct {
 // Kind is the kind of a worker's engine. It decides the token endpoints.
 type Kind uint8
 
-// The kinds. An engine of any kind but SGLang is asked as vLLM is.
+// The kinds. An engine of every kind except SGLang is asked in the same way as vLLM.
 const (
 	VLLM Kind = iota
 	SGLang
@@ -70,13 +72,13 @@ const (
 
 // Worker is an engine that may be asked.
 type Worker struct {
-	ID   uint32 // chosen by the caller, who gets it back in Source.Loads
+	ID   uint32 // chosen by the caller; Source.Loads gets the Worker with this ID
 	URL  string // without a trailing slash
 	Kind Kind
-	// Facts that vLLM reports. They are empty or 0 for other engines, and when they are not known.
+	// These are facts that vLLM reports. They are empty or 0 for other engines, and if they are not known.
 	Version     string
-	Root        string // the folder or name that vLLM loaded the model from
-	MaxModelLen int    // tokens of prompt and answer
+	Root        string // the folder or name from which vLLM loaded the model
+	MaxModelLen int    // longest sum of prompt and answer, in tokens
 }
 
 // atLeast reports whether an engine's version is known and is major.minor or later.
@@ -86,8 +88,8 @@ func atLeast(version string, major, minor int) bool {
 	return n == 2 && (is > major || is == major && sub >= minor)
 }
 
-// rootOf returns the root that all workers have in common, empty when there is none. Before 0.32, vLLM hashed other
-// bytes to name an image, so every worker must be vLLM 0.32 or later.
+// rootOf returns the root that all workers have in common, or "" if there is none. Before 0.32, vLLM hashed other bytes
+// to name an image. So every worker must be vLLM 0.32 or later.
 func rootOf(workers []Worker) string {
 	if len(workers) == 0 {
 		return ""
@@ -100,11 +102,11 @@ func rootOf(workers []Worker) string {
 	return workers[0].Root
 }
 
-// Local makes token ids in process. It is called concurrently and must not keep the request.
+// Local makes token ids in process. Its methods are called concurrently, and must not keep the request.
 type Local interface {
-	// Find returns the ids of a prompt. ok is false when it cannot make them: an engine is asked then.
+	// Find returns the ids of a prompt. If it cannot make them, ok is false, and an engine is asked.
 	Find(ctx context.Context, p *Prompt) (found Found, ok bool)
-	// Text returns the text of ids, for messages.
+	// Text returns the text of ids. It is used in log messages.
 	Text(model string, ids []block.Token) string
 }
 
@@ -115,26 +117,26 @@ type Located interface {
 	Folder(model string, kind Kind) string
 }
 
-// Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines and for
-// each call, none of which outlives Close.
+// Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines, and for
+// each call. None of these goroutines outlives Close.
 type Source struct {
-	// Local, when set, is tried before any engine. Set it before the first Find.
+	// Local, if it is set, is asked before any engine. Set it before the first Find.
 	Local Local
-	// Loads takes a snapshot of all engines' loads. The function that it returns gives the load of one worker: the
-	// least busy worker is asked, and its load decides how long a request waits. Neither function may block. Nil means
-	// that no load is known. Set it before the first Find.
+	// Loads takes a snapshot of all engines' loads. It returns a function that gives the load of one worker. The least
+	// busy worker is asked, and its load decides how long a request waits. Neither function may block. If Loads is nil,
+	// no load is known. Set it before the first Find.
 	Loads func() func(Worker) Load
-	// Log reports ids and beginnings that differ from the engine's. Nil is silent.
+	// Log reports ids and beginnings that differ from the engine's. If it is nil, nothing is logged.
 	Log *slog.Logger
 
 	cfg    Config
 	client *http.Client
 	cache  *cache
 	states workerStates
-	// service is asked before engines; nil is none.
+	// service is asked before engines. If it is nil, there is no service.
 	service *service
 
-	ctx    context.Context // ended by Close; calls to engines use it, because they may outlive the request
+	ctx    context.Context // ended by Close; calls to engines use it, because a call may outlive its request
 	cancel context.CancelFunc
 	calls  sync.WaitGroup
 
@@ -147,11 +149,11 @@ type Source struct {
 	asked, hedged, waited, late atomic.Uint64
 }
 
-// New returns a Source that makes its calls with client. cfg has passed Validate. Close ends the Source.
+// New returns a Source that makes its calls with client. cfg must have passed Validate. Close ends the Source.
 func New(cfg Config, client *http.Client) *Source {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Source{cfg: cfg, client: client, cache: newCache(cfg.CacheBytes), ctx: ctx, cancel: cancel}
-	s.service, _ = parseService(cfg.Service) // no error: Validate has accepted cfg
+	s.service, _ = parseService(cfg.Service) // the error is always nil, since Validate has accepted cfg
 	if s.service != nil {
 		s.service.connect(client)
 		s.states.service = s.service.worker.URL
@@ -181,20 +183,20 @@ func (s *Source) Close() {
 
 // Stats is what a Source has done so far.
 type Stats struct {
-	Entries, Bytes int64  // remembered answers in the cache, and their size
-	Asked          uint64 // calls to engines
-	Hedged         uint64 // second calls, made because the first one was slow
-	Opened         uint64 // pauses of workers after failures
-	Waited         uint64 // questions that waited in line
-	Late           uint64 // answers that came after all their requests had stopped waiting
-	// Checked counts prompts with ids made in process that were compared with the engine's ids; Differed prompts whose
-	// ids were not equal.
+	Entries, Bytes int64  // number of remembered answers in the cache, and their size
+	Asked          uint64 // number of calls to engines
+	Hedged         uint64 // number of second calls, made because the first call was slow
+	Opened         uint64 // number of pauses of workers after failures
+	Waited         uint64 // number of questions that waited in line
+	Late           uint64 // number of answers that came after all their requests had stopped waiting
+	// Checked is the number of prompts whose ids made in process were compared with the engine's ids. Differed is the
+	// number of these prompts with a difference.
 	Checked, Differed uint64
-	Distrusted        []string // models whose ids made in process are not used now
-	// BeginningsChecked counts answers that were compared with the beginning that was expected; BeginningsDiffered
-	// answers that differed from it.
+	Distrusted        []string // models whose ids made in process are not used at present
+	// BeginningsChecked is the number of answers that were compared with the expected beginning. BeginningsDiffered is
+	// the number of these answers with a difference.
 	BeginningsChecked, BeginningsDiffered uint64
-	BeginningsOff                         []string // models whose beginnings are not used now
+	BeginningsOff                         []string // models whose beginnings are not used at present
 }
 
 // Stats returns the counts so far.
@@ -208,9 +210,9 @@ func (s *Source) Stats() Stats {
 		BeginningsOff: s.beginnings.off()}
 }
 
-// Find returns the tokens of p. When it cannot make them itself it asks one of workers: healthy workers of p's model,
-// in any order. Without tokens it returns p's text. It returns within the budget or when ctx ends, and it never fails.
-// A request waits no longer than a match is worth: see Config.Budget.
+// Find returns the tokens of p. If Local cannot make them, Find asks one of workers. These must be healthy workers of
+// p's model, in any order. If it finds no tokens, Find returns p's text. It returns within the budget or when ctx ends,
+// and it never fails. A request waits no longer than a match is worth: see Config.Budget.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
@@ -247,7 +249,7 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 		s.sample(p, &local, workers)
 		return local
 	}
-	p.engineOnly = true // ids made in process are compared with the engine's, not with the service's
+	p.engineOnly = true // ids made in process are compared with an engine's ids, not with the service's
 	found := s.fromOthers(ctx, p, workers)
 	if found.Tokens != nil && found.Outcome != Beginning {
 		local.Kind = p.Kind
@@ -256,9 +258,9 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	return found
 }
 
-// fromOthers returns the tokens that the service or a worker makes of p, or that one of them made before. The cache
-// does not record whether the service or a worker made an answer. It need not: engineOnly marks a prompt whose ids
-// Local can make, and the service is never asked for such a prompt.
+// fromOthers returns the tokens of p that the service or a worker makes, or that one of them made before. The cache
+// does not record which of the two made an answer. That is not needed: engineOnly marks a prompt whose ids Local can
+// make, and the service is never asked for such a prompt.
 func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
@@ -282,7 +284,7 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if leads {
 		s.fly(f, p, l, workers)
 	}
-	found := Found{Outcome: Limited} // f is nil: the questions under way take all the memory that they may
+	found := Found{Outcome: Limited} // f is nil: the questions under way already take all memory that they may take
 	if f != nil {
 		found = s.wait(ctx, f, s.patience(worth), leads)
 	}
@@ -297,8 +299,8 @@ func (s *Source) keyOf(p *Prompt, l *promptTurns) key {
 	return l.key().of(s.states.client(p.Authorization))
 }
 
-// answerNow reports whether p gets the known beginning of its ids at once, without waiting for the rest. If so, it may
-// ask an engine in the background: its answer serves the chat's next request.
+// answerNow reports whether p gets the known beginning of its ids now, without waiting for the rest. If so, it may ask
+// an engine in the background: the answer serves the chat's next request.
 func (s *Source) answerNow(p *Prompt, l *promptTurns, start *known, workers []Worker) bool {
 	fresh := len(l.turns) - start.at
 	if !start.own && fresh*newShare >= len(l.turns) {
@@ -317,17 +319,17 @@ func (s *Source) answerNow(p *Prompt, l *promptTurns, start *known, workers []Wo
 }
 
 const (
-	// newShare decides when a busy engine is asked for a chat's ids although a beginning is known: when at least
-	// 1/newShare of the chat's text is new. A chat that only shares its beginning with another chat then waits for the
+	// newShare decides when a busy engine is asked for a chat's ids although a beginning is known: if at least
+	// 1/newShare of the chat's text is new. So a chat that only shares its beginning with another chat waits for the
 	// answer.
 	newShare = 2
 	// sampleEvery is how many growing chats get their known beginning before an engine is asked for one of them anyway.
 	sampleEvery = 16
 )
 
-// idle reports whether an engine has nothing else to do, so that a question delays no request. unhurried says that p
-// waits for its ids although a beginning is known: either an idle engine answers within leastWait, or the budget is
-// long.
+// idle reports whether an engine has nothing else to do, so that a question delays no request. unhurried reports that p
+// waits for its ids although a beginning is known. The reason is that an idle engine answers within leastWait, or that
+// the budget is long.
 func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	unhurried = s.cfg.Budget > leastWait*leastShare
 	if s.Loads == nil {
@@ -343,8 +345,8 @@ func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	return idle, unhurried
 }
 
-// asksOn reports whether an engine is asked in the background for a chat with a known earlier turn: when much of the
-// chat is new, and for one in sampleEvery chats.
+// asksOn reports whether an engine is asked in the background for a chat with a known earlier turn. It is asked if much
+// of the chat is new, and for one in sampleEvery chats.
 func (s *Source) asksOn(fresh int, l *promptTurns) bool {
 	return s.Loads == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
 }

@@ -11,35 +11,35 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// key is a hash of everything that decides the tokens of a prompt, or of its beginning: 128 bits of SHA-256, so that no
-// tenant can construct a prompt whose key equals that of another tenant's prompt; two such prompts would share their
-// ids.
+// key is a hash of everything that decides the tokens of a prompt, or of a prompt's beginning. It has 128 bits of
+// SHA-256. So no tenant can construct a prompt whose key equals the key of another tenant's prompt. Two such prompts
+// would share their ids.
 type key [16]byte
 
 // promptTurns is a request's prompt in parts: first everything but the turns (model, template, tools, …), then one turn
 // after another. Two prompts with the same first turns have the same keys for these turns.
 type promptTurns struct {
-	turns []byte // as spelled in the request's body, and valid as long as the body is
-	steps []step // steps[0] stands before the first turn; a prompt that is no chat has only this step
-	class key    // hash of the template's arguments, apart from the turns and the tools' texts
-	head  []byte // the beginning of the last turn's text, as spelled: at most headBytes
-	plain bool   // a chat of known roles without media: only then beginnings can be known
+	turns []byte // the turns as spelled in the request's body; valid as long as the body is valid
+	steps []step // steps[0] is before the first turn; a prompt that is no chat has only this step
+	class key    // hash of the template's arguments, without the turns and the tools' texts
+	head  []byte // beginning of the last turn's text, as spelled: at most headBytes
+	plain bool   // the prompt is a chat of known roles without media; only then a beginning can be known
 }
 
-// step is the list up to some turn.
+// step is the state of the list after one of its turns.
 type step struct {
 	key        key
-	at         int  // bytes of the turns up to here, as spelled
-	last, next role // of the last turn up to here, and of the next turn
-	users      int  // turns of the user up to here
-	open       bool // the assistant spoke after the user's last turn
+	at         int  // number of bytes of the turns up to here, as spelled
+	last, next role // role of the last turn up to here, and of the next turn
+	users      int  // number of the user's turns up to here
+	open       bool // the assistant has spoken after the user's last turn
 }
 
-// role says who speaks in a turn; 0 is no turn.
+// role says who speaks in a turn. 0 means that there is no turn.
 type role byte
 
 const (
-	roleSystem    role = 's' // also for the role developer
+	roleSystem    role = 's' // also used for the role developer
 	roleUser      role = 'u'
 	roleAssistant role = 'a'
 	roleTool      role = 't'
@@ -61,15 +61,16 @@ func roleOf(raw []byte) role {
 }
 
 const (
-	// headBytes is how many bytes of a text's beginning are kept to find the first difference of two texts. Texts whose
-	// kept bytes are equal are not compared further.
+	// headBytes is how many bytes of a text's beginning are kept. They show the first difference of two texts. If the
+	// kept bytes of two texts are equal, the texts are not compared further.
 	headBytes = 32
-	// Of a long list the first and the last steps are kept: conversations diverge near the beginning, and grow at the
-	// end.
+	// firstSteps and the constant after it say how many first and last steps of a long list are kept. Conversations
+	// diverge near the beginning, and grow at the end.
 	firstSteps = 8
 	lastSteps  = 120
-	// maxTurns is how many turns are read one by one. Each costs a hash: a body of 4 MiB has room for 1.4 million
-	// turns, which would take 0.3 s. A longer list has no known beginning, and its text ends after maxTurns turns.
+	// maxTurns is how many turns are read one by one. Each turn costs a hash: a body of 4 MiB has room for 1.4 million
+	// turns, which would take 0.3 s. A list with more turns has no known beginning, and its text ends after maxTurns
+	// turns.
 	maxTurns = 4096
 )
 
@@ -77,7 +78,7 @@ const (
 func (l *promptTurns) key() key { return l.steps[len(l.steps)-1].key }
 
 // turnsOf reads r's prompt. The order of the fields in the body does not matter. Every field goes into the key unless
-// it is known to be indifferent: an unknown field can cost a miss, but never wrong ids.
+// it is known not to change the tokens. So an unknown field can cost a miss, but never lead to wrong ids.
 func turnsOf(r *api.Request) *promptTurns {
 	h := sha256.New()
 	if r.TooManyMembers() { // too many members to sort
@@ -115,7 +116,7 @@ func turnsOf(r *api.Request) *promptTurns {
 	}
 	l := &promptTurns{steps: []step{{key: sum(h)}}}
 	if whole {
-		if turns != nil { // all turns together count as one
+		if turns != nil { // all turns together count as one turn
 			l.add(h, turns, 0, roleOther)
 		}
 		return l
@@ -132,8 +133,8 @@ func turnsOf(r *api.Request) *promptTurns {
 	return l
 }
 
-// The first bytes of a hash say how the turns are hashed: one by one (1), as one text (wholeTurns plus the number of
-// fields with turns, at most 2), or with the whole body (wholeBody).
+// A hash begins with bytes that say how the turns are hashed: one by one (1), as one text (wholeTurns plus the number
+// of fields with turns, at most 2), or with the whole body (wholeBody).
 const (
 	wholeTurns = 2
 	wholeBody  = 255
@@ -149,7 +150,7 @@ func longer(array []byte, n int) bool {
 	return false
 }
 
-// add appends the step after a turn; at is the turn's end in the turns.
+// add appends the step after a turn. at is the position in the turns at which this turn ends.
 func (l *promptTurns) add(h hash.Hash, turn []byte, at int, r role) {
 	before := &l.steps[len(l.steps)-1]
 	before.next = r
@@ -171,8 +172,8 @@ func (l *promptTurns) add(h hash.Hash, turn []byte, at int, r role) {
 	l.steps = append(l.steps, next)
 }
 
-// readTurn returns a turn's role, and its text as spelled in the body, from behind the opening quote. The text is nil
-// when the turn has none.
+// readTurn returns a turn's role and its text. The text is spelled as in the body, and begins after the opening quote.
+// If the turn has no text, the text is nil.
 func readTurn(turn []byte) (r role, text []byte) {
 	r = roleOther
 	for name, value := range jsonscan.Members(turn) {
@@ -186,7 +187,7 @@ func readTurn(turn []byte) (r role, text []byte) {
 	return r, text
 }
 
-// textOf returns the text at the beginning of a content: the content itself, or its first part when that is a text.
+// textOf returns the text at the beginning of a content: the content itself, or its first part if that is a text.
 func textOf(content []byte) []byte {
 	if len(content) > 0 && content[0] == '"' {
 		return content[1:]
@@ -203,7 +204,7 @@ func textOf(content []byte) []byte {
 	return nil
 }
 
-// classFields are the arguments of a template other than the turns. How the template renders turns may depend on them.
+// classFields are the arguments of a template except the turns. How the template renders turns may depend on them.
 var classFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
 	api.FieldAddGenerationPrompt, api.FieldContinueFinalMessage, api.FieldAddSpecialTokens}
 
@@ -223,7 +224,7 @@ func classOf(r *api.Request, h hash.Hash) key {
 	return sum(h)
 }
 
-// writePart writes b after its length, so that different lists of parts have different hashes.
+// writePart writes the length of b and then b. So different lists of parts have different hashes.
 func writePart(h hash.Hash, b []byte) {
 	var n [8]byte
 	binary.LittleEndian.PutUint64(n[:], uint64(len(b)))

@@ -13,82 +13,84 @@ import (
 )
 
 const (
-	// relearn is how long a worker without a token endpoint, or without render, is not asked there again. An engine
-	// that was restarted with other flags is noticed within a minute. A shorter time would waste more calls.
+	// relearn is how long an endpoint of a worker is not asked after it turned out to be missing. If the engine is
+	// restarted with other flags, this is noticed within a minute. A shorter time would waste more calls.
 	relearn = time.Minute
-	// callsPerEngine bounds the calls under way to one engine: its API server is one Python process, which also sends
-	// the tokens of every answer. One call computes while the next one travels; a third would only wait there.
+	// callsPerEngine bounds the calls under way to one engine. An engine's API server is one Python process, which also
+	// sends the tokens of every answer. While it computes one call, the next one travels. A third call would only wait
+	// there.
 	callsPerEngine = 2
-	// longQuestion is the size in bytes from which a question is long. A tokenizer reads one or two megabytes a second,
-	// so a long question takes longer than a short one waits (leastWait). One call to each engine is reserved for short
-	// ones.
+	// longQuestion is the size in bytes from which a question is long. A tokenizer reads one or two megabytes a second.
+	// So a long question takes longer than a short one waits (leastWait). One call to each engine is reserved for short
+	// questions.
 	longQuestion = 32 << 10
 	// callsPerService bounds the calls under way to the tokenizer service, which has nothing else to do.
 	callsPerService = 8
-	// callTimeout ends a call, which then counts as a failure. No request waits so long. It bounds how long a frozen
-	// engine gets no questions, and how long its calls hold memory. A prompt of a million tokens takes a second or two.
+	// callTimeout ends a call, which then counts as a failure. No request waits so long. callTimeout bounds two times:
+	// how long a frozen engine gets no questions, and how long its calls hold memory. A prompt of a million tokens
+	// takes a second or two.
 	callTimeout = 10 * time.Second
-	// A call suggests that its engine is frozen when it is older than stallFloor and older than stallFactor times the
-	// expected answer. A busy engine takes a few times as long as usual; it is asked again as soon as the call ends.
+	// stallFloor and stallFactor decide when an engine seems frozen: a call to it is older than stallFloor, and older
+	// than stallFactor times the expected time of the answer. A busy engine takes a few times as long as usual, and
+	// gets questions again as soon as the call ends.
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
-	// maxRefusals bounds the refused keys that are remembered for each worker: 1,000 take some 50 KB. When more keys
-	// are refused, a refused key is tried again sooner.
+	// maxRefusals bounds the refused keys that are remembered for each worker: 1,000 keys take some 50 KB. If more keys
+	// are refused, any of the refusals may be forgotten, and that key is tried sooner.
 	maxRefusals = 1000
-	// maxReach is how many workers are compared for one question: enough to find an idle one in a large fleet.
+	// maxReach is how many workers are compared for one question. It is enough to find an idle worker in a large fleet.
 	maxReach = 32
 )
 
 // call is one call under way.
 type call struct {
-	client uint64 // the client that asks: see workerStates.client
+	client uint64 // hash of the client that asks: see workerStates.client
 	began  time.Time
 	late   time.Time // from this time on the engine seems frozen
-	bytes  int       // of the question
+	bytes  int       // size of the question
 }
 
 // workerState is the state of one worker, learned by asking it. Its fields are guarded by workerStates.mu.
 type workerState struct {
-	failures  int       // in a row: errors, not slow answers
-	failedFor uint64    // the client of the first of these failures
-	forAll    bool      // the failures count for all clients: another client had one, or one was of kind broke
-	until     time.Time // not asked before this time, while failures ≥ the limit
+	failures  int       // number of failures in a row: errors, not slow answers
+	failedFor uint64    // the client whose call was the first of these failures
+	forAll    bool      // the failures count for all clients: calls of two clients failed, or one failure was of kind broke
+	until     time.Time // the worker is not asked before this time while failures has reached Config.Failures
 	trying    bool      // one call is trying whether the worker answers again
-	calls     []*call   // under way
-	limit     int       // of calls under way
-	// lastUntil: until this time other workers are asked first, because this one refused a question and has not
-	// answered one yet.
+	calls     []*call   // calls under way
+	limit     int       // largest number of calls under way
+	// lastUntil: until this time the worker is asked after all others, because it refused a question and has not
+	// answered a question yet.
 	lastUntil time.Time
-	mean      time.Duration         // time of answers, exponentially weighted; 0 before the first
+	mean      time.Duration         // mean time of answers, exponentially weighted; 0: no answer yet
 	meanBytes float64               // mean size of the questions whose answers count in mean
-	noRender  time.Time             // render refused: do not ask before this time
-	noTokens  time.Time             // no token endpoint at all: do not ask before this time
-	v1Only    bool                  // SGLang's /v1/tokenize instead of /tokenize
-	lastAsked uint64                // peers.asked at its last call, to spread calls among equals
+	noRender  time.Time             // render was refused or missing: it is not asked before this time
+	noTokens  time.Time             // all token endpoints were missing: none is asked before this time
+	v1Only    bool                  // the worker has SGLang's /v1/tokenize instead of /tokenize
+	lastAsked uint64                // value of workerStates.asked at the worker's last call, to spread calls among equal workers
 	refusals  map[refusal]time.Time // refused keys, and the time before which they are not tried again
 }
 
-// refusal is a client with a key that an engine refused, at render or at every endpoint. Other clients are not
-// concerned.
+// refusal is a client whose key an engine refused, at render or at every endpoint. It does not concern other clients.
 type refusal struct {
 	client uint64 // see workerStates.client
-	render bool   // refused at render only
+	render bool   // the key was refused at render only
 }
 
-// ending is the evidence about the worker from the end of a call.
+// ending is what the end of a call says about the worker.
 type ending uint8
 
 const (
 	answered ending = iota
 	declined        // the worker has no such endpoint, or refuses the prompt
-	silent          // nothing: the worker refused one client's key, or the Source was closed
+	silent          // no evidence: the worker refused one client's key, or the Source was closed
 	faulted         // status 500 or a timeout: the worker's fault, or the fault of the client's prompt
 	broke           // any other error
 )
 
-// stalled reports whether the worker seems frozen to a client: a call of that client is late, or calls of two other
-// clients are. A late call of one other client is not enough: its prompt may be the reason, such as an image that is
-// slow to fetch.
+// stalled reports whether the worker seems frozen to a client. It does if a call of that client is late, or if calls of
+// two other clients are late. A late call of one other client is not enough: that client's prompt may be the reason,
+// such as an image that is slow to fetch.
 func (p *workerState) stalled(client uint64, now time.Time) bool {
 	var late *call
 	for _, c := range p.calls {
@@ -103,8 +105,8 @@ func (p *workerState) stalled(client uint64, now time.Time) bool {
 	return false
 }
 
-// busy returns how many calls count against p's limit, and how many of these are long. Late calls do not count: while p
-// is not stalled for a client, all of p's late calls belong to one other client.
+// busy returns how many calls count against p's limit, and how many of these are long. Late calls do not count: if p is
+// not stalled for a client, all of p's late calls belong to one other client.
 func (p *workerState) busy(now time.Time) (calls, long int) {
 	for _, c := range p.calls {
 		if now.After(c.late) {
@@ -118,7 +120,7 @@ func (p *workerState) busy(now time.Time) (calls, long int) {
 	return calls, long
 }
 
-// expected returns how long an answer to a question of that size should take; 0 is not known.
+// expected returns how long an answer to a question of that size should take. 0 means that this is not known.
 func (p *workerState) expected(bytes int) time.Duration {
 	if p.mean == 0 || float64(bytes) <= p.meanBytes {
 		return p.mean
@@ -126,7 +128,7 @@ func (p *workerState) expected(bytes int) time.Duration {
 	return time.Duration(float64(p.mean) * float64(bytes) / p.meanBytes)
 }
 
-// expected returns how long the worker's answer to a question of that size should take; 0 is not known.
+// expected returns how long the worker's answer to a question of that size should take. 0 means that this is not known.
 func (ps *workerStates) expected(url string, bytes int) time.Duration {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -136,15 +138,15 @@ func (ps *workerStates) expected(url string, bytes int) time.Duration {
 	return 0
 }
 
-// verdict says whether a question may be asked now. When no worker may be asked, the smallest verdict is reported: its
-// reason may end soonest.
+// verdict says whether a question may be asked now, and if not, why. If no worker may be asked, the smallest verdict of
+// all workers is reported, because its reason may end soonest.
 type verdict uint8
 
 const (
 	granted     verdict = iota
 	full                // the limit of calls is reached
 	stalled             // a call has been under way for too long: the worker seems frozen
-	resting             // the worker failed and pauses
+	resting             // the worker failed, and is not asked for Config.Pause
 	refusing            // the worker refuses the client's key
 	unsupported         // the worker has no token endpoint
 	noWorkers           // there are no workers
@@ -158,14 +160,14 @@ type workerStates struct {
 	service  string                   // the service's URL
 	loads    func() func(Worker) Load // see Source.Loads; the service has no load
 	opened   atomic.Uint64
-	seed     maphash.Seed // seed for the hashes of clients: a client cannot construct a key with another client's hash
+	seed     maphash.Seed // seed of the hashes that identify clients: a client cannot construct a key with another client's hash
 
 	mu    sync.Mutex
 	all   map[string]*workerState // guarded by mu
-	asked uint64                  // guarded by mu; calls booked so far
+	asked uint64                  // guarded by mu; number of calls booked so far
 	line  []*question             // guarded by mu; questions that wait for a call to end: see arrange
-	turns map[uint64]uint64       // guarded by mu; for each client in line, the value of turn when it was served or came
-	turn  uint64                  // guarded by mu; questions in line that were asked so far
+	turns map[uint64]uint64       // guarded by mu; client in line → value of turn when the client was last served, or when it came into the line
+	turn  uint64                  // guarded by mu; number of questions in line that were asked so far
 }
 
 func (ps *workerStates) of(url string) *workerState {
@@ -180,18 +182,18 @@ func (ps *workerStates) of(url string) *workerState {
 	return p
 }
 
-// client returns the hash of an Authorization header: it identifies a client.
+// client returns the hash of an Authorization header. It identifies a client.
 func (ps *workerStates) client(authorization string) uint64 {
 	return maphash.String(ps.seed, authorization)
 }
 
-// refuses reports whether the worker refused the client's key lately.
+// refuses reports whether the worker refused the client's key lately, so that it is not tried now.
 func (p *workerState) refuses(client uint64, render bool, now time.Time) bool {
 	until, ok := p.refusals[refusal{client, render}]
 	return ok && now.Before(until)
 }
 
-// refuse records that url refuses a client's key, at render or at every endpoint.
+// refuse records that the worker at url refuses a client's key, at render or at every endpoint.
 func (ps *workerStates) refuse(url string, client uint64, render bool, why error, now time.Time) {
 	until := now.Add(relearn)
 	if errors.Is(why, errLimit) {
@@ -205,7 +207,7 @@ func (ps *workerStates) refuse(url string, client uint64, render bool, why error
 			if len(p.refusals) < maxRefusals {
 				break
 			}
-			delete(p.refusals, other) // any
+			delete(p.refusals, other) // deletes any one of the keys
 		}
 		if p.refusals == nil {
 			p.refusals = map[refusal]time.Time{}
@@ -214,9 +216,9 @@ func (ps *workerStates) refuse(url string, client uint64, render bool, why error
 	})
 }
 
-// pick chooses the worker that should answer q soonest, and books a call to it. That is the worker with the least
-// product of expected time, calls under way and requests of the engine. Of workers that are about equal it takes the
-// one that was asked longest ago, so that all are asked. The caller holds ps.mu.
+// pick chooses the worker that should answer q soonest, and books a call to it. This is the worker with the smallest
+// product of expected time, calls under way and requests of the engine. Of workers that are about equal, pick takes the
+// one that was asked longest ago, so that all of them are asked. The caller holds ps.mu.
 func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
 	var (
 		best  *workerState
@@ -267,8 +269,8 @@ func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Work
 	return found, ps.book(best, q, now), granted
 }
 
-// usual returns how long answers to a question of that size should take: the average of all workers that have answered,
-// 0 when none has.
+// usual returns how long answers to a question of that size should take. It is the average of all workers that have
+// answered, and 0 if none has.
 func (ps *workerStates) usual(workers []Worker, bytes int) time.Duration {
 	var sum time.Duration
 	known := 0
@@ -282,7 +284,7 @@ func (ps *workerStates) usual(workers []Worker, bytes int) time.Duration {
 }
 
 // assumed returns how long p's answer is assumed to take: the expected time, or the usual time if p has not answered
-// yet. For Config.Pause after a refusal p is assumed to be slow: with the usual time, a worker that refuses all
+// yet. For Config.Pause after a refusal p is assumed to be slow. With the usual time, a worker that refuses all
 // questions would get half of them.
 func (p *workerState) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
 	switch {
@@ -294,13 +296,13 @@ func (p *workerState) assumed(bytes int, usual time.Duration, now time.Time) tim
 	return usual
 }
 
-// rests reports whether p gets no questions of a client because it failed. If only one client had failures, all of kind
-// faulted, that client's prompts may be the reason: then other clients still ask p.
+// rests reports whether p gets no questions of a client because p failed. If only one client had failures, and all were
+// of kind faulted, that client's prompts may be the reason: then p still gets the questions of other clients.
 func (ps *workerStates) rests(p *workerState, client uint64, now time.Time) bool {
 	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.forAll || p.failedFor == client)
 }
 
-// failed books one more failure in a row.
+// failed records one more failure in a row.
 func (ps *workerStates) failed(p *workerState, c *call, how ending, now time.Time) {
 	if p.failures == 0 {
 		p.failedFor, p.forAll = c.client, false
@@ -314,8 +316,8 @@ func (ps *workerStates) failed(p *workerState, c *call, how ending, now time.Tim
 	}
 }
 
-// calm reports whether a question in the background would delay nothing: no other question is under way, and no request
-// waits for its first token, because the engine has to tokenize its prompt too.
+// calm reports whether a question in the background would delay nothing. This is so if no other question is under way,
+// and no request waits for its first token. Such a request counts because the engine has to tokenize its prompt, too.
 func (p *workerState) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
 // book records a call to p. The caller holds ps.mu.
@@ -327,8 +329,8 @@ func (ps *workerStates) book(p *workerState, q *question, now time.Time) *call {
 	return c
 }
 
-// Two workers whose costs differ by less than slack count as equal: the difference is noise, and the one that was asked
-// longest ago is asked. jitter is the random part of an answer's time.
+// Two workers whose costs differ by less than slack count as equal: the difference is noise, and the worker that was
+// asked longest ago gets the question. jitter is the random part of an answer's time.
 const (
 	slack  = 0.1
 	jitter = 2 * time.Millisecond
@@ -342,7 +344,8 @@ func (ps *workerStates) take(q *question, w Worker, now time.Time) (*call, verdi
 	return c, v
 }
 
-// prune forgets workers that were not asked for long, when many more are known than are in use.
+// prune forgets workers that have not been asked for long. It does so only when many more workers are known than are in
+// use.
 func (ps *workerStates) prune(inUse int) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -356,8 +359,8 @@ func (ps *workerStates) prune(inUse int) {
 	}
 }
 
-// done records the end of a call, and gives its place to a question that waits. Only answers count for the expected
-// time: refusals come at once.
+// done records the end of a call, and gives its place to a question in line. Only answers count for the expected time,
+// because refusals come faster.
 func (ps *workerStates) done(url string, c *call, how ending, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -383,9 +386,9 @@ func (ps *workerStates) done(url string, c *call, how ending, now time.Time) {
 	ps.serve(now)
 }
 
-// hedgeAfter returns how long to wait for url before asking another worker too: three times the expected time, and at
-// least 5 ms. For a worker that has not answered yet it is a third of the request's wait: the second worker then has
-// time to answer.
+// hedgeAfter returns how long to wait for url before another worker is asked, too: three times the expected time, and
+// at least 5 ms. If the worker has not answered any question yet, it is a third of the request's wait, so that the
+// second worker still has time to answer.
 func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	s.states.mu.Lock()
 	defer s.states.mu.Unlock()
@@ -395,8 +398,8 @@ func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	return s.patience(q.worth) / 3
 }
 
-// endpoints returns the endpoints of w to ask, in order. refused is errKey when render is left out because w refuses
-// the client's key there.
+// endpoints returns the endpoints of w to ask, in order. If render is left out because w refuses the client's key
+// there, refused is errKey.
 func (ps *workerStates) endpoints(w Worker, q *question, now time.Time) (all []endpoint, refused error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
