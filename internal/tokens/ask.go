@@ -114,7 +114,7 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 			switch {
 			case r.err == nil:
 				return r.found
-			// The engine may accept a prompt that the service refuses.
+			// An engine may accept a prompt that the service refuses.
 			case errors.Is(r.err, errRefused) && !s.isService(r.url):
 				return Found{Outcome: Refused}
 			case errors.Is(r.err, errKey), errors.Is(r.err, errLimit):

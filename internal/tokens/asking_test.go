@@ -41,7 +41,8 @@ func (e *engines) asked(host string) int {
 	return n
 }
 
-// busy returns loads: the number of requests by worker URL, and the time to compute a token.
+// busy returns a Source.Loads: requests is the number of requests by worker URL, and perToken the time to compute a
+// token.
 func busy(perToken time.Duration, requests map[string]int) func() func(Worker) Load {
 	return func() func(Worker) Load {
 		return func(w Worker) Load { return Load{Requests: requests[w.URL], PerToken: perToken} }
@@ -116,7 +117,7 @@ func TestASingleFrozenEngineDelaysOnlyAFewRequests(t *testing.T) {
 			}
 			pass(20 * time.Millisecond)
 		}
-		if waited > 6 { // the requests of the first 100 ms may wait
+		if waited > 6 { // only requests within the first 100 ms may wait
 			t.Errorf("%d of 100 requests waited for a frozen engine", waited)
 		}
 		if n := e.asked("a"); n > callsPerEngine {
@@ -206,7 +207,7 @@ func TestCallsToAnEngineAreLimitedAndTheWorthiestGoesFirst(t *testing.T) {
 		var (
 			mu            sync.Mutex
 			now, most     int
-			first, second string // the bodies of the first two calls after the two calls that were under way
+			first, second string // bodies of the first two calls that begin after the two calls under way
 		)
 		s, _ := newSource(map[string]handler{"a": func(r *http.Request, body string) (int, string) {
 			mu.Lock()

@@ -247,6 +247,7 @@ func (s *Source) learn(model string, l *promptTurns, a *answer) {
 	}
 }
 
+// learn records for one kind of list how many ids were dropped.
 func (m *template) learn(kind key, dropped int) {
 	c := m.classes[kind]
 	if c == nil {

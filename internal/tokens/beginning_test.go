@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// turn is one message.
+// turn is one message of a chat.
 type turn struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
@@ -29,7 +29,7 @@ type turn struct {
 // generation prompt at the end.
 type templated struct {
 	takes        time.Duration
-	dropsThought bool         // words that begin with "think" leave the assistant's turns once the user has spoken again
+	dropsThought bool         // once the user has spoken again, words that begin with "think" are left out of the assistant's earlier turns
 	date         atomic.Int32 // a number that the template prints at the beginning
 	counts       bool         // the template prints the number of turns at the beginning
 	merges       bool         // a turn's first word and the text before it are one id
@@ -128,7 +128,7 @@ func (e *templated) source() (*Source, *engines) { return newSource(map[string]h
 
 func TestAGrowingChatIsMatchedByItsBeginningAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &templated{takes: 30 * time.Millisecond} // longer than a request waits
+		e := &templated{takes: 30 * time.Millisecond} // the engine takes longer than a request waits
 		s, _ := e.source()
 		defer s.Close()
 		system := words("s", 400)
@@ -180,7 +180,7 @@ func TestTemplatesThatRewriteEarlierTurnsHaveNoKnownBeginnings(t *testing.T) {
 				e.takes = 30 * time.Millisecond
 				s, _ := e.source()
 				defer s.Close()
-				for i := range 6 { // conversation finds ids that are not the engine's
+				for i := range 6 { // conversation fails the test if ids are not the engine's
 					conversation(t, s, e, words("s", 200), fmt.Sprintf("think%d", i), 5)
 				}
 				if got := s.Stats(); got.BeginningsDiffered != 0 {
@@ -437,8 +437,8 @@ func TestARequestWaitsForAnIdleEngineDespiteAKnownBeginning(t *testing.T) {
 	})
 }
 
-// A long prompt takes longer to tokenize than leastWait. The text after its known beginning is new, so its ids change
-// the match little.
+// The engine takes longer than leastWait for a long prompt. Only the text after the prompt's known beginning has
+// unknown ids. This text is new, so its ids hardly change the match.
 func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 15 * time.Millisecond}
@@ -527,7 +527,7 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	if more.key() == most.key() || more.key() == list(maxTurns+2).key() || more.key() != list(maxTurns+1).key() {
 		t.Error("different lists of many turns have the same key")
 	}
-	// Each field of a body costs time for sorting, and no engine takes so many fields.
+	// Each field of a body takes time for sorting, and no engine accepts so many fields.
 	fields := func(last string) key {
 		p := prompt(api.OpenAIChat, `{"messages":[{"role":"user"}]`+strings.Repeat(`,"x":1`, 1000)+`,"x":`+last+`}`)
 		l := turnsOf(p.Request)
@@ -588,7 +588,7 @@ func BenchmarkKnownBeginning(b *testing.B) {
 		turns = append(turns, turn{"assistant", words(fmt.Sprint("a", i), 100)})
 	}
 	p := turnsPrompt(append(turns, turn{"user", "next"}))
-	s.states.of(a.URL).noTokens = time.Now().Add(time.Hour) // no engine is asked before this time
+	s.states.of(a.URL).noTokens = time.Now().Add(time.Hour) // no engine is asked during this benchmark
 	b.SetBytes(int64(len(p.Request.Body())))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -60,7 +60,7 @@ func TestWorkersThatAreGoneAreForgotten(t *testing.T) {
 	}
 }
 
-// After a failed comparison another prompt is compared, and a failing engine is not asked for each prompt.
+// When a comparison fails, another prompt is compared, and a failing engine is not asked for each prompt.
 func TestAFailedComparisonIsRepeatedWithAnotherPrompt(t *testing.T) {
 	says := func(status int) handler {
 		return func(*http.Request, string) (int, string) { return status, `{"error":"no"}` }
@@ -101,7 +101,7 @@ func TestAFailedComparisonIsRepeatedWithAnotherPrompt(t *testing.T) {
 	}
 }
 
-// When no engine can be asked, no prompt is prepared for a comparison.
+// If no engine can be asked, no prompt is prepared for a comparison.
 func TestAnEngineWithoutTokenEndpointsCostsNoComparisons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) {

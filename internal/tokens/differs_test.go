@@ -21,7 +21,7 @@ func (spelling) Text(string, []uint32) string { return "what a client wrote" }
 
 func (spelling) Folder(model string, _ Kind) string { return "/models/" + model }
 
-// When ids always differ, each request compares them again.
+// The ids of every request differ.
 func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 				s.Log, s.Local = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level})), spelling{made{7, 8}}
 				serve := func(text string) {
 					find(t, s, of("m", chat(text)), a)
-					synctest.Wait() // wait until the comparison has ended
+					synctest.Wait() // waits until the comparison has ended
 				}
 				for i := range 200 {
 					serve(fmt.Sprint("wrong ", i))

@@ -105,7 +105,7 @@ func TestTheTextIsSentWhenIDsCouldLoseSomething(t *testing.T) {
 		{api.OpenAIChat, VLLM, turns(user, `,"kv_transfer_params":{}`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"extra_key":"k"`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"add_special_tokens":true`)},
-		// With the prompt, max_tokens exceeds the model's length.
+		// The prompt and max_tokens together exceed the model's length.
 		{api.OpenAIChat, VLLM, turns(user, `,"max_tokens":100`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"max_tokens":9223372036854775807`)},
 		{api.OpenAIChat, VLLM, turns(user, `,"tools":[]`)},

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// guarded returns a handler that answers status at every endpoint unless the request has the accepted key.
+// guarded returns a handler that answers status after the time after, unless the request has the accepted key.
 func guarded(status int, after time.Duration) handler {
 	return func(r *http.Request, body string) (int, string) {
 		pass(after)
@@ -25,7 +25,7 @@ func guarded(status int, after time.Duration) handler {
 	}
 }
 
-// as returns p with a client's key.
+// as returns p as the client with this key sends it.
 func as(key string, p Prompt) Prompt {
 	p.Authorization = "Bearer " + key
 	return p
@@ -67,7 +67,7 @@ func TestARefusedKeyConcernsItsClientOnly(t *testing.T) {
 	}
 }
 
-// vLLM guards render with its key, and not /tokenize.
+// vLLM demands its key at render, but not at /tokenize.
 func TestAKeyThatIsRefusedAtRenderIsGoodForTokenize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard := guarded(401, 0)
@@ -171,8 +171,8 @@ func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
 	})
 }
 
-// An image that cannot be fetched delays the questions of its own client. When two clients' questions are late, the
-// engine seems frozen to all clients.
+// If an image cannot be fetched, only the questions of that image's client are late. If the questions of two clients
+// are late, the engine seems frozen to all clients.
 func TestOneClientsSlowPromptsDelayOnlyThatClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var freezes atomic.Bool
@@ -218,7 +218,8 @@ func TestOneClientsSlowPromptsDelayOnlyThatClient(t *testing.T) {
 	})
 }
 
-// Status 500 for one client's prompts counts as the engine's fault only after another client's question failed too.
+// Status 500 for prompts of one client counts as the engine's fault only after a question of another client has failed,
+// too.
 func TestPromptsThatBreakAnEngineConcernTheirClientOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ill := false

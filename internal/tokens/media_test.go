@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// textOnly makes the ids of texts in process, and of prompts with images if it knows the images' name.
+// textOnly makes the ids of texts in process. If image is set, it also makes those of prompts with images, with this
+// name.
 type textOnly struct{ image string }
 
 func (l *textOnly) Find(_ context.Context, p *Prompt) (Found, bool) {
@@ -44,7 +45,7 @@ func TestOnlyPromptsWithImagesLeaveTheProcess(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": seeing})
 		defer s.Close()
 		s.Local = &textOnly{}
-		s.checks.of("m").started = map[string]int{a.URL: checkFirst} // prevents comparisons, which would be calls too
+		s.checks.of("m").started = map[string]int{a.URL: checkFirst} // prevents comparisons, since these would be calls, too
 		wants(t, find(t, s, of("m", chat("hello")), a), InProcess, 1, 2)
 		if calls := e.calls(); len(calls) != 0 {
 			t.Errorf("a text was asked for: %v", calls)
@@ -70,7 +71,7 @@ func TestAPromptWithImagesNeedsTheImagesNames(t *testing.T) {
 		if got.Outcome != Text || len(got.Text) == 0 {
 			t.Errorf("by %s with %d bytes of text", got.Outcome, len(got.Text))
 		}
-		wants(t, find(t, s, chat("a text"), a), Tokenize, 4, 5) // the worker still gives tokens for texts
+		wants(t, find(t, s, chat("a text"), a), Tokenize, 4, 5) // the worker still gives ids for texts
 		if calls := e.calls(); !slices.Equal(calls, []string{"a/v1/chat/completions/render", "a/tokenize"}) {
 			t.Errorf("calls %v", calls)
 		}
@@ -85,7 +86,7 @@ func TestPromptsWithImagesAreCheckedSeparately(t *testing.T) {
 		s.Local = local
 		w := Worker{URL: "http://a", Root: "org/m", Version: "0.32.1"}
 		wants(t, find(t, s, of("m", prompt(api.OpenAIChat, withImage)), w), InProcess, 1, 7, 7)
-		s.calls.Wait() // wait for the comparison in the background
+		s.calls.Wait() // waits for the comparison in the background
 		if s.checks.believed("m (images)") || !s.checks.believed("m") {
 			t.Errorf("distrusted: %v", s.checks.distrusted())
 		}

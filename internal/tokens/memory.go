@@ -31,6 +31,7 @@ func (r *memory) take(size int64) bool {
 	}
 }
 
+// give frees size bytes that take booked.
 func (r *memory) give(size int64) { r.used.Add(-size) }
 
 // questionBytes returns the memory of a question about r: it holds the body twice.

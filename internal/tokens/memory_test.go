@@ -47,7 +47,7 @@ func TestQuestionsTakeBoundedMemory(t *testing.T) {
 			t.Errorf("at once: %v", outcomes)
 		}
 		mu.Unlock()
-		// Short prompts find room although long ones wait.
+		// Short prompts find room although long prompts wait.
 		wants(t, find(t, s, chat("short"), b), Render, 1, 2, 3)
 		leave()
 		clients.Wait()

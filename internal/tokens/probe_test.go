@@ -35,7 +35,7 @@ func TestAskAsksOneWorkerIndependentlyOfRequests(t *testing.T) {
 	})
 }
 
-// probed is a Prober that makes ids from found files. Its keys are the workers that agreed in the probes.
+// probed is a Prober that makes ids from found files. agree has the URLs of the workers that agreed in the probes.
 type probed struct {
 	made
 	agree []string

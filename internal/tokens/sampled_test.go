@@ -22,7 +22,7 @@ func (found) Text(string, []block.Token) string { return "" }
 
 // Ids made from found files are compared with the engine's for a few prompts, and after that for one in a thousand.
 func TestAChangeOfIDsAfterTheProbesIsDetected(t *testing.T) {
-	for _, c := range []struct{ before, within int }{ // prompts before the change; prompts until the change is detected
+	for _, c := range []struct{ before, within int }{ // before: number of prompts before the change; within: number of prompts until the change is detected
 		{0, 1},
 		{checkProbed - 1, 1},
 		{checkProbed, checkEvery},
@@ -41,7 +41,7 @@ func TestAChangeOfIDsAfterTheProbesIsDetected(t *testing.T) {
 				s.Local = found{1, 2, 3}
 				serve := func() Found {
 					got := find(t, s, chat("hi"), a)
-					synctest.Wait() // wait for a comparison, if there is one
+					synctest.Wait() // waits for a comparison, if there is one
 					return got
 				}
 				for range c.before {

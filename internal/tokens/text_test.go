@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// flat reads a body and flattens it.
+// flat reads a body and returns its prompt as one text.
 func flat(t *testing.T, d api.Dialect, body string) string {
 	t.Helper()
 	var r api.Request

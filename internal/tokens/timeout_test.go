@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A slow answer is no failure. No answer within callTimeout is a failure.
+// A slow answer is no failure. A call without an answer within callTimeout is a failure.
 func TestCallsWithoutAnAnswerOpenTheBreaker(t *testing.T) {
 	for _, c := range []struct {
 		answer time.Duration

@@ -323,7 +323,7 @@ const (
 	// 1/newShare of the chat's text is new. So a chat that only shares its beginning with another chat waits for the
 	// answer.
 	newShare = 2
-	// sampleEvery is how many growing chats get their known beginning before an engine is asked for one of them anyway.
+	// sampleEvery: for one in sampleEvery growing chats with a known beginning, an engine is asked anyway.
 	sampleEvery = 16
 )
 

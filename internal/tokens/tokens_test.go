@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engines is an HTTP transport in memory. A function for each host answers the host's requests.
+// engines is an HTTP transport in memory. For each host, one function answers the host's requests.
 type engines struct {
 	mu    sync.Mutex
 	hosts map[string]func(*http.Request, string) (int, string)
@@ -108,7 +108,7 @@ func wants(t *testing.T, got Found, outcome Outcome, ids ...block.Token) {
 	t.Helper()
 	by := got.Outcome
 	if by == Text {
-		by = got.Missing // without ids Outcome is Text, and Missing has the reason
+		by = got.Missing // without ids, Outcome is Text and Missing has the reason
 	}
 	if by != outcome || !slices.Equal(got.Tokens, ids) || (got.Tokens == nil) != (got.Missing != "") {
 		t.Errorf("found %v by %s (%s), want %v by %s", got.Tokens, got.Outcome, got.Missing, ids, outcome)
@@ -292,8 +292,8 @@ func TestTokenizeIsAskedForTheSamePrompt(t *testing.T) {
 			`{"prompt":"hi","add_special_tokens":false}`, VLLM},
 		{api.OpenAICompletions, `{"prompt":["hi"],"max_tokens":3,"add_special_tokens":false}`,
 			`{"prompt":"hi","add_special_tokens":false}`, SGLang},
-		// SGLang's chats ignore add_generation_prompt and documents. reasoning_effort and tool_choice change the
-		// prompt.
+		// The prompt of an SGLang chat does not depend on add_generation_prompt and documents. It depends on
+		// reasoning_effort and tool_choice.
 		{api.OpenAIChat, `{"model":"m","messages":[ ],"add_generation_prompt":false,"add_special_tokens":true,"continue_final_message":true,"top_k":1}`,
 			`{"model":"m","messages":[ ],"continue_final_message":true}`, SGLang},
 		{api.OpenAIChat, `{"messages":[],"reasoning_effort":"low","reasoning":{"effort":"high"},"documents":[1],"chat_template_kwargs":{"a":1},"tools":[2],"tool_choice":"none"}`,

@@ -17,7 +17,7 @@ func byLength(r *http.Request, body string) (int, string) {
 	return after(2*time.Millisecond+time.Duration(len(body)>>10)*time.Millisecond)(r, body)
 }
 
-// Long prompts of one client leave one call free for short questions, even when no key distinguishes the clients.
+// One client's long prompts leave one call free for short questions, even if all clients have the same key.
 func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	for _, key := range []string{"bulk", "short"} {
 		t.Run(key, func(t *testing.T) {
@@ -57,8 +57,8 @@ func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	}
 }
 
-// A client with many questions takes turns with other clients, whatever its prompts are worth. Its worthiest questions
-// come first.
+// A client with many questions takes turns with other clients, however much its prompts are worth. Of its questions,
+// the one that is worth most comes first.
 func TestClientsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -79,7 +79,7 @@ func TestClientsTakeTurns(t *testing.T) {
 		for i := range 8 {
 			ask("heavy", i, 4000+10*i)
 			if i == 0 {
-				pass(5 * time.Millisecond) // so that no two calls end together
+				pass(5 * time.Millisecond) // so that no two calls end at the same time
 			}
 		}
 		for i := range 3 {
@@ -95,8 +95,8 @@ func TestClientsTakeTurns(t *testing.T) {
 	})
 }
 
-// Questions to other engines, and short questions, count as turns too. A client that comes after them waits for one
-// question of each client in line, not for all their questions.
+// Questions to other engines, and short questions, count as turns, too. A client that comes after them waits for one
+// question of each client in line, not for all questions of these clients.
 func TestQuestionsToOtherEnginesDoNotDelayAClient(t *testing.T) {
 	ps := &workerStates{turns: map[uint64]uint64{}}
 	enter := func(client uint64, worth time.Duration) *question {
@@ -133,7 +133,7 @@ func TestQuestionsToOtherEnginesDoNotDelayAClient(t *testing.T) {
 	}
 }
 
-// A line that one client has filled still takes another client's question.
+// A line that is full of one client's questions still takes another client's question.
 func TestAnotherClientEntersALineThatOneClientFills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSource(map[string]handler{"a": after(10 * time.Millisecond)})

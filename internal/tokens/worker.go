@@ -419,7 +419,7 @@ func (ps *workerStates) endpoints(w Worker, q *question, now time.Time) (all []e
 	return []endpoint{renderCompletions, tokenize}, nil
 }
 
-// learn changes the state of url, if it is known.
+// learn applies change to the state of the worker at url, if that worker is known.
 func (ps *workerStates) learn(url string, change func(*workerState)) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
