@@ -6,9 +6,9 @@ import (
 	"math/bits"
 )
 
-// BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs/blob/master/blake3.pdf): plain hashing to 32 bytes, one chunk
-// after the other. vLLM names images by this hash. It is implemented here because it is short, and an image is hashed
-// only once (see pictures); a library would add assembly that hashes gigabytes.
+// BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs/blob/master/blake3.pdf) hashes an image to 32 bytes, one chunk
+// after the other. vLLM names images by this hash. The hash is implemented here because it is short, and because an
+// image is hashed only once (see pictures). A library would add assembly that is made for gigabytes.
 
 var blakeIV = [8]uint32{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}
 
@@ -22,7 +22,7 @@ const (
 	blakeRoot       = 1 << 3
 )
 
-// blakeOrder is the order of a block's words in each of the seven rounds.
+// blakeOrder has the order of a block's words, for each of the seven rounds.
 var blakeOrder = func() (order [7][16]uint8) {
 	permutation := [16]uint8{2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8}
 	for i := range order[0] {
@@ -36,7 +36,7 @@ var blakeOrder = func() (order [7][16]uint8) {
 	return order
 }()
 
-// blakeNode is a compression that is delayed, because only the last compression is the root.
+// blakeNode is a compression that is delayed: only when no input follows is it known that a compression is the root.
 type blakeNode struct {
 	cv      [8]uint32
 	block   [16]uint32
@@ -79,7 +79,7 @@ func blakeMix(pa, pb, pc, pd *uint32, x, y uint32) {
 	*pa, *pb, *pc, *pd = a, b, c, d
 }
 
-// blakeOf returns the last compression of a chunk of at most 1,024 bytes.
+// blakeOf returns the last compression of a chunk of at most 1,024 bytes. The chunk's other compressions are done.
 func blakeOf(chunk []byte, counter uint64) blakeNode {
 	n := blakeNode{cv: blakeIV, counter: counter, flags: blakeChunkStart}
 	for len(chunk) > blakeBlock {
@@ -108,7 +108,7 @@ func (n *blakeNode) fill(b []byte) {
 // blake3 returns the hash of the concatenated parts in hexadecimal.
 func blake3(parts ...[]byte) string {
 	var (
-		stack   [54][8]uint32 // the roots of complete subtrees, largest first; no input has 2^54 chunks
+		stack   [54][8]uint32 // roots of complete subtrees, the largest first; no input has 2^54 chunks
 		depth   int
 		counter uint64
 		rest    = make([]byte, 0, blakeChunk)

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// The bounds of a jinja.Decoder.
+// These are the bounds of a jinja.Decoder.
 const maxChatValues, maxDepth = 1 << 18, 500
 
 func TestArgumentsBeyondTheBoundsAreNotTakenForOthers(t *testing.T) {

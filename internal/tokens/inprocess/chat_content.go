@@ -11,15 +11,15 @@ import (
 type contentFormat uint8
 
 const (
-	// formatAuto is the format that the engine detects in the template.
+	// formatAuto: the engine detects the format in the template.
 	formatAuto contentFormat = iota
-	// formatString is one text.
+	// formatString: a content is one text.
 	formatString
-	// formatOpenAI is the list of parts, as OpenAI's API has it.
+	// formatOpenAI: a content is a list of parts, as in OpenAI's API.
 	formatOpenAI
 )
 
-// String returns the format as engines' flags name it: auto, string or openai.
+// String returns the format in the spelling of the engines' flags: auto, string or openai.
 func (f contentFormat) String() string {
 	switch f {
 	case formatString:
@@ -30,9 +30,9 @@ func (f contentFormat) String() string {
 	return "auto"
 }
 
-// vllmFormat is vLLM's detection (renderers/hf.py, _detect_content_format). It looks for a loop over the content of a
-// message, where a message is the variable of a loop over messages. A loop over a variable named content counts too,
-// and so does a loop over a macro's parameter if a call passes a message's content for it.
+// vllmFormat detects the format as vLLM does (renderers/hf.py, _detect_content_format). It looks for a loop over the
+// content of a message. A message is the variable of a loop over messages. A loop over a variable named content counts,
+// too. So does a loop over a macro's parameter, if a call of the macro passes a message's content for this parameter.
 func vllmFormat(o *jinja.Outline) contentFormat {
 	messages := messageVariables(o)
 	if messages == nil {
@@ -53,11 +53,11 @@ func vllmFormat(o *jinja.Outline) contentFormat {
 	return formatString
 }
 
-// maxDetection bounds the pairs of nodes that the detection compares; published templates have far fewer.
+// maxDetection bounds the pairs of nodes that the detection compares. Published templates have far fewer pairs.
 const maxDetection = 1 << 20
 
-// formatOf returns the format that follows from a loop over parts. A loop with a tuple as its target makes vLLM fall
-// back to a string.
+// formatOf returns the format that follows from a loop over parts. If the loop's target is a tuple, vLLM uses
+// formatString.
 func formatOf(target jinja.Expr) contentFormat {
 	if target.Name() != "" {
 		return formatOpenAI
@@ -65,8 +65,8 @@ func formatOf(target jinja.Expr) contentFormat {
 	return formatString
 }
 
-// messageVariables returns the variables of the loops over messages, or over a variable that was assigned from it; nil
-// when a target makes vLLM's detection fail.
+// messageVariables returns the variables of the loops over messages, or over a variable to which messages was assigned.
+// It returns nil if a loop's target makes vLLM's detection fail.
 func messageVariables(o *jinja.Outline) []string {
 	lists := []string{"messages"}
 	for i := 0; i < len(lists); i++ {
@@ -103,8 +103,8 @@ func messageVariables(o *jinja.Outline) []string {
 	return items
 }
 
-// macroContents returns the loops inside macros and, by loop, the parameters of its macro for which a call passes a
-// message's content.
+// macroContents finds the loops inside macros. inMacro has each of these loops. contents has, for each loop, the
+// parameters of the loop's macro for which a call passes a message's content.
 func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop]bool,
 	contents map[*jinja.Loop]map[string]bool) {
 	inMacro, contents = map[*jinja.Loop]bool{}, map[*jinja.Loop]map[string]bool{}
@@ -146,8 +146,8 @@ func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop
 	return inMacro, contents
 }
 
-// sglangFormat is SGLang's detection (parser/jinja_template_utils.py): a source that mentions media, or a loop over the
-// content of message, msg or m.
+// sglangFormat detects the format as SGLang does (parser/jinja_template_utils.py). It looks for a source that mentions
+// media, or for a loop over the content of a variable named message, msg or m.
 func sglangFormat(source string, o *jinja.Outline) contentFormat {
 	for _, word := range [...]string{"image", "audio", "video", "vision"} {
 		if strings.Contains(source, word) {

@@ -7,13 +7,13 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// continueTag marks the end of the final message's text in the rendered chat; the value is Transformers'.
+// continueTag marks the end of the final message's text in the rendered chat. Its value is the one in Transformers.
 const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
-// finalCut cuts a rendered chat after the text of its final message.
+// finalCut says where a rendered chat is cut: after the text of its final message.
 type finalCut struct{ text string }
 
-// openFinal prepares continue_final_message: a copy of the final message gets a tag after its text.
+// openFinal prepares continue_final_message: in a copy of the final message, it puts a tag after the text.
 func (j *renderJob) openFinal() (*finalCut, error) {
 	if j.field == "" {
 		return nil, nil
@@ -59,7 +59,7 @@ func (j *renderJob) openFinal() (*finalCut, error) {
 	return cut, nil
 }
 
-// tagLastText tags the last part with a text.
+// tagLastText puts the tag after the last part that has a text. It returns false if no part has one.
 func tagLastText(parts []jinja.Value, cut *finalCut) bool {
 	for i := len(parts) - 1; i >= 0; i-- {
 		if parts[i].Kind() != jinja.KindDict {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// detected reads what testdata/detection.py wrote: the format and the variables of each template.
+// detected reads the output of testdata/detection.py. It has the format and the variables of each template.
 func detected(t *testing.T, engine string) map[string][]string {
 	t.Helper()
 	f, err := os.Open("testdata/detected_" + engine + ".txt")
@@ -43,7 +43,7 @@ func compareDetected(t *testing.T, templates []templateGolden) {
 		for _, g := range templates {
 			w, known := want[g.SHA256[:16]]
 			tmpl, err := parseTemplate(g.Template)
-			if !known || err != nil { // the engines differ on a source that does not parse
+			if !known || err != nil { // if a source does not parse, the two engines behave differently
 				continue
 			}
 			checked++

@@ -17,7 +17,7 @@ var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
 var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
 	"pad_token": "<pad>"}
 
-// templateGolden is a template with what Python renders of each conversation; see tokenizer/jinja/testdata.
+// templateGolden is a template, and what Python renders with it for each conversation; see tokenizer/jinja/testdata.
 type templateGolden struct {
 	Name     string                  `json:"name"`
 	SHA256   string                  `json:"sha256"`
@@ -29,7 +29,7 @@ type goldenResult struct {
 	Text     *string `json:"text"`
 	Raised   *string `json:"raised"`
 	Error    *string `json:"error"`
-	Unstable bool    `json:"unstable"` // Python printed a memory address
+	Unstable bool    `json:"unstable"` // Python printed a memory address, which differs each time
 }
 
 // sample reads the committed sample of the golden data: vLLM's own example templates.
@@ -41,13 +41,13 @@ func sample(t testing.TB) (out []templateGolden) {
 	return out
 }
 
-// collected reads all golden data, or skips where it is not installed.
+// collected reads all golden data. If the data are not installed, it skips the test.
 func collected(t testing.TB) []templateGolden {
 	t.Helper()
 	return testenv.JSONFiles[templateGolden](t, "templates/golden", "make golden")
 }
 
-// templateDiffers says how a render differs from Python's; "" when it is equal.
+// templateDiffers describes how a rendered text differs from Python's. It returns "" if they are equal.
 func templateDiffers(got string, err error, want *goldenResult) string {
 	var raised *jinja.RaisedError
 	switch {

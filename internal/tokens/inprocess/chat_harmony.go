@@ -7,11 +7,11 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Harmony is the prompt format of gpt-oss models. vLLM renders it with openai-harmony in place of the model's template
-// (entrypoints/openai/parser/harmony_utils.py, renderers/online_renderer.py of vLLM 0.32).
+// Harmony is the prompt format of gpt-oss models. For these models vLLM does not use the chat template. It renders the
+// prompt with openai-harmony (entrypoints/openai/parser/harmony_utils.py, renderers/online_renderer.py of vLLM 0.32).
 
-// readHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it; the date of now is in it.
-// The body must not change while the pieces are in use. Errors are those of ReadRequest.
+// readHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it. The prompt has the date of
+// now. The body must not change while the pieces are in use. The errors are the same as those of ReadRequest.
 func readHarmony(body []byte, now time.Time) ([]harmonyPiece, error) {
 	b := &bodyReader{config: &requestConfig{}, defaults: &jinja.Dict{}}
 	if err := b.open(body); err != nil {
@@ -52,11 +52,11 @@ func readHarmony(body []byte, now time.Time) ([]harmonyPiece, error) {
 // harmonyReader collects a conversation.
 type harmonyReader struct {
 	conversation []harmonyMessage
-	names        map[string]string // names of the called tools, by the id of the call
+	names        map[string]string // id of a tool call → name of the called tool
 }
 
-// preamble adds the system message and the developer message, and returns the messages after them: a leading system or
-// developer message of the request is in the developer message.
+// preamble adds the system message and the developer message, and returns the request's other messages. If the request
+// begins with a system or developer message, that message is put into the developer message.
 func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effort string,
 	now time.Time) ([]*jinja.Dict, error) {
 	var instructions string
@@ -78,7 +78,7 @@ func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effo
 	return messages, nil
 }
 
-// harmonyTools returns the functions of tools that vllmTools has checked.
+// harmonyTools returns the functions of tools. vllmTools has already checked tools.
 func harmonyTools(tools jinja.Value) []harmonyTool {
 	var out []harmonyTool
 	for _, tool := range tools.Items() {
@@ -94,7 +94,7 @@ func harmonyTools(tools jinja.Value) []harmonyTool {
 
 func (h *harmonyReader) add(m harmonyMessage) { h.conversation = append(h.conversation, m) }
 
-// flatText returns the text of a content with its parts joined; ok is false when there is no text.
+// flatText returns the text of a content, with its parts joined. ok is false if the content has no text.
 func flatText(content jinja.Value) (string, bool) {
 	switch content.Kind() {
 	case jinja.KindString:
@@ -115,7 +115,7 @@ func flatText(content jinja.Value) (string, bool) {
 	return "", false
 }
 
-// read adds the messages of the conversation.
+// read adds the request's messages to the conversation.
 func (h *harmonyReader) read(messages []*jinja.Dict) error {
 	h.names = map[string]string{}
 	for _, m := range messages {
@@ -183,7 +183,7 @@ func partTexts(m *jinja.Dict) []string {
 	return texts
 }
 
-// assistant adds the Harmony messages of an assistant message: its reasoning, its calls, its answer.
+// assistant adds the Harmony messages for one assistant message: its reasoning, its tool calls, and its answer.
 func (h *harmonyReader) assistant(m *jinja.Dict) {
 	reasoning, _ := textOf(m, "reasoning")
 	analysis := harmonyMessage{Author: "assistant", Channel: "analysis", Texts: []string{reasoning}}

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Harmony prompts are written as the library openai-harmony writes them (src/encoding.rs of oss-harmony 0.0.10), quirks
-// included, because a prompt must have the same tokens. Each piece is encoded on its own: a special token that a client
-// spells in a text stays text.
+// Harmony prompts are written as the library openai-harmony writes them (src/encoding.rs of oss-harmony 0.0.10). The
+// library's oddities are copied, because a prompt must have the same tokens. Each piece is encoded separately. So a
+// special token that a client spells in a text remains text.
 
-// harmonyPiece is a part of a prompt that is encoded on its own: a special token, or a text without special tokens.
+// harmonyPiece is a part of a prompt that is encoded separately: a special token, or a text without special tokens.
 type harmonyPiece struct {
 	Special string // the token's spelling; "" for a text
 	Text    string
@@ -18,12 +18,12 @@ type harmonyPiece struct {
 // harmonyMessage is one message of a conversation.
 type harmonyMessage struct {
 	Author  string   // with the recipient: "assistant to=functions.weather"
-	Channel string   // with the content type: "commentary json"; "" is none
-	Texts   []string // each is a harmonyPiece of its own
-	Call    bool     // it ends as the call of a tool
+	Channel string   // channel with the content type: "commentary json"; "" is none
+	Texts   []string // texts of the message; each is a separate harmonyPiece
+	Call    bool     // the message ends as a tool call does
 }
 
-// harmonySystem returns the text of the system message. effort is low, medium or high; the date of now is in the text;
+// harmonySystem returns the text of the system message. effort is low, medium or high. The text has the date of now.
 // tools says that the model may call tools.
 func harmonySystem(effort string, now time.Time, tools bool) string {
 	text := "You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: " +
@@ -35,7 +35,7 @@ func harmonySystem(effort string, now time.Time, tools bool) string {
 	return text
 }
 
-// harmonyDeveloper returns the text of the developer message: instructions and tools. Either may be empty.
+// harmonyDeveloper returns the text of the developer message, which has instructions and tools. Either may be empty.
 func harmonyDeveloper(instructions string, tools []harmonyTool) (string, error) {
 	var sections []string
 	if instructions != "" {
@@ -51,8 +51,8 @@ func harmonyDeveloper(instructions string, tools []harmonyTool) (string, error) 
 	return strings.Join(sections, "\n\n"), nil
 }
 
-// renderHarmony returns the prompt for the assistant's next message. It leaves out the reasoning before the last
-// answer: the messages on the channel analysis before the last message on the channel final.
+// renderHarmony returns the prompt for the assistant's next message. It leaves out the reasoning that came before the
+// last answer: the messages on the channel analysis before the last message on the channel final.
 func renderHarmony(conversation []harmonyMessage) []harmonyPiece {
 	answered := -1
 	for i := range conversation {

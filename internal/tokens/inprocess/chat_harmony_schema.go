@@ -9,25 +9,25 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Tools in Harmony are a namespace of TypeScript types. openai-harmony makes the types of JSON schemas
-// (src/encoding.rs, json_schema_to_typescript). This file has the same quirks, because the prompt must have the same
-// tokens.
+// In Harmony, tools are written as a namespace of TypeScript types. openai-harmony derives the types from JSON schemas
+// (src/encoding.rs, json_schema_to_typescript). This file copies the oddities of openai-harmony, because the prompt
+// must have the same tokens.
 
-// errSchema says that the TypeScript of a schema cannot be written here.
+// errSchema says that this package cannot write the TypeScript of a schema.
 var errSchema = errors.New("a tool's schema is very long, or has numbers that only the engine can spell")
 
-// maxTypes bounds the TypeScript in bytes: a million tokens. Lines are indented by their depth, so the TypeScript of a
-// schema can be a hundred times as long as the schema.
+// maxTypes bounds the TypeScript in bytes. 4 MiB are a million tokens. The TypeScript of a schema can be a hundred
+// times as long as the schema, because lines are indented by their depth.
 const maxTypes = 4 << 20
 
 // harmonyTool is a function that the model may call.
 type harmonyTool struct {
 	Name        string
 	Description string
-	Parameters  jinja.Value // a JSON schema; None or the zero value when the function takes none
+	Parameters  jinja.Value // a JSON schema; None or the zero value if the function takes no parameters
 }
 
-// toolSection returns the section on tools.
+// toolSection returns the section about tools.
 func toolSection(tools []harmonyTool) (string, error) {
 	lines := []string{"## functions\n", "namespace functions {\n"}
 	written := 0
@@ -51,8 +51,8 @@ func toolSection(tools []harmonyTool) (string, error) {
 	return "# Tools\n\n" + strings.Join(lines, "\n"), nil
 }
 
-// rustLines splits as Rust's str::lines: at line feeds, without a carriage return before one, and without an empty line
-// at the end.
+// rustLines splits s as Rust's str::lines does: at line feeds. It drops a carriage return before a line feed, and an
+// empty line at the end.
 func rustLines(s string) []string {
 	if s == "" {
 		return nil
@@ -70,7 +70,7 @@ type schemaWriter struct {
 	failed bool
 }
 
-// schemaMember returns a member of a schema; ok is false when the schema is no object or lacks it.
+// schemaMember returns a member of a schema. ok is false if the schema is no object, or has no such member.
 func schemaMember(schema jinja.Value, name string) (jinja.Value, bool) {
 	if schema.Kind() != jinja.KindDict {
 		return jinja.None, false
@@ -100,7 +100,7 @@ func (w *schemaWriter) put(parts ...string) {
 	}
 }
 
-// schema writes a schema's type; indent is the indentation of its lines.
+// schema writes the type of a schema. indent is the indentation of the type's lines.
 func (w *schemaWriter) schema(s jinja.Value, indent string) {
 	if types, ok := listMember(s, "type"); ok {
 		w.union(types)
@@ -225,7 +225,7 @@ func (w *schemaWriter) property(key string, s jinja.Value, indent string) {
 	w.put("\n")
 }
 
-// nullable returns the type of s, with null when s is nullable.
+// nullable returns the type of s. If s is nullable, the type includes null.
 func (w *schemaWriter) nullable(s jinja.Value, indent string) string {
 	inner := &schemaWriter{}
 	inner.schema(s, indent)
@@ -237,7 +237,7 @@ func (w *schemaWriter) nullable(s jinja.Value, indent string) string {
 	return out
 }
 
-// variants writes a property with oneOf, each of its types on a line.
+// variants writes a property that has oneOf: each of its types on a separate line.
 func (w *schemaWriter) variants(key string, s jinja.Value, variants []jinja.Value, indent string) {
 	description, described := textMember(s, "description")
 	above := described
@@ -271,7 +271,7 @@ func (w *schemaWriter) variants(key string, s jinja.Value, variants []jinja.Valu
 	w.put(indent, ",\n")
 }
 
-// defaultOf returns a schema's default as text: a string is in quotes unless the schema has an enum.
+// defaultOf returns a schema's default as text. A string is put in quotes unless the schema has an enum.
 func (w *schemaWriter) defaultOf(s jinja.Value) (string, bool) {
 	d, ok := schemaMember(s, "default")
 	if !ok {
@@ -330,7 +330,7 @@ func (w *schemaWriter) compact(b *strings.Builder, v jinja.Value) {
 	}
 }
 
-// serdeString writes a text with the escapes that JSON demands, and no others.
+// serdeString writes a text with the escapes that JSON demands, and with no other escapes.
 func serdeString(b *strings.Builder, s string) {
 	const hex = "0123456789abcdef"
 	b.WriteByte('"')
@@ -353,7 +353,7 @@ func serdeString(b *strings.Builder, s string) {
 	b.WriteByte('"')
 }
 
-// serdeNumber returns a number as serde_json writes it; ok is false for a number that Go may write differently.
+// serdeNumber returns a number as serde_json writes it. ok is false if Go may write the number differently.
 func serdeNumber(v jinja.Value) (string, bool) {
 	if v.Kind() != jinja.KindFloat {
 		return strconv.FormatInt(v.Int(), 10), v.Kind() == jinja.KindInt

@@ -36,7 +36,7 @@ func TestHarmonyIsWhatVLLMRenders(t *testing.T) {
 	})
 }
 
-// compareHarmony renders chats and compares with what vLLM made of them.
+// compareHarmony renders chats, and compares them with the prompts that vLLM made.
 func compareHarmony(t *testing.T, data []byte) {
 	var golden []struct {
 		Body        json.RawMessage

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// templateEngine says which engine's rules apply: each engine changes messages and tools in its own way before it
+// templateEngine says which engine's rules are used. Each engine changes messages and tools in its own way before it
 // renders a template.
 type templateEngine uint8
 
@@ -16,31 +16,32 @@ const (
 	engineSGLang                       // SGLang 0.5.23: fields filled with null, parts joined by spaces
 )
 
-// errMedia is matched by errors.Is for a request with images, audio or video if the model's processor puts text of its
-// own in the prompt. Only the engine can render such a request.
+// errMedia is returned for a request with images, audio or video, if the model's processor adds text to the prompt.
+// Only the engine can render such a request.
 var errMedia = errors.New("the prompt depends on the model's media processor")
 
 // requestConfig has the options of an engine that change prompts. The zero value is vLLM with its defaults.
 type requestConfig struct {
 	Engine  templateEngine
 	Content contentFormat // --chat-template-content-format; formatAuto: as the engine detects it
-	// Kwargs is the object of --default-chat-template-kwargs; the request's chat_template_kwargs win.
+	// Kwargs is the object of --default-chat-template-kwargs. The request's chat_template_kwargs take precedence.
 	Kwargs []byte
-	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. SGLang always leaves the tools out then.
+	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. With tool_choice none, SGLang always leaves
+	// the tools out.
 	ExcludeToolsWhenNone bool
-	// TrustTemplate accepts the request's own chat_template, as vLLM's --trust-request-chat-template does.
+	// TrustTemplate accepts the chat_template of a request, as vLLM's --trust-request-chat-template does.
 	TrustTemplate bool
 }
 
-// chatTemplate is a model's chat template and the content format that each engine detects in it. It is immutable: any
-// number of goroutines may use it at once.
+// chatTemplate is a model's chat template, with the content format that each engine detects in it. It is immutable, so
+// goroutines may use it concurrently.
 type chatTemplate struct {
 	compiled *jinja.Template
 	source   string
-	formats  [2]contentFormat // indexed by templateEngine
+	formats  [2]contentFormat // content formats by templateEngine
 }
 
-// parseTemplate compiles a chat template's source. Errors match jinja.ErrSyntax and name the line.
+// parseTemplate compiles the source of a chat template. An error matches jinja.ErrSyntax, and names the line.
 func parseTemplate(source string) (*chatTemplate, error) {
 	t, err := jinja.Parse(source)
 	if err != nil {
@@ -51,8 +52,8 @@ func parseTemplate(source string) (*chatTemplate, error) {
 	return &chatTemplate{t, source, formats}, nil
 }
 
-// ContentFormat returns the format that the engine detects: formatOpenAI when the template loops over the parts of a
-// message's content, else formatString.
+// ContentFormat returns the format that the engine detects. It is formatOpenAI if the template loops over the parts of
+// a message's content, and formatString if not.
 func (t *chatTemplate) ContentFormat(e templateEngine) contentFormat {
 	if e == engineSGLang {
 		return t.formats[engineSGLang]
@@ -62,42 +63,43 @@ func (t *chatTemplate) ContentFormat(e templateEngine) contentFormat {
 
 // chatRequest is a chat request as the engine passes it to its template. Render may be called more than once.
 type chatRequest struct {
-	// Suffix is the assistant's text to continue. SGLang tokenizes it separately, without a beginning-of-sequence
-	// token, and appends it to the prompt's tokens. Empty for vLLM, which continues inside the rendered text.
+	// Suffix is the assistant's text that the answer continues. SGLang tokenizes it separately, without a
+	// beginning-of-sequence token, and appends its tokens to those of the prompt. It is empty for vLLM, which continues
+	// inside the rendered text.
 	Suffix string
-	// Media are the images, audios and videos, in the order of the messages. The engine expands their placeholders
+	// Media has the images, audios and videos, in the order of the messages. The engine expands their placeholders
 	// after it has encoded the text.
 	Media []chatMedia
-	// AddSpecialTokens is the request's add_special_tokens: the engine puts special tokens around the rendered text.
-	// Default false.
+	// AddSpecialTokens is the request's add_special_tokens: if it is true, the engine puts special tokens around the
+	// rendered text. Default false.
 	AddSpecialTokens bool
 
 	template *chatTemplate
 	vars     *jinja.Dict
 	kwargs   *jinja.Dict
 	field    string
-	tools    jinja.Value // SGLang renders with these when the first render fails
+	tools    jinja.Value // if the first render fails, SGLang renders with these tools
 	retry    bool
 }
 
 // chatMedia is an image, audio or video of a prompt.
 type chatMedia struct {
-	Kind string // the part's type: image_url, input_audio, video_url, image_embeds, …
-	URL  string // the item's address, or a data: URL with its bytes; "": neither
-	UUID string // the item's name, given by the client (vLLM); "" is none
+	Kind string // type of the part: image_url, input_audio, video_url, image_embeds, …
+	URL  string // address of the item, or a data: URL with its bytes; "": neither
+	UUID string // name of the item that the client gave (vLLM); "" is none
 }
 
-// renderContext is what a render needs besides the request.
+// renderContext has the values that a render needs in addition to the request.
 type renderContext struct {
-	Tokens map[string]string // the tokenizer's special tokens by name
-	Now    time.Time         // for strftime_now
+	Tokens map[string]string // special tokens of the tokenizer, by name
+	Now    time.Time         // current time, for strftime_now
 	Limits jinja.Limits
 }
 
-// ReadRequest reads the body of a chat completion request for this template. The body must not change while the Request
-// is in use: the request shares its texts. A *requestError says that the engine refuses the request too, errMedia that
-// only the engine can render it, and jinja.ErrLimit that it has too many values. Any other error says that the body is
-// not JSON.
+// ReadRequest reads the body of a chat completion request for this template. The body must not change while the request
+// is in use, because the request shares the body's texts. The error is a *requestError if the engine refuses the
+// request, too. It is errMedia if only the engine can render the request. It is jinja.ErrLimit if the request has too
+// many values. Any other error says that the body is not JSON.
 func (t *chatTemplate) ReadRequest(body []byte, c requestConfig) (*chatRequest, error) {
 	b := &bodyReader{config: &c}
 	if err := b.open(body); err != nil {
@@ -130,7 +132,8 @@ func objectOf(raw []byte) (*jinja.Dict, error) {
 	return nil, refuse("default kwargs are not an object")
 }
 
-// Render appends the request's prompt to dst. On error dst is as it was; the errors are those of jinja.Template.Render.
+// Render appends the request's prompt to dst. On an error it returns dst unchanged. The errors are the same as those of
+// jinja.Template.Render.
 func (q *chatRequest) Render(dst []byte, c renderContext) ([]byte, error) {
 	j := &renderJob{template: q.template, vars: q.vars, kwargs: q.kwargs, field: q.field, context: &c}
 	out, err := j.render(dst)
@@ -145,13 +148,13 @@ func (q *chatRequest) Render(dst []byte, c renderContext) ([]byte, error) {
 // renderJob is one render of a request.
 type renderJob struct {
 	template *chatTemplate
-	vars     *jinja.Dict // messages, tools and so on
-	kwargs   *jinja.Dict // further variables: a name is looked up here, then in vars, then among the special tokens
-	field    string      // the field of the final message that is continued; empty: none
+	vars     *jinja.Dict // variables of the template, such as messages and tools
+	kwargs   *jinja.Dict // further variables: a name is looked up first in kwargs, then in vars, then among the special tokens
+	field    string      // the field with the text of the final message, if that message is continued; empty: no message is continued
 	context  *renderContext
 }
 
-// lookup returns a variable as the template reads it.
+// lookup returns the value of a variable that the template reads.
 func (j *renderJob) lookup(name string) jinja.Value {
 	if v, ok := j.kwargs.Get(name); ok {
 		return v
@@ -183,7 +186,7 @@ func (j *renderJob) render(dst []byte) ([]byte, error) {
 	return out[:len(dst)+n], nil
 }
 
-// bodyReader reads a request's body; its methods here serve both engines.
+// bodyReader reads the body of a request. The methods in this file serve both engines.
 type bodyReader struct {
 	d        *jinja.Dict
 	config   *requestConfig
@@ -208,7 +211,7 @@ func (b *bodyReader) open(body []byte) error {
 	return nil
 }
 
-// field returns a member of the body; None when it is missing.
+// field returns a member of the body, or None if the body lacks it.
 func (b *bodyReader) field(name string) jinja.Value {
 	v, ok := b.d.Get(name)
 	if !ok {
@@ -228,7 +231,7 @@ func (b *bodyReader) flag(name string, byDefault bool) (bool, error) {
 	return v.Truthy(), nil
 }
 
-// objects returns the items of an array of objects. given is false when the member is missing or null.
+// objects returns the items of an array of objects. given is false if the body lacks the array, or if it is null.
 func (b *bodyReader) objects(name string) (items []*jinja.Dict, given bool, err error) {
 	v := b.field(name)
 	if v.Kind() == jinja.KindNone {
@@ -257,26 +260,26 @@ func (b *bodyReader) kwargs() (*jinja.Dict, error) {
 	return nil, refuse("chat_template_kwargs is not an object")
 }
 
-// textOf returns a member that is a text; ok is false when the member is missing or not a text.
+// textOf returns a member that is a text. ok is false if d lacks the member, or if the member is not a text.
 func textOf(d *jinja.Dict, name string) (string, bool) {
 	v, ok := d.Get(name)
 	return v.Text(), ok && v.Kind() == jinja.KindString
 }
 
-// put copies a member that exists and is not null.
+// put copies a member from one dict to another, if it exists and is not null.
 func put(to, from *jinja.Dict, name string) {
 	if v, ok := from.Get(name); ok && v.Kind() != jinja.KindNone {
 		to.Set(name, v)
 	}
 }
 
-// roleIs reports whether a message has the role.
+// roleIs reports whether a message has this role.
 func roleIs(message *jinja.Dict, role string) bool {
 	s, _ := textOf(message, "role")
 	return s == role
 }
 
-// listOfDicts returns the dicts as a list.
+// listOfDicts returns the dicts as a list value.
 func listOfDicts(ds []*jinja.Dict) jinja.Value {
 	items := make([]jinja.Value, len(ds))
 	for i, d := range ds {
@@ -285,7 +288,7 @@ func listOfDicts(ds []*jinja.Dict) jinja.Value {
 	return jinja.List(items)
 }
 
-// toolDocument checks and returns the function of a tool.
+// toolDocument checks a tool, and returns its function.
 func toolDocument(tool *jinja.Dict) (*jinja.Dict, error) {
 	v, _ := tool.Get("function")
 	if v.Kind() != jinja.KindDict {
@@ -297,7 +300,7 @@ func toolDocument(tool *jinja.Dict) (*jinja.Dict, error) {
 	return v.Dict(), nil
 }
 
-// namedTool returns the function that tool_choice names, if it names one.
+// namedTool returns the name of the function that tool_choice names. ok is false if it names none.
 func namedTool(choice jinja.Value) (string, bool, error) {
 	if choice.Kind() != jinja.KindDict {
 		return "", false, nil

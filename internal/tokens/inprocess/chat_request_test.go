@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// engineRequests is what testdata/engine_requests.py got from an engine.
+// engineRequests has the results that testdata/engine_requests.py got from an engine.
 type engineRequests struct {
 	Templates map[string]string `json:"templates"`
 	Requests  []struct {

@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// SGLang 0.5.23 changes a chat request before its template in srt/entrypoints/openai/protocol.py, serving_chat.py,
-// srt/parser/jinja_template_utils.py and srt/function_call/utils.py. This file does the same. It does not cover models
-// with an encoder in place of a template (DeepSeek-V3.2, Kimi-K3 …).
+// SGLang 0.5.23 changes a chat request before it renders the template: in srt/entrypoints/openai/protocol.py,
+// serving_chat.py, srt/parser/jinja_template_utils.py and srt/function_call/utils.py. This file makes the same changes.
+// It does not cover models that SGLang renders with an encoder instead of a template (DeepSeek-V3.2, Kimi-K3 …).
 
 func (b *bodyReader) sglang(t *chatTemplate) (*chatRequest, error) {
 	q := &chatRequest{template: t, vars: &jinja.Dict{}}
@@ -65,7 +65,7 @@ func (b *bodyReader) sglang(t *chatTemplate) (*chatRequest, error) {
 	return q, nil
 }
 
-// sglangTemplate uses the template of the request's chat_template_kwargs if requests may bring one. The content keeps
+// sglangTemplate uses the template in the request's chat_template_kwargs, if requests may have one. The content keeps
 // the format of the model's own template.
 func (b *bodyReader) sglangTemplate(q *chatRequest) error {
 	own, _ := q.kwargs.Get("chat_template")
@@ -81,8 +81,8 @@ func (b *bodyReader) sglangTemplate(q *chatRequest) error {
 	return err
 }
 
-// lastAssistant removes a final assistant message. With open its text continues the prompt, else it becomes a user
-// message.
+// lastAssistant removes a final assistant message. With open, the answer continues the message's text. Without open,
+// the message becomes a user message.
 func lastAssistant(messages []*jinja.Dict, open bool) ([]*jinja.Dict, string) {
 	last := messages[len(messages)-1]
 	content, _ := last.Get("content")
@@ -99,7 +99,7 @@ func lastAssistant(messages []*jinja.Dict, open bool) ([]*jinja.Dict, string) {
 	return append(messages, user), ""
 }
 
-// bareTools returns the functions of the tools: SGLang renders with them when the first render fails.
+// bareTools returns the functions of the tools. If the first render fails, SGLang renders with these functions.
 func bareTools(tools jinja.Value) jinja.Value {
 	if tools.Kind() != jinja.KindList {
 		return jinja.None
@@ -114,12 +114,12 @@ func bareTools(tools jinja.Value) jinja.Value {
 	return jinja.List(out)
 }
 
-// genericRoles has the roles that SGLang accepts besides user, in upper or lower case.
+// genericRoles has the roles that SGLang accepts in addition to user. Upper and lower case do not matter.
 var genericRoles = map[string]bool{"system": true, "assistant": true, "tool": true, "function": true, "developer": true,
 	"latest_reminder": true, "root": true}
 
-// sglangMessage returns what pydantic's model_dump makes of a message, without the nulls: the known fields, in the
-// order of the pydantic class.
+// sglangMessage returns the same as pydantic's model_dump of a message, without nulls: the known fields, in the order
+// of the pydantic class.
 func (b *bodyReader) sglangMessage(m *jinja.Dict) (*jinja.Dict, error) {
 	role, _ := textOf(m, "role")
 	out := &jinja.Dict{}
@@ -172,8 +172,8 @@ func (b *bodyReader) sglangMessage(m *jinja.Dict) (*jinja.Dict, error) {
 	return out, nil
 }
 
-// sglangCalls adds the missing members of tool calls as null. With parse it parses their arguments, which must be JSON
-// objects.
+// sglangCalls adds the missing members of tool calls as null. With parse it also parses the calls' arguments, which
+// must be JSON objects.
 func (b *bodyReader) sglangCalls(calls *jinja.Value, parse bool) (jinja.Value, error) {
 	if calls.Kind() != jinja.KindList {
 		return jinja.None, refuse("tool_calls is not an array")
@@ -253,7 +253,7 @@ func (b *bodyReader) sglangContent(m *jinja.Dict, format contentFormat) (*jinja.
 	return m, nil
 }
 
-// sglangPart returns one part as SGLang passes it to templates; None for a part that SGLang leaves out.
+// sglangPart returns one part as SGLang passes it to templates. It returns None if SGLang leaves the part out.
 func (b *bodyReader) sglangPart(item *jinja.Value, assistant bool) (jinja.Value, error) {
 	if item.Kind() != jinja.KindDict {
 		return jinja.None, refuse("a content part is a %s", item.TypeName())
@@ -289,8 +289,8 @@ func (b *bodyReader) sglangPart(item *jinja.Value, assistant bool) (jinja.Value,
 	return jinja.None, refuse("unsupported content part %q", kind)
 }
 
-// sglangTools returns the tools for the template: none with tool_choice none, and only the named one if tool_choice
-// names a tool.
+// sglangTools returns the tools for the template. If tool_choice is none, there are no tools. If tool_choice names a
+// tool, there is only this tool.
 func (b *bodyReader) sglangTools(inMessages bool) (jinja.Value, error) {
 	given := b.field("tools")
 	if given.Kind() != jinja.KindNone && given.Kind() != jinja.KindList {
@@ -330,8 +330,8 @@ func (b *bodyReader) sglangTools(inMessages bool) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// sglangToolList returns what pydantic's model_dump makes of the tools: the function's known members in the order of
-// the request, then the missing ones as null; defer_loading is null unless given.
+// sglangToolList returns the same as pydantic's model_dump of the tools. A function has its known members in the order
+// of the request, and then the missing members as null. defer_loading is null unless the request has it.
 func sglangToolList(tools *jinja.Value) (jinja.Value, error) {
 	if tools.Kind() != jinja.KindList {
 		return jinja.None, refuse("tools is not an array")
@@ -376,8 +376,8 @@ func sglangToolList(tools *jinja.Value) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// sglangKwargs returns the template's further variables: the request's chat_template_kwargs win over its reasoning
-// fields.
+// sglangKwargs returns the template's further variables. The request's chat_template_kwargs take precedence over its
+// reasoning fields.
 func (b *bodyReader) sglangKwargs() (*jinja.Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
@@ -428,7 +428,7 @@ func (b *bodyReader) sglangKwargs() (*jinja.Dict, error) {
 
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"}
 
-// effort returns reasoning.effort, or else reasoning_effort.
+// effort returns reasoning.effort, or reasoning_effort if the request lacks the former.
 func (b *bodyReader) effort() (jinja.Value, error) {
 	effort := b.field("reasoning_effort")
 	if r := b.field("reasoning"); r.Kind() == jinja.KindDict {

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// vLLM 0.32 changes a chat request before its template in entrypoints/openai/chat_completion/protocol.py,
-// renderers/chat_utils.py, renderers/hf.py and renderers/params.py. This file does the same.
+// vLLM 0.32 changes a chat request before it renders the template: in entrypoints/openai/chat_completion/protocol.py,
+// renderers/chat_utils.py, renderers/hf.py and renderers/params.py. This file makes the same changes.
 
 func (b *bodyReader) vllm(t *chatTemplate) (*chatRequest, error) {
 	t, err := b.vllmTemplate(t)
@@ -43,7 +43,7 @@ func (b *bodyReader) vllm(t *chatTemplate) (*chatRequest, error) {
 	return q, b.vllmApply(q, kwargs)
 }
 
-// vllmTemplate returns the template of the request if requests may bring one, else the model's.
+// vllmTemplate returns the request's template if requests may have one, and the model's template if not.
 func (b *bodyReader) vllmTemplate(t *chatTemplate) (*chatTemplate, error) {
 	own := b.field("chat_template")
 	if own.Kind() != jinja.KindString || own.Text() == "" {
@@ -94,8 +94,8 @@ func (b *bodyReader) vllmApply(q *chatRequest, kwargs *jinja.Dict) error {
 	return nil
 }
 
-// vllmKwargs merges the server's defaults, the request's chat_template_kwargs and the request's own fields. A later
-// value wins unless it is null or "auto".
+// vllmKwargs merges three groups of values: the server's defaults, the request's chat_template_kwargs, and the
+// request's own fields. The value of a later group takes precedence unless it is null or "auto".
 func (b *bodyReader) vllmKwargs() (*jinja.Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
@@ -136,7 +136,7 @@ func (b *bodyReader) vllmKwargs() (*jinja.Dict, error) {
 	return mergeKwargs(b.defaults.Clone(), mergeKwargs(user, own)), nil
 }
 
-// mergeKwargs does what vLLM's merge_kwargs does.
+// mergeKwargs does the same as vLLM's merge_kwargs.
 func mergeKwargs(into, over *jinja.Dict) *jinja.Dict {
 	for name, v := range over.All() {
 		if v.Kind() == jinja.KindNone || v.Kind() == jinja.KindString && v.Text() == "auto" {
@@ -196,8 +196,8 @@ func (b *bodyReader) vllmTools() (jinja.Value, error) {
 	return listOfDicts(out), nil
 }
 
-// vllmTool returns what pydantic's model_dump makes of a ChatCompletionToolsParam: the known fields in the order of the
-// pydantic class; a missing description or parameters is null.
+// vllmTool returns the same as pydantic's model_dump of a ChatCompletionToolsParam: the known fields, in the order of
+// the pydantic class. If description or parameters are missing, they are null.
 func vllmTool(tool *jinja.Dict) (*jinja.Dict, error) {
 	fn, err := toolDocument(tool)
 	if err != nil {
@@ -240,8 +240,8 @@ func (b *bodyReader) vllmMessages(format contentFormat) ([]*jinja.Dict, error) {
 	return out, nil
 }
 
-// vllmMessage does what vLLM's _parse_chat_message_content does: it copies the reasoning to both of its fields and
-// parses the arguments of tool calls.
+// vllmMessage does the same as vLLM's _parse_chat_message_content. It copies the reasoning to both fields that may have
+// it, and parses the arguments of tool calls.
 func (b *bodyReader) vllmMessage(m *jinja.Dict, format contentFormat) (*jinja.Dict, error) {
 	role, ok := textOf(m, "role")
 	if !ok {
@@ -302,8 +302,8 @@ func (b *bodyReader) vllmAssistant(out, m *jinja.Dict) error {
 	return nil
 }
 
-// vllmCalls orders the members of tool calls as pydantic's typed dicts do (id, function{arguments, name}, type, then
-// the others) and parses their arguments; arguments that are not a JSON object become {}.
+// vllmCalls orders the members of tool calls as pydantic's typed dicts do: id, function{arguments, name}, type, then
+// all other members. It also parses the calls' arguments. If they are not a JSON object, they become {}.
 func (b *bodyReader) vllmCalls(calls *jinja.Value) ([]jinja.Value, error) {
 	if calls.Kind() != jinja.KindList {
 		return nil, refuse("tool_calls is not an array")
@@ -339,7 +339,7 @@ func (b *bodyReader) vllmCalls(calls *jinja.Value) ([]jinja.Value, error) {
 	return out, nil
 }
 
-// ordered copies a dict with the named keys first.
+// ordered copies a dict, with the keys in first before all others.
 func ordered(d *jinja.Dict, first ...string) *jinja.Dict {
 	out := &jinja.Dict{}
 	for _, name := range first {
@@ -353,7 +353,7 @@ func ordered(d *jinja.Dict, first ...string) *jinja.Dict {
 	return out
 }
 
-// flattenToolResult joins the parts of a tool's content if all of them are texts.
+// flattenToolResult joins the parts of a tool's content into one text, if all parts are texts.
 func flattenToolResult(out *jinja.Dict) {
 	content, _ := out.Get("content")
 	if content.Kind() != jinja.KindList {
@@ -378,7 +378,7 @@ func roleOfPart(part *jinja.Value, kind string) bool {
 	return s == kind
 }
 
-// developerTools returns the tools of a developer message, their members in the order of vLLM's typed dicts.
+// developerTools returns the tools of a developer message. Their members are in the order of vLLM's typed dicts.
 func developerTools(m *jinja.Dict) (jinja.Value, error) {
 	tools, ok := m.Get("tools")
 	if !ok || tools.Kind() == jinja.KindNone {
@@ -403,8 +403,8 @@ func developerTools(m *jinja.Dict) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// developers turns developer messages into system messages, and joins all system messages into one, for a template that
-// does not know the role developer.
+// developers is for a template that does not know the role developer. It turns developer messages into system messages,
+// and joins all system messages into one.
 func (t *chatTemplate) developers(messages []*jinja.Dict) []*jinja.Dict {
 	found := false
 	for _, m := range messages {

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// vllmContent turns a message's content into a list of parts (formatOpenAI) or one text.
+// vllmContent turns a message's content into a list of parts if format is formatOpenAI, and into one text if not.
 func (b *bodyReader) vllmContent(m *jinja.Dict, role string, format contentFormat) (jinja.Value, error) {
 	content, given := m.Get("content")
 	var parts []jinja.Value
@@ -42,7 +42,8 @@ func (b *bodyReader) vllmContent(m *jinja.Dict, role string, format contentForma
 	return jinja.Text(strings.Join(texts, "\n")), nil
 }
 
-// billingHeader begins a line that some clients put into the system prompt. The line changes with every request.
+// billingHeader is the beginning of a line that some clients put into the system prompt. The line changes with every
+// request.
 const billingHeader = "x-anthropic-billing-header"
 
 func stripBilling(parts []jinja.Value) []jinja.Value {
@@ -78,7 +79,7 @@ var knownPartFields = map[string]bool{"audio_embeds": true, "audio_url": true, "
 	"prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
 	"video_embeds": true, "video_url": true}
 
-// vllmPart returns one part: a dict for formatOpenAI, else a text; "" for a part that vLLM skips.
+// vllmPart returns one part: a dict if format is formatOpenAI, and a text if not. It returns "" if vLLM skips the part.
 func (b *bodyReader) vllmPart(part *jinja.Value, format contentFormat) (jinja.Value, error) {
 	if part.Kind() == jinja.KindString {
 		return wrapped(part.Text(), nil, format), nil
@@ -119,7 +120,7 @@ func (b *bodyReader) vllmPart(part *jinja.Value, format contentFormat) (jinja.Va
 	return jinja.None, refuse("unsupported content part %q", kind)
 }
 
-// mediaKey returns the kind of a part without a type.
+// mediaKey returns the kind of a part that has no type.
 func mediaKey(d *jinja.Dict) string {
 	for _, key := range [...]string{"image_url", "image_embeds", "audio_embeds", "video_embeds", "audio_url",
 		"input_audio", "video_url"} {
@@ -130,7 +131,7 @@ func mediaKey(d *jinja.Dict) string {
 	return ""
 }
 
-// wrapped returns a text in the format, with the unknown members of its part.
+// wrapped returns a text in this format. In formatOpenAI it also has the unknown members of its part.
 func wrapped(s string, d *jinja.Dict, format contentFormat) jinja.Value {
 	if format != formatOpenAI {
 		return jinja.Text(s)
@@ -159,7 +160,7 @@ func (b *bodyReader) vllmMedia(modality, kind string, d *jinja.Dict, format cont
 		m.URL, _ = textOf(at.Dict(), "url")
 	}
 	if b.media = append(b.media, m); format != formatOpenAI {
-		return jinja.None, errMedia // vLLM puts the model's placeholder text in front
+		return jinja.None, errMedia // vLLM puts the model's placeholder text before the other text
 	}
 	part := &jinja.Dict{}
 	part.Set("type", jinja.Text(modality))

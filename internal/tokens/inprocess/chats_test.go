@@ -21,12 +21,12 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// BenchmarkChatFigures prints how long requests wait for their ids, and how much of that is processor time: 40
-// conversations of 5 turns with 4 system prompts of 4,000 tokens, 6 clients, and the files of the model of
-// test/engines. It runs alone, and then together with two and six processes that only compute. The difference between
-// wall clock and processor time is the scheduler's.
+// BenchmarkChatFigures prints how long requests wait for their ids, and how much of this time is processor time. It
+// plays 40 conversations of 5 turns with 4 system prompts of 4,000 tokens, from 6 clients, with the files of the model
+// in test/engines. It runs first alone, then together with two other processes that only compute, and then with six.
+// The difference between wall clock and processor time is the scheduler's.
 func BenchmarkChatFigures(b *testing.B) {
-	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
+	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	dir := testenv.Installed(b, "engines/vllm/tiny-llama", "make test-engines")
 	for _, beside := range []int{0, 2, 6} {
 		for range beside {
@@ -78,7 +78,7 @@ type timed struct {
 	wall, cpu time.Duration
 }
 
-// playChats plays the conversations through a token source. As on an engine, its clients begin at once.
+// playChats plays the conversations through a token source. All clients begin at the same time.
 func playChats(t testing.TB, models *Models) (all []timed) {
 	const clients, talks, turns, systems = 6, 40, 5, 4
 	source := tokens.New(tokens.DefaultConfig(), nil)
@@ -94,7 +94,7 @@ func playChats(t testing.TB, models *Models) (all []timed) {
 	var wg sync.WaitGroup
 	for client := range clients {
 		wg.Go(func() {
-			runtime.LockOSThread() // only a thread's processor time can be measured
+			runtime.LockOSThread() // processor time can only be measured for a thread
 			defer runtime.UnlockOSThread()
 			r := rand.New(rand.NewPCG(2, uint64(client)))
 			type message struct {
@@ -128,7 +128,7 @@ func playChats(t testing.TB, models *Models) (all []timed) {
 					t.Error(err)
 					return
 				}
-				<-time.After(time.Duration(20+r.IntN(40)) * time.Millisecond) // stands for the engine's work
+				<-time.After(time.Duration(20+r.IntN(40)) * time.Millisecond) // as long as an engine would work
 				var read api.Request
 				if err := api.Read(api.OpenAIChat, body, &read); err != nil {
 					t.Error(err)
@@ -151,7 +151,7 @@ func playChats(t testing.TB, models *Models) (all []timed) {
 	return all
 }
 
-// prose returns a text of about that many tokens of the tiny model.
+// prose returns a text of about this many tokens of the tiny model.
 func prose(r *rand.Rand, tokens int) string {
 	words := strings.Fields(`able about access action add after again all allow also always and any apply array ask attention auto back base batch
 		before begin below best between block body book both build but by cache call can case cause change check class clean clear close code come

@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// A model whose ids differed while serving gets the engine's ids, whether its files were named or found.
+// If ids made from a model's files differed while serving, the model gets the engine's ids. It does not matter whether
+// the operator named the files or the Finder found them.
 func TestAModelWithDifferencesWhileServingHasTheEnginesIDs(t *testing.T) {
 	for _, source := range []Source{FromGiven, FromFiles} {
 		t.Run(string(source), func(t *testing.T) {

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxHubFile bounds a download in bytes: the largest known tokenizer.json has 35 MB.
+	// maxHubFile bounds a download in bytes. The largest known tokenizer.json has 35 MB.
 	maxHubFile = 512 << 20
-	// hubTries is how often a file's download is begun or continued when connections break.
+	// hubTries is how many times the download of a file is begun or continued if connections break.
 	hubTries = 4
 	// progressEvery is the time between two log lines about a long download.
 	progressEvery = 2 * time.Second
@@ -27,9 +27,9 @@ const (
 
 var errDigest = errors.New("the file differs from the hub's listing")
 
-// download downloads f into dir, unless it is there. It writes into a file with the suffix .incomplete, continues a
-// download that broke off (also after a restart), and renames the file when it is complete and has the digest of the
-// hub's listing. It returns the file's size in bytes.
+// download downloads f into dir, unless dir has the file. It writes into a file with the suffix .incomplete. If a
+// download broke off, it continues that download, also after a restart. When the file is complete and has the digest of
+// the hub's listing, download renames it. It returns the file's size in bytes.
 func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) (size int64,
 	err error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.Name))
@@ -69,7 +69,7 @@ func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemo
 	return size, nil
 }
 
-// transfer appends the missing bytes to part, checks the whole file, and returns its size in bytes.
+// transfer appends the missing bytes to the file part, checks the whole file, and returns the file's size in bytes.
 func (h *Hub) transfer(ctx context.Context, m hubModel, url, part string, f hubRemote) (size int64, err error) {
 	file, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -87,13 +87,13 @@ func (h *Hub) transfer(ctx context.Context, m hubModel, url, part string, f hubR
 	}
 	size, err = verify(file, f)
 	if err != nil {
-		_ = file.Truncate(0) // the next try starts again
+		_ = file.Truncate(0) // the next try downloads the whole file
 		return 0, err
 	}
 	return size, file.Sync()
 }
 
-// fill appends the rest of the file at url to file, which holds have bytes.
+// fill downloads the rest of the file at url and appends it to file. file already has have bytes.
 func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, have int64, f hubRemote) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -105,7 +105,7 @@ func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, h
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
-	case http.StatusRequestedRangeNotSatisfiable: // the part is not a beginning of this file
+	case http.StatusRequestedRangeNotSatisfiable: // the bytes in part are not the beginning of this file
 		_ = file.Truncate(0)
 		return fmt.Errorf("%w: it has no bytes from %d on", errUnreachable, have)
 	case http.StatusOK: // the server sends the whole file
@@ -135,14 +135,14 @@ func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, h
 	return nil
 }
 
-// progress reports every progressEvery how many bytes have been written.
+// progress logs every progressEvery how many bytes have been written.
 type progress struct {
 	io.Writer
 	done   int64
 	logged time.Time
 	step   func(done int64)
 	alive  func()
-	failed error // the disk's error, not the network's
+	failed error // an error of the disk, not of the network
 }
 
 func (p *progress) Write(b []byte) (int, error) {
@@ -157,7 +157,8 @@ func (p *progress) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// verify compares the file with the size and the digest in the hub's listing, if it has them, and returns the size.
+// verify compares the file with the size and the digest in the hub's listing, if the listing has them. It returns the
+// size.
 func verify(file *os.File, f hubRemote) (size int64, err error) {
 	size, err = file.Seek(0, io.SeekEnd)
 	if err != nil {

@@ -20,10 +20,10 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// BenchmarkRequestFigures prints the processor time of a chat from its body to its ids (reading the body, rendering the
-// template, encoding) for a new and for a growing conversation with real models. It takes minutes.
+// BenchmarkRequestFigures prints the processor time of a chat from its body to its ids: reading the body, rendering the
+// template, encoding. It uses real models, and measures a new and a growing conversation. It takes minutes.
 func BenchmarkRequestFigures(b *testing.B) {
-	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
+	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	home := testenv.Installed(b, "tokenizers", "make golden")
 	data, err := os.ReadFile(filepath.Join(home, "corpus", "mixed.json"))
 	if err != nil {
@@ -66,7 +66,7 @@ func BenchmarkRequestFigures(b *testing.B) {
 	}
 }
 
-// batch returns the CPU time of f, the garbage collector's included. On a shared machine only CPU time is repeatable.
+// batch returns the CPU time of f, including the garbage collector's. On a shared machine only CPU time is repeatable.
 func batch(f func()) time.Duration {
 	used := func() time.Duration {
 		var u syscall.Rusage
@@ -80,7 +80,7 @@ func batch(f func()) time.Duration {
 	return used() - began
 }
 
-// encode makes the ids of a body as for a request, and returns their number.
+// encode makes the ids of a body as for a request, and returns the number of ids.
 func encode(t testing.TB, m *Model, body []byte) int {
 	t.Helper()
 	var r api.Request
@@ -94,7 +94,7 @@ func encode(t testing.TB, m *Model, body []byte) int {
 	return len(made.Tokens)
 }
 
-// conversation returns the body of a chat of about size tokens, and the body of the same chat after a turn of some 600
+// conversation returns two bodies of one chat: before has about size tokens, and after has one more turn of some 600
 // tokens.
 func conversation(t testing.TB, m *Model, docs []string, size int) (before, after []byte, n int) {
 	t.Helper()

@@ -18,8 +18,9 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// look searches this machine for folders with the unit's files. It looks at one origin after another, so that a read
-// that hangs delays only the workers that named this origin.
+// look searches this machine for folders with the unit's files. It looks at one origin after another. An origin is the
+// folder or name that a worker reports for its model. So a read that hangs delays only the workers that named this
+// origin.
 func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.Time) {
 	if u.round == nil || u.round.changes != u.changes {
 		u.round = &round{changes: u.changes, left: u.origins, found: map[string][]place{}}
@@ -27,7 +28,7 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	r := u.round
 	at := slices.IndexFunc(r.left, func(origin string) bool { return !f.hangs(u.naming(origin)) })
 	switch {
-	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load(): // the look begins when a hanging read ends
+	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load(): // the look begins when a read that hangs has ended
 		u.slow = whyHangs
 	case at < 0:
 		if f.several.Load() {
@@ -51,7 +52,7 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	}
 }
 
-// looksDone stores the results of a round that has ended in u.
+// looksDone stores the results of a finished round in u.
 func (u *unit) looksDone(r *round, now time.Time) {
 	u.round, u.looked, u.lookedAt, u.places, u.why, u.slow = nil, true, now, nil, r.why, ""
 	if r.hung || len(r.left) > 0 {
@@ -59,7 +60,7 @@ func (u *unit) looksDone(r *round, now time.Time) {
 	}
 	u.named = map[place][]string{}
 	for _, p := range r.named {
-		u.places, u.named[p] = append(u.places, p), []string{} // no worker names this place
+		u.places, u.named[p] = append(u.places, p), []string{} // the operator named this place, not a worker
 	}
 	for _, origin := range u.origins {
 		for _, p := range r.found[origin] {
@@ -80,15 +81,15 @@ func (u *unit) looksDone(r *round, now time.Time) {
 	maps.DeleteFunc(u.verdicts, func(key verdictKey, _ *verdict) bool { return u.named[key.place] == nil })
 }
 
-// full reports whether no other read may begin now.
+// full reports whether no further read may begin now.
 func (f *Finder) full() bool { return f.readers >= maxReaders || f.stuck >= maxStuck }
 
-// hangs reports whether each of these workers has a read that hangs: one that was given up and has not ended yet.
+// hangs reports whether each of these workers has a read that hangs. Such a read was given up and has not ended yet.
 func (f *Finder) hangs(workers []string) bool {
 	return !slices.ContainsFunc(workers, func(url string) bool { return f.hanging[url] == 0 })
 }
 
-// whyHangs is the reason when a read was given up.
+// whyHangs is the reason that is reported when a read was given up.
 var whyHangs = fmt.Sprintf("its files could not be read within %v", readTime)
 
 // gaveUp records that a job of the unit was given up.
@@ -109,7 +110,7 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 	}
 	if f.hangs(workers) {
 		u.rejected[p], u.slow = whyHangs, whyHangs
-		f.begin(ctx, s, u, now) // go on with another place
+		f.begin(ctx, s, u, now) // goes on with another place
 		return
 	}
 	if f.full() {
@@ -129,12 +130,12 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 		})
 }
 
-// slowest is how long a prompt of half a megabyte may take. Known tokenizers take a hundredth of it. A hostile
+// slowest is how long a prompt of half a megabyte may take. Known tokenizers take a hundredth of this time. A hostile
 // tokenizer could be slow on purpose, and would delay requests.
 const slowest = 5 * time.Second
 
-// loadFound loads the model in a folder that a worker named, or returns the reason why it cannot be used. The reason
-// does not reveal the files' contents, because a worker may name any folder.
+// loadFound loads the model in a folder that a worker named. If the model cannot be used, it returns the reason. The
+// reason does not reveal the contents of files, because a worker may name any folder.
 func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -160,7 +161,7 @@ func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	return m, ""
 }
 
-// whyNotLoaded returns the reason why files cannot be used, without their contents.
+// whyNotLoaded returns the reason why files cannot be used. The reason does not reveal the contents of files.
 func whyNotLoaded(err error) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return "its files may not be read by the user that the router runs as"
@@ -168,10 +169,10 @@ func whyNotLoaded(err error) string {
 	return "no tokenizer that is known here can be read from the files"
 }
 
-// fetch starts a download for one of units, if downloads are allowed. Models that were not tried yet come first, then
-// the model with the oldest last try.
+// fetch starts a download for one of units, if downloads are allowed. Models that were not tried yet come first. After
+// them comes the model whose last try is the oldest.
 func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
-	if f.Hub == nil || f.fetching > 0 { // a Hub is not for concurrent use
+	if f.Hub == nil || f.fetching > 0 { // a Hub is not safe for concurrent use
 		return
 	}
 	maps.DeleteFunc(f.fetched, func(_ string, tried *fetch) bool { return now.Sub(tried.began) >= fetchDay })
@@ -207,7 +208,7 @@ func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 		f.Hub.client.CloseIdleConnections()
 		return func() {
 			best.done, best.again = err == nil, time.Now().Add(fetchEvery)
-			next.looked, next.round = false, nil // the files are in the cache now, so look there again
+			next.looked, next.round = false, nil // the files are in the cache now, so the unit looks there once more
 			if best.why = ""; err != nil {
 				best.why = bounded(err.Error())
 				f.Log.Warn("a model's files could not be downloaded", "model", next.key.model, "name", best.name, "error", err)
@@ -216,7 +217,7 @@ func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 	})
 }
 
-// mayFetch reports whether another model that these workers name may be downloaded today.
+// mayFetch reports whether one more model that these workers name may be downloaded today.
 func (f *Finder) mayFetch(workers []string) bool {
 	if len(f.fetched) >= maxFetched {
 		return false
@@ -232,23 +233,24 @@ func (f *Finder) mayFetch(workers []string) bool {
 	})
 }
 
-// Bounds on probing a worker.
+// These constants bound the probes of a worker.
 const (
 	// probeTimeout is how long a worker may take for one probe. No request waits for it.
 	probeTimeout = 5 * time.Second
-	// probePause is the pause between two probes, busyPause the pause while the worker has requests: an answer takes
-	// some milliseconds of its processor.
+	// probePause is the pause between two probes. busyPause replaces it while the worker has requests, because an
+	// answer takes some milliseconds of the worker's processor.
 	probePause, busyPause = 10 * time.Millisecond, 200 * time.Millisecond
-	// leastProbes is how many prompts must be compared: nine probes are texts, which every model takes.
+	// leastProbes is how many prompts must have been compared. Nine probes are texts, which every model takes.
 	leastProbes = 8
-	// failedPause is the first pause before a worker that did not answer a probe is asked again; it doubles up to
+	// failedPause is the first pause after a worker did not answer a probe. The pause doubles with each failure, up to
 	// lookEvery.
 	failedPause = 2 * time.Second
-	// failedOften is how many probes in a row must fail before a worker's group is no longer waited for: half a minute
-	// of pauses. If another group agreed, the files are used without this group. The worker is still asked.
+	// failedOften is how many probes in a row must fail until a worker's group is no longer waited for. That is half a
+	// minute of pauses. If another group agreed, the files are then used without this group. The worker is still asked.
 	failedOften = 5
-	// silentPause is the pause before a worker without ids is asked again, differsPause before a worker with other ids
-	// is: nothing seems to have changed, but a template can depend on the date.
+	// silentPause is the pause before a worker that gave no ids is asked again. differsPause is the pause before a
+	// worker with other ids is asked again. Both are long because nothing seems to have changed. But a template can
+	// depend on the date.
 	silentPause, differsPause = 5 * time.Minute, 10 * time.Minute
 )
 
@@ -276,7 +278,8 @@ func (f *Finder) verify(ctx context.Context, u *unit, p place, m *member) {
 	})
 }
 
-// probe compares the model's ids with the worker's, one prompt after another, until the first difference.
+// probe compares the model's ids with the worker's ids. It compares one prompt after another, until the first
+// difference.
 func (f *Finder) probe(ctx context.Context, model *Model, key unitKey, m *member) *verdict {
 	v := &verdict{}
 	for i, p := range model.probes(key.model, key.kind) {
@@ -300,7 +303,7 @@ func (f *Finder) probe(ctx context.Context, model *Model, key unitKey, m *member
 		cancel()
 		refused, refusing := said.Outcome == tokens.Refused, made.Outcome == tokens.Refused
 		switch {
-		case said.Outcome == tokens.Unsupported, i == 0 && refused: // the first probe is a plain text
+		case said.Outcome == tokens.Unsupported, i == 0 && refused: // the first probe is a simple text
 			v.finding, v.why = silent, "its ids cannot be asked for (/tokenize and render)"
 			return v
 		case said.Outcome == tokens.Failed, said.Tokens == nil && !refused:
@@ -335,8 +338,8 @@ func (f *Finder) pause(ctx context.Context, m *member) {
 	}
 }
 
-// spelled returns the vocabulary's spelling of ids, up to a length. It does not run the decoder: a worker may have
-// named the files.
+// spelled returns the vocabulary's spelling of ids, up to a length. It does not run the decoder, because a worker may
+// have named the files.
 func (m *Model) spelled(ids []block.Token) string {
 	const most = 80
 	var out []byte

@@ -15,85 +15,87 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Bounds on what finding models' files may cost.
+// These constants bound what finding models' files may cost.
 const (
-	// maxHeld is how many found models are held at once: each takes 7 to 100 MB for its tokenizer, and up to 64 MiB of
-	// conversations. The ids of more models come from their engines, unless the operator names their files.
+	// maxHeld is how many found models are held at the same time. Each model takes 7 to 100 MB for its tokenizer, and
+	// up to 64 MiB for conversations. For further models, engines are asked for the ids, unless the operator names the
+	// models' files.
 	maxHeld = 8
-	// maxReaders is how many folders are read at once. A tokenizer takes a second of a processor to load.
+	// maxReaders is how many folders are read at the same time. Loading a tokenizer takes a second of a processor.
 	maxReaders = 2
-	// maxStuck is how many reads may hang before reading stops altogether: a read from a dead network disk cannot be
-	// ended, and holds a thread. While a read of a folder that a worker named hangs, no other folder of that worker is
-	// read.
+	// maxStuck is how many reads may hang before all reading stops. A read from a dead network disk cannot be ended,
+	// and holds a thread. While a read of a folder that a worker named hangs, no other folder of that worker is read.
 	maxStuck = 16
-	// maxVerifying is how many workers are asked probes at once, each one probe at a time.
+	// maxVerifying is how many workers get probes at the same time. Each worker gets one probe at a time.
 	maxVerifying = 4
 	// maxFetched is how many models that workers name are downloaded in a day, if downloads are allowed. maxFetchedFor
-	// is the limit for one worker: a worker that names many models leaves room for others.
+	// is the limit for one worker. So a worker that names many models leaves room for others.
 	maxFetched, maxFetchedFor = 32, 4
 
-	// readTime is how long reading and loading a folder may take; the largest tokenizers take 3 s on one processor.
+	// readTime is how long reading and loading a folder may take. The largest tokenizers take 3 s on one processor.
 	readTime = 30 * time.Second
-	// lookEvery is the time between two looks at the folders of a model without usable files: files may be added.
+	// lookEvery is the time between two looks at the folders of a model without usable files. Files may have been
+	// added.
 	lookEvery = time.Minute
-	// fetchEvery is the time between two tries of a failed download.
+	// fetchEvery is the time between two tries of a download that failed.
 	fetchEvery = 10 * time.Minute
-	// fetchTime is how long a download may take before another model's turn; the next try continues it. The largest
-	// tokenizers have 35 MB.
+	// fetchTime is how long a download may take before it is another model's turn. The next try continues the download.
+	// The largest tokenizers have 35 MB.
 	fetchTime = 10 * time.Minute
 	// fetchDay is how long a download counts against maxFetched.
 	fetchDay = 24 * time.Hour
 )
 
-// Asker is the part of [tokens.Source] that a Finder uses: it asks engines for ids, and records how ids made here
-// compared.
+// Asker is the part of [tokens.Source] that a Finder uses. It asks engines for ids, and records how ids made here
+// compare with them.
 type Asker interface {
 	Ask(ctx context.Context, w tokens.Worker, p tokens.Prompt) tokens.Found
-	// Compared returns the comparisons of ids made here with engines' ids while serving; Renew forgets them.
+	// Compared returns how ids made here compared with engines' ids while serving. Renew forgets these comparisons.
 	Compared(model string) tokens.Comparison
 	Renew(model string)
 	// Keep forgets everything about models that are not served.
 	Keep(served func(model string) bool)
 }
 
-// FinderParts are the parts of a Finder. All but Given, Hub and Authorization are required.
+// FinderParts are the parts of a Finder. Given, Hub and Authorization may be nil; the other parts are required.
 type FinderParts struct {
 	Fleet *fleet.Fleet
 	Asker Asker
-	// Given are the models with files that the operator named. They are preferred to found files. Nil is none.
+	// Given has the models with files that the operator named. These files are preferred to found files. Nil means
+	// none.
 	Given *Models
-	// Off: the Finder looks for no files, and uses Given only.
+	// Off says that the Finder looks for no files, and uses Given only.
 	Off bool
 	// Cache is the Hugging Face cache of this machine.
 	Cache string
-	// Hub downloads models that workers name. Nil: downloads are not allowed.
+	// Hub downloads models that workers name. Nil means that downloads are not allowed.
 	Hub *Hub
-	// Authorization returns the header for questions to the worker at url. Nil is no header for all workers.
+	// Authorization returns the header for questions to the worker at url. Nil means that no worker gets a header.
 	Authorization func(url string) string
 	Log           *slog.Logger
 }
 
 // Finder makes ids from files that the operator named, and from files that it finds itself: at the path that the engine
-// reports, in the Hugging Face cache, on the hub. Found files are used when their ids are equal to an engine's in every
-// probe. Until then, and when they differ, Find returns false and the engine is asked. Finder implements tokens.Local
-// and is safe for concurrent use. Run does the work.
+// reports, in the Hugging Face cache, and on the hub. Found files are used if their ids are equal to an engine's in
+// every probe, that is in each prompt of a fixed list. If they differ, or the probes have not ended, Find returns false
+// and the engine is asked. Finder implements tokens.Local, and is safe for concurrent use. Run does the work.
 type Finder struct {
 	FinderParts
 	inUse    atomic.Pointer[map[unitKey]*use]
 	statuses atomic.Pointer[[]Status]
-	several  atomic.Bool // the fleet has several base models: see followNameless
+	several  atomic.Bool // the fleet has several base models, so that files without a model's name are treated differently: see followNameless
 
-	// The following fields belong to the goroutine of Run.
+	// The following fields are used only by the goroutine of Run.
 	units       map[unitKey]*unit
 	held        map[place]*Model
-	nameless    place           // the files that were named without a model; they are always held
-	nameChecked map[string]bool // models with named files whose names were checked: served, or warned about
+	nameless    place           // the place of files that the operator named without a model; these files are always held
+	nameChecked map[string]bool // models with named files whose names were checked: a worker serves the model, or a warning was logged
 	since       time.Time       // when the first worker reported its models
 	fetched     map[string]*fetch
 	fetching    int
-	readers     int            // reads and loads under way that do not hang
-	stuck       int            // reads and loads that hang
-	hanging     map[string]int // number of stuck reads by worker URL
+	readers     int            // number of reads and loads under way that do not hang
+	stuck       int            // number of reads and loads that hang
+	hanging     map[string]int // number of reads that hang, by worker URL
 	verifying   int
 	roomWanted  bool // a model could not be loaded because maxHeld models are held
 	results     chan func()
@@ -102,24 +104,24 @@ type Finder struct {
 	jobs        sync.WaitGroup
 }
 
-// fetch is a download that was tried.
+// fetch records the tries of a download.
 type fetch struct {
 	name    string
-	began   time.Time // the first try
-	workers []string  // URLs of the workers that named the model then
+	began   time.Time // time of the first try
+	workers []string  // URLs of the workers that named the model at that time
 	done    bool
 	why     string    // reason of the last failure
-	again   time.Time // when a failed download is tried again
+	again   time.Time // time of the next try of a failed download
 }
 
-// use is a model with found files that are in use. It is immutable.
+// use is a model with found files that are being used. It is immutable.
 type use struct {
 	model  *Model
 	folder string
 	agreed map[string]bool // URLs of the workers whose present process agreed in all probes
 }
 
-// NewFinder returns a Finder. It does nothing before Run.
+// NewFinder returns a Finder. The Finder does nothing before Run.
 func NewFinder(parts FinderParts) *Finder {
 	f := &Finder{FinderParts: parts, units: map[unitKey]*unit{}, held: map[place]*Model{}, fetched: map[string]*fetch{},
 		hanging:     map[string]int{},
@@ -141,7 +143,7 @@ func NewFinder(parts FinderParts) *Finder {
 	return f
 }
 
-// Find makes the ids of a prompt. ok is false when it cannot make them, or not yet.
+// Find makes the ids of a prompt. If it cannot make them, or not yet, ok is false.
 func (f *Finder) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, ok bool) {
 	if m := f.given(p.Model); m != nil {
 		return m.find(p)
@@ -151,7 +153,7 @@ func (f *Finder) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, 
 		return tokens.Found{}, false
 	}
 	found, ok = u.model.find(p)
-	found.Probed = len(found.Features) == 0 // no probe has images
+	found.Probed = len(found.Features) == 0 // ids of prompts with images were not probed: no probe has images
 	return found, ok
 }
 
@@ -161,7 +163,7 @@ func (f *Finder) Agrees(model string, w tokens.Worker) bool {
 	return u != nil && u.agreed[w.URL]
 }
 
-// Text returns the text of ids, for messages. For found files it returns the vocabulary's spelling of the ids.
+// Text returns the text of ids, for log messages. For found files it returns the vocabulary's spelling of the ids.
 func (f *Finder) Text(model string, ids []block.Token) string {
 	if m := f.given(model); m != nil {
 		return m.Decode(ids)
@@ -185,8 +187,8 @@ func (f *Finder) Folder(model string, kind tokens.Kind) string {
 	return ""
 }
 
-// given returns the model with files that the operator named; nil is none. Files that were named without a model are
-// used while the fleet has one base model.
+// given returns the model with files that the operator named, or nil if there is none. Files that were named without a
+// model are used as long as the fleet has only one base model.
 func (f *Finder) given(model string) *Model {
 	if m := f.Given.named[model]; m != nil {
 		return m
@@ -201,7 +203,7 @@ func (f *Finder) use(model string, kind tokens.Kind) *use {
 	return (*f.inUse.Load())[unitKey{model, kind}]
 }
 
-// Run follows the fleet until ctx ends, which is no error.
+// Run follows the fleet until ctx ends, and returns nil then.
 func (f *Finder) Run(ctx context.Context) error {
 	defer f.jobs.Wait()
 	for ctx.Err() == nil {
@@ -224,8 +226,8 @@ func (f *Finder) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow updates the units from the snapshot. Only a worker's base model counts: events concern no other model, and a
-// worker that lists many models must not take more room.
+// follow updates the units from the snapshot. Only a worker's base model counts, for two reasons: events concern no
+// other model, and a worker that lists many models must not take more room.
 func (f *Finder) follow(s *fleet.Snapshot) {
 	members := map[unitKey][]*member{}
 	for _, w := range s.Workers() {
@@ -260,7 +262,7 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 }
 
 // drop frees models that are not needed. If another model wants their room, it also frees models that were held for
-// lookEvery and whose workers cannot be asked now: loading them again takes a second of a processor.
+// lookEvery and whose workers cannot be asked now. Loading such a model once more takes a second of a processor.
 func (f *Finder) drop(s *fleet.Snapshot, now time.Time) {
 	needed := map[place]bool{f.nameless: true}
 	for _, u := range f.units {
@@ -272,12 +274,12 @@ func (f *Finder) drop(s *fleet.Snapshot, now time.Time) {
 	maps.DeleteFunc(f.held, func(p place, _ *Model) bool { return !needed[p] })
 }
 
-// step starts the jobs that can run now. It returns the time until more jobs can run without an outside event.
+// step starts the jobs that can run now. It returns the time until further jobs can run without an outside event.
 func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) time.Duration {
 	if f.Off {
 		return lookEvery
 	}
-	// Models that were never loaded come first, then the models that were loaded longest ago.
+	// Models that were never loaded come first. After them come the models that were loaded longest ago.
 	keys := slices.SortedFunc(maps.Keys(f.units), func(a, b unitKey) int {
 		return cmp.Or(f.units[a].loaded.Compare(f.units[b].loaded), a.compare(b))
 	})
@@ -307,7 +309,7 @@ func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) tim
 	return wait
 }
 
-// begin starts the next job of a unit, if there is one: looking at folders, loading one, or asking a worker.
+// begin starts the next job of a unit, if there is one. A job looks at folders, loads one folder, or asks a worker.
 func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time.Time) {
 	if !u.ready() {
 		return
@@ -317,7 +319,7 @@ func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time
 	switch {
 	case !u.looked || !inUse && now.Sub(u.lookedAt) >= lookEvery:
 		f.look(ctx, u, s, now)
-	case !ok: // only a download can help
+	case !ok: // no place has usable files: only a download can help
 	case f.held[p] == nil && u.pauses(p, s, now):
 	case f.held[p] == nil:
 		if f.roomWanted = f.roomWanted || len(f.held)+f.loads() >= maxHeld; !f.roomWanted {
@@ -330,7 +332,7 @@ func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time
 	}
 }
 
-// loads returns how many models are being loaded.
+// loads returns the number of models that are being loaded.
 func (f *Finder) loads() int {
 	n := 0
 	for _, u := range f.units {
@@ -341,31 +343,31 @@ func (f *Finder) loads() int {
 	return n
 }
 
-// task is a kind of job.
+// task is what a job does.
 type task uint8
 
 const (
-	looking  task = iota // for folders
-	loading              // the files of one
-	asking               // a worker
-	fetching             // from the hub
+	looking  task = iota // looks for folders
+	loading              // loads the files of one folder
+	asking               // asks a worker
+	fetching             // downloads from the hub
 )
 
-// reads reports whether a job reads folders: such a job may hang.
+// reads reports whether jobs of this kind read folders. Such a job may hang.
 func (t task) reads() bool { return t == looking || t == loading }
 
 // job is work under way for a unit, in a goroutine that Run waits for.
 type job struct {
 	task
-	deadline time.Time // of a job that reads
+	deadline time.Time // if the job reads folders: time at which the read is given up
 	workers  []string  // URLs of the workers that named the folder
-	place    place     // the place that is loaded
+	place    place     // the place whose files are loaded
 	cancel   context.CancelFunc
-	over     bool // the result was applied, or is not used any more
+	over     bool // the result was applied, or will not be used
 	stuck    bool // the read hangs
 }
 
-// giveUp gives up the job: its result is not used. A read counts as stuck until it ends.
+// giveUp gives up the job: its result will not be used. If the job reads, it counts as stuck until the read ends.
 func (j *job) giveUp(f *Finder) {
 	if j == nil || j.over {
 		return
@@ -379,7 +381,7 @@ func (j *job) giveUp(f *Finder) {
 	}
 }
 
-// start runs work in a goroutine, and then runs the function that work returns in the goroutine of Run, unless the job
+// start runs work in a goroutine. Then it runs the function that work returns, in the goroutine of Run, unless the job
 // was given up. slot is the unit's field for the job.
 func (f *Finder) start(ctx context.Context, slot **job, j *job, work func(ctx context.Context) (apply func())) {
 	own, cancel := context.WithCancel(ctx)

@@ -26,15 +26,15 @@ import (
 type engines struct {
 	mu      sync.Mutex
 	by      map[string]*fakeEngine       // guarded by mu
-	asked   map[string]int               // guarded by mu; questions by URL
+	asked   map[string]int               // guarded by mu; number of questions by URL
 	renewed int                          // guarded by mu
-	kept    func(string) bool            // guarded by mu; the last one
-	differs map[string]tokens.Comparison // guarded by mu; while serving, by model
+	kept    func(string) bool            // guarded by mu; the function of the last call of Keep
+	differs map[string]tokens.Comparison // guarded by mu; comparisons while serving, by model
 }
 
 type fakeEngine struct {
 	model   *Model
-	outcome tokens.Outcome // of every question, when not empty
+	outcome tokens.Outcome // outcome of every question; empty: the engine answers with ids
 	hook    func()         // called with every question
 }
 
@@ -56,7 +56,7 @@ func (e *engines) Compared(model string) tokens.Comparison {
 	return e.differs[model]
 }
 
-// compare sets how the model's ids compared while serving.
+// compare sets the comparisons of the model's ids while serving.
 func (e *engines) compare(model string, c tokens.Comparison) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,7 +108,7 @@ type finderTest struct {
 	log     *testenv.Buffer
 }
 
-// runFinder runs a Finder until the test ends, inside a bubble.
+// runFinder runs a Finder until the test ends. It must be called inside a synctest bubble.
 func runFinder(t *testing.T, change func(*FinderParts)) *finderTest {
 	t.Helper()
 	x := &finderTest{t: t, engines: &engines{by: map[string]*fakeEngine{}, asked: map[string]int{}}, log: &testenv.Buffer{}}
@@ -120,7 +120,7 @@ func runFinder(t *testing.T, change func(*FinderParts)) *finderTest {
 	return x.run(NewFinder(parts))
 }
 
-// runThis runs f until the test ends, inside a bubble.
+// runThis runs f until the test ends. It must be called inside a synctest bubble.
 func runThis(t *testing.T, f *Finder) *finderTest {
 	x := &finderTest{t: t, engines: &engines{by: map[string]*fakeEngine{}, asked: map[string]int{}}, log: &testenv.Buffer{}}
 	f.Asker = x.engines
@@ -139,7 +139,8 @@ func (x *finderTest) run(f *Finder) *finderTest {
 	return x
 }
 
-// serve puts a vLLM worker into the fleet that reports root as the model's origin, with an engine behind it.
+// serve puts a vLLM worker into the fleet. The worker reports root as the model's origin, and engine answers its
+// questions.
 func (x *finderTest) serve(url, model, root string, engine *fakeEngine) fleet.WorkerID {
 	x.engines.set(url, engine)
 	id := x.Fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.32.0", BlockSize: 16,
@@ -148,7 +149,7 @@ func (x *finderTest) serve(url, model, root string, engine *fakeEngine) fleet.Wo
 	return id
 }
 
-// after lets d pass, and then waits until nothing is under way.
+// after lets d pass, and then waits until no job is under way.
 func (x *finderTest) after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -164,7 +165,7 @@ func (x *finderTest) status(model string) Status {
 	return all[i]
 }
 
-// wants checks where the ids of a model come from.
+// wants checks from where the ids of a model come.
 func (x *finderTest) wants(model string, source Source, why ...string) {
 	x.t.Helper()
 	s := x.status(model)
@@ -187,7 +188,7 @@ func (x *finderTest) wants(model string, source Source, why ...string) {
 	}
 }
 
-// folderOf writes a model's folder.
+// folderOf writes a model's files into a new folder.
 func folderOf(t *testing.T, fsys fstest.MapFS) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -204,7 +205,7 @@ func otherTools() fstest.MapFS {
 	return fsys
 }
 
-// otherWords are files of another tokenizer.
+// otherWords are files with another tokenizer.
 func otherWords() fstest.MapFS {
 	fsys := files()
 	fsys["tokenizer.json"] = &fstest.MapFile{Data: bytes.Replace(fsys["tokenizer.json"].Data,
@@ -386,7 +387,7 @@ func TestARestartedProcessIsComparedAgain(t *testing.T) {
 		x.serve("http://b", "m", dir, &fakeEngine{model: load(t, files())})
 		x.after(2 * time.Second)
 		x.wants("m", FromFiles)
-		// The worker comes back with another template, which only its answers show.
+		// The worker comes back with another template. Only its answers show this.
 		x.Fleet.Remove(id)
 		x.serve("http://a", "m", dir, &fakeEngine{model: load(t, otherTools())})
 		x.after(2 * time.Second)
@@ -407,7 +408,7 @@ func TestWorkersOfOneModelMustAllAgree(t *testing.T) {
 		x.after(3 * time.Second)
 		x.wants("m", FromEngine, right, other)
 
-		// Another path with the same files is no difference.
+		// Another path with the same files does not count as a difference.
 		x.serve("http://c", "n", folderOf(t, files()), &fakeEngine{model: load(t, files())})
 		x.serve("http://d", "n", folderOf(t, files()), &fakeEngine{model: load(t, files())})
 		// Files that differ are replaced by files at another path that agree.
@@ -439,7 +440,7 @@ func TestANewcomerOfAnotherVersionIsVerifiedFirst(t *testing.T) {
 		x.wants("m", Searching)
 		x.after(time.Second)
 		x.wants("m", FromFiles)
-		// A worker of a known group is verified while the ids are used.
+		// A worker of a group that has agreed is verified while the ids are used.
 		x.engines.set("http://c", &fakeEngine{model: load(t, files())})
 		x.Fleet.SetHealth(x.Fleet.Put("http://c", facts), true, "")
 		synctest.Wait()
@@ -480,7 +481,7 @@ func TestTheCacheOfThisMachineIsSearchedByName(t *testing.T) {
 		write(t, filepath.Join(cacheFolder(cache, "org/words"), "snapshots", newer), otherWords())
 		write(t, filepath.Join(cacheFolder(cache, "org/words"), "refs"), fstest.MapFS{"main": {Data: []byte(newer)}})
 		x := runFinder(t, func(p *FinderParts) { p.Cache = cache })
-		// The engine runs an older revision than main: its ids show that.
+		// The engine runs an older revision than main. Its ids show this.
 		x.serve("http://a", "m", "org/words", &fakeEngine{model: load(t, files())})
 		x.serve("http://b", "org/words", "", &fakeEngine{model: load(t, otherWords())})
 		x.serve("http://c", "n", "org/missing", &fakeEngine{model: load(t, files())})
@@ -667,7 +668,7 @@ func TestAHangingReadIsGivenUpAndDelaysNoOtherWorker(t *testing.T) {
 		x.wants("a", Searching)
 		x.after(readTime)
 		x.wants("a", FromEngine, "within 30s")
-		// Each new process of that worker makes another read hang: no more than maxStuck reads begin.
+		// Each new process of that worker makes one more read hang. No more than maxStuck reads begin.
 		for range 2 * maxStuck {
 			x.Fleet.Remove(id)
 			x.serve("http://h", "a", hangs, &fakeEngine{model: right})

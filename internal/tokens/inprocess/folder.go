@@ -12,17 +12,17 @@ import (
 
 // Path is the location of a model's files.
 type Path struct {
-	// Name is the base model's name in the workers' /v1/models. Empty is the fleet's only base model, whatever its
-	// name. While the fleet has several, the folder is treated as a found one: it is used for a model after that
-	// model's engine agreed in every probe.
+	// Name is the base model's name in the workers' /v1/models. Empty means the fleet's only base model, whatever its
+	// name is. While the fleet has several base models, a folder without a name is treated as a found folder: it is
+	// used for a model after that model's engine agreed in every probe.
 	Name string `yaml:"name"`
-	// Path is a folder with tokenizer.json, tekken.json or a .tiktoken file and the chat template in the same folder,
-	// or a folder of a Hugging Face cache (models--ORG--NAME; the newest snapshot is used), or hub:ORG/NAME[@REVISION],
-	// which is downloaded where hub.allow permits it.
+	// Path is one of three things. First, a folder with tokenizer.json, tekken.json or a .tiktoken file, which also has
+	// the chat template. Second, a folder of a Hugging Face cache (models--ORG--NAME), of which the newest snapshot is
+	// used. Third, hub:ORG/NAME[@REVISION], which is downloaded if hub.allow permits it.
 	Path string `yaml:"path"`
 }
 
-// ParsePath reads the command line's [NAME=]PATH.
+// ParsePath reads [NAME=]PATH, the form of the command line.
 func ParsePath(s string) (Path, error) {
 	name, path, named := strings.Cut(s, "=")
 	if !named {
@@ -34,7 +34,7 @@ func ParsePath(s string) (Path, error) {
 	return Path{Name: name, Path: path}, nil
 }
 
-// folder returns the folder of the files themselves: a Hugging Face cache keeps them in snapshots/REVISION.
+// folder returns the folder with the files themselves. In a Hugging Face cache this is snapshots/REVISION.
 func folder(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("open model folder: no folder is named")

@@ -23,8 +23,8 @@ func open(t *testing.T, paths ...Path) func(*FinderParts) {
 	return func(p *FinderParts) { p.Given = given }
 }
 
-// A folder without a name serves the fleet's only base model at once. When the fleet has several base models, it serves
-// the models whose engines agree.
+// A folder without a name serves the fleet's only base model without a probe. When the fleet has several base models,
+// the folder serves the models whose engines agree.
 func TestAFolderWithoutANameServesTheOnlyModelOrModelsThatAgree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := folderOf(t, files())
@@ -73,7 +73,8 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 		dir := folderOf(t, files())
 		x := runFinder(t, open(t, Path{Name: "tinny", Path: dir}, Path{Name: "tiny", Path: dir}))
 		x.after(time.Hour)
-		// This worker may serve the model. It is added first, because the Finder looks whenever the fleet changes.
+		// This worker may serve the model. It is added first, because the Finder checks names whenever the fleet
+		// changes.
 		silent := x.Fleet.Put("http://b", fleet.Facts{})
 		id := x.serve("http://a", "tiny", "", &fakeEngine{model: load(t, files())})
 		x.after(10 * time.Second)
@@ -87,7 +88,7 @@ func TestANameThatNoWorkerServesIsLogged(t *testing.T) {
 			!strings.Contains(log, "model=tinny folder="+dir+" they_serve=[tiny]") {
 			t.Errorf("the log is not one line about the name:\n%s", log)
 		}
-		x.Fleet.Remove(id) // a name that was served once is not misspelt, so there is no warning
+		x.Fleet.Remove(id) // the name was served once, so it is not misspelt, and there is no warning
 		x.serve("http://a", "other", "", &fakeEngine{model: load(t, files())})
 		x.after(time.Hour)
 		if strings.Contains(x.log.String(), "model=tiny ") {

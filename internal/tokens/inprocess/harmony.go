@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// loadHarmony returns the special tokens of a gpt-oss model, nil for other models and for a tokenizer that lacks one.
+// loadHarmony returns the special tokens of a gpt-oss model. It returns nil for other models, and for a tokenizer that
+// lacks one of these tokens.
 func loadHarmony(files fs.FS, t *tokenizer.Tokenizer) map[string]block.Token {
 	var config struct {
 		Type string `json:"model_type"`
@@ -30,8 +31,8 @@ func loadHarmony(files fs.FS, t *tokenizer.Tokenizer) map[string]block.Token {
 	return ids
 }
 
-// harmonyChat makes the ids of a chat for gpt-oss. vLLM renders these chats without the model's template. The ids
-// contain now's date.
+// harmonyChat makes the ids of a chat for gpt-oss. vLLM renders such chats without the model's template. The ids
+// contain the date of now.
 func (m *Model) harmonyChat(dst []block.Token, r *api.Request, now time.Time) (Encoded, error) {
 	pieces, err := readHarmony(r.Body(), now)
 	var refused *requestError

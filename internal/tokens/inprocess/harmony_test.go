@@ -35,7 +35,7 @@ func TestIDsOfHarmonyEqualVLLMs(t *testing.T) {
 	m := load(t, fstest.MapFS{"tokenizer.json": {Data: vocabulary},
 		"config.json": {Data: []byte(`{"model_type":"gpt_oss"}`)}})
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	for round := range 2 { // the second finds the pieces in memory
+	for round := range 2 { // the second round finds the pieces in memory
 		for i, g := range golden {
 			if g.Error != "" {
 				continue

@@ -19,27 +19,29 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// HubConfig says whether models' files may be downloaded, from which hub and to which folder.
+// HubConfig says whether models' files may be downloaded, from which hub, and to which folder.
 type HubConfig struct {
-	// Allow permits downloads of tokenizers and chat templates: when the router starts, of models with a path
-	// hub:ORG/NAME, and with tokens.discover of models that engines name. Off by default: the router connects only to
-	// configured addresses.
+	// Allow permits downloads of tokenizers and chat templates. When the router starts, it downloads models with a path
+	// hub:ORG/NAME. With tokens.discover it also downloads models that engines name. Off by default: then the router
+	// connects only to configured addresses.
 	Allow bool `yaml:"allow"`
-	// Endpoint is the hub's address. Empty is the environment's HF_ENDPOINT, else https://huggingface.co.
+	// Endpoint is the hub's address. Empty means the environment's HF_ENDPOINT, or https://huggingface.co if that is
+	// not set.
 	Endpoint string `yaml:"endpoint"`
-	// Cache is the folder of downloads. It has the layout of Hugging Face's tools and can be shared with them. Empty is
-	// the environment's HF_HUB_CACHE, else hub in HF_HOME, else ~/.cache/huggingface/hub.
+	// Cache is the folder of downloads. It has the layout of Hugging Face's tools, and can be shared with them. Empty
+	// means the environment's HF_HUB_CACHE. If that is not set, it means the folder hub in HF_HOME, and without HF_HOME
+	// ~/.cache/huggingface/hub.
 	Cache string `yaml:"cache"`
-	// Token gives access to gated and private models; from HF_TOKEN.
+	// Token gives access to gated and private models. It comes from HF_TOKEN.
 	Token string `yaml:"-"`
-	// Offline uses the cache only; from HF_HUB_OFFLINE.
+	// Offline says that only the cache is used. It comes from HF_HUB_OFFLINE.
 	Offline bool `yaml:"-"`
 }
 
-// HubEndpoint is the public hub.
+// HubEndpoint is the address of the public hub.
 const HubEndpoint = "https://huggingface.co"
 
-// hubPrefix begins the path of a model on the hub: hub:ORG/NAME or hub:ORG/NAME@REVISION.
+// hubPrefix is the beginning of the path of a model on the hub: hub:ORG/NAME or hub:ORG/NAME@REVISION.
 const hubPrefix = "hub:"
 
 // hubModel is a model on the hub.
@@ -49,10 +51,10 @@ var (
 	hubName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
 	hubRevision = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
 	hubCommit   = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
-	hubFile     = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?$`) // needs no escapes in a URL or a path
+	hubFile     = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?$`) // such a name needs no escapes in a URL or a path
 )
 
-// parseHub reads a model's path. is says whether the path is on the hub.
+// parseHub reads a model's path. is reports whether the path means a model on the hub.
 func parseHub(text string) (m hubModel, is bool, err error) {
 	rest, is := strings.CutPrefix(text, hubPrefix)
 	if !is {
@@ -69,7 +71,7 @@ func parseHub(text string) (m hubModel, is bool, err error) {
 	return hubModel{name, revision}, true, nil
 }
 
-// errNotAllowed says what to do without a download.
+// errNotAllowed is returned for a path that needs a download. It says what to do without one.
 var errNotAllowed = errors.New("downloads are off: allow them with --allow-hub (in the file: hub: {allow: true}), " +
 	"or fetch the model's tokenizer and chat template yourself and name their folder")
 
@@ -87,7 +89,7 @@ func (p Path) Check(allowed bool) error {
 	return nil
 }
 
-// checkFolder returns an error unless path is a folder with a tokenizer. It opens no file.
+// checkFolder returns an error if path is not a folder with a tokenizer. It opens no file.
 func (p Path) checkFolder() error {
 	dir, err := folder(p.Path)
 	if err != nil {
@@ -102,27 +104,28 @@ func (p Path) checkFolder() error {
 		tokenizer.ErrNoTokenizer)
 }
 
-// Hub downloads models' tokenizers and chat templates into a cache. Its methods are not for concurrent use.
+// Hub downloads models' tokenizers and chat templates into a cache. Its methods must not be called concurrently.
 type Hub struct {
 	cfg    HubConfig
 	log    *slog.Logger
 	client *http.Client
 	retry  time.Duration // wait before the second try of a file
-	stall  time.Duration // a download without a byte for this time is given up
-	most   int64         // limit of a file's bytes
-	inAll  int64         // limit of the bytes of all files of a model
+	stall  time.Duration // if no byte comes for this time, the download is given up
+	most   int64         // upper bound of a file's bytes
+	inAll  int64         // upper bound of the bytes of all files of a model
 }
 
 // NewHub returns a Hub. cfg must have an endpoint and a cache.
 func NewHub(cfg HubConfig, log *slog.Logger) *Hub {
-	transport := http.DefaultTransport.(*http.Transport).Clone() // with the system's proxy
+	transport := http.DefaultTransport.(*http.Transport).Clone() // the copy also uses the system's proxy
 	transport.ResponseHeaderTimeout = 30 * time.Second
 	cfg.Endpoint = strings.TrimRight(cfg.Endpoint, "/")
 	return &Hub{cfg: cfg, log: log, client: &http.Client{Transport: transport}, retry: time.Second, stall: time.Minute,
 		most: maxHubFile, inAll: 4 * maxHubFile}
 }
 
-// Folders returns paths, in which folders of this machine replace models on the hub. It downloads missing files.
+// Folders returns paths, with each path of a model on the hub replaced by the folder of its files on this machine. It
+// downloads files that are missing.
 func (h *Hub) Folders(ctx context.Context, paths []Path) ([]Path, error) {
 	out := make([]Path, 0, len(paths))
 	var problems []error
@@ -190,7 +193,7 @@ func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
 	return dir, point(root, m.revision, listed.Commit)
 }
 
-// cached returns the snapshot of revision's last complete download.
+// cached returns the snapshot of the last complete download of a revision.
 func cached(root, revision string) (dir string, ok bool) {
 	commit, err := os.ReadFile(filepath.Join(root, "refs", revision))
 	if err != nil || !hubCommit.MatchString(strings.TrimSpace(string(commit))) {
@@ -201,7 +204,7 @@ func cached(root, revision string) (dir string, ok bool) {
 	return dir, err == nil
 }
 
-// point records commit as revision's last complete download.
+// point records commit as the last complete download of revision.
 func point(root, revision, commit string) error {
 	to := filepath.Join(root, "refs", revision)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
@@ -216,8 +219,8 @@ func point(root, revision, commit string) error {
 	return nil
 }
 
-// wanted reports whether a file is read: files of the tokenizer, the templates and the processing of images. Weights
-// are never read.
+// wanted reports whether a file of this name is used: the files of the tokenizer, the templates and the processing of
+// images. Weights are never downloaded.
 func wanted(name string) bool {
 	switch name {
 	case "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "config.json", "preprocessor_config.json",
@@ -240,17 +243,17 @@ type listing struct {
 	Files  []hubRemote `json:"siblings"`
 }
 
-// hubRemote is a file on the hub. Size and digests are zero if the listing does not have them.
+// hubRemote is a file on the hub. Size and digests are zero values if the listing does not have them.
 type hubRemote struct {
 	Name string `json:"rfilename"`
 	Size int64  `json:"size"`
-	Git  string `json:"blobId"` // git's digest of the content
+	Git  string `json:"blobId"` // digest that git computes of the content
 	LFS  *struct {
 		SHA256 string `json:"sha256"`
 	} `json:"lfs"`
 }
 
-// maxListing bounds the hub's listing in bytes; a model with a thousand files takes 300 KB.
+// maxListing bounds the hub's listing in bytes. The listing of a model with a thousand files takes 300 KB.
 const maxListing = 16 << 20
 
 func (h *Hub) list(ctx context.Context, m hubModel) (*listing, error) {
@@ -275,7 +278,7 @@ func (h *Hub) list(ctx context.Context, m hubModel) (*listing, error) {
 	return &l, nil
 }
 
-// errUnreachable is returned when the hub did not answer, or its answer says nothing about the model.
+// errUnreachable is returned if the hub did not answer, or if its answer says nothing about the model.
 var errUnreachable = errors.New("the hub cannot be reached")
 
 func (h *Hub) get(ctx context.Context, url string, from int64) (*http.Response, error) {
@@ -284,9 +287,9 @@ func (h *Hub) get(ctx context.Context, url string, from int64) (*http.Response, 
 		return nil, fmt.Errorf("ask the hub: %w", err)
 	}
 	req.Header.Set("User-Agent", "warmpath")
-	req.Header.Set("Accept-Encoding", "identity") // sizes and digests are those of the uncompressed file
+	req.Header.Set("Accept-Encoding", "identity") // sizes and digests in the listing are those of the uncompressed file
 	if h.cfg.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+h.cfg.Token) // net/http drops it after a redirect to another host
+		req.Header.Set("Authorization", "Bearer "+h.cfg.Token) // after a redirect to another host, net/http drops this header
 	}
 	if from > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))

@@ -27,13 +27,13 @@ const commit = "0123456789abcdef0123456789abcdef01234567"
 type fakeHub struct {
 	*httptest.Server
 	files fstest.MapFS
-	token string // needed when not empty
+	token string // token that a client needs; empty: none
 
 	mu       sync.Mutex
-	answered []string // guarded by mu: files asked for, with the byte they were asked from
-	breakAt  int      // guarded by mu: the next file's connection breaks after this many bytes; 0: it does not
-	lie      bool     // guarded by mu: digests are wrong
-	status   int      // guarded by mu: status of every answer, unless 0
+	answered []string // guarded by mu; files that were asked for, each with the byte from which it was asked
+	breakAt  int      // guarded by mu; the connection of the next file breaks after this many bytes; 0: it does not break
+	lie      bool     // guarded by mu; the listing has wrong digests
+	status   int      // guarded by mu; status of every answer; 0: the normal status
 }
 
 func newHub(t *testing.T) *fakeHub {
@@ -104,7 +104,7 @@ func (f *fakeHub) file(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }
 
-// fetch downloads org/m with a changed configuration.
+// fetch downloads org/m. change changes the configuration before.
 func (f *fakeHub) fetch(t *testing.T, cache, path string, change func(*HubConfig)) (string, error) {
 	t.Helper()
 	cfg := HubConfig{Allow: true, Endpoint: f.URL + "/", Cache: cache}

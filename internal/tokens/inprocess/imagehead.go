@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// pngHead reads the first chunk of a PNG (W3C PNG, 11.2.2) and its orientation. Pillow decodes truecolour to RGB, and
-// other colour types to other modes.
+// pngHead reads the first chunk of a PNG (W3C PNG, 11.2.2) and the orientation. Pillow decodes the colour type
+// truecolour to RGB, and other colour types to other modes.
 func pngHead(data []byte) (h head, ok bool) {
 	if len(data) < 33 || string(data[12:16]) != "IHDR" {
 		return h, false
@@ -21,7 +21,7 @@ func pngHead(data []byte) (h head, ok bool) {
 		}
 		chunk := data[at+8 : at+8+n]
 		switch {
-		case kind == "acTL": // animated: only Pillow knows which frame is used
+		case kind == "acTL": // the image is animated: only Pillow knows which frame is used
 			return h, false
 		case kind == "eXIf":
 			return h.turned(chunk)
@@ -33,8 +33,8 @@ func pngHead(data []byte) (h head, ok bool) {
 	return h, h.sane()
 }
 
-// jpegHead reads the frame header of a JPEG (ITU-T T.81, B.2.2) and its orientation. Pillow decodes three components to
-// RGB.
+// jpegHead reads the frame header of a JPEG (ITU-T T.81, B.2.2) and the orientation. Pillow decodes an image with three
+// components to RGB.
 func jpegHead(data []byte) (h head, ok bool) {
 	var exif []byte
 	for at := 2; at+4 <= len(data); {
@@ -43,7 +43,7 @@ func jpegHead(data []byte) (h head, ok bool) {
 		}
 		marker := data[at+1]
 		switch {
-		case marker == 0xff: // a fill byte
+		case marker == 0xff: // this byte only fills space between segments
 			at++
 			continue
 		case marker == 0x01 || marker >= 0xd0 && marker <= 0xd7:
@@ -71,14 +71,14 @@ func jpegHead(data []byte) (h head, ok bool) {
 			}
 			return h, h.sane()
 		case marker == 0xd9 || marker == 0xda:
-			return h, false // the image's data begins without a frame header
+			return h, false // the image's data begins, and there was no frame header
 		}
 		at += 2 + n
 	}
 	return h, false
 }
 
-// webpHead reads the header of a WebP image (RFC 9649). Pillow decodes it to RGB, with transparency to RGBA.
+// webpHead reads the header of a WebP image (RFC 9649). Pillow decodes it to RGB, or to RGBA if it has transparency.
 func webpHead(data []byte) (h head, ok bool) {
 	body := data[20:]
 	switch string(data[12:16]) {
@@ -94,12 +94,12 @@ func webpHead(data []byte) (h head, ok bool) {
 		sizes := binary.LittleEndian.Uint32(body[1:])
 		h.width, h.height, h.converted = int(sizes&0x3fff)+1, int(sizes>>14&0x3fff)+1, sizes>>28&1 == 1
 	default:
-		return h, false // extended: may be animated, turned or transparent
+		return h, false // the extended format: the image may be animated, turned or transparent
 	}
 	return h, h.sane()
 }
 
-// sane reports whether an engine decodes an image of this size: vLLM takes up to 178 million pixels by default.
+// sane reports whether an engine decodes an image of this size. By default vLLM accepts up to 178 million pixels.
 func (h *head) sane() bool {
 	return h.width > 0 && h.height > 0 && h.width <= 1<<16 && h.height <= 1<<16 && h.width*h.height <= 178956970
 }
@@ -114,8 +114,8 @@ func mayTurn(data []byte) bool {
 	return false
 }
 
-// turned applies the orientation of EXIF data (TIFF 6.0, tag 274): values from 5 to 8 swap the sides. ok is false when
-// the data cannot be read: then the engine decides.
+// turned applies the orientation of EXIF data (TIFF 6.0, tag 274). Values from 5 to 8 swap width and height. If the
+// data cannot be read, ok is false, and the image is left to the engine.
 func (h head) turned(exif []byte) (head, bool) {
 	var order binary.ByteOrder = binary.LittleEndian
 	switch {
@@ -137,7 +137,7 @@ func (h head) turned(exif []byte) (head, bool) {
 	for i := range entries {
 		entry := exif[at+12*i:]
 		switch order.Uint16(entry) {
-		case 0x800d: // ImageID: vLLM may use it as the image's name
+		case 0x800d: // tag ImageID: vLLM may use its value as the image's name
 			return h, false
 		case 274:
 			if order.Uint16(entry[2:]) != 3 || order.Uint32(entry[4:]) != 1 {

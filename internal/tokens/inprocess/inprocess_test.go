@@ -15,7 +15,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// files are a model that is small enough to read: five words, and templates that show which template was used.
+// files returns a model that is small enough to read: five words, and templates whose output shows which template was
+// used.
 func files() fstest.MapFS {
 	return fstest.MapFS{
 		"tokenizer.json": {Data: []byte(`{"version":"1.0","added_tokens":[{"id":9,"content":"<s>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
@@ -167,13 +168,13 @@ func TestAPromptThatNoModelTakesIsNotEncoded(t *testing.T) {
 	}
 }
 
-// A value of a body takes a hundred times as much memory as its text.
+// A value in a body takes a hundred times as much memory as the value's text.
 func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
 	const size = 4 << 20
 	plain, sighted := load(t, files()), load(t, seeing(qwenConfig, qwenPictures))
 	hello := `"messages":[{"role":"user","content":"hello"}]`
-	// calls returns tool calls with arguments of the given number of bytes together. Each call has fewer values than a
-	// request may have.
+	// calls returns tool calls whose arguments have the given number of bytes in total. Each call has fewer values than
+	// a request may have.
 	calls := func(bytes int) string {
 		arguments := `{\"a\":[` + strings.Repeat(`1,`, 200_000) + `1]}`
 		call := `{"id":"c","type":"function","function":{"name":"f","arguments":"` + arguments + `"}}`
@@ -186,7 +187,7 @@ func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
 	for _, c := range []struct {
 		what, body string
 		model      *Model
-		most       int // bytes
+		most       int // bound of the memory, in bytes
 	}{
 		{"messages", `{"messages":[` + strings.Repeat(`{},`, size/3-9) + `{}]}`, plain, 32 * size},
 		{"template", `{` + hello + `,"chat_template_kwargs":{"a":[` + strings.Repeat(`1,`, size/2) + `1]}}`, plain,

@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// golden is the output of testdata/images.py.
+// golden returns the output of testdata/images.py.
 func golden(t testing.TB) (g struct {
 	Images []struct {
 		Name, Data, Hash string
@@ -81,7 +81,8 @@ func TestRowsAreAsLongAsQwensProcessorMakesThem(t *testing.T) {
 	}
 }
 
-// seeing are the files of a model with vision.
+// seeing returns the files of a model that takes images. config is its config.json, and processor its
+// preprocessor_config.json.
 func seeing(config, processor string) fstest.MapFS {
 	f := files()
 	maps.Copy(f, fstest.MapFS{
@@ -114,7 +115,7 @@ func chatWith(parts ...string) string {
 func words(s string) string { return fmt.Sprintf(`{"type":"text","text":%q}`, s) }
 
 func TestPlaceholdersAreExpandedAsTheFamilyDoes(t *testing.T) {
-	g := golden(t).Images[0] // 23×14
+	g := golden(t).Images[0] // an image of 23×14 pixels
 	shown := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + g.Data + `"}}`
 	named := strings.Replace(shown, `"type"`, `"uuid":"mine","type"`, 1)
 	far := `{"type":"image_url","image_url":{"url":"http://example.org/a.png"},"uuid":"far"}`

@@ -16,20 +16,20 @@ import (
 type Model struct {
 	tokenizer *tokenizer.Tokenizer
 	turns     *tokenizer.TurnCache
-	templates map[string]*chatTemplate // by name; most models have one, called "default"
-	special   map[string]string        // the tokenizer's special tokens, for templates
-	vision    *vision                  // nil: prompts with images are for the engine
+	templates map[string]*chatTemplate // templates by name; most models have one template, called "default"
+	special   map[string]string        // special tokens of the tokenizer, for templates
+	vision    *vision                  // nil: ids of prompts with images are left to the engine
 	harmony   map[string]block.Token   // ids of Harmony's special tokens; nil: the model is not gpt-oss
 	pictures  pictures
 }
 
-// Names of the templates that engines choose between.
+// These are the names of the templates that engines choose between.
 const (
 	defaultTemplate = "default"
 	toolTemplate    = "tool_use"
 )
 
-// Load reads a model's files. A model without a chat template serves completions only.
+// Load reads a model's files. If the model has no chat template, it serves completions only.
 func Load(files fs.FS) (*Model, error) {
 	t, err := tokenizer.Load(files)
 	if err != nil {
@@ -58,17 +58,17 @@ func Load(files fs.FS) (*Model, error) {
 	return m, nil
 }
 
-// warmUp encodes some texts, so that tables such as Unicode's are built: that takes 8 ms of a core, once in a process,
-// and would otherwise delay the first requests.
+// warmUp encodes some texts, so that tables such as Unicode's are built before the first request. Building them takes 8
+// ms of a core, once in a process, and would delay the first requests.
 func (m *Model) warmUp() {
 	var ids []block.Token
 	for _, p := range probeTexts {
-		ids, _ = m.AppendText(ids[:0], p.text, true) // requests will see the error
+		ids, _ = m.AppendText(ids[:0], p.text, true) // an error here is ignored: requests will get the same error
 	}
 }
 
-// templateSources finds the chat templates as Transformers does: files in the tokenizer's folder win over its
-// configuration.
+// templateSources finds the chat templates as Transformers does. Files in the tokenizer's folder take precedence over
+// templates in the tokenizer's configuration.
 func templateSources(files fs.FS) (map[string]string, error) {
 	sources := map[string]string{}
 	if err := configTemplates(files, sources); err != nil {
@@ -93,8 +93,8 @@ func templateSources(files fs.FS) (map[string]string, error) {
 	return sources, nil
 }
 
-// configTemplates reads chat_template of tokenizer_config.json (a text, or a list of named ones) or of
-// chat_template.json, where multimodal models have it.
+// configTemplates reads chat_template of tokenizer_config.json, which is a text or a list of named texts. Multimodal
+// models have it in chat_template.json instead.
 func configTemplates(files fs.FS, sources map[string]string) error {
 	for _, name := range [...]string{"chat_template.json", "tokenizer_config.json"} {
 		data, err := fs.ReadFile(files, name)
@@ -127,7 +127,8 @@ func configTemplates(files fs.FS, sources map[string]string) error {
 	return nil
 }
 
-// template returns the template of a request: the tool template if the request has tools and the model has one.
+// template returns the template for a request. If the request has tools and the model has a template for tools, it
+// returns that one.
 func (m *Model) template(tools bool) *chatTemplate {
 	if t := m.templates[toolTemplate]; tools && t != nil {
 		return t
@@ -135,10 +136,10 @@ func (m *Model) template(tools bool) *chatTemplate {
 	return m.templates[defaultTemplate]
 }
 
-// AppendText appends the ids of a plain text to dst. special adds the model's special tokens around the text.
+// AppendText appends the ids of a text to dst. special says that the model's special tokens are added around the text.
 func (m *Model) AppendText(dst []block.Token, text string, special bool) ([]block.Token, error) {
 	return m.tokenizer.Append(dst, text, tokenizer.Options{AddSpecial: special})
 }
 
-// Decode returns the text of ids, special tokens included.
+// Decode returns the text of ids. The text includes special tokens.
 func (m *Model) Decode(ids []block.Token) string { return m.tokenizer.Decode(ids, false) }

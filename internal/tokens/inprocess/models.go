@@ -11,11 +11,11 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Models are the models with files that the operator named, by base model. It is safe for concurrent use.
+// Models has the models with files that the operator named, by base model. It is safe for concurrent use.
 type Models struct {
 	named    map[string]*Model
-	nameless *Model            // the only model, given without a name
-	from     map[*Model]string // the folder of each model
+	nameless *Model            // the only model, if it was given without a name
+	from     map[*Model]string // folder of each model
 }
 
 // Open loads the models of all paths. The error names each path that could not be loaded, and the reason.
@@ -43,7 +43,7 @@ func Open(paths []Path) (*Models, error) {
 	return all, errors.Join(problems...)
 }
 
-// OpenOne loads the model in a folder, see [Path].
+// OpenOne loads the model at a path: see [Path].
 func OpenOne(path string) (*Model, error) {
 	if _, is, err := parseHub(path); is {
 		return nil, errors.Join(err, errors.New("it is on the hub and was not fetched"))
@@ -55,14 +55,15 @@ func OpenOne(path string) (*Model, error) {
 	return Load(os.DirFS(dir))
 }
 
-// find makes the ids of a prompt from m's files. ok is false when it cannot.
+// find makes the ids of a prompt from m's files. If it cannot make them, ok is false.
 func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
-	// An image is a long text in the body, and few tokens: Encode checks the length of the rest.
+	// An image is a long text in the body, and gives few tokens. So only the rest counts here, and Encode checks its
+	// length.
 	size := p.Request.PromptBytes()
 	if p.Has(elsewhere) || size > maxPrompt && !p.Request.Multimodal {
 		return tokens.Found{}, false
 	}
-	// About four bytes a token: one allocation for most prompts.
+	// A token has about four bytes, so most prompts need one allocation.
 	made, err := m.Encode(make([]block.Token, 0, min(size, maxPrompt)/4+64), p.Request, Origin{p.Kind, p.Root})
 	switch {
 	case errors.Is(err, ErrRefused):
@@ -74,7 +75,7 @@ func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
 		Outcome: tokens.InProcess}, true
 }
 
-// modified returns the modification time of a folder's entry, the zero time for none.
+// modified returns the modification time of a folder's entry, or the zero time if it cannot be read.
 func modified(e fs.DirEntry) time.Time {
 	if e == nil {
 		return time.Time{}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// allow lets a Finder download what engines name.
+// allow lets a Finder download models that engines name.
 func (f *fakeHub) allow(cache string) func(*FinderParts) {
 	return func(p *FinderParts) {
 		p.Cache = cache
@@ -18,8 +18,8 @@ func (f *fakeHub) allow(cache string) func(*FinderParts) {
 	}
 }
 
-// If downloads are allowed, a model's files come from the hub when its engine names the model and this machine has no
-// files of it.
+// A model's files come from the hub if three conditions hold: downloads are allowed, the model's engine names it, and
+// this machine has no files of it.
 func TestModelsThatEnginesNameAreDownloaded(t *testing.T) {
 	hub, cache := newHub(t), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,27 +10,27 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// picture is an image in a prompt, as the engine encodes it.
+// picture is an image in a prompt, as the engine represents it.
 type picture struct {
 	id     string // the image's name in the engine's events
-	tokens int    // number of tokens in the image's row
+	tokens int    // number of tokens that stand for the image: the row
 }
 
-// seen is what is remembered of an image.
+// seen is what is remembered about an image.
 type seen struct {
 	digest        string
 	width, height int
 }
 
-// pictures remembers images by their URLs, so that a conversation's images are decoded and hashed once. It is safe for
-// concurrent use.
+// pictures remembers images by their URLs, so that each image of a conversation is decoded and hashed only once. It is
+// safe for concurrent use.
 type pictures struct {
 	mu  sync.Mutex
 	now map[xxh3.Uint128]seen // guarded by mu
-	old map[xxh3.Uint128]seen // guarded by mu; the former now: when now is full, it replaces old
+	old map[xxh3.Uint128]seen // guarded by mu; when now is full, it becomes old, and the former old is dropped
 }
 
-// keptPictures bounds each of the two maps, with some 200 bytes for each image.
+// keptPictures bounds the number of images in each of the two maps. An image takes some 200 bytes.
 const keptPictures = 4096
 
 func (p *pictures) get(k xxh3.Uint128) (seen, bool) {
@@ -59,9 +59,9 @@ func (p *pictures) add(k xxh3.Uint128, s seen) {
 	p.now[k] = s
 }
 
-// picture returns an image as vLLM encodes it. ok is false when only the engine can encode it. root is the folder or
-// name that the engine loaded the model from, which is part of the image's hash; it is "" when it is not known or the
-// engines differ.
+// picture returns an image as vLLM represents it. If only the engine can do this, ok is false. root is the folder or
+// name from which the engine loaded the model; it is part of the image's hash. root is "" if it is not known, or if the
+// engines' roots differ.
 func (m *Model) picture(media *chatMedia, root string) (p picture, ok bool) {
 	if m.vision == nil || media.Kind != "image_url" {
 		return p, false
@@ -70,7 +70,7 @@ func (m *Model) picture(media *chatMedia, root string) (p picture, ok bool) {
 		return picture{media.UUID, m.vision.fixed}, true
 	}
 	if root == "" && media.UUID == "" || !strings.HasPrefix(media.URL, "data:") {
-		return p, false // images at other URLs are not fetched here
+		return p, false // the image is at another URL, and images are not fetched here
 	}
 	key := xxh3.HashString128(root + "\x00" + media.URL)
 	s, known := m.pictures.get(key)
@@ -95,7 +95,7 @@ func (m *Model) picture(media *chatMedia, root string) (p picture, ok bool) {
 	return p, true
 }
 
-// dataOf decodes a data URL as vLLM does (multimodal/media/connector.py): base64 only, without line breaks.
+// dataOf decodes a data: URL as vLLM does (multimodal/media/connector.py): only base64 without line breaks.
 func dataOf(url string) ([]byte, bool) {
 	spec, data, found := strings.Cut(strings.TrimPrefix(url, "data:"), ",")
 	if !found || !strings.HasSuffix(spec, ";base64") || strings.ContainsAny(data, "\r\n") {
@@ -105,9 +105,10 @@ func dataOf(url string) ([]byte, bool) {
 	return out, err == nil && len(out) > 0
 }
 
-// imageDigest returns the hash of one image that came as bytes: MultiModalHasher.hash_kwargs of vLLM 0.32
-// (multimodal/hasher.py) over the framed pair of image and model_id. If the bytes do not decode to RGB (converted), the
-// hash includes how they are converted (multimodal/media/image.py: a white background behind transparent pixels).
+// imageDigest returns the hash of one image that came as bytes. It is MultiModalHasher.hash_kwargs of vLLM 0.32
+// (multimodal/hasher.py), over the framed pair of image and model_id. converted says that the bytes do not decode to
+// RGB. Then the hash includes how they are converted (multimodal/media/image.py: with a white background behind
+// transparent pixels).
 func imageDigest(data []byte, converted bool, root string) string {
 	var f frames
 	f.text("image")
@@ -141,7 +142,7 @@ func imageDigest(data []byte, converted bool, root string) string {
 	return blake3(f.b[:before], data, f.b[before:])
 }
 
-// frames writes vLLM's framing: a length before each chunk, and a tag of its kind before each value.
+// frames writes values in vLLM's framing: a tag of its kind before each value, and a length before each piece of bytes.
 type frames struct{ b []byte }
 
 const (
@@ -154,14 +155,14 @@ func (f *frames) tag(t byte)    { f.b = append(f.b, t) }
 func (f *frames) length(n int)  { f.b = binary.LittleEndian.AppendUint64(f.b, uint64(n)) }
 func (f *frames) text(s string) { f.length(len(s)); f.b = append(f.b, s...) }
 
-// head is the information in an image's header.
+// head is the information in an image's header that is needed.
 type head struct {
-	width, height int  // as displayed, after its orientation is applied
-	converted     bool // Pillow decodes it to another mode than RGB
+	width, height int  // size as displayed, after the orientation is applied
+	converted     bool // Pillow decodes the image to another mode than RGB
 }
 
-// readHead reads the headers of the formats that clients send. ok is false for other formats, and for images that need
-// a decoder.
+// readHead reads the header of the image formats that clients send. For other formats, and for images that need a
+// decoder, ok is false.
 func readHead(data []byte) (h head, ok bool) {
 	switch {
 	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
@@ -169,7 +170,7 @@ func readHead(data []byte) (h head, ok bool) {
 	case bytes.HasPrefix(data, []byte("\xff\xd8\xff")):
 		return jpegHead(data)
 	case len(data) > 13 && (string(data[:6]) == "GIF87a" || string(data[:6]) == "GIF89a"):
-		// Pillow keeps the palette
+		// Pillow keeps the palette of a GIF, so the image is converted.
 		h = head{int(binary.LittleEndian.Uint16(data[6:])), int(binary.LittleEndian.Uint16(data[8:])), true}
 		return h, h.sane()
 	case len(data) > 30 && string(data[:4]) == "RIFF" && string(data[8:12]) == "WEBP":

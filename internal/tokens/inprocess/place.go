@@ -16,32 +16,33 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// Bounds on the files of a folder that a worker named. A worker may be broken or hostile, and name any folder.
+// These constants bound the files of a folder that a worker named. A worker may be broken or hostile, and name any
+// folder.
 const (
-	// maxFoundFile is the largest file in bytes: the largest known tokenizer.json has 35 MB.
+	// maxFoundFile is the size of the largest file that is read, in bytes. The largest known tokenizer.json has 35 MB.
 	maxFoundFile = 64 << 20
 	// maxFoundBytes bounds all files of a model together, in bytes.
 	maxFoundBytes = 96 << 20
-	// maxEntries is how many entries of a folder are listed, to find files with a pattern for a name. A model's folder
-	// has some hundred entries, most of them weights.
+	// maxEntries is how many entries of a folder are listed. A listing is needed for files that are found by a pattern.
+	// A model's folder has some hundred entries, most of them weights.
 	maxEntries = 1024
 	// maxSnapshots is how many downloads of one model in a Hugging Face cache are tried.
 	maxSnapshots = 3
-	// maxOrigin is the longest path that is looked at, in bytes.
+	// maxOrigin is the length of the longest origin that is looked at, in bytes.
 	maxOrigin = 1024
 )
 
 // place is a folder with a model's files in one state.
 type place struct {
 	dir   string
-	state uint64 // a hash of the files' sizes and times: after a change it is another place
+	state uint64 // hash of the files' sizes and times: after a change of the files the folder is another place
 }
 
-// foundFiles gives access to the known files of a folder only. It opens regular files only, because a pipe or a device
-// could block, and reads no more than the bounds. For one goroutine.
+// foundFiles gives access to the known files of a folder only. It opens only regular files, because a pipe or a device
+// could block. It reads no more bytes than the constants allow. Only one goroutine may use it.
 type foundFiles struct {
 	dir  string
-	left int64 // bytes that may still be read
+	left int64 // number of bytes that may still be read
 }
 
 var errNotRegular = errors.New("not a regular file")
@@ -70,7 +71,7 @@ func (f *foundFiles) Open(name string) (fs.File, error) {
 	if _, err := f.Stat(name); err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	// O_NONBLOCK: if the file has become a pipe, opening it does not wait for a writer.
+	// With O_NONBLOCK, opening does not wait for a writer if the file has become a pipe.
 	file, err := os.OpenFile(filepath.Join(f.dir, filepath.FromSlash(name)), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -90,7 +91,7 @@ func (f *foundFiles) ReadFile(name string) ([]byte, error) {
 	}
 	defer func() { _ = file.Close() }()
 	limit := min(f.left, maxFoundFile)
-	data, err := io.ReadAll(io.LimitReader(file, limit+1)) // the file may have grown
+	data, err := io.ReadAll(io.LimitReader(file, limit+1)) // the file may have grown after Stat
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func (f *foundFiles) ReadFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-// ReadDir implements fs.ReadDirFS: the known files of the folder itself or of its folder of templates.
+// ReadDir implements fs.ReadDirFS. It returns the known files of the folder itself, or of its folder of templates.
 func (f *foundFiles) ReadDir(name string) ([]fs.DirEntry, error) {
 	if name != "." && name != "additional_chat_templates" {
 		return nil, fs.ErrNotExist
@@ -113,9 +114,9 @@ func (f *foundFiles) ReadDir(name string) ([]fs.DirEntry, error) {
 	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !wanted(path.Join(name, e.Name())) }), nil
 }
 
-// someEntries returns the entries of a folder, sorted by name. More than maxEntries entries are an error.
+// someEntries returns the entries of a folder, sorted by name. If there are more than maxEntries, it returns an error.
 func someEntries(dir string) ([]fs.DirEntry, error) {
-	info, err := os.Stat(dir) // opening something else than a folder could block
+	info, err := os.Stat(dir) // if it is no folder, opening it could block
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +139,7 @@ func someEntries(dir string) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// knownFiles are the files of a model with fixed names.
+// knownFiles are the files of a model whose names are fixed.
 var knownFiles = [...]string{"tokenizer.json", "tekken.json", "tokenizer_config.json", "chat_template.jinja",
 	"chat_template.json",
 	"config.json", "preprocessor_config.json", "processor_config.json"}
@@ -148,7 +149,7 @@ var (
 	errNotFolder   = errors.New("not a folder")
 )
 
-// lookAt returns the folder as a place. Without a readable tokenizer it returns an error.
+// lookAt returns the folder as a place. If the folder has no readable tokenizer, it returns an error.
 func lookAt(dir string) (p place, err error) {
 	above := slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..")
 	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.HasPrefix(dir, "//") || strings.ContainsRune(dir, 0) ||
@@ -165,7 +166,7 @@ func lookAt(dir string) (p place, err error) {
 	files := newFoundFiles(dir)
 	names := knownFiles[:]
 	for _, pattern := range [...]string{"*.tiktoken", "additional_chat_templates/*.jinja"} {
-		more, _ := fs.Glob(files, pattern) // the patterns are well-formed
+		more, _ := fs.Glob(files, pattern) // the patterns are well-formed, so there is no error
 		names = append(names, more...)
 	}
 	sum := fnv.New64a()
@@ -187,8 +188,8 @@ func lookAt(dir string) (p place, err error) {
 	return place{dir, sum.Sum64()}, nil
 }
 
-// inCache returns the downloads of the model ORG/NAME in a Hugging Face cache: the revision main first, then the
-// newest.
+// inCache returns the downloads of the model ORG/NAME in a Hugging Face cache. The revision main comes first, then the
+// other downloads, the newest first.
 func inCache(cache, name string) []place {
 	root := cacheFolder(cache, name)
 	var dirs []string
@@ -223,8 +224,8 @@ func hubNamed(origin string) bool {
 	return err == nil && !strings.Contains(origin, "@")
 }
 
-// look returns the places on this machine for an origin, or the reason why there are none. An origin that is neither a
-// path nor ORG/NAME has no places and no reason.
+// look returns the places on this machine for an origin. If there are none, it returns the reason. If an origin is
+// neither a path nor ORG/NAME, it has no places and no reason.
 func look(origin, cache string) (places []place, why string) {
 	switch {
 	case filepath.IsAbs(origin):
@@ -242,7 +243,8 @@ func look(origin, cache string) (places []place, why string) {
 	return nil, ""
 }
 
-// whyNot returns the reason why a folder that a worker named cannot be used, without its contents.
+// whyNot returns the reason why a folder that a worker named cannot be used. The reason does not reveal the contents of
+// files.
 func whyNot(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -257,10 +259,10 @@ func whyNot(err error) string {
 	return "cannot be read here"
 }
 
-// shownOrigin returns an origin in quotes, short enough for a log.
+// shownOrigin returns an origin in quotes, shortened for a log line.
 func shownOrigin(origin string) string { return fmt.Sprintf("%q", bounded(origin)) }
 
-// bounded returns the beginning of a text from outside, for a log.
+// bounded returns the beginning of a text that comes from outside, for a log line.
 func bounded(text string) string {
 	const most = 200
 	if len(text) > most {

@@ -11,16 +11,16 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// probe is a prompt to compare the ids of found files with an engine's ids. Equal ids in all probes show that the files
-// are the engine's.
+// probe is a prompt for comparing the ids from found files with an engine's ids. If the ids are equal in all probes,
+// the files are the engine's.
 type probe struct {
 	name    string
 	dialect api.Dialect
 	body    []byte
 }
 
-// Each text tests a step in which tokenizers differ: normalization, splitting into words, digits, bytes of rare
-// characters, runs of spaces, and special tokens, which are matched first.
+// Each text tests one step in which tokenizers differ: normalization, splitting into words, digits, bytes of rare
+// characters, runs of spaces, and special tokens, which are matched before all other steps.
 var probeTexts = []struct{ name, text string }{
 	{"prose", "The quick brown fox didn't jump over 13 lazy dogs; it's 3.14159 o'clock (they'll say “why?”), isn't it?"},
 	{"code", "func add(a, b int) int {\n\treturn a+b // != 0x7fFF\n}\n\n\nif __name__ == '__main__':\n    x = [1, 22, " +
@@ -35,7 +35,7 @@ var probeTexts = []struct{ name, text string }{
 		"&amp; <b>"},
 }
 
-// spelled has special tokens of well-known models. Its ids depend on which of them are special in the model.
+// spelled has special tokens of well-known models. Its ids show which of them are special in the model.
 const spelled = "a<s>b</s> <unk><pad><|endoftext|> <|im_start|>user\n<|im_end|> [INST] x [/INST] " +
 	"<|eot_id|><|start_header_id|>y<|end_header_id|> " +
 	"<bos><start_of_turn>z<end_of_turn><eos> <think>t</think> <|begin_of_text|><｜User｜>[CLS][SEP][MASK] <tool_call> " +
@@ -50,10 +50,10 @@ const (
 	probeResult = `{"role":"tool","tool_call_id":"call00001","content":"{\"temp\": -3.5, \"sky\": \"Schnee ❄\"}"}`
 )
 
-// chatProbe is a chat: members are the members of its body other than model.
+// chatProbe is a chat. members are the members of its body, without model.
 type chatProbe struct{ name, members string }
 
-// Each chat tests something in which templates differ.
+// Each chat tests one point in which templates differ.
 var probeChats = []chatProbe{
 	{"one user turn", `"messages":[{"role":"user","content":"Hello, world!"}]`},
 	{"a system message", `"messages":[{"role":"system","content":"You are terse."},{"role":"user","content":"Why is the sky blue?"}]`},
@@ -88,8 +88,8 @@ func (m *Model) probes(model string, kind tokens.Kind) []probe {
 		all = append(all, probe{name, api.OpenAICompletions, []byte(body)})
 	}
 	chat := func(name, members string) {
-		// Engines treat tools without a tool_choice differently. A vLLM that was started without a parser for tool
-		// calls refuses tools unless tool_choice is none.
+		// Engines treat tools without a tool_choice differently. If a vLLM was started without a parser for tool calls,
+		// it refuses tools unless tool_choice is none.
 		if kind == tokens.VLLM && strings.Contains(members, `"tools":`) {
 			members += `,"tool_choice":"none"`
 		}
@@ -115,6 +115,6 @@ func (m *Model) probes(model string, kind tokens.Kind) []probe {
 
 // quoted returns text as a JSON string.
 func quoted(text string) string {
-	out, _ := json.Marshal(text) // a string always marshals
+	out, _ := json.Marshal(text) // a string can always be marshalled
 	return string(out)
 }

@@ -14,43 +14,44 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// ErrElsewhere is returned for a prompt with ids that only the engine can make.
+// ErrElsewhere is returned for a prompt whose ids only the engine can make.
 var ErrElsewhere = errors.New("the prompt's tokens depend on the engine")
 
-// ErrRefused is returned for a request that the engine will refuse too.
+// ErrRefused is returned for a request that the engine will refuse, too.
 var ErrRefused = errors.New("the engine will refuse the prompt")
 
-// elsewhere are the fields of a body that change its tokens in a way that only the engine knows.
+// elsewhere has the fields of a body that change the body's tokens in a way that only the engine knows.
 var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kwargs": true, "media_io_kwargs": true,
 	"prompt_embeds": true, "suffix": true}
 
-// texts holds buffers for rendered prompts: a long conversation has some hundred kilobytes.
+// texts pools the buffers for rendered prompts. A long conversation has some hundred kilobytes.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxPrompt is the longest prompt that is encoded here, in bytes of text: a million tokens, more than any model takes.
-// The engine will refuse a longer prompt, and a hostile prompt (a single word) would take seconds.
+// maxPrompt is the length of the longest prompt that is encoded here, in bytes of text. 4 MiB are a million tokens,
+// more than any model takes. The engine will refuse a longer prompt. Encoding a long hostile prompt (a single word)
+// would take seconds.
 const maxPrompt = 4 << 20
 
 var errLong = fmt.Errorf("%w: it is longer than %d bytes", ErrElsewhere, maxPrompt)
 
-// maxRows is the largest number of tokens in a prompt's images, a million as well: an image with a name of its own
-// takes fifty bytes of a body, and hundreds of tokens.
+// maxRows is the largest number of tokens in a prompt's images. It is a million, too. An image to which the client
+// gives a name takes fifty bytes of a body, and hundreds of tokens.
 const maxRows = maxPrompt / 4
 
 var errRows = fmt.Errorf("%w: its images are more than %d tokens", ErrElsewhere, maxRows)
 
-// keepText is the largest buffer, in bytes, that is kept for the next prompt.
+// keepText is the size of the largest buffer that is kept for the next prompt, in bytes.
 const keepText = 4 << 20
 
-// Origin describes the engine that a prompt's ids are made for.
+// Origin describes the engine for which a prompt's ids are made.
 type Origin struct {
 	Kind tokens.Kind
-	// Root is the folder or name that the engine loaded the model from: it is part of the names of images. Empty means
-	// not known; then only images with names of their own can be encoded here.
+	// Root is the folder or name from which the engine loaded the model. It is part of the names of images. Empty means
+	// that it is not known: then only images that got a name from the client can be encoded here.
 	Root string
 }
 
-// Encoded is a prompt's ids, its images, and the part of the ids that a growing conversation reuses.
+// Encoded has a prompt's ids, its images, and the part of the ids that a growing conversation reuses.
 type Encoded struct {
 	Tokens   []block.Token
 	Features []block.Feature
@@ -63,8 +64,8 @@ func (m *Model) Tokens(dst []block.Token, r *api.Request, kind tokens.Kind) ([]b
 	return out.Tokens, err
 }
 
-// Encode makes the ids of the request's prompt, as Tokens does, and returns its images too. The counts in Reuse begin
-// at the first element of dst, which is normally empty.
+// Encode makes the ids of the request's prompt, as Tokens does, and also returns the prompt's images. The counts in
+// Reuse begin at the first element of dst, so dst is normally empty.
 func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, error) {
 	if r.Dialect == api.OpenAICompletions {
 		return m.completion(dst, r)
@@ -95,14 +96,14 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 	if *buffer, err = m.render((*buffer)[:0], q); err != nil {
 		return Encoded{Tokens: dst}, err
 	}
-	// The buffer may be reused after this call: the turn cache copies the text that it remembers.
+	// The buffer may be reused after this call, because the turn cache copies the text that it remembers.
 	var out Encoded
 	out.Tokens, out.Reuse, err = m.turns.AppendBytes(dst, *buffer, tokenizer.Options{AddSpecial: q.AddSpecialTokens})
 	if err != nil {
 		return out, err
 	}
 	if images != nil {
-		out.Reuse = tokenizer.Reuse{} // the counts of Reuse are wrong after expand
+		out.Reuse = tokenizer.Reuse{} // after expand, the counts in Reuse are wrong
 		var ok bool
 		if out.Tokens, out.Features, ok = m.vision.expand(out.Tokens, images); !ok {
 			return out, fmt.Errorf("%w: the template does not write one placeholder for each image", ErrElsewhere)
@@ -154,7 +155,7 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chatRequest
 	return q, nil
 }
 
-// mediaBytes returns the size of the request's media in its body. They are long texts and few tokens.
+// mediaBytes returns the size of the request's media in its body. Media are long texts there, and give few tokens.
 func mediaBytes(q *chatRequest) (n int) {
 	for i := range q.Media {
 		n += len(q.Media[i].URL)
@@ -162,7 +163,7 @@ func mediaBytes(q *chatRequest) (n int) {
 	return n
 }
 
-// images returns the request's media as the engine encodes them.
+// images returns the request's media as the engine represents them.
 func (m *Model) images(q *chatRequest, o Origin) ([]picture, error) {
 	if len(q.Media) == 0 {
 		return nil, nil
@@ -196,7 +197,7 @@ func (m *Model) render(dst []byte, q *chatRequest) ([]byte, error) {
 	return text, nil
 }
 
-// completion makes the ids of a completion's prompt, which must be one text.
+// completion makes the ids of a completion's prompt. The prompt must be one text.
 func (m *Model) completion(dst []block.Token, r *api.Request) (Encoded, error) {
 	var text string
 	raw := r.Raw(api.FieldPrompt)

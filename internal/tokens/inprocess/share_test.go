@@ -20,23 +20,23 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// hubInMemory is a hub that has these files for every model.
+// hubInMemory is a hub that has the same files for every model.
 type hubInMemory struct {
 	models map[string]fstest.MapFS
 	drips  map[string]bool // models whose files come byte by byte
 
 	mu    sync.Mutex
-	asked map[string]int // guarded by mu; listings, by model
+	asked map[string]int // guarded by mu; number of listings, by model
 }
 
-// listed returns how many models were asked for, and how often the given model was.
+// listed returns for how many models a listing was requested, and how many times it was for the given model.
 func (h *hubInMemory) listed(model string) (models, times int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.asked), h.asked[model]
 }
 
-// drip is a body that sends single bytes with pauses.
+// drip is a response body that sends single bytes with pauses.
 type drip struct{ ctx context.Context }
 
 func (d drip) Read(p []byte) (int, error) {
@@ -116,7 +116,7 @@ func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 		x.serve("http://honest", "m", "org/words", &fakeEngine{model: right})
 		x.after(15 * time.Minute)
 		x.wants("m", FromFiles)
-		// A day later it may cause downloads again.
+		// A day later, the worker may cause downloads again.
 		x.after(24 * time.Hour)
 		x.serve("http://hostile", "z", "bad/99", &fakeEngine{outcome: tokens.Failed})
 		x.after(time.Minute)
@@ -183,8 +183,8 @@ func TestADownloadOfManyLargeFilesIsRefused(t *testing.T) {
 	})
 }
 
-// The worker names one folder after another, and all their reads hang. Each time it serves another model, and once a
-// model that an honest worker serves too.
+// The worker names one folder after another, and the read of each folder hangs. Each time it serves another model, and
+// once it serves a model that an honest worker serves, too.
 func TestOneWorkersHangingReadsDelayNoOtherWorker(t *testing.T) {
 	for _, what := range []string{"look", "load"} {
 		t.Run(what, func(t *testing.T) {

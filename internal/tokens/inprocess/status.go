@@ -10,32 +10,32 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Source says where a model's ids come from.
+// Source says from where a model's ids come.
 type Source string
 
 // The sources. The values are shown to operators and are labels of a metric.
 const (
 	FromGiven  Source = "given"  // made here, from files that the operator named
 	FromFiles  Source = "files"  // made here, from files that were found
-	FromEngine Source = "engine" // asked of the engine
-	Searching  Source = "search" // asked of the engine while files are looked for and compared
+	FromEngine Source = "engine" // the engine is asked for the ids
+	Searching  Source = "search" // the engine is asked for the ids, while files are looked for and compared
 )
 
 // Sources are all sources.
 var Sources = []Source{FromGiven, FromFiles, FromEngine, Searching}
 
-// Status says where a model's ids come from, and why.
+// Status says from where a model's ids come, and why.
 type Status struct {
 	Model   string
 	Engine  string // vllm or sglang
 	Source  Source
-	Folder  string // of the files; empty when the ids come from the engine
+	Folder  string // folder of the files; empty: the ids come from the engine
 	Prompts int    // number of prompts that were compared with an engine before the files were used
-	Why     string // the reason why the ids come from the engine
-	Advice  string // how to change that
+	Why     string // if the ids come from the engine: the reason
+	Advice  string // what the operator can do to change that
 }
 
-// Statuses returns where the ids of each model come from now, sorted by name.
+// Statuses returns from where the ids of each model come now, sorted by model name.
 func (f *Finder) Statuses() []Status {
 	all := slices.Clone(*f.statuses.Load())
 	for i := range all {
@@ -44,8 +44,8 @@ func (f *Finder) Statuses() []Status {
 	return all
 }
 
-// distrust changes s if the model's ids made here differed from the engine's while serving: the ids come from the
-// engine then.
+// distrust changes s if the model's ids made here differed from the engine's ids while serving. Then the ids come from
+// the engine.
 func (f *Finder) distrust(s *Status) {
 	if s.Source != FromGiven && s.Source != FromFiles {
 		return
@@ -80,7 +80,7 @@ func (f *Finder) publish(now time.Time) {
 	f.statuses.Store(&statuses)
 }
 
-// agreed returns the URLs of the workers that agreed.
+// agreed returns the URLs of the workers that agreed with the files at p.
 func (u *unit) agreed(p place) map[string]bool {
 	all := map[string]bool{}
 	for _, m := range u.members {
@@ -91,7 +91,7 @@ func (u *unit) agreed(p place) map[string]bool {
 	return all
 }
 
-// renew forgets earlier comparisons of the model's ids if the files, or all workers, are new.
+// renew forgets earlier comparisons of the model's ids if the files are other ones, or if all workers are new.
 func (f *Finder) renew(u *unit, p place) {
 	var members []identity
 	same := false
@@ -105,7 +105,7 @@ func (f *Finder) renew(u *unit, p place) {
 	u.last = lastUse{p, members}
 }
 
-// status returns where the unit's ids come from at now.
+// status returns from where the unit's ids come at time now.
 func (f *Finder) status(u *unit, now time.Time) Status {
 	s := Status{Model: u.key.model, Engine: "vllm", Source: FromEngine}
 	if u.key.kind == tokens.SGLang {
@@ -150,7 +150,7 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	return s
 }
 
-// notFetched returns the failed downloads for the unit, with the reasons.
+// notFetched returns the failed downloads for the unit. Each entry has the reason.
 func (f *Finder) notFetched(u *unit) (all []string) {
 	for _, name := range u.origins {
 		if tried := f.fetched[name]; tried != nil && tried.why != "" {
@@ -160,7 +160,7 @@ func (f *Finder) notFetched(u *unit) (all []string) {
 	return all
 }
 
-// compared fills s with the comparisons of p's files, which are loaded.
+// compared fills s with the comparisons of p's files. The files must be loaded.
 func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 	var why string
 	for _, m := range u.members {
@@ -187,7 +187,7 @@ func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 	}
 }
 
-// refusals returns, for each place, the reason why its files are not used.
+// refusals returns a text that has, for each place, the reason why its files are not used.
 func (u *unit) refusals(now time.Time) string {
 	var all []string
 	for _, p := range u.places {
@@ -202,7 +202,7 @@ func (u *unit) refusals(now time.Time) string {
 	return strings.Join(all, "; ")
 }
 
-// tell logs where the ids come from, once it is decided and when it changes.
+// tell logs from where the ids come: once when it is decided, and then each time it changes.
 func (f *Finder) tell(u *unit, s *Status) {
 	said := strings.Join([]string{string(s.Source), s.Folder, s.Why}, "\x00")
 	if s.Source == Searching || s.Source == FromGiven || said == u.logged {

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// The silent engine is logged once, after half a minute, and the status shows it until the engine answers.
+// The silent engine is logged once, after half a minute. The status shows it until the engine answers.
 func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
@@ -38,8 +38,8 @@ func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 	})
 }
 
-// Another worker of the silent worker's version agrees in its place. The silent worker also delays nothing while a
-// worker of another version is asked.
+// Another worker of the same version agrees, so the silent worker is not needed. The silent worker also delays nothing
+// while a worker of another version is asked.
 func TestOneSilentWorkerOfManyDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
@@ -61,7 +61,7 @@ func TestOneSilentWorkerOfManyDelaysNothing(t *testing.T) {
 	})
 }
 
-// The worker is the only one of its version.
+// The worker that fails is the only one of its version.
 func TestAWorkerThatFailsItsProbesDoesNotBlockTheFiles(t *testing.T) {
 	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
 		t.Run(string(outcome), func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestAWorkerThatFailsItsProbesDoesNotBlockTheFiles(t *testing.T) {
 				x := runFinder(t, nil)
 				dir := folderOf(t, files())
 				x.serve("http://a", "m", dir, &fakeEngine{model: load(t, files())})
-				// A question takes time, as at an engine.
+				// A question takes time, as it does at an engine.
 				x.engines.set("http://b", &fakeEngine{outcome: outcome, hook: func() { <-time.After(2 * time.Second) }})
 				x.Fleet.SetHealth(x.Fleet.Put("http://b", fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.33.0",
 					Models: []fleet.Model{{ID: "m", Root: dir}}}), true, "")

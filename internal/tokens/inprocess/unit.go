@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// unitKey identifies a unit: a base model and a kind of engine, because each kind renders chats in its own way.
+// unitKey identifies a unit: a base model and a kind of engine. The kind counts because each kind renders chats in its
+// own way.
 type unitKey struct {
 	model string
 	kind  tokens.Kind
@@ -20,41 +21,43 @@ func (k unitKey) compare(other unitKey) int {
 	return cmp.Or(strings.Compare(k.model, other.model), cmp.Compare(k.kind, other.kind))
 }
 
-// unit is a served model: its workers, the places of its files, and how their ids compared.
+// unit is a base model that the fleet serves with one kind of engine. It has the model's workers, the places of its
+// files, and how the ids from these files compared. An origin is the folder or name from which a worker says that it
+// loaded the model.
 type unit struct {
 	key      unitKey
 	members  []*member
-	origins  []string  // the members' origins
-	changes  int       // number of changes of members and origins
-	job      *job      // under way; nil is none
-	download *job      // a download, in addition to job; nil is none
+	origins  []string  // origins that the members report
+	changes  int       // number of changes of members and origins so far
+	job      *job      // job under way; nil: none
+	download *job      // download under way, in addition to job; nil: none
 	loaded   time.Time // when the model's files were last loaded
 
-	round    *round // a look under way; nil is none
+	round    *round // look under way; nil: none
 	looked   bool
 	lookedAt time.Time
-	places   []place            // places with files
-	named    map[place][]string // the origins of each place
-	why      []string           // reasons why origins have no place
-	rejected map[place]string   // places that are not used, with the reason
-	slow     string             // reason why a read was given up
+	places   []place            // places that have files
+	named    map[place][]string // place → origins that led to it
+	why      []string           // reasons why some origins have no place
+	rejected map[place]string   // place that is not used → reason
+	slow     string             // reason if a read was given up; empty: none was
 	verdicts map[verdictKey]*verdict
 
 	last   lastUse
 	logged string
 }
 
-// round is a look at the origins of a unit.
+// round is one look at all origins of a unit.
 type round struct {
-	changes int      // unit.changes when the round began
-	left    []string // origins to look at
+	changes int      // value of unit.changes when the round began
+	left    []string // origins that remain to be looked at
 	found   map[string][]place
-	named   []place  // places that the operator named: they come first
-	why     []string // reasons why origins have no place
-	hung    bool     // a look was given up
+	named   []place  // places that the operator named; they come before all others
+	why     []string // reasons why some origins have no place
+	hung    bool     // the look at an origin was given up
 }
 
-// lastUse is the place and the workers of a unit's last use.
+// lastUse has the place and the workers of a unit when its files were last used.
 type lastUse struct {
 	place   place
 	members []identity
@@ -69,17 +72,18 @@ type member struct {
 	holders []fleet.Holder
 }
 
-// identity is one process of a worker. After a change of process, version or origins the worker is verified again.
+// identity is one process of a worker. When the process, the version or the origins change, the worker is verified
+// again.
 type identity struct {
 	url         string
 	incarnation uint64
 	group       group
 }
 
-// group identifies workers that should make the same ids: engines of one version with the same origins.
+// group is a set of workers that should make the same ids: their engines have one version and the same origins.
 type group struct{ version, origins string }
 
-// memberOf returns w as a member, nil when its model is not known.
+// memberOf returns w as a member, or nil if its model is not known.
 func memberOf(w *fleet.Worker) *member {
 	model := w.Facts.BaseModel()
 	if model == "" {
@@ -101,7 +105,7 @@ func memberOf(w *fleet.Worker) *member {
 	return m
 }
 
-// verdictKey is a worker's process and the files with which its ids were compared.
+// verdictKey is a worker's process, and the place of the files with which its ids were compared.
 type verdictKey struct {
 	identity
 	place place
@@ -112,26 +116,26 @@ type finding uint8
 
 const (
 	agrees  finding = iota
-	differs         // in at least one probe
+	differs         // the ids differ in at least one probe
 	silent          // the worker gives no ids
 	failed          // the worker did not answer in time
 )
 
 type verdict struct {
 	finding finding
-	prompts int       // compared prompts, including prompts that both sides refused
-	chats   int       // number of chats in prompts
-	why     string    // reason when the worker does not agree
-	again   time.Time // when the worker is asked again, unless it agrees
-	tries   int       // failures in a row
+	prompts int       // number of compared prompts, including prompts that both sides refused
+	chats   int       // number of chats among these prompts
+	why     string    // reason, if the worker does not agree
+	again   time.Time // if the worker does not agree: time when it is asked again
+	tries   int       // number of failures in a row
 }
 
-// settled reports whether v still counts at now.
+// settled reports whether v is still valid at time now.
 func (v *verdict) settled(now time.Time) bool {
 	return v != nil && (v.finding == agrees || now.Before(v.again))
 }
 
-// follow updates the unit's members. It forgets the verdicts of processes that are gone.
+// follow updates the unit's members. It forgets the verdicts of processes that have ended.
 func (u *unit) follow(members []*member) {
 	var origins []string
 	present := map[identity]bool{}
@@ -152,12 +156,12 @@ func (u *unit) follow(members []*member) {
 	}
 	u.members = members
 	if fresh || !slices.Equal(origins, u.origins) {
-		u.origins, u.looked = origins, false // a new process may have loaded other files
+		u.origins, u.looked = origins, false // the new process may have loaded other files
 		u.changes++
 	}
 }
 
-// naming returns the URLs of the members with an origin.
+// naming returns the URLs of the members that report this origin.
 func (u *unit) naming(origin string) (urls []string) {
 	for _, m := range u.members {
 		if slices.Contains(m.origins, origin) {
@@ -167,13 +171,13 @@ func (u *unit) naming(origin string) (urls []string) {
 	return urls
 }
 
-// missing reports whether all places were looked at and none has files that can be the engine's.
+// missing reports whether all places were looked at, and none of them has files that can be the engine's.
 func (u *unit) missing(now time.Time) bool {
 	_, ok := u.current(now)
 	return u.looked && !ok && u.ready()
 }
 
-// maxOrigins bounds the folders and names that are tried for one model.
+// maxOrigins bounds the number of origins that are tried for one model.
 const maxOrigins = 16
 
 // ready reports whether the model has a ready worker.
@@ -183,7 +187,7 @@ func (u *unit) ready() bool {
 
 func (u *unit) verdict(p place, m *member) *verdict { return u.verdicts[verdictKey{m.identity, p}] }
 
-// current returns the first place with files that do not differ from any ready worker.
+// current returns the first place whose files differ from no ready worker.
 func (u *unit) current(now time.Time) (p place, ok bool) {
 	for _, p := range u.places {
 		if u.rejected[p] == "" && u.standing(p, now) != standsDiffering {
@@ -193,18 +197,18 @@ func (u *unit) current(now time.Time) (p place, ok bool) {
 	return place{}, false
 }
 
-// standing is the state of a place's files, after the ready workers' verdicts.
+// standing says whether the files of a place may be used, as far as the ready workers' verdicts show.
 type standing uint8
 
 const (
-	standsOpen      standing = iota // not all groups are verified
-	standsAgreed                    // a worker of each group agreed, and none differs
+	standsOpen      standing = iota // at least one group is not verified
+	standsAgreed                    // one worker of each group agreed, and no worker differs
 	standsDiffering                 // a worker differs
-	standsSilent                    // no group agreed, and none is waited for
+	standsSilent                    // no group agreed, and no group is waited for
 )
 
-// standing combines the ready workers' verdicts. One worker of each group must agree. A group is ignored if another
-// group agreed and its own workers give no ids or failed failedOften times in a row.
+// standing combines the ready workers' verdicts. One worker of each group must agree. If another group agreed, a group
+// is ignored in two cases: its workers give no ids, or they failed failedOften times in a row.
 func (u *unit) standing(p place, now time.Time) standing {
 	type seen struct{ agreed, open bool }
 	groups := map[group]*seen{}
@@ -239,7 +243,7 @@ func (u *unit) standing(p place, now time.Time) standing {
 	return standsSilent
 }
 
-// spoken returns the groups with a ready worker that agreed.
+// spoken returns the groups in which a ready worker agreed.
 func (u *unit) spoken(p place) map[group]bool {
 	groups := map[group]bool{}
 	for _, m := range u.members {
@@ -250,12 +254,13 @@ func (u *unit) spoken(p place) map[group]bool {
 	return groups
 }
 
-// pauses reports whether no group agreed, none is waited for, and no worker can be asked now.
+// pauses reports whether no group agreed, no group is waited for, and no worker can be asked now.
 func (u *unit) pauses(p place, s *fleet.Snapshot, now time.Time) bool {
 	return u.standing(p, now) == standsSilent && u.next(p, s, now) == nil
 }
 
-// next returns the worker to ask now: the least busy worker of a group without agreement, else the least busy one.
+// next returns the worker to ask now. It is the least busy worker of the groups in which no worker agreed. If there is
+// no such worker, it is the least busy worker of all.
 func (u *unit) next(p place, s *fleet.Snapshot, now time.Time) *member {
 	spoken := u.spoken(p)
 	var best *member
@@ -279,7 +284,7 @@ func (u *unit) next(p place, s *fleet.Snapshot, now time.Time) *member {
 	return best
 }
 
-// requestsOn returns how many requests a worker has.
+// requestsOn returns the number of a worker's requests.
 func requestsOn(s *fleet.Snapshot, holders []fleet.Holder, now time.Time) int64 {
 	n := int64(0)
 	for _, h := range holders {
@@ -289,7 +294,7 @@ func requestsOn(s *fleet.Snapshot, holders []fleet.Holder, now time.Time) int64 
 	return n
 }
 
-// wait returns the time until the unit has something to do without an outside event.
+// wait returns the time after which the unit has something to do, even without an outside event.
 func (u *unit) wait(now time.Time) time.Duration {
 	if u.job != nil {
 		if u.job.reads() {

@@ -11,25 +11,27 @@ import (
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
-// vision describes how vLLM encodes the images of a model: it replaces the one token that the template writes by a row
-// of tokens. The row's length is fixed, or follows from the image's size. Other families of models (tiles, crops, code
-// of their own) have no vision here: the engine renders their prompts.
+// vision describes how vLLM encodes the images of a model. For each image the template writes one token, and vLLM
+// replaces this token by a row of tokens. The row's length is fixed, or follows from the image's size. Other families
+// of models (with tiles, crops or special code) have no vision here: the engine renders their prompts.
 type vision struct {
-	target        block.Token   // the template's token for an image
-	before, after []block.Token // around the row
-	row           block.Token   // the token of the row
+	target        block.Token   // the token that the template writes for an image
+	before, after []block.Token // tokens before and after the row
+	row           block.Token   // the token of which the row consists
 
-	fixed int // tokens of every image; 0: computed from its size
+	fixed int // number of tokens of every image; 0: it follows from the image's size
 
-	// Sides are rounded to multiples of unit pixels, and scaled until the area is between least and most. Each square
-	// of unit pixels is a token (smart_resize of Transformers' Qwen2VLImageProcessor).
+	// unit, least and most are numbers of pixels. Width and height are rounded to multiples of unit, and scaled until
+	// the area is between least and most. Each square with sides of unit pixels is one token (smart_resize of
+	// Transformers' Qwen2VLImageProcessor).
 	unit, least, most int
 
-	// newlines are the tokens of one, two, three and four line feeds, if the row's line feeds merge with the text's.
+	// newlines has the tokens of one, two, three and four line feeds. It is set if line feeds around the row merge with
+	// line feeds of the text.
 	newlines []block.Token
 }
 
-// visionConfig is the part of config.json that is read.
+// visionConfig has the fields of config.json that are read.
 type visionConfig struct {
 	Type        string `json:"model_type"`
 	TokenIndex  *int64 `json:"image_token_index"`
@@ -46,7 +48,8 @@ type visionConfig struct {
 	} `json:"vision_config"`
 }
 
-// imageProcessor is the part of preprocessor_config.json, or of processor_config.json's image_processor, that is read.
+// imageProcessor has the fields that are read of preprocessor_config.json, or of image_processor in
+// processor_config.json.
 type imageProcessor struct {
 	Size struct {
 		Shortest int `json:"shortest_edge"`
@@ -58,11 +61,11 @@ type imageProcessor struct {
 	Merge       int   `json:"merge_size"`
 	Resize      *bool `json:"do_resize"`
 	PanAndScan  *bool `json:"do_pan_and_scan"`
-	SequenceLen int   `json:"image_seq_length"` // of processor_config.json itself
+	SequenceLen int   `json:"image_seq_length"` // this field is in processor_config.json itself
 }
 
-// loadVision returns the model's vision. It is nil when the model has none, or an unknown one: prompts without images
-// do not need it.
+// loadVision returns the model's vision. It returns nil if the model has no vision, or one that is not known here:
+// prompts without images do not need it.
 func loadVision(files fs.FS, t *tokenizer.Tokenizer) *vision {
 	var c visionConfig
 	if !readOptional(files, "config.json", &c) {
@@ -95,12 +98,12 @@ func readOptional(files fs.FS, name string, into any) bool {
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
-// maxRow bounds the tokens of an image. No processor makes more, so a larger number comes from a broken file.
+// maxRow bounds the number of tokens of an image. No processor makes more, so a larger number comes from a broken file.
 const maxRow = 1 << 17
 
-// llava is the vision of LLaVA 1.5 and similar models: a square of patches, of which the selection strategy takes a
-// part (vLLM's models/llava.py, clip.py, siglip.py). Pixtral has the same model type, but another tower with breaks
-// between rows.
+// llava returns the vision of LLaVA 1.5 and similar models. An image is a square of patches, of which the selection
+// strategy uses a part (vLLM's models/llava.py, clip.py, siglip.py). Pixtral has the same model type, but its vision
+// tower is different and puts breaks between rows of patches.
 func llava(c *visionConfig) *vision {
 	tower := &c.VisionTower
 	if c.TokenIndex == nil || tower.Patch <= 0 || tower.Image <= 0 || tower.Image > 1<<14 {
@@ -109,7 +112,7 @@ func llava(c *visionConfig) *vision {
 	n := (tower.Image / tower.Patch) * (tower.Image / tower.Patch)
 	switch tower.Type {
 	case "clip_vision_model":
-		n++ // the class token
+		n++ // one more for the class token
 	case "siglip_vision_model":
 	default:
 		return nil
@@ -128,7 +131,7 @@ func llava(c *visionConfig) *vision {
 	return &vision{target: token, row: token, fixed: n}
 }
 
-// qwenVL is the vision of Qwen2-VL, Qwen2.5-VL and Qwen3-VL (vLLM's models/qwen2_vl.py).
+// qwenVL returns the vision of Qwen2-VL, Qwen2.5-VL and Qwen3-VL (vLLM's models/qwen2_vl.py).
 func qwenVL(c *visionConfig, p *imageProcessor) *vision {
 	patch, merge := p.Patch, p.Merge
 	if patch == 0 {
@@ -156,8 +159,8 @@ func qwenVL(c *visionConfig, p *imageProcessor) *vision {
 	return v
 }
 
-// gemma3 is the vision of Gemma 3 without pan and scan (vLLM's models/gemma3_mm.py): line feeds, begin, the row, end,
-// line feeds. The row's line feeds merge with the text's, as in the tokenizer.
+// gemma3 returns the vision of Gemma 3 without pan and scan (vLLM's models/gemma3_mm.py). An image is: line feeds,
+// begin, the row, end, line feeds. These line feeds merge with those of the text, as the tokenizer would merge them.
 func gemma3(c *visionConfig, p *imageProcessor, t *tokenizer.Tokenizer) *vision {
 	if p.PanAndScan != nil && *p.PanAndScan || c.BeginIndex == nil || c.EndIndex == nil || c.TokenIndex == nil {
 		return nil
@@ -185,7 +188,7 @@ func gemma3(c *visionConfig, p *imageProcessor, t *tokenizer.Tokenizer) *vision 
 	return v
 }
 
-// tokens returns the length of the row for an image of a size. ok is false when the engine refuses the image.
+// tokens returns the length of the row for an image of this size. If the engine refuses the image, ok is false.
 func (v *vision) tokens(width, height int) (n int, ok bool) {
 	if v.fixed > 0 {
 		return v.fixed, true
@@ -206,8 +209,8 @@ func (v *vision) tokens(width, height int) (n int, ok bool) {
 	return int(rows * columns), true
 }
 
-// expand puts the images' rows into ids, and returns the offset of each placeholder. ok is false when the template did
-// not write one target for each image.
+// expand puts the images' rows into ids, and returns the offset of each placeholder. If the template did not write
+// exactly one target for each image, ok is false.
 func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token, features []block.Feature, ok bool) {
 	total, targets := 0, 0
 	for _, id := range ids {
@@ -242,7 +245,8 @@ func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token,
 	return out, features, true
 }
 
-// melt merges adjacent tokens of line feeds in three passes, as vLLM does: one and two, two and one, two and two.
+// melt merges neighbouring tokens of line feeds in three passes, as vLLM does: first one and two line feeds, then two
+// and one, then two and two.
 func (v *vision) melt(ids []block.Token, features []block.Feature) []block.Token {
 	one, two := v.newlines[0], v.newlines[1]
 	for _, rule := range [...]struct{ a, b, to block.Token }{{one, two, v.newlines[2]}, {two, one, v.newlines[2]},
@@ -253,7 +257,7 @@ func (v *vision) melt(ids []block.Token, features []block.Feature) []block.Token
 			if i+1 < len(ids) && ids[i] == rule.a && ids[i+1] == rule.b {
 				width = 2
 			}
-			// A placeholder that begins in the second of two merged tokens begins in the merged one.
+			// If a placeholder begins in the second of two merged tokens, it then begins in the merged token.
 			for next < len(features) && features[next].Offset < i+width {
 				features[next].Offset = at
 				next++

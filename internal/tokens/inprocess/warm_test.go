@@ -14,7 +14,7 @@ import (
 )
 
 // Tables that all texts need are built when a model is loaded, so that no request waits for them. They are built once
-// in a process, so the test needs a process of its own.
+// in a process, so the test needs a separate process.
 func TestTheFirstPromptBuildsNoTables(t *testing.T) {
 	if os.Getenv("WARMPATH_FIRST_PROMPT") == "" {
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
