@@ -36,8 +36,8 @@ func appendOpenAIErrorEvent(dst []byte, e *Error) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// watchOpenAI returns the meaning of a key in OpenAI's responses: chat.completion, chat.completion.chunk and
-// text_completion, streamed or not.
+// watchOpenAI returns the meaning of a key in an OpenAI response: chat.completion, chat.completion.chunk or
+// text_completion. The response may be a stream or not.
 func watchOpenAI(in place, key []byte) meaning {
 	switch in {
 	case atRoot:
@@ -69,7 +69,8 @@ func watchOpenAI(in place, key []byte) meaning {
 			return isContent
 		}
 	case inDelta:
-		// content, reasoning_content, reasoning, refusal, tool_calls and function_call hold tokens.
+		// The values of content, reasoning_content, reasoning, refusal, tool_calls and function_call are generated
+		// tokens.
 		if string(key) != "role" {
 			return isContent
 		}

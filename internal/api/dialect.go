@@ -1,6 +1,6 @@
 package api
 
-// Dialect names the shapes of a path's requests and responses.
+// Dialect says which form a path's requests and responses have.
 type Dialect uint8
 
 const (
@@ -12,18 +12,18 @@ const (
 	numDialects
 )
 
-// A dialect holds everything that differs between two Dialects. A new one is a file with such a value and a line in
+// A dialect has everything in which two Dialects differ. A new Dialect needs a file with such a value and a line in
 // dialects.
 type dialect struct {
 	name string
 	path string
-	// reads are the top-level keys of a request that this dialect reads; all others are skipped.
+	// reads are the top-level keys of a request that this dialect reads. All other keys are skipped.
 	reads fieldSet
 	// appendError appends the JSON body of an error answer.
 	appendError func(dst []byte, e *Error) []byte
-	// appendErrorEvent appends the server-sent event that ends a failed stream, its blank line included.
+	// appendErrorEvent appends the server-sent event that ends a failed stream, including its blank line.
 	appendErrorEvent func(dst []byte, e *Error) []byte
-	// watch returns the meaning of a key of a response; see document.
+	// watch returns the meaning of a key in a place of a response; see document.
 	watch func(in place, key []byte) meaning
 }
 

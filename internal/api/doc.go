@@ -1,5 +1,5 @@
-// Package api knows the dialects of clients and engines: how to read a request for routing, how to write an error, and
-// how to read the state of a response while it passes.
+// Package api knows the dialects of clients and engines. It reads requests as far as routing needs them, writes errors,
+// and follows the state of a response while the response is forwarded.
 //
 // It never changes a body and does no I/O: it reads bytes that its callers hold. A dialect is one file (chat.go,
 // completions.go) and one line in the table of dialect.go.

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// place is a container in a response document that is looked into.
+// place is a kind of container in a response document. A container without a place is skipped.
 type place uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 	inGenerated // a list of tokens: each element counts as one
 )
 
-// meaning is the meaning of a value. The dialect's watch function returns it for a key in a place.
+// meaning says what a value means for the watcher. The dialect's watch function returns it for a key in a place.
 type meaning uint8
 
 const (
@@ -31,65 +31,66 @@ const (
 	isIndex
 	isFinish
 	isDelta
-	isContent // a token, unless empty or null
+	isContent // a generated token, unless the value is empty or null
 	isUsage
 	isPromptTokens
 	isCompletionTokens
 	isDetails
 	isCachedTokens
 	isError
-	isObject // the root's "object": it is "error" in errors of SGLang and of vLLM before 0.10
+	isObject // the key "object" of the root: its value is "error" in errors of SGLang, and of vLLM before 0.10
 	isMessage
-	isGenerated // an element of inGenerated
+	isGenerated // an element of the place inGenerated
 	isModel     // the root's "model"
 	isCode      // an error's "code"
 )
 
-// watchedDepth is how deep the watched places lie: root, choices, choice, delta, tool_calls.
+// watchedDepth is the greatest depth of a watched place: root, choices, choice, delta, tool_calls.
 const watchedDepth = 6
 
-// document reads a JSON document that arrives in pieces, split anywhere. It keeps nothing of the document, so a
-// jsonscan.Scanner cannot do this. It is lenient: the response is the engine's. An event stream is many documents, with
-// next between them; the results of all documents add up.
+// document reads a JSON document that arrives in pieces, which may be split at any byte. It keeps nothing of the
+// document, so a jsonscan.Scanner cannot be used here. It is lenient, because the response comes from the engine. An
+// event stream has many documents; next is called between two of them. The results of all documents are added.
 type document struct {
 	watch func(in place, key []byte) meaning
 
-	// The position in the document.
+	// The fields below are the position in the document.
 	state   readState
-	depth   int                     // open containers
+	depth   int                     // number of open containers
 	places  [watchedDepth + 1]place // by depth; places[0] is unused
 	wantKey bool                    // the next string is a key in a watched object
 	isKey   bool                    // the string being read is a key
-	means   meaning                 // of the value being read or expected
-	length  int                     // bytes of the string being read
+	means   meaning                 // meaning of the value that is being read or comes next
+	length  int                     // number of bytes of the string that is being read
 	kept    [256]byte               // the beginning of a key or a short value; see keep
-	keptLen int                     // above len(kept): the string is longer, or has escapes
+	// Length of the string in kept; a value above len(kept) means that the string is longer, or has escapes.
+	keptLen int
 	number  int
-	digits  bool // number holds a number being read
+	digits  bool // number has the beginning of a number that is being read
 
-	// The choice being read.
+	// The fields below describe the choice that is being read.
 	index  int
 	finish bool
 	filled bool // the choice has a delta, a message or a text
 
-	// State of the current document, for plainEvent.
-	contentStart, contentEnd int // of the last content string, in the chunk's offsets
+	// The fields below are the state of the current document, for plainEvent.
+	contentStart, contentEnd int // position of the last content string, as offsets in the chunk
 	contents, choicesHere    int
 	effects                  bool // the document has more than content
 	generated                bool // the document has a part of the answer
 
-	// The results of all documents.
+	// The fields below are the results of all documents.
 	choices    choiceSet
 	token      bool
 	failed     bool // an error was seen, perhaps in a document that is not complete yet
-	aborted    bool // a finish_reason was the engine's own: abort, error
+	aborted    bool // a finish_reason was the engine's own, such as abort or error
 	closed     bool // the outermost object was closed
 	broken     bool // there are bytes before or after the object, or no object
 	answers    bool // the root has a list of choices, perhaps an empty one
 	hollow     bool // a choice had no delta, message or text
 	code       int  // the error's code, if it is a number
 	usage      Usage
-	model      [256]byte // the first model in the response
+	model      [256]byte // the first model name in the response
 	modelLen   int
 	message    [256]byte
 	messageLen int
@@ -104,7 +105,7 @@ const (
 )
 
 func (d *document) reset(watch func(place, []byte) meaning) {
-	// Not *d = document{}: the buffers need no clearing.
+	// Do not write *d = document{} here: the buffers need no clearing.
 	d.watch = watch
 	d.next()
 	d.choices = choiceSet{}
@@ -124,7 +125,7 @@ func (d *document) plain() bool {
 	return d.depth == 0 && d.contents == 1 && d.choicesHere == 1 && !d.effects && d.token
 }
 
-// feed reads the next piece; offset is where it lies in its chunk.
+// feed reads the next piece. offset is the position of the piece in its chunk.
 func (d *document) feed(b []byte, offset int) {
 	for i := 0; i < len(b); {
 		switch d.state {
@@ -139,7 +140,7 @@ func (d *document) feed(b []byte, offset int) {
 				case '\\':
 					d.state = inEscape
 					d.escape(b[i : i+1])
-				default: // a control character: it is not valid JSON, but the response passes all the same
+				default: // a control character is not valid JSON, but the response is forwarded anyway
 					d.length++
 				}
 				i++
@@ -155,7 +156,7 @@ func (d *document) feed(b []byte, offset int) {
 	}
 }
 
-// step reads one byte outside a string.
+// step reads one byte that is not inside a string.
 func (d *document) step(c byte, at int) {
 	switch c {
 	case ' ', '\t', '\n', '\r':
@@ -200,7 +201,7 @@ func (d *document) elementMeaning() meaning {
 	return nothing
 }
 
-// push enters a container.
+// push enters the container that c opens.
 func (d *document) push(c byte) {
 	p := elsewhere
 	object := c == '{'
@@ -262,7 +263,8 @@ func (d *document) pop() {
 }
 
 func (d *document) gotToken() {
-	// A token outside of a content string (ids, tool calls) is an effect: plainEvent remembers content strings only.
+	// A token outside of a content string (ids, tool calls) counts as an effect, because plainEvent only remembers
+	// content strings.
 	d.token, d.generated = true, true
 	d.effects = true
 }
@@ -300,8 +302,8 @@ func (d *document) keep(b []byte) {
 	d.keptLen += copy(d.kept[d.keptLen:], b)
 }
 
-// escape takes a byte of an escape. A message is kept with its escapes. Known keys and short values have none, so a
-// string with an escape is not kept.
+// escape reads a byte of an escape. A message is kept together with its escapes. Known keys and short values have no
+// escapes, so any other string with an escape is not kept.
 func (d *document) escape(b []byte) {
 	if d.means == isMessage && !d.isKey {
 		d.keep(b)
@@ -311,7 +313,7 @@ func (d *document) escape(b []byte) {
 	d.keptLen = len(d.kept) + 1
 }
 
-// keptString returns the string that was read, nil when it was not kept.
+// keptString returns the string that was read last, or nil if it was not kept.
 func (d *document) keptString() []byte {
 	if d.keptLen > len(d.kept) {
 		return nil
@@ -369,7 +371,7 @@ func (d *document) scalar(c byte) {
 		}
 	case isIndex, isPromptTokens, isCompletionTokens, isCachedTokens, isCode:
 		if c -= '0'; c > 9 {
-			d.means, d.digits = nothing, false // null, or not a count
+			d.means, d.digits = nothing, false // the value is null, or is not a count
 			return
 		}
 		if !d.digits {
@@ -404,9 +406,9 @@ func (d *document) endScalar() {
 
 // choiceSet remembers which choices have been seen and which have finished.
 type choiceSet struct {
-	seen, done [2]uint64 // by index, below 128
-	highest    int       // highest index seen
-	doneAbove  int       // number of finished choices from index 128 on; each finishes once
+	seen, done [2]uint64 // bits by index, for indexes below 128
+	highest    int       // highest index that was seen
+	doneAbove  int       // number of finished choices with an index from 128 on; each of them finishes once
 }
 
 func (c *choiceSet) add(index int, finished bool) {

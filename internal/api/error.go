@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Error is the answer to a request that cannot be served: the HTTP status and the fields of the dialect's error object.
-// The message says what is wrong and what to do next. Only this file turns errors into statuses.
+// Error is the answer to a request that cannot be served. It has the HTTP status and the fields of the dialect's error
+// object. The message says what is wrong and what to do next. Only this file turns errors into statuses.
 type Error struct {
 	Status  int
 	Type    string // OpenAI's error type, e.g. invalid_request_error
@@ -41,40 +41,41 @@ const (
 	typeUnavailable = "service_unavailable_error"
 )
 
-// Invalid returns the error of a request that cannot be read (400). param may be empty.
+// Invalid returns the error for a request that cannot be read (400). param may be empty.
 func Invalid(param, message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Param: param,
 		Message: message}
 }
 
-// TooLarge returns the error of a body of more than limit bytes (413).
+// TooLarge returns the error for a body of more than limit bytes (413).
 func TooLarge(limit int64) *Error {
 	return &Error{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
 		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) +
 			" bytes; send less, or have the operator raise body.max_bytes"}
 }
 
-// BodyTimeout returns the error of a body that stopped arriving, after a time without a byte (408).
+// BodyTimeout returns the error for a body of which no byte arrived for the time after (408).
 func BodyTimeout(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "no byte of the request body came for " + after.String() + "; send the request again"}
 }
 
-// BodySlow returns the error of a body that did not arrive completely within a time (408).
+// BodySlow returns the error for a body that did not arrive completely within the time after (408).
 func BodySlow(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "the request body did not arrive within " + after.String() +
 			"; send it faster, or raise the gateway's body timeout"}
 }
 
-// UnknownModel returns the error of a model that no worker serves (404).
+// UnknownModel returns the error for a model that no worker serves (404).
 func UnknownModel(model string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "model_not_found", Param: "model",
 		Message: "the model " + Quoted(model) + " is served by no worker; GET /v1/models lists those that are"}
 }
 
-// NoModelYet returns the error of a model that no known worker serves, while some workers have not reported their
-// models yet (503): at the start, or because they never answered. waiting is the number of these workers.
+// NoModelYet returns the error for a model that no known worker serves, while some workers have not reported their
+// models yet (503). This happens at the start, or if these workers never answer. waiting is the number of these
+// workers.
 func NoModelYet(model string, waiting, workers int) *Error {
 	e := NoWorker(nil)
 	e.Message = "no workers are configured"
@@ -86,56 +87,57 @@ func NoModelYet(model string, waiting, workers int) *Error {
 	return e
 }
 
-// UnknownPath returns the error of an unknown path (404).
+// UnknownPath returns the error for an unknown path (404).
 func UnknownPath(method, path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
 		Message: "there is no " + Bounded(method) + " " + Bounded(path) +
 			" here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}
 }
 
-// MethodNotAllowed returns the error of a request with the wrong method (405).
+// MethodNotAllowed returns the error for a request with the wrong method (405).
 func MethodNotAllowed(method, path, allowed string) *Error {
 	return &Error{Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed",
 		Message: Bounded(path) + " does not answer " + Bounded(method) + ", only " + allowed}
 }
 
-// NoWorker returns the error of a request that no worker can take now (503).
+// NoWorker returns the error for a request that no worker can take now (503).
 func NoWorker(cause error) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "no_worker", RetryAfter: time.Second,
 		Message: "no worker can take the request now; try again in a moment", Cause: cause}
 }
 
-// Saturated returns the error of a request when all workers are saturated (429).
+// Saturated returns the error for a request when all workers are saturated (429).
 func Saturated(cause error) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "saturated", RetryAfter: time.Second,
 		Message: "all workers are busy; try again in a moment", Cause: cause}
 }
 
-// Limited returns the error of a request when all workers answered 429 and their pauses hold (429).
+// Limited returns the error for a request when all workers answered 429, and the pauses that they asked for have not
+// ended (429).
 func Limited(retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "workers_limited", RetryAfter: retry,
 		Message: "all workers answered 429 and get no requests for now; try again in " + seconds(retry)}
 }
 
-// QueueFull returns the error of a request when the queue is full (429).
+// QueueFull returns the error for a request when the queue is full (429).
 func QueueFull(retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_full", RetryAfter: retry,
 		Message: "all workers are busy and the queue is full; try again in " + seconds(retry)}
 }
 
-// QueueTooLong returns the error of a request that would wait longer than it may (429).
+// QueueTooLong returns the error for a request that would have to wait longer than it may (429).
 func QueueTooLong(retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_too_long", RetryAfter: retry,
 		Message: "all workers are busy and the queue is longer than the request may wait; try again in " + seconds(retry)}
 }
 
-// QueueTimeout returns the error of a request that waited as long as it may (429).
+// QueueTimeout returns the error for a request that has waited as long as it may (429).
 func QueueTimeout(waited, retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_timeout", RetryAfter: retry,
 		Message: "all workers were busy for " + waited.Round(time.Millisecond).String() + "; try again in " + seconds(retry)}
 }
 
-// NoPlace returns the error of a request on a connection beyond the limit of connections (503).
+// NoPlace returns the error for a request on a connection beyond the limit of connections (503).
 func NoPlace() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "too_many_connections",
 		RetryAfter: 2 * time.Second,
@@ -143,14 +145,14 @@ func NoPlace() *Error {
 			"limit of file descriptors"}
 }
 
-// Draining returns the error of a request that waits for a worker when the process shuts down (503).
+// Draining returns the error for a request that waits for a worker when the process shuts down (503).
 func Draining() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,
 		Message: "the gateway is about to stop; send the request again, it will reach another one"}
 }
 
-// Cut returns the error of a request that was still under way when the process stopped (503). A stream that has begun
-// ends with it as an error event.
+// Cut returns the error for a request that is still under way when the process stops (503). If its stream has begun,
+// the stream ends with this error as an error event.
 func Cut() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "draining", RetryAfter: time.Second,
 		Message: "the gateway stops before the answer was complete; what came so far is not the whole answer, send the " +
@@ -159,41 +161,41 @@ func Cut() *Error {
 
 func seconds(d time.Duration) string { return strconv.Itoa(int((d+time.Second-1)/time.Second)) + " s" }
 
-// Exhausted returns the error of a request when this machine cannot open another connection to a worker (503).
+// Exhausted returns the error for a request when this machine cannot open another connection to a worker (503).
 func Exhausted(cause error) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "no_connection",
 		RetryAfter: time.Second,
 		Message:    "the gateway has no free connection now; try again in a moment", Cause: cause}
 }
 
-// WorkerUnreachable returns the error of a worker that did not answer (502).
+// WorkerUnreachable returns the error for a worker that did not answer (502).
 func WorkerUnreachable(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_unreachable",
 		Message: "the worker did not answer; try again", Cause: cause}
 }
 
-// WorkerTimeout returns the error of a worker that stayed silent for too long (504).
+// WorkerTimeout returns the error for a worker that sent no byte for too long (504).
 func WorkerTimeout(cause error) *Error {
 	return &Error{Status: http.StatusGatewayTimeout, Type: typeServer, Code: "worker_timeout",
 		Message: "the worker did not answer in time; try again, or ask for fewer tokens", Cause: cause}
 }
 
-// WorkerBroke returns the error of an incomplete answer, or of one that breaks the protocol (502). A stream that has
-// begun ends with it as an error event.
+// WorkerBroke returns the error for an answer that is incomplete or breaks the protocol (502). If its stream has begun,
+// the stream ends with this error as an error event.
 func WorkerBroke(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
 		Message: "the worker failed before the answer was complete; what came so far is not the whole answer, send the " +
 			"request again", Cause: cause}
 }
 
-// WorkerUseless returns the error of a useless answer of which no byte was passed on (502).
+// WorkerUseless returns the error for a useless answer of which no byte was forwarded (502).
 func WorkerUseless(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
 		Message: "the worker's answer was useless, and no other worker could answer; try again", Cause: cause}
 }
 
-// LongRefusal returns the error that replaces a worker's refusal when its text is too long to be buffered. The status
-// is the worker's.
+// LongRefusal returns the error that replaces a worker's refusal if the text of the refusal is too long to be buffered.
+// It has the worker's status.
 func LongRefusal(status int) *Error {
 	return &Error{Status: status, Type: typeServer, Code: "worker_refused",
 		Message: "the worker refused the request with status " + strconv.Itoa(status) +
@@ -209,13 +211,13 @@ func CauseOf(err error) error {
 	return err
 }
 
-// Internal returns the error of a fault of the router (500). Clients do not see the cause.
+// Internal returns the error for a fault of the router itself (500). Clients do not see the cause.
 func Internal(cause error) *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: typeServer, Code: "internal_error",
 		Message: "the gateway failed; its log has the reason", Cause: cause}
 }
 
-// AsError returns err as an *Error. It returns Internal(err) when err is none.
+// AsError returns err as an *Error. If err is not an *Error, it returns Internal(err).
 func AsError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -224,7 +226,7 @@ func AsError(err error) *Error {
 	return Internal(err)
 }
 
-// WriteError answers with err in the dialect's shape. Nothing may have been written before.
+// WriteError answers with err in the dialect's form. Nothing of the answer may have been written before.
 func WriteError(w http.ResponseWriter, d Dialect, err error) {
 	e := AsError(err)
 	body := append(d.AppendError(nil, e), '\n')

@@ -11,13 +11,13 @@ const (
 	doneMark   = "[DONE]"
 )
 
-// eventLines splits a stream of server-sent events into lines. Only lines that begin with "data:" are read. A line ends
-// with LF, CR LF or CR, an event with an empty line.
+// eventLines splits a stream of server-sent events into lines. It reads only lines that begin with "data:". A line ends
+// with LF, CR LF or CR. An event ends with an empty line.
 type eventLines struct {
-	length  int  // bytes of the current line so far
-	prefix  int  // matching bytes of "data:" so far; -1: the line begins otherwise
-	payload int  // bytes of the line's payload so far
-	match   int  // matching bytes of "[DONE]" in the payload so far
+	length  int  // number of bytes of the current line so far
+	prefix  int  // number of matching bytes of "data:" so far; -1: the line begins with another text
+	payload int  // number of bytes of the line's payload so far
+	match   int  // number of matching bytes of "[DONE]" in the payload so far
 	open    bool // the current event has begun
 	data    bool // the current event has a data line
 	afterCR bool // the last byte was a CR: a LF now belongs to it
@@ -127,7 +127,7 @@ func (w *Watcher) feedEvents(chunk []byte) (whole int) {
 	return whole
 }
 
-// endEvent ends the event chunk[start:end]; start is -1 when it began in an earlier chunk.
+// endEvent ends the event chunk[start:end]. start is -1 if the event began in an earlier chunk.
 func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	w.json.endScalar()
 	if start >= 0 {
@@ -146,16 +146,16 @@ func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	w.failed = w.json.failed
 }
 
-// plainEvent remembers the bytes around the content of the last event with one piece of content and nothing else. Most
-// events of a stream differ from the previous event in their content only. Two comparisons find such an event at a
+// plainEvent remembers the bytes around the content of the last event that has one piece of content and nothing else.
+// Most events of a stream differ from the event before only in their content. Two comparisons find such an event, at a
 // tenth of the cost of reading its document (BenchmarkWatcher).
 type plainEvent struct {
 	prefixLen, suffixLen int
-	prefix               [512]byte // up to and with the quote that opens the content
-	suffix               [256]byte // from the quote that closes the content to the empty line
+	prefix               [512]byte // bytes from the event's beginning to the quote that opens the content
+	suffix               [256]byte // bytes from the quote that closes the content to the empty line
 }
 
-// match returns the length of the plain event at the beginning of b, 0 when there is none.
+// match returns the length of the plain event at the beginning of b; 0 if there is none.
 func (p *plainEvent) match(b []byte) int {
 	if p.prefixLen == 0 || len(b) < p.prefixLen+p.suffixLen || !bytes.Equal(b[:p.prefixLen], p.prefix[:p.prefixLen]) {
 		return 0
@@ -175,7 +175,7 @@ func (p *plainEvent) match(b []byte) int {
 			return end
 		case '\\':
 			i += 2
-		default: // a control character: a line may end here
+		default: // at a control character a line may end
 			return 0
 		}
 		if i >= len(b) {
@@ -184,7 +184,7 @@ func (p *plainEvent) match(b []byte) int {
 	}
 }
 
-// learn remembers event if it is plain. offset is where it begins in its chunk.
+// learn remembers event if it is plain. offset is the position of the event in its chunk.
 func (p *plainEvent) learn(doc *document, event []byte, offset int) {
 	from, to := doc.contentStart-offset, doc.contentEnd-offset
 	if !doc.plain() || from <= 0 || to <= from || from > len(p.prefix) || len(event)-to > len(p.suffix) {

@@ -1,7 +1,7 @@
 package api
 
-// Field names a top-level key of a request that routing or tokenizing reads. A request with one of them twice is
-// refused: parsers differ in which value they take, and the router's must not differ from the engine's.
+// Field is a top-level key of a request that routing or tokenizing reads. A request that has such a key twice is
+// refused: parsers differ in which of the two values they use, and the router must use the same value as the engine.
 type Field uint8
 
 // The fields, named after their JSON keys.
@@ -95,8 +95,8 @@ var fieldNames = [numFields]string{
 // String returns the field's key.
 func (f Field) String() string { return fieldNames[f] }
 
-// fieldOf returns the field with the given key, noField when there is none. Keys are compared byte for byte: "Model" is
-// not "model". The compiler turns this switch into a search without hashing or allocation.
+// fieldOf returns the field with the given key, or noField when there is none. Keys are compared byte for byte: "Model"
+// is not "model". The compiler turns this switch into a search that neither hashes nor allocates.
 func fieldOf(key []byte) Field {
 	switch string(key) {
 	case "model":

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// readMessages reads a chat's messages, only to see whether all of their content is text.
+// readMessages reads a chat's messages, only to find out whether all of their content is text.
 func (r *Request) readMessages(s *jsonscan.Scanner) {
 	if s.Peek() != '[' {
 		wrongType(s, FieldMessages, "a list of messages")
@@ -43,8 +43,8 @@ func (r *Request) readParts(s *jsonscan.Scanner) {
 	}
 }
 
-// readPart reads one part. A part that is not known to be text counts as multimodal: its token ids alone prove nothing,
-// and to claim less is safe.
+// readPart reads one part. A part that is not known to be text counts as multimodal. Equal token ids do not prove that
+// two multimodal prompts are equal, and claiming too few cached tokens is safe.
 func (r *Request) readPart(s *jsonscan.Scanner) {
 	text := false
 	for more := s.Open('{'); more; more = s.Next('}') {
@@ -74,7 +74,7 @@ func (r *Request) isText(raw []byte, escaped bool) bool {
 
 const promptKinds = "a text, a list of texts, a list of token ids, or a list of lists of token ids"
 
-// readPrompt reads a completion's prompt in any of its four forms.
+// readPrompt reads a completion's prompt, which may have one of four forms.
 func (r *Request) readPrompt(s *jsonscan.Scanner) {
 	switch s.Peek() {
 	case '"':
@@ -87,7 +87,7 @@ func (r *Request) readPrompt(s *jsonscan.Scanner) {
 		return
 	}
 	ahead := *s
-	if !ahead.Open('[') { // empty, or too deep
+	if !ahead.Open('[') { // the list is empty, or nested too deep
 		s.Skip()
 		return
 	}

@@ -5,10 +5,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxQuoted is how many bytes of a client's text a message repeats: enough to recognize the text.
+// maxQuoted is the number of bytes of a client's text that a message repeats. They are enough to recognize the text.
 const maxQuoted = 128
 
-// Quoted returns s in quotes, for messages. Of a longer s it returns the first 128 bytes, and the length.
+// Quoted returns s in quotes, for messages. If s is longer than 128 bytes, it returns the first 128 bytes in quotes,
+// and the length.
 func Quoted(s string) string {
 	if len(s) <= maxQuoted {
 		return strconv.Quote(s)
@@ -16,7 +17,7 @@ func Quoted(s string) string {
 	return strconv.Quote(s[:maxQuoted]) + "… (" + strconv.Itoa(len(s)) + " bytes)"
 }
 
-// Bounded returns s. Of a longer s it returns the first 128 bytes and an ellipsis.
+// Bounded returns s. If s is longer than 128 bytes, it returns the first 128 bytes and an ellipsis.
 func Bounded(s string) string {
 	if len(s) <= maxQuoted {
 		return s

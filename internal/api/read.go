@@ -10,33 +10,35 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// maxDepth is how deep a body may nest. Tool schemas nest some tens deep. vLLM's own JSON parser stops at 200, so
-// nothing is refused here that the engine would take.
+// maxDepth is the greatest depth to which a body may nest. Tool schemas nest a few tens deep. vLLM's own JSON parser
+// stops at 200, so Read refuses no body for its depth that the engine would accept.
 const maxDepth = 200
 
-// MaxPromptIDs is how many token ids a request may give: four times the longest context that is served today. It bounds
-// the memory that a body can claim beyond its own size.
+// MaxPromptIDs is the greatest number of token ids in a request: four times the longest context that is served today.
+// It bounds the memory that a body can take in addition to its own size.
 const MaxPromptIDs = 4 << 20
 
-// maxStringBytes is the longest string that is copied out of a body, in bytes with its escapes. A copy lives as long
-// as the pooled Request and the decision's record. 4096 is the longest file path, and no model's name is longer than
-// a path. A longer model is refused. A longer cache_salt or extra_key passes, but the request claims no match. A
-// longer session is kept as its digest.
+// maxStringBytes is the greatest length of a string that is copied out of a body, in bytes with its escapes. A copy
+// lives as long as the pooled Request and the decision's record. 4096 is the length of the longest file path, and no
+// model's name is longer than a path. A request with a longer model is refused. A request with a longer cache_salt or
+// extra_key is accepted, but claims no match. A longer session is kept as its digest.
 const maxStringBytes = 4096
 
-// maxKeyBytes is more than the longest spelling of a known key: 23 letters, each written as an escape of six bytes.
+// maxKeyBytes is more than the longest spelling of a known key, which has 23 letters, each written as an escape of six
+// bytes.
 const maxKeyBytes = 256
 
-// keptIDs (elements) and keptText (bytes) are the largest buffers that a Request keeps for the next body.
+// keptIDs and keptText are the sizes of the largest buffers that a Request keeps for the next body: keptIDs in
+// elements, keptText in bytes.
 const (
 	keptIDs  = 256 << 10
 	keptText = 64 << 10
 )
 
-// Read reads body as a request of dialect d into r, in one pass and strictly. The body must be one JSON object in UTF-8
-// and nothing else, nested at most 200 deep. Keys are compared byte for byte. A key that the router reads may appear
-// once, and its value must have the right type; null counts as absent. All other keys pass unread. encoding/json
-// accepts all that Read accepts, with the same values. The body is kept, not copied, and never changed.
+// Read reads body as a request of dialect d into r, in one pass. It is strict. The body must be exactly one JSON object
+// in UTF-8, nested at most 200 deep. Keys are compared byte for byte. A key that the router reads may occur only once,
+// and its value must have the right type; null counts as absent. Read skips all other keys. encoding/json accepts every
+// body that Read accepts, with the same values. r keeps the body itself, not a copy. Read never changes the body.
 //
 // Errors are *Error with status 400; r is then in an unknown state, but may be used for another Read.
 func Read(d Dialect, body []byte, r *Request) error {
@@ -88,7 +90,8 @@ func (r *Request) reset(d Dialect, body []byte) {
 	if cap(text) > keptText {
 		text = nil
 	}
-	// Strings stay: an equal string in the next body then needs no copy. finish clears the strings with absent keys.
+	// Strings are kept, so that an equal string in the next body needs no copy. finish clears the strings whose keys
+	// are absent.
 	r.Dialect, r.body = d, body
 	r.IDs, r.ends, r.text = ids, ends, text
 	r.spans = [numFields]span{}
@@ -123,7 +126,7 @@ func (r *Request) finish() {
 	}
 }
 
-// readMember reads one key and its value.
+// readMember reads one top-level key and its value.
 func (r *Request) readMember(s *jsonscan.Scanner) {
 	s.Peek()
 	nameAt := s.Pos() + 1
@@ -144,7 +147,7 @@ func (r *Request) readMember(s *jsonscan.Scanner) {
 		s.Stop(Invalid(string(raw), "the key "+strconv.Quote(string(raw))+" stands twice in the body; send it once"))
 		return
 	case s.Word("null"):
-		r.clear(f) // else the last body's string would stay
+		r.clear(f) // otherwise the string of the body before would stay
 	default:
 		r.readValue(s, f)
 	}
@@ -160,7 +163,7 @@ func (r *Request) keep(name, value span) {
 	r.membersSeen++
 }
 
-// clear empties a string field: its value is null.
+// clear empties a string field, because its value is null.
 func (r *Request) clear(f Field) {
 	if t := r.stringOf(f); t != nil {
 		*t = ""
@@ -234,7 +237,7 @@ func (r *Request) readValue(s *jsonscan.Scanner, f Field) {
 	}
 }
 
-// readMaxTokens reads one of the two limits of an answer. max_completion_tokens goes before max_tokens.
+// readMaxTokens reads one of the two limits for an answer. If a request has both, max_completion_tokens decides.
 func (r *Request) readMaxTokens(s *jsonscan.Scanner, f Field) {
 	n := 0
 	readInt(s, f, &n)
@@ -254,14 +257,14 @@ func (r *Request) readTextOnly(s *jsonscan.Scanner, f Field, into *string) {
 	r.readString(s, f, into)
 }
 
-// readSessionParams reads session_params.session_id, else session_params.id.
+// readSessionParams reads session_params.session_id, or else session_params.id.
 func (r *Request) readSessionParams(s *jsonscan.Scanner) {
 	if s.Peek() != '{' {
 		r.sessionParams = ""
 		s.Skip()
 		return
 	}
-	named := false // session_id named the session
+	named := false // true: session_id gave the session
 	found := false
 	for more := s.Open('{'); more; more = s.Next('}') {
 		raw, escaped := s.Key()
@@ -278,8 +281,8 @@ func (r *Request) readSessionParams(s *jsonscan.Scanner) {
 	}
 }
 
-// wrongType stops at a value that is not of its key's type. It reads the value first: a body that is not valid JSON is
-// refused for that.
+// wrongType ends the reading because a value does not have the type of its key. It reads the value first: if the body
+// is not valid JSON, the error must say that instead.
 func wrongType(s *jsonscan.Scanner, f Field, want string) {
 	s.Skip()
 	s.Stop(Invalid(f.String(), strconv.Quote(f.String())+" must be "+want))
@@ -288,7 +291,7 @@ func wrongType(s *jsonscan.Scanner, f Field, want string) {
 func (r *Request) readString(s *jsonscan.Scanner, f Field, t *string) {
 	c := s.Peek()
 	if c == '[' && (f == FieldRID || f == FieldCacheSalt || f == FieldExtraKey) {
-		// SGLang takes a list, one for each prompt.
+		// SGLang accepts a list with one entry for each prompt.
 		r.MixedScopes = r.MixedScopes || f != FieldRID
 		*t = ""
 		s.Skip()
@@ -316,7 +319,7 @@ func (r *Request) readString(s *jsonscan.Scanner, f Field, t *string) {
 	}
 }
 
-// readLong reads a string that is too long to be copied. At most it computes a digest.
+// readLong reads a string that is too long to be copied. For some fields it computes the string's digest.
 func (r *Request) readLong(s *jsonscan.Scanner, f Field, t *string, raw []byte) {
 	switch *t = ""; f {
 	case FieldModel:
@@ -325,7 +328,7 @@ func (r *Request) readLong(s *jsonscan.Scanner, f Field, t *string, raw []byte) 
 	case FieldCacheSalt, FieldExtraKey:
 		r.MixedScopes = true
 	case FieldRID, FieldRequestID:
-	default: // a session
+	default: // the field is a session
 		digest := sha256.Sum256(raw)
 		*t = "sha256-" + hex.EncodeToString(digest[:])
 	}
@@ -342,7 +345,7 @@ func readBool(s *jsonscan.Scanner, f Field, t *bool) {
 	}
 }
 
-// readInt reads a whole number, which may be written as 64, 64.0 or 6.4e1, as the engines take it.
+// readInt reads a whole number. It may be written as 64, 64.0 or 6.4e1, because the engines accept these forms.
 func readInt(s *jsonscan.Scanner, f Field, t *int) {
 	if !jsonscan.IsNumber(s.Peek()) {
 		wrongType(s, f, "a whole number")
@@ -394,7 +397,7 @@ func (r *Request) readStreamOptions(s *jsonscan.Scanner) {
 	}
 }
 
-// is reports whether a string is word. raw and escaped are what the scanner returned.
+// is reports whether a string equals word. raw and escaped are the values that the scanner returned for the string.
 func (r *Request) is(raw []byte, escaped bool, word string) bool {
 	if escaped && len(raw) <= maxKeyBytes {
 		r.text, _ = jsonscan.Unescape(r.text[:0], raw)

@@ -14,7 +14,7 @@ import (
 // seen holds the parts of a Request that tests compare.
 type seen struct {
 	Model, Salt, Extra, ID, User     string
-	Session                          map[string]string // by field
+	Session                          map[string]string // sessions by field
 	Stream, Usage, Multimodal, Tools bool
 	Form                             PromptForm
 	Lists                            [][]uint32
@@ -39,7 +39,7 @@ func look(r *Request) seen {
 	return s
 }
 
-// Some versions of SGLang use max_tokens first, other engines use max_completion_tokens first.
+// Some versions of SGLang prefer max_tokens; other engines prefer max_completion_tokens.
 func TestTheLongestAnswerIsTheGreaterOfTwoLimits(t *testing.T) {
 	var r Request
 	for body, want := range map[string][2]int{
@@ -56,7 +56,7 @@ func TestTheLongestAnswerIsTheGreaterOfTwoLimits(t *testing.T) {
 }
 
 func TestReadReturnsTheFieldsForRouting(t *testing.T) {
-	var r Request // shared: nothing of an earlier body may remain
+	var r Request // one Request for all bodies: nothing of an earlier body may remain
 	f := func(d Dialect, body string, want seen) {
 		t.Helper()
 		if err := Read(d, []byte(body), &r); err != nil {
@@ -291,7 +291,8 @@ func compare(t *testing.T, r *Request, body []byte) {
 	comparePrompt(t, r, m)
 }
 
-// wholeNumber reads a number that is spelled as a whole number exactly: a float64 has only 53 bits.
+// wholeNumber reads a number that is spelled exactly as a whole number. It does not use float64, which has only 53
+// bits.
 func wholeNumber(raw []byte) (n int, ok bool) {
 	var whole *int
 	if json.Unmarshal(raw, &whole) == nil {
@@ -335,7 +336,7 @@ func comparePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
 	}
 }
 
-// A string that is copied out of a body stays in memory with the pooled request and with the decision's record.
+// A string that is copied out of a body stays in memory, with the pooled request and with the decision's record.
 func TestALongTextIsNotCopied(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for field, check := range map[string]func(r *Request) bool{

@@ -2,11 +2,11 @@ package api
 
 import "github.com/warmpath/warmpath/internal/jsonscan"
 
-// PromptForm is the shape of a request's prompt.
+// PromptForm is the form of a request's prompt.
 type PromptForm uint8
 
 const (
-	// PromptNone: the request has no prompt of a known shape; the engine will refuse it.
+	// PromptNone: the request has no prompt of a known form. The engine will refuse the request.
 	PromptNone PromptForm = iota
 	// PromptMessages: a list of chat messages, in Raw(FieldMessages).
 	PromptMessages
@@ -15,9 +15,9 @@ const (
 	// PromptTexts: a list of texts, in Raw(FieldPrompt).
 	PromptTexts
 	// PromptIDs: one list of token ids, in IDs. In a chat request these are SGLang's input_ids, which vLLM silently
-	// ignores. A request may have messages too, in Raw(FieldMessages).
+	// ignores. Such a request may also have messages, in Raw(FieldMessages).
 	PromptIDs
-	// PromptIDLists: a list of lists of token ids: Lists in IDs.
+	// PromptIDLists: a list of lists of token ids. IDs has the ids, and Lists returns the number of lists.
 	PromptIDLists
 )
 
@@ -26,9 +26,9 @@ func (f PromptForm) String() string {
 	return [...]string{"none", "messages", "text", "texts", "ids", "id lists"}[f]
 }
 
-// Request is the part of a request body that routing needs. The zero value is ready for Read. Pool Requests: Read
-// reuses their buffers. Not safe for concurrent use. Strings stay valid for ever. Raw and IDs are valid until the next
-// Read, and as long as the body is not changed.
+// Request is the part of a request body that routing needs. The zero value is ready for Read. Keep Requests in a pool,
+// because Read reuses their buffers. Not safe for concurrent use. The strings stay valid without limit. Raw and IDs are
+// valid until the next Read, and only as long as the body is not changed.
 type Request struct {
 	Dialect Dialect
 	Model   string // empty when the request names none
@@ -41,10 +41,10 @@ type Request struct {
 	IDs []uint32
 	// ends[i] is the end of list i in IDs.
 	ends []int
-	// Prompts is the number of prompts in the request: above one only for a list of texts or of id lists.
+	// Prompts is the number of prompts in the request. It is above one only for a list of texts or a list of id lists.
 	Prompts int
 
-	// Multimodal: a part of the prompt is not plain text, so prefixes can differ although their token ids are equal.
+	// Multimodal: a part of the prompt is not plain text, so two prompts can differ although their token ids are equal.
 	Multimodal bool
 	// Tools: the request offers tools.
 	Tools bool
@@ -52,7 +52,7 @@ type Request struct {
 	CacheSalt string // vLLM's and SGLang's cache_salt
 	ExtraKey  string // SGLang's extra_key
 	// MixedScopes: cache_salt or extra_key is a list with one entry for each prompt (SGLang), or is too long to be
-	// kept. Then that field is empty, and no match may be claimed.
+	// kept. Then CacheSalt or ExtraKey is empty, and no match may be claimed.
 	MixedScopes bool
 	RequestID   string // rid (SGLang) or request_id (vLLM) of the body
 	User        string
@@ -60,20 +60,21 @@ type Request struct {
 	// session.
 	SessionID      string
 	PromptCacheKey string
-	// userID is user_id, sessionParams is session_params.session_id or .id. A value of another type is ignored, not
-	// refused.
+	// userID is the body's user_id. sessionParams is session_params.session_id or session_params.id. A value of another
+	// type is ignored, and the request is not refused.
 	userID, sessionParams string
 
-	// MaxTokens is max_completion_tokens, else max_tokens; 0 when neither is given.
+	// MaxTokens is max_completion_tokens, or else max_tokens; 0 when neither is given.
 	MaxTokens int
-	// LongestAnswer is the greater of max_completion_tokens and max_tokens, 0 when neither is given: engines differ in
-	// which of them they use.
+	// LongestAnswer is the greater of max_completion_tokens and max_tokens; 0 when neither is given. Engines differ in
+	// which of the two they use.
 	LongestAnswer int
 	// N is the number of choices, 1 when not given.
 	N int
 	// Priority is 0 when not given.
 	Priority int
-	// Rank is routed_dp_rank or data_parallel_rank, -1 when not given. SGLang uses it, vLLM ignores it in the body.
+	// Rank is routed_dp_rank or data_parallel_rank; -1 when neither is given. SGLang uses these fields; vLLM ignores
+	// them.
 	Rank int
 
 	body  []byte
@@ -81,11 +82,11 @@ type Request struct {
 	text  []byte // scratch for unescaped strings
 
 	members     [maxMembers]member
-	membersSeen int // may be more than maxMembers
+	membersSeen int // number of members that were seen; may be more than maxMembers
 }
 
-// maxMembers is how many top-level members of a body a Request remembers. No engine takes more parameters, and a body
-// with millions of members must not cost memory for each.
+// maxMembers is the number of top-level members of a body that a Request remembers. No engine takes more parameters. A
+// body with millions of members must not cost memory for each member.
 const maxMembers = 64
 
 type member struct{ name, value span }
@@ -93,9 +94,9 @@ type member struct{ name, value span }
 // TooManyMembers reports whether the body has more top-level members than any engine takes (64).
 func (r *Request) TooManyMembers() bool { return r.membersSeen > len(r.members) }
 
-// Members calls yield with the top-level members of the body, as they are spelled and in their order: the name without
-// its quotes and the value. It is an iterator: range over r.Members. When TooManyMembers is true, it reads the body
-// again.
+// Members calls yield with the name and the value of each top-level member of the body, as they are spelled and in
+// their order. The name has no quotes. Members is an iterator: range over r.Members. If TooManyMembers is true, it
+// reads the body again.
 func (r *Request) Members(yield func(name, value []byte) bool) {
 	if r.TooManyMembers() {
 		jsonscan.Members(r.body)(yield)
@@ -134,9 +135,9 @@ func (r *Request) List(i int) []uint32 {
 	return r.IDs[start:r.ends[i]]
 }
 
-// Session returns the session that the body names in field f: session_id, prompt_cache_key, user, user_id, or
-// session_params (its session_id, else its id, which is SGLang's name). It is empty when the field is absent or f is
-// another field.
+// Session returns the session that the body gives in field f: session_id, prompt_cache_key, user, user_id, or
+// session_params. In session_params it is session_id, or else id, which is SGLang's name. Session returns "" if the
+// field is absent, or if f is another field.
 func (r *Request) Session(f Field) string {
 	switch f {
 	case FieldSessionID:
@@ -153,7 +154,7 @@ func (r *Request) Session(f Field) string {
 	return ""
 }
 
-// SessionField returns the field with that name, if Session reads it.
+// SessionField returns the field with that name. ok is false if Session does not read the field.
 func SessionField(name string) (f Field, ok bool) {
 	switch f := fieldOf([]byte(name)); f {
 	case FieldSessionID, FieldPromptCacheKey, FieldUser, FieldUserID, FieldSessionParams:
@@ -162,7 +163,7 @@ func SessionField(name string) (f Field, ok bool) {
 	return noField, false
 }
 
-// PromptBytes returns the length of the prompt's JSON: the size of a prompt with unknown tokens.
+// PromptBytes returns the length of the prompt's JSON. It is the size of a prompt whose tokens are not known.
 func (r *Request) PromptBytes() int {
 	n := 0
 	for _, f := range [...]Field{FieldMessages, FieldPrompt, FieldInputIDs, FieldTools} {
@@ -171,5 +172,5 @@ func (r *Request) PromptBytes() int {
 	return n
 }
 
-// Body returns the bytes that Read was given.
+// Body returns the body that was given to Read.
 func (r *Request) Body() []byte { return r.body }

@@ -14,25 +14,26 @@ const (
 type Usage struct {
 	Prompt     int
 	Completion int
-	// Cached is prompt_tokens_details.cached_tokens. HasCached is false when the engine leaves it out: SGLang and vLLM
-	// before 0.24 leave out a zero, and both need a flag to report it at all.
+	// Cached is prompt_tokens_details.cached_tokens. HasCached is false when the engine leaves it out. SGLang, and vLLM
+	// before 0.24, leave it out if it is zero. Both need a flag to report it at all.
 	Cached    int
 	HasCached bool
-	// Seen: the response has a usage. If it has several (continuous_usage_stats) the last one counts.
+	// Seen: the response has a usage. If it has several usages (continuous_usage_stats), the last one counts.
 	Seen bool
 }
 
-// Watcher reads a response while it passes, in pieces that are split anywhere, and collects what the router needs to
-// know about it. It allocates nothing, and its memory does not grow with the response. A response that is not JSON is
-// no error: then nothing is learned. Call Reset before the first response. Not safe for concurrent use.
+// Watcher reads a response while the response is forwarded, in pieces that may be split at any byte. It collects what
+// the router needs to know about the response. It allocates nothing, and its memory does not grow with the response. A
+// response that is not JSON is no error: then the Watcher learns nothing. Call Reset before the first response. Not
+// safe for concurrent use.
 type Watcher struct {
 	format Format
 	json   document
 	lines  eventLines
 	plain  plainEvent
-	failed bool // an event with an error is complete
-	pieces int  // events with a part of the answer
-	events int  // events with data
+	failed bool // a complete event had an error
+	pieces int  // number of events with a part of the answer
+	events int  // number of events with data
 	begun  bool // the first event with data was a complete document with a list of choices
 }
 
@@ -46,9 +47,9 @@ func (w *Watcher) Reset(d Dialect, f Format) {
 }
 
 // Feed reads the next piece of the response. For an event stream it returns the offset in chunk behind the last
-// complete event: the rest of chunk is the beginning of an event, which may never be completed. After an event with an
-// error it stops: Failed is true, whole is the offset behind that event, and the rest has not been read. For JSON it
-// always returns len(chunk).
+// complete event. The rest of chunk is the beginning of an event, which may never be completed. After an event with an
+// error, Feed stops: Failed returns true, whole is the offset behind that event, and the rest is not read. For JSON,
+// Feed always returns len(chunk).
 func (w *Watcher) Feed(chunk []byte) (whole int) {
 	if w.format == JSON {
 		w.json.feed(chunk, 0)
@@ -57,7 +58,7 @@ func (w *Watcher) Feed(chunk []byte) (whole int) {
 	return w.feedEvents(chunk)
 }
 
-// End ends the response. A last line without a line end counts as complete.
+// End ends the response. A last line counts as complete even if its line end is missing.
 func (w *Watcher) End() {
 	if w.format == EventStream {
 		w.lines.end()
@@ -66,17 +67,17 @@ func (w *Watcher) End() {
 	w.failed = w.json.failed
 }
 
-// FirstToken reports whether a generated token has been seen: content, reasoning, a tool call or token ids. The role
-// alone is no token.
+// FirstToken reports whether a generated token was seen: content, reasoning, a tool call or token ids. The role alone
+// does not count as a token.
 func (w *Watcher) FirstToken() bool { return w.json.token }
 
-// Tokens returns how many tokens of the answer have passed: the usage's count, else the number of events with a part of
-// the answer, because engines send an event at every step. For an answer that is not streamed the number is known at
-// the end only.
+// Tokens returns the number of tokens of the answer that have come so far. It is the count of the usage, or else the
+// number of events with a part of the answer, because engines send an event at every step. If the answer is not
+// streamed, the number is known only at the end.
 func (w *Watcher) Tokens() int { return max(w.pieces, w.json.usage.Completion) }
 
 // Finished reports whether the generation is complete: there was at least one choice, and every choice that was seen
-// has had its finish_reason. A choice that never began is not counted as missing, because some engines ignore n.
+// has its finish_reason. A choice that never began does not count as missing, because some engines ignore n.
 func (w *Watcher) Finished() bool { return w.json.choices.finished() }
 
 // Failed reports whether the response has an error, in a complete event or as its body.
@@ -91,11 +92,11 @@ func (w *Watcher) Failed() bool {
 // no error or no message.
 func (w *Watcher) ErrorText() string { return string(w.json.message[:w.json.messageLen]) }
 
-// ErrorCode returns the error's code if it is a number, else 0. Engines write there the status of the error.
+// ErrorCode returns the error's code if it is a number, else 0. Engines use the status of the error as its code.
 func (w *Watcher) ErrorCode() int { return w.json.code }
 
-// Answers reports whether the bytes so far have the shape of an answer: a document with a list of choices. In a stream
-// only the first event with data counts, and it must be complete.
+// Answers reports whether the bytes so far have the form of an answer: a document with a list of choices. In a stream
+// only the first event with data counts, and this event must be complete.
 func (w *Watcher) Answers() bool {
 	if w.format == JSON {
 		return w.json.answers
@@ -103,7 +104,7 @@ func (w *Watcher) Answers() bool {
 	return w.begun
 }
 
-// Events returns the number of complete events with data, [DONE] included.
+// Events returns the number of complete events with data, including [DONE].
 func (w *Watcher) Events() int { return w.events }
 
 // Model returns the model that the answer names. It is empty when the answer names no model, a name over 256 bytes, or
@@ -113,10 +114,10 @@ func (w *Watcher) Model() []byte { return w.json.model[:w.json.modelLen] }
 // Done reports whether [DONE] was seen.
 func (w *Watcher) Done() bool { return w.lines.done }
 
-// Complete reports whether the response is a complete and successful generation: it is finished, for no reason of the
-// engine's own (abort, error), and has no error. A JSON document must also be closed, with a message or a text in every
-// choice. A clean end or [DONE] alone proves nothing: when vLLM's EngineCore dies, the API server sends an error event,
-// then [DONE], and ends the response cleanly (measured with vLLM 0.32.0).
+// Complete reports whether the response is a complete and successful generation. It must be finished, for no reason of
+// the engine's own (abort, error), and have no error. A JSON document must also be closed, with a message or a text in
+// every choice. A clean end or [DONE] alone proves nothing: when vLLM's EngineCore dies, the API server sends an error
+// event, then [DONE], and ends the response cleanly (measured with vLLM 0.32.0).
 func (w *Watcher) Complete() bool {
 	if !w.Finished() || w.json.failed || w.json.aborted {
 		return false
@@ -124,8 +125,7 @@ func (w *Watcher) Complete() bool {
 	return w.format == EventStream || w.Whole() && !w.json.hollow
 }
 
-// Whole reports whether the bytes so far are one JSON object with nothing before or after it. It looks at brackets and
-// quotes only.
+// Whole reports whether the bytes so far are exactly one JSON object. It checks only brackets and quotes.
 func (w *Watcher) Whole() bool { return w.json.closed && !w.json.broken }
 
 // Broken reports whether the bytes so far cannot become one JSON object. It is always false for event streams.

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// reported holds everything that a Watcher reports.
+// reported has everything that a Watcher reports.
 type reported struct {
 	Token, Finished, Failed, Done, Complete bool
 	Usage                                   Usage
@@ -125,7 +125,7 @@ var responses = []struct {
 }
 
 func TestWatcherReportsTheSameForEverySplitOfAResponse(t *testing.T) {
-	var w Watcher // one for all: nothing of an earlier response may show
+	var w Watcher // one Watcher for all responses: nothing of an earlier response may show
 	for _, r := range responses {
 		for n := 1; n <= len(r.body)+1; n++ {
 			if diff := cmp.Diff(r.want, watch(&w, r.format, r.body, n)); diff != "" {
@@ -133,7 +133,7 @@ func TestWatcherReportsTheSameForEverySplitOfAResponse(t *testing.T) {
 				break
 			}
 		}
-		for i := range r.body { // the response in two pieces
+		for i := range r.body { // feed the response in two pieces
 			w.Reset(OpenAIChat, r.format)
 			w.Feed([]byte(r.body[:i]))
 			if !w.Failed() || r.format == JSON {
@@ -171,7 +171,7 @@ func TestTokensAreCountedForEverySplitOfAStream(t *testing.T) {
 
 func TestFeedReturnsTheEndOfTheLastCompleteEvent(t *testing.T) {
 	stream := "event: a\n" + tokenEvent + ": c\n\n" + strings.ReplaceAll(tokenEvent, "\n", "\r\n") + tokenEvent + doneEvent
-	var ends []int // ends of the events: an event ends with an empty line
+	var ends []int // positions of the ends of the events; an event ends with an empty line
 	for i := 1; i < len(stream); i++ {
 		if stream[i-1:i+1] == "\n\n" || i > 2 && stream[i-3:i+1] == "\r\n\r\n" {
 			ends = append(ends, i+1)
@@ -193,7 +193,7 @@ func TestFeedReturnsTheEndOfTheLastCompleteEvent(t *testing.T) {
 					want = e
 				}
 			}
-			// Behind CR LF CR an event is whole already: the LF to come belongs to its end.
+			// After CR LF CR an event is complete: an LF that follows belongs to the event's end.
 			if whole != want && !(stream[whole-1] == '\r' && whole == j) {
 				t.Fatalf("split at %d, ended at %d: whole %d, want %d", i, j, whole, want)
 			}
@@ -224,8 +224,8 @@ func TestWatcherAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzWatcher compares the watcher with itself, for another split of the response. When all events are JSON objects, it
-// also compares it with the naive reader.
+// FuzzWatcher compares two Watchers that get the same response in different pieces. If all events are JSON objects, it
+// also compares the Watcher with the naive reader.
 func FuzzWatcher(f *testing.F) {
 	for _, r := range responses {
 		f.Add([]byte(r.body), 3, r.format == EventStream)
@@ -275,7 +275,7 @@ func naive(body []byte, format Format) (t reported, ok bool) {
 		var v struct {
 			Object  any
 			Error   any
-			Choices []*struct { // null is none
+			Choices []*struct { // null means that the list is absent
 				Index  int
 				Finish any `json:"finish_reason"`
 			}
@@ -311,8 +311,8 @@ func naive(body []byte, format Format) (t reported, ok bool) {
 	return t, true
 }
 
-// strictJSON reports whether doc is an object without duplicate keys, without escapes in keys, and without a watched
-// key in other letter cases: encoding/json reads these in its own way.
+// strictJSON reports whether encoding/json reads doc as the watcher does. doc must be an object without duplicate keys,
+// without escapes in keys, and without a watched key in other letter cases.
 func strictJSON(doc []byte) bool {
 	if !json.Valid(doc) || bytes.Contains(doc, []byte(`\u`)) || !bytes.HasPrefix(doc, []byte("{")) {
 		return false

@@ -93,10 +93,11 @@ type Routing struct {
 	// and a block in host memory costs a copy. By default a match on disk or in remote storage is worth more than no
 	// match, but less than half of the match on a GPU.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how much extra work kv_aware accepts for a match. Each worker has a sum: its work and the
-	// request's uncached tokens there. kv_aware passes over a worker whose sum exceeds the smallest sum in the fleet by
-	// more than this. 0 is no bound: then all conversations with the same system prompt go to its first holder, however
-	// busy it is. 2048 is one small engine step: with less there is no queue.
+	// ImbalanceTokens bounds how much extra work kv_aware accepts for a match. Each worker has a sum: its work plus the
+	// tokens of the request that it does not have cached. kv_aware does not choose a worker whose sum exceeds the
+	// smallest sum in the fleet by more than this bound. 0 is no bound: then all conversations with the same system
+	// prompt go to its first holder, however busy the holder is. The default 2048 is one small engine step; with a
+	// smaller difference no queue builds up.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// SpeculativeTTL is how long a prompt that was sent counts as cached until events confirm it. 2 s is much more than
 	// the time from sending to the event, and short enough if the request fails.
@@ -181,7 +182,7 @@ func orOff(d time.Duration) time.Duration {
 
 // problem is one mistake that Validate found.
 type problem struct {
-	path string // of the key
+	path string // path of the key
 	err  error
 	// other is the path of a second key that takes part in the mistake. The error uses its position if the file does
 	// not contain path.

@@ -13,42 +13,45 @@ import (
 // Config says whether requests wait in the router when all workers that could serve them are saturated, and in which
 // order.
 type Config struct {
-	// Order is off, fcfs (first come, first served), shortest (fewest uncached tokens first), priority (by the body's
-	// priority), deadline (the request that would be refused first), or fair (tenants in turn by the tokens that they
-	// cost, each tenant's shortest request first). Off: a request that finds all workers at routing.max_requests is
-	// answered 429. With an order it waits, also when MaxBacklog, MaxWaiting or MaxKVUsed says that all workers are
+	// Order is the order in which waiting requests are served. off: no request waits. fcfs: first come, first served.
+	// shortest: the request with the fewest uncached tokens first. priority: by the priority in the body. deadline: the
+	// request that would be refused first. fair: the tenants in turn, by the tokens that they cost, and each tenant's
+	// shortest request first. With off, a request that finds all workers at routing.max_requests is answered 429. With
+	// an order it waits. Then it also waits when MaxBacklog, MaxWaiting or MaxKVUsed says that all workers are
 	// saturated.
 	Order string `yaml:"order"`
-	// MaxRequests is how many requests may wait for the workers of one base model. When one more arrives it gets 429;
-	// with fair, the newest request of the tenant with the most waiting requests gets it instead. 256 requests wait
-	// some seconds at tens of requests a second; a client that would wait longer should retry elsewhere.
+	// MaxRequests is the number of requests that may wait for the workers of one base model. If one more request
+	// arrives, it gets 429. With fair, the newest request of the tenant with the most waiting requests gets the 429
+	// instead. At tens of requests a second, 256 requests wait for some seconds; a client that would wait longer should
+	// retry elsewhere.
 	MaxRequests int `yaml:"max_requests"`
-	// MaxBytes bounds the bodies of waiting requests, which stay in memory.
+	// MaxBytes bounds the memory for the bodies of waiting requests.
 	MaxBytes int64 `yaml:"max_bytes"`
-	// MaxWait is how long a request may wait; then it is answered 429. A client may ask for less (X-Warmpath-Max-Wait).
-	// A request that would wait longer, by the pace of the queue, is refused at once. The default is 30 s, the patience
-	// of most clients.
+	// MaxWait is how long a request may wait; after that it is answered 429. A client may ask for a shorter time
+	// (X-Warmpath-Max-Wait). If the pace of the queue shows that a request would wait longer, the request is refused
+	// immediately. The default is 30 s, the patience of most clients.
 	MaxWait time.Duration `yaml:"max_wait"`
-	// AgeingTokens is, for shortest and fair, how many uncached tokens a second of waiting is worth. With 500, a prompt
-	// of 8,000 tokens goes before all prompts that come more than 16 s after it, however short. With a smaller value
-	// waiting counts more, with a larger one length does.
+	// AgeingTokens is for shortest and fair. It is the number of uncached tokens that a second of waiting is worth.
+	// With 500, a prompt of 8,000 tokens is served before all prompts that come more than 16 s later, however short
+	// they are. With a smaller value waiting counts more; with a larger value the length of the prompt counts more.
 	AgeingTokens int `yaml:"ageing_tokens"`
-	// AgeingPriority is, for priority, how much waiting one step of priority is worth. The default is 30 s, as long as
-	// MaxWait: a higher priority is then always served first.
+	// AgeingPriority is for priority. It is the time of waiting that one step of priority is worth. The default is 30
+	// s, the same as MaxWait: a higher priority is then always served first.
 	AgeingPriority time.Duration `yaml:"ageing_priority"`
-	// HighFirst serves a higher priority first, as SGLang does by default. False: the lower one first, as vLLM does.
+	// HighFirst serves the higher priority number first, as SGLang does by default. Without it the lower number is
+	// first, as in vLLM.
 	HighFirst bool `yaml:"high_first"`
-	// Quantum is, for fair, how many tokens of a tenant may be served in a row while other tenants wait. The default of
-	// 8192 is one large engine step.
+	// Quantum is for fair. It is the number of tokens of a tenant that may be served in a row while other tenants wait.
+	// The default of 8192 is one large engine step.
 	Quantum int `yaml:"quantum"`
-	// OutputWeight is, for fair, how many prompt tokens a token of an answer counts as. The default is 2, as in the
-	// papers on VTC and DLPM.
+	// OutputWeight is for fair. It is the number of prompt tokens that one token of an answer counts as. The default is
+	// 2, as in the papers on VTC and DLPM.
 	OutputWeight int `yaml:"output_weight"`
-	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated: when the prompts sent there are predicted to
-	// take MaxBacklog to compute; when its engine reports MaxWaiting requests in its own queue; when its engine reports
-	// that running requests use the share MaxKVUsed of its KV cache. The defaults are 2 s, 5 and 0.95: requests in the
-	// engine are served in order of arrival, so it should hold enough to stay busy and no more, and an engine with a
-	// full cache preempts. 0 turns a signal off.
+	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated. One of three signals is enough: the prompts
+	// that were sent to the holder are predicted to take MaxBacklog to compute; its engine reports MaxWaiting requests
+	// in the engine's own queue; its engine reports that running requests use the share MaxKVUsed of the KV cache. The
+	// defaults are 2 s, 5 and 0.95. An engine serves requests in the order of arrival, so it should have just enough
+	// requests to stay busy, and an engine with a full cache preempts requests. 0 turns a signal off.
 	MaxBacklog time.Duration `yaml:"max_backlog"`
 	MaxWaiting int           `yaml:"max_waiting"`
 	MaxKVUsed  float64       `yaml:"max_kv_used"`
@@ -66,7 +69,7 @@ const (
 
 var orders = []string{Off, FCFS, Shortest, Priority, Deadline, Fair}
 
-// DefaultConfig has no queue.
+// DefaultConfig returns the defaults: the queue is off.
 func DefaultConfig() Config {
 	return Config{
 		Order:          Off,
@@ -83,10 +86,10 @@ func DefaultConfig() Config {
 	}
 }
 
-// On reports whether requests wait.
+// On reports whether requests may wait.
 func (c Config) On() bool { return c.Order != "" && c.Order != Off }
 
-// maxRequests bounds MaxRequests: Push looks at all waiting requests.
+// maxRequests bounds MaxRequests, because Push looks at all waiting requests.
 const maxRequests = 65536
 
 // Validate returns all problems of c, each beginning with the name of its field.

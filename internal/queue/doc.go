@@ -1,9 +1,9 @@
 // Package queue orders requests that wait until a worker can take them. It has no clock, no goroutine and no lock. It
-// does not know what a request is or when there is room: internal/gateway does.
+// does not know what a request contains, or when there is room; internal/gateway knows that.
 //
-// Every order is one number, a virtual time of arrival, fixed when a request is pushed. Reasons to serve a request
-// earlier move this time back, reasons to serve it later move it forward. So waiting ages all requests alike, and no
-// request can be overtaken for ever.
+// In every order, a waiting request has one number, a virtual time of arrival, which is fixed when the request is
+// pushed. A reason to serve the request earlier makes this time earlier, and a reason to serve it later makes it later.
+// So all requests age alike, and no request can be overtaken without end.
 //
 //	q := queue.New(cfg)
 //	shed, refused := q.Push(&item, now) // refused: the queue is full or too long; shed: removed to make room

@@ -12,7 +12,7 @@ import (
 // outcome is the result of a simulated overload for one tenant.
 type outcome struct {
 	served, refused, timedOut int
-	waits                     []float64 // seconds, of the requests that were served
+	waits                     []float64 // waits in seconds, of the requests that were served
 	tokens                    int
 }
 
@@ -34,8 +34,8 @@ func (e *ends) Push(x any)        { *e = append(*e, x.(int64)) }
 func (e *ends) Pop() any          { last := (*e)[len(*e)-1]; *e = (*e)[:len(*e)-1]; return last }
 
 // overload simulates ten minutes of 16 slots. A slot computes 2,000 tokens a second, and then answers for two seconds.
-// Tenant heavy asks for 1.5 times the capacity in prompts of 500 to 16,000 tokens, tenant light for a twentieth of
-// that in prompts of 500. Light's requests have priority 0, heavy's 1.
+// Tenant heavy asks for 1.5 times the capacity, in prompts of 500 to 16,000 tokens. Tenant light asks for a twentieth
+// of that, in prompts of 500 tokens. Requests of light have priority 0, and requests of heavy have priority 1.
 func overload(order string, seed uint64) map[string]*outcome {
 	r := rand.New(rand.NewPCG(seed, 7))
 	q := New(config(order))
@@ -48,7 +48,7 @@ func overload(order string, seed uint64) map[string]*outcome {
 	draw := func(tenant string) int64 { return int64(r.ExpFloat64() * mean[tenant] * float64(second)) }
 	waiting := map[*Item]bool{}
 	for {
-		// The next event is a request or a free slot.
+		// The next event is the arrival of a request, or a slot that becomes free.
 		tenant := "heavy"
 		if next["light"] < next["heavy"] {
 			tenant = "light"
@@ -79,7 +79,7 @@ func overload(order string, seed uint64) map[string]*outcome {
 				waiting[it] = true
 			}
 		}
-		for it := range waiting { // requests past their deadline leave
+		for it := range waiting { // remove requests that are past their deadline
 			if it.Deadline <= now && q.Remove(it) {
 				got[it.Tenant].timedOut++
 				delete(waiting, it)
@@ -101,8 +101,8 @@ func overload(order string, seed uint64) map[string]*outcome {
 	}
 }
 
-// Each order is better than first come, first served for its purpose. The figures are in docs/operate.md; -v prints
-// them.
+// For its own purpose, each order is better than first come, first served. The figures are in docs/operate.md; -v
+// prints them.
 func TestOrdersDoWhatTheyAreFor(t *testing.T) {
 	const seeds = 5
 	served, lightWait, heavyWait, lightShare := map[string]float64{}, map[string]float64{}, map[string]float64{}, map[string]float64{}

@@ -1,16 +1,17 @@
 package queue
 
-// pace is how fast the queue moves: the mean time between two requests that leave it to be served.
+// pace is the speed of the queue: the mean time between two requests that leave it to be served.
 type pace struct {
-	last  int64   // when the last request left, Unix nanoseconds; 0 after a pause
-	mean  float64 // nanoseconds
-	count int     // intervals in mean
+	last  int64   // time at which the last request left, in Unix nanoseconds; 0 after a pause
+	mean  float64 // mean time between two requests, in nanoseconds
+	count int     // number of intervals in mean
 }
 
 const (
-	// enough is the number of intervals before a request is refused because of them: a few may be chance.
+	// enough is the number of intervals that are needed before a request is refused because of them. Fewer may be
+	// chance.
 	enough = 8
-	// weight of a new interval: the mean follows within some ten requests.
+	// weight is the weight of a new interval. With it the mean follows a change within about ten requests.
 	weight = 0.1
 )
 
@@ -23,11 +24,12 @@ func (p *pace) served(now int64) {
 	p.last = now
 }
 
-// pause ends the present interval: no request waits, so the time until the next one leaves says nothing.
+// pause ends the present interval. No request waits, so the time until the next request leaves shows nothing about the
+// pace.
 func (p *pace) pause() { p.last = 0 }
 
-// gap returns the time between two requests, 0 when it is not known. A gap that is longer than the mean counts with a
-// quarter of its length: even at a steady pace some gaps last several times the mean.
+// gap returns the time between two requests, or 0 if it is not known. If the present gap is longer than the mean, a
+// quarter of its length counts: even at a steady pace some gaps last several times the mean.
 func (p *pace) gap(now int64) int64 {
 	gap := int64(p.mean)
 	if p.last != 0 {
@@ -36,7 +38,7 @@ func (p *pace) gap(now int64) int64 {
 	return gap
 }
 
-// wait returns how long the n-th request in the queue will wait. known is false while few requests were served.
+// wait returns how long the n-th request in the queue will wait. known is false if too few requests were served.
 func (p *pace) wait(n int, now int64) (ns int64, known bool) {
 	return int64(n) * p.gap(now), p.count >= enough
 }

@@ -10,16 +10,17 @@ import (
 // Item is a request that waits. The caller sets the exported fields before Push, and changes none of them afterwards.
 type Item struct {
 	Tenant   string // only fair uses it
-	Priority int    // the body's; clamped to -1000..1000
+	Priority int    // priority in the body; clamped to -1000..1000
 	Tokens   int    // uncached prompt tokens at the holder with the longest match: the cost of the request
 	Bytes    int64  // memory that the request holds while it waits
-	Arrived  int64  // arrival in Unix nanoseconds; earlier than Push if the request was tried at a worker first
-	Deadline int64  // when the request is refused, in Unix nanoseconds
+	// Time of arrival in Unix nanoseconds; it is before the Push if the request was tried at a worker first.
+	Arrived  int64
+	Deadline int64 // time at which the request is refused, in Unix nanoseconds
 
-	virtual int64  // the order: see virtualTime
-	seq     uint64 // breaks ties: earlier pushes first
+	virtual int64  // the position in the order: see virtualTime
+	seq     uint64 // number of the push; at equal virtual times the smaller seq comes first
 	at      int    // index in the line's heap; -1: the item has its turn, or is not in the queue
-	line    *line  // nil: not in the queue
+	line    *line  // the line that the item is in; nil: not in the queue
 }
 
 // out reports whether the item has its turn: Pop returned it, and the turn has not ended.
@@ -27,32 +28,33 @@ func (it *Item) out() bool { return it.line != nil && it.at < 0 }
 
 // line holds the waiting requests of one tenant, or all waiting requests if the order ignores tenants.
 type line struct {
-	tenant  string
-	items   []*Item // a heap by virtual, then seq
-	out     []*Item // items that have their turn
-	bytes   int64   // of items and out
-	deficit int64   // fair: tokens that may be served before the other tenants' turn; negative is a debt
+	tenant string
+	items  []*Item // a heap, ordered by virtual, then by seq
+	out    []*Item // items that have their turn
+	bytes  int64   // sum of Bytes of the requests in items and out
+	// Only fair: number of tokens that may be served before the other tenants' turn; a negative number is a debt.
+	deficit int64
 }
 
-// requests returns how many requests wait in the line, including requests that have their turn.
+// requests returns the number of requests that wait in the line, including requests that have their turn.
 func (l *line) requests() int { return len(l.items) + len(l.out) }
 
 // Queue holds waiting requests in order. Use New: the zero value is not usable. It is not safe for concurrent use.
 type Queue struct {
 	cfg   Config
-	lines map[string]*line // by tenant: the tenants that wait, or were served while others waited
-	len   int              // requests that wait, including requests that have their turn
-	bytes int64            // bytes of the requests that wait
+	lines map[string]*line // by tenant: the tenants that wait, or that were served while others waited
+	len   int              // number of requests that wait, including requests that have their turn
+	bytes int64            // sum of Bytes of the requests that wait
 	seq   uint64
 	pace  pace
 }
 
-// New returns an empty queue. cfg has passed Validate. With the order off the queue serves in order of arrival.
+// New returns an empty queue. cfg has passed Validate. With the order off, requests are served in the order of arrival.
 func New(cfg Config) *Queue { return &Queue{cfg: cfg, lines: map[string]*line{}} }
 
-// Use applies cfg from now on. Waiting requests are sorted again by the new order, and the tenants' use is forgotten. A
-// request that has its turn returns to its place in the new order. cfg has passed Validate. Requests beyond a lower
-// limit stay.
+// Use applies cfg from now on; cfg has passed Validate. The waiting requests are sorted again by the new order, and the
+// queue forgets what the tenants used before. A request that has its turn returns to its place in the new order. If the
+// new limit is lower, requests beyond it stay in the queue.
 func (q *Queue) Use(cfg Config) {
 	old := q.lines
 	q.cfg, q.len, q.bytes, q.lines = cfg, 0, 0, map[string]*line{}
@@ -70,16 +72,17 @@ func (q *Queue) Use(cfg Config) {
 	}
 }
 
-// Len returns how many requests wait.
+// Len returns the number of requests that wait.
 func (q *Queue) Len() int { return q.len }
 
 // Bytes returns the bytes of the requests that wait.
 func (q *Queue) Bytes() int64 { return q.bytes }
 
-// Refused is why a request may not wait.
+// Refused is the reason why a request may not wait.
 type Refused struct {
-	Full       bool          // the queue is full; else the request would wait beyond its deadline
-	RetryAfter time.Duration // when a retry is worth while, by the pace of the queue; at least a second
+	Full bool // the queue is full; if false, the request would wait beyond its deadline
+	// Time after which a retry makes sense, by the pace of the queue; at least a second.
+	RetryAfter time.Duration
 }
 
 // Error returns the reason.
@@ -90,8 +93,9 @@ func (r *Refused) Error() string {
 	return "the queue is too long for the request's patience"
 }
 
-// Push adds an item, or returns why it may not wait. In a full queue the order fair sheds the newest requests of the
-// tenant with the largest share: the items in shed have left the queue, and the caller refuses them with Full.
+// Push adds an item, or returns the reason why it may not wait. If the queue is full, the order fair sheds the newest
+// requests of the tenant with the largest share. The items in shed have left the queue, and the caller refuses them
+// with Full.
 func (q *Queue) Push(it *Item, now int64) (shed []*Item, refused *Refused) {
 	it.virtual = q.virtualTime(it)
 	shed, ok := q.makeRoom(it)
@@ -116,8 +120,8 @@ func (q *Queue) Full(now int64) *Refused {
 	return &Refused{Full: true, RetryAfter: atLeastSecond(q.pace.gap(now))}
 }
 
-// tooLong refuses a request that would, at the current pace, wait beyond its deadline. It returns nil when the
-// request may wait.
+// tooLong refuses a request that, at the present pace, would wait beyond its deadline. It returns nil if the request
+// may wait.
 func (q *Queue) tooLong(it *Item, now int64) *Refused {
 	if it.Deadline == 0 {
 		return nil
@@ -130,13 +134,14 @@ func (q *Queue) tooLong(it *Item, now int64) *Refused {
 
 func atLeastSecond(ns int64) time.Duration { return max(time.Duration(ns), time.Second) }
 
-// Bounds that keep virtual times within 64 bits.
+// These bounds keep virtual times within 64 bits.
 const (
 	maxPriority = 1000
 	maxTokens   = 1 << 30
 )
 
-// virtualTime returns the arrival time, plus the request's cost, minus the time that its priority or deadline is worth.
+// virtualTime returns the arrival time, plus the time that the request's cost is worth, minus the time that its
+// priority or deadline is worth.
 func (q *Queue) virtualTime(it *Item) int64 {
 	switch q.cfg.Order {
 	case Shortest, Fair:
@@ -156,7 +161,7 @@ func (q *Queue) virtualTime(it *Item) int64 {
 	return it.Arrived
 }
 
-// ahead estimates how many requests will be served before it. The item has its virtual time, but is not in the queue.
+// ahead estimates how many requests will be served before it. it has its virtual time, but is not in the queue yet.
 func (q *Queue) ahead(it *Item) int {
 	n, waiting := 0, 0
 	mine := q.tenantOf(it)
@@ -174,7 +179,7 @@ func (q *Queue) ahead(it *Item) int {
 			}
 		}
 	}
-	if q.cfg.Order == Fair { // every other tenant gets a turn before each of its requests
+	if q.cfg.Order == Fair { // every other tenant gets a turn before each request of this tenant
 		n = (n + 1) * (waiting + 1)
 	}
 	return min(n, q.len)
@@ -194,7 +199,7 @@ func (q *Queue) put(it *Item) {
 	q.count(it, 1)
 }
 
-// lineOf returns the line that an item belongs to, and makes it if need be. A new tenant begins with one quantum.
+// lineOf returns the line for an item, and makes it if it does not exist. A new tenant begins with one quantum.
 func (q *Queue) lineOf(it *Item) *line {
 	tenant := q.tenantOf(it)
 	l := q.lines[tenant]
@@ -212,16 +217,17 @@ func (q *Queue) count(it *Item, n int) {
 	it.line.bytes += int64(n) * it.Bytes
 }
 
-// RetryAfter returns when a request that cannot be served is best sent again: when all requests that wait now are
-// served, by the pace; at least a second and at most MaxWait. known is false while few requests were served.
+// RetryAfter returns after what time a request that cannot be served should be sent again. In this time all requests
+// that wait now are served, by the pace of the queue. The time is at least a second and at most MaxWait. known is false
+// if too few requests were served.
 func (q *Queue) RetryAfter(now int64) (retry time.Duration, known bool) {
 	wait, known := q.pace.wait(q.len+1, now)
 	return min(atLeastSecond(wait), max(q.cfg.MaxWait, time.Second)), known
 }
 
-// Pop gives the next request its turn, and returns it; nil when no request waits for a turn. The caller ends the turn:
-// with Served, with Return, which changes nothing, or with Remove. During its turn a request counts as waiting, and
-// the queue may be used in any way.
+// Pop gives the next request its turn, and returns it. It returns nil if no request waits for a turn. The caller ends
+// the turn with Served, with Return, which changes nothing, or with Remove. During its turn a request counts as
+// waiting, and all methods of the queue may be called.
 func (q *Queue) Pop() *Item {
 	rounds := q.rounds()
 	l := q.least(rounds)
@@ -242,12 +248,13 @@ func (l *line) endTurn(it *Item) {
 	l.out = slices.Delete(l.out, at, at+1)
 }
 
-// cost returns how many tokens serving an item subtracts from its tenant's deficit. A prompt that is cached whole costs
+// cost returns the number of tokens that serving an item subtracts from its tenant's deficit. A prompt that is
+// completely cached costs one token.
 // one token.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
-// rounds is how many quanta every tenant gets before the next request is served: as many as the least indebted tenant
-// that waits needs.
+// rounds returns the number of quanta that every tenant must get before the next request can be served. The waiting
+// tenant with the smallest debt determines this number.
 func (q *Queue) rounds() int64 {
 	least := int64(-1)
 	for _, l := range q.lines {
@@ -261,7 +268,7 @@ func (q *Queue) rounds() int64 {
 	return max(least, 0)
 }
 
-// need is how many quanta lift l's deficit above 0.
+// need returns the number of quanta that make l's deficit positive.
 func (q *Queue) need(l *line) int64 {
 	if l.deficit > 0 {
 		return 0
@@ -269,8 +276,8 @@ func (q *Queue) need(l *line) int64 {
 	return -l.deficit/int64(q.cfg.Quantum) + 1
 }
 
-// least returns the line that is next after each tenant got that number of quanta: of the lines that may then be
-// served, the one with the earliest first item in virtual time.
+// least returns the line that is next after each tenant got the given number of quanta. Of the lines that may then be
+// served, it is the line whose first item has the earliest virtual time.
 func (q *Queue) least(rounds int64) *line {
 	var next *line
 	for _, l := range q.lines {
@@ -284,7 +291,7 @@ func (q *Queue) least(rounds int64) *line {
 	return next
 }
 
-// refill gives every tenant that number of quanta. No tenant can save up more than a new tenant begins with.
+// refill gives every tenant the given number of quanta. No tenant can have more than a new tenant begins with.
 func (q *Queue) refill(rounds int64) {
 	quantum := int64(q.cfg.Quantum)
 	for tenant, l := range q.lines {
@@ -295,13 +302,13 @@ func (q *Queue) refill(rounds int64) {
 	}
 }
 
-// Return ends the turn of a request that was not served, and puts it back at its old place.
+// Return ends the turn of a request that was not served, and puts the request back to its old place.
 func (q *Queue) Return(it *Item) {
 	it.line.endTurn(it)
 	heap.Push((*byTime)(it.line), it)
 }
 
-// Served ends the turn of a request that is being served.
+// Served ends the turn of a request that is served now.
 func (q *Queue) Served(it *Item, now int64) {
 	if rounds := q.need(it.line); rounds > 0 {
 		q.refill(rounds)
@@ -312,8 +319,8 @@ func (q *Queue) Served(it *Item, now int64) {
 	q.settle()
 }
 
-// Remove removes an item unserved, also during its turn, because the client left or the time is over. It reports
-// whether the item was in the queue.
+// Remove removes an item that was not served, because its client left or its time is over. The item may have its turn.
+// Remove reports whether the item was in the queue.
 func (q *Queue) Remove(it *Item) bool {
 	if it.line == nil {
 		return false
@@ -334,9 +341,9 @@ func (q *Queue) drop(it *Item) {
 	it.line = nil
 }
 
-// settle forgets lines that no longer matter. When no request waits, it forgets all. A tenant without waiting requests
-// is remembered until the other tenants were served as much; otherwise a tenant that always has exactly one waiting
-// request would always go first.
+// settle forgets lines that do not matter any more. When no request waits, it forgets all lines. A tenant without
+// waiting requests is remembered until the other tenants were served as much. Otherwise a tenant that always has
+// exactly one waiting request would always be first.
 func (q *Queue) settle() {
 	if q.len == 0 {
 		clear(q.lines)
@@ -346,21 +353,22 @@ func (q *Queue) settle() {
 	if q.cfg.Order != Fair || len(q.lines) <= 2*q.cfg.MaxRequests {
 		return
 	}
-	for tenant, l := range q.lines { // clients may invent tenants
+	// The number of tenants must stay bounded, because clients may invent tenants.
+	for tenant, l := range q.lines {
 		if l.requests() == 0 {
 			delete(q.lines, tenant)
 		}
 	}
 }
 
-// Charge subtracts the tokens of an answer from a tenant's deficit, while requests wait.
+// Charge subtracts the tokens of an answer from a tenant's deficit. It has an effect only while requests wait.
 func (q *Queue) Charge(tenant string, tokens int) {
 	if q.cfg.Order != Fair || q.len == 0 || tokens <= 0 {
 		return
 	}
 	l := q.lines[tenant]
 	if l == nil {
-		if len(q.lines) > 2*q.cfg.MaxRequests { // see settle
+		if len(q.lines) > 2*q.cfg.MaxRequests { // the number of lines must stay bounded; see settle
 			return
 		}
 		l = &line{tenant: tenant, deficit: int64(q.cfg.Quantum)}
@@ -369,16 +377,16 @@ func (q *Queue) Charge(tenant string, tokens int) {
 	l.deficit -= int64(tokens) * int64(q.cfg.OutputWeight)
 }
 
-// Share is what one tenant has in the queue.
+// Share is the part of the queue that one tenant has.
 type Share struct {
 	Tenant   string
 	Requests int
-	Deficit  int64 // tokens; negative is a debt
-	Oldest   int64 // when the oldest request came, in Unix nanoseconds; 0: no request waits
+	Deficit  int64 // number of tokens that the tenant may still use; a negative number is a debt
+	Oldest   int64 // time at which the tenant's oldest request came, in Unix nanoseconds; 0: no request waits
 }
 
-// Shares returns the tenants that wait, or were served while others waited, by name. Orders without tenants have one,
-// "".
+// Shares returns the tenants that wait, or that were served while others waited, ordered by name. Orders without
+// tenants have only the tenant "".
 func (q *Queue) Shares() []Share {
 	shares := make([]Share, 0, len(q.lines))
 	for _, l := range q.lines {
@@ -403,7 +411,7 @@ func before(a, b *Item) bool {
 	return a.seq < b.seq
 }
 
-// byTime is a line as a heap.
+// byTime makes a heap of a line.
 type byTime line
 
 func (h *byTime) Len() int           { return len(h.items) }

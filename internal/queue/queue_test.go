@@ -17,7 +17,8 @@ func config(order string) Config {
 	return c
 }
 
-// aged is config with other ageing: a second of waiting is worth 2,000 tokens, a step of priority 10 s.
+// aged returns a config with other ageing: a second of waiting is worth 2,000 tokens, and a step of priority is worth
+// 10 s.
 func aged(order string) Config {
 	c := config(order)
 	c.AgeingTokens, c.AgeingPriority = 2000, 10*time.Second
@@ -34,7 +35,7 @@ func push(t *testing.T, q *Queue, now int64, items ...*Item) {
 	}
 }
 
-// drain serves all items at now, and returns name of each.
+// drain serves all items at the time now, and returns the name of each.
 func drain(q *Queue, now int64, name func(*Item) string) []string {
 	var order []string
 	for it := q.Pop(); it != nil; it = q.Pop() {
@@ -47,8 +48,8 @@ func drain(q *Queue, now int64, name func(*Item) string) []string {
 func byTenant(it *Item) string { return it.Tenant }
 
 func TestOrders(t *testing.T) {
-	// Four requests, a second apart: first came first, small has the fewest tokens, vip the lowest priority number,
-	// late the earliest deadline.
+	// There are four requests, a second apart. "first" came first, "small" has the fewest tokens, "vip" has the lowest
+	// priority number, and "late" has the earliest deadline.
 	items := func() []*Item {
 		return []*Item{
 			{Tenant: "first", Arrived: 1 * second, Tokens: 9000, Priority: 5, Deadline: 90 * second},
@@ -63,7 +64,7 @@ func TestOrders(t *testing.T) {
 		want  []string
 	}{
 		{FCFS, false, []string{"first", "small", "vip", "late"}},
-		// The virtual times are 2.005, 5.5, 5.5 (pushed later), 7.5.
+		// The virtual times are 2.005, 5.5, 5.5 and 7.5 s. Of the equal ones, the second was pushed later.
 		{Shortest, false, []string{"small", "first", "vip", "late"}},
 		{Priority, false, []string{"vip", "late", "first", "small"}},
 		{Priority, true, []string{"small", "first", "late", "vip"}},
@@ -125,7 +126,7 @@ func TestAHeavyTenantDoesNotStarveALightOne(t *testing.T) {
 		push(t, q, 0, &Item{Tenant: "heavy", Arrived: i, Tokens: 500})
 	}
 	drained := 0
-	for range 100 { // heavy is the only tenant: no other tenant limits it
+	for range 100 { // heavy is the only tenant, so no other tenant limits it
 		q.Served(q.Pop(), second)
 		drained++
 	}
@@ -134,7 +135,7 @@ func TestAHeavyTenantDoesNotStarveALightOne(t *testing.T) {
 		it := q.Pop()
 		q.Served(it, second)
 		if it.Tenant == "light" {
-			if i > 2 { // at most the rest of one quantum is served before the light tenant
+			if i > 2 { // before the light tenant, at most the rest of one quantum is served
 				t.Errorf("served after %d of the heavy tenant's, want 2 at the most", i)
 			}
 			return
@@ -159,8 +160,8 @@ func TestTenantsShareByTokensNotByRequests(t *testing.T) {
 			break
 		}
 	}
-	// Tenant short asks for 100,000 tokens in all. Until it has them, both tenants get the same, up to one request and
-	// one quantum.
+	// Tenant short asks for 100,000 tokens in total. Until it has them, both tenants get the same number of tokens, up
+	// to a difference of one request and one quantum.
 	if d := got["long"] - got["short"]; got["short"] == 100_000 && d < 0 {
 		t.Errorf("%v", got)
 	}
@@ -260,7 +261,7 @@ func TestARequestThatWouldWaitTooLongIsRefusedAtOnce(t *testing.T) {
 	if s := refused.RetryAfter.Seconds(); s < 12 || s > 14 {
 		t.Errorf("retry after %.1f s, want 13: when the queue is 10 s long", s)
 	}
-	push(t, q, now, &Item{Arrived: now}) // no deadline
+	push(t, q, now, &Item{Arrived: now}) // an item without a deadline
 }
 
 func TestRetryAfterGoesByThePace(t *testing.T) {
@@ -290,7 +291,7 @@ func TestAReturnedRequestKeepsItsPlace(t *testing.T) {
 		q.Served(q.Pop(), 0)
 		before := q.Shares()
 		var first, second int64
-		for range 10 { // the item finds no room, again and again
+		for range 10 { // the item finds no room several times
 			a, b := q.Pop(), q.Pop()
 			first, second = a.Arrived, b.Arrived
 			q.Return(a)
@@ -324,7 +325,7 @@ func TestARequestMayLeaveDuringItsTurn(t *testing.T) {
 	}
 }
 
-// A request that has its turn still takes its place: it may be returned.
+// A request that has its turn still counts against the limit, because it may be returned.
 func TestATurnMakesNoRoom(t *testing.T) {
 	c := config(FCFS)
 	c.MaxRequests = 1
@@ -460,8 +461,8 @@ func BenchmarkPushPop(b *testing.B) {
 	}
 }
 
-// After a change from any order to any other, waiting requests are served as if they had arrived under the new order.
-// No request is lost or counted twice.
+// After a change from one order to another, waiting requests are served as if they had arrived under the new order. No
+// request is lost or counted twice.
 func TestANewOrderAppliesToWaitingRequests(t *testing.T) {
 	items := func() []*Item {
 		return []*Item{

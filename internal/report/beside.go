@@ -11,10 +11,10 @@ import (
 // Compared is the kind of a report that [Beside] made from others.
 const Compared Kind = "compared"
 
-// maxReport bounds a report that is read, in bytes. A sweep of sixty runs over an hour takes 6 MB.
+// maxReport bounds the size of a report that is read, in bytes. A report of sixty runs over an hour takes 6 MB.
 const maxReport = 256 << 20
 
-// Read reads the JSON form, also from what `warmpath plan --json` writes around it.
+// Read reads a report in the JSON form. It also accepts the form in which `warmpath plan --json` wraps a report.
 func Read(r io.Reader) (*Report, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxReport+1))
 	if err != nil {
@@ -45,8 +45,8 @@ func Read(r io.Reader) (*Report, error) {
 	return got, nil
 }
 
-// Beside joins reports into one, side by side. A policy's name gets the kind of its report: "marginal (measured)".
-// names distinguish reports of one kind. Reports with different service levels cannot be compared.
+// Beside joins reports into one report. A policy's name gets the kind of its report, as in "marginal (measured)". names
+// distinguish reports of the same kind. Reports with different service levels cannot be compared.
 func Beside(names []string, reports []*Report) (*Report, error) {
 	first := reports[0]
 	all := &Report{Kind: Compared, Version: first.Version, Workload: first.Workload}

@@ -1,6 +1,6 @@
 // Package report holds the result of playing a workload, simulated or measured. It shows the result as a table, as
-// JSON, as one HTML page that needs nothing else, and as one SVG. The simulator and the load generator fill the same
-// types, so that simulated and measured results can be laid side by side.
+// JSON, as one HTML page without other files, and as one SVG. The simulator and the load generator fill the same types,
+// so that simulated and measured results can be compared.
 //
 // It knows nothing of routers, engines or traces: the player of a workload reports events to a [Recorder].
 //

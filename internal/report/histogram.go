@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Histogram counts durations in buckets of 1/128 relative width, whatever their size: 58 KB, exact sums, percentiles
-// within 0.4 %. The zero value is empty and ready. It is not safe for concurrent use.
+// Histogram counts durations in buckets. A bucket is 1/128 as wide as its values are large. A Histogram takes 58 KB.
+// Its sums are exact, and its percentiles are exact within 0.4 %. The zero value is empty and ready. It is not safe for
+// concurrent use.
 type Histogram struct {
 	counts []int64
 	count  int64
@@ -16,7 +17,8 @@ type Histogram struct {
 	max    int64
 }
 
-// subBits: 128 buckets for each power of two keep percentiles within 0.4 %, which is less than two seeds differ.
+// subBits is the binary logarithm of the number of buckets for each power of two. 128 buckets keep percentiles exact
+// within 0.4 %, which is less than the difference between two seeds.
 const subBits = 7
 
 func bucketOf(ns int64) int {
@@ -83,7 +85,7 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	return time.Duration(h.max)
 }
 
-// Latency sums the histogram up; with points of the distribution when cdf is set.
+// Latency returns a summary of the histogram. If cdf is set, the summary has points of the distribution.
 func (h *Histogram) Latency(cdf bool) Latency {
 	l := Latency{Count: h.count}
 	if h.count == 0 {
@@ -98,10 +100,12 @@ func (h *Histogram) Latency(cdf bool) Latency {
 	return l
 }
 
-// cdfPoints keeps a page with fifty runs below a few megabytes, and a curve smooth.
+// cdfPoints is the number of points of a distribution. It keeps a page with fifty runs below a few megabytes, and a
+// curve smooth.
 const cdfPoints = 96
 
-// points returns the distribution at evenly spaced shares, and more of them in the last percent, where tails differ.
+// points returns the distribution at evenly spaced shares. In the last percent, where tails differ, it returns more
+// points.
 func (h *Histogram) points() [][2]float64 {
 	points := make([][2]float64, 0, cdfPoints+16)
 	add := func(q float64) { points = append(points, [2]float64{inMS(h.Quantile(q)), round(q)}) }
@@ -116,7 +120,7 @@ func (h *Histogram) points() [][2]float64 {
 
 func inMS(d time.Duration) float64 { return round(float64(d) / 1e6) }
 
-// round keeps four decimals: more is noise, and makes files large.
+// round keeps four decimals. More decimals are noise, and make files large.
 func round(v float64) float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0

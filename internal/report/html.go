@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The page is ours and needs nothing else: no font, no library, no address.
+// The page needs nothing from outside: no font, no library, no address.
 var (
 	//go:embed page.html
 	pageHTML string
@@ -27,7 +27,7 @@ var (
 // Without scripts it shows the table.
 func WriteHTML(w io.Writer, r *Report) error {
 	r.complete()
-	// encoding/json writes <, > and & as \u003c and so on: nothing in the data can end the script element.
+	// encoding/json writes <, > and & as \u003c and so on. So nothing in the data can end the script element.
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("write page: %w", err)

@@ -8,9 +8,9 @@ import (
 
 // Options sets what a [Recorder] keeps.
 type Options struct {
-	Workers int   // workers known at the start; more may appear
+	Workers int   // number of workers that are known at the start; more may appear
 	SLOs    []SLO // nil: DefaultSLOs
-	Samples int   // single requests kept for the timeline; 0: 1,500, negative: none
+	Samples int   // number of single requests that are kept for the timeline; 0: 1,500, negative: none
 	Stages  []StageInfo
 }
 
@@ -23,17 +23,17 @@ type StageInfo struct {
 
 // Answer is one request that was answered to its end. Times are since the start of the run.
 type Answer struct {
-	Request   int // number in the workload
-	Worker    int // -1: not known
+	Request   int // number of the request in the workload
+	Worker    int // number of the worker; -1: not known
 	Arrival   time.Duration
 	Started   time.Duration // the engine began to work on the request; negative: not known
-	First     time.Duration // first token
-	End       time.Duration // last token
-	Prompt    int           // tokens
-	Cached    int           // cached prompt tokens, by the engine's own account
-	Loaded    int           // how many of Cached came from host memory
+	First     time.Duration // time of the first token
+	End       time.Duration // time of the last token
+	Prompt    int           // number of prompt tokens
+	Cached    int           // number of cached prompt tokens, as the engine reports it
+	Loaded    int           // number of the tokens in Cached that came from host memory
 	Predicted int           // prompt tokens that the router expected to be cached
-	Output    int           // tokens
+	Output    int           // number of tokens of the answer
 }
 
 // Recorder collects a run. It is not safe for concurrent use.
@@ -46,25 +46,25 @@ type Recorder struct {
 	itl               Histogram
 	e2e               Histogram
 	loaded, predicted int64
-	above             int64         // requests with more predicted than cached tokens
+	above             int64         // number of requests with more predicted than cached tokens
 	last              time.Duration // end of the run so far
 
 	workers   []workerTally
 	series    series
 	samples   []Sample
-	every     int // one of this many requests is sampled
+	every     int // one request in every is sampled
 	seen      int
 	transfers Transfers
 	handover  Histogram
 }
 
-// tally is the part that runs and stages share.
+// tally has the figures that exist both for a run and for a stage.
 type tally struct {
 	requests, answered     int
 	prompt, cached, output int64
 	first, end             time.Duration
 	ttft, tpot             Histogram
-	good                   []int // by SLO
+	good                   []int // by SLO: number of requests that kept it
 }
 
 type workerTally struct {
@@ -102,10 +102,10 @@ func (r *Recorder) worker(i int) *workerTally {
 	return &r.workers[i]
 }
 
-// Name names a worker; without it they are numbered.
+// Name gives a worker a name. Workers without a name are numbered.
 func (r *Recorder) Name(worker int, name string) { r.worker(worker).Name = name }
 
-// Arrive counts a request from the workload.
+// Arrive counts a request that is taken from the workload.
 func (r *Recorder) Arrive(request int, at time.Duration) {
 	r.counts.Sent++
 	r.series.arrive(at)
@@ -117,13 +117,13 @@ func (r *Recorder) Arrive(request int, at time.Duration) {
 	r.last = max(r.last, at)
 }
 
-// Fail counts a request that was broken off.
+// Fail counts a request whose answer ended too early, or that no worker could take.
 func (r *Recorder) Fail(at time.Duration) { r.counts.Failed++; r.last = max(r.last, at) }
 
 // Reject counts a request that was refused.
 func (r *Recorder) Reject(at time.Duration) { r.counts.Rejected++; r.last = max(r.last, at) }
 
-// Retry counts a request that is sent to another worker after one failed.
+// Retry counts a request that is sent to another worker after a worker failed.
 func (r *Recorder) Retry() { r.counts.Retried++ }
 
 // Gap counts n pauses of length d between two tokens of a request.
@@ -188,8 +188,8 @@ func (r *Recorder) stage(request int) *tally {
 	return nil
 }
 
-// sample keeps every r.every-th answer. When there is no more room it drops every second sample and doubles r.every, so
-// that samples are evenly drawn.
+// sample keeps every r.every-th answer. When there is no more room, it drops every second sample and doubles r.every.
+// So the samples are spread evenly over the run.
 func (r *Recorder) sample(a *Answer) {
 	r.seen++
 	if r.options.Samples <= 0 || r.seen%r.every != 0 {
@@ -212,8 +212,8 @@ func (r *Recorder) sample(a *Answer) {
 	})
 }
 
-// Gauge sets a worker's state from the time at on: requests being computed, requests waiting, and the share of the
-// cache in use.
+// Gauge sets the state of a worker from the time at on: the number of running requests, the number of waiting requests,
+// and the share of the cache in use.
 func (r *Recorder) Gauge(worker int, at time.Duration, running, waiting int, kv float64) {
 	w := r.worker(worker)
 	w.KVMax = max(w.KVMax, kv)
@@ -221,20 +221,20 @@ func (r *Recorder) Gauge(worker int, at time.Duration, running, waiting int, kv 
 	r.last = max(r.last, at)
 }
 
-// Ready sets the number of workers that take requests from the time at on.
+// Ready sets the number of workers that take requests. It is valid from the time at on.
 func (r *Recorder) Ready(at time.Duration, workers int) { r.series.setReady(at, float64(workers)) }
 
-// Handover counts KV that moved from a prefill to a decode worker.
+// Handover counts KV that was sent from a prefill worker to a decode worker.
 func (r *Recorder) Handover(tokens int, took time.Duration) {
 	r.transfers.Handovers++
 	r.transfers.HandoverTokens += int64(tokens)
 	r.handover.Add(took)
 }
 
-// Preempted counts n requests that a worker preempted and computes again.
+// Preempted counts n requests that a worker preempted and has to compute again.
 func (r *Recorder) Preempted(worker, n int) { r.worker(worker).Preemptions += n }
 
-// Restarted counts a worker that came back with an empty cache.
+// Restarted counts a restart of a worker, after which its cache is empty.
 func (r *Recorder) Restarted(worker int) { r.worker(worker).Restarts++ }
 
 // Evicted counts blocks that were evicted from accelerators' caches.
@@ -249,12 +249,12 @@ func (r *Recorder) Events(applied, lost int) {
 // Counts returns the counts of requests so far.
 func (r *Recorder) Counts() Counts { return r.counts }
 
-// HitRate returns the share of prompt tokens, 0 to 1, that answers so far found cached.
+// HitRate returns the share of prompt tokens that the answers so far found cached, 0 to 1.
 func (r *Recorder) HitRate() float64 {
 	return share(float64(r.answers.cached), float64(r.answers.prompt))
 }
 
-// Run returns the result so far. The recorder can go on, and Run can be called again.
+// Run returns the result so far. The recorder can record more after that, and Run can be called again.
 func (r *Recorder) Run(s Setup) *Run {
 	t := &r.answers
 	began := t.first
@@ -329,7 +329,7 @@ func balance(workers []Worker) Balance {
 	return b
 }
 
-// share is part of whole, 0 when there is no whole.
+// share returns part/whole, or 0 if whole is 0.
 func share(part, whole float64) float64 {
 	if !(whole > 0) {
 		return 0

@@ -11,8 +11,8 @@ type Kind string
 
 // The kinds.
 const (
-	Simulated Kind = "simulated" // virtual time, a model of the engines
-	Measured  Kind = "measured"  // real time, a live address
+	Simulated Kind = "simulated" // virtual time, with a model of the engines
+	Measured  Kind = "measured"  // real time, at a live address
 )
 
 // Report is one command's result: one run, or a sweep of them. docs/simulator.md describes the JSON form.
@@ -30,23 +30,23 @@ type Report struct {
 // Workload describes what was played.
 type Workload struct {
 	Name         string  `json:"name"`
-	Source       string  `json:"source"` // as the command line names it
+	Source       string  `json:"source"` // the spec of the workload, as on the command line
 	Requests     int     `json:"requests"`
 	PromptTokens int64   `json:"prompt_tokens"`
 	OutputTokens int64   `json:"output_tokens"`
-	SpanSeconds  float64 `json:"span_s"` // from the first to the last arrival, as recorded
+	SpanSeconds  float64 `json:"span_s"` // time from the first to the last arrival, as recorded
 }
 
-// Setup is the settings that distinguish a run from others.
+// Setup has the settings in which runs may differ.
 type Setup struct {
 	Policy    string  `json:"policy"`
 	Workers   int     `json:"workers"`
 	Routers   int     `json:"routers"`
-	Rate      float64 `json:"rate"`           // speed-up of the workload's own arrivals; 1 is as recorded
-	PerSecond float64 `json:"rate_per_s"`     // requests a second at that rate
-	KVTokens  int     `json:"kv_tokens"`      // of one worker's cache
+	Rate      float64 `json:"rate"`           // factor by which the workload's arrivals are faster; 1 is as recorded
+	PerSecond float64 `json:"rate_per_s"`     // requests a second at this rate
+	KVTokens  int     `json:"kv_tokens"`      // tokens that one worker's cache holds
 	BlockSize int     `json:"block_size"`     // tokens in an engine block
-	Profile   string  `json:"profile"`        // of the engines; "" for live ones
+	Profile   string  `json:"profile"`        // profile of the engines; "" for live engines
 	Seed      uint64  `json:"seed"`           //
 	Note      string  `json:"note,omitempty"` // another remark on the run
 }
@@ -56,20 +56,22 @@ type Run struct {
 	Setup
 	Stopped bool `json:"stopped"` // the run was interrupted: the figures cover the requests that had ended
 
-	Seconds  float64 `json:"seconds"` // from the first arrival to the last answer
+	Seconds  float64 `json:"seconds"` // time from the first arrival to the last answer
 	Requests Counts  `json:"requests"`
 
-	PromptTokens    int64   `json:"prompt_tokens"`    // of answered requests
-	CachedTokens    int64   `json:"cached_tokens"`    // prompt tokens that were not computed, over all tiers
-	LoadedTokens    int64   `json:"loaded_tokens"`    // how many of CachedTokens were read back from host memory
+	PromptTokens int64 `json:"prompt_tokens"` // prompt tokens of the answered requests
+	CachedTokens int64 `json:"cached_tokens"` // prompt tokens that were not computed, over all tiers
+	// Number of the tokens in CachedTokens that were read back from host memory.
+	LoadedTokens    int64   `json:"loaded_tokens"`
 	PredictedTokens int64   `json:"predicted_tokens"` // tokens that the router expected to be cached; 0: not reported
 	PredictedAbove  int64   `json:"predicted_above"`  // answered requests with more predicted than cached tokens
 	OutputTokens    int64   `json:"output_tokens"`
 	HitRate         float64 `json:"hit_rate"`            // CachedTokens / PromptTokens
-	OutputPerSecond float64 `json:"output_tokens_per_s"` // over Seconds
+	OutputPerSecond float64 `json:"output_tokens_per_s"` // output tokens a second during Seconds
 
-	// TTFT is from arrival to first token; ITL between two tokens, each gap counted; TPOT one request's mean ITL; E2E
-	// from arrival to last token; Queue from arrival to the engine's first work on it (simulated only).
+	// TTFT is the time from arrival to first token. ITL is the time between two tokens; each gap counts. TPOT is the
+	// mean ITL of one request. E2E is the time from arrival to last token. Queue is the time from arrival to the
+	// engine's first work on the request (simulated only).
 	TTFT  Latency `json:"ttft_ms"`
 	ITL   Latency `json:"itl_ms"`
 	TPOT  Latency `json:"tpot_ms"`
@@ -87,16 +89,18 @@ type Run struct {
 	Wall time.Duration `json:"-"` // real time of the computation; not in the JSON form, which is equal on all machines
 }
 
-// Counts is the requests by their outcome.
+// Counts has the number of requests by outcome.
 type Counts struct {
-	Sent     int `json:"sent"`     // taken from the workload
-	Answered int `json:"answered"` // to the last token
-	Failed   int `json:"failed"`   // broken off, or no worker could take it
-	Rejected int `json:"rejected"` // refused for saturation, or longer than the model takes
-	Retried  int `json:"retried"`  // sent to another worker after one failed
+	Sent     int `json:"sent"`     // requests taken from the workload
+	Answered int `json:"answered"` // requests that were answered to the last token
+	Failed   int `json:"failed"`   // requests whose answer ended too early, or that no worker could take
+	// Requests that were refused because of saturation, or were longer than the model allows.
+	Rejected int `json:"rejected"`
+	Retried  int `json:"retried"` // requests that were sent to another worker after one failed
 }
 
-// Latency sums up a distribution, in milliseconds. Percentiles come from a histogram of 1/128 relative width.
+// Latency summarizes a distribution, in milliseconds. Its percentiles come from a histogram whose buckets are 1/128
+// wide, relative to their values.
 type Latency struct {
 	Count int64        `json:"count"`
 	Mean  float64      `json:"mean"`
@@ -108,23 +112,23 @@ type Latency struct {
 	CDF   [][2]float64 `json:"cdf,omitempty"` // points (ms, share of values up to it), for plots
 }
 
-// SLO is a service level: a request that keeps both is good.
+// SLO is a service level. A request that keeps both times is good.
 type SLO struct {
 	TTFT time.Duration // longest time to first token
-	TPOT time.Duration // longest mean time between a request's tokens; 0: any
+	TPOT time.Duration // longest mean time between tokens of a request; 0: no limit
 }
 
 // DefaultSLOs are the service levels for relaxed chat and for quick chat.
 var DefaultSLOs = []SLO{{5 * time.Second, 100 * time.Millisecond}, {2 * time.Second, 50 * time.Millisecond}}
 
-// SLOShare is the share of the requests that kept an SLO. Requests that failed or were rejected did not.
+// SLOShare is the share of the requests that kept an SLO. Requests that failed or were rejected count as not kept.
 type SLOShare struct {
 	TTFT  float64 `json:"ttft_ms"`
 	TPOT  float64 `json:"tpot_ms"`
 	Share float64 `json:"share"`
 }
 
-// Worker is the part of a run at one worker.
+// Worker has the figures of one worker in a run.
 type Worker struct {
 	Name           string  `json:"name"`
 	Requests       int     `json:"requests"`
@@ -133,7 +137,7 @@ type Worker struct {
 	OutputTokens   int64   `json:"output_tokens"`
 	HitRate        float64 `json:"hit_rate"`
 	Busy           float64 `json:"busy"`         // share of the run in which the worker was at work
-	Running        float64 `json:"running_mean"` // requests at once, over the run
+	Running        float64 `json:"running_mean"` // mean number of requests that ran at the same time
 	Waiting        float64 `json:"waiting_mean"` //
 	KV             float64 `json:"kv_mean"`      // share of the cache that running requests held
 	KVMax          float64 `json:"kv_max"`       //
@@ -141,18 +145,20 @@ type Worker struct {
 	Restarts       int     `json:"restarts"`     //
 }
 
-// Balance is the evenness of the work over workers; 0 (of a CV) and 1 (of a ratio) are perfect.
+// Balance says how evenly the work was spread over workers. 0 is perfect for a CV, and 1 for a ratio.
 type Balance struct {
 	RequestsCV     float64 `json:"requests_cv"`       // standard deviation over mean of requests
 	ComputedCV     float64 `json:"computed_cv"`       // standard deviation over mean of computed prompt tokens
-	RequestsSpread float64 `json:"requests_max_mean"` // busiest over mean
+	RequestsSpread float64 `json:"requests_max_mean"` // requests of the busiest worker, divided by the mean
 	ComputedSpread float64 `json:"computed_max_mean"`
 }
 
-// Transfers is the KV that moved.
+// Transfers counts KV that was moved.
 type Transfers struct {
-	LoadedTokens   int64   `json:"loaded_tokens"`   // from host memory back to the accelerator
-	HandoverTokens int64   `json:"handover_tokens"` // from prefill to decode workers
+	// Tokens that were loaded from host memory back to the accelerator.
+	LoadedTokens int64 `json:"loaded_tokens"`
+	// Tokens that were sent from prefill workers to decode workers.
+	HandoverTokens int64   `json:"handover_tokens"`
 	Handovers      int     `json:"handovers"`
 	HandoverMS     Latency `json:"handover_ms"`
 	EvictedBlocks  int64   `json:"evicted_blocks"`
@@ -160,11 +166,11 @@ type Transfers struct {
 	EventsLost     int64   `json:"events_lost"`
 }
 
-// Stage is a part of the workload judged on its own.
+// Stage has the figures of one part of the workload.
 type Stage struct {
 	Name            string     `json:"name"`
 	Rate            float64    `json:"rate_per_s"`
-	Seconds         float64    `json:"seconds"` // from the stage's first arrival to its last answer
+	Seconds         float64    `json:"seconds"` // time from the stage's first arrival to its last answer
 	Requests        int        `json:"requests"`
 	HitRate         float64    `json:"hit_rate"`
 	OutputPerSecond float64    `json:"output_tokens_per_s"`
@@ -173,17 +179,18 @@ type Stage struct {
 	SLO             []SLOShare `json:"slo"`
 }
 
-// Series is the run over time, in equal steps.
+// Series has the figures of the run over time, in equal steps.
 type Series struct {
-	Step     float64     `json:"step_s"`
-	Arrivals []float64   `json:"arrivals_per_s"`
-	HitRate  []float64   `json:"hit_rate"` // of requests that got their first token in the step; -1: none
-	TTFT     []float64   `json:"ttft_ms"`  // mean of the same requests; -1: none
-	Output   []float64   `json:"output_tokens_per_s"`
-	Ready    []float64   `json:"workers_ready"`
-	Running  [][]float64 `json:"running"` // [worker][step]: requests being computed
-	Waiting  [][]float64 `json:"waiting"` // [worker][step]: requests in the engine's queue
-	KV       [][]float64 `json:"kv"`      // [worker][step]: share of the cache held by running requests
+	Step     float64   `json:"step_s"`
+	Arrivals []float64 `json:"arrivals_per_s"`
+	// Hit rate of the requests that got their first token in the step; -1: no such request.
+	HitRate []float64   `json:"hit_rate"`
+	TTFT    []float64   `json:"ttft_ms"` // mean time to first token of the same requests; -1: no such request
+	Output  []float64   `json:"output_tokens_per_s"`
+	Ready   []float64   `json:"workers_ready"`
+	Running [][]float64 `json:"running"` // [worker][step]: number of running requests
+	Waiting [][]float64 `json:"waiting"` // [worker][step]: number of requests in the engine's queue
+	KV      [][]float64 `json:"kv"`      // [worker][step]: share of the cache held by running requests
 }
 
 // Sample is one request: its arrival, first token, end and worker.

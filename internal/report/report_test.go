@@ -54,7 +54,8 @@ func TestBucketsCoverEveryDuration(t *testing.T) {
 	}
 }
 
-// answer is a request that came at the given second, waited wait for its first token and wrote 11 tokens in a second.
+// answer is a request that came at the given second. It waited for its first token for the time wait, and then wrote 11
+// tokens in a second.
 func answer(i int, second float64, wait time.Duration) *Answer {
 	at := time.Duration(second * float64(time.Second))
 	return &Answer{Request: i, Worker: i % 2, Arrival: at, Started: at, First: at + wait, End: at + wait + time.Second, Prompt: 100, Cached: 40, Output: 11}
@@ -77,7 +78,8 @@ func TestARecorderCountsEveryEvent(t *testing.T) {
 	if run.HitRate != .4 || run.PromptTokens != 1000 || run.OutputTokens != 110 {
 		t.Errorf("hit rate %v of %d tokens, %d written", run.HitRate, run.PromptTokens, run.OutputTokens)
 	}
-	// Requests 0 to 5 have their first token within a second; all take 100 ms a token; the failed one counts.
+	// Requests 0 to 5 have their first token within a second. All requests take 100 ms for a token. The failed request
+	// counts as not good.
 	if a, b := run.SLO[0].Share, run.SLO[1].Share; math.Abs(a-6./11) > 1e-3 || b != 0 {
 		t.Errorf("SLO shares %v and %v", a, b)
 	}

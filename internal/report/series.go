@@ -2,15 +2,15 @@ package report
 
 import "time"
 
-// steps is the number of steps of a series at most: a plot has no more columns. firstStep is the length of a step at
-// the beginning.
+// steps is the greatest number of steps of a series, because a plot has no more columns. firstStep is the initial
+// length of a step.
 const (
 	steps     = 240
 	firstStep = 100 * time.Millisecond
 )
 
-// series sums values over equal steps of time. When a run outgrows it, neighbouring steps are joined, so its memory
-// does not depend on the length of the run.
+// series sums values over equal steps of time. When a run becomes longer than the series, pairs of neighbouring steps
+// are joined. So the memory does not depend on the length of the run.
 type series struct {
 	step     time.Duration
 	arrivals [steps]float64
@@ -18,12 +18,12 @@ type series struct {
 	prompt   [steps]float64
 	cached   [steps]float64
 	ttft     [steps]float64 // ms, summed
-	first    [steps]float64 // requests
+	first    [steps]float64 // number of requests
 	ready    integral
 	workers  []workerSeries
 }
 
-// workerSeries are a worker's gauges: running, waiting, share of the cache.
+// workerSeries has a worker's gauges: the numbers of running and waiting requests, and the share of the cache in use.
 type workerSeries struct{ gauges [3]integral }
 
 // integral is a value over time, summed as value × seconds.
@@ -35,7 +35,7 @@ type integral struct {
 
 func (s *series) addWorker() { s.workers = append(s.workers, workerSeries{}) }
 
-// at returns the step of a time. It joins neighbouring steps until there is one.
+// at returns the step that contains the time t. It joins neighbouring steps until there is one.
 func (s *series) at(t time.Duration) int {
 	if s.step == 0 {
 		s.step = firstStep
@@ -81,7 +81,7 @@ func (s *series) answer(a *Answer) {
 	}
 }
 
-// gauge ends a worker's values at t, begins new ones, and returns how long the worker was busy until then.
+// gauge sets a worker's values from time t on. It returns how long the worker was busy with the values before.
 func (s *series) gauge(worker int, t time.Duration, running, waiting, kv float64) (busy time.Duration) {
 	g := &s.workers[worker].gauges
 	if g[0].value > 0 {
@@ -95,7 +95,7 @@ func (s *series) gauge(worker int, t time.Duration, running, waiting, kv float64
 
 func (s *series) setReady(t time.Duration, n float64) { s.move(&s.ready, t, n) }
 
-// move adds the old value's area until t, and begins the new value.
+// move adds the area of the old value until t to g, and begins the new value.
 func (s *series) move(g *integral, t time.Duration, value float64) {
 	if last := s.at(t); t > g.since && g.value != 0 {
 		i := s.at(g.since)
@@ -111,7 +111,7 @@ func (s *series) move(g *integral, t time.Duration, value float64) {
 	g.value, g.since = value, max(t, g.since)
 }
 
-// means returns a worker's mean gauges over a run of the given length.
+// means returns the mean of a worker's gauges over a run of the given length.
 func (s *series) means(worker int, length time.Duration) (mean [3]float64) {
 	for g := range s.workers[worker].gauges {
 		sum := 0.0
@@ -123,8 +123,8 @@ func (s *series) means(worker int, length time.Duration) (mean [3]float64) {
 	return mean
 }
 
-// maxLines bounds the workers whose gauges a report shows one by one. More lines cannot be distinguished, and a
-// thousand workers would make a page of tens of megabytes.
+// maxLines bounds the number of workers whose gauges a report shows one by one. More lines cannot be distinguished in a
+// plot, and a thousand workers would make a page of tens of megabytes.
 const maxLines = 64
 
 func (s *series) result(end time.Duration) Series {
@@ -141,7 +141,7 @@ func (s *series) result(end time.Duration) Series {
 		out := make([]float64, n)
 		for i := range out {
 			w := width
-			if i == n-1 { // the last step is cut short
+			if i == n-1 { // the last step may be shorter than the others
 				w = max(end.Seconds()-float64(i)*width, 1e-3)
 			}
 			out[i] = round(a[i] / w)

@@ -23,7 +23,8 @@ type Picture struct {
 	Default     string // the policy that is marked as the default
 }
 
-// The layout of the picture, in pixels of the SVG's own coordinates. The width is that of a README column.
+// The constants are the layout of the picture, in pixels of the SVG's own coordinates. The width is that of a README
+// column.
 const (
 	pictureWidth = 830
 	firstRow     = 86
@@ -32,12 +33,12 @@ const (
 	nameRight    = 176 // right edge of the policies' names
 	leftPlot     = 186 // the bars of the first token begin here
 	rightPlot    = 516 // the bars of the hit rate begin here
-	plotWidth    = 240 // of each of the two plots
+	plotWidth    = 240 // width of each of the two plots
 )
 
-// pictureStyle has one set of colours for each colour scheme. The background is painted, so that the text stays legible
-// where a page is dark and the reader's system is not. Words and weight mark the default, not colour alone. Figures
-// have an outline in the colour of the page, so that grid lines do not cross them.
+// pictureStyle has one set of colours for each colour scheme. The background is painted, so that the text can be read
+// if a page is dark and the reader's system is not. The default is marked by words and font weight, not only by colour.
+// Figures have an outline in the colour of the page, so that grid lines do not cross them.
 const pictureStyle = `<style>
 .figure{paint-order:stroke;stroke-width:3px}
 .page{fill:#fff}.text,.figure{fill:#1f2328}.figure{stroke:#fff}.note{fill:#59636e}.grid{stroke:#d1d9e0}.bar{fill:#8c959f}.default{fill:#0969da}
@@ -46,8 +47,8 @@ const pictureStyle = `<style>
 </style>
 `
 
-// WriteSVG draws two bars for each policy, the mean time to first token and the hit rate. The quickest policy is first.
-// The same bars give the same bytes.
+// WriteSVG draws two bars for each policy: the mean time to first token and the hit rate. The policy with the shortest
+// time is first. Equal input gives equal bytes.
 func WriteSVG(w io.Writer, p Picture, bars []Bar) error {
 	bars = slices.Clone(bars)
 	slices.SortFunc(bars, func(a, b Bar) int { return cmp.Or(cmp.Compare(a.TTFT, b.TTFT), strings.Compare(a.Policy, b.Policy)) })
@@ -91,7 +92,7 @@ func WriteSVG(w io.Writer, p Picture, bars []Bar) error {
 	return err
 }
 
-// roundStep returns the least of 1, 2, 5, 10, 20, … times a power of ten that is not below v.
+// roundStep returns the smallest number that is not below v and is 1, 2 or 5 times a power of ten.
 func roundStep(v float64) float64 {
 	if !(v > 0) {
 		return 1
@@ -110,7 +111,8 @@ func gridLine(b *strings.Builder, x float64, bottom int, number string) {
 	label(b, "note", int(math.Round(x)), bottom+17, "middle", 12, number)
 }
 
-// drawBar writes the figure behind the bar, so that the picture can be read without measuring and without colour.
+// drawBar draws a bar, and writes its figure behind the bar, so that the picture can be read without measuring and
+// without colour.
 func drawBar(b *strings.Builder, class string, x, y int, width float64, figure string) {
 	fmt.Fprintf(b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`, class, x, y, width, barHeight)
 	label(b, "figure", x+int(math.Round(width))+5, y+11, "start", 12, figure)

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// WriteJSON writes the report in the form of [Schema], indented, a line a value.
+// WriteJSON writes the report in the form of [Schema]. It is indented, with one value in each line.
 func WriteJSON(w io.Writer, r *Report) error {
 	r.complete()
 	e := json.NewEncoder(w)
@@ -19,7 +19,7 @@ func WriteJSON(w io.Writer, r *Report) error {
 	return nil
 }
 
-// complete replaces absent lists by empty ones, so that readers need not distinguish them.
+// complete replaces absent lists by empty lists, so that readers need not distinguish them.
 func (r *Report) complete() {
 	r.Schema = Schema
 	if r.Assumptions == nil {
@@ -49,7 +49,7 @@ func (r *Report) complete() {
 	}
 }
 
-// column is a column of the table. An optional column is left out when all its cells are equal.
+// column is a column of the table. An optional column is left out if all its cells are equal.
 type column struct {
 	head     string
 	optional bool
@@ -104,7 +104,7 @@ func columns(slos []SLOShare) []column {
 	)
 }
 
-// table returns the runs as rows of cells, the first row being the heads.
+// table returns the runs as rows of cells. The first row has the titles of the columns.
 func table(runs []*Run) [][]string {
 	if len(runs) == 0 {
 		return nil
@@ -142,7 +142,7 @@ func WriteText(w io.Writer, r *Report) error {
 		for _, row := range rows {
 			fmt.Fprintln(t, strings.Join(row, "\t")+"\t")
 		}
-		_ = t.Flush() // a strings.Builder takes everything
+		_ = t.Flush() // a strings.Builder never returns an error
 	}
 	for _, run := range r.Runs {
 		writeStages(&b, run)
@@ -179,7 +179,7 @@ func WriteMarkdown(w io.Writer, r *Report) error {
 	return err
 }
 
-// Milliseconds writes a time in few digits with its unit: "850 µs", "12.3 ms", "1.24 s", "95 s".
+// Milliseconds returns a time with few digits and a unit: "850 µs", "12.3 ms", "1.24 s", "95 s".
 func Milliseconds(ms float64) string {
 	switch {
 	case ms <= 0:
@@ -197,7 +197,7 @@ func Milliseconds(ms float64) string {
 	}
 }
 
-// Count writes a number with a unit when it is large: "950", "12,031", "1.8 M".
+// Count returns a number, with a unit if the number is large: "950", "12,031", "1.8 M".
 func Count(n int64) string {
 	switch {
 	case n >= 10_000_000_000:

@@ -10,15 +10,16 @@ import (
 	"time"
 )
 
-// agentRow is a row of either kind of agent trace.
+// agentRow is a row of an agent trace, in one of two formats.
 type agentRow struct {
-	// LMCache's lmcache-agent-trace: one call of a model with its text, and its time in microseconds.
+	// The fields below are of LMCache's lmcache-agent-trace: one call of a model with its text, and its time in
+	// microseconds.
 	Timestamp float64 `json:"timestamp"`
 	Input     *string `json:"input"`
 	Output    string  `json:"output"`
 	Session   string  `json:"session_id"`
 
-	// dynamo.request.trace.v1: ends of requests, among other events.
+	// Event is of the format dynamo.request.trace.v1: the end of a request, or another event.
 	Event *dynamoEvent `json:"event"`
 }
 
@@ -40,7 +41,7 @@ type dynamoEvent struct {
 	} `json:"request"`
 }
 
-// readAgent reads agent sessions as closed loops: a session makes its next call when the last one is answered and the
+// readAgent reads agent sessions as closed loops. A session makes its next call when the last call is answered and the
 // tool has run.
 func readAgent(b *builder, l *lines) error {
 	var calls []agentCall
@@ -82,7 +83,7 @@ func readAgent(b *builder, l *lines) error {
 	return nil
 }
 
-// addText adds a call of LMCache's trace with its text: a player can send the real prompt.
+// addText adds a call of LMCache's trace with its text, so that a player can send the real prompt.
 func (b *builder) addText(row *agentRow) error {
 	r := b.request()
 	var err error
@@ -98,15 +99,15 @@ func (b *builder) addText(row *agentRow) error {
 	return b.add(r)
 }
 
-// recordedService estimates how long the engine of LMCache's traces took for a request. In sessions without tools,
-// calls with long answers follow each other after 0.2 s and 1 s for each 150 tokens.
+// recordedService estimates how long the engine of LMCache's traces took for a request. In sessions without tools, the
+// next call follows a long answer after 0.2 s, plus 1 s for each 150 tokens of the answer.
 func recordedService(r *Request) time.Duration {
 	return 200*time.Millisecond + time.Duration(r.Output)*time.Second/150
 }
 
-// agentCall has what followCalls needs to find the calls that a request of Dynamo's trace waited for.
+// agentCall has the facts by which followCalls finds the calls that a request of Dynamo's trace waited for.
 type agentCall struct {
-	request         int // in builder order
+	request         int // index of the request in the builder
 	session, parent string
 	start, end      time.Duration
 }
@@ -131,7 +132,7 @@ func (b *builder) addCall(e *dynamoEvent) (*agentCall, error) {
 	if r.Segments, err = hashSegments(q.Replay.Hashes, q.Input, block); err != nil {
 		return nil, err
 	}
-	// All agents below one root are one session: one user's work.
+	// All agents below one root agent are one session, because they do one user's work.
 	r.Session, _ = b.session(rootSession(e))
 	before := len(b.w.Requests)
 	err = b.add(r)
@@ -148,8 +149,8 @@ func rootSession(e *dynamoEvent) string {
 	return strings.TrimSpace(cmp.Or(e.Context.Parent, e.Context.Session))
 }
 
-// followCalls finds the calls that each call waited for: the last call of its own agent, the parent's call that started
-// the agent, and calls of sub-agents that ended in between.
+// followCalls finds the calls that each call waited for. These are the last call of its own agent, the parent's call
+// that started the agent, and calls of sub-agents that ended in between.
 func (b *builder) followCalls(calls []agentCall) {
 	if len(calls) == 0 {
 		return
@@ -185,11 +186,11 @@ func (b *builder) followCalls(calls []agentCall) {
 // family indexes the calls by agent, and the sub-agents by their parent.
 type family struct {
 	calls    []agentCall
-	of       map[string][]int    // calls by agent, in the order of their starts
-	children map[string][]string // sub-agents by agent
+	of       map[string][]int    // by agent: its calls, in the order of their starts
+	children map[string][]string // by agent: its sub-agents
 }
 
-// add indexes call i for the calls after it.
+// add indexes call i, so that later calls can find it.
 func (f *family) add(i int) {
 	c := &f.calls[i]
 	if len(f.of[c.session]) == 0 && c.parent != "" {
@@ -198,7 +199,7 @@ func (f *family) add(i int) {
 	f.of[c.session] = append(f.of[c.session], i)
 }
 
-// last returns the agent's last call that had ended by a time, or -1.
+// last returns the agent's last call that had ended at time by, or -1.
 func (f *family) last(agent string, by time.Duration) int {
 	own := f.of[agent]
 	for i := len(own) - 1; i >= 0; i-- {
@@ -209,7 +210,7 @@ func (f *family) last(agent string, by time.Duration) int {
 	return -1
 }
 
-// awaited returns the calls that call i waited for. They have been added.
+// awaited returns the calls that call i waited for. Only calls that were added are found.
 func (f *family) awaited(i int) []int {
 	me := &f.calls[i]
 	own := f.last(me.session, me.start)

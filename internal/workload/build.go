@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// MaxTokens bounds a prompt and an answer. It is sixteen times the longest context of a model, and keeps a wrong number
-// in a trace from taking all memory.
+// MaxTokens bounds the length of a prompt and of an answer. It is sixteen times the longest context of a model. It
+// keeps a wrong number in a trace from taking all memory.
 const MaxTokens = 1 << 24
 
-// builder collects requests in the file's order, and makes a workload of them.
+// builder collects requests in the order of the file, and makes a workload of them.
 type builder struct {
 	o        Options
 	path     string
 	w        Workload
 	bytes    int64
 	sessions map[string]int
-	skipped  map[string]int // rows that were left out, by reason
-	silent   int            // requests with an empty answer
-	clocked  bool           // arrivals already count from the workload's start
+	skipped  map[string]int // number of rows that were left out, by reason
+	silent   int            // number of requests with an empty answer
+	clocked  bool           // arrivals in the file already count from the workload's start
 }
 
 func newBuilder(o Options, path string) *builder {
@@ -40,8 +40,8 @@ func (b *builder) request() Request {
 	return Request{ID: len(b.w.Requests), Session: -1, After: -1}
 }
 
-// requestBytes is the memory of a request without its segments and text: twice its size, because a growing list is
-// copied.
+// requestBytes is the memory of a request without its segments and text. It is twice the request's size, because a list
+// is copied when it grows.
 const requestBytes = 2 * 184
 
 // add adds r. It returns errEnough when the limit is reached.
@@ -75,7 +75,7 @@ func (b *builder) add(r Request) error {
 	return nil
 }
 
-// session returns the number of a session by its name in the file, and whether it is new.
+// session returns the number of the session with this name in the file, and whether the session is new.
 func (b *builder) session(name string) (number int, fresh bool) {
 	n, ok := b.sessions[name]
 	if !ok {
@@ -90,7 +90,7 @@ func (b *builder) note(format string, args ...any) {
 	b.w.Notes = append(b.w.Notes, fmt.Sprintf(format, args...))
 }
 
-// finish returns the workload: requests in order of arrival, the first at time 0.
+// finish returns the workload. Its requests are in the order of arrival, and the first request arrives at time 0.
 func (b *builder) finish() (*Workload, error) {
 	w := &b.w
 	if len(w.Requests) == 0 {
@@ -116,14 +116,14 @@ func (b *builder) finish() (*Workload, error) {
 	return w, nil
 }
 
-// century bounds a time in a file, and longest the time from a trace's first request to its last. Jitter may double the
-// latter: the result is still a time that [Write] can write and [Read] accepts.
+// century bounds a time in a file. longest bounds the time from a trace's first request to its last; jitter may double
+// that time, and the result is still a time that [Write] can write and [Read] accepts.
 const (
 	century = 100 * 366 * 24 * time.Hour
 	longest = 40 * 366 * 24 * time.Hour
 )
 
-// span returns the time from the first arrival to the last. Both lie within a century of 0.
+// span returns the time from the first arrival to the last. Both arrivals are within a century of time 0.
 func (w *Workload) span() time.Duration {
 	first, last := w.Requests[0].Arrival, w.Requests[0].Arrival
 	for i := range w.Requests {
@@ -132,7 +132,7 @@ func (w *Workload) span() time.Duration {
 	return last - first
 }
 
-// beginAtZero shifts all arrivals so that the first is 0.
+// beginAtZero shifts all arrivals so that the first arrival is at time 0.
 func (w *Workload) beginAtZero() {
 	first := w.Requests[0].Arrival
 	for i := range w.Requests {
@@ -143,12 +143,12 @@ func (w *Workload) beginAtZero() {
 	}
 }
 
-// arrange sorts and renumbers the requests. A request that follows another arrives no earlier than it, and so stands
-// after it.
+// arrange sorts and renumbers the requests. A request that follows another request arrives no earlier than that
+// request, and so comes after it in the list.
 func (w *Workload) arrange() {
 	for i := range w.Requests {
 		r := &w.Requests[i]
-		if r.After >= 0 { // the request before is an earlier row: its arrival is final
+		if r.After >= 0 { // the followed request is in an earlier row, so its arrival is final
 			r.Arrival = max(r.Arrival, w.Requests[r.After].Arrival)
 		}
 		for _, j := range r.Join {
@@ -172,7 +172,7 @@ func (w *Workload) arrange() {
 	}
 }
 
-// numberTurns numbers the sessions by their first request, and the turns of each.
+// numberTurns numbers the sessions in the order of their first requests, and numbers the turns of each session.
 func (w *Workload) numberTurns() {
 	numbers, turns := map[int]int{}, []int(nil)
 	for i := range w.Requests {
@@ -191,16 +191,16 @@ func (w *Workload) numberTurns() {
 	}
 }
 
-// binnedRequests and binnedWidth are the least number of requests for each distinct timestamp and the least bin from
-// which a trace's clock counts as coarse. The Mooncake recordings have 10 to 17 requests in each bin of 3 s; a Poisson
-// trace in milliseconds has 1.0.
+// binnedRequests and binnedWidth say when a trace's clock counts as coarse: there are at least binnedRequests requests
+// for each distinct timestamp, and bins of at least binnedWidth. The Mooncake recordings have 10 to 17 requests in each
+// bin of 3 s. A Poisson trace in milliseconds has 1.0.
 const (
 	binnedRequests = 3
 	binnedWidth    = 500 * time.Millisecond
 )
 
-// spread adds uniform jitter to timestamps from a coarse clock: a whole bin that arrives at once would measure the
-// recorder, not the router.
+// spread adds uniform jitter to timestamps from a coarse clock. If all requests of a bin arrived at the same time, a
+// run would measure the recorder's clock, not the router.
 func (b *builder) spread() {
 	w := &b.w
 	times := make([]time.Duration, 0, len(w.Requests))
@@ -231,15 +231,15 @@ func (b *builder) spread() {
 	b.note("timestamps sit on bins of %s: uniform jitter of one bin was added, seed %d", width, b.o.Seed)
 }
 
-// followSessions makes each session a closed loop: a request follows the session's previous one. The pause between them
-// is the recorded gap minus service, the time that the recorded engine took.
+// followSessions makes each session a closed loop: a request follows the previous request of its session. The pause
+// between them is the recorded gap minus service, which is the time that the recorded engine took.
 func (b *builder) followSessions(service func(*Request) time.Duration) {
 	w := &b.w
 	order := make([]int, len(w.Requests))
 	for i := range order {
 		order[i] = i
 	}
-	// Rows may be out of order, and a request may only follow an earlier one.
+	// Rows may be out of order, but a request may only follow an earlier request.
 	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(w.Requests[x].Arrival, w.Requests[y].Arrival) })
 	sorted := make([]Request, len(order))
 	for i, at := range order {

@@ -1,6 +1,6 @@
 package workload
 
-// unbounded is a cache that keeps everything.
+// unbounded is a cache that keeps all blocks.
 type unbounded struct{ seen []bool }
 
 func (c *unbounded) hit(ids []int32) int { return leading(c.seen, ids) }
@@ -20,13 +20,14 @@ func leading(present []bool, ids []int32) int {
 	return len(ids)
 }
 
-// queueCache evicts from the old end of one list. It is LRU when a touch moves a block to the new end, else FIFO.
+// queueCache evicts the block at the old end of one list. If a touch moves a block to the new end, the cache is LRU,
+// else FIFO.
 type queueCache struct {
 	capacity  int
 	move      bool
 	headFirst bool
 	present   []bool
-	older     []int32 // neighbours in the list; the last index is its anchor
+	older     []int32 // neighbours of each block in the list; the last index is the anchor of the list
 	newer     []int32
 	count     int
 }
@@ -79,17 +80,18 @@ func (c *queueCache) unlink(id int32) {
 	c.newer[c.older[id]], c.older[c.newer[id]] = c.newer[id], c.older[id]
 }
 
-// optimalCache is Belady's optimum: it knows the future, and evicts the block that is needed last. A request that
-// needs a block needs all blocks before it, so a prefix is never needed later than what follows it. Of blocks that are
-// needed at the same time the deepest is evicted first.
+// optimalCache is Belady's optimum: it knows the future, and evicts the block whose next use is latest. A request that
+// needs a block needs all blocks before it, so a prefix is never needed later than the blocks that follow it. Of blocks
+// that are needed next by the same request, the deepest is evicted first.
 type optimalCache struct {
 	capacity int
 	present  []bool
-	due      []int32 // for each cached block, the request that needs it next
-	next     []int32 // for each index of touches.ids, the request that needs that block next; never: not kept
-	from     []int
-	queue    []optimalEntry // heap by due, then depth; an outdated entry is dropped when it is popped
-	count    int
+	due      []int32 // by cached block: the request that needs it next
+	// By index of touches.ids: the request that needs that block next; never: the block is not kept.
+	next  []int32
+	from  []int
+	queue []optimalEntry // heap by due, then by depth; an outdated entry is dropped when it is popped
+	count int
 }
 
 type optimalEntry struct{ due, depth, id int32 }
@@ -104,7 +106,7 @@ func newOptimalCache(t *touches, capacity int) *optimalCache {
 	}
 	c.next = make([]int32, len(t.ids))
 	for i := len(t.input) - 1; i >= 0; i-- {
-		// This request does not need the blocks of its own answer; later requests may.
+		// This request does not need the blocks of its own answer, but later requests may need them.
 		for at := t.from[i]; at < t.from[i+1]; at++ {
 			c.next[at] = last[t.ids[at]]
 		}

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// table reads a CSV file with a header. It does not know quotes: no trace in CSV has them.
+// table reads a CSV file with a header. It does not support quotes, because no trace in CSV has quotes.
 type table struct {
 	lines   *lines
 	columns map[string]int
-	width   int // fields of a row
+	width   int // number of fields in a row
 	fields  []string
 }
 
@@ -62,7 +62,7 @@ func (t *table) text(column string) string {
 	return strings.Trim(strings.TrimSpace(t.fields[i]), `"`)
 }
 
-// count returns a field as a whole number. BurstGPT writes some as 12.0.
+// count returns a field as a whole number. BurstGPT writes some whole numbers as 12.0.
 func (t *table) count(column string) (int, error) {
 	v, err := strconv.ParseFloat(t.text(column), 64)
 	if err != nil || v < 0 || v > MaxTokens || v != float64(int(v)) {
@@ -71,10 +71,10 @@ func (t *table) count(column string) (int, error) {
 	return int(v), nil
 }
 
-// azureTimes are the formats of a time: in the trace of 2023, and in the trace of 2024.
+// azureTimes are the formats of a time: first that of the trace of 2023, then that of the trace of 2024.
 var azureTimes = []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999-07:00"}
 
-// readAzure reads the Azure LLM inference traces: arrivals and lengths, no content.
+// readAzure reads the Azure LLM inference traces. They have arrivals and lengths, and no content.
 func readAzure(b *builder, l *lines) error {
 	t, err := newTable(l, "TIMESTAMP", "ContextTokens", "GeneratedTokens")
 	if err != nil {
@@ -120,8 +120,8 @@ func (b *builder) addLengths(t *table, at time.Duration, input, output string) e
 	return b.add(r)
 }
 
-// readBurstGPT reads both versions of BurstGPT. The first has no sessions. A row without response tokens is a call that
-// failed, and is left out.
+// readBurstGPT reads both versions of BurstGPT; the first version has no sessions. It leaves out a row without response
+// tokens, which is a call that failed.
 func readBurstGPT(b *builder, l *lines) error {
 	t, err := newTable(l, "Timestamp", "Request tokens", "Response tokens")
 	if err != nil {

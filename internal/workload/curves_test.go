@@ -10,18 +10,20 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// publishedTraces are the traces of the published curves that `make traces` fetches: their format and their file.
+// publishedTraces are the traces of the published curves: the format and the file of each. `make traces` fetches the
+// files.
 var publishedTraces = map[string][2]string{
 	"mooncake_fast25":      {"mooncake", "toolagent_trace.jsonl"},
 	"bailian_qwen_trace_a": {"qwen", "qwen_traceA_blksz_16.jsonl"},
 }
 
-// The file of curves joins two computations: at some capacities a prompt's blocks are touched from the first to the
-// last, at others from the last to the first. Each point must agree with one of the two.
+// The file of curves joins the results of two computations. One touches a prompt's blocks from the first to the last,
+// the other from the last to the first. Each point must agree with one of the two.
 func TestPublishedCurvesAreReproduced(t *testing.T) {
 	var published struct {
 		Traces map[string]struct {
-			Curve map[string][3]float64 `json:"curve"` // FIFO, LRU, optimal by blocks
+			// Hit rates of FIFO, LRU and optimal, by number of blocks.
+			Curve map[string][3]float64 `json:"curve"`
 		} `json:"traces"`
 	}
 	data := testenv.Gunzip(t, testenv.Path(t, "traces/published_hit_curves_kvcache_blog.json.gz"))

@@ -15,7 +15,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// generator makes a workload from parameters. Its defaults are the published ones.
+// generator makes a workload from parameters. The defaults of the parameters are the published values.
 type generator struct {
 	about    string
 	source   string   // where the parameters are published
@@ -23,7 +23,7 @@ type generator struct {
 	make     func(g *generation)
 }
 
-// generators are the generators by the NAME of a spec gen:NAME.
+// generators has each generator by the NAME in a spec gen:NAME.
 var generators = map[string]generator{
 	"llmd-ladder": {
 		about:  "llm-d's precise-prefix guide: groups share a system prompt, a ladder of Poisson stages, each drained before the next",
@@ -109,7 +109,7 @@ var generators = map[string]generator{
 	},
 }
 
-// Generators returns the generators' names, each with a line about it, its source and its default parameters.
+// Generators returns a list of the generators. Each has a name, a line about it, its source and its default parameters.
 func Generators() [][4]string {
 	var out [][4]string
 	for _, name := range slices.Sorted(maps.Keys(generators)) {
@@ -170,17 +170,17 @@ type generation struct {
 	w        Workload
 	values   map[string]string
 	random   *rand.Rand
-	base     uint64 // of segment ids
-	last     uint64 // segment ids given
-	bytes    int64  // memory of the requests
+	base     uint64 // base number of the segment ids
+	last     uint64 // the last segment id that was given
+	bytes    int64  // memory of the requests in bytes
 	budget   int64  // limit of bytes
 	problems []error
 }
 
-// maxRequests bounds the requests of one spec.
+// maxRequests bounds the number of requests of one spec.
 const maxRequests = 10_000_000
 
-// full reports whether the requests exceed maxRequests or the budget, and records it for the error.
+// full reports whether the requests exceed maxRequests or the budget. If so, it records that for the error.
 func (g *generation) full() bool {
 	switch {
 	case len(g.problems) > 0:
@@ -194,7 +194,7 @@ func (g *generation) full() bool {
 	return true
 }
 
-// check refuses parameters out of range before anything is generated.
+// check refuses parameters that are out of range, before anything is generated.
 func (g *generation) check() {
 	for _, key := range slices.Sorted(maps.Keys(g.values)) {
 		if key == "stages" {
@@ -210,7 +210,7 @@ func (g *generation) check() {
 	}
 }
 
-// number returns a parameter: +Inf for inf, 0 when the generator has no such parameter.
+// number returns the value of a parameter: +Inf for inf, and 0 if the generator has no such parameter.
 func (g *generation) number(key string) float64 {
 	v, _ := strconv.ParseFloat(g.values[key], 64) // check has refused other text
 	return v
@@ -227,7 +227,7 @@ func (g *generation) count(key string) int {
 	return int(g.number(key))
 }
 
-// content returns a new segment. prompt drops a segment without tokens.
+// content returns a new segment. It may have 0 tokens: prompt leaves out such segments.
 func (g *generation) content(tokens int) Segment {
 	g.last++
 	return Segment{ID: mix(g.base ^ g.last), Tokens: tokens}
@@ -250,7 +250,7 @@ func (g *generation) prompt(output int, segments ...Segment) Request {
 	return r
 }
 
-// add adds r with the given time of arrival.
+// add adds r with the arrival time at.
 func (g *generation) add(r Request, at float64) {
 	r.Arrival = time.Duration(at * float64(time.Second))
 	g.w.Requests = append(g.w.Requests, r)
@@ -264,8 +264,8 @@ func (g *generation) exponential(rate float64) float64 {
 	return g.random.ExpFloat64() / rate
 }
 
-// lognormal draws a number from a log-normal distribution: its median is the parameter key, its sigma is key-sigma
-// (0: constant), and it is clipped to key-min and key-max.
+// lognormal draws a number from a log-normal distribution. The median is the parameter key, and the sigma is the
+// parameter key-sigma (0: constant). The number is clipped to key-min and key-max.
 func (g *generation) lognormal(key string) int {
 	v := g.number(key)
 	if sigma := g.number(key + "-sigma"); sigma > 0 {

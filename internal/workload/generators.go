@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// sharedPrefix makes groups × prompts: each group shares a system prompt, each prompt has its own question. With
-// stages the prompts are sent again and again in one shuffled order; without stages each is sent once, at a rate.
+// sharedPrefix makes groups × prompts prompts. The prompts of a group share a system prompt, and each prompt has its
+// own question. With stages, the prompts are sent repeatedly in one shuffled order. Without stages, each prompt is sent
+// once, at a rate.
 func sharedPrefix(g *generation) {
 	groups, prompts := g.count("groups"), g.count("prompts")
 	if groups < 1 || prompts < 1 || groups > maxRequests/prompts {
@@ -75,7 +76,7 @@ func (g *generation) stages(send func(at float64)) {
 	}
 }
 
-// independent makes prompts that share a system prompt and nothing else.
+// independent makes prompts that share only a system prompt.
 func independent(g *generation) {
 	system := g.content(g.count("system"))
 	at := 0.0
@@ -88,10 +89,10 @@ func independent(g *generation) {
 	}
 }
 
-// answerTime estimates how long an answer takes. Only the order of arrivals depends on it.
+// answerTime estimates how long an answer takes, in seconds. Only the order of arrivals depends on it.
 func answerTime(output int) float64 { return 0.2 + 0.02*float64(output) }
 
-// talk adds a session that begins at the given time. Each turn sends the whole conversation so far.
+// talk adds a session that begins at time at. Each turn sends the whole conversation so far.
 func (g *generation) talk(session int, at float64, turns int, think func() float64, opening ...Segment) {
 	said := opening
 	after := -1
@@ -115,7 +116,8 @@ func (g *generation) talk(session int, at float64, turns int, think func() float
 	}
 }
 
-// conversations makes sessions that begin as a Poisson process. They share a system prompt; each has its own context.
+// conversations makes sessions that begin as a Poisson process. All sessions share a system prompt, and each session
+// has its own context.
 func conversations(g *generation) {
 	system := g.content(g.count("system"))
 	at := 0.0
@@ -132,8 +134,8 @@ func conversations(g *generation) {
 func (g *generation) pause() float64 { return g.random.ExpFloat64() * g.number("think") }
 
 // multiRoundQA makes the workload of production-stack's multi-round-qa.py. Each of the concurrent users asks every
-// users/qps seconds; a new user replaces a user who has asked all rounds. The script measures the pause from question
-// to question, this generator from answer to question.
+// users/qps seconds. A user who has asked all rounds is replaced by a new user. The script's pause is from question to
+// question; this generator's pause is from answer to question.
 func multiRoundQA(g *generation) {
 	users, rounds, qps := g.number("users"), g.count("rounds"), g.number("qps")
 	if users < 1 || rounds < 1 || qps <= 0 {
@@ -152,8 +154,8 @@ func multiRoundQA(g *generation) {
 	}
 }
 
-// rag makes prompts of passages. Passages come in the retriever's order, which depends on the question: the common
-// prefix mostly ends with the system prompt.
+// rag makes prompts of passages. Passages come in the retriever's order, which depends on the question. So the common
+// prefix of two prompts mostly ends with the system prompt.
 func rag(g *generation) {
 	n, k := g.count("documents"), g.count("passages")
 	if n < 1 || k > min(n, 1000) {
@@ -178,7 +180,8 @@ func rag(g *generation) {
 		for len(prompt) <= k {
 			i, _ := slices.BinarySearch(upTo, g.random.Float64()*sum)
 			d := documents[min(i, n-1)]
-			if !slices.Contains(prompt, d) || k > n/2 { // with k up to n/2 a new document is found after a few draws
+			// If k is at most n/2, a new document is found after a few draws.
+			if !slices.Contains(prompt, d) || k > n/2 {
 				prompt = append(prompt, d)
 			}
 		}
@@ -187,8 +190,8 @@ func rag(g *generation) {
 	}
 }
 
-// rollouts makes steps of groups × samples requests. All requests of a step are sent at once; the next step begins
-// when they have ended.
+// rollouts makes steps of groups × samples requests. All requests of a step are sent at the same time. The next step
+// begins when they have ended.
 func rollouts(g *generation) {
 	at := 0.0
 	for step := range g.count("steps") {
@@ -204,11 +207,11 @@ func rollouts(g *generation) {
 				g.add(g.prompt(g.lognormal("output"), prompt), at)
 			}
 		}
-		at += 0.001 // keeps the order; the drain moves the stage to its real start
+		at += 0.001 // this difference only keeps the order; the field Drain moves the stage to its real start
 	}
 }
 
-// bursts makes background traffic of independent prompts and, at intervals, a burst of requests that share a new
+// bursts makes background traffic of independent prompts. At intervals it adds a burst of requests that share a new
 // prefix.
 func bursts(g *generation) {
 	every, count := g.number("every"), g.count("bursts")

@@ -34,7 +34,7 @@ Every other line is a request; unknown fields are errors:
   recorded  the answer's text, as recorded
 `
 
-// header is the first line, when it says "warmpath".
+// header is the first line of a file, if the line contains "warmpath".
 type header struct {
 	Version int          `json:"warmpath"`
 	Name    string       `json:"name,omitempty"`
@@ -51,7 +51,7 @@ type stageEntry struct {
 	Drain bool    `json:"drain,omitempty"`
 }
 
-// entry is any other line.
+// entry is any other line of a file.
 type entry struct {
 	ID       string          `json:"id,omitempty"`
 	At       *float64        `json:"at,omitempty"`
@@ -110,7 +110,8 @@ func newEntry(r *Request) *entry {
 	if t := r.Text; t != nil {
 		e.Prompt, e.Messages, e.Tools, e.Tokens, e.Recorded = t.Prompt, t.Messages, t.Tools, t.Tokens, t.Answer
 	}
-	if r.Text == nil || len(r.Text.Tokens) == 0 { // Read makes segments of recorded ids anew
+	// Read makes segments from recorded ids, so Write leaves them out.
+	if r.Text == nil || len(r.Text.Tokens) == 0 {
 		for _, s := range r.Segments {
 			e.Segments = append(e.Segments, [2]uint64{s.ID, uint64(s.Tokens)})
 		}
@@ -121,7 +122,7 @@ func newEntry(r *Request) *entry {
 // readWarmpath reads our own format.
 func readWarmpath(b *builder, l *lines) error {
 	b.clocked = true
-	places := map[string]int{} // request by id
+	places := map[string]int{} // by id: the index of the request
 	row := 0
 	var at float64
 	err := l.each(func(line []byte) error {
@@ -191,7 +192,8 @@ func (b *builder) readHeader(line []byte) error {
 	return nil
 }
 
-// checkStages drops stages after the last request, which a limit may cut off. It refuses stages that are out of order.
+// checkStages drops stages that begin after the last request, because a limit may have cut off their requests. It
+// refuses stages that are out of order.
 func (b *builder) checkStages() error {
 	stages := b.w.Stages
 	for i := range stages {
@@ -253,7 +255,7 @@ func place(places map[string]int, name string) (int, error) {
 	return i, nil
 }
 
-// fillPrompt puts e's prompt into r. Where e has several forms of it, the most exact counts.
+// fillPrompt puts e's prompt into r. If e has several forms of the prompt, the most exact form is used.
 func (e *entry) fillPrompt(r *Request) error {
 	body := openaiRow{Messages: e.Messages, Tools: e.Tools}
 	switch {
@@ -288,7 +290,7 @@ func (e *entry) fillPrompt(r *Request) error {
 	}
 	if e.Input != 0 && r.Input != e.Input {
 		if len(r.Segments) > 0 && r.Text != nil && len(e.Segments) == 0 && len(e.Tokens) == 0 {
-			r.fit(e.Input) // the file has the text's number of tokens
+			r.fit(e.Input) // the file has the number of tokens of the text
 			return nil
 		}
 		return fmt.Errorf("input: %d tokens, but the segments or tokens are %d", e.Input, r.Input)
@@ -299,10 +301,10 @@ func (e *entry) fillPrompt(r *Request) error {
 	return nil
 }
 
-// fit makes r's segments n tokens long, at least 1: it cuts the end, or appends content that no other request has.
+// fit makes r's segments n tokens long, at least 1. It cuts the end, or appends content that no other request has.
 func (r *Request) fit(n int) {
 	if n > MaxTokens {
-		r.Input = n // add returns the error
+		r.Input = n // the method add returns the error for this length
 		return
 	}
 	left := n

@@ -14,20 +14,20 @@ import (
 	"strings"
 )
 
-// Options say how a trace is read. The zero value reads the whole trace, ready to be played.
+// Options say how to read a trace. With the zero value the whole trace is read, ready to be played.
 type Options struct {
 	// Limit is the number of requests after which reading ends; 0: no limit.
 	Limit int
 	// Seed is the seed of the jitter that spreads binned timestamps.
 	Seed uint64
-	// Raw leaves timestamps and order as recorded, without jitter. Published hit rates are for that order.
+	// Raw keeps timestamps and order as recorded, without jitter. Published hit rates are for this order.
 	Raw bool
 	// Bytes bounds the memory of the requests; 0: [DefaultBytes]. A larger trace is an error.
 	Bytes int64
 }
 
-// DefaultBytes is enough for the largest published trace with blocks (Claude Code sessions, 85 million ids), and fits
-// in the memory of a laptop.
+// DefaultBytes is enough for the largest published trace with blocks (Claude Code sessions, 85 million ids), and less
+// than the memory of a laptop.
 const DefaultBytes = 2 << 30
 
 // format is one kind of file.
@@ -36,7 +36,7 @@ type format struct {
 	read  func(b *builder, lines *lines) error
 }
 
-// formats are the file formats by the name that begins a spec.
+// formats has the file formats by the name with which a spec begins.
 var formats = map[string]format{
 	"mooncake": {"Mooncake JSONL: timestamp ms, input_length, output_length, hash_ids of 512 tokens", readMooncake},
 	"qwen":     {"Qwen-Bailian JSONL: chat_id, parent_chat_id, timestamp s, lengths, hash_ids of 16 tokens", readQwen},
@@ -58,8 +58,8 @@ func Formats() [][2]string {
 	return out
 }
 
-// Load returns the workload that spec describes, ready to be played: FORMAT:FILE, where the file may be packed with
-// gzip, or gen:NAME,key=value,….
+// Load returns the workload that spec describes, ready to be played. spec is FORMAT:FILE, where the file may be packed
+// with gzip, or gen:NAME,key=value,….
 func Load(spec string) (*Workload, error) { return LoadWith(spec, Options{}) }
 
 // LoadWith is [Load] with options.
@@ -83,7 +83,7 @@ func LoadWith(spec string, o Options) (*Workload, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open workload: %w", err)
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // the file was only read, so an error of Close does not matter
 	w, err := read(f, kind, rest, o)
 	if err != nil {
 		return nil, fmt.Errorf("read %s workload %s: %w", kind, rest, err)
@@ -92,8 +92,8 @@ func LoadWith(spec string, o Options) (*Workload, error) {
 	return w, nil
 }
 
-// Read reads a workload of the given format from r, packed with gzip or not. A format of several files has only the
-// first one here.
+// Read reads a workload of the given format from r, which may be packed with gzip. If the format has several files,
+// Read can only read the first one.
 func Read(r io.Reader, kind string, o Options) (*Workload, error) {
 	if _, known := formats[kind]; !known {
 		return nil, fmt.Errorf("read workload: there is no format %q; there are %s", kind, formatNames())
@@ -137,7 +137,7 @@ func formatNames() string {
 	return strings.Join(slices.Sorted(maps.Keys(formats)), ", ")
 }
 
-// errEnough ends reading at the limit. errWhole marks an error of the whole file, not of one line.
+// errEnough ends the reading at the limit. errWhole marks an error that concerns the whole file, not one line.
 var (
 	errEnough = errors.New("limit reached")
 	errWhole  = errors.New("the file as a whole")
@@ -146,15 +146,15 @@ var (
 // lines reads a file line by line.
 type lines struct {
 	r      *bufio.Reader
-	number int // of the line that next has returned
+	number int // number of the line that next returned last
 	buf    []byte
 }
 
-// maxLine bounds one line: it fits a prompt of ten million tokens as text.
+// maxLine bounds the length of one line in bytes. A prompt of ten million tokens as text fits.
 const maxLine = 64 << 20
 
-// next returns the next line that is not blank, without its end, and io.EOF after the last one. The line is valid until
-// the next call.
+// next returns the next line that is not blank, without its line end. After the last line it returns io.EOF. The line
+// is valid until the next call.
 func (l *lines) next() ([]byte, error) {
 	for {
 		line, err := l.line()

@@ -39,7 +39,7 @@ func TestGeneratorsAreRepeatable(t *testing.T) {
 func TestLadderIsThePublishedOne(t *testing.T) {
 	w := generated(t, "llmd-ladder")
 	s := Measure(w, StatsOptions{Block: 1200})
-	// 150·6,000 + 750·1,200 tokens: 73 % of 8 workers with 307,328 each.
+	// The prompts have 150·6,000 + 750·1,200 tokens: 73 % of the capacity of 8 workers with 307,328 tokens each.
 	if s.Unique*1200 != 1_800_000 || s.Input.Mean != 7200 || s.Output.Mean != 1000 {
 		t.Errorf("%d unique tokens, %v in, %v out", s.Unique*1200, s.Input.Mean, s.Output.Mean)
 	}
@@ -102,7 +102,7 @@ func TestSegmentsOfOneIDBeginWithTheSameTokens(t *testing.T) {
 			}
 		}
 	}
-	// Neighbouring ids, as traces have them, share no block.
+	// Neighbouring ids, as traces have them, must not give equal blocks.
 	seen := map[[16]block.Token]bool{}
 	for id := range uint64(1000) {
 		tokens := Segment{id, 512}.AppendTokens(nil)
@@ -181,8 +181,8 @@ func TestMergedWorkloadsShareNothing(t *testing.T) {
 	}
 }
 
-// A small workload at every capacity: LRU and FIFO must equal a list that is searched, the optimum the best of all
-// possible choices.
+// A small workload is played at every capacity. LRU and FIFO must equal a list that is searched. The optimum must equal
+// the best of all possible choices.
 func TestCachesAgreeWithNaiveOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for round := range 20 {
@@ -257,7 +257,7 @@ func (c *listCache) store(_ int, ids []int32) {
 	}
 }
 
-// bestPossible tries every choice of blocks to keep after every request.
+// bestPossible returns the best hit rate over all choices of blocks to keep after every request.
 func bestPossible(t *touches, capacity int) float64 {
 	type state struct {
 		request int

@@ -14,17 +14,18 @@ type hashRow struct {
 	Output    int             `json:"output_length"`
 	Hashes    []uint64        `json:"hash_ids"`
 	Session   json.RawMessage `json:"session_id"` // Dynamo's extension of Mooncake, like delay
-	Delay     *float64        `json:"delay"`      // milliseconds since the session's last answer, in place of a timestamp
-	Chat      *int64          `json:"chat_id"`
-	Parent    *int64          `json:"parent_chat_id"`
+	// Milliseconds from the session's last answer, in place of a timestamp.
+	Delay  *float64 `json:"delay"`
+	Chat   *int64   `json:"chat_id"`
+	Parent *int64   `json:"parent_chat_id"`
 }
 
-// readMooncake reads the traces of Mooncake's FAST'25 paper. An id stands for 512 tokens and all before them; the last
-// one covers the rest of the prompt. Rows with Dynamo's session_id and delay are closed loops.
+// readMooncake reads the traces of Mooncake's FAST'25 paper. An id stands for 512 tokens and all tokens before them.
+// The last id covers the rest of the prompt. Rows with Dynamo's session_id and delay are closed loops.
 func readMooncake(b *builder, l *lines) error {
 	b.w.Block = 512
 	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
-	last := map[int]int{} // of each session
+	last := map[int]int{} // last request of each session
 	return l.each(func(line []byte) error {
 		row, err := readHashRow(line)
 		if err != nil {
@@ -53,7 +54,8 @@ func readMooncake(b *builder, l *lines) error {
 	})
 }
 
-// readQwen reads the Qwen-Bailian traces: blocks of 16 tokens, times in seconds, conversations linked by parent.
+// readQwen reads the Qwen-Bailian traces. They have blocks of 16 tokens, times in seconds, and conversations whose
+// requests name their parent.
 func readQwen(b *builder, l *lines) error {
 	b.w.Block = 16
 	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
@@ -92,7 +94,7 @@ func readHashRow(line []byte) (*hashRow, error) {
 	return &row, nil
 }
 
-// addHashes adds r with row's lengths and blocks.
+// addHashes adds r with the lengths and the blocks of row.
 func (b *builder) addHashes(r Request, row *hashRow, at float64) error {
 	var err error
 	if r.Arrival, err = seconds(at); err != nil {
@@ -105,14 +107,14 @@ func (b *builder) addHashes(r Request, row *hashRow, at float64) error {
 	return b.add(r)
 }
 
-// hashSegments makes segments of the hashes of a prompt's blocks. The last one covers the rest of the prompt. Where a
-// row has fewer hashes than blocks, the content after them is unknown.
+// hashSegments makes segments of the hashes of a prompt's blocks. The last segment covers the rest of the prompt. If a
+// row has fewer hashes than blocks, the content after the last hash is unknown.
 func hashSegments(hashes []uint64, input, block int) ([]Segment, error) {
 	if blocks := (input + block - 1) / block; len(hashes) > blocks {
 		return nil, fmt.Errorf("%d hash ids for %d tokens: %d blocks of %d hold them", len(hashes), input, blocks, block)
 	}
 	if input < 1 || input > MaxTokens || len(hashes) == 0 {
-		return nil, nil // add returns the error
+		return nil, nil // the method add returns the error
 	}
 	segments := make([]Segment, 0, len(hashes)+1)
 	for _, h := range hashes {

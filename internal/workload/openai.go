@@ -35,11 +35,11 @@ type openaiRow struct {
 	} `json:"usage"`
 }
 
-// openaiOutput is the length of an answer where the row has none, in tokens. The means of published chat traces are 200
-// to 350.
+// openaiOutput is the length of an answer in tokens if the row has none. Published chat traces have means of 200 to 350
+// tokens.
 const openaiOutput = 256
 
-// readOpenAI reads request bodies, one a line.
+// readOpenAI reads request bodies, one in each line.
 func readOpenAI(b *builder, l *lines) error {
 	timed, untimed, assumed := 0, 0, 0
 	b.note(textNote)
@@ -96,7 +96,7 @@ func (row *openaiRow) fill(r *Request) error {
 		if r.Text.Messages[0] != '[' {
 			return errors.New("messages: want a list")
 		}
-		// Tools come first, as chat templates place them.
+		// Tools come before the messages, as in chat templates.
 		content := append(bytes.Clone(r.Text.Tools), r.Text.Messages...)
 		r.Segments = textSegments(content)
 		r.Input = textTokens(len(content))
@@ -126,7 +126,7 @@ func present(raw json.RawMessage) json.RawMessage {
 	return bytes.Clone(raw)
 }
 
-// setTokens makes the given ids r's prompt, in segments of 16 ids.
+// setTokens makes the given ids the prompt of r, in segments of 16 ids.
 func (r *Request) setTokens(tokens []block.Token) {
 	const piece = 16
 	r.Input = len(tokens)
@@ -149,7 +149,7 @@ type tokensRow struct {
 	Tokens  []block.Token `json:"input_tok_ids"`
 }
 
-// readTokens reads prompts given as token ids.
+// readTokens reads prompts that are given as token ids.
 func readTokens(b *builder, l *lines) error {
 	return l.each(func(line []byte) error {
 		var row tokensRow

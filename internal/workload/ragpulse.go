@@ -28,11 +28,11 @@ type ragRow struct {
 	Session string `json:"session_id"`
 }
 
-// ragFiles have the lengths of the texts. They are in the folder of 0_trace.jsonl.
+// ragFiles are the files with the lengths of the texts. They are in the folder of 0_trace.jsonl.
 var ragFiles = []string{"1_sys_prompt.jsonl", "2_passages.jsonl", "3_history.jsonl", "4_user_input.jsonl", "5_web_search.jsonl"}
 
-// readRAGPulse reads RAGPulse. The length of a text comes from the files in the trace's folder. Without them it is an
-// equal share of the first prompt that has the text.
+// readRAGPulse reads RAGPulse. The length of a text comes from the files in the trace's folder. Without these files,
+// the texts of a prompt get equal shares of its length; a text keeps the length from the first prompt that has it.
 func readRAGPulse(b *builder, l *lines) error {
 	lengths, err := b.ragLengths()
 	if err != nil {
@@ -65,7 +65,7 @@ func readRAGPulse(b *builder, l *lines) error {
 	})
 }
 
-// segments returns the components in the service's order, cut or filled to the prompt's length.
+// segments returns the prompt's components in the order of the recorded service, cut or filled to the prompt's length.
 func (row *ragRow) segments(lengths map[uint64]int, request int) []Segment {
 	h := &row.Hashes
 	count := len(h.System) + len(h.Passages) + len(h.History) + len(h.Web) + len(h.User)
@@ -104,7 +104,7 @@ func (b *builder) ragLengths() (map[uint64]int, error) {
 			return nil, err
 		}
 		err = readLengths(f, lengths)
-		_ = f.Close() // only read
+		_ = f.Close() // the file was only read, so an error of Close does not matter
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -112,7 +112,7 @@ func (b *builder) ragLengths() (map[uint64]int, error) {
 	return lengths, nil
 }
 
-// readLengths reads lines of two numbers, an id and the length of its text. The keys of the JSON object do not matter.
+// readLengths reads lines of two numbers, an id and the length of its text. The names of the JSON keys do not matter.
 func readLengths(r io.Reader, lengths map[uint64]int) error {
 	l := &lines{r: bufio.NewReader(r)}
 	err := l.each(func(line []byte) error {

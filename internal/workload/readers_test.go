@@ -104,8 +104,8 @@ func TestComponentsOfRAGPulseTakeTheirLengthsFromTheFilesBeside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without the files a text has an equal share of the first prompt in the file that has it. Another prompt with the
-	// text may arrive earlier.
+	// Without the files, the texts of a prompt get equal shares of its length, from the first prompt in the file that
+	// has the text. Another prompt with the text may arrive earlier.
 	if got := w.Requests[1].Segments; !cmp.Equal(got, []Segment{{1, 25}, {2, 25}, {3, 25}, {4, 25}}) {
 		t.Errorf("without lengths: %v", got)
 	}
@@ -327,7 +327,7 @@ func TestGzipAndLimits(t *testing.T) {
 	}
 }
 
-// Mooncake's timestamps lie on bins of 3 s.
+// Mooncake's timestamps are multiples of 3 s.
 func TestBinnedTimestampsAreSpread(t *testing.T) {
 	spec := "mooncake:" + testenv.Path(t, "traces/mooncake_conversation.jsonl.gz")
 	w, err := LoadWith(spec, Options{Seed: 1})
@@ -398,7 +398,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// check fails when a workload breaks what players rely on.
+// check fails if a workload breaks a rule on which players rely.
 func check(t *testing.T, w *Workload) {
 	t.Helper()
 	last := time.Duration(0)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A shorter segment of an id is the beginning of a longer one. Segments of other ids have other tokens.
+// Two segments have the same id: the tokens of the shorter one are the beginning of the longer one. Segments with
+// different ids have different tokens.
 func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 	whole := Segment{ID: 46, Tokens: 600}.AppendTokens(nil)
 	for n := range whole {
@@ -31,7 +32,8 @@ func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 	}
 }
 
-// AppendSpan appends a part of the tokens that AppendTokens and AppendOutput append, with segments and without.
+// AppendSpan appends a part of the tokens that AppendTokens and AppendOutput append. This holds for prompts with
+// segments and without.
 func TestASpanIsAPartOfPromptAndAnswer(t *testing.T) {
 	for _, r := range []Request{
 		{ID: 3, Input: 70, Output: 21},

@@ -15,13 +15,13 @@ import (
 
 // Shape changes a workload's rate, order and size, and keeps its content. The zero value changes nothing.
 type Shape struct {
-	Rate      float64       // factor on the rate of arrivals; think times stay. 0: 1
+	Rate      float64       // factor on the rate of arrivals; think times do not change. 0: 1
 	Jitter    time.Duration // adds a uniform time from [0, Jitter) to each arrival
 	Seed      uint64        // seed of the jitter
-	Limit     int           // keeps the first requests; 0: all
-	Duration  time.Duration // keeps recorded arrivals before this time; 0: all
-	MaxInput  int           // tokens; cuts the end of longer prompts; 0: no limit
-	MaxOutput int           // tokens; cuts longer answers; 0: no limit
+	Limit     int           // number of first requests to keep; 0: all
+	Duration  time.Duration // recorded arrivals before this time are kept; 0: all
+	MaxInput  int           // greatest number of prompt tokens; the end of a longer prompt is cut; 0: no limit
+	MaxOutput int           // greatest number of tokens of an answer; a longer answer is cut; 0: no limit
 }
 
 // Apply returns a changed copy of w. It shares unchanged parts with w, and does not change w.
@@ -34,7 +34,8 @@ func (s Shape) Apply(w *Workload) (*Workload, error) {
 	out.Stages = slices.Clone(w.Stages)
 	out.Notes = slices.Clone(w.Notes)
 	if s.Duration > 0 {
-		// Arrivals are in order, and a request stands after the one that it follows: the head of the list is complete.
+		// Arrivals are in order, and a request comes after the request that it follows. So the beginning of the list is
+		// complete.
 		n, _ := slices.BinarySearchFunc(out.Requests, s.Duration, func(r Request, d time.Duration) int { return cmp.Compare(r.Arrival, d) })
 		out.limit(n)
 	}
@@ -85,7 +86,8 @@ func (w *Workload) scale(rate float64) {
 // cut shortens r's prompt and answer.
 func (r *Request) cut(input, output int) {
 	if output > 0 && r.Output > output {
-		r.Output = output // later turns keep the whole answer, of which the engine has cached only the beginning
+		// Later turns keep the whole answer in their prompts, although the engine has cached only its beginning.
+		r.Output = output
 	}
 	if input <= 0 || r.Input <= input {
 		return
@@ -104,7 +106,8 @@ func (r *Request) cut(input, output int) {
 	}
 }
 
-// cutText shortens recorded text and ids. A chat has no place to cut: only its segments are cut.
+// cutText shortens recorded text and ids. A chat has no place at which its text can be cut, so only its segments are
+// cut.
 func (r *Request) cutText(input int) {
 	t := *r.Text
 	switch {
@@ -119,8 +122,8 @@ func (r *Request) cutText(input int) {
 	r.Text = &t
 }
 
-// Merge returns all requests of the given workloads by arrival. Content and sessions of different workloads stay
-// different, even where their ids are equal.
+// Merge returns all requests of the given workloads, ordered by arrival. Content and sessions of different workloads
+// stay different, even if their ids are equal.
 func Merge(workloads ...*Workload) (*Workload, error) {
 	if len(workloads) == 0 {
 		return nil, errors.New("merge workloads: there is none")
@@ -146,7 +149,8 @@ func Merge(workloads ...*Workload) (*Workload, error) {
 	return out, nil
 }
 
-// append appends other's requests to w, gives their content and sessions new ids, and returns the next free session.
+// append appends the requests of other to w. It gives their content and sessions new ids, and returns the next free
+// session number.
 func (w *Workload) append(other *Workload, salt uint64, sessions int) int {
 	first, next := len(w.Requests), sessions
 	for i := range other.Requests {

@@ -8,32 +8,34 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// StatsOptions say what [Measure] measures. The zero value: lengths, rates and the hit rate of an infinite cache.
+// StatsOptions say what [Measure] measures. With the zero value it measures lengths, rates and the hit rate of an
+// infinite cache.
 type StatsOptions struct {
-	Capacities []int // tokens; each gives the hit rate of one cache of that size for all requests
-	Block      int   // tokens in a block; 0: the trace's own, or 16
+	// Cache sizes in tokens; for each, the hit rate of one cache of that size for all requests is measured.
+	Capacities []int
+	Block      int // tokens in a block; 0: the trace's own, or 16
 	// HeadFirst touches a prompt's blocks from the first to the last, as the published curves of kvcache-ai do.
-	// Otherwise they are touched from the last to the first, as engines free them: a prefix stays longer than what
-	// follows it.
+	// Otherwise the blocks are touched from the last to the first, as engines free them: then a prefix stays in the
+	// cache longer than the blocks that follow it.
 	HeadFirst bool
 }
 
 // Stats describe a workload. A hit rate is a share of prompt tokens. All requests go through one cache in their order,
-// and each is stored at once.
+// and the blocks of each request are stored immediately.
 type Stats struct {
 	Name     string   `json:"name"`
 	Source   string   `json:"source"`
 	Requests int      `json:"requests"`
 	Sessions int      `json:"sessions"`
-	Closed   int      `json:"closed_loop_requests"` // requests that follow another
+	Closed   int      `json:"closed_loop_requests"` // number of requests that follow another request
 	Stages   int      `json:"stages"`
 	Span     float64  `json:"span_s"`
 	Rate     float64  `json:"rate_per_s"`
-	Peak     float64  `json:"peak_rate_per_s"` // of the busiest minute
+	Peak     float64  `json:"peak_rate_per_s"` // requests a second in the busiest minute
 	Input    Lengths  `json:"input_tokens"`
 	Output   Lengths  `json:"output_tokens"`
-	Turns    Lengths  `json:"turns"`   // of sessions
-	Think    Lengths  `json:"think_s"` // of closed-loop requests
+	Turns    Lengths  `json:"turns"`   // number of turns of each session
+	Think    Lengths  `json:"think_s"` // think times of closed-loop requests
 	Block    int      `json:"block_tokens"`
 	Blocks   int      `json:"blocks"`
 	Unique   int      `json:"unique_blocks"`
@@ -54,17 +56,19 @@ type Lengths struct {
 
 // Hit is a hit rate, 0..1.
 type Hit struct {
-	All        float64 `json:"all"`
-	SecondHalf float64 `json:"second_half"` // of the second half of the requests: the first half fills the cache
+	All float64 `json:"all"`
+	// Hit rate of the second half of the requests: the first half fills the cache.
+	SecondHalf float64 `json:"second_half"`
 }
 
 // Curve has the hit rates at one capacity.
 type Curve struct {
-	Tokens  int `json:"tokens"`
-	Blocks  int `json:"blocks"`
-	LRU     Hit `json:"lru"`
-	FIFO    Hit `json:"fifo"`
-	Optimal Hit `json:"optimal"` // Belady's: the block that is needed last is evicted first
+	Tokens int `json:"tokens"`
+	Blocks int `json:"blocks"`
+	LRU    Hit `json:"lru"`
+	FIFO   Hit `json:"fifo"`
+	// Hit rate of Belady's optimum, which evicts the block whose next use is latest.
+	Optimal Hit `json:"optimal"`
 }
 
 // Measure returns w's statistics.
@@ -117,7 +121,8 @@ func (s *Stats) measureLengths(w *Workload) {
 	s.Peak = peakRate(w.Requests, span)
 }
 
-// peakRate returns the arrivals a second in the busiest minute. A workload shorter than a minute counts as a whole.
+// peakRate returns the arrivals a second in the busiest minute. A workload of less than a minute is measured as a
+// whole.
 func peakRate(requests []Request, span time.Duration) float64 {
 	from, most := 0, 0
 	for i := range requests {
@@ -143,13 +148,13 @@ func newLengths(values []float64) Lengths {
 	return l
 }
 
-// touches has the blocks of each request, with dense ids. The last block of a prompt may be partial.
+// touches has the blocks of each request as dense ids. The last block of a prompt may be partly full.
 type touches struct {
 	block  int
 	ids    []int32
 	from   []int   // request i has ids[from[i]:from[i+1]]
-	prompt []int32 // number of blocks of the prompt; the others belong to the answer
-	input  []int   // prompt tokens
+	prompt []int32 // number of blocks of the prompt; the other blocks belong to the answer
+	input  []int   // number of prompt tokens
 	unique int
 	shared bool // at least two requests have content in common
 }
@@ -164,7 +169,7 @@ func newTouches(w *Workload, block int) *touches {
 		r := &w.Requests[i]
 		t.input = append(t.input, r.Input)
 		if !t.shared {
-			// No block occurs twice: only their number matters.
+			// No block occurs twice, so only the number of blocks matters.
 			n := (r.Input + block - 1) / block
 			t.prompt = append(t.prompt, int32(n))
 			t.unique += n
@@ -184,7 +189,7 @@ func newTouches(w *Workload, block int) *touches {
 		for _, s := range r.Segments {
 			c.add(s)
 		}
-		full := c // the answer's first block begins with the prompt's partial one
+		full := c // the first block of the answer begins with the partly full last block of the prompt
 		c.flush()
 		t.prompt = append(t.prompt, int32(len(t.ids)-t.from[i]))
 		if r.OutputSegment != 0 {
@@ -199,7 +204,7 @@ func newTouches(w *Workload, block int) *touches {
 	return t
 }
 
-// total is the number of prompt blocks.
+// total returns the number of prompt blocks of all requests.
 func (t *touches) total() int {
 	n := 0
 	for _, p := range t.prompt {
@@ -213,7 +218,7 @@ type cutter struct {
 	block int
 	emit  func(key uint64)
 	chain uint64
-	fill  int // tokens in the partial block
+	fill  int // number of tokens in the partly full block
 }
 
 func (c *cutter) add(s Segment) {
@@ -228,20 +233,21 @@ func (c *cutter) add(s Segment) {
 	}
 }
 
-// flush adds the partial block.
+// flush adds the partly full block.
 func (c *cutter) flush() {
 	if c.fill > 0 {
 		c.emit(c.chain)
 	}
 }
 
-// cache is a cache under replay. Request i touches ids: hit returns how many leading ids are cached, store caches them.
+// cache is a cache during a replay. Request i touches ids. hit returns how many leading ids are cached, and store
+// caches the ids.
 type cache interface {
 	hit(ids []int32) int
 	store(request int, ids []int32)
 }
 
-// replay returns the share of prompt tokens that were in c.
+// replay returns the share of prompt tokens that were found in c.
 func (t *touches) replay(c cache) Hit {
 	if !t.shared {
 		return Hit{}

@@ -7,7 +7,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The figures of test/testenv/testdata/README.md, computed by another program. They are for the recorded order.
+// The figures are those of test/testenv/testdata/README.md, which another program computed. They are for the recorded
+// order.
 func TestStatsReproduceThePublishedPoints(t *testing.T) {
 	for _, c := range []struct {
 		file                     string
@@ -15,7 +16,7 @@ func TestStatsReproduceThePublishedPoints(t *testing.T) {
 		span, inMean, in50, in95 float64
 		outMean                  float64
 		infinite                 Hit
-		lru                      map[int]float64 // percent by tokens
+		lru                      map[int]float64 // hit rate in percent, by cache size in tokens
 	}{
 		{
 			"mooncake_conversation", 12031, 288500, 182790, 3537, 12035, 6909, 39552, 343, Hit{37.4, 39.8},
