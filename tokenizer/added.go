@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// addedToken is a token that is found in the text before the model sees it.
+// addedToken is a token that is searched in the text before the model (BPE, Unigram, …) sees the text.
 type addedToken struct {
 	id         block.Token
 	content    string
@@ -15,22 +15,22 @@ type addedToken struct {
 	singleWord bool
 	lstrip     bool
 	rstrip     bool
-	normalized bool // matched in the normalized text, by its normalized content
+	normalized bool // searched in the normalized text; the pattern is then the normalized content
 }
 
-// addedSet finds added tokens: the leftmost one, and the longest where several begin at one place. Immutable; used
-// concurrently.
+// addedSet finds added tokens in a text. It finds the leftmost token, and if several begin there, the longest of them.
+// It is immutable, and goroutines may use it concurrently.
 type addedSet struct {
 	tokens []addedToken
 	nodes  []addedNode
 	first  [256]bool // first bytes of the tokens
-	only   int       // the first byte of all tokens if it is the same, else -1
+	only   int       // first byte of all tokens if they have the same, otherwise -1
 }
 
-// addedNode is a node of the trie over the tokens' bytes. It has few children, so a search through their list is fast
-// enough.
+// addedNode is a node of the trie over the tokens' bytes. A node has few children, so a search through the list of its
+// children is fast enough.
 type addedNode struct {
-	token    int32 // index in tokens, -1: none ends here
+	token    int32 // index in tokens of the token that ends here; -1: none
 	labels   []byte
 	children []int32
 }
@@ -39,8 +39,8 @@ func newAddedSet() *addedSet {
 	return &addedSet{nodes: []addedNode{{token: -1}}, only: -1}
 }
 
-// add enters a token under a pattern: its content, or its normalized content. Of two tokens with one pattern the last
-// wins.
+// add enters a token under a pattern: the token's content, or its normalized content. If two tokens have the same
+// pattern, the later one replaces the earlier one.
 func (s *addedSet) add(t addedToken, pattern string) {
 	if pattern == "" {
 		return
@@ -75,7 +75,7 @@ func (s *addedSet) child(at int32, label byte) int32 {
 
 func (s *addedSet) empty() bool { return len(s.tokens) == 0 }
 
-// find returns the leftmost, longest token at or after from; token is nil when there is none.
+// find returns the leftmost, longest token that begins at or after from. If there is none, token is nil.
 func (s *addedSet) find(text string, from int) (start, end int, token *addedToken) {
 	for at := from; at < len(text); at++ {
 		if s.only >= 0 {
@@ -104,21 +104,21 @@ func (s *addedSet) find(text string, from int) (start, end int, token *addedToke
 	return 0, 0, nil
 }
 
-// addedScan iterates over the added tokens of one text and the texts between them, with the reference's rules for white
-// space and words.
+// addedScan iterates over the added tokens of one text and the texts between them. It follows the rules of the
+// reference (the official Rust tokenizer) for white space and words beside a token.
 type addedScan struct {
 	set     *addedSet
 	text    string
-	plain   bool // Options.PlainSpecial
+	plain   bool // value of Options.PlainSpecial
 	search  int  // where the next search begins
-	emitted int  // end of the text that was returned
+	emitted int  // end of the part of the text that was already returned
 	token   *addedToken
-	stop    int // end of token, white space included
+	stop    int // end of token, including white space that belongs to it
 }
 
-// next returns the next added token, or the text before it; token is nil for a text.
+// next returns the next added token, or the text before it. For a text, token is nil.
 func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
-	if t := a.token; t != nil { // the token was found when the text before it was returned
+	if t := a.token; t != nil { // found when the text before it was returned
 		a.token = nil
 		a.emitted = a.stop
 		return 0, 0, t, true
@@ -150,7 +150,7 @@ func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
 	}
 }
 
-// standsAlone reports whether no word character touches a token.
+// standsAlone reports whether there is no word character directly before or after a token.
 func (a *addedScan) standsAlone(start, end int) bool {
 	words := unicodeTables().regexWord
 	before, n := utf8.DecodeLastRuneInString(a.text[:start])

@@ -2,21 +2,22 @@ package tokenizer
 
 import "unicode/utf8"
 
-// automaton is a pattern compiled to a deterministic machine over classes of characters. It finds the match that a
-// backtracking engine finds: the leftmost one, with alternatives and quantifiers in their order of preference. It takes
-// one pass over any text. A state is a list of threads in order of preference, cut behind the first that matches (Cox,
-// "Regular Expression Matching in the Wild", https://swtch.com/~rsc/regexp/regexp3.html). A lookahead of one character
-// is decided when that character is read, so an edge says whether a match ended before its character. Immutable; used
-// concurrently.
+// automaton is a pattern compiled to a deterministic machine over classes of characters. It finds the same match as a
+// backtracking engine: the leftmost one, with alternatives and quantifiers in their order of preference. It takes one
+// pass over any text. It is immutable, and goroutines may use it concurrently.
+//
+// A state is a list of threads in order of preference. The list ends after the first thread that matches (Cox, "Regular
+// Expression Matching in the Wild", https://swtch.com/~rsc/regexp/regexp3.html). A lookahead of one character is
+// decided when that character is read. So an edge says whether a match ended before the edge's character.
 type automaton struct {
-	ascii   [utf8.RuneSelf]uint8 // class of a character
+	ascii   [utf8.RuneSelf]uint8 // class of each ASCII character
 	classes *runeTable
 	end     int      // the class of the end of the text
-	width   int      // classes, rounded up to a power of two
+	width   int      // number of classes, rounded up to a power of two
 	shift   uint     // log2(width)
 	edge    []uint32 // [state<<shift | class] → next state <<1 | matched before this character; state 0 is dead
 	start   uint32
-	starts  []bool // by class: a match may begin with a character of the class
+	starts  []bool // by class: whether a match may begin with a character of the class
 }
 
 const (
@@ -24,8 +25,8 @@ const (
 	maxClasses = 200
 )
 
-// find returns the first match in text at or after from, which must be the start of a character; start < 0 when there
-// is none.
+// find returns the first match in text at or after from. from must be the start of a character. If there is no match,
+// start is negative.
 func (a *automaton) find(text string, from int) (start, end int) {
 	for at := from; at < len(text); {
 		c, size := a.classAt(text, at)
@@ -41,7 +42,7 @@ func (a *automaton) find(text string, from int) (start, end int) {
 	return -1, -1
 }
 
-// match returns the end of the match that begins at the position at, or -1.
+// match returns the end of the match that begins at position at, or -1 if there is none.
 func (a *automaton) match(text string, at int) int {
 	end := -1
 	state := a.start
@@ -79,7 +80,7 @@ func (a *automaton) classAt(text string, at int) (class uint8, size int) {
 	return a.classes.get(r), size
 }
 
-// decodeRune is utf8.DecodeRuneInString for text that is known to be valid.
+// decodeRune does the same as utf8.DecodeRuneInString, for text that is known to be valid.
 func decodeRune(text string, at int) (rune, int) {
 	b := text[at]
 	switch {

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// BenchmarkAppend encodes the mixed corpus once a round: with published models where they are installed, with a small
-// one always.
+// BenchmarkAppend encodes the mixed corpus once a round. It always does so with a small model, and also with published
+// models if they are installed.
 func BenchmarkAppend(b *testing.B) {
 	b.Run("tiny", func(b *testing.B) {
 		benchmarkAppend(b, tiny().parse(b),
@@ -44,7 +44,7 @@ func benchmarkAppend(b *testing.B, tok *Tokenizer, docs []string) {
 	b.ReportMetric(float64(tokens)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtok/s")
 }
 
-// BenchmarkTurnCache encodes a conversation of some 30,000 ids. All but its last turn is in the cache.
+// BenchmarkTurnCache encodes a conversation of some 30,000 ids. All turns except the last are in the cache.
 func BenchmarkTurnCache(b *testing.B) {
 	tok := tiny().parse(b)
 	turns := NewTurnCache(tok, 0)
@@ -71,8 +71,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkReadFile reads the tokenizer.json of gemma3 (31 MiB): as this package does, and with two readers that build
-// a tree or fill maps.
+// BenchmarkReadFile reads the tokenizer.json of gemma3 (31 MiB) in three ways: as this package does, and with two other
+// readers, which build a tree or fill maps.
 func BenchmarkReadFile(b *testing.B) {
 	dir := cacheFolder(b)
 	data := readInstalled(b, filepath.Join(dir, readGolden().Models["gemma3"].Dir, "tokenizer.json"))

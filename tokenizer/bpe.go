@@ -11,24 +11,26 @@ import (
 // noToken marks a byte or character without a token in the vocabulary.
 const noToken = ^block.Token(0)
 
-// bpe is byte-pair encoding as the reference does it. Only its cache changes; used concurrently.
+// bpe is byte-pair encoding as the reference (the official Rust tokenizer) does it. Only its cache changes, and
+// goroutines may use it concurrently.
 //
-// A byte-level tokenizer works in byte mode: words and vocabulary are raw bytes, and the printable characters that
-// stand for bytes in the file are replaced once, at load. Otherwise words are text and the units are characters.
+// A byte-level tokenizer works in byte mode: words and vocabulary are raw bytes. The file has printable characters in
+// place of bytes, and these are replaced once, when the file is loaded. Other tokenizers do not work in byte mode:
+// their words are text, and the units that are merged are characters.
 type bpe struct {
-	vocab        *vocabulary // of the units of words: raw bytes in byte mode
+	vocab        *vocabulary // vocabulary of the units of words: raw bytes in byte mode
 	spelled      *vocabulary // the vocabulary as the file spells it
 	merges       *merges
 	cache        *wordCache
 	ignoreMerges bool // a word that is in the vocabulary is not merged
 	fuseUnknown  bool
-	prefix       string     // of units that continue a word
-	suffix       string     // of the unit that ends a word
-	bytes        *byteTable // of byte mode; nil: words are text
+	prefix       string     // put before each unit that continues a word
+	suffix       string     // put after the unit that ends a word
+	bytes        *byteTable // table of byte mode; nil: words are text
 	charID       *charIDs
-	fallback     *[256]block.Token // of the bytes of unknown characters, noToken where missing; nil: no fallback
-	unknown      block.Token       // noToken: unknown characters are dropped
-	joins        *joinFilter       // nil: words are not cut
+	fallback     *[256]block.Token // tokens for the bytes of unknown characters, noToken where one is missing; nil: no fallback
+	unknown      block.Token       // token for unknown characters; noToken: they are dropped
+	joins        *joinFilter       // nil: words are not cut into parts
 }
 
 // charIDs maps characters to ids with two memory accesses.
@@ -59,9 +61,10 @@ func (c *charIDs) get(r rune) block.Token {
 	return c.ids[int(c.page[r>>8])<<8|int(r&0xff)]
 }
 
-// joinFilter says whether a merge may put two neighbouring characters into one token. It is a Bloom filter with one
-// hash: it never denies a pair that can join, so a word may be cut where it says no. Models without a pre-tokenizer
-// have whole documents as words, and are as fast as others because of it.
+// joinFilter tells whether a merge may put two neighbouring characters into one token. It is a Bloom filter with one
+// hash. It never says no for two characters that can be joined, so a word may be cut between two characters for which
+// it says no. In models without a pre-tokenizer a whole document is one word. The filter makes these models as fast as
+// others.
 type joinFilter struct{ bits []uint64 }
 
 const joinBits = 1 << 21
@@ -99,7 +102,7 @@ type bpeSpec struct {
 	fuseUnknown  bool
 	byteFallback bool
 	ignoreMerges bool
-	byteLevel    bool // the pre-tokenizer ends in ByteLevel
+	byteLevel    bool // the last step of the pre-tokenizer is ByteLevel
 }
 
 func newBPE(spec *bpeSpec) (*bpe, error) {
@@ -138,8 +141,8 @@ func newBPE(spec *bpeSpec) (*bpe, error) {
 	return m, nil
 }
 
-// byteTokens finds the tokens <0x00> to <0xFF>. complete says that no character can be unknown: the character or each
-// of its bytes has a token.
+// byteTokens finds the tokens <0x00> to <0xFF>. complete reports that no character can be unknown: for each character
+// there is a token, or there are tokens for all its bytes.
 func byteTokens(v *vocabulary) (ids *[256]block.Token, complete bool) {
 	ids, complete = new([256]block.Token), true
 	for b := range ids {
@@ -177,7 +180,7 @@ func (m *bpe) readMerges(spec *bpeSpec, text *vocabulary) error {
 	return nil
 }
 
-// enterByteMode replaces the vocabulary by one of raw bytes. It returns false when a byte has no token of its own.
+// enterByteMode replaces the vocabulary by one of raw bytes. It returns false if a byte has no token.
 func (m *bpe) enterByteMode(tokens []token) bool {
 	raw := make([]token, 0, len(tokens))
 	var buf []byte
@@ -203,8 +206,9 @@ func (m *bpe) enterByteMode(tokens []token) bool {
 	return true
 }
 
-// allowCuts builds the join filter if a cut cannot change the result: no unit depends on its place in the word, unknown
-// characters are not fused across a cut, and no merge joins a token whose spelling is not its text (such as <0x0A>).
+// allowCuts builds the join filter if cuts cannot change the result. Three conditions must hold: no unit depends on its
+// place in the word, unknown characters are not fused across a cut, and no merge joins a token whose spelling is not
+// its text (such as <0x0A>).
 func (m *bpe) allowCuts(text *vocabulary, complete bool) {
 	if m.prefix != "" || m.suffix != "" || m.unknown != noToken && !complete {
 		return
@@ -251,12 +255,12 @@ func (m *bpe) appendWord(dst []block.Token, word string, s *scratch) ([]block.To
 	return m.appendCut(dst, word, s), nil
 }
 
-// maxWord keeps positions within the heap's 31 bits.
+// maxWord bounds the length of a word, so that positions fit into the 31 bits that the heap has for them.
 const maxWord = 1 << 30
 
 var errWordTooLong = errors.New("a word exceeds 1 GiB")
 
-// appendCut cuts a word between neighbours that no merge can join, and encodes the parts.
+// appendCut cuts a word between neighbours that no merge can join, and encodes each part.
 func (m *bpe) appendCut(dst []block.Token, word string, s *scratch) []block.Token {
 	start := 0
 	last := rune('a')
@@ -275,8 +279,8 @@ func (m *bpe) appendCut(dst []block.Token, word string, s *scratch) []block.Toke
 	return dst
 }
 
-// isLower reports whether r is a lower-case ASCII letter. Two of them nearly always join, so asking the filter would
-// waste time.
+// isLower reports whether r is a lower-case ASCII letter. Two such letters can nearly always be joined, so asking the
+// filter about them would waste time.
 func isLower(r rune) bool { return r >= 'a' && r <= 'z' }
 
 func (m *bpe) appendCached(dst []block.Token, word string, s *scratch) []block.Token {
@@ -293,7 +297,7 @@ func (m *bpe) appendCached(dst []block.Token, word string, s *scratch) []block.T
 	return dst
 }
 
-// appendMerged appends the ids of a word without the cache.
+// appendMerged appends the ids of a word without using the cache.
 func (m *bpe) appendMerged(dst []block.Token, word string, s *scratch) []block.Token {
 	if m.bytes != nil && m.ignoreMerges {
 		if id, ok := m.vocab.id(word); ok {
@@ -308,8 +312,8 @@ func (m *bpe) appendMerged(dst []block.Token, word string, s *scratch) []block.T
 	return append(dst, m.merges.apply(ids, &s.merge)...)
 }
 
-// appendUnits appends the ids of a word's characters, before any merge. Unknown characters come out in the reference's
-// order.
+// appendUnits appends the ids of a word's characters, before any merge. The ids of unknown characters have the same
+// order as in the reference.
 func (m *bpe) appendUnits(ids []block.Token, word string) []block.Token {
 	pending := false
 	for at := 0; at < len(word); {
@@ -357,7 +361,7 @@ func (m *bpe) appendUnits(ids []block.Token, word string) []block.Token {
 	return ids
 }
 
-// appendBytes appends the tokens of unit's bytes, or nothing when a byte has none.
+// appendBytes appends the tokens of unit's bytes. If a byte has no token, it appends nothing.
 func appendBytes(ids []block.Token, table *[256]block.Token, unit string) ([]block.Token, bool) {
 	before := len(ids)
 	for i := range len(unit) {

@@ -2,8 +2,8 @@ package tokenizer
 
 import "unicode/utf8"
 
-// byteLevelChar is the printable character that stands for each byte in GPT-2's files (openai/gpt-2, src/encoder.py,
-// bytes_to_unicode); byteLevelByte is its inverse.
+// byteLevelChar has the printable character that stands for each byte in GPT-2's files (openai/gpt-2, src/encoder.py,
+// bytes_to_unicode). byteLevelByte is the inverse map.
 var byteLevelChar, byteLevelByte = byteLevelTables()
 
 func byteLevelTables() (char [256]rune, inverse map[rune]byte) {
@@ -29,7 +29,8 @@ func toByteLevel(dst []byte, text string) []byte {
 	return dst
 }
 
-// fromByteLevel appends the bytes that text's characters stand for. It returns false when a character stands for none.
+// fromByteLevel appends the bytes for which text's characters stand. If a character stands for no byte, it returns
+// false.
 func fromByteLevel(dst []byte, text string) ([]byte, bool) {
 	before := len(dst)
 	for _, c := range text {

@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// charset is a set of code points: sorted, disjoint, inclusive ranges that do not touch.
+// charset is a set of code points, as a sorted list of ranges. Both ends belong to a range. Ranges neither overlap nor
+// touch.
 type charset []charRange
 
 type charRange struct{ lo, hi rune }
@@ -20,7 +21,7 @@ func charsetOf(cs ...rune) charset {
 	return s.normal()
 }
 
-// normal sorts and merges ranges; it may reuse s.
+// normal sorts and merges ranges. It may reuse the memory of s.
 func (s charset) normal() charset {
 	slices.SortFunc(s, func(a, b charRange) int { return int(a.lo - b.lo) })
 	out := s[:0]
@@ -58,12 +59,13 @@ func (s charset) contains(c rune) bool {
 	return found || i > 0 && s[i-1].hi >= c
 }
 
-// foldCase adds the simple case variants of every member, as (?i) does: "s" also matches U+017F, the long s.
+// foldCase adds the simple case variants of every member, as (?i) does. For example "s" then also matches U+017F, the
+// long s.
 func (s charset) foldCase() charset {
 	out := slices.Clone(s)
 	for _, r := range s {
 		if r.hi-r.lo > 0x400 {
-			continue // a range this large is a property or a negation: Oniguruma does not fold its members either
+			continue // so large a range is a property or a negation: Oniguruma does not fold its members either
 		}
 		for c := r.lo; c <= r.hi; c++ {
 			for f := unicode.SimpleFold(c); f != c; f = unicode.SimpleFold(f) {
@@ -74,7 +76,7 @@ func (s charset) foldCase() charset {
 	return out.normal()
 }
 
-// runSet returns the code points whose run satisfies keep.
+// runSet returns the code points in the runs whose value satisfies keep.
 func runSet(runs []runeRun, keep func(value uint8) bool) charset {
 	var s charset
 	for _, r := range runs {
@@ -87,7 +89,7 @@ func runSet(runs []runeRun, keep func(value uint8) bool) charset {
 
 func anyValue(uint8) bool { return true }
 
-// property returns the set of \p{name}: a general category, its first letter, or a known script.
+// property returns the set for \p{name}. name is a general category, the first letter of one, or a known script.
 func property(name string) (charset, bool) {
 	u := unicodeTables()
 	name = strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "Script="), "sc="), " ", "")
@@ -115,12 +117,12 @@ func property(name string) (charset, bool) {
 	return s, known
 }
 
-// longCategories are the long names that patterns use in addition to the short ones.
+// longCategories maps the long names of categories that patterns use to the short names.
 var longCategories = map[string]string{"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Symbol": "S",
 	"Separator": "Z", "Other": "C", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt",
 	"Modifier_Letter": "Lm", "Other_Letter": "Lo", "Decimal_Number": "Nd", "Nonspacing_Mark": "Mn"}
 
-// escapeClass returns the set of \s, \d, \w and their negations in Oniguruma, inside brackets.
+// escapeClass returns the set that \s, \d, \w and their negations mean in Oniguruma inside brackets.
 func escapeClass(c byte) (charset, bool) {
 	u := unicodeTables()
 	var runs []runeRun

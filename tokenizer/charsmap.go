@@ -9,11 +9,11 @@ import (
 )
 
 // charsmap is sentencepiece's precompiled normalizer: a double-array trie from pieces of text to their replacements. It
-// is applied as the reference does (crate spm_precompiled): to each grapheme in turn. The shortest entry that begins a
-// short grapheme replaces the whole grapheme.
+// is applied in the same way as in the reference (crate spm_precompiled): to each grapheme in turn. If an entry is a
+// prefix of a short grapheme, the shortest such entry replaces the whole grapheme.
 type charsmap struct {
 	trie    []uint32
-	replace string // zero-terminated texts
+	replace string // replacements; each ends with a zero byte
 }
 
 func newCharsmap(blob []byte) (*charsmap, error) {
@@ -99,7 +99,7 @@ func (m *charsmap) append(dst []byte, text string) ([]byte, change) {
 	return dst, did
 }
 
-// Grapheme classes of unicode.bin, in the order of gen.go.
+// These are the grapheme classes of unicode.bin, in the order of gen.go.
 const (
 	gcAny = iota
 	gcCR
@@ -121,13 +121,13 @@ const (
 
 var graphemeTable = sync.OnceValue(func() *runeTable { return newRuneTable(unicodeTables().grapheme) })
 
-// graphemeLength returns the length in bytes of a text's first extended grapheme cluster (UAX #29; Unicode 17, as the
-// reference).
+// graphemeLength returns the length in bytes of a text's first extended grapheme cluster (UAX #29, Unicode 17, as in
+// the reference).
 func graphemeLength(text string) int {
 	table := graphemeTable()
 	c, at := decodeRune(text, 0)
 	before := table.get(c)
-	regional := before == gcRegional // the number of regional indicators so far is odd
+	regional := before == gcRegional // the number of regional indicators up to here is odd
 	emoji := before == gcPictographic
 	conjunct, linked := before == gcConsonant, false
 	for at < len(text) {
@@ -164,8 +164,8 @@ func graphemeLength(text string) int {
 	return at
 }
 
-// joinsGrapheme reports whether characters of these classes stay in one grapheme, by the rules that need only two
-// characters (UAX #29, GB3 to GB9b).
+// joinsGrapheme reports whether two neighbouring characters of these classes stay in one grapheme. It has the rules
+// that need only two characters (UAX #29, GB3 to GB9b).
 func joinsGrapheme(before, after uint8) bool {
 	switch {
 	case before == gcCR && after == gcLF:
@@ -181,7 +181,7 @@ func joinsGrapheme(before, after uint8) bool {
 	return after == gcExtend || after == gcZWJ || after == gcSpacing || before == gcPrepend
 }
 
-// isConjunctLinker is InCB=Linker: the viramas that join consonants into one cluster.
+// isConjunctLinker reports whether c has InCB=Linker: it is a virama that joins consonants into one cluster.
 func isConjunctLinker(c rune) bool {
 	switch c {
 	case 0x94d, 0x9cd, 0xacd, 0xb4d, 0xc4d, 0xd4d, 0x1039, 0x17d2, 0x1a60, 0x1b44, 0x1bab, 0xa9c0, 0xaaf6, 0x10a3f,

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// compilePattern compiles a pattern. It returns errPattern for a pattern that it cannot compile exactly.
+// compilePattern compiles a pattern. If it cannot compile the pattern exactly, it returns errPattern.
 func compilePattern(src string) (*automaton, error) {
 	root, err := parsePattern(src)
 	if err != nil {
@@ -41,7 +41,7 @@ func (n *patternNode) nullable() bool {
 	return true
 }
 
-// first returns the characters that a match of n can begin with; ok is false when they are not known.
+// first returns the characters with which a match of n can begin. If they are not known, ok is false.
 func (n *patternNode) first() (set charset, ok bool) {
 	switch n.kind {
 	case nodeClass:
@@ -76,8 +76,8 @@ func (n *patternNode) first() (set charset, ok bool) {
 type opcode uint8
 
 const (
-	opClass opcode = iota // take a character of set, continue at the next instruction
-	opSplit               // try x, then y
+	opClass opcode = iota // take a character of set, and continue at the next instruction
+	opSplit               // try x first, and then y
 	opJump                // continue at x
 	opLook                // continue if the next character, or the end of the text, satisfies the lookahead
 	opMatch
@@ -92,16 +92,16 @@ type inst struct {
 
 type automatonBuilder struct {
 	prog    []inst
-	classOf []charRange // intervals of code points …
-	class   []int       // … and their class
+	classOf []charRange // intervals of code points; class has the class of each
+	class   []int       // class of each interval of classOf
 	sample  []rune      // one character of each class
-	sets    [][]bool    // by instruction, by class: is the class in its set
+	sets    [][]bool    // by instruction and class: whether the class is in the instruction's set
 	states  map[string]uint32
 	queue   [][]int
 	edges   []uint32
 }
 
-// emit appends the code of n. follow holds the nodes from n to the pattern's end; the check of possessive quantifiers
+// emit appends the code of n. follow has the nodes from n to the pattern's end. The check of possessive quantifiers
 // needs them.
 func (b *automatonBuilder) emit(n *patternNode, follow []*patternNode) error {
 	if len(b.prog) > 20_000 {
@@ -194,8 +194,9 @@ func (b *automatonBuilder) branch(split, body, out int, lazy bool) {
 	b.prog[split].x, b.prog[split].y = body, out
 }
 
-// keepsAll reports whether a possessive quantifier matches the same as a greedy one: it repeats single characters, and
-// no match of the following nodes begins with one of them, so backtracking into it can never help.
+// keepsAll reports whether a possessive quantifier matches the same as a greedy one. This is so if it repeats single
+// characters, and no match of the following nodes begins with one of these characters. Then backtracking into the
+// repetition can never help.
 func (n *patternNode) keepsAll(follow []*patternNode) bool {
 	body, ok := n.sub[0].single()
 	if !ok {
@@ -253,7 +254,8 @@ func (b *automatonBuilder) build() (*automaton, error) {
 	return a, nil
 }
 
-// partition divides the code points into classes. The characters of a class are in the same sets of the program.
+// partition divides the code points into classes. For each set of the program, all characters of a class are in the
+// set, or none of them is.
 func (b *automatonBuilder) partition() error {
 	cuts := []rune{0}
 	for _, in := range b.prog {
@@ -303,7 +305,7 @@ func (b *automatonBuilder) partition() error {
 	return nil
 }
 
-// state returns the number of a state: a list of threads in order of preference.
+// state returns the number of the state that consists of these threads. The threads are in order of preference.
 func (b *automatonBuilder) state(threads []int) uint32 {
 	key := make([]byte, 0, 2*len(threads))
 	for _, t := range threads {
@@ -318,7 +320,8 @@ func (b *automatonBuilder) state(threads []int) uint32 {
 	return id
 }
 
-// step returns the edge from a list of threads on class c, which may be the end of the text or padding beyond it.
+// step returns the edge that leads from a list of threads over class c. c may be the end of the text, or padding beyond
+// it.
 func (b *automatonBuilder) step(threads []int, c, end int) uint32 {
 	if c > end {
 		return 0
@@ -327,7 +330,7 @@ func (b *automatonBuilder) step(threads []int, c, end int) uint32 {
 	seen := make([]bool, len(b.prog))
 	matched := uint32(0)
 	var walk func(pc int) bool
-	walk = func(pc int) bool { // false: drop all threads of lower preference
+	walk = func(pc int) bool { // returns false if all threads of lower preference must be dropped
 		if seen[pc] {
 			return true
 		}

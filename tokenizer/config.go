@@ -11,12 +11,12 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// config is what tokenizer_config.json adds to tokenizer.json in Transformers 5 (tokenization_utils_tokenizers.py):
-// tokens and their names. The file also names a Python class. This package does not follow a class that builds another
-// pipeline than tokenizer.json describes.
+// config has what tokenizer_config.json adds to tokenizer.json in Transformers 5 (tokenization_utils_tokenizers.py):
+// tokens and their names. The file also names a Python class. Some classes build another pipeline than tokenizer.json
+// describes. This package does not follow these classes.
 type config struct {
 	named          map[string]string // bos_token, eos_token, unk_token, pad_token, …
-	added          []addedToken      // added_tokens_decoder, by id
+	added          []addedToken      // tokens of added_tokens_decoder, in the order of their ids
 	extra          []string
 	addBOS, addEOS *bool
 }
@@ -65,7 +65,7 @@ func readConfig(data []byte) (*config, error) {
 	slices.SortFunc(c.added, byTokenID)
 	for _, name := range []string{"additional_special_tokens", "extra_special_tokens"} {
 		var list []json.RawMessage
-		if json.Unmarshal(fields[name], &list) == nil { // an object has named tokens, which are read above
+		if json.Unmarshal(fields[name], &list) == nil { // the member is a list; named tokens of an object are read above
 			for _, raw := range list {
 				if text, ok := tokenText(raw); ok {
 					c.extra = append(c.extra, text)
@@ -76,7 +76,7 @@ func readConfig(data []byte) (*config, error) {
 	return c, nil
 }
 
-// tokenText reads a token given as a string or as {"content": …}.
+// tokenText reads a token that is given as a string or as {"content": …}.
 func tokenText(raw json.RawMessage) (string, bool) {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
@@ -100,7 +100,7 @@ func sortedAdded(tokens map[block.Token]addedToken) []addedToken {
 	return list
 }
 
-// missing returns the tokens of the configuration that tokenizer.json does not add itself.
+// missing returns the tokens of the configuration that tokenizer.json does not add.
 func (c *config) missing(have []addedToken) []addedToken {
 	seen := map[string]bool{}
 	for _, a := range have {
@@ -125,10 +125,10 @@ func (c *config) missing(have []addedToken) []addedToken {
 	return out
 }
 
-// ends returns the tokens that add_bos_token and add_eos_token put around a text. These options count only without a
-// tokenizer.json: beside one, Transformers 5 ignores them and follows the file's post-processor
+// ends returns the tokens that add_bos_token and add_eos_token put around a text. These options count only if there is
+// no tokenizer.json. If there is one, Transformers 5 ignores them and follows the file's post-processor
 // (tokenization_utils_base.py, from_pretrained). Transformers 4 follows them for some classes (LlamaTokenizerFast,
-// CohereTokenizerFast); the router's self-check finds the difference for an engine that old.
+// CohereTokenizerFast). For such an old engine, the router's self-check finds the difference.
 func (c *config) ends(t *Tokenizer) (surround, error) {
 	var s surround
 	for _, end := range []struct {
@@ -149,7 +149,7 @@ func (c *config) ends(t *Tokenizer) (surround, error) {
 	return s, nil
 }
 
-// surround is what a post-processor puts around one text.
+// surround has the tokens that a post-processor puts around one text.
 type surround struct{ before, after []block.Token }
 
 func readPostProcessor(raw json.RawMessage) (surround, error) {
@@ -177,7 +177,7 @@ func readPostProcessor(raw json.RawMessage) (surround, error) {
 		return s, fmt.Errorf("read post_processor: %w", err)
 	}
 	switch c.Type {
-	case "ByteLevel": // changes offsets only, which are not computed here
+	case "ByteLevel": // changes only offsets, and these are not computed here
 		return s, nil
 	case "Sequence":
 		for _, raw := range c.Processors {

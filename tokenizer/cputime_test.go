@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime returns the CPU time of this process: the only figure that repeats on a shared machine.
+// cpuTime returns the CPU time of this process. On a shared machine it is the only time that repeats.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// decoder is one step from token spellings to text. Decoding allocates: it is for people and checks, not for the
-// request path.
+// decoder is one step from the spellings of tokens to text. Decoding allocates. It is for people and checks, not for
+// the path of requests.
 type decoder func(tokens []string) []string
 
-// Decode returns the text of ids. skipSpecial leaves special tokens out. Ids without a token are left out, as the
-// reference does.
+// Decode returns the text of ids. skipSpecial leaves special tokens out. Ids without a token are left out, as in the
+// reference (the official Rust tokenizer).
 func (t *Tokenizer) Decode(ids []block.Token, skipSpecial bool) string {
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -36,8 +36,8 @@ func (t *Tokenizer) Decode(ids []block.Token, skipSpecial bool) string {
 	return strings.Join(tokens, "")
 }
 
-// normalSpelling returns the text that an added token decodes to: its normalized content when the token is matched
-// after normalization.
+// normalSpelling returns the text to which an added token decodes. If the token is matched after normalization, this is
+// its normalized content.
 func (t *Tokenizer) normalSpelling(a addedToken) string {
 	if !a.normalized || len(t.normalizers) == 0 {
 		return a.content
@@ -45,7 +45,7 @@ func (t *Tokenizer) normalSpelling(a addedToken) string {
 	return t.normalForm(a.content)
 }
 
-// normalForm normalizes a text outside of an encoding; it returns "" when that fails.
+// normalForm normalizes a text that is not being encoded. It returns "" if that fails.
 func (t *Tokenizer) normalForm(text string) string {
 	e := &encoder{t: t}
 	normal, _, err := e.normalize(text)
@@ -176,8 +176,8 @@ func lossy(b []byte) string {
 	return out.String()
 }
 
-// illFormed returns the length of the ill-formed part at the beginning of b: as many bytes as could begin a character
-// (Unicode 16, table 3-7).
+// illFormed returns the length of the ill-formed part at the beginning of b. The part has as many bytes as could be the
+// beginning of one character (Unicode 16, table 3-7).
 func illFormed(b []byte) int {
 	need, lo, hi := 0, byte(0x80), byte(0xbf)
 	switch c := b[0]; {
@@ -237,7 +237,8 @@ func decodeByteFallback(tokens []string) []string {
 	return out
 }
 
-// stripDecoded removes up to start characters from the front and stop from the back while they are content.
+// stripDecoded removes characters from s as long as they are content: at most start characters at the front, and at
+// most stop characters at the back.
 func stripDecoded(s, content string, start, stop int) string {
 	if content == "" {
 		return s

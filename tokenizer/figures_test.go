@@ -15,10 +15,10 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// BenchmarkModelFigures prints rate, load time and memory of every model beside the Rust tokenizer's Node binding, in
-// CPU time of one core. It takes minutes.
+// BenchmarkModelFigures prints the rate, the load time and the memory of every model, and the same figures of the Rust
+// tokenizer's Node binding. Times are CPU time of one core. It takes minutes.
 func BenchmarkModelFigures(b *testing.B) {
-	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
+	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	dir := cacheFolder(b)
 	docs := corpus(b, dir, "mixed")
 	script, err := filepath.Abs("testdata/rust.mjs")
@@ -68,10 +68,10 @@ func BenchmarkModelFigures(b *testing.B) {
 	}
 }
 
-// BenchmarkConversationFigures prints the time of a turn for published models: encoded cold, and through the turn
-// cache.
+// BenchmarkConversationFigures prints the time of one turn for published models. It measures a turn that is encoded
+// without a cache, and a turn that is encoded through the turn cache.
 func BenchmarkConversationFigures(b *testing.B) {
-	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
+	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	for name, marks := range map[string][2]string{"qwen3": {"<|im_start|>user\n", "<|im_end|>\n"},
 		"llama3_1": {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
 		"gemma3":   {"<start_of_turn>user\n", "<end_of_turn>\n"}, "deepseek_v3": {"<｜User｜>", "<｜end▁of▁sentence｜>"},
@@ -127,7 +127,7 @@ func BenchmarkConversationFigures(b *testing.B) {
 
 // BenchmarkHostileFigures prints the CPU time of a word of 10 MB for each kind of model.
 func BenchmarkHostileFigures(b *testing.B) {
-	b.ReportMetric(0, "ns/op") // the figures are in the log: -v prints all of it
+	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	r := rand.New(rand.NewPCG(1, 2))
 	random := make([]byte, 10<<20)
 	for i := range random {

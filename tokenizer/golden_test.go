@@ -17,7 +17,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// golden is testdata/golden.json: hashes of corpora, and of the ids that the official Rust tokenizer returns for them.
+// golden has the content of testdata/golden.json: hashes of corpora, and hashes of the ids that the official Rust
+// tokenizer returns for them.
 type golden struct {
 	Corpora map[string]string
 	Models  map[string]struct {
@@ -132,7 +133,7 @@ func TestEveryComponentAgreesWithTheRustTokenizer(t *testing.T) {
 	}
 }
 
-// compareIDs encodes docs and compares the hash of all ids. If it differs, the stored ids show where.
+// compareIDs encodes docs, and compares the hash of all ids. If the hash differs, the stored ids show where.
 func compareIDs(t *testing.T, tok *Tokenizer, docs []string, opts Options, want, file string) {
 	t.Helper()
 	hash := sha256.New()

@@ -10,20 +10,20 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// maxNesting bounds the depth of tokenizer.json; published files reach 8.
+// maxNesting bounds the depth of tokenizer.json. Published files have a depth of at most 8.
 const maxNesting = 100
 
 // scanner reads tokenizer.json in one pass and builds no tree. For a file of 31 MiB, fastjson's tree takes seven times
 // the memory, and encoding/json takes more than twice the time (bench/results/tokenizer.md).
 type scanner struct {
 	jsonscan.Scanner
-	buf []byte // of the last text with escapes
+	buf []byte // the last text that had escapes
 }
 
-// key takes a key as text.
+// key takes a key, and returns it as text.
 func (s *scanner) key() string { return s.unescaped(s.Key()) }
 
-// text takes a string as text.
+// text takes a string, and returns it as text.
 func (s *scanner) text() string { return s.unescaped(s.Text()) }
 
 func (s *scanner) unescaped(raw []byte, escaped bool) string {
@@ -130,9 +130,9 @@ func (f *file) readVocab(s *scanner) {
 	}
 }
 
-// parseScore reads a number as serde_json does by default: digits into an integer, then one multiplication or division,
-// which is not always the nearest float. The last bit decides between paths with equal sums, so the rounding is the
-// same here.
+// parseScore reads a number as serde_json does by default: it reads the digits into an integer, and then multiplies or
+// divides once. The result is not always the nearest float. The last bit decides between paths with equal sums, so
+// parseScore rounds in the same way.
 func parseScore(s string) (float64, error) {
 	if _, err := strconv.ParseFloat(s, 64); err != nil {
 		return 0, fmt.Errorf("score %q: %w", clip(s), err)
@@ -223,7 +223,7 @@ func (s *scanner) pair() (pair [2]string) {
 	return pair
 }
 
-// cutMerge cuts "a b" in two. version says that the line is the header of an old file.
+// cutMerge cuts "a b" into two texts. version reports that the line is the header of an old file.
 func cutMerge(line string) (pair [2]string, version, ok bool) {
 	if strings.HasPrefix(line, "#version") {
 		return pair, true, true

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// Parse builds a tokenizer from the contents of tokenizer.json and, if not empty, tokenizer_config.json. It ignores
-// truncation and padding, which engines switch off.
+// Parse builds a tokenizer from the contents of tokenizer.json. configJSON, the contents of tokenizer_config.json, may
+// be empty. Parse ignores truncation and padding, which engines switch off.
 func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	f, err := readFile(tokenizerJSON)
 	if err != nil {
@@ -29,11 +29,11 @@ func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// file is tokenizer.json: the small parts as JSON, the model's lists decoded.
+// file has the content of tokenizer.json: the small parts as JSON, and the model's lists decoded.
 type file struct {
 	added                                   []addedToken
 	normalizer, pre, post, decoder          json.RawMessage
-	kind                                    string // of the model
+	kind                                    string // kind of the model
 	tokens                                  []token
 	scores                                  []float64
 	merges                                  [][2]string
@@ -77,8 +77,8 @@ func readFile(data []byte) (*file, error) {
 	return f, nil
 }
 
-// guessKind finds the kind of a model without a "type", as older files have it, by a member that only this kind has.
-// The reference does the same.
+// guessKind is for older files, in which the model has no "type". It finds the kind of the model by a member that only
+// this kind has. The reference does the same.
 func (f *file) guessKind() {
 	switch {
 	case f.merges != nil:
@@ -214,16 +214,16 @@ func (f *file) buildModel(t *Tokenizer) (err error) {
 }
 
 const (
-	// maxAround bounds the tokens that are put around each text: published tokenizers have at most three.
+	// maxAround bounds the number of tokens that are put around each text. Published tokenizers have at most three.
 	maxAround = 64
-	// maxAdded bounds the bytes of an added token, because a search may compare a token at each place of a text; the
-	// longest published ones are runs of some hundred spaces. maxAddedBytes bounds all added tokens together: the
+	// maxAdded bounds the bytes of one added token, because a search may compare a token at each place of a text. The
+	// longest published tokens are runs of some hundred spaces. maxAddedBytes bounds all added tokens together. The
 	// largest published set has 200 KB.
 	maxAdded, maxAddedBytes = 1024, 4 << 20
 )
 
-// add enters added tokens. A token keeps its id in the model's vocabulary, else it gets the file's id, else the next
-// free one.
+// add enters added tokens. If the model's vocabulary has the token, it keeps that id. Otherwise it gets the id in the
+// file, or the next free id if the file has none.
 func (t *Tokenizer) add(tokens []addedToken) error {
 	next, bytes := block.Token(len(t.vocab.known)), 0
 	for _, a := range tokens {

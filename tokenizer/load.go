@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// ErrNoTokenizer says that a folder holds no tokenizer in a known format.
+// ErrNoTokenizer says that a folder has no tokenizer in a known format.
 var ErrNoTokenizer = errors.New("no tokenizer.json, tekken.json or .tiktoken file")
 
-// maxFile bounds a tokenizer file: 16 times the largest published one.
+// maxFile bounds a tokenizer file in bytes. It is 16 times the size of the largest published file.
 const maxFile = 512 << 20
 
-// Load reads the tokenizer in a model's folder: tokenizer.json with tokenizer_config.json, else Mistral's tekken.json,
-// else a .tiktoken file with tokenizer_config.json. It reads through fsys only.
+// Load reads the tokenizer in a model's folder. It takes the first of these files: tokenizer.json, Mistral's
+// tekken.json, a .tiktoken file. With the first and the last it also reads tokenizer_config.json. It reads through fsys
+// only.
 func Load(fsys fs.FS) (*Tokenizer, error) {
 	cfg, err := readOptional(fsys, "tokenizer_config.json")
 	if err != nil {
@@ -46,7 +47,7 @@ func Load(fsys fs.FS) (*Tokenizer, error) {
 	return ParseTiktoken(data, cfg, names[0])
 }
 
-// readOptional returns a file's contents, nil when there is no such file.
+// readOptional returns a file's contents, or nil if there is no such file.
 func readOptional(fsys fs.FS, name string) ([]byte, error) {
 	info, err := fs.Stat(fsys, name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// merges is the table of BPE: pairs of neighbours that join, with their rank and the joined token. Immutable; used
-// concurrently.
+// merges is the table of merges of BPE: pairs of neighbours that are joined, with the merge's rank and the joined
+// token. It is immutable, and goroutines may use it concurrently.
 type merges struct {
 	slots []mergeSlot
 	shift uint
@@ -33,7 +33,7 @@ func newMerges(n int) *merges {
 	return m
 }
 
-// add enters a merge; of two merges of one pair the last wins, as in the reference.
+// add enters a merge. If a pair is entered twice, the later merge replaces the earlier one, as in the reference.
 func (m *merges) add(left, right block.Token, rank uint32, merged block.Token) {
 	pair := uint64(left)<<32 | uint64(right)
 	mask := len(m.slots) - 1
@@ -47,7 +47,7 @@ func (m *merges) add(left, right block.Token, rank uint32, merged block.Token) {
 
 func (m *merges) home(pair uint64) int { return int(pair * hashSeed >> m.shift) }
 
-// find returns rank<<32 | merged id of two neighbours, or noMerge.
+// find returns rank<<32 | merged id for two neighbours, or noMerge if they are not joined.
 func (m *merges) find(left, right block.Token) uint64 {
 	pair := uint64(left)<<32 | uint64(right)
 	mask := len(m.slots) - 1
@@ -62,19 +62,20 @@ func (m *merges) find(left, right block.Token) uint64 {
 	}
 }
 
-// mergeScratch is the working memory of one word.
+// mergeScratch is the working memory for one word.
 type mergeScratch struct {
 	ids         []block.Token
-	next        []uint64 // by position: the merge with the right neighbour
-	left, right []int32  // of the heap's list
+	next        []uint64 // by position: merge with the right neighbour
+	left, right []int32  // by position: position of the left and right neighbour, for the heap
 	heap, list  []uint64 // rank<<32 | position
 }
 
-// shortWord is the length up to which a scan for the lowest rank is faster than a heap; measured on Chinese and code.
+// shortWord is the length in tokens up to which a scan for the lowest rank is faster than a heap. It was measured on
+// Chinese text and code.
 const shortWord = 96
 
-// apply joins neighbours in ids, the lowest rank first and the leftmost of equal ranks, until no merge is left. It
-// returns the joined ids, in place.
+// apply joins neighbours in ids until no merge is left. It takes the lowest rank first, and of equal ranks the
+// leftmost. The result is in the memory of ids.
 func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
 	if len(ids) > shortWord {
 		return m.applyHeap(ids, s)
@@ -89,7 +90,8 @@ func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
 	return m.join(ids, next)
 }
 
-// applyBytes is apply for the bytes of a word of at least two. The ids and the first merges come from small tables.
+// applyBytes does the same as apply for the bytes of a word of at least two bytes. It takes the ids and the first
+// merges from small tables.
 func (m *merges) applyBytes(word string, t *byteTable, s *mergeScratch) []block.Token {
 	ids := s.ids[:0]
 	for i := range len(word) {
@@ -106,13 +108,13 @@ func (m *merges) applyBytes(word string, t *byteTable, s *mergeScratch) []block.
 	return m.join(ids, next)
 }
 
-// byteTable holds the token of each byte and the merge of each pair of bytes: byte-level merging begins with them.
+// byteTable has the token of each byte and the merge of each pair of bytes. Byte-level merging begins with them.
 type byteTable struct {
 	id    [256]block.Token
 	merge [1 << 16]uint64
 }
 
-// fill finds the merge of every pair of bytes; the ids must be set.
+// fill finds the merge of every pair of bytes. The ids must have been set.
 func (t *byteTable) fill(m *merges) {
 	for i := range t.merge {
 		t.merge[i] = m.find(t.id[i>>8], t.id[i&0xff])
@@ -126,7 +128,8 @@ func (s *mergeScratch) nexts(n int) []uint64 {
 	return s.next[:n]
 }
 
-// join applies the merge of the lowest rank until there is none; next holds the merge of each id with the id after it.
+// join applies the merge with the lowest rank until none is left. next has, for each id, the merge with the id after
+// it.
 func (m *merges) join(ids []block.Token, next []uint64) []block.Token {
 	for {
 		best, at := noMerge, -1
@@ -150,9 +153,10 @@ func (m *merges) join(ids []block.Token, next []uint64) []block.Token {
 	}
 }
 
-// applyHeap is apply for long words, in O(n log n) time and about 36 bytes of memory a token. The merges known at the
-// start are sorted and taken in order. New merges wait in a heap; when the sorted list is used up, the heap is sorted
-// into the next list. So a long run of one letter costs little more than one pass over it.
+// applyHeap does the same as apply for long words, in O(n log n) time and with about 36 bytes of memory a token. The
+// merges that exist at the start are sorted into a list, and taken in order. New merges wait in a heap. When the list
+// is used up, the heap is sorted into the next list. So a long run of one letter costs little more than one pass over
+// it.
 func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 	n := len(ids)
 	if cap(s.left) < n {
@@ -192,7 +196,7 @@ func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 		}
 		at := int32(uint32(top))
 		if next[at]>>32 != top>>32 || next[at] == noMerge {
-			continue // the merge is stale: a neighbour was joined
+			continue // the merge is stale, since one of its neighbours was joined meanwhile
 		}
 		gone := right[at]
 		ids[at] = block.Token(next[at])
@@ -234,7 +238,7 @@ func (m *merges) queue(h, next []uint64, ids []block.Token, a, b int32) []uint64
 	return h
 }
 
-// sink restores the order of a four-way heap below i.
+// sink restores the order of a four-way heap below index i.
 func sink(h []uint64, i int) {
 	for {
 		first := 4*i + 1

@@ -8,24 +8,26 @@ import (
 	"unicode/utf8"
 )
 
-// normalizer changes a text before it is split. Implementations are immutable and used concurrently.
+// normalizer changes a text before it is split. Implementations are immutable, and goroutines may use them
+// concurrently.
 type normalizer interface {
-	// append appends the normalized text to dst. It returns unchanged, and dst as it was, when the text is already
-	// normal.
+	// append appends the normalized text to dst. If the text is already normal, it returns dst as it was, and the
+	// change unchanged.
 	append(dst []byte, text string) ([]byte, change)
 }
 
-// Bounds on a tokenizer's file: a hostile file could make a short text grow without end.
+// These constants bound a tokenizer's file: a hostile file could make a short text grow without end.
 const (
-	// maxSteps bounds the normalizers and the pre-tokenizers: published tokenizers have at most ten.
+	// maxSteps bounds the number of normalizers, and the number of pre-tokenizers. Published tokenizers have at most
+	// ten.
 	maxSteps = 64
-	// maxPrepended bounds the bytes that are put before each part of a text: published tokenizers prepend one
-	// character.
+	// maxPrepended bounds the bytes that are put before each part of a text. Published tokenizers put one character
+	// there.
 	maxPrepended = 64
 )
 
-// maxNormal bounds the bytes that a normalizer, or all normalizers together, may make of a text. The longest normal
-// form of a character of three bytes has 33; published tokenizers replace a space by three bytes.
+// maxNormal bounds the bytes that one normalizer, or all normalizers together, may make of a text. A character of three
+// bytes has a normal form of at most 33 bytes. Published tokenizers replace a space by three bytes.
 func maxNormal(text string) int { return 32*len(text) + 4096 }
 
 // change says what a normalizer did to a text.
@@ -35,7 +37,7 @@ const (
 	unchanged change = iota
 	changed
 	changedFront // the text's first character was removed; Metaspace's prepend_scheme "first" depends on it
-	overgrown    // the result would be longer than maxNormal: nothing is appended
+	overgrown    // the result would be longer than maxNormal, so nothing was appended
 )
 
 // readNormalizer appends the normalizers of a component.
@@ -131,10 +133,10 @@ func readNormalizer(list []normalizer, raw json.RawMessage) ([]normalizer, error
 	return nil, errUnknown("normalizer", c.Type)
 }
 
-// lowercase is Rust's str::to_lowercase without its rule for the final sigma: the reference maps character by
-// character.
+// lowercase is Rust's str::to_lowercase without its rule for the final sigma, because the reference (the official Rust
+// tokenizer) maps each character separately.
 type lowercase struct {
-	table *runeTable // non-zero: the character has a lower form
+	table *runeTable // value that is not zero: the character has a lower form
 	forms map[rune][]rune
 }
 
@@ -264,7 +266,7 @@ func (d dropped) append(dst []byte, text string) ([]byte, change) {
 	return append(dst, text[last:]...), did
 }
 
-// mapped replaces the characters that satisfy the function by a space.
+// mapped replaces each character for which the function returns true by a space.
 type mapped func(rune) bool
 
 func (m mapped) append(dst []byte, text string) ([]byte, change) {
@@ -290,7 +292,8 @@ func bertDropped() charset {
 	return set.intersect(charsetOf('\t', '\n', '\r').negate())
 }
 
-// nmtDropped and nmtSpace are sentencepiece's cleaning for translation (tokenizers, normalizers/unicode.rs, do_nmt).
+// nmtDropped and nmtSpace are the characters that sentencepiece's cleaning for translation drops, or replaces by a
+// space (tokenizers, normalizers/unicode.rs, do_nmt).
 var nmtDropped = charset{{1, 8}, {0xb, 0xb}, {0xe, 0x1f}, {0x7f, 0x7f}, {0x8f, 0x8f}, {0x9f, 0x9f}}
 
 func nmtSpace(c rune) bool {
@@ -317,15 +320,15 @@ func (spacedChinese) append(dst []byte, text string) ([]byte, change) {
 	return dst, did
 }
 
-// isChinese has the reference's ranges. One of them begins at 2B920 by mistake, where the block begins at 2B820; it is
-// the same here.
+// isChinese has the same ranges as the reference. One of them begins at 2B920 by mistake, although the block begins at
+// 2B820. The mistake is copied here.
 func isChinese(c rune) bool {
 	return c >= 0x3400 && (c <= 0x4dbf || c >= 0x4e00 && c <= 0x9fff || c >= 0xf900 && c <= 0xfaff ||
 		c >= 0x20000 && c <= 0x2a6df || c >= 0x2a700 && c <= 0x2b73f || c >= 0x2b740 && c <= 0x2b81f ||
 		c >= 0x2b920 && c <= 0x2ceaf || c >= 0x2f800 && c <= 0x2fa1f)
 }
 
-// byteLevelText is ByteLevel as a normalizer.
+// byteLevelText is ByteLevel used as a normalizer.
 type byteLevelText struct{}
 
 func (byteLevelText) append(dst []byte, text string) ([]byte, change) {

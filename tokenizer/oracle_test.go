@@ -17,7 +17,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// enginePython is the interpreter of the vLLM environment that `make test-engines` installs, and the folder it lies in.
+// enginePython returns the interpreter of the vLLM environment that `make test-engines` installs, and the interpreter's
+// folder.
 func enginePython(t *testing.T) (python, folder string) {
 	t.Helper()
 	if testing.Short() {
@@ -49,7 +50,7 @@ func ask(t *testing.T, python string, request map[string]any) [][]block.Token {
 	return ids
 }
 
-// sample returns a part of the corpora where they are installed, and a few texts always.
+// sample returns a few texts, and a part of the corpora if they are installed.
 func sample(t *testing.T) []string {
 	texts := []string{"Hello, world!", "it's I'LL 'ſ 123456", "  \n\n x \r\n", "你好，世界。", "привет мир",
 		"e\u0301\u0323 한국어 👨‍👩‍👧", "", " ", strings.Repeat("ab ", 500)}

@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// errPattern says that a pattern is outside the dialect of compilePattern; the fallback engine may be able to match it.
+// errPattern says that compilePattern cannot compile a pattern. The fallback engine may be able to match the pattern.
 var errPattern = errors.New("not in the compiled dialect")
 
-// errFold says that a case-insensitive part could match a folding of several characters, such as "ss" and "ß". Neither
-// engine here matches these as the reference does.
+// errFold says that a case-insensitive part could match several characters in place of one, such as "ss" and "ß".
+// Neither of the two engines here matches these as the reference does.
 var errFold = errors.New("case-insensitive part with letters that fold to several characters")
 
 type nodeKind uint8
@@ -24,16 +24,16 @@ const (
 	nodeConcat
 	nodeAlternate
 	nodeRepeat
-	nodeLook // lookahead of one character or of the end
+	nodeLook // lookahead of one character, or of the end of the text
 )
 
-// patternNode is a node of a parsed pattern. There are no captures.
+// patternNode is a node of a parsed pattern. Patterns have no captures.
 type patternNode struct {
 	kind       nodeKind
-	set        charset // of nodeClass; of nodeLook: the characters that satisfy it
-	atEnd      bool    // of nodeLook: the end of the text satisfies it
+	set        charset // if kind is nodeClass: the characters; if nodeLook: the characters that satisfy the lookahead
+	atEnd      bool    // if kind is nodeLook: the end of the text satisfies the lookahead
 	sub        []*patternNode
-	min, max   int // of nodeRepeat; max < 0: no bound
+	min, max   int // if kind is nodeRepeat: bounds of the repetition; max < 0: no upper bound
 	lazy       bool
 	possessive bool
 }
@@ -128,8 +128,8 @@ func (p *patternParser) concat() (*patternNode, error) {
 	return cat, nil
 }
 
-// foldsTogether reports whether two neighbours could be one character in another case (CaseFolding.txt, status F, of
-// ASCII letters).
+// foldsTogether reports whether two neighbours could together be one character in another case. It knows the foldings
+// of ASCII letters with status F in CaseFolding.txt.
 func foldsTogether(a, b *patternNode) bool {
 	x, ok := a.single()
 	y, ok2 := b.single()
@@ -186,7 +186,7 @@ func (p *patternParser) quantified(n *patternNode) (*patternNode, bool, error) {
 	return rep, true, nil
 }
 
-// bounds reads "n", "n," or "n,m".
+// bounds reads the bounds of a repetition: "n", "n," or "n,m".
 func (n *patternNode) bounds(s string) error {
 	lo, hi, ranged := strings.Cut(s, ",")
 	var err error
@@ -236,8 +236,8 @@ func (p *patternParser) atom() (*patternNode, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Outside of brackets, Oniguruma's \w uses a table of ISO 8859-1 for characters below 256, with these
-		// characters too.
+		// Outside of brackets, Oniguruma uses a table of ISO 8859-1 for \w on characters below 256. These characters
+		// are also in that table.
 		if word {
 			set = set.union(latinWords)
 		}
@@ -302,7 +302,7 @@ func (p *patternParser) group() (*patternNode, error) {
 	return &patternNode{kind: nodeLook, set: set}, nil
 }
 
-// single returns the set of a node that matches exactly one character.
+// single returns the set of a node that always matches exactly one character.
 func (n *patternNode) single() (charset, bool) {
 	switch {
 	case n.kind == nodeClass:

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// class reads a bracket expression with nested brackets and && as Oniguruma has them.
+// class reads a bracket expression. As in Oniguruma, it may have nested brackets and &&.
 func (p *patternParser) class() (charset, error) {
 	if p.deep++; p.deep > 50 {
 		return nil, p.unknown("nesting deeper than 50")
@@ -49,7 +49,7 @@ func (p *patternParser) class() (charset, error) {
 	return set, nil
 }
 
-// classItem reads one member of a bracket expression: a nested one, an escape, a character or a range.
+// classItem reads one member of a bracket expression: a nested expression, an escape, a character or a range.
 func (p *patternParser) classItem() (charset, error) {
 	if strings.HasPrefix(p.src[p.pos:], "[:") {
 		return nil, p.unknown("POSIX bracket")

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// preStep is one step from a text to words: it splits the text or changes it. A pre-tokenizer of the file format
-// becomes one or a few steps.
+// preStep is one step from a text to words: it splits the text, or changes it. A pre-tokenizer in the file becomes one
+// or several steps.
 type preStep struct {
 	kind     preKind
-	match    *matcher // of preSplit
+	match    *matcher // matcher of a preSplit
 	behavior behavior
 	invert   bool
-	replace  string // of preMetaspace: the text that replaces a space
+	replace  string // if kind is preMetaspace: the text that replaces a space
 	prepend  prependScheme
 }
 
@@ -21,34 +21,34 @@ type preKind uint8
 
 const (
 	preSplit       preKind = iota
-	prePrefixSpace         // puts a space before a text that begins with none
-	preMetaspace           // replaces spaces by replace, and prepends it
-	preByteLevel           // bytes become the printable characters that stand for them
+	prePrefixSpace         // puts a space before a text that does not begin with one
+	preMetaspace           // replaces spaces by the text replace, and puts replace before the text
+	preByteLevel           // replaces bytes by the printable characters that stand for them
 )
 
 type prependScheme uint8
 
 const (
 	prependAlways prependScheme = iota
-	prependFirst                // only at the start of the whole text
+	prependFirst                // only at the beginning of the whole text
 	prependNever
 )
 
 // gpt2Pattern is the pattern at which ByteLevel splits by default (openai/gpt-2, src/encoder.py).
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// component is the member that every part of tokenizer.json has.
+// component has the member that every part of tokenizer.json has.
 type component struct {
 	Type string `json:"type"`
 }
 
-// errUnknown refuses an unknown component: a guess would return wrong ids, and nothing would show it.
+// errUnknown is the error for an unknown component. A guess would return wrong ids, and nothing would show this.
 func errUnknown(what, name string) error {
 	return fmt.Errorf("unknown %s %q: this model cannot be tokenized here; remove its path, so that its engine is asked for token ids, "+
 		"or report the component", what, clip(name))
 }
 
-// preTokenizer is a pre_tokenizer of any type, as the file has it.
+// preTokenizer is a pre_tokenizer of any type, in the form of the file.
 type preTokenizer struct {
 	component
 	Pretokenizers    []json.RawMessage `json:"pretokenizers"`
@@ -131,7 +131,8 @@ func readPreTokenizer(steps []preStep, raw json.RawMessage) ([]preStep, error) {
 	return nil, errUnknown("pre_tokenizer", c.Type)
 }
 
-// boundSteps refuses more steps than any published tokenizer has. Steps that make a word longer have a smaller bound.
+// boundSteps refuses a file with more steps than published tokenizers have. Steps that make a word longer have a
+// smaller bound.
 func boundSteps(steps []preStep) error {
 	longer := 0
 	for _, s := range steps {
@@ -244,8 +245,8 @@ func readPattern(raw json.RawMessage) (*matcher, error) {
 	return nil, errUnknown("kind of pattern", string(raw))
 }
 
-// punctuation returns the punctuation of BERT's code: ASCII's punctuation, and the categories P* of an old Unicode
-// version.
+// punctuation returns the punctuation of BERT's code: ASCII's punctuation, and the categories P* of an old version of
+// Unicode.
 func punctuation() charset {
 	set := runSet(unicodeTables().oldPunctuation, anyValue)
 	for c := rune('!'); c <= '~'; c++ {
@@ -258,8 +259,8 @@ func punctuation() charset {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// words applies the steps from step on to a text, and encodes each word that results. atStart says that the text begins
-// the whole text.
+// words applies the steps from number step on to a text, and encodes each resulting word. atStart says that text is the
+// beginning of the whole text.
 func (e *encoder) words(step int, text string, atStart bool) error {
 	if text == "" {
 		return nil
@@ -288,7 +289,7 @@ func (e *encoder) words(step int, text string, atStart bool) error {
 	return nil
 }
 
-// isolate is the split of nearly every model, without the bookkeeping that other splits need.
+// isolate is words for the split that nearly every model has. It needs no bookkeeping, and other splits do.
 func (e *encoder) isolate(auto *automaton, step int, text string, atStart bool) error {
 	last := step+1 == len(e.t.pre)
 	for at := 0; at < len(text); {
@@ -314,8 +315,8 @@ func (e *encoder) isolate(auto *automaton, step int, text string, atStart bool) 
 	return nil
 }
 
-// change returns the text after a step that changes it. The text is valid until the step is used again; all later steps
-// are done before that.
+// change returns the text after a step that changes it. The text is valid until the step is used for another text. All
+// later steps are done by then.
 func (e *encoder) change(p *preStep, step int, text string, atStart bool) string {
 	for len(e.level) <= step {
 		e.level = append(e.level, nil)
@@ -340,7 +341,7 @@ func (e *encoder) change(p *preStep, step int, text string, atStart bool) string
 	return view(buf)
 }
 
-// appendReplaced appends text with old replaced by with.
+// appendReplaced appends text, in which with replaces old.
 func appendReplaced(dst []byte, text, old, with string) []byte {
 	for {
 		at := strings.Index(text, old)

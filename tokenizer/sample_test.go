@@ -10,18 +10,18 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// smallTokenizers is testdata/sample.json.gz: small tokenizers, and the ids that the official Rust tokenizer returns
-// for the texts.
+// smallTokenizers has the content of testdata/sample.json.gz: small tokenizers, and the ids that the official Rust
+// tokenizer returns for the texts.
 type smallTokenizers struct {
 	Texts            []string
-	Vocabularies     map[string]map[string]json.RawMessage // the model of tokenizer.json, by name
+	Vocabularies     map[string]map[string]json.RawMessage // model of tokenizer.json, by name
 	Models, Features map[string]struct {
 		Vocabulary string
-		Changes    map[string]json.RawMessage // of the model's options
-		Parts      map[string]json.RawMessage // the other members of tokenizer.json
-		IDs        [][]block.Token            // of the texts
-		Special    [][]block.Token            // of the first texts, with the tokens that stand around a text
-		Decoded    []string                   // the ids of each text as text again
+		Changes    map[string]json.RawMessage // changes of the model's options
+		Parts      map[string]json.RawMessage // other members of tokenizer.json
+		IDs        [][]block.Token            // ids of each text
+		Special    [][]block.Token            // ids of the first texts, with the tokens around a text
+		Decoded    []string                   // text that each text's ids decode to
 	}
 }
 

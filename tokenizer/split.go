@@ -9,22 +9,22 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
-// behavior says what a split does with the matches; the names are the file format's.
+// behavior says what a split does with the matches. Its names are those of the file format.
 type behavior uint8
 
 const (
-	isolated behavior = iota // a match is a piece of its own
+	isolated behavior = iota // each match is a separate piece
 	removed
 	mergedWithPrevious
 	mergedWithNext
-	contiguous // neighbouring matches are one piece
+	contiguous // matches without text between them are one piece
 )
 
 var behaviors = map[string]behavior{"Isolated": isolated, "Removed": removed, "MergedWithPrevious": mergedWithPrevious,
 	"MergedWithNext": mergedWithNext, "Contiguous": contiguous}
 
-// matcher finds a pattern's matches: with the compiled machine, as a literal, or with the fallback engine. Immutable;
-// used concurrently.
+// matcher finds the matches of a pattern: with a compiled machine, as a literal, or with the fallback engine. It is
+// immutable, and goroutines may use it concurrently.
 type matcher struct {
 	auto    *automaton
 	literal string
@@ -32,11 +32,11 @@ type matcher struct {
 }
 
 const (
-	// fallbackTime bounds one search of the fallback engine, which backtracks; the compiled machine needs no bound.
+	// fallbackTime bounds one search of the fallback engine, which backtracks. The compiled machine needs no bound.
 	fallbackTime  = 2 * time.Second
 	fallbackStack = 1 << 22
-	// maxPattern bounds the bytes of a pattern. Published patterns have less than 1 KiB; each class costs either engine
-	// a millisecond to compile.
+	// maxPattern bounds the bytes of a pattern. Published patterns have less than 1 KiB. In both engines each class of
+	// a pattern takes a millisecond to compile.
 	maxPattern = 8 << 10
 )
 
@@ -72,8 +72,8 @@ func regexMatcher(pattern string) (*matcher, error) {
 	return &matcher{slow: slow}, nil
 }
 
-// fallbackPattern translates a pattern for the fallback engine, which has .NET's classes and anchors on Go's Unicode.
-// Every class is written out from the reference's tables, and "$" and "^" match at the ends of lines.
+// fallbackPattern translates a pattern for the fallback engine, which has .NET's classes and anchors on Go's Unicode
+// tables. Every class is written out from the reference's tables. "$" and "^" match at the ends of lines.
 func fallbackPattern(src string) (string, error) {
 	p := &patternParser{src: src}
 	var out strings.Builder
@@ -107,7 +107,7 @@ func fallbackPattern(src string) (string, error) {
 	return out.String(), nil
 }
 
-// spell writes a set as a class, without escapes: engines differ in them.
+// spell writes a set as a class. It uses no escapes, because engines treat escapes differently.
 func (s charset) spell(out *strings.Builder) {
 	if len(s) == 0 {
 		out.WriteString(`(?!)`)
@@ -131,7 +131,7 @@ func (s charset) spell(out *strings.Builder) {
 	out.WriteByte(']')
 }
 
-// setMatcher matches one character of a set, or a run of them.
+// setMatcher returns a matcher of one character of a set. With run it matches a run of such characters.
 func setMatcher(set charset, run bool) *matcher {
 	n := &patternNode{kind: nodeClass, set: set}
 	if run {
@@ -153,7 +153,7 @@ type matches struct {
 	m    *matcher
 	text string
 	pos  int
-	all  [][]int // of the fallback engine
+	all  [][]int // matches that the fallback engine found
 	err  error
 }
 
@@ -167,7 +167,7 @@ func (m *matcher) in(text string) matches {
 	return w
 }
 
-// next returns the next match; start < 0 after the last.
+// next returns the next match. After the last match, start is negative.
 func (w *matches) next() (start, end int) {
 	switch {
 	case w.m.auto != nil:
@@ -196,11 +196,11 @@ type pieces struct {
 	matches  matches
 	behavior behavior
 	invert   bool
-	// The next part of the text, a match or a text between two matches:
-	done                 int // where the next part begins
-	matchStart, matchEnd int // the next match; matchStart < 0: not found yet
+	// The next part of the text is a match, or a text between two matches:
+	done                 int // position at which the next part begins
+	matchStart, matchEnd int // the next match; matchStart < 0: it was not searched yet
 	over                 bool
-	// The piece that waits for its neighbour:
+	// The next part may be joined to this piece:
 	held             bool
 	heldFrom, heldTo int
 	heldMatch        bool
@@ -210,7 +210,7 @@ func (m *matcher) split(text string, b behavior, invert bool) pieces {
 	return pieces{matches: m.in(text), behavior: b, invert: invert, matchStart: -1}
 }
 
-// part returns the next match, or the text before it.
+// part returns the next match, or the text before that match.
 func (p *pieces) part() (from, to int, match, ok bool) {
 	if p.matchStart < 0 && !p.over {
 		if p.matchStart, p.matchEnd = p.matches.next(); p.matchStart < 0 {
@@ -259,7 +259,7 @@ func (p *pieces) next() (from, to int, ok bool) {
 			if p.behavior == mergedWithPrevious || p.behavior == contiguous {
 				continue
 			}
-			p.held = false // the match and the text after it are complete
+			p.held = false // the match and the text after it are one complete piece
 			return p.heldFrom, p.heldTo, true
 		}
 		held, from, to := p.held, p.heldFrom, p.heldTo

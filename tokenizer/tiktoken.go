@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Patterns of the public tiktoken encodings, without the possessive quantifiers of the originals
-// (tiktoken_ext/openai_public.py). They match the same.
+// These are patterns of the public tiktoken encodings (tiktoken_ext/openai_public.py). The originals have possessive
+// quantifiers. The patterns without them match the same.
 const (
 	patternGPT2   = gpt2Pattern
 	patternCL100K = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s`
@@ -29,13 +29,14 @@ const (
 		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// encoding has what a .tiktoken file does not say. tokenizer_config.json may add special tokens.
+// encoding has the properties of an encoding that are not in a .tiktoken file. tokenizer_config.json may add special
+// tokens.
 type encoding struct {
 	pattern string
 	special func(ranks int) map[string]block.Token
 }
 
-// encodings has the known encodings, by file name without extension.
+// encodings has the known encodings, by file name without the extension.
 var encodings = map[string]encoding{
 	"gpt2":      {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
 	"r50k_base": {patternGPT2, fixed(map[string]block.Token{"<|endoftext|>": 50256})},
@@ -67,7 +68,8 @@ func harmonyTokens(int) map[string]block.Token {
 	return tokens
 }
 
-// qwenTokens returns the special tokens of Qwen's first generation (tokenization_qwen.py): their ids follow the ranks.
+// qwenTokens returns the special tokens of Qwen's first generation (tokenization_qwen.py). Their ids come after the
+// ranks.
 func qwenTokens(ranks int) map[string]block.Token {
 	tokens := map[string]block.Token{"<|endoftext|>": block.Token(ranks), "<|im_start|>": block.Token(ranks + 1),
 		"<|im_end|>": block.Token(ranks + 2)}
@@ -77,12 +79,14 @@ func qwenTokens(ranks int) map[string]block.Token {
 	return tokens
 }
 
-// tokenizerClasses has the encoding of a tokenizer_class. It serves files with other names than their encoding's.
+// tokenizerClasses has the encoding for each tokenizer_class. It is used for files that do not have their encoding's
+// name.
 var tokenizerClasses = map[string]string{"QWenTokenizer": "qwen", "TikTokenTokenizer": "kimi"}
 
-// ParseTiktoken builds a tokenizer from a .tiktoken file ("base64 rank" lines). The file does not say how text is
-// split: the encoding follows from its name (o200k_base, cl100k_base, qwen, …), or from the tokenizer_class of
-// tokenizer_config.json. configJSON, the contents of that file, may be empty; its tokens are added.
+// ParseTiktoken builds a tokenizer from a .tiktoken file, whose lines are "base64 rank". The file does not say how text
+// is split. So the encoding follows from name (o200k_base, cl100k_base, qwen, …), or from the tokenizer_class of
+// tokenizer_config.json. configJSON is the contents of tokenizer_config.json, and may be empty. The tokens in it are
+// added.
 func ParseTiktoken(data, configJSON []byte, name string) (*Tokenizer, error) {
 	cfg := &config{named: map[string]string{}}
 	key := strings.TrimSuffix(path.Base(name), ".tiktoken")
@@ -148,11 +152,12 @@ func readRanks(data []byte) ([]token, error) {
 	return tokens, nil
 }
 
-// maxSpecial bounds the special tokens that a tekken.json may ask for without names: Mistral's files have 1,000.
+// maxSpecial bounds the number of special tokens without names that a tekken.json may ask for. Mistral's files have
+// 1,000.
 const maxSpecial = 1 << 16
 
-// ParseTekken builds a tokenizer from Mistral's tekken.json. Mistral's own code never finds special tokens in a text:
-// pass PlainSpecial for text of users. AddSpecial puts <s> in front, as Mistral's completions do.
+// ParseTekken builds a tokenizer from Mistral's tekken.json. Mistral's own code never finds special tokens in a text.
+// So pass PlainSpecial for the text of users. AddSpecial puts <s> before the text, as Mistral's completions do.
 func ParseTekken(data []byte) (*Tokenizer, error) {
 	var f struct {
 		Config struct {
@@ -209,15 +214,15 @@ func ParseTekken(data []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// tekkenTokens are the special tokens of a file that does not list them (mistral_common, tekken.py,
+// tekkenTokens has the special tokens of a file that does not list them (mistral_common, tekken.py,
 // DEPRECATED_SPECIAL_TOKENS).
 var tekkenTokens = []string{"<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
 	"[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]",
 	"[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"}
 
-// newRankTokenizer builds a tokenizer from byte tokens with ids in the order of their ranks.
+// newRankTokenizer builds a tokenizer from tokens that are byte strings. Their ids are in the order of their ranks.
 func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*Tokenizer, error) {
-	m, err := newRankBPE(tokens) // first, so that a broken file is refused before its pattern is compiled
+	m, err := newRankBPE(tokens) // before the pattern, so that a broken file is refused before its pattern is compiled
 	if err != nil {
 		return nil, err
 	}
@@ -231,8 +236,9 @@ func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*To
 	return t, t.add(special)
 }
 
-// newRankBPE builds byte-pair encoding from ranked byte strings, as tiktoken does: two neighbours join if their bytes
-// together are a token, in the order of its rank. So every way to cut a token into two tokens is a merge.
+// newRankBPE builds byte-pair encoding from ranked byte strings, as tiktoken does. Two neighbours are joined if their
+// bytes together are a token, and the token with the lowest rank comes first. So every way to cut a token into two
+// tokens is a merge.
 func newRankBPE(tokens []token) (*bpe, error) {
 	v, err := newVocabulary(tokens)
 	if err != nil {

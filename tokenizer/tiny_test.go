@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// tinySpec is a small byte-level model like Qwen's, for tests to change: every byte, some merges, three special tokens.
+// tinySpec is a small byte-level model like Qwen's: every byte, some merges, and three special tokens. Tests change it.
 type tinySpec map[string]any
 
 const qwenSplit = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`

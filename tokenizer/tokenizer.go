@@ -9,23 +9,23 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Tokenizer turns text into the token ids that an engine with the same files computes, and back. Any number of
-// goroutines may use it at once, and none waits for another: only its bounded caches change.
+// Tokenizer turns text into the token ids that an engine with the same files computes, and ids into text. Goroutines
+// may use it concurrently, and none waits for another: only its bounded caches change.
 type Tokenizer struct {
-	raw, normalized *addedSet // added tokens, matched before and after normalization
+	raw, normalized *addedSet // added tokens that are matched before normalization, and after it
 	normalizers     []normalizer
 	pre             []preStep
 	model           model
-	vocab           *vocabulary                // of the model, as the file spells it
-	added           map[block.Token]addedToken // by id
-	addedID         map[string]block.Token     // by content
-	before, after   []block.Token              // the tokens that the post-processor puts around a text
+	vocab           *vocabulary                // vocabulary of the model, as the file spells it
+	added           map[block.Token]addedToken // added tokens by id
+	addedID         map[string]block.Token     // ids of added tokens by content
+	before, after   []block.Token              // tokens that the post-processor puts around a text
 	decoders        []decoder
-	named           map[string]string // bos_token, eos_token, … of tokenizer_config.json
+	named           map[string]string // texts of bos_token, eos_token, … in tokenizer_config.json
 	pool            sync.Pool         // of *encoder
 }
 
-// Options of an encoding. The zero value is right for the output of a chat template.
+// Options has the options of an encoding. The zero value is right for the output of a chat template.
 type Options struct {
 	// AddSpecial puts the model's own tokens around the text, as engines do for completions: for most models a token
 	// for the beginning of the text.
@@ -36,11 +36,11 @@ type Options struct {
 
 // model turns words into ids. Its implementations are bpe, unigram, wordPiece and wordLevel.
 type model interface {
-	// appendWord appends the ids of a word that is not empty. Concurrent calls have a scratch each.
+	// appendWord appends the ids of a word that is not empty. Concurrent calls must use different scratches.
 	appendWord(dst []block.Token, word string, s *scratch) ([]block.Token, error)
 }
 
-// scratch is the working memory of one encoding; it is pooled.
+// scratch is the working memory of one encoding. It is pooled.
 type scratch struct {
 	merge   mergeScratch
 	viterbi []pathNode
@@ -52,17 +52,17 @@ type encoder struct {
 	scratch
 	t     *Tokenizer
 	dst   []block.Token
-	level [][]byte  // texts changed by pre-tokenizer steps
-	norm  [2][]byte // texts changed by normalizers, used alternately
+	level [][]byte  // by step: text that a pre-tokenizer step changed
+	norm  [2][]byte // texts that normalizers changed; the two buffers are used in turn
 }
 
-// keepBytes is the working memory that a pooled encoder may keep. An encoder with more, after one huge text, is left to
-// the garbage collector.
+// keepBytes is how much working memory a pooled encoder may keep. If an encoder has more after a huge text, it is not
+// put back into the pool.
 const keepBytes = 1 << 20
 
-// Append appends the ids of text to dst. It allocates nothing once its caches are warm and dst has room. Each byte that
-// is not UTF-8 counts as U+FFFD. On error dst is as it was; the text cannot be tokenized, because a pattern of the
-// fallback engine ran out of time or the model has no token for unknown characters.
+// Append appends the ids of text to dst. It allocates nothing if its caches are warm and dst has room. Each byte that
+// is not UTF-8 counts as U+FFFD. An error means that the text cannot be tokenized: a pattern of the fallback engine ran
+// out of time, or the model has no token for unknown characters. Then Append returns dst as it was.
 func (t *Tokenizer) Append(dst []block.Token, text string, opts Options) ([]block.Token, error) {
 	if !utf8.ValidString(text) {
 		text = string([]rune(text))
@@ -81,7 +81,7 @@ func (t *Tokenizer) Append(dst []block.Token, text string, opts Options) ([]bloc
 	return out, nil
 }
 
-// AppendBytes is Append for text in a byte slice, which must not change during the call.
+// AppendBytes does the same as Append for text in a byte slice. The slice must not change during the call.
 func (t *Tokenizer) AppendBytes(dst []block.Token, text []byte, opts Options) ([]block.Token, error) {
 	return t.Append(dst, view(text), opts)
 }
@@ -106,7 +106,7 @@ func (e *encoder) release() {
 	}
 }
 
-// text encodes a text. atStart says that no text comes before it.
+// text encodes a text. atStart says that text is the beginning of the whole text.
 func (e *encoder) text(text string, atStart bool, opts Options) error {
 	if e.t.raw.empty() {
 		return e.segment(text, atStart, opts)
@@ -148,10 +148,10 @@ func (e *encoder) segment(text string, atStart bool, opts Options) error {
 
 var errOvergrown = errors.New("the normalizers make the text more than 32 times as long")
 
-// normalize returns the normalized text, valid until the next call. shifted says that the first character of the text
-// was removed.
+// normalize returns the normalized text, which is valid until the next call. shifted reports that the first character
+// of the text was removed.
 func (e *encoder) normalize(text string) (normal string, shifted bool, err error) {
-	turn := 0 // the buffer to write; text lies in the other buffer, or is the caller's
+	turn := 0 // index of the buffer to write; the text is in the other buffer, or it is the caller's
 	limit := maxNormal(text)
 	for _, n := range e.t.normalizers {
 		out, change := n.append(e.norm[turn][:0], text)
@@ -169,7 +169,8 @@ func (e *encoder) normalize(text string) (normal string, shifted bool, err error
 	return text, shifted, nil
 }
 
-// ID returns the id of a token by its spelling; an added token comes before one of the model's vocabulary.
+// ID returns the id of the token with this spelling. An added token takes precedence over a token of the model's
+// vocabulary.
 func (t *Tokenizer) ID(spelling string) (block.Token, bool) {
 	if id, ok := t.addedID[spelling]; ok {
 		return id, true
@@ -177,7 +178,8 @@ func (t *Tokenizer) ID(spelling string) (block.Token, bool) {
 	return t.vocab.id(spelling)
 }
 
-// Spelling returns a token as the vocabulary spells it. For byte-level models the spelling is not the token's text.
+// Spelling returns the spelling of a token in the vocabulary. For byte-level models the spelling is not the token's
+// text.
 func (t *Tokenizer) Spelling(id block.Token) (string, bool) {
 	if a, ok := t.added[id]; ok {
 		return a.content, true
@@ -188,9 +190,9 @@ func (t *Tokenizer) Spelling(id block.Token) (string, bool) {
 // Special reports whether an id is a special token.
 func (t *Tokenizer) Special(id block.Token) bool { return t.added[id].special }
 
-// Named returns the text of a token that tokenizer_config.json names, such as "bos_token"; "" when the file does not
-// name it. Chat templates use these texts.
+// Named returns the text of a token that tokenizer_config.json names, such as "bos_token". If the file does not name
+// it, Named returns "". Chat templates use these texts.
 func (t *Tokenizer) Named(name string) string { return t.named[name] }
 
-// view returns bytes as a string without a copy; the bytes must not change while the string is in use.
+// view returns bytes as a string without copying them. The bytes must not change while the string is in use.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

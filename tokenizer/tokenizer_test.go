@@ -50,7 +50,7 @@ func TestDecodingReturnsTheText(t *testing.T) {
 	if got := tok.Decode(ids, true); got != "hello" {
 		t.Errorf("without special tokens: got %q", got)
 	}
-	// Half a character, and an id without a token.
+	// The first id has half a character's bytes, and the last id has no token.
 	if got := tok.Decode([]block.Token{ids[1], 160, 1 << 30}, false); got != "hello\ufffd" {
 		t.Errorf("got %q", got)
 	}
@@ -186,7 +186,7 @@ func TestManyGoroutinesShareOneTokenizer(t *testing.T) {
 	all.Wait()
 }
 
-// conversation returns a text for each turn; each text begins with the one before it.
+// conversation returns the text after each turn. Each text begins with the text of the turn before.
 func conversation(turns int) []string {
 	r := rand.New(rand.NewPCG(7, 7))
 	words := []string{"hello", " world", " the", "é", "你好", "\n", "<", "|im_", " 12", "aaaa", "'s", "<|im_end|",
@@ -208,7 +208,7 @@ func conversation(turns int) []string {
 
 func TestAGrowingConversationHasTheIDsOfAColdEncoding(t *testing.T) {
 	tok := tiny().parse(t)
-	for _, budget := range []int{0, 1, 1 << 15} { // the cache holds everything, nothing, a part
+	for _, budget := range []int{0, 1, 1 << 15} { // sizes at which the cache holds everything, nothing, a part
 		turns := NewTurnCache(tok, budget)
 		for i, text := range conversation(30) {
 			for _, opts := range []Options{{}, {AddSpecial: true}, {PlainSpecial: true}} {
@@ -276,7 +276,7 @@ func TestATenMegabyteWordTakesBoundedTime(t *testing.T) {
 		}
 		took := time.Since(began)
 		t.Logf("%s: %d ids in %v", name, len(ids), took)
-		if took > 2*time.Minute { // also on a busy machine; quadratic time would be days
+		if took > 2*time.Minute { // far more than needed, for a busy machine; quadratic time would be days
 			t.Errorf("%s takes %v", name, took)
 		}
 	}
@@ -352,7 +352,7 @@ func FuzzRanks(f *testing.F) {
 	}
 	f.Add([]byte(all.String()), []byte(`{"config":{"pattern":"a|.","default_vocab_size":261,"default_num_special_tokens":2},"vocab":[`+strings.Join(vocab, ",")+`]}`))
 	f.Fuzz(func(t *testing.T, ranks, tekken []byte) {
-		// ParseTiktoken would spend nearly all of its time on a pattern, which no input changes.
+		// ParseTiktoken would spend nearly all its time compiling a pattern, which does not depend on the input.
 		if tokens, err := readRanks(ranks); err == nil {
 			if m, err := newRankBPE(tokens); err == nil {
 				if _, err := m.appendWord(nil, "abc\x00\xff", &scratch{}); err != nil {
@@ -382,7 +382,7 @@ func ExampleTokenizer_Append() {
 
 func TestEqualMarksMeanEqualIDs(t *testing.T) {
 	tok := tiny().parse(t)
-	for _, budget := range []int{0, 1 << 20} { // the cache holds everything, a part
+	for _, budget := range []int{0, 1 << 20} { // sizes at which the cache holds everything, a part
 		turns := NewTurnCache(tok, budget)
 		named := map[[2]uint64][]block.Token{}
 		r := rand.New(rand.NewPCG(3, 3))
@@ -390,7 +390,7 @@ func TestEqualMarksMeanEqualIDs(t *testing.T) {
 		chained := 0
 		for range 400 {
 			text := texts[r.IntN(len(texts))]
-			if r.IntN(4) == 0 { // another branch of the conversation
+			if r.IntN(4) == 0 { // continues with another branch of the conversation
 				text = text[:len(text)/2] + "<|im_end|>" + texts[r.IntN(len(texts))]
 			}
 			opts := Options{AddSpecial: r.IntN(3) == 0}

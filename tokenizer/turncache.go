@@ -13,45 +13,46 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// TurnCache encodes texts that grow at the end, as conversations do, and encodes only what is new. It keeps the ids of
-// stretches of text that end at a special token: no text that follows can change them. A stretch is kept with its text,
-// which is compared before use, so a hash collision cannot return wrong ids. The cache is bounded in bytes and evicts
-// the least recently used stretch. Safe for concurrent use; its locks are sharded and never held while encoding. Make
-// one with NewTurnCache.
+// TurnCache encodes texts that grow at the end, as conversations do, and encodes only the new part. It keeps the ids of
+// stretches: a stretch is a part of a text that ends at a special token, so that no text after it can change its ids. A
+// stretch is kept with its text, which is compared before use. So a hash collision cannot return wrong ids. The cache
+// is bounded in bytes, and evicts the least recently used stretch. It is safe for concurrent use. Its locks are
+// sharded, and never held during an encoding. Make one with NewTurnCache.
 type TurnCache struct {
 	t      *Tokenizer
 	cuts   *addedSet
-	leads  []byte // first bytes of cuts
+	leads  []byte // first bytes of the tokens after which a text may be cut
 	shards [turnShards]turnShard
 }
 
 const (
 	turnShards = 64
-	// minStretch is the least length of a stretch in bytes. Longer: the unfinished stretch at the end, which is encoded
-	// every time, costs more. Shorter: a lookup costs more than the comparison of the texts.
+	// minStretch is the least length of a stretch in bytes. With longer stretches, the unfinished stretch at the end
+	// would take more time, since it is encoded every time. With shorter ones, a lookup would take more time than the
+	// comparison of the texts.
 	minStretch = 1024
 	maxLeads   = 4
 )
 
-// DefaultTurnBytes holds about 8 million tokens: eighty conversations of 100,000.
+// DefaultTurnBytes is room for about 8 million tokens: eighty conversations of 100,000 tokens each.
 const DefaultTurnBytes = 64 << 20
 
-// turnShard is a part of the cache. mu guards all fields.
+// turnShard is a part of the cache. mu guards all other fields.
 type turnShard struct {
 	mu      sync.Mutex
 	entries map[uint64]*turnEntry
-	recent  turnEntry // head of a ring: recent.next was used last
+	recent  turnEntry // head of a ring of entries: recent.next was used last
 	bytes   int
 	budget  int
 	hits    uint64
 	misses  uint64
 }
 
-// turnEntry is one stretch. Only its place in the ring changes.
+// turnEntry is one stretch in the cache. Only its place in the ring changes.
 type turnEntry struct {
 	prev, next *turnEntry
 	key        uint64
-	serial     uint64 // unique among all entries of the process
+	serial     uint64 // number that no other entry of the process has
 	text       string
 	ids        []block.Token
 }
@@ -59,17 +60,18 @@ type turnEntry struct {
 // serials counts the entries of all caches, so that the marks of two models are never equal.
 var serials atomic.Uint64
 
-// Reuse says how much of a text's ids earlier texts have in common with it, and later texts will have.
+// Reuse says how many of a text's ids earlier texts have, too, and how many later texts will have.
 type Reuse struct {
 	// Known covers the leading stretches that were in the cache.
 	Known block.Prefix
-	// Stable covers Known and the stretches that are in the cache now: normally all but the unfinished one at the end.
-	// When the text comes again with more text after it, Known covers Stable, unless a stretch was evicted.
+	// Stable covers Known and the stretches that are in the cache now. These are normally all stretches except the
+	// unfinished one at the end. When the text comes again with more text after it, Known covers the same as Stable
+	// does now, unless a stretch was evicted.
 	Stable block.Prefix
 }
 
-// extend makes p cover one more stretch, up to the given number of tokens. The mark chains the serials of the
-// stretches. A serial is never used twice, so equal marks mean equal stretches.
+// extend makes p cover one more stretch, up to the given number of tokens. The mark depends on the serials of all
+// stretches in p. A serial is never used twice, so equal marks mean equal stretches.
 func extend(p *block.Prefix, serial uint64, tokens int) {
 	var b [16]byte
 	for i := range p.Mark {
@@ -80,14 +82,14 @@ func extend(p *block.Prefix, serial uint64, tokens int) {
 	p.Tokens = tokens
 }
 
-// TurnStats counts lookups that found a stretch and that did not, and the stretches in the cache.
+// TurnStats counts the lookups that found a stretch, the lookups that did not, and the stretches in the cache.
 type TurnStats struct {
 	Hits, Misses uint64
 	Entries      int
 	Bytes        int
 }
 
-// NewTurnCache returns a cache for t of about the given size in bytes; 0 or less means DefaultTurnBytes.
+// NewTurnCache returns a cache for t of about the given size in bytes. A size of 0 or less means DefaultTurnBytes.
 func NewTurnCache(t *Tokenizer, bytes int) *TurnCache {
 	if bytes <= 0 {
 		bytes = DefaultTurnBytes
@@ -107,16 +109,16 @@ func NewTurnCache(t *Tokenizer, bytes int) *TurnCache {
 	return c
 }
 
-// Append is Tokenizer.Append through the cache; reuse counts the appended ids.
+// Append does the same as Tokenizer.Append, through the cache. reuse refers to the appended ids.
 func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []block.Token, reuse Reuse, err error) {
 	began := len(dst)
 	out := dst
-	var prefix block.Prefix // the stretches so far
+	var prefix block.Prefix // covers the stretches up to here
 	if opts.AddSpecial {
 		out = append(out, c.t.before...)
-		prefix.Mark[0] = 1 // with AddSpecial a text has other ids than without it
+		prefix.Mark[0] = 1 // marks of texts with AddSpecial differ, because these texts have other ids
 	}
-	leading, marked := true, true // every stretch so far was in the cache, and is in it now
+	leading, marked := true, true // leading: every stretch up to here was in the cache; marked: every stretch up to here is in the cache now
 	scan := cutScan{set: c.cuts, leads: c.leads, text: text}
 	for start := 0; start < len(text); {
 		end := len(text)
@@ -134,7 +136,7 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 		if serial == 0 {
 			leading = false
 			before := len(out)
-			valid := stretch // a stretch of the cache was valid; cuts never divide a character
+			valid := stretch // a stretch in the cache is valid text, and cuts never divide a character
 			if !utf8.ValidString(valid) {
 				valid = string([]rune(valid))
 			}
@@ -160,13 +162,13 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 	return out, reuse, nil
 }
 
-// AppendBytes is Append for text in a byte slice, which must not change during the call.
+// AppendBytes does the same as Append for text in a byte slice. The slice must not change during the call.
 func (c *TurnCache) AppendBytes(dst []block.Token, text []byte, opts Options) (ids []block.Token, reuse Reuse,
 	err error) {
 	return c.Append(dst, view(text), opts)
 }
 
-// appendStretch is Append for valid text that may follow other text, without the tokens around a text.
+// appendStretch does the same as Append for valid text that may follow other text. It adds no tokens around the text.
 func (t *Tokenizer) appendStretch(dst []block.Token, text string, atStart bool, opts Options) ([]block.Token, error) {
 	e := t.encoder(dst)
 	err := e.text(text, atStart, opts)
@@ -178,13 +180,13 @@ func (t *Tokenizer) appendStretch(dst []block.Token, text string, atStart bool, 
 	return out, nil
 }
 
-// stretchKind is where a stretch stands: the same text may have other ids elsewhere.
+// stretchKind says where in its text a stretch is. The same stretch may have other ids elsewhere.
 type stretchKind uint64
 
 const (
 	inTheMiddle stretchKind = iota
 	atTheStart
-	plainWhole // a whole text, encoded with PlainSpecial
+	plainWhole // the stretch is a whole text, encoded with PlainSpecial
 )
 
 func stretchAt(start int) stretchKind {
@@ -196,8 +198,8 @@ func stretchAt(start int) stretchKind {
 
 func turnKey(text string, kind stretchKind) uint64 { return xxh3.HashStringSeed(text, uint64(kind)) }
 
-// AppendPlain is Tokenizer.Append with PlainSpecial, through the cache. It serves prompts that are encoded piece by
-// piece, as Harmony's are: later prompts have the same pieces again.
+// AppendPlain does the same as Tokenizer.Append with PlainSpecial, through the cache. It is for prompts that are
+// encoded piece by piece, as Harmony's are, because later prompts have the same pieces.
 func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, error) {
 	if len(text) < minStretch/4 {
 		return c.t.Append(dst, text, Options{PlainSpecial: true})
@@ -214,7 +216,8 @@ func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, 
 	return out, err
 }
 
-// get appends the ids of a stretch and returns its serial, 0 when it is not in the cache.
+// get appends the ids of a stretch, and returns the stretch's serial. If the cache does not have the stretch, it
+// returns 0.
 func (c *TurnCache) get(dst []block.Token, text string, kind stretchKind) ([]block.Token, uint64) {
 	key := turnKey(text, kind)
 	s := &c.shards[key%turnShards]
@@ -235,12 +238,12 @@ func (c *TurnCache) get(dst []block.Token, text string, kind stretchKind) ([]blo
 	return append(dst, e.ids...), e.serial
 }
 
-// entryBytes is the memory of an entry without its text and ids.
+// entryBytes is the memory of an entry in bytes, without its text and ids.
 const entryBytes = 168
 
 func (e *turnEntry) size() int { return len(e.text) + 4*len(e.ids) + entryBytes }
 
-// put adds a stretch to the cache and returns its serial, 0 when it is too large.
+// put adds a stretch to the cache, and returns its serial. If the stretch is too large, it returns 0.
 func (c *TurnCache) put(text string, kind stretchKind, ids []block.Token) uint64 {
 	key := turnKey(text, kind)
 	s := &c.shards[key%turnShards]
@@ -270,7 +273,7 @@ func (s *turnShard) drop(e *turnEntry) {
 
 func (e *turnEntry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
 
-// link puts x after e in its ring.
+// link puts x directly after e in the ring.
 func (e *turnEntry) link(x *turnEntry) {
 	x.prev, x.next = e, e.next
 	e.next.prev = x
@@ -292,16 +295,16 @@ func (c *TurnCache) Stats() TurnStats {
 	return sum
 }
 
-// cutScan finds the places where a text may be cut: after its solid tokens.
+// cutScan finds the places at which a text may be cut: after each solid token (see solid).
 type cutScan struct {
 	set   *addedSet
 	leads []byte
 	text  string
-	ahead [maxLeads]int // by lead: the next place of the lead in the text; stale when the scan is past that place
+	ahead [maxLeads]int // by first byte: next place of this byte in the text; stale if the scan is past that place
 	atCut bool          // the last call of next found a cut
 }
 
-// next returns the end of the first solid token that begins at or after from, or -1.
+// next returns the end of the first solid token that begins at or after from, or -1 if there is none.
 func (c *cutScan) next(from int) int {
 	c.atCut = false
 	for from < len(c.text) {
@@ -328,7 +331,7 @@ func (c *cutScan) next(from int) int {
 	return -1
 }
 
-// match returns the end of the longest token at a position, or -1.
+// match returns the end of the longest token that begins at a position, or -1 if there is none.
 func (s *addedSet) match(text string, at int) int {
 	node, end := int32(0), -1
 	for i := at; i < len(text); i++ {
@@ -342,12 +345,12 @@ func (s *addedSet) match(text string, at int) int {
 	return end
 }
 
-// solid returns the special tokens after which a text may be cut. Such a token is found wherever its text occurs, and
-// the text after it has the same ids as on its own: no other token overlaps the token's beginning or extends beyond its
-// end, and the token does not depend on the character after it.
+// solid returns the solid tokens: the special tokens after which a text may be cut. Two conditions hold for a solid
+// token. It is found wherever its text occurs: no other token overlaps its beginning or extends beyond its end, and it
+// does not depend on the character after it. And the text after it has the same ids as without the text before it.
 func (s *addedSet) solid() *addedSet {
 	tails := map[string]bool{} // all suffixes of all tokens
-	open := map[int32]bool{}   // tokens that occur inside another one, not at its end
+	open := map[int32]bool{}   // tokens that occur inside another token, but not at its end
 	words := false
 	for i := range s.tokens {
 		text := s.tokens[i].content
@@ -391,7 +394,7 @@ func (s *addedSet) solid() *addedSet {
 	return out
 }
 
-// overlapped reports whether a token ends with the beginning of text, so that the two may overlap.
+// overlapped reports whether a token ends with the beginning of text. Then the two may overlap.
 func overlapped(text string, tails map[string]bool) bool {
 	for n := 1; n < len(text); n++ {
 		if tails[text[:n]] {

@@ -8,36 +8,37 @@ import (
 	"unicode/utf8"
 )
 
-// unicodeBin holds Unicode's properties as the reference's crates report them; testdata/unicode/gen.sh makes it. Go's
-// tables (15.0) differ: the Rust tokenizer matches patterns with Oniguruma's tables (16.0), normalizes with those of
-// 9.0, and uses the standard library for the rest.
+// unicodeBin has Unicode's properties as the crates of the reference (the official Rust tokenizer) report them.
+// testdata/unicode/gen.sh makes it. Go's tables (Unicode 15.0) cannot be used, because the reference uses other
+// versions: it matches patterns with Oniguruma's tables (16.0), normalizes with the tables of 9.0, and uses the
+// standard library for the rest.
 //
 //go:embed unicode.bin
 var unicodeBin string
 
-// categoryNames are the general categories. A category's number is its position in this list plus one; zero is
-// unassigned (Cn), or a surrogate (Cs), which a text never has.
+// categoryNames has the general categories. The number of a category is its index in this list plus one. Zero means
+// that a code point is unassigned (Cn), or a surrogate (Cs), which a text never has.
 var categoryNames = []string{"Cc", "Cf", "Co", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No",
 	"Pc", "Pd", "Pe", "Pf",
 	"Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs"}
 
-// scriptNames are the scripts that patterns may name; a pattern with another script is refused.
+// scriptNames are the scripts that patterns may name. A pattern with another script is refused.
 var scriptNames = []string{"Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic", "Greek", "Thai", "Arabic",
 	"Hebrew", "Devanagari"}
 
-// unicodeData is unicode.bin unpacked: immutable, shared by every tokenizer.
+// unicodeData has the unpacked content of unicode.bin. It is immutable, and all tokenizers share it.
 type unicodeData struct {
-	// Oniguruma's classes; regexWord is \w of Rust's regex crate
+	// These are Oniguruma's classes, except regexWord, which is \w of Rust's regex crate.
 	category, space, word, digit, regexWord            []runeRun
-	oldPunctuation, oldOther, oldNonspacing, combining []runeRun // the classes of BERT's and StripAccents' code
+	oldPunctuation, oldOther, oldNonspacing, combining []runeRun // classes in the code of BERT and StripAccents
 	numeric, ccc, grapheme                             []runeRun
 	scripts                                            map[string][]runeRun
 	lower                                              map[rune][]rune
-	canonical, compatible                              map[rune][]rune // full decompositions, without Hangul
+	canonical, compatible                              map[rune][]rune // full decompositions, without those of Hangul
 	compose                                            map[[2]rune]rune
 }
 
-// runeRun is an inclusive run of code points that share a value.
+// runeRun is a run of code points that have the same value. Both ends belong to the run.
 type runeRun struct {
 	lo, hi rune
 	value  uint8
@@ -111,13 +112,13 @@ func (r *unicodeReader) pairs() map[[2]rune]rune {
 	from := 0
 	for range n {
 		from += r.uvarint()
-		r.byte() // always two: the second part and the composition
+		r.byte() // the number of entries, always two: the second part and the composition
 		m[[2]rune{rune(from), rune(r.uvarint())}] = rune(r.uvarint())
 	}
 	return m
 }
 
-// lookupRun returns the value of c in sorted runs, zero when no run has it.
+// lookupRun returns the value of c in sorted runs, or zero if no run has c.
 func lookupRun(runs []runeRun, c rune) uint8 {
 	i := sort.Search(len(runs), func(i int) bool { return runs[i].hi >= c })
 	if i == len(runs) || runs[i].lo > c {
@@ -126,14 +127,14 @@ func lookupRun(runs []runeRun, c rune) uint8 {
 	return runs[i].value
 }
 
-// runeTable maps every code point to a byte with two memory accesses: code points lie in pages of 256, and equal pages
-// are shared.
+// runeTable maps every code point to a byte with two memory accesses. Code points are divided into pages of 256, and
+// equal pages are stored once.
 type runeTable struct {
-	page []uint16 // index of the 256-entry page in cell
+	page []uint16 // by code point / 256: index of the page in cell
 	cell []uint8
 }
 
-// newRuneTable builds the table of runs; code points outside every run get zero.
+// newRuneTable builds the table of runs. A code point outside every run gets zero.
 func newRuneTable(runs []runeRun) *runeTable {
 	t := &runeTable{page: make([]uint16, (utf8.MaxRune+1)>>8)}
 	seen := map[[256]uint8]uint16{}
@@ -164,8 +165,8 @@ func (t *runeTable) get(c rune) uint8 {
 	return t.cell[int(t.page[c>>8])<<8|int(c&0xff)]
 }
 
-// isSpace reports whether c is White_Space, which is the same in all Unicode versions from 6.3 on, and so in all parts
-// of the reference.
+// isSpace reports whether c has the property White_Space. The property is the same in all versions of Unicode from 6.3
+// on, and so in all parts of the reference.
 func isSpace(c rune) bool {
 	switch {
 	case c <= ' ':
@@ -178,7 +179,7 @@ func isSpace(c rune) bool {
 	}
 }
 
-// isASCIIPunctuation is char::is_ascii_punctuation.
+// isASCIIPunctuation does the same as Rust's char::is_ascii_punctuation.
 func isASCIIPunctuation(c rune) bool {
 	return c >= '!' && c <= '/' || c >= ':' && c <= '@' || c >= '[' && c <= '`' || c >= '{' && c <= '~'
 }

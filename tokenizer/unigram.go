@@ -7,16 +7,16 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// unigram is sentencepiece's unigram model: of all ways to cut a word into pieces it takes the one with the best sum of
+// unigram is sentencepiece's unigram model. Of all ways to cut a word into pieces it takes the one with the best sum of
 // scores. Ties are decided as in the reference (tokenizers, models/unigram/model.rs, encode_optimized). Only its cache
-// changes; used concurrently.
+// changes, and goroutines may use it concurrently.
 type unigram struct {
 	vocab    *vocabulary
 	trie     *pieceTrie
 	cache    *wordCache
-	scores   []float64 // by id
+	scores   []float64 // scores by id
 	unkScore float64
-	unknown  block.Token // noToken: none
+	unknown  block.Token // token for unknown characters; noToken: none
 	fallback *[256]block.Token
 }
 
@@ -37,7 +37,7 @@ func newUnigram(tokens []token, scores []float64, unknown block.Token, byteFallb
 	least := math.Inf(1)
 	for i, t := range tokens {
 		least = min(least, scores[i])
-		id, _ := v.id(t.text) // the last of equal texts
+		id, _ := v.id(t.text) // if several tokens have the same text, id returns the last
 		u.trie.add(t.text, id)
 	}
 	u.unkScore = least - unknownPenalty
@@ -47,7 +47,7 @@ func newUnigram(tokens []token, scores []float64, unknown block.Token, byteFallb
 	return u, nil
 }
 
-// pathNode is the last piece of the best path to a position.
+// pathNode has the last piece of the best path to a position.
 type pathNode struct {
 	score float64
 	start int32 // -1: not reached
@@ -113,9 +113,9 @@ func (u *unigram) appendBest(dst []block.Token, word string, s *scratch) ([]bloc
 	return u.appendPath(dst, word, best), nil
 }
 
-// appendPath appends the pieces of the best path; neighbouring unknown characters are one piece.
+// appendPath appends the ids of the pieces of the best path. Neighbouring unknown characters are one piece.
 func (u *unigram) appendPath(dst []block.Token, word string, best []pathNode) []block.Token {
-	// Reverse the links, so that each leads from the beginning of a piece to its end.
+	// This loop reverses the links: after it, each link leads from the beginning of a piece to its end.
 	at := int32(len(word))
 	for start, id := best[at].start, best[at].id; at > 0; {
 		back := best[start]
@@ -138,7 +138,7 @@ func (u *unigram) appendPath(dst []block.Token, word string, best []pathNode) []
 	return dst
 }
 
-// appendUnknown appends the ids of a run of unknown characters. The whole run may be in the vocabulary.
+// appendUnknown appends the ids of a run of unknown characters. The run as a whole may be in the vocabulary.
 func (u *unigram) appendUnknown(dst []block.Token, piece string) []block.Token {
 	if id, ok := u.vocab.id(piece); ok {
 		return append(dst, id)
@@ -153,14 +153,14 @@ func (u *unigram) appendUnknown(dst []block.Token, piece string) []block.Token {
 
 // pieceTrie is a trie over bytes. One hash table holds all edges.
 type pieceTrie struct {
-	token []block.Token // by node
+	token []block.Token // token of each node
 	root  [256]int32
 	edges []trieEdge
 	used  int
 }
 
 type trieEdge struct {
-	from uint64 // node <<8 | byte, plus one; zero is free
+	from uint64 // node <<8 | byte, plus one; zero: the slot is free
 	to   int32
 }
 
@@ -220,7 +220,7 @@ func (t *pieceTrie) home(from uint64) int {
 	return int(from*hashSeed>>32) & (len(t.edges) - 1)
 }
 
-// child returns the node that b leads to, or -1.
+// child returns the node to which the edge with byte b leads, or -1 if there is none.
 func (t *pieceTrie) child(node int32, b byte) int32 {
 	if node == 0 {
 		return t.root[b]

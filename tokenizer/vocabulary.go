@@ -7,26 +7,26 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// maxVocabulary bounds token ids: 16 times the largest published vocabulary.
+// maxVocabulary bounds token ids. It is 16 times the size of the largest published vocabulary.
 const maxVocabulary = 1 << 22
 
-// vocabulary maps token texts to ids and back. All texts lie in one arena, so a vocabulary of any size takes four
-// allocations. Immutable once built; used concurrently.
+// vocabulary maps the texts of tokens to ids and back. All texts are in one array of bytes, so a vocabulary of any size
+// takes four allocations. It is immutable once built, and goroutines may then use it concurrently.
 type vocabulary struct {
 	arena []byte
-	start []uint32 // by id: where the id's text begins; the next id's start is its end
-	known []bool   // by id: false for an id without a text
-	table []uint32 // open addressing: id+1, zero is free
+	start []uint32 // by id: position at which the id's text begins; it ends where the next id's text begins
+	known []bool   // by id: whether the id has a text
+	table []uint32 // hash table with open addressing: id+1; zero: the slot is free
 	count int
 }
 
-// token is a text and its id while a vocabulary is being built.
+// token is a text with its id, while a vocabulary is being built.
 type token struct {
 	text string
 	id   block.Token
 }
 
-// newVocabulary builds a vocabulary; of tokens with one text the last wins, as in the reference.
+// newVocabulary builds a vocabulary. If several tokens have the same text, the last one counts, as in the reference.
 func newVocabulary(tokens []token) (*vocabulary, error) {
 	var size, top int
 	for _, t := range tokens {
@@ -87,7 +87,7 @@ func (v *vocabulary) id(text string) (block.Token, bool) {
 	}
 }
 
-// text returns the text of an id below the vocabulary's size; the caller must not change it.
+// text returns the text of an id below the vocabulary's size. The caller must not change the text.
 func (v *vocabulary) text(id block.Token) []byte {
 	return v.arena[v.start[id]:v.start[id+1]]
 }
@@ -110,8 +110,8 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// hashText is a hash of a short text, similar to wyhash. It has no secret key: its tables hold what a model's files
-// have, never what a request has.
+// hashText returns a hash of a short text, similar to wyhash. It has no secret key. That is no risk, because its tables
+// hold only what a model's files have, and never what a request has.
 func hashText(s string) uint64 {
 	h := uint64(len(s)) * hashPrime
 	i := 0
@@ -127,7 +127,7 @@ func load64(s string, i int) uint64 {
 		uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
 }
 
-// loadTail returns the last bytes of s, from i on and at most seven, padded with zeros.
+// loadTail returns the last bytes of s, from i on, padded with zeros. There may be at most seven.
 func loadTail(s string, i int) uint64 {
 	n := len(s) - i
 	if n == 0 {

@@ -7,28 +7,28 @@ import (
 )
 
 const (
-	maxCachedBytes  = 24 // longer words seldom occur twice
+	maxCachedBytes  = 24 // longer words, in bytes, seldom occur twice
 	maxCachedTokens = 8
 	cacheSlots      = 1 << 16
 )
 
-// wordCache remembers the ids of short words: direct mapped, fixed in size (4 MiB), without pointers, locks or
-// allocation. Each slot is a seqlock: its fields are read and written atomically, and its header has a sequence number.
-// A reader whose slot is being written takes a miss. Safe for concurrent use; of two writers of one slot the second
-// drops its word.
+// wordCache remembers the ids of short words. It is direct mapped, and has a fixed size (4 MiB). It has no pointers and
+// no locks, and does not allocate. Each slot is a seqlock: its fields are read and written atomically, and its header
+// has a sequence number. If a slot is being written, a reader of the slot takes a miss. The cache is safe for
+// concurrent use. If two goroutines write the same slot, the second one drops its word.
 type wordCache struct {
 	slots []cacheSlot
 }
 
-// cacheSlot is one cache line: header, 24 bytes of text, 8 ids. The header is sequence<<16 | text length<<8 | number of
-// ids; an odd sequence says that a writer is at work.
+// cacheSlot is one cache line: a header, 24 bytes of text, and 8 ids. The header is sequence<<16 | text length<<8 |
+// number of ids. If the sequence is odd, a goroutine is writing the slot.
 type cacheSlot struct {
 	header atomic.Uint64
 	text   [3]atomic.Uint64
 	ids    [maxCachedTokens / 2]atomic.Uint64
 }
 
-// wordKey is a word of at most maxCachedBytes, and its hash.
+// wordKey is a word of at most maxCachedBytes bytes, with its hash.
 type wordKey struct {
 	text [3]uint64
 	size int
@@ -69,7 +69,7 @@ func (c *wordCache) slot(k *wordKey) *cacheSlot {
 	return &c.slots[(k.hash^k.hash>>32)%cacheSlots]
 }
 
-// get appends the ids of a word to dst if it is remembered.
+// get appends the ids of a word to dst, if the cache has the word.
 func (c *wordCache) get(k *wordKey, dst []block.Token) ([]block.Token, bool) {
 	s := c.slot(k)
 	header := s.header.Load()
@@ -99,7 +99,7 @@ func (c *wordCache) get(k *wordKey, dst []block.Token) ([]block.Token, bool) {
 	return dst[:before+n], true
 }
 
-// put remembers the ids of a word, if there are at most maxCachedTokens.
+// put remembers the ids of a word, if there are at most maxCachedTokens ids.
 func (c *wordCache) put(k *wordKey, ids []block.Token) {
 	if len(ids) > maxCachedTokens || len(ids) == 0 {
 		return

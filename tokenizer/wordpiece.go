@@ -7,14 +7,15 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// wordPiece is BERT's model: it takes the longest piece that begins a word, then the longest pieces that continue it. A
-// word that pieces cannot cover is unknown as a whole. Only its cache changes; used concurrently.
+// wordPiece is BERT's model. It takes the longest piece that begins a word, and then the longest pieces that continue
+// it. If pieces cannot cover a word, the whole word is unknown. Only its cache changes, and goroutines may use it
+// concurrently.
 type wordPiece struct {
 	starts    *pieceTrie // pieces that begin a word
-	continues *pieceTrie // pieces that continue a word, without the prefix such as ##
+	continues *pieceTrie // pieces that continue a word, without their prefix (such as ##)
 	cache     *wordCache
-	unknown   block.Token // noToken: none
-	maxChars  int         // longer words are unknown
+	unknown   block.Token // token for unknown words; noToken: none
+	maxChars  int         // number of characters; longer words are unknown
 }
 
 func newWordPiece(tokens []token, prefix, unknown string, maxChars int) (*wordPiece, *vocabulary, error) {
@@ -77,7 +78,7 @@ func (w *wordPiece) appendPieces(dst []block.Token, word string) ([]block.Token,
 	return append(dst[:before], w.unknown), nil
 }
 
-// longest returns the end and id of the longest piece at a position; end is -1 when there is none.
+// longest returns the end and the id of the longest piece that begins at a position. If there is none, end is -1.
 func (t *pieceTrie) longest(word string, at int) (end int, id block.Token) {
 	end = -1
 	node := int32(0)
@@ -92,10 +93,10 @@ func (t *pieceTrie) longest(word string, at int) (end int, id block.Token) {
 	return end, id
 }
 
-// wordLevel knows whole words only.
+// wordLevel is a model that knows whole words only.
 type wordLevel struct {
 	vocab   *vocabulary
-	unknown block.Token // noToken: none
+	unknown block.Token // token for unknown words; noToken: none
 }
 
 func (w *wordLevel) appendWord(dst []block.Token, word string, _ *scratch) ([]block.Token, error) {
