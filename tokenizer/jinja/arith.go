@@ -12,7 +12,7 @@ func (v *Value) float() float64 { return math.Float64frombits(uint64(v.num)) }
 // Float returns a float.
 func Float(f float64) Value { return Value{kind: KindFloat, num: int64(math.Float64bits(f))} }
 
-// asFloat returns a number as a float; false when an integer is too large for one.
+// asFloat returns a number as a float. It returns false if the number is an integer that is too large for a float.
 func (v *Value) asFloat() (float64, bool) {
 	switch v.kind {
 	case KindFloat:
@@ -24,7 +24,7 @@ func (v *Value) asFloat() (float64, bool) {
 	return float64(v.num), true
 }
 
-// maxBits bounds the size of integers. No template needs larger ones.
+// maxBits bounds the size of integers, in bits. No template needs larger integers.
 const maxBits = 1 << 15
 
 func checked(z *big.Int) (Value, error) {
@@ -98,7 +98,7 @@ func (r *run) arithmetic(op string, a, b *Value) (Value, error) {
 	return None, failf("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
-// concatenate is the operator + of texts and sequences.
+// concatenate does the operator + for texts and sequences.
 func (r *run) concatenate(a, b *Value) (Value, bool, error) {
 	switch {
 	case a.kind == KindString && b.kind == KindString:
@@ -120,7 +120,7 @@ func (r *run) concatenate(a, b *Value) (Value, bool, error) {
 	return None, false, nil
 }
 
-// repeat is the operator * of a text or a sequence.
+// repeat does the operator * for a text or a sequence.
 func (r *run) repeat(v, times *Value) (Value, bool, error) {
 	n := 0
 	if times.kind == KindBig {
@@ -153,7 +153,7 @@ func (r *run) repeat(v, times *Value) (Value, bool, error) {
 	return None, false, nil
 }
 
-// growTimes charges for n pieces of size bytes, and cannot overflow.
+// growTimes charges for n pieces of size bytes each. It cannot overflow.
 func (r *run) growTimes(size, n int) error {
 	hi, lo := bits.Mul64(uint64(size), uint64(n))
 	if hi != 0 || lo > math.MaxInt32 {
@@ -186,7 +186,7 @@ func numberOp(op string, a, b *Value) (Value, error) {
 		}
 		m := new(big.Int)
 		z.DivMod(x, y, m)
-		// DivMod is Euclidean; Python rounds to the floor, which differs for a negative divisor.
+		// DivMod is Euclidean, and Python rounds to the floor. The results differ if the divisor is negative.
 		if m.Sign() != 0 && y.Sign() < 0 {
 			z.Sub(z, big.NewInt(1))
 			m.Add(m, y)
@@ -200,7 +200,7 @@ func numberOp(op string, a, b *Value) (Value, error) {
 	return checked(z)
 }
 
-// smallOp is integer arithmetic whose result fits into 64 bits.
+// smallOp does an operator on integers if the result fits into 64 bits.
 func smallOp(op string, x, y int64) (Value, bool, error) {
 	switch op {
 	case "+":
@@ -244,7 +244,7 @@ func power(x, y *big.Int) (Value, error) {
 	if x.BitLen() > 1 && (!y.IsInt64() || y.Int64()*int64(x.BitLen()-1) > maxBits) {
 		return None, &limitError{"an integer is too long"}
 	}
-	if x.BitLen() <= 1 { // 0, 1 and -1: no exponent makes the power longer
+	if x.BitLen() <= 1 { // x is 0, 1 or -1: no exponent makes the power longer
 		switch {
 		case y.Sign() == 0:
 			return integer(1), nil
@@ -290,7 +290,8 @@ func floatOp(op string, a, b *Value) (Value, error) {
 	return floatPower(x, y)
 }
 
-// divideIntegers divides before it rounds: float64 division of rounded operands is less exact.
+// divideIntegers divides integers, and rounds only the quotient. A float64 division of rounded operands would be less
+// exact.
 func divideIntegers(a, b *Value) (Value, error) {
 	const exact = 1 << 53
 	if a.kind != KindBig && b.kind != KindBig && max(a.num, -a.num) <= exact && max(b.num, -b.num) <= exact {
@@ -300,7 +301,7 @@ func divideIntegers(a, b *Value) (Value, error) {
 	return Float(f), nil
 }
 
-// floorDivide is CPython's float_divmod.
+// floorDivide does the same as CPython's float_divmod.
 func floorDivide(x, y float64) (div, mod float64) {
 	mod = math.Mod(x, y)
 	div = (x - mod) / y
@@ -336,7 +337,7 @@ func floatPower(x, y float64) (Value, error) {
 	return Float(f), nil
 }
 
-// pow rounds correctly for integral exponents. math.Pow does not; C's pow, which CPython calls, nearly always does.
+// pow rounds correctly for integral exponents. math.Pow does not. C's pow, which CPython calls, nearly always does.
 func pow(x, y float64) float64 {
 	n := int64(y)
 	if y != float64(n) || max(n, -n) > 1100 || x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {

@@ -1,6 +1,6 @@
 package jinja
 
-// expr is a node with a value. Nodes do not change after resolve; concurrent renders share them.
+// expr is a node that has a value. Nodes do not change after resolve, and concurrent renders share them.
 type expr interface {
 	eval(r *run, f *frame) (Value, error)
 }
@@ -10,7 +10,7 @@ type stmt interface {
 	exec(r *run, f *frame) (flow, error)
 }
 
-// flow says how a statement ended.
+// flow says how the execution of a statement ended.
 type flow uint8
 
 const (
@@ -22,14 +22,14 @@ const (
 type (
 	constExpr struct{ v Value }
 
-	// nameExpr reads a variable; resolve fills in its slot.
+	// nameExpr reads a variable. resolve fills in the variable's slot.
 	nameExpr struct {
 		name string
 		line int
 		at   slot
 	}
 
-	// getAttr is a.name, getItem a[index], sliceExpr the start:stop:step inside the brackets.
+	// getAttr is a.name. getItem is a[index]. sliceExpr is the start:stop:step inside the brackets.
 	getAttr struct {
 		obj  expr
 		name string
@@ -45,7 +45,8 @@ type (
 	tupleExpr struct{ items []expr }
 	dictExpr  struct{ keys, vals []expr }
 
-	// arguments of a call, filter or test. star and starStar are *args and **kwargs, or nil.
+	// arguments has the arguments of a call, filter or test. star and starStar are the values of *args and **kwargs, or
+	// nil.
 	arguments struct {
 		pos            []expr
 		kw             []keyword
@@ -62,7 +63,7 @@ type (
 		line int
 	}
 	filterExpr struct {
-		obj  expr // nil in a filter block: the block's text
+		obj  expr // operand; nil in a filter block, where the block's text is the operand
 		name string
 		fn   filterFunc
 		args arguments
@@ -104,7 +105,7 @@ type (
 	}
 	condExpr struct {
 		cond, then expr
-		other      expr // nil: undefined
+		other      expr // value after else; nil: undefined
 		line       int
 	}
 )
@@ -123,17 +124,17 @@ type (
 	forStmt struct {
 		target    expr
 		iter      expr
-		test      expr // nil without a filter
+		test      expr // condition of the loop; nil: the loop has none
 		body      []stmt
 		other     []stmt
 		recursive bool
 		line      int
 
 		scope, testScope, otherScope *scope
-		loopAt                       slot // of the loop variable
+		loopAt                       slot // slot of the loop variable
 		usesLoop                     bool
-		targets                      []slot // of a target that is a name or a tuple of names; see resolve
-		testTarget                   expr   // the target again, bound in testScope
+		targets                      []slot // slots of the target, if it is a name or a tuple of names; see resolve
+		testTarget                   expr   // copy of the target that is bound in testScope
 	}
 	setStmt struct {
 		target, val expr
@@ -141,7 +142,7 @@ type (
 	}
 	setBlock struct {
 		target expr
-		filter *filterExpr // innermost has obj nil; nil without filters
+		filter *filterExpr // filters of the block, of which the innermost has obj nil; nil: the block has no filters
 		body   []stmt
 		line   int
 		scope  *scope
@@ -154,7 +155,7 @@ type (
 	macroDef struct {
 		name     string
 		params   []*nameExpr
-		defaults []expr // of the last parameters
+		defaults []expr // defaults of the last parameters
 		body     []stmt
 		line     int
 
@@ -179,12 +180,12 @@ type (
 		body    []stmt
 		scope   *scope
 	}
-	// scopeStmt is a body with its own variables: a generation tag.
+	// scopeStmt is a body that has its own variables: the body of a generation tag.
 	scopeStmt struct {
 		body  []stmt
 		scope *scope
 	}
-	// nsRef is a namespace's attribute as a target of an assignment.
+	// nsRef is an attribute of a namespace, as the target of an assignment.
 	nsRef struct {
 		name *nameExpr
 		attr string
@@ -194,7 +195,8 @@ type (
 	continueStmt struct{}
 )
 
-// eval makes nsRef an expr, so that all targets have one type. The parser uses it as a target only.
+// eval makes nsRef an expr, so that all targets have one type. The parser uses nsRef only as a target, so eval is not
+// called.
 func (n *nsRef) eval(*run, *frame) (Value, error) {
 	panic("bug: a namespace reference is only a target")
 }

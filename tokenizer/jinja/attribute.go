@@ -4,8 +4,9 @@ import (
 	"strings"
 )
 
-// getAttr is environment.getattr of the immutable sandbox: it looks for an attribute, then for a key. A method that
-// would change the object, or a name with a leading underscore, is undefined, and using it fails with the reason.
+// getAttr does the same as environment.getattr of the immutable sandbox: it looks for an attribute, and then for a key.
+// Two kinds of names are undefined: methods that would change the object, and names with a leading underscore. Using
+// such an undefined value fails, and the error has the reason.
 func (r *run) getAttr(obj *Value, name string) (Value, error) {
 	if err := r.step(1); err != nil {
 		return None, err
@@ -24,7 +25,7 @@ func (r *run) getAttr(obj *Value, name string) (Value, error) {
 	return r.notThere(obj, name), nil
 }
 
-// getItem is environment.getitem: it looks for a key or index, then for an attribute.
+// getItem does the same as environment.getitem: it looks for a key or an index, and then for an attribute.
 func (r *run) getItem(obj, index *Value) (Value, error) {
 	if err := r.step(1); err != nil {
 		return None, err
@@ -86,7 +87,7 @@ func (r *run) notThere(obj *Value, name string) Value {
 	return undefined("'" + obj.typeName() + " object' has no attribute '" + name + "'")
 }
 
-// attribute is getattr(obj, name) in the sandbox.
+// attribute does the same as getattr(obj, name) in the sandbox.
 func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	switch obj.kind {
 	case kindNamespace:
@@ -123,7 +124,8 @@ func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	return Value{}, false, nil
 }
 
-// pythonDunder reports whether Python's objects of that type have a special attribute. It knows only the common ones.
+// pythonDunder reports whether Python's objects of that type have a special attribute such as __len__. It knows only
+// the common ones.
 func pythonDunder(obj *Value, name string) bool {
 	switch name {
 	case "__class__", "__doc__", "__init__", "__new__", "__dir__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",
@@ -147,7 +149,7 @@ func unsafe(obj *Value, name string) Value {
 	return v
 }
 
-// mutates reports whether the immutable sandbox hides the method.
+// mutates reports whether the immutable sandbox hides the method, because the method changes its object.
 func mutates(obj *Value, name string) bool {
 	switch obj.kind {
 	case KindDict:
@@ -164,7 +166,7 @@ func mutates(obj *Value, name string) bool {
 	return false
 }
 
-// plainAttribute returns an attribute of a Python object that is a value, not a method.
+// plainAttribute returns an attribute of a Python object, if the attribute is a value and not a method.
 func plainAttribute(obj *Value, name string) (Value, bool) {
 	switch obj.kind {
 	case KindBool, KindInt, KindBig:

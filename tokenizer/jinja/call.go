@@ -1,7 +1,7 @@
 package jinja
 
-// callArgs are the evaluated arguments of a call, filter or test. pos may lie on the run's stack: a callee that keeps
-// it must copy it.
+// callArgs has the evaluated arguments of a call, filter or test. pos may be a part of the run's stack. A function that
+// keeps pos after its call must copy it.
 type callArgs struct {
 	pos []Value
 	kw  []namedValue
@@ -12,13 +12,13 @@ type namedValue struct {
 	val  Value
 }
 
-// macro is a macro's code with the frame it was defined in.
+// macro is the code of a macro, with the frame in which it was defined.
 type macro struct {
 	def   *macroDef
 	frame *frame
 }
 
-// evalArgs evaluates arguments onto the run's stack; release frees them.
+// evalArgs evaluates arguments onto the run's stack. The caller frees them with release.
 func (r *run) evalArgs(n *arguments, f *frame, a *callArgs) (mark int, err error) {
 	mark = len(r.stack)
 	for _, e := range n.pos {
@@ -80,7 +80,8 @@ func (a *callArgs) named(name string) (Value, bool) {
 	return Value{}, false
 }
 
-// bind assigns arguments to named parameters as Python does; a parameter without an argument keeps its default in into.
+// bind assigns arguments to named parameters, as Python does. into has the parameters' defaults. A parameter without an
+// argument keeps its default.
 func (a *callArgs) bind(fn string, names []string, required int, into []Value) error {
 	if len(a.pos) > len(names) {
 		return failf("%s() takes at most %d arguments (%d given)", fn, len(names), len(a.pos))
@@ -109,7 +110,7 @@ func (a *callArgs) bind(fn string, names []string, required int, into []Value) e
 	return nil
 }
 
-// positional refuses keyword arguments and a wrong number of arguments.
+// positional returns an error if there are keyword arguments, or a wrong number of arguments.
 func (a *callArgs) positional(fn string, least, most int) error {
 	if len(a.kw) > 0 {
 		return failf("%s() takes no keyword arguments", fn)
@@ -122,13 +123,14 @@ func (a *callArgs) positional(fn string, least, most int) error {
 
 func (n *callExpr) eval(r *run, f *frame) (Value, error) { return n.invoke(r, f, nil) }
 
-// invoke makes the call. caller is the body of a call block, or nil; it is passed as the keyword argument "caller".
+// invoke makes the call. In a call block, caller is the block's body, and is passed as the keyword argument "caller".
+// Otherwise it is nil.
 func (n *callExpr) invoke(r *run, f *frame, caller *Value) (Value, error) {
 	var fn Value
 	var self *method
 	var direct method
 	if attr, ok := n.fn.(*getAttr); ok {
-		// A method that is called at once needs no value of its own.
+		// A method that is called directly needs no value that represents it.
 		obj, err := attr.obj.eval(r, f)
 		if err != nil {
 			return None, err
@@ -184,7 +186,7 @@ func (r *run) call(fn *Value, a *callArgs) (Value, error) {
 	return None, failf("'%s' object is not callable", fn.typeName())
 }
 
-// callMacro binds arguments as jinja2's Macro does and renders the body.
+// callMacro binds the arguments as jinja2's Macro does, and renders the macro's body.
 func (r *run) callMacro(m *macro, a *callArgs) (Value, error) {
 	if err := r.deeper(); err != nil {
 		return None, err
@@ -216,7 +218,7 @@ func (r *run) callMacro(m *macro, a *callArgs) (Value, error) {
 	return Text(s), err
 }
 
-// bindMacro gives the parameters their values; used reports whether a keyword is a parameter.
+// bindMacro gives the parameters their values. used reports whether a keyword is one of the parameters.
 func (r *run) bindMacro(d *macroDef, f *frame, a *callArgs) (used func(string) bool, err error) {
 	used = func(name string) bool {
 		for i := min(len(a.pos), len(d.params)); i < len(d.params); i++ {
@@ -253,7 +255,7 @@ func (r *run) bindMacro(d *macroDef, f *frame, a *callArgs) (used func(string) b
 	return used, r.macroDefaults(d, f)
 }
 
-// macroDefaults evaluates the defaults of the parameters without a value, in order.
+// macroDefaults evaluates the defaults of the parameters that have no value, in order.
 func (r *run) macroDefaults(d *macroDef, f *frame) error {
 	for i, p := range d.params {
 		at := r.at(f, p.at)

@@ -6,7 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Python's case mappings work on whole strings: a character may map to several, and a final sigma has its own form.
+// Python's case mappings work on whole strings: one character may become several, and a sigma at the end of a word has
+// a special form.
 
 func upper(s string) string {
 	if isASCII(s) {
@@ -23,7 +24,7 @@ func upper(s string) string {
 	return b.String()
 }
 
-// Lower is Python's str.lower.
+// Lower does the same as Python's str.lower.
 func Lower(s string) string {
 	if isASCII(s) {
 		return strings.ToLower(s)
@@ -35,7 +36,7 @@ func Lower(s string) string {
 	return b.String()
 }
 
-// writeLower writes the lower case of the character c at s[i]; s is empty when the characters around c do not matter.
+// writeLower writes the lower case of c, the character at s[i]. If the characters around c do not matter, s is empty.
 func writeLower(b *strings.Builder, s string, i int, c rune) {
 	switch c {
 	case 'Σ':
@@ -50,8 +51,8 @@ func writeLower(b *strings.Builder, s string, i int, c rune) {
 	b.WriteRune(unicode.ToLower(c))
 }
 
-// finalSigma reports whether the capital sigma at i ends a word: there is a cased letter before it and none after it,
-// apart from ignorable characters.
+// finalSigma reports whether the capital sigma at i ends a word. It does if there is a cased letter before it and none
+// after it. Ignorable characters in between do not count.
 func finalSigma(s string, i int) bool {
 	before := false
 	for j := i; j > 0; {
@@ -96,7 +97,7 @@ func writeTitle(b *strings.Builder, c rune) {
 	b.WriteRune(unicode.ToTitle(c))
 }
 
-// capitalize is str.capitalize: the first character in title case, the rest in lower case.
+// capitalize does the same as str.capitalize: the first character gets title case, all others lower case.
 func capitalize(s string) string {
 	var b strings.Builder
 	for i, c := range s {
@@ -109,7 +110,7 @@ func capitalize(s string) string {
 	return b.String()
 }
 
-// title is str.title: every run of cased characters capitalized.
+// title does the same as str.title: every run of cased characters is capitalized.
 func title(s string) string {
 	var b strings.Builder
 	inside := false
@@ -139,8 +140,8 @@ func swapcase(s string) string {
 	return b.String()
 }
 
-// wordTitle is jinja2's title filter: a word begins after a space or an opening bracket, and its first character gets
-// upper case, not title case.
+// wordTitle is jinja2's title filter. A word begins after a space or an opening bracket. Its first character gets upper
+// case, not title case.
 func wordTitle(s string) string {
 	var b strings.Builder
 	rest := s

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// maxDepth bounds recursion into nested values, as Python's recursion limit does.
+// maxDepth bounds the recursion into nested values, as Python's recursion limit does.
 const maxDepth = 900
 
 func tooDeep() error { return failf("maximum recursion depth exceeded") }
 
-// equal is Python's a == b.
+// equal does the same as Python's a == b.
 func (r *run) equal(a, b *Value, depth int) (bool, error) {
 	if depth > maxDepth {
 		return false, tooDeep()
@@ -76,7 +76,7 @@ func (r *run) equalDicts(x, y *Dict, depth int) (bool, error) {
 	return true, nil
 }
 
-// equalViews compares dict views: views of keys and of items are sets; a view of values equals only itself.
+// equalViews compares views of dicts. Views of keys and of items compare as sets. A view of values equals only itself.
 func (r *run) equalViews(a, b *Value) (bool, error) {
 	x, y := a.ref.(*view), b.ref.(*view)
 	if x.part == viewValues || y.part == viewValues || x.part != y.part || x.d.Len() != y.d.Len() {
@@ -138,11 +138,11 @@ func compareFloats(a, b *Value) int {
 	case math.IsInf(x, 0):
 		return int(math.Copysign(1, x))
 	}
-	// Python compares exactly: 2**53+1 is not equal to its nearest float.
+	// Python compares a float and an integer exactly: 2**53+1 does not equal the nearest float.
 	return new(big.Float).SetFloat64(x).Cmp(new(big.Float).SetInt(b.bigOf()))
 }
 
-// compare applies one comparison operator.
+// compare does one comparison operator.
 func (r *run) compare(op string, a, b *Value) (bool, error) {
 	if err := r.step(1); err != nil {
 		return false, err
@@ -172,7 +172,7 @@ func (r *run) compare(op string, a, b *Value) (bool, error) {
 	return c >= 0, nil
 }
 
-// order returns -1, 0, 1 or unordered, and an error for values that Python cannot order.
+// order returns -1, 0, 1 or unordered. If Python cannot order the values, it returns an error.
 func (r *run) order(a, b *Value, depth int, op string) (int, error) {
 	if depth > maxDepth {
 		return 0, tooDeep()
@@ -206,7 +206,7 @@ func (r *run) order(a, b *Value, depth int, op string) (int, error) {
 	return 0, failf("'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
-// contains is Python's item in seq.
+// contains does the same as Python's item in seq.
 func (r *run) contains(seq, item *Value) (bool, error) {
 	switch seq.kind {
 	case KindString:
@@ -243,8 +243,8 @@ func (r *run) contains(seq, item *Value) (bool, error) {
 	}
 }
 
-// identical is Python's a is b. Equal numbers and equal texts count as identical: in CPython they are for constants,
-// and otherwise it depends on memory.
+// identical does the same as Python's a is b, except for numbers and texts: equal ones count as identical. In CPython
+// equal constants are identical, and for other values it depends on memory.
 func identical(a, b *Value) bool {
 	if a.kind != b.kind {
 		return false

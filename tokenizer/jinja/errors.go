@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// ErrSyntax is matched by errors.Is for a source that is not a template, or that uses include, import, extends or
-// blocks, which this package refuses.
+// ErrSyntax is matched by the errors for a source that is not a template, and for a source that uses include, import,
+// extends or blocks, which this package refuses.
 var ErrSyntax = errors.New("template syntax error")
 
-// ErrLimit is matched by errors.Is when a render or a Decoder reached one of its limits.
+// ErrLimit is matched by the errors of a render or a Decoder that reached one of its limits.
 var ErrLimit = errors.New("template limit reached")
 
-// RaisedError says that the template called raise_exception. The request is at fault, not the template; engines answer
-// it with status 400.
+// RaisedError says that the template called raise_exception. The fault is in the request, not in the template. Engines
+// answer such a request with status 400.
 type RaisedError struct {
 	Message string // the argument of raise_exception
 }
@@ -21,10 +21,10 @@ type RaisedError struct {
 // Error returns the template's message.
 func (e *RaisedError) Error() string { return "template raised: " + e.Message }
 
-// RenderError is any other failure of a render: an undefined value is used, a type is wrong, an attribute is forbidden.
-// Engines fail too.
+// RenderError is any other failure of a render: an undefined value is used, a type is wrong, or an attribute is
+// forbidden. Engines fail in these cases, too.
 type RenderError struct {
-	Line    int // of the template's source; 0 when unknown
+	Line    int // line of the template's source; 0: not known
 	Message string
 }
 
@@ -36,7 +36,7 @@ func (e *RenderError) Error() string {
 	return fmt.Sprintf("render template: line %d: %s", e.Line, e.Message)
 }
 
-// syntaxError says why the source is refused, and at which line.
+// syntaxError says why the source is refused, and at which line the reason is.
 type syntaxError struct {
 	line    int
 	message string
@@ -57,7 +57,7 @@ func failf(format string, args ...any) error {
 	return &RenderError{Message: fmt.Sprintf(format, args...)}
 }
 
-// atLine sets the line of a RenderError; a line that is set, of an inner expression, stays.
+// atLine sets the line of a RenderError. If the line of an inner expression is set already, it stays.
 func atLine(err error, line int) error {
 	if e, ok := err.(*RenderError); ok && e.Line == 0 {
 		e.Line = line
@@ -65,7 +65,7 @@ func atLine(err error, line int) error {
 	return err
 }
 
-// using returns the error for using an undefined value.
+// using returns the error for the use of an undefined value.
 func using(v *Value) error {
 	if v.ref != nil {
 		return failf("%s", v.str)

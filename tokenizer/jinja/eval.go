@@ -19,7 +19,7 @@ func (n *getAttr) eval(r *run, f *frame) (Value, error) {
 	if err != nil {
 		return None, err
 	}
-	// The common case: a key of a message or a tool.
+	// This is the common case: a key of a message or a tool.
 	if obj.kind == KindDict && !dictMethods[n.name] {
 		if v, ok := obj.dict().Get(n.name); ok && !strings.HasPrefix(n.name, "__") {
 			return v, r.step(1)
@@ -198,7 +198,7 @@ func (n *filterExpr) eval(r *run, f *frame) (Value, error) {
 	return n.applyOne(r, f, v)
 }
 
-// apply runs a chain of filters over v. The innermost filter of the chain has no operand.
+// apply runs a chain of filters on v. The innermost filter of the chain has no operand.
 func (n *filterExpr) apply(r *run, f *frame, v Value) (Value, error) {
 	if inner, ok := n.obj.(*filterExpr); ok {
 		var err error

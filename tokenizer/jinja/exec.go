@@ -30,13 +30,13 @@ func (n *outputStmt) exec(r *run, f *frame) (flow, error) {
 	return flowNext, nil
 }
 
-// maxSum is the longest chain of + that is printed without building its result.
+// maxSum is the length of the longest chain of + that is printed without building the chain's value.
 const maxSum = 16
 
-// printSum prints a chain of +. Templates write whole turns as such chains: operands that are texts are printed one
+// printSum prints a chain of +. Templates write whole turns as such chains. If operands are texts, they are printed one
 // after the other, so that a long content is not copied for each +.
 func (r *run) printSum(n *binaryExpr, f *frame) error {
-	var chain [maxSum]*binaryExpr // from the last to the first
+	var chain [maxSum]*binaryExpr // operators of the chain, the last one first
 	depth := 0
 	first := expr(n)
 	for sum, ok := first.(*binaryExpr); ok && sum.op == "+" && depth < maxSum; sum, ok = first.(*binaryExpr) {
@@ -66,7 +66,7 @@ func (r *run) printSum(n *binaryExpr, f *frame) error {
 			count++
 			continue
 		}
-		if count > 0 { // not only texts: build the value
+		if count > 0 { // the chain has not only texts, so its value is built
 			if err := r.grow(sumLength(texts[:count])); err != nil {
 				return err
 			}
@@ -160,7 +160,7 @@ func (r *run) assign(target expr, v Value, f *frame) error {
 	return nil
 }
 
-// unpack is Python's a, b = v.
+// unpack does the same as Python's a, b = v.
 func (r *run) unpack(v *Value, want int) ([]Value, error) {
 	if v.isSequence() && len(v.items()) == want {
 		return v.items(), nil
@@ -260,7 +260,7 @@ func (n *forStmt) exec(r *run, f *frame) (flow, error) {
 	return fl, atLine(err, n.line)
 }
 
-// loop runs the body for each item of seq; depth is the level of a recursive loop.
+// loop runs the body once for each item of seq. depth is the level of a recursive loop.
 func (n *forStmt) loop(r *run, f *frame, seq *Value, depth int) (flow, error) {
 	lp, err := n.open(r, f, seq)
 	if err != nil {
@@ -308,7 +308,7 @@ func (n *forStmt) loop(r *run, f *frame, seq *Value, depth int) (flow, error) {
 	return r.stmts(n.other, r.enter(n.otherScope, f))
 }
 
-// open starts the iteration, through the loop's filter if it has one.
+// open starts the iteration. If the loop has a filter, the iteration is filtered.
 func (n *forStmt) open(r *run, f *frame, seq *Value) (*loop, error) {
 	lp := &loop{stmt: n, index: -1, length: -1}
 	if n.test != nil {
@@ -329,7 +329,7 @@ func (n *forStmt) open(r *run, f *frame, seq *Value) (*loop, error) {
 	return lp, err
 }
 
-// loopFilter is "for … in it if test".
+// loopFilter is the iterator of "for … in it if test".
 type loopFilter struct {
 	stmt *forStmt
 	it   iterator

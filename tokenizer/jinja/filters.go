@@ -4,11 +4,11 @@ import (
 	"strings"
 )
 
-// filterFunc is the code of "v | name(args)".
+// filterFunc is the code of the filter in "v | name(args)".
 type filterFunc func(r *run, v *Value, a *callArgs) (Value, error)
 
-// filters are jinja2's built-in filters, with Transformers' tojson. map and select find filters by name through the
-// run.
+// filters are jinja2's built-in filters, with tojson of Transformers. The filters map and select find other filters by
+// name. They do so through the run, not through this variable.
 var filters = map[string]filterFunc{
 	"abs": absFilter, "attr": attrFilter, "batch": batchFilter, "capitalize": textFilter(capitalize),
 	"center": centerFilter, "count": lengthFilter, "d": defaultFilter, "default": defaultFilter,
@@ -25,7 +25,7 @@ var filters = map[string]filterFunc{
 	"xmlattr": xmlAttr,
 }
 
-// bound assigns a filter's arguments to its parameters.
+// bound assigns the arguments of a filter to its parameters.
 func bound(a *callArgs, fn string, names []string, required int, into ...*Value) error {
 	vals := make([]Value, len(names))
 	for i, p := range into {
@@ -40,7 +40,7 @@ func bound(a *callArgs, fn string, names []string, required int, into ...*Value)
 	return nil
 }
 
-// textFilter makes a filter that maps str(v) and takes no arguments.
+// textFilter makes a filter from a function on str(v). The filter takes no arguments.
 func textFilter(change func(string) string) filterFunc {
 	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		if err := a.positional("filter", 0, 0); err != nil {
@@ -171,7 +171,7 @@ func lastFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return items[len(items)-1], nil
 }
 
-// reversible returns the items of a value that Python's reversed() accepts.
+// reversible returns the items of v. It returns false if Python's reversed() does not accept v.
 func (r *run) reversible(v *Value) ([]Value, bool, error) {
 	switch v.kind {
 	case KindString, KindList, kindTuple, KindDict, kindView, kindRange, KindUndefined:
@@ -216,7 +216,7 @@ func reverseFilter(r *run, v *Value, a *callArgs) (Value, error) {
 
 func newItems(vals []Value) iterator { return &items{l: &list{vals}} }
 
-// iteratorOf returns an iterator over the values, as a value of a template.
+// iteratorOf returns an iterator over the values. The result is a value of a template.
 func iteratorOf(vals []Value) Value { return Value{kind: kindIterator, ref: newItems(vals)} }
 
 func itemsFilter(_ *run, v *Value, a *callArgs) (Value, error) {
@@ -229,7 +229,7 @@ func itemsFilter(_ *run, v *Value, a *callArgs) (Value, error) {
 	case KindDict:
 		return Value{kind: kindIterator, ref: &entries{d: v.dict(), part: viewItems}}, nil
 	}
-	// The filter is a generator in Python: it fails when it is used, not before.
+	// In Python the filter is a generator, so it fails when its result is used, not before.
 	name := v.typeName()
 	return lazy(func(*run) (Value, bool, error) {
 		return None, false, failf("can only get item pairs from a mapping, not from %s", name)
@@ -258,7 +258,7 @@ func replaceFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return r.replace(s[0], s[1], s[2], n)
 }
 
-// replace is str.replace; it is charged before it builds the text.
+// replace does the same as str.replace. It charges for the text before it builds the text.
 func (r *run) replace(s, old, with string, n int64) (Value, error) {
 	if err := r.scan(len(s)); err != nil {
 		return None, err
@@ -444,7 +444,7 @@ func (a *callArgs) kwDict() *Dict {
 	return d
 }
 
-// toJSON is Transformers' filter tojson, which replaces jinja2's.
+// toJSON is the filter tojson of Transformers, which replaces jinja2's.
 func toJSON(r *run, v *Value, a *callArgs) (Value, error) {
 	ascii, indent, separators, sortKeys := falseValue, None, None, falseValue
 	names := []string{"ensure_ascii", "indent", "separators", "sort_keys"}

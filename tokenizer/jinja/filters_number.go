@@ -54,7 +54,7 @@ func intFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return fallback, nil
 }
 
-// truncated is int(f), or fallback for a float without an integer.
+// truncated does the same as int(f). If f is infinite or not a number, it returns fallback.
 func truncated(f float64, fallback Value) Value {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return fallback
@@ -63,7 +63,7 @@ func truncated(f float64, fallback Value) Value {
 	return bigInteger(z)
 }
 
-// parseInteger is int(s, base).
+// parseInteger does the same as Python's int(s, base).
 func parseInteger(s string, base int) (Value, bool) {
 	s = strings.TrimFunc(s, IsSpace)
 	digits := strings.TrimLeft(s, "+-")
@@ -97,7 +97,7 @@ func parseInteger(s string, base int) (Value, bool) {
 	return bigInteger(z), true
 }
 
-// ParseFloat is Python's float(s) of a string.
+// ParseFloat does the same as Python's float(s) for a string.
 func ParseFloat(s string) (float64, bool) {
 	s = asciiDigits(strings.TrimFunc(s, IsSpace))
 	body := strings.ToLower(strings.TrimLeft(s, "+-"))
@@ -190,7 +190,7 @@ func roundFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return numberOp("/", &whole, &scale)
 }
 
-// roundHalfEven is Python's round(f, n): correctly rounded in decimal.
+// roundHalfEven does the same as Python's round(f, n): it rounds the decimal value correctly.
 func roundHalfEven(f float64, n int) float64 {
 	if math.IsInf(f, 0) || math.IsNaN(f) || n > 323 {
 		return f

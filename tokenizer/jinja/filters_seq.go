@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// attributePath splits "a.b.0" into names and indexes; None is the empty path.
+// attributePath splits "a.b.0" into names and indexes. None means the empty path.
 func attributePath(v *Value) ([]Value, error) {
 	switch v.kind {
 	case KindNone:
@@ -25,7 +25,7 @@ func attributePath(v *Value) ([]Value, error) {
 	return []Value{*v}, nil
 }
 
-// follow looks up a path in item. byDefault, if not nil, replaces an undefined value on the way.
+// follow looks up a path in item. If a value on the way is undefined and byDefault is not nil, byDefault replaces it.
 func (r *run) follow(item Value, path []Value, byDefault *Value) (Value, error) {
 	for i := range path {
 		var err error
@@ -39,7 +39,7 @@ func (r *run) follow(item Value, path []Value, byDefault *Value) (Value, error) 
 	return item, nil
 }
 
-// foldCase is jinja2's ignore_case.
+// foldCase does the same as jinja2's ignore_case.
 func (r *run) foldCase(v Value) (Value, error) {
 	if v.kind != KindString {
 		return v, nil
@@ -48,7 +48,8 @@ func (r *run) foldCase(v Value) (Value, error) {
 	return Text(s), r.grow(len(s))
 }
 
-// keyed returns a function that makes the key of an item by a filter's arguments case_sensitive and attribute.
+// keyed returns a function that makes the key of an item. The key depends on a filter's arguments attribute and
+// case_sensitive.
 func (r *run) keyed(attribute, caseSensitive, byDefault *Value) (func(Value) (Value, error), error) {
 	path, err := attributePath(attribute)
 	if err != nil {
@@ -64,7 +65,7 @@ func (r *run) keyed(attribute, caseSensitive, byDefault *Value) (func(Value) (Va
 	}, nil
 }
 
-// sortBy sorts positions by their keys, stably. It fails at the first comparison that Python refuses.
+// sortBy sorts positions by their keys. The sort is stable. It fails at the first comparison that Python refuses.
 func (r *run) sortBy(order []int, key func(int) *Value, reverse bool) error {
 	var failed error
 	sort.SliceStable(order, func(i, j int) bool {
@@ -90,7 +91,7 @@ func (r *run) sortBy(order []int, key func(int) *Value, reverse bool) error {
 	return failed
 }
 
-// sorted is sorted(items, key=key).
+// sorted does the same as sorted(items, key=key).
 func (r *run) sorted(items []Value, key func(Value) (Value, error), reverse bool) ([]Value, []Value, error) {
 	keys := make([]Value, len(items))
 	order := make([]int, len(items))
@@ -186,7 +187,7 @@ func dictSort(r *run, v *Value, a *callArgs) (Value, error) {
 	return List(out), err
 }
 
-// groupTuple returns the fields of a tuple that groupby made.
+// groupTuple returns the fields of a tuple that the filter groupby made.
 func (v *Value) groupTuple() ([]Value, bool) {
 	if len(v.items()) == 2 && v.num == groupMark {
 		return v.items(), true
@@ -268,8 +269,8 @@ func uniqueFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	}), nil
 }
 
-// lazily returns an iterator that passes the items of v through each, when they are asked for. It leaves an item out if
-// each returns false.
+// lazily returns an iterator over the items of v. It calls each for an item only when the item is asked for. If each
+// returns false, the item is left out.
 func lazily(v *Value, each func(r *run, item Value) (out Value, keep bool, err error)) Value {
 	source := *v
 	var it iterator
@@ -292,7 +293,7 @@ func lazily(v *Value, each func(r *run, item Value) (out Value, keep bool, err e
 	})
 }
 
-// extreme is the filter min (sign -1) or max (sign 1).
+// extreme makes the filter min if sign is -1, and the filter max if sign is 1.
 func extreme(fn string, sign int) filterFunc {
 	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		sensitive, attribute := falseValue, None
@@ -447,7 +448,7 @@ func mapFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	}), nil
 }
 
-// mapping returns the function that map applies to each item.
+// mapping returns the function that the filter map applies to each item.
 func (r *run) mapping(a *callArgs) (func(Value) (Value, error), error) {
 	if attribute, ok := a.named("attribute"); ok && len(a.pos) == 0 {
 		var byDefault *Value

@@ -7,14 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// format is str.format of the sandbox.
+// format does the same as str.format in the sandbox.
 func (r *run) format(s string, pos []Value, kw *Dict) (string, error) {
 	auto := 0
 	out, err := r.formatNested(s, pos, kw, &auto, 2)
 	return out, err
 }
 
-// formatNested is format with the state of automatic numbering; depth bounds fields within specifications.
+// formatNested is format with the state of automatic numbering. depth counts the nesting of fields within
+// specifications.
 func (r *run) formatNested(s string, pos []Value, kw *Dict, auto *int, depth int) (string, error) {
 	if depth == 0 {
 		return "", failf("max string recursion exceeded")
@@ -133,7 +134,7 @@ func (r *run) formatOne(field string, pos []Value, kw *Dict, auto *int, depth in
 	return r.formatValue(&v, sp)
 }
 
-// formatLookup resolves "0.name[key]".
+// formatLookup returns the value of a field name such as "0.name[key]".
 func (r *run) formatLookup(name string, pos []Value, kw *Dict, auto *int) (Value, error) {
 	end := strings.IndexAny(name, ".[")
 	if end < 0 {
@@ -192,7 +193,7 @@ func (r *run) formatLookup(name string, pos []Value, kw *Dict, auto *int) (Value
 	return v, nil
 }
 
-// formatValue is format(v, spec).
+// formatValue does the same as Python's format(v, spec).
 func (r *run) formatValue(v *Value, s string) (string, error) {
 	if s == "" {
 		return r.str(v)
@@ -293,7 +294,7 @@ func (sp *spec) number(v *Value) (string, error) {
 			return sp.padNumber(sp.signOf(math.Signbit(f) && !math.IsNaN(f)), "", sp.grouped(string(b))), nil
 		}
 		sign, prefix, digits := sp.float(f)
-		if !strings.ContainsAny(digits, ".en") { // as repr: a float has a point
+		if !strings.ContainsAny(digits, ".en") { // as in repr, a float has a point
 			digits += ".0"
 		}
 		return sp.padNumber(sign, prefix, sp.grouped(digits)), nil
@@ -304,7 +305,7 @@ func (sp *spec) number(v *Value) (string, error) {
 	return sp.padNumber(sign, prefix, sp.grouped(digits)+tail), nil
 }
 
-// grouped puts separators into the integer part.
+// grouped puts thousands separators into the integer part.
 func (sp *spec) grouped(digits string) string {
 	if sp.comma == 0 {
 		return digits

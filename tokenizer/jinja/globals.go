@@ -10,8 +10,8 @@ type builtin struct {
 	call func(r *run, a *callArgs) (Value, error)
 }
 
-// globals are the functions that every template has; a variable of the render hides a function of its name. The last
-// two are Transformers', the others jinja2's.
+// globals are the functions that every template has. A variable of the render hides a function with the same name. The
+// last two functions are those of Transformers, all others are jinja2's.
 var globals = map[string]Value{
 	"range":           {kind: kindBuiltin, ref: &builtin{"range", rangeOf}},
 	"dict":            {kind: kindBuiltin, ref: &builtin{"dict", dictOf}},
@@ -23,11 +23,11 @@ var globals = map[string]Value{
 	"strftime_now":    {kind: kindBuiltin, ref: &builtin{"strftime_now", strftimeNow}},
 }
 
-// transformersGlobals are the globals that jinja2 itself lacks: jinja2.meta counts their names as variables of a
-// template.
+// transformersGlobals are the globals that jinja2 itself does not have. jinja2.meta counts their names as variables of
+// a template.
 var transformersGlobals = set("raise_exception", "strftime_now")
 
-// maxRange is the sandbox's bound on the length of a range.
+// maxRange bounds the length of a range. It is the sandbox's bound.
 const maxRange = 100_000
 
 func rangeOf(r *run, a *callArgs) (Value, error) {
@@ -79,8 +79,8 @@ func dictOf(r *run, a *callArgs) (Value, error) {
 	return FromDict(d), r.grow(2 * valueBytes * d.Len())
 }
 
-// dictAttribute is an attribute of the class dict: the class method fromkeys, or for any other name the generic alias
-// dict[name], because getattr falls back to a subscript. A call of the alias is a call of dict.
+// dictAttribute returns an attribute of the class dict. This is the class method fromkeys. Any other name gives the
+// generic alias dict[name], because getattr then tries a subscript. A call of this alias is a call of dict.
 func dictAttribute(obj *Value, name string) Value {
 	if name == "fromkeys" {
 		return Value{kind: kindBuiltin, ref: &builtin{name, dictFromKeys}}
@@ -109,7 +109,7 @@ func dictFromKeys(r *run, a *callArgs) (Value, error) {
 	return FromDict(d), nil
 }
 
-// fill is dict(from), of a mapping or of pairs.
+// fill does the same as dict(from). from is a mapping, or has pairs.
 func (r *run) fill(d *Dict, from *Value) error {
 	if from.kind == KindDict {
 		*d = *from.dict().Clone()
@@ -139,7 +139,7 @@ func namespaceOf(r *run, a *callArgs) (Value, error) {
 	return Value{kind: kindNamespace, ref: &namespace{v.dict()}}, nil
 }
 
-// selfReference is the variable self.
+// selfReference is the value of the variable self.
 type selfReference struct{}
 
 // cycler returns its items in turn.

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// goldenTime is the clock of testdata/gather.py.
+// goldenTime is the current time in testdata/gather.py.
 var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
 
 var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
@@ -33,8 +33,8 @@ type conversation struct {
 	ContinueFinalMessage bool            `json:"continue_final_message"`
 }
 
-// variables returns the variables with which Transformers' apply_chat_template renders the conversation: a keyword
-// argument hides another variable of its name.
+// variables returns the variables with which Transformers' apply_chat_template renders the conversation. If a keyword
+// argument and another variable have the same name, the argument hides the variable.
 func (c *conversation) variables() ([]*Dict, error) {
 	kwargs, vars, tokens := &Dict{}, &Dict{}, &Dict{}
 	if len(c.Kwargs) > 0 {
@@ -84,7 +84,7 @@ type goldenResult struct {
 	Text     *string `json:"text"`
 	Raised   *string `json:"raised"`
 	Error    *string `json:"error"`
-	Unstable bool    `json:"unstable"` // Python printed a memory address
+	Unstable bool    `json:"unstable"` // Python printed a memory address, which differs each time
 }
 
 func (g *goldenResult) digest(h interface{ Write([]byte) (int, error) }, name string) {
@@ -122,7 +122,7 @@ func sample(t testing.TB) (out []golden) {
 	return out
 }
 
-// collected reads all golden data, or skips where it is not installed.
+// collected reads all golden data. If the data are not installed, it skips the test.
 func collected(t testing.TB) []golden {
 	t.Helper()
 	return testenv.JSONFiles[golden](t, "templates/golden", "make golden")
@@ -165,7 +165,7 @@ func compare(t *testing.T, templates []golden) {
 		tmpl, parseErr := Parse(g.Template)
 		for i := range cs {
 			want := g.Results[cs[i].Name]
-			if want.Unstable || cs[i].ContinueFinalMessage { // internal/tokens/inprocess tests the latter
+			if want.Unstable || cs[i].ContinueFinalMessage { // internal/tokens/inprocess tests conversations with continue_final_message
 				continue
 			}
 			renders++
@@ -184,7 +184,7 @@ func compare(t *testing.T, templates []golden) {
 	t.Logf("%d renders, %d templates differ", renders, len(wrong))
 }
 
-// differs says how a render differs from Python's; "" when it is equal.
+// differs describes how a rendered text differs from Python's. It returns "" if they are equal.
 func differs(got []byte, err error, want *goldenResult) string {
 	var raised *RaisedError
 	switch {

@@ -4,7 +4,7 @@ import (
 	"unicode/utf8"
 )
 
-// length is Python's len(v); false where len fails.
+// length does the same as Python's len(v). It returns false if len fails.
 func (r *run) length(v *Value) (int, bool) {
 	switch v.kind {
 	case KindUndefined:
@@ -26,7 +26,7 @@ func (r *run) length(v *Value) (int, bool) {
 	return 0, false
 }
 
-// iterate is Python's iter(v).
+// iterate does the same as Python's iter(v).
 func (r *run) iterate(v *Value) (iterator, error) {
 	switch v.kind {
 	case KindUndefined:
@@ -114,14 +114,14 @@ func (it *counter) next(*run) (Value, bool, error) {
 	return v, true, nil
 }
 
-// generator makes an iterator of a function, for the filters that are lazy in Python.
+// generator makes an iterator from a function. It serves the filters that are lazy in Python.
 type generator func(r *run) (Value, bool, error)
 
 func (g generator) next(r *run) (Value, bool, error) { return g(r) }
 
 func lazy(g generator) Value { return Value{kind: kindIterator, ref: g} }
 
-// listOf is Python's list(v). The caller must not change the result: it may be v's own.
+// listOf does the same as Python's list(v). The caller must not change the result, because it may be v's own list.
 func (r *run) listOf(v *Value) ([]Value, error) {
 	if v.isSequence() {
 		return v.items(), nil

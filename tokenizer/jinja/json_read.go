@@ -7,38 +7,39 @@ import (
 	"math"
 	"math/big"
 	"strconv"
-	memory "unsafe" // renamed: a function of this package is called unsafe
+	memory "unsafe" // renamed, since a function of this package is called unsafe
 
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// maxJSONDepth bounds nested arrays and objects; Python's limit is near 1,000.
+// maxJSONDepth bounds the nesting of arrays and objects. Python's limit is near 1,000.
 const maxJSONDepth = 500
 
-// maxValues bounds the values of all documents of a Decoder. A value takes up to 200 bytes of memory, and as few as two
-// bytes of a document. A chat of 50,000 messages with five fields each has as many values.
+// maxValues bounds the values of all documents of a Decoder. A value takes up to 200 bytes of memory, and may take as
+// few as two bytes of a document. A chat of 50,000 messages with five fields each has so many values.
 const maxValues = 1 << 18
 
 // Dialect is the JSON reader that a Decoder follows.
 type Dialect uint8
 
 const (
-	// Python is Python's json module: NaN and the infinities are numbers, integers have any length.
+	// Python is Python's json module. NaN and the infinities are numbers, and integers may have any length.
 	Python Dialect = iota
-	// Orjson refuses NaN and the infinities, and an integer beyond 64 bits becomes a float.
+	// Orjson is the library orjson. It refuses NaN and the infinities, and makes a float of an integer beyond 64 bits.
 	Orjson
 )
 
-// Decoder reads JSON documents into values: integers and floats stay apart, and the last of equal keys wins, in the
-// place of the first. The zero value is ready. All documents that one Decoder reads may have 262,144 values together. A
-// document beyond that, or nested deeper than 500 levels, fails with an error that matches ErrLimit.
+// Decoder reads JSON documents into values. Integers and floats are different values. If a key is repeated, its last
+// value counts, in the place of the first. The zero value is ready for use. All documents that one Decoder reads may
+// have 262,144 values together, and may nest 500 levels deep. A document beyond these bounds fails with an error that
+// matches ErrLimit.
 type Decoder struct{ values int }
 
-// Decode reads one document as Python does. src must not change while the value is in use: its texts share src's
-// memory.
+// Decode reads one document as Python does. src must not change while the value is in use, because the value's texts
+// share src's memory.
 func (d *Decoder) Decode(src []byte) (Value, error) { return d.decode(src, Python) }
 
-// DecodeText is Decode for a document in a string.
+// DecodeText does the same as Decode for a document in a string. The dialect as says which JSON reader it follows.
 func (d *Decoder) DecodeText(src string, as Dialect) (Value, error) {
 	return d.decode(memory.Slice(memory.StringData(src), len(src)), as)
 }
@@ -56,14 +57,14 @@ func (d *Decoder) decode(src []byte, as Dialect) (Value, error) {
 	return v, nil
 }
 
-// shared returns the bytes as a string that shares their memory.
+// shared returns the bytes as a string that uses the same memory.
 func shared(b []byte) string { return memory.String(memory.SliceData(b), len(b)) }
 
 // reader builds the values of one document.
 type reader struct {
 	jsonscan.Scanner
 	depth  int
-	values int // of all documents so far
+	values int // number of values in all documents up to here
 	orjson bool
 }
 
@@ -72,7 +73,7 @@ func (r *reader) beyond(what string) {
 	r.Stop(fmt.Errorf("%w: %s at byte %d", ErrLimit, what, r.Pos()))
 }
 
-// value reads one value; after an error its result has no meaning.
+// value reads one value. After an error its result has no meaning.
 func (r *reader) value() Value {
 	if r.values++; r.values > maxValues {
 		r.beyond(fmt.Sprintf("more than %d values", maxValues))
@@ -116,7 +117,7 @@ var specialNumbers = [...]struct {
 	v    Value
 }{{"NaN", Float(math.NaN())}, {"Infinity", Float(math.Inf(1))}, {"-Infinity", Float(math.Inf(-1))}}
 
-// deeper counts an array or object that begins; the caller decrements depth at its end.
+// deeper counts the array or object that begins. The caller decrements depth when it ends.
 func (r *reader) deeper() {
 	if r.depth++; r.depth > maxJSONDepth {
 		r.beyond("nested too deep")
@@ -144,8 +145,8 @@ func (r *reader) array() Value {
 	return Value{kind: KindList, ref: l}
 }
 
-// string returns the text of a string or key that the scanner took. It refuses half a surrogate pair: no engine can
-// tokenize it.
+// string returns the text of a string or key that the scanner took. It refuses half a surrogate pair, since no engine
+// can tokenize it.
 func (r *reader) string(raw []byte, escaped bool) string {
 	if !escaped {
 		return shared(raw)

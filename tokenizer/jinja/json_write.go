@@ -12,7 +12,7 @@ type writer struct {
 	out       []byte
 	ascii     bool
 	sortKeys  bool
-	indent    string // per level
+	indent    string // indentation of each level
 	multiline bool
 	comma     string
 	colon     string
@@ -115,7 +115,7 @@ func (w *writer) object(d *Dict, depth int) error {
 	return nil
 }
 
-// order returns the positions of a dict's keys in sorted order, or nil for the dict's own order.
+// order returns the positions of a dict's keys in sorted order. It returns nil if the dict's own order is used.
 func (w *writer) order(d *Dict) ([]int, error) {
 	if !w.sortKeys {
 		return nil, nil
@@ -128,7 +128,7 @@ func (w *writer) order(d *Dict) ([]int, error) {
 	return order, err
 }
 
-// key writes a key as a text: json.dumps accepts numbers and constants as keys.
+// key writes a key as a text. Keys may be numbers and constants, because json.dumps accepts them.
 func (w *writer) key(k *Value, depth int) error {
 	switch k.kind {
 	case KindString:
@@ -152,7 +152,7 @@ func (w *writer) text(s string) {
 			i++
 			continue
 		}
-		if c == 0x7f { // not escaped, even with ensure_ascii
+		if c == 0x7f { // the character is not escaped, even with ensure_ascii
 			i++
 			continue
 		}

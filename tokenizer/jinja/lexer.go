@@ -22,27 +22,27 @@ const (
 	tokString
 	tokInteger
 	tokFloat
-	tokOperator // text holds the operator
+	tokOperator // an operator, which is in text
 )
 
 type token struct {
 	kind tokenKind
 	line int
-	text string // data, name, decoded string, operator
-	num  Value  // integer and float
+	text string // text of data, a name, a decoded string or an operator
+	num  Value  // value of an integer or a float
 }
 
-// lexer cuts a template into tokens as jinja2's lexer does with trim_blocks and lstrip_blocks, the default delimiters
-// and no line statements.
+// lexer cuts a template into tokens. It does so as jinja2's lexer with trim_blocks and lstrip_blocks, with the default
+// delimiters, and without line statements.
 type lexer struct {
 	src          string
 	pos          int
 	line         int
-	lineStarting bool // a line begins: the last match ended with a newline, or there was none
+	lineStarting bool // the next character begins a line: the last match ended with a newline, or there was no match yet
 	tokens       []token
 }
 
-// maxSource bounds a template's source; the largest known chat template has about 60 KB.
+// maxSource bounds a template's source in bytes. The largest known chat template has about 60 KB.
 const maxSource = 1 << 20
 
 func lex(source string) ([]token, error) {
@@ -65,7 +65,7 @@ func lex(source string) ([]token, error) {
 
 func (l *lexer) fail(message string) error { return &syntaxError{l.line, message} }
 
-// root reads the text up to the next tag, and the tag.
+// root reads the text up to the next tag, and then the tag.
 func (l *lexer) root() error {
 	rest := l.src[l.pos:]
 	at := nextTag(rest)
@@ -106,7 +106,7 @@ func (l *lexer) root() error {
 	return l.tag("%}", tokBlockEnd)
 }
 
-// nextTag returns the position of the next opening delimiter, or -1.
+// nextTag returns the position of the next opening delimiter, or -1 if there is none.
 func nextTag(s string) int {
 	for from := 0; ; {
 		i := strings.IndexByte(s[from:], '{')
@@ -123,8 +123,8 @@ func nextTag(s string) int {
 }
 
 // leftStrip returns the text before a tag without the white space that the tag removes. "-" removes all of it.
-// lstrip_blocks removes the indentation when the line has nothing else before the tag, unless the tag has "+" or is an
-// expression.
+// lstrip_blocks removes the indentation if the line has nothing else before the tag. It does not do so if the tag has
+// "+" or is an expression.
 func (l *lexer) leftStrip(text string, sign, kind byte) string {
 	if sign == '-' {
 		return strings.TrimRightFunc(text, IsSpace)
@@ -149,7 +149,7 @@ func (l *lexer) data(s string) {
 	}
 }
 
-// rawBegin returns the length of "raw %}" after an opening, or -1.
+// rawBegin returns the length of "raw %}" after an opening delimiter. It returns -1 if that does not follow.
 func rawBegin(s string) int {
 	rest := strings.TrimLeftFunc(s, IsSpace)
 	rest, ok := strings.CutPrefix(rest, "raw")
@@ -166,7 +166,7 @@ func rawBegin(s string) int {
 	return -1
 }
 
-// raw reads verbatim text up to endraw.
+// raw reads text without tags, up to endraw.
 func (l *lexer) raw() error {
 	rest := l.src[l.pos:]
 	for from := 0; ; {
@@ -213,8 +213,9 @@ func (l *lexer) comment() error {
 	return nil
 }
 
-// closing returns the length of a closing delimiter with the white space that it removes, or -1. "-" removes all white
-// space after the delimiter; trim (trim_blocks) removes one newline, unless "+" stands before the delimiter.
+// closing returns the length of a closing delimiter and of the white space that it removes. It returns -1 if no closing
+// delimiter follows. "-" removes all white space after the delimiter. With trim (trim_blocks) one newline is removed,
+// unless "+" is before the delimiter.
 func closing(s, end string, trim bool) int {
 	if after, ok := strings.CutPrefix(s, "-"+end); ok {
 		return len(s) - len(strings.TrimLeftFunc(after, IsSpace))
@@ -241,7 +242,7 @@ func (l *lexer) tag(end string, kind tokenKind) error {
 	var open []byte
 	for {
 		if l.pos >= len(l.src) {
-			return nil // the parser finds the end of the template, and says what is missing
+			return nil // the parser finds the end of the template, and reports what is missing
 		}
 		if len(open) == 0 {
 			if n := closing(l.src[l.pos:], end, kind == tokBlockEnd); n >= 0 {
@@ -328,7 +329,7 @@ func (l *lexer) name() error {
 	return nil
 }
 
-// number reads an integer or float literal as Python writes them, underscores included.
+// number reads an integer or a float literal as Python writes them. They may have underscores.
 func (l *lexer) number() error {
 	s := l.src[l.pos:]
 	afterDot := l.pos > 0 && l.src[l.pos-1] == '.'
@@ -359,7 +360,7 @@ func (l *lexer) number() error {
 	return nil
 }
 
-// digitRun returns the length of digits with single underscores between them.
+// digitRun returns the length of a run of digits. Single underscores between digits belong to it.
 func digitRun(s string, digit func(byte) bool) int {
 	n := 0
 	for n < len(s) {

@@ -1,19 +1,19 @@
 package jinja
 
-// loop is the state of a running for loop and its loop variable, as jinja2's LoopContext. Items come from list when the
-// sequence has one, else from the iterator it.
+// loop is the state of a running for loop, and its loop variable, as jinja2's LoopContext. If the sequence has a list,
+// items come from list. Otherwise they come from the iterator it.
 type loop struct {
 	stmt   *forStmt
-	frame  *frame // outside of the loop; a recursive call starts there
-	seq    Value  // the sequence; zero with a filter
+	frame  *frame // frame outside of the loop, in which a recursive call starts
+	seq    Value  // the sequence; the zero value if the loop has a filter
 	list   *list
-	pos    int // next item of list
+	pos    int // index in list of the next item
 	it     iterator
-	index  int // of the current item, from 0
+	index  int // index of the current item, from 0
 	length int // -1: not known yet
 	depth0 int
 
-	peeked  bool // ahead holds the next item
+	peeked  bool // ahead has the next item
 	ahead   Value
 	current Value
 	before  Value
@@ -52,7 +52,7 @@ func (l *loop) advance(r *run) (Value, bool, error) {
 	return item, true, nil
 }
 
-// peek returns the item after the current one; missing at the end.
+// peek returns the item after the current one. At the end it returns missing.
 func (l *loop) peek(r *run) (Value, error) {
 	if l.peeked && l.ahead.kind != kindMissing {
 		return l.ahead, nil
@@ -68,7 +68,7 @@ func (l *loop) peek(r *run) (Value, error) {
 	return item, nil
 }
 
-// len returns the number of items; a source without a length is read to its end.
+// len returns the number of items. If the source has no length, it is read to its end.
 func (l *loop) len(r *run) (int, error) {
 	if l.length >= 0 {
 		return l.length, nil
@@ -99,7 +99,7 @@ func (l *loop) len(r *run) (int, error) {
 	return l.length, nil
 }
 
-// attr returns the attribute loop.name.
+// attr returns loop.name, an attribute of the loop variable.
 func (l *loop) attr(r *run, name string) (Value, bool, error) {
 	switch name {
 	case "index":
@@ -141,7 +141,7 @@ func (l *loop) attr(r *run, name string) (Value, bool, error) {
 	return Value{}, false, nil
 }
 
-// call is loop(seq): it runs the body one level deeper.
+// call does loop(seq): it runs the loop's body on seq, one level deeper.
 func (l *loop) call(r *run, a *callArgs) (Value, error) {
 	if !l.stmt.recursive {
 		return None, failf("the loop must have the 'recursive' marker to be called recursively")

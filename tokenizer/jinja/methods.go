@@ -1,6 +1,6 @@
 package jinja
 
-// The methods of Python's types that the immutable sandbox allows.
+// This file has the methods of Python's types that the immutable sandbox allows.
 
 var dictMethods = set("copy", "fromkeys", "get", "items", "keys", "values", "clear", "pop", "popitem", "setdefault",
 	"update")

@@ -83,7 +83,7 @@ func (r *run) stringCall(self *Value, name string, a *callArgs) (Value, error) {
 	return None, failf("method str.%s is not supported", name)
 }
 
-// oneText returns the only argument of a method, which must be a text.
+// oneText returns the only argument of a method. The argument must be a text.
 func (a *callArgs) oneText(fn string) (string, error) {
 	if err := a.positional(fn, 1, 1); err != nil {
 		return "", err
@@ -106,7 +106,8 @@ func (r *run) stripMethod(s string, a *callArgs, side int) (Value, error) {
 	return Text(out), err
 }
 
-// strip removes whitespace, or the characters of chars, from the left (side ≤ 0) and right (side ≥ 0).
+// strip removes white space, or the characters of chars. It removes them on the left if side ≤ 0, and on the right if
+// side ≥ 0.
 func (r *run) strip(s string, chars *Value, side int) (string, error) {
 	drop := IsSpace
 	switch chars.kind {
@@ -139,7 +140,8 @@ func (r *run) texts(parts []string) Value {
 	return List(items)
 }
 
-// window returns s[start:end], counted in characters, with the byte and character offsets of its start.
+// window returns s[start:end]. start and end are the arguments, counted in characters. chars is start. If start is
+// beyond the end of s, ok is false.
 func window(s string, args []Value) (part string, chars int, ok bool, err error) {
 	if len(args) == 0 {
 		return s, 0, true, nil
@@ -281,7 +283,7 @@ func (r *run) joinMethod(glue string, a *callArgs) (Value, error) {
 	return Text(strings.Join(parts, glue)), r.grow(size)
 }
 
-// pad implements center, ljust, rjust and zfill.
+// pad does the methods center, ljust, rjust and zfill.
 func (r *run) pad(name, s string, a *callArgs) (Value, error) {
 	if err := a.positional(name, 1, 2); err != nil {
 		return None, err
@@ -355,7 +357,8 @@ func (r *run) expandTabs(s string, a *callArgs) (Value, error) {
 	return Text(b.String()), r.grow(b.Len())
 }
 
-// asciiDigits maps the decimal digits of all scripts to ASCII: Python's int() and float() accept them.
+// asciiDigits replaces the decimal digits of all scripts by ASCII digits, because Python's int() and float() accept
+// them.
 func asciiDigits(s string) string {
 	if isASCII(s) {
 		return s

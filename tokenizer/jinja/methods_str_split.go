@@ -49,7 +49,8 @@ func (r *run) split(s string, right bool, a *callArgs) (Value, error) {
 	return r.texts(parts), nil
 }
 
-// countParts returns how many parts a text has between separators, or between white space when there is no separator.
+// countParts returns the number of parts of a text between separators. Without a separator, white space separates the
+// parts.
 func countParts(s string, sep *Value) (n int) {
 	if sep.kind == KindString {
 		return strings.Count(s, sep.str) + 1
@@ -117,7 +118,7 @@ func rightFields(s string, limit int64) []string {
 	return parts
 }
 
-// lineEnds returns how many characters of s end a line.
+// lineEnds returns the number of characters in s that end a line.
 func lineEnds(s string) (n int) {
 	for _, c := range s {
 		if lineEnd(c) {
@@ -127,7 +128,7 @@ func lineEnds(s string) (n int) {
 	return n
 }
 
-// splitLines is str.splitlines, for which more characters than "\n" end a line.
+// splitLines does the same as str.splitlines. Not only "\n" but also other characters end a line.
 func splitLines(s string, keep bool) []string {
 	var lines []string
 	from := 0

@@ -1,10 +1,10 @@
 package jinja
 
-// Outline lists a template's loops, assignments, calls and macros, in the order of the source. Engines conclude from
-// them whether a template expects a message's content as a text or as parts.
+// Outline lists a template's loops, assignments, calls and macros, in the order of the source. From these, engines
+// conclude whether a template expects a message's content as a text or as parts.
 type Outline struct {
-	Loops  []*Loop // also those in macros
-	Sets   []Set   // set statements; set blocks are left out
+	Loops  []*Loop // all loops, including those in macros
+	Sets   []Set   // set statements, without set blocks
 	Calls  []Call
 	Macros []Macro
 }
@@ -12,10 +12,10 @@ type Outline struct {
 // Loop is a for statement.
 type Loop struct{ Target, Over Expr }
 
-// Set is an assignment.
+// Set is an assignment of a value to a target.
 type Set struct{ Target, Value Expr }
 
-// Call is a call of a function or macro. Arguments by * and ** are left out.
+// Call is a call of a function or a macro. Its arguments by * and ** are left out.
 type Call struct {
 	Function   Expr
 	Positional []Expr
@@ -28,7 +28,8 @@ type NamedArgument struct {
 	Value Expr
 }
 
-// Macro is a macro's name, its parameters, and the loops in its body: pointers of Outline.Loops.
+// Macro has a macro's name, its parameters, and the loops in its body. The loops are pointers that Outline.Loops has,
+// too.
 type Macro struct {
 	Name       string
 	Parameters []string
@@ -38,7 +39,7 @@ type Macro struct {
 // Expr is an expression of a template.
 type Expr struct{ e expr }
 
-// Name returns the variable that the expression is; "" for any other expression.
+// Name returns the name of the variable if the expression is one, and "" if not.
 func (e Expr) Name() string {
 	if n, ok := e.e.(*nameExpr); ok {
 		return n.name
@@ -46,8 +47,8 @@ func (e Expr) Name() string {
 	return ""
 }
 
-// Reads reports whether the expression is the variable or, with a key, the variable's member of that name. Filters,
-// tests and slices of it count too.
+// Reads reports whether the expression reads a variable. With a key, it reports whether the expression reads the
+// variable's member of that name. Filters, tests and slices of the variable or the member count, too.
 func (e Expr) Reads(variable, key string) bool { return reads(e.e, variable, key) }
 
 func reads(e expr, name, key string) bool {
@@ -104,7 +105,7 @@ func (t *Template) Outline() Outline {
 	return o
 }
 
-// nodes collects all nodes of one type below a template's statements.
+// nodes returns all nodes of one type in a template's statements.
 func nodes[T any](body []stmt) []T {
 	var out []T
 	for _, s := range body {

@@ -1,15 +1,15 @@
 package jinja
 
-// tupleRules are the options of jinja2's parse_tuple.
+// tupleRules has the options of jinja2's parse_tuple.
 type tupleRules struct {
-	simple     bool   // only names and literals: the target of an assignment
-	namespaces bool   // with simple: ns.attr too
-	noCond     bool   // no "a if b else c" outside of parentheses
-	end        string // a name that ends the tuple besides the closing tokens
-	parens     bool   // inside parentheses: may be empty
+	simple     bool   // only names and literals are allowed, as in the target of an assignment
+	namespaces bool   // with simple: ns.attr is allowed, too
+	noCond     bool   // outside of parentheses, "a if b else c" is not allowed
+	end        string // name that ends the tuple, in addition to the closing tokens
+	parens     bool   // the tuple is in parentheses, so it may be empty
 }
 
-// tuple parses an expression, or a tuple where commas follow.
+// tuple parses an expression, or a tuple if commas follow.
 func (p *parser) tuple(rules tupleRules) (expr, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (p *parser) tupleEnd(rules tupleRules) bool {
 	return k == tokVarEnd || k == tokBlockEnd || p.isOp(")") || rules.end != "" && p.isName(rules.end)
 }
 
-// expression parses "a if b else c" and all operators of higher precedence.
+// expression parses "a if b else c", and all operators of higher precedence.
 func (p *parser) expression() (expr, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -104,10 +104,10 @@ func (p *parser) and() (expr, error) {
 	return a, err
 }
 
-// maxChain bounds the length of a chain of operators: the tree of a chain is as deep as the chain is long.
+// maxChain bounds the length of a chain of operators, because the tree of a chain is as deep as the chain is long.
 const maxChain = 2000
 
-// linked parses the n-th operand after the first of a chain.
+// linked parses an operand of a chain. n is the number of operators before it.
 func (p *parser) linked(n int, operand func() (expr, error)) (expr, error) {
 	if n > maxChain {
 		return nil, p.fail("a chain of more than %d operators", maxChain)
@@ -191,7 +191,7 @@ func (p *parser) power() (expr, error) {
 	return p.binary(func() (expr, error) { return p.unary(true) }, "**")
 }
 
-// binary parses a left-associative chain of the operators.
+// binary parses a left-associative chain of the operators ops.
 func (p *parser) binary(operand func() (expr, error), ops ...string) (expr, error) {
 	a, err := operand()
 	for n := 0; err == nil; n++ {
@@ -313,8 +313,8 @@ func (p *parser) dict() (expr, error) {
 	})
 }
 
-// postfix parses attributes, subscripts and calls. Their chain is bounded as nesting is, because a render recurses over
-// it.
+// postfix parses attributes, subscripts and calls. The length of their chain is bounded like nesting, because a render
+// recurses over it.
 func (p *parser) postfix(e expr) (expr, error) {
 	for n := 0; ; n++ {
 		if n > maxNesting {
@@ -385,7 +385,7 @@ func (p *parser) subscript(obj expr) (expr, error) {
 	return &getItem{obj, &tupleExpr{items}, t.line}, nil
 }
 
-// subscripted parses one index or slice inside brackets.
+// subscripted parses one index or one slice inside brackets.
 func (p *parser) subscripted() (expr, error) {
 	var parts [3]expr
 	n := 0
@@ -464,7 +464,7 @@ func (p *parser) callArgs() (arguments, error) {
 	return a, err
 }
 
-// filters parses a chain of "|name(args)". inline says that the first filter has no bar before it, as in a filter
+// filters parses a chain of "|name(args)". inline says that there is no bar before the first filter, as in a filter
 // block.
 func (p *parser) filters(e expr, inline bool) (expr, error) {
 	for n := 0; p.isOp("|") || inline; n++ {

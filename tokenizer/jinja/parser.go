@@ -5,17 +5,16 @@ import (
 	"slices"
 )
 
-// parser turns tokens into statements. It has the structure of jinja2's recursive descent, so that precedence and
-// refusals are the same.
+// parser turns tokens into statements. It has the structure of jinja2's recursive descent parser, so that precedence
+// and refusals are the same.
 type parser struct {
 	toks  []token
 	at    int
 	depth int
-	loops int // open for loops; break and continue need one
+	loops int // number of loops around the present statement; break and continue need one
 }
 
-// maxNesting bounds tags within tags and expressions within expressions, and so the depth of every recursion over the
-// tree.
+// maxNesting bounds the nesting of tags and of expressions. So it bounds the depth of every recursion over the tree.
 const maxNesting = 200
 
 func parse(source string) ([]stmt, error) {
@@ -101,8 +100,8 @@ func describe(t *token) string {
 	return fmt.Sprintf("%q", t.text)
 }
 
-// body parses statements up to one of the end tags, or up to the end of the template when there are none. The name of
-// the end tag is the current token then.
+// body parses statements up to one of the end tags. Without end tags, it parses up to the end of the template.
+// Afterwards the current token is the name of the end tag.
 func (p *parser) body(ends []string) ([]stmt, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -149,7 +148,7 @@ func (p *parser) body(ends []string) ([]stmt, error) {
 	}
 }
 
-// blockBody parses "%} … {% end". The name of the end tag is the current token then.
+// blockBody parses "%} … {% end". Afterwards the current token is the name of the end tag.
 func (p *parser) blockBody(ends ...string) ([]stmt, error) {
 	p.skipOp(":")
 	if _, err := p.expect(tokBlockEnd, "end of statement block"); err != nil {
@@ -158,7 +157,7 @@ func (p *parser) blockBody(ends ...string) ([]stmt, error) {
 	return p.body(ends)
 }
 
-// lastBody parses "%} … {% end %}" up to the end of the block.
+// lastBody parses "%} … {% end %}", including the end of the block.
 func (p *parser) lastBody(end string) ([]stmt, error) {
 	body, err := p.blockBody(end)
 	if err == nil {
@@ -185,7 +184,7 @@ func (p *parser) separated(isEnd func() bool, trailing bool, item func() error) 
 	return nil
 }
 
-// enclosed parses items with commas between them, and the operator after them.
+// enclosed parses items with commas between them, and then the operator end.
 func (p *parser) enclosed(end string, trailing bool, item func() error) error {
 	if err := p.separated(func() bool { return p.isOp(end) }, trailing, item); err != nil {
 		return err
@@ -337,7 +336,8 @@ func (p *parser) parseMacro(line int) (stmt, error) {
 	return &macroStmt{def: def}, err
 }
 
-// macroBody parses a body in which break and continue do not reach the loops outside: a macro is a function.
+// macroBody parses the body of a macro. A macro is a function, so break and continue in it do not count for loops
+// around it.
 func (p *parser) macroBody(end string) ([]stmt, error) {
 	loops := p.loops
 	p.loops = 0
@@ -434,7 +434,7 @@ func (p *parser) parsePrint() ([]stmt, error) {
 	return out, err
 }
 
-// reserved has the names of constants, to which nothing can be assigned.
+// reserved reports whether name is a constant. Nothing can be assigned to a constant.
 func reserved(name string) bool {
 	switch name {
 	case "true", "false", "none", "True", "False", "None":
@@ -443,7 +443,7 @@ func reserved(name string) bool {
 	return false
 }
 
-// target parses the target of an assignment: a name, a tuple of targets or a namespace's attribute.
+// target parses the target of an assignment: a name, a tuple of targets, or an attribute of a namespace.
 func (p *parser) target(rules tupleRules) (expr, error) {
 	rules.simple = true
 	e, err := p.tuple(rules)

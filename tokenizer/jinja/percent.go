@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// spec is a conversion of the % operator or a format specification.
+// spec is a conversion of the operator %, or a format specification.
 type spec struct {
 	fill      string
 	align     byte // '<' '>' '^' '='; 0: the type's own
@@ -16,15 +16,15 @@ type spec struct {
 	alternate bool
 	zero      bool
 	width     int
-	comma     byte // thousands separator, 0: none
+	comma     byte // thousands separator; 0: none
 	precision int  // -1: none
-	verb      byte // 0: the type's own
+	verb      byte // type of the conversion; 0: the default for the value's type
 }
 
-// maxWidth bounds padding and precision: no template needs more.
+// maxWidth bounds the padding and the precision. No template needs more.
 const maxWidth = 1 << 16
 
-// percent is str % args.
+// percent does str % args.
 func (r *run) percent(format, args *Value) (Value, error) {
 	var b strings.Builder
 	items := []Value{*args}
@@ -98,8 +98,8 @@ func (r *run) percent(format, args *Value) (Value, error) {
 	return Value{kind: KindString, safe: format.safe, str: b.String()}, r.grow(len(format.str))
 }
 
-// subscriptable reports whether the operator % ignores an argument that the format does not use: Python does so for a
-// value that can be subscripted and is neither a tuple nor a str.
+// subscriptable reports whether the operator % ignores an argument that the format does not use. Python ignores a value
+// that can be subscripted and is neither a tuple nor a str.
 func subscriptable(v *Value) bool {
 	switch v.kind {
 	case KindDict, KindList, kindRange, KindUndefined:
@@ -263,8 +263,8 @@ func (sp *spec) signOf(negative bool) string {
 	return ""
 }
 
-// integer returns the digits of an integer as the spec demands; precision is the least number of digits (operator %
-// only).
+// integer returns the digits of an integer in the form of the spec. precision is the least number of digits; only the
+// operator % uses it.
 func (sp *spec) integer(v *Value) (sign, prefix, digits string) {
 	z := v.bigOf()
 	sign = sp.signOf(z.Sign() < 0)
@@ -285,7 +285,7 @@ func (sp *spec) integer(v *Value) (sign, prefix, digits string) {
 	return sign, prefix, digits
 }
 
-// float returns the digits of a float as the spec demands.
+// float returns the digits of a float in the form of the spec.
 func (sp *spec) float(f float64) (sign, prefix, digits string) {
 	sign = sp.signOf(math.Signbit(f) && !math.IsNaN(f))
 	f = math.Abs(f)
@@ -318,7 +318,7 @@ func (sp *spec) finite(f float64, verb byte) string {
 	return general(f, max(precision, 1), sp.alternate)
 }
 
-// general is the conversion %g of C.
+// general does the same as the conversion %g of C.
 func general(f float64, precision int, keepZeros bool) string {
 	e := strconv.FormatFloat(f, 'e', precision-1, 64)
 	exp, _ := strconv.Atoi(e[strings.IndexByte(e, 'e')+1:])

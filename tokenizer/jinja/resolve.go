@@ -6,17 +6,17 @@ import (
 
 // resolver gives every name its slot, and every filter and test its function.
 type resolver struct {
-	names map[string]int16 // render variables in use
+	names map[string]int16 // variables of the render that the template uses, with their slots
 	order []string
 	asked map[string]bool // names that are looked up in the render's variables, as jinja2.meta finds them
-	soft  bool            // inside an if: as in jinja2, an unknown filter fails only when it is reached
+	soft  bool            // the position is inside an if: there, as in jinja2, an unknown filter fails only when it is reached
 	err   error
 }
 
-// maxNames bounds the variables of one scope so that slots stay small.
+// maxNames bounds the number of variables of one scope, so that slots stay small.
 const maxNames = 10000
 
-// resolve compiles a parsed template.
+// resolve assigns slots to the names of a parsed template, and functions to its filters and tests.
 func resolve(body []stmt) (*resolver, *scope, error) {
 	r := &resolver{names: map[string]int16{}, asked: map[string]bool{}}
 	root := newSymbols(nil)
@@ -32,7 +32,7 @@ func (r *resolver) fail(line int, message string) {
 	}
 }
 
-// context returns the slot of a render variable.
+// context returns the slot of a variable of the render.
 func (r *resolver) context(name string) slot {
 	i, ok := r.names[name]
 	if !ok {
@@ -47,14 +47,14 @@ func (r *resolver) context(name string) slot {
 	return slot{contextSlot, i, true}
 }
 
-// finish assigns the slots of a scope after its analysis. own says that the scope always has a frame.
+// finish assigns the slots of a scope after the analysis of the scope. own says that the scope always has a frame.
 func (r *resolver) finish(s *symbols, body []stmt, own bool) *scope {
 	names := make([]string, 0, len(s.refs))
 	for name := range s.refs {
 		if s.loads[name] == loadContext {
 			r.asked[name] = true
 			if !s.stores[name] {
-				continue // never assigned here: read from the render's variables directly
+				continue // the name is never assigned here, and is read directly from the render's variables
 			}
 		}
 		names = append(names, name)
@@ -82,7 +82,7 @@ func (r *resolver) finish(s *symbols, body []stmt, own bool) *scope {
 	return out
 }
 
-// capturesFrames reports whether a macro or call block inside could keep the frame.
+// capturesFrames reports whether a macro or a call block in body could keep the frame.
 func capturesFrames(body []stmt) bool {
 	found := false
 	look := func(n any) {
@@ -104,7 +104,7 @@ func (r *resolver) stmts(body []stmt, s *symbols) {
 	}
 }
 
-// inner resolves a body with soft off.
+// inner resolves a body, with soft off meanwhile.
 func (r *resolver) inner(fn func()) {
 	soft := r.soft
 	r.soft = false
@@ -220,8 +220,8 @@ func (r *resolver) forLoop(n *forStmt, s *symbols) {
 	r.stmts(n.other, other)
 }
 
-// storedTargets returns the targets to which a statement assigns, as jinja2 counts them: without the parameters of with
-// and macro.
+// storedTargets returns the targets to which a statement assigns. As in jinja2, parameters of with and macro do not
+// count.
 func storedTargets(n any) []expr {
 	switch n := n.(type) {
 	case *setStmt:
@@ -232,7 +232,7 @@ func storedTargets(n any) []expr {
 	return nil
 }
 
-// copyTarget copies an assignment's target so that it can be resolved in a second scope.
+// copyTarget copies the target of an assignment, so that it can be resolved in a second scope.
 func copyTarget(e expr) expr {
 	switch e := e.(type) {
 	case *nameExpr:
@@ -309,7 +309,7 @@ func (r *resolver) macro(d *macroDef, s *symbols) {
 	r.stmts(d.body, in)
 }
 
-// expr resolves the names, filters and tests of an expression or target.
+// expr resolves the names, filters and tests in an expression or a target.
 func (r *resolver) expr(n any, s *symbols) {
 	switch n := n.(type) {
 	case *nameExpr:
@@ -335,7 +335,7 @@ func (r *resolver) expr(n any, s *symbols) {
 	exprChildren(n, func(child any) { r.expr(child, s) })
 }
 
-// leftOut has the filters of jinja2 that this package refuses, with the reason.
+// leftOut has the filters of jinja2 that this package refuses, and the reasons.
 var leftOut = map[string]string{
 	"random": "its result is not determined by its input",
 	"pprint": "it prints for people",

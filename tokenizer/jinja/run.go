@@ -4,22 +4,22 @@ import (
 	"time"
 )
 
-// Limits bound the cost of one render. A zero field means the default.
+// Limits bound the cost of one render. A field of zero means the default.
 type Limits struct {
-	// Steps bounds the work: about one step for each statement, operator, call and item, and one for each 256 bytes of
-	// text that is read. Default 10 million, about a second. A conversation of 1,000 messages with tools takes some
-	// 100,000.
+	// Steps bounds the work. A statement, an operator, a call and an item count about one step each, and so do 256
+	// bytes of text that are read. Default 10 million steps, which take about a second. A conversation of 1,000
+	// messages with tools takes some 100,000 steps.
 	Steps int
-	// OutputBytes bounds the rendered text. Default 64 MiB: more than any engine's context length.
+	// OutputBytes bounds the rendered text. Default 64 MiB, which is more than any engine's context length.
 	OutputBytes int
-	// Memory bounds the bytes of all values that the render builds besides its output: strings, lists, captured blocks.
-	// Freed values count too. Default 256 MiB.
+	// Memory bounds the bytes of all values that the render builds, except its output: strings, lists, captured blocks.
+	// Values that are not used any more count, too. Default 256 MiB.
 	Memory int
-	// Depth bounds the nesting of macro calls and of recursive loops. Default 200; Python's limit is near 300.
+	// Depth bounds the nesting of macro calls and of recursive loops. Default 200. Python's limit is near 300.
 	Depth int
 }
 
-// DefaultLimits are the limits of a render without Limits.
+// DefaultLimits are used for a render without Limits.
 var DefaultLimits = Limits{Steps: 10_000_000, OutputBytes: 64 << 20, Memory: 256 << 20, Depth: 200}
 
 func (l Limits) orDefault() Limits {
@@ -40,17 +40,17 @@ func (l Limits) orDefault() Limits {
 
 // run is one render. It belongs to one goroutine.
 type run struct {
-	vars   []Value // the render's variables, in the resolver's order; missing where not given
+	vars   []Value // variables of the render, in the resolver's order; missing: not given
 	out    []byte
-	start  int // offset of this render's text in out
+	start  int // position in out at which this render's text begins
 	limits Limits
-	steps  int // left
-	memory int // left
+	steps  int // number of steps that are left
+	memory int // number of bytes of Memory that are left
 	depth  int
 	stack  []Value // positional arguments of the calls in progress
 	now    time.Time
 
-	filters map[string]filterFunc // by name, for filters that take another filter's or test's name as an argument
+	filters map[string]filterFunc // filters by name, for filters and tests whose argument is the name of a filter
 	tests   map[string]testFunc
 }
 
@@ -75,10 +75,10 @@ func (r *run) step(n int) error {
 	return nil
 }
 
-// scan charges for reading n bytes of text.
+// scan charges steps for reading n bytes of text.
 func (r *run) scan(n int) error { return r.step(1 + n/bytesPerStep) }
 
-// grow charges for building n bytes.
+// grow charges memory for building n bytes.
 func (r *run) grow(n int) error {
 	if n < 0 {
 		return &limitError{"the memory limit is reached"}
@@ -97,7 +97,7 @@ func (r *run) emit(s string) error {
 	return r.step(len(s) / bytesPerStep)
 }
 
-// deeper bounds recursion that a template controls; the caller defers r.depth--.
+// deeper bounds a recursion that a template controls. The caller must defer r.depth--.
 func (r *run) deeper() error {
 	if r.depth++; r.depth > r.limits.Depth {
 		return &limitError{"the depth limit is reached"}
@@ -105,7 +105,7 @@ func (r *run) deeper() error {
 	return nil
 }
 
-// enter opens a scope: its frame gets the values that the scope takes from outside.
+// enter opens a scope. The scope's frame gets the values that the scope takes from outside.
 func (r *run) enter(sc *scope, parent *frame) *frame {
 	if !sc.framed {
 		return parent
@@ -115,7 +115,7 @@ func (r *run) enter(sc *scope, parent *frame) *frame {
 	return f
 }
 
-// reset gives a frame's variables their values at the start of the scope.
+// reset gives the variables of a frame the values that they have at the beginning of the scope.
 func (r *run) reset(sc *scope, f *frame) {
 	for i := range sc.loads {
 		l := &sc.loads[i]
@@ -128,7 +128,7 @@ func (r *run) reset(sc *scope, f *frame) {
 	}
 }
 
-// at returns the variable of a slot, seen from frame f.
+// at returns the variable that slot s means, seen from frame f.
 func (r *run) at(f *frame, s slot) *Value {
 	if s.hops == contextSlot {
 		return &r.vars[s.index]
@@ -139,7 +139,7 @@ func (r *run) at(f *frame, s slot) *Value {
 	return &f.vars[s.index]
 }
 
-// capture runs body, and returns the text that it printed instead of printing it.
+// capture runs body. The text that body prints is returned, and not printed.
 func (r *run) capture(body func() error) (string, error) {
 	from := len(r.out)
 	err := body()

@@ -1,44 +1,46 @@
 package jinja
 
-// slot is the place of a variable during a render; it is known when the template is parsed.
+// slot is the place of a variable during a render. It is known when the template is parsed.
 type slot struct {
-	hops    int16 // how many frames outward; contextSlot: the render's own variables
+	hops    int16 // number of frames to go outward; contextSlot: the variable is one of the render's own
 	index   int16
-	defined bool // false until resolved; a sanity check
+	defined bool // set by resolve; used to detect a slot that was not resolved
 }
 
 const contextSlot = -1
 
-// loadKind says how a slot of a scope gets its value when the scope is entered, as in jinja2's idtracking.
+// loadKind says how a slot gets its value when its scope is entered, as in jinja2's idtracking.
 type loadKind uint8
 
 const (
-	loadParam     loadKind = iota // bound by the statement that opens the scope
-	loadContext                   // the render's variable of that name
-	loadOuter                     // a copy of an outer scope's variable: assignments stay inside
-	loadUndefined                 // not there until assigned
+	loadParam     loadKind = iota // the statement that opens the scope sets the value
+	loadContext                   // the value is the render's variable of that name
+	loadOuter                     // the value is copied from an outer scope's variable: assignments do not change the outer variable
+	loadUndefined                 // there is no value until one is assigned
 )
 
 type load struct {
 	kind loadKind
-	from slot // loadContext, loadOuter
+	from slot // source of the value for loadContext and loadOuter
 }
 
-// scope has the variables of one body: of the template, a loop, a macro and so on. A frame holds their values.
+// scope has the variables of one body, such as that of the template, a loop or a macro. A frame holds the variables'
+// values.
 type scope struct {
 	loads  []load
-	framed bool // has frames; a body without variables of its own uses the frame around it
-	fresh  bool // a frame may outlive the body, because a macro inside refers to it: do not reuse frames
+	framed bool // the scope has frames; a body without variables uses the frame around it
+	fresh  bool // frames must not be reused: a frame may outlive the body, because a macro inside refers to it
 }
 
-// symbols is the analysis of one scope, as jinja2's Symbols. The names of each branch are tracked apart, then merged.
+// symbols is the analysis of one scope, as jinja2's Symbols. The names of each branch are tracked separately, and then
+// merged.
 type symbols struct {
 	parent *symbols
 	refs   map[string]bool
 	loads  map[string]loadKind
 	stores map[string]bool
-	slots  map[string]int16 // final slots of this scope; set by finish
-	hop    bool             // the scope has a frame of its own
+	slots  map[string]int16 // final slots of this scope, which finish sets
+	hop    bool             // the scope has its own frame
 	out    *scope
 }
 
@@ -46,7 +48,7 @@ func newSymbols(parent *symbols) *symbols {
 	return &symbols{parent: parent, refs: map[string]bool{}, loads: map[string]loadKind{}, stores: map[string]bool{}}
 }
 
-// known reports whether the name has a reference in this scope or in one around it.
+// known reports whether this scope, or a scope around it, refers to the name.
 func (s *symbols) known(name string) bool {
 	for ; s != nil; s = s.parent {
 		if s.refs[name] {
@@ -84,7 +86,7 @@ func (s *symbols) param(name string) {
 	s.define(name, loadParam)
 }
 
-// branches analyses alternatives. If one branch assigns a name, the name keeps its outer value in the others.
+// branches analyses alternatives. If one branch assigns a name, the name keeps its outer value in the other branches.
 func (s *symbols) branches(visits ...func(*symbols)) {
 	stored := map[string]bool{}
 	done := make([]*symbols, len(visits))
@@ -151,7 +153,7 @@ func (s *symbols) body(stmts []stmt) {
 	}
 }
 
-// stmt records the names that a statement reads and assigns in this scope. Bodies with a scope of their own are left
+// stmt records the names that a statement reads and assigns in this scope. Bodies that have their own scope are left
 // out.
 func (s *symbols) stmt(n stmt) {
 	switch n := n.(type) {

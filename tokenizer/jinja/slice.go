@@ -1,6 +1,7 @@
 package jinja
 
-// eval makes sliceExpr an expr. The parser puts it inside brackets only; getItem applies it.
+// eval makes sliceExpr an expr. It is not called: the parser uses sliceExpr only inside brackets, where getItem applies
+// it.
 func (n *sliceExpr) eval(*run, *frame) (Value, error) {
 	return None, failf("a slice is only an index")
 }
@@ -51,7 +52,7 @@ func (n *sliceExpr) apply(r *run, f *frame, obj *Value) (Value, error) {
 	return None, failf("'%s' object cannot be sliced", obj.typeName())
 }
 
-// sliceRange returns the first index of a slice of n items, its length and its step.
+// sliceRange returns the first index, the length and the step of a slice of n items.
 func sliceRange(bounds *[3]Value, n int) (start, count, step int) {
 	start, stop, step := sliceIndices(bounds, n)
 	switch {
@@ -63,7 +64,7 @@ func sliceRange(bounds *[3]Value, n int) (start, count, step int) {
 	return start, count, step
 }
 
-// sliceIndices is Python's slice.indices.
+// sliceIndices does the same as Python's slice.indices.
 func sliceIndices(bounds *[3]Value, n int) (start, stop, step int) {
 	clip := func(v *Value, low, high, byDefault int) int {
 		if v.kind == KindNone {
@@ -90,7 +91,7 @@ func sliceIndices(bounds *[3]Value, n int) (start, stop, step int) {
 	return clip(&bounds[0], -1, n-1, n-1), clip(&bounds[1], -1, n-1, -1), step
 }
 
-// clipStep keeps a step in the range where arithmetic on indexes cannot overflow; no sequence is longer.
+// clipStep bounds a step, so that arithmetic on indexes cannot overflow. No sequence is longer than the bound.
 func clipStep(v *Value) int {
 	const most = 1 << 30
 	i := v.num

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// strftime is Python's datetime.strftime on glibc in the C locale, for a time without a zone: %z and %Z are empty. It
-// knows glibc's flags "-" (no padding), "_" (spaces), "0" and "^" (upper case).
+// strftime does the same as Python's datetime.strftime on glibc in the C locale, for a time without a zone: %z and %Z
+// are empty. It knows glibc's flags "-" (no padding), "_" (padding with spaces), "0" and "^" (upper case).
 func strftime(t time.Time, format string) (string, error) {
 	var b strings.Builder
 	for {
@@ -63,7 +63,7 @@ var numeric = map[byte]struct {
 	'g': {2, '0', func(t time.Time) int { y, _ := t.ISOWeek(); return y % 100 }},
 }
 
-// composed has the directives that are short for a longer format.
+// composed has the directives that stand for a longer format.
 var composed = map[byte]string{
 	'D': "%m/%d/%y", 'F': "%Y-%m-%d", 'T': "%H:%M:%S", 'R': "%H:%M", 'r': "%I:%M:%S %p", 'c': "%a %b %e %H:%M:%S %Y",
 	'x': "%m/%d/%y", 'X': "%H:%M:%S",

@@ -4,21 +4,21 @@ import (
 	"time"
 )
 
-// Template is a compiled template. It is immutable: any number of goroutines may render it at once.
+// Template is a compiled template. It is immutable, so goroutines may render it concurrently.
 type Template struct {
 	body      []stmt
 	root      *scope
-	names     []string // the render's variables in use, by slot
+	names     []string // names of the render's variables that the template uses, by slot
 	variables map[string]bool
 }
 
-// Options of a render.
+// Options has the options of a render.
 type Options struct {
-	Now    time.Time // the time of strftime_now, in the zone of its text
-	Limits Limits    // zero fields: DefaultLimits
+	Now    time.Time // time that strftime_now shows, in the zone in which it is shown
+	Limits Limits    // limits of the render; a field of zero means the one in DefaultLimits
 }
 
-// Parse compiles a template's source. Errors match ErrSyntax and name the line.
+// Parse compiles a template's source. An error matches ErrSyntax, and names the line.
 func Parse(source string) (*Template, error) {
 	body, err := parse(source)
 	if err != nil {
@@ -41,10 +41,11 @@ func Parse(source string) (*Template, error) {
 // names that Transformers adds to jinja2's globals count as variables.
 func (t *Template) Uses(name string) bool { return t.variables[name] }
 
-// Render appends the rendered text to dst. The variables are looked up in vars, in order: the first dict that has a
-// name wins, and a variable hides a global function of its name. On error dst is returned as it was given; the error is
-// a *RaisedError when the template called raise_exception, matches ErrLimit when a limit was reached, and is a
-// *RenderError otherwise.
+// Render appends the rendered text to dst. A variable is looked up in each of vars, in order, and the first dict that
+// has its name counts. A variable hides a global function with the same name.
+//
+// On an error Render returns dst unchanged. The error is a *RaisedError if the template called raise_exception. It
+// matches ErrLimit if a limit was reached. Any other error is a *RenderError.
 func (t *Template) Render(dst []byte, o Options, vars ...*Dict) ([]byte, error) {
 	r := &run{out: dst, start: len(dst), limits: o.Limits.orDefault(), now: o.Now, vars: make([]Value, len(t.names)),
 		filters: filters, tests: tests}
@@ -58,9 +59,9 @@ func (t *Template) Render(dst []byte, o Options, vars ...*Dict) ([]byte, error) 
 	return r.out, nil
 }
 
-// lookup returns the value of a render variable.
+// lookup returns the value of a variable of the render.
 func lookup(name string, vars []*Dict) Value {
-	if name == "self" { // jinja2's reference to the template, which has no blocks here
+	if name == "self" { // jinja2's reference to the template; here it has no blocks
 		return Value{kind: kindObject, ref: selfReference{}}
 	}
 	for _, d := range vars {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkRender decodes a conversation and renders it with a published template. `make golden` installs the
+// BenchmarkRender decodes a conversation, and renders it with a published template. `make golden` installs the
 // templates.
 func BenchmarkRender(b *testing.B) {
 	cs := map[string]conversation{}

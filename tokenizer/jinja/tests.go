@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// testFunc is the code of "v is name(args)".
+// testFunc is the code of the test in "v is name(args)".
 type testFunc func(r *run, v *Value, a *callArgs) (bool, error)
 
 // tests are jinja2's built-in tests.
@@ -42,12 +42,12 @@ var tests = map[string]testFunc{
 	"<=": comparing("<="), "le": comparing("<="),
 }
 
-// kinds makes a test that holds for values of the kinds.
+// kinds makes a test that holds for values of these kinds.
 func kinds(ks ...Kind) testFunc {
 	return plainTest(func(v *Value) bool { return slices.Contains(ks, v.kind) })
 }
 
-// comparing makes a test of a comparison.
+// comparing makes a test that does a comparison.
 func comparing(op string) testFunc {
 	return func(r *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 1, 1); err != nil {
@@ -110,7 +110,8 @@ func remainderIs(r *run, v *Value, by, want Value) (bool, error) {
 	return r.equal(&rest, &want, 0)
 }
 
-// casedAs is str.islower or str.isupper: there is a letter of the case, and none of another case.
+// casedAs does the same as str.islower or str.isupper: the text has a letter of the wanted case, and none of another
+// case.
 func casedAs(is, not func(rune) bool) testFunc {
 	return func(r *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 0, 0); err != nil {

@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxDigits is CPython's bound on the digits of an integer in a conversion from or to text.
+// maxDigits bounds the digits of an integer that is converted from or to text. It is CPython's bound.
 const maxDigits = 4300
 
-// str is Python's str(v).
+// str does the same as Python's str(v).
 func (r *run) str(v *Value) (string, error) {
 	switch v.kind {
 	case KindString:
@@ -23,7 +23,7 @@ func (r *run) str(v *Value) (string, error) {
 	return r.repr(v)
 }
 
-// repr is Python's repr(v).
+// repr does the same as Python's repr(v).
 func (r *run) repr(v *Value) (string, error) {
 	b, err := r.appendRepr(nil, v, 0)
 	if err != nil {
@@ -111,7 +111,7 @@ func (r *run) appendRepr(b []byte, v *Value, depth int) ([]byte, error) {
 		b = append(b, '/')
 		return append(strconv.AppendInt(b, int64(n), 10), '>'), err
 	}
-	// Python prints a memory address, which differs between processes.
+	// Python would print a memory address here, which differs between processes.
 	return b, failf("a %s has no text of its own", v.typeName())
 }
 
@@ -164,8 +164,8 @@ func appendBig(b []byte, n *big.Int) ([]byte, error) {
 	return n.Append(b, 10), nil
 }
 
-// appendFloat writes Python's shortest form: without exponent from 1e-4 to 1e16, else with an exponent of at least two
-// digits.
+// appendFloat writes the shortest form that Python writes: without an exponent from 1e-4 to 1e16, and otherwise with an
+// exponent of at least two digits.
 func appendFloat(b []byte, f float64, inf, nan string) []byte {
 	switch {
 	case math.IsInf(f, 1):
@@ -188,8 +188,8 @@ func appendFloat(b []byte, f float64, inf, nan string) []byte {
 	return append(b, ".0"...)
 }
 
-// appendQuoted is the repr of a str: in single quotes, or in double quotes if the text has single quotes only.
-// Characters that are not printable are escaped.
+// appendQuoted writes the repr of a str. The text is in single quotes. If it has single quotes but no double quotes, it
+// is in double quotes. Characters that are not printable are escaped.
 func appendQuoted(b []byte, s string) []byte {
 	quote := byte('\'')
 	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
@@ -229,13 +229,13 @@ func appendQuoted(b []byte, s string) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// printable is Python's str.isprintable of a character above ASCII: no control, format, surrogate, private or
-// unassigned character, and no separator. Go's tables are of Unicode 15.0, as Python 3.12's are.
+// printable does the same as Python's str.isprintable, for a character above ASCII: it excludes control, format,
+// surrogate, private and unassigned characters, and separators. Go's tables have Unicode 15.0, as those of Python 3.12.
 func printable(c rune) bool {
 	return unicode.In(c, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S)
 }
 
-// IsSpace is Python's str.isspace; \s of its regular expressions matches the same characters.
+// IsSpace does the same as Python's str.isspace. \s in Python's regular expressions matches the same characters.
 func IsSpace(c rune) bool {
 	switch {
 	case c >= 0x09 && c <= 0x0d, c >= 0x1c && c <= 0x20, c == 0x85, c == 0xa0, c == 0x1680, c >= 0x2000 && c <= 0x200a,
@@ -254,7 +254,7 @@ func isASCII(s string) bool {
 	return true
 }
 
-// runeAt returns s[i], counted in characters, from the end when i is negative.
+// runeAt returns s[i], counted in characters. If i is negative, it counts from the end.
 func runeAt(s string, i int64) (string, bool) {
 	if i < 0 {
 		i += int64(utf8.RuneCountInString(s))
@@ -278,7 +278,7 @@ func escapeHTML(s string) string { return htmlEscaper.Replace(s) }
 
 var htmlEscaper = strings.NewReplacer("&", "&amp;", ">", "&gt;", "<", "&lt;", "'", "&#39;", `"`, "&#34;")
 
-// escape is markupsafe.escape.
+// escape does the same as markupsafe.escape.
 func (r *run) escape(v *Value) (string, error) {
 	s, err := r.str(v)
 	if err != nil || v.safe {

@@ -5,23 +5,23 @@ import (
 	"math/big"
 )
 
-// Kind is the Python type of a value. The exported kinds are those of JSON; templates make values of further kinds.
+// Kind is the Python type of a value. The exported kinds are those of JSON. Templates make values of further kinds.
 type Kind uint8
 
 // The kinds of values.
 const (
-	KindUndefined Kind = iota // the zero value: a name or attribute that does not exist
-	kindMissing               // a variable of a scope before its assignment; no expression returns it
+	KindUndefined Kind = iota // the zero value: a name or an attribute that does not exist
+	kindMissing               // a variable of a scope before it is assigned; no expression returns it
 	KindNone
 	KindBool
 	KindInt
-	KindBig   // an integer beyond 64 bits
-	KindFloat // bits in num
+	KindBig   // an integer that does not fit into 64 bits
+	KindFloat // a float, whose bits are in num
 	KindString
 	KindList
 	kindTuple
 	KindDict
-	kindIterator  // a Python generator or iterator: read once, without a length
+	kindIterator  // a Python generator or iterator, which is read once and has no length
 	kindView      // dict.keys(), dict.values(), dict.items()
 	kindRange     // range(…)
 	kindNamespace // namespace(…)
@@ -32,20 +32,20 @@ const (
 	kindObject  // cycler, joiner and self
 )
 
-// Value is one Python value. The zero value is undefined. Copies share their list or dict, as in Python. Scalars are in
-// num and str, other values behind ref. The kind determines ref's type, so that no reflection is needed.
+// Value is one Python value. The zero value is undefined. Copies of a list or dict share it, as in Python. Scalars are
+// in num and str, and other values are behind ref. The kind determines ref's type, so no reflection is needed.
 type Value struct {
 	kind Kind
-	safe bool // a markupsafe.Markup string
+	safe bool // the text is a markupsafe.Markup string
 	num  int64
-	str  string // text of a string; of an undefined value, the message of the error that using it gives
+	str  string // text of a string; if the value is undefined: message of the error for its use
 	ref  any
 }
 
-// list holds the items of a list or a tuple.
+// list has the items of a list or a tuple.
 type list struct{ items []Value }
 
-// iterator returns each value once. next reports false at the end.
+// iterator returns each value once. At the end, next returns false.
 type iterator interface {
 	next(r *run) (Value, bool, error)
 }
@@ -64,7 +64,7 @@ type view struct {
 	part viewKind
 }
 
-// pyRange is range(start, stop, step), at most maxRange long.
+// pyRange is range(start, stop, step). It has at most maxRange items.
 type pyRange struct{ start, stop, step, length int64 }
 
 // method is a bound method: the receiver and the method's name.
@@ -75,7 +75,7 @@ type method struct {
 
 type namespace struct{ d *Dict }
 
-// None is Python's None, JSON's null.
+// None is Python's None, and JSON's null.
 var None = Value{kind: KindNone}
 
 var (
@@ -98,15 +98,15 @@ func integer(n int64) Value { return Value{kind: KindInt, num: n} }
 // Text returns a string.
 func Text(s string) Value { return Value{kind: KindString, str: s} }
 
-// List returns a list of the items; it keeps the slice.
+// List returns a list of the items. The list uses the slice itself, not a copy.
 func List(items []Value) Value { return Value{kind: KindList, ref: &list{items}} }
 
 func newTuple(items ...Value) Value { return Value{kind: kindTuple, ref: &list{items}} }
 
-// FromDict returns the dict as a value; both share it.
+// FromDict returns the dict as a value. The value uses d itself, not a copy.
 func FromDict(d *Dict) Value { return Value{kind: KindDict, ref: d} }
 
-// bigInteger returns n as a KindInt if it fits, else as a KindBig.
+// bigInteger returns n as a KindInt if it fits, and as a KindBig if not.
 func bigInteger(n *big.Int) Value {
 	if n.IsInt64() {
 		return integer(n.Int64())
@@ -114,16 +114,16 @@ func bigInteger(n *big.Int) Value {
 	return Value{kind: KindBig, ref: n}
 }
 
-// undefined returns an undefined value; why is the message of the error that using it gives. ref is a securityMark when
-// the sandbox forbids an attribute that exists.
+// undefined returns an undefined value. why is the message of the error for its use. If the sandbox forbids an
+// attribute that exists, ref is a securityMark.
 func undefined(why string) Value { return Value{kind: KindUndefined, str: why} }
 
 type securityMark struct{}
 
-// Kind returns what the value is.
+// Kind returns the kind of the value.
 func (v Value) Kind() Kind { return v.kind }
 
-// Text returns a string's text; "" for a value that is no string.
+// Text returns the text of a string. For a value of another kind it returns "".
 func (v Value) Text() string {
 	if v.kind != KindString {
 		return ""
@@ -131,7 +131,7 @@ func (v Value) Text() string {
 	return v.str
 }
 
-// Int returns an integer of at most 64 bits, or a boolean as 0 or 1; 0 for another value.
+// Int returns an integer of at most 64 bits, or a boolean as 0 or 1. For any other value it returns 0.
 func (v Value) Int() int64 {
 	if v.kind != KindInt && v.kind != KindBool {
 		return 0
@@ -139,7 +139,7 @@ func (v Value) Int() int64 {
 	return v.num
 }
 
-// Float returns a float; 0 for another value.
+// Float returns a float. For a value of another kind it returns 0.
 func (v Value) Float() float64 {
 	if v.kind != KindFloat {
 		return 0
@@ -147,7 +147,7 @@ func (v Value) Float() float64 {
 	return v.float()
 }
 
-// Items returns the items of a list, which are not a copy; nil for another value.
+// Items returns the items of a list; they are not copied. For a value of another kind it returns nil.
 func (v Value) Items() []Value {
 	if v.kind != KindList {
 		return nil
@@ -155,7 +155,8 @@ func (v Value) Items() []Value {
 	return v.items()
 }
 
-// Dict returns a dict, which is not a copy; nil for another value. Methods of a nil Dict that read find nothing.
+// Dict returns a dict; it is not copied. For a value of another kind it returns nil. Reading methods of a nil Dict find
+// nothing.
 func (v Value) Dict() *Dict {
 	if v.kind != KindDict {
 		return nil
@@ -163,13 +164,13 @@ func (v Value) Dict() *Dict {
 	return v.dict()
 }
 
-// Truthy is Python's bool(v).
+// Truthy does the same as Python's bool(v).
 func (v Value) Truthy() bool { return v.truthy() }
 
-// TypeName is Python's name of the value's type, for messages.
+// TypeName returns Python's name of the value's type, for messages.
 func (v Value) TypeName() string { return v.typeName() }
 
-// Same reports whether two values are equal scalars, or share one list or dict.
+// Same reports whether two values are equal scalars, or are the same list or dict.
 func (v Value) Same(other Value) bool { return identical(&v, &other) }
 
 func (v *Value) items() []Value   { return v.ref.(*list).items }
@@ -179,7 +180,7 @@ func (v *Value) isInteger() bool  { return v.kind == KindBool || v.kind == KindI
 func (v *Value) isSmallInt() bool { return v.kind == KindBool || v.kind == KindInt }
 func (v *Value) isSequence() bool { return v.kind == KindList || v.kind == kindTuple }
 
-// bigOf returns an integer value as a big integer; the caller must not change it.
+// bigOf returns an integer value as a big integer. The caller must not change the result.
 func (v *Value) bigOf() *big.Int {
 	if v.kind == KindBig {
 		return v.ref.(*big.Int)
@@ -187,7 +188,7 @@ func (v *Value) bigOf() *big.Int {
 	return big.NewInt(v.num)
 }
 
-// truthy is Python's bool(v).
+// truthy does the same as Python's bool(v).
 func (v *Value) truthy() bool {
 	switch v.kind {
 	case KindUndefined, kindMissing, KindNone:
@@ -210,7 +211,7 @@ func (v *Value) truthy() bool {
 	return true
 }
 
-// typeName is Python's name of the value's type, for messages.
+// typeName returns Python's name of the value's type, for messages.
 func (v *Value) typeName() string {
 	switch v.kind {
 	case KindUndefined, kindMissing:
@@ -253,15 +254,15 @@ func (v *Value) typeName() string {
 }
 
 // Dict is a Python dict: it keeps the order in which keys were added. The zero value is empty. Do not change a dict
-// while a render uses it. Entries are dense: the sandbox allows no template to delete a key. A lookup scans a small
-// dict, and uses an index of the string keys of a larger one.
+// while a render uses it. The sandbox allows no template to delete a key, so entries have no gaps. A lookup scans a
+// small dict. A larger dict has an index of its string keys.
 type Dict struct {
 	keys  []Value
 	vals  []Value
-	index map[string]int32 // string keys only; nil while small
+	index map[string]int32 // positions of string keys; nil as long as the dict is small
 }
 
-// indexFrom is the size from which an index is faster than a scan; tool schemas and messages mostly have fewer keys.
+// indexFrom is the size from which an index is faster than a scan. Tool schemas and messages mostly have fewer keys.
 const indexFrom = 9
 
 // Len returns the number of keys.
@@ -281,10 +282,10 @@ func (d *Dict) All() iter.Seq2[string, Value] {
 	}
 }
 
-// Has reports whether the string key is there.
+// Has reports whether the dict has the string key.
 func (d *Dict) Has(key string) bool { return d != nil && d.find(key) >= 0 }
 
-// Get finds a string key.
+// Get returns the value of a string key.
 func (d *Dict) Get(key string) (Value, bool) {
 	if d == nil {
 		return Value{}, false
@@ -310,7 +311,7 @@ func (d *Dict) find(key string) int {
 	return -1
 }
 
-// Set stores a value under a string key; a key that exists keeps its place, as in Python.
+// Set stores a value under a string key. If the key exists, it keeps its place, as in Python.
 func (d *Dict) Set(key string, v Value) {
 	if i := d.find(key); i >= 0 {
 		d.vals[i] = v
@@ -319,7 +320,7 @@ func (d *Dict) Set(key string, v Value) {
 	d.add(Text(key), v)
 }
 
-// add appends a new key; the caller knows that it is new.
+// add appends a new key. The caller knows that the dict does not have the key.
 func (d *Dict) add(key, v Value) {
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)
@@ -340,7 +341,7 @@ func (d *Dict) add(key, v Value) {
 	}
 }
 
-// findValue returns the position of any hashable key, or -1.
+// findValue returns the position of any hashable key, or -1 if the dict does not have it.
 func (d *Dict) findValue(r *run, key *Value) (int, error) {
 	if key.kind == KindString {
 		return d.find(key.str), nil
@@ -377,7 +378,7 @@ func (d *Dict) setValue(r *run, key, v Value) error {
 	return r.grow(valueBytes)
 }
 
-// Clone copies the dict; the values are shared.
+// Clone copies the dict. The copy has the same values, which are not copied.
 func (d *Dict) Clone() *Dict {
 	c := &Dict{keys: make([]Value, 0, len(d.keys)+2), vals: make([]Value, 0, len(d.keys)+2)}
 	for i := range d.keys {
@@ -403,7 +404,7 @@ func (d *Dict) Remove(key string) {
 	}
 }
 
-// hashable returns an error for a value that cannot be a key in Python.
+// hashable returns an error if Python does not allow the value as a key.
 func hashable(v *Value) error {
 	switch v.kind {
 	case KindList, KindDict, kindView:

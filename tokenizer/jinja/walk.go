@@ -1,6 +1,6 @@
 package jinja
 
-// children calls visit for the direct children of a node, in the order of jinja2's fields: the content format that an
+// children calls visit for the direct children of a node, in the order of jinja2's fields. The content format that an
 // engine detects depends on that order.
 func children(n any, visit func(any)) {
 	switch n := n.(type) {
@@ -135,7 +135,7 @@ func one(e expr, visit func(any)) {
 	}
 }
 
-// walk visits every node below n, parents first.
+// walk visits every node below n, parents first. It does not visit n itself.
 func walk(n any, visit func(any)) {
 	children(n, func(child any) {
 		visit(child)
@@ -143,8 +143,8 @@ func walk(n any, visit func(any)) {
 	})
 }
 
-// mentions reports whether the statements read name before they assign to it, nested macros included. What counts as an
-// assignment is jinja2's rule.
+// mentions reports whether the statements read name before they assign to it. Nested macros are included. jinja2
+// decides what counts as an assignment.
 func mentions(body []stmt, name string) bool {
 	found, stored := false, false
 	for _, s := range body {
