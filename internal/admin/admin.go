@@ -56,7 +56,8 @@ type Parts struct {
 // Admin answers the questions of operators. It is an http.Handler, safe for concurrent use.
 type Admin struct {
 	Parts
-	key     [sha256.Size]byte // of the key: the time of a comparison of digests says nothing about the key
+	// Digest of the key: the time that comparing digests takes shows nothing about the key.
+	key     [sha256.Size]byte
 	guarded bool
 	routes  http.Handler
 }
@@ -241,7 +242,8 @@ func (a *Admin) decisions(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, Decisions{a.Telemetry.Last(n)})
 }
 
-// queue shows the waiting requests. Of a queue with more than maxTenants tenants it shows those with the most requests.
+// queue shows the waiting requests. If a queue has more than maxTenants tenants, it shows the tenants with the most
+// requests.
 func (a *Admin) queue(w http.ResponseWriter, _ *http.Request) {
 	order, lines := a.Gateway.Queue()
 	out := Queue{Order: order, Lines: []QueueLine{}}
@@ -304,10 +306,10 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, out)
 }
 
-// maxPolicies bounds the policies that are asked about one request.
+// maxPolicies bounds the number of policies that are asked about one request.
 const maxPolicies = 16
 
-// policies parses ?policy=A,B. Without a name it is the policy that decides for the request.
+// policies parses ?policy=A,B. If it names no policy, the result is the policy that decides for the request.
 func (a *Admin) policies(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
@@ -329,7 +331,7 @@ func (a *Admin) policies(list string) ([]string, error) {
 	return names, nil
 }
 
-// dialectOf takes the dialect from ?path=, otherwise from the body: a body with a prompt is a completion.
+// dialectOf takes the dialect from ?path=. Without it the body decides: a body with a prompt is a completion.
 func dialectOf(r *http.Request, body []byte) (api.Dialect, error) {
 	switch path := r.URL.Query().Get("path"); path {
 	case "":

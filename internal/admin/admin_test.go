@@ -27,7 +27,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// always returns the same ids for every prompt.
+// always is a token source that returns the same ids for every prompt.
 type always []block.Token
 
 func (a always) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {
@@ -38,7 +38,7 @@ func (always) Text(string, []block.Token) string { return "" }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// prompt are the tokens of every request of these tests.
+// prompt has the tokens of every request in these tests.
 var prompt = func() []block.Token {
 	ids := make([]block.Token, 100)
 	for i := range ids {
@@ -47,8 +47,8 @@ var prompt = func() []block.Token {
 	return ids
 }()
 
-// newAdmin returns an admin handler over two workers. The first one has 48 tokens of prompt on the GPU and 16 more on
-// the CPU tier.
+// newAdmin returns an admin handler over two workers. The first worker has 48 tokens of prompt on the GPU, and 16
+// further tokens on the CPU tier.
 func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]string, error)) (*admin.Admin, *fleet.Fleet) {
 	t.Helper()
 	f := fleet.New(fleet.Config{})

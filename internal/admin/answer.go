@@ -14,33 +14,34 @@ type Workers struct {
 	Index   []telemetry.Index `json:"index"` // one for each base model
 	Kinds   []Kind            `json:"kinds"` // workers that share one timing
 	Tokens  *Tokens           `json:"tokens,omitempty"`
-	// StaleSeconds is the age of the figures of index and event streams; absent while they are current.
+	// StaleSeconds is the age of the figures of the index and of the event streams; absent if they are current.
 	StaleSeconds float64 `json:"stale_seconds,omitempty"`
 	// Stalled names the work that makes no progress; absent if there is none.
 	Stalled string `json:"stalled,omitempty"`
 }
 
-// Tokens says where token ids come from, and how often the ids made in process differed from the engines' since the
-// process started.
+// Tokens says where token ids come from. It also says how often the ids that were made in process differed from the
+// engines' ids, counted from the start of the process.
 type Tokens struct {
-	Checked  uint64 `json:"checked"`  // prompts compared
-	Differed uint64 `json:"differed"` // compared prompts with different ids
-	// Distrusted are the base models whose ids come from the engines now, until twenty prompts in a row are equal
-	// again.
+	Checked  uint64 `json:"checked"`  // number of prompts that were compared
+	Differed uint64 `json:"differed"` // number of compared prompts whose ids differed
+	// Distrusted are the base models whose ids come from the engines at present, because ids differed. This ends when
+	// twenty compared prompts in a row are equal.
 	Distrusted []string `json:"distrusted"`
-	// Models are where the ids of each base model come from.
+	// Models say for each base model where its ids come from.
 	Models []TokenModel `json:"models"`
 }
 
-// TokenModel is where the token ids of a base model come from, at engines of one kind.
+// TokenModel says where the token ids of a base model come from, for engines of one kind.
 type TokenModel struct {
-	Model   string `json:"model"`
-	Engine  string `json:"engine"`            // vllm, sglang: how they are asked
-	Source  string `json:"source"`            // given, files, engine, search
-	Folder  string `json:"folder,omitempty"`  // of the files that ids are made from
-	Prompts int    `json:"prompts,omitempty"` // compared with an engine before found files were used
-	Why     string `json:"why,omitempty"`     // why the engine is asked
-	Advice  string `json:"advice,omitempty"`  // how to make ids without the engine
+	Model  string `json:"model"`
+	Engine string `json:"engine"`           // vllm, sglang: how they are asked
+	Source string `json:"source"`           // given, files, engine, search
+	Folder string `json:"folder,omitempty"` // folder of the files from which ids are made
+	// Number of prompts that were compared with an engine before the found files were used.
+	Prompts int    `json:"prompts,omitempty"`
+	Why     string `json:"why,omitempty"`    // reason why the engine is asked for ids
+	Advice  string `json:"advice,omitempty"` // how to make ids without the engine
 }
 
 // Worker is one engine server.
@@ -57,7 +58,7 @@ type Worker struct {
 	Healthy  bool              `json:"healthy"`
 	Ready    bool              `json:"ready"` // requests may go there
 	Draining bool              `json:"draining"`
-	Why      string            `json:"why,omitempty"`   // why it is not ready
+	Why      string            `json:"why,omitempty"`   // reason why the worker is not ready
 	Notes    []string          `json:"notes,omitempty"` // what discovery could not learn of the worker, or assumed
 	Holders  []Holder          `json:"holders"`
 }
@@ -74,7 +75,7 @@ type Kind struct {
 
 // Holder is one data-parallel rank of a worker.
 type Holder struct {
-	Rank        int    `json:"rank"`  // global
+	Rank        int    `json:"rank"`  // global rank
 	Trust       string `json:"trust"` // exact, degraded, approximate, none
 	TrustReason string `json:"trust_reason"`
 	// BlockedUntil is when the breaker lets a request pass again; absent while it is closed.
@@ -90,14 +91,15 @@ type Holder struct {
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`
-	// Timing is how long the holder's passes take: its kind's times at its own pace. Leaked counts requests that were
-	// lost without a release of their load.
+	// Timing is the time that the holder's passes take: the times of its kind, at the holder's own pace. Leaked counts
+	// requests that were lost without a release of their load.
 	Timing fleet.Timing `json:"timing"`
 	Pace   fleet.Pace   `json:"pace"`
 	Kind   string       `json:"kind"` // the name of one of kinds
 	Leaked uint64       `json:"leaked_requests"`
 	IndexHolder
-	*kvfeed.Stats // of its event stream; its fields stand beside these, and are absent if the holder has no event source
+	// Statistics of its event stream; they are fields of the holder, and absent if the holder has no event source.
+	*kvfeed.Stats
 }
 
 // Useless is a model name and an endpoint for which a holder gets no requests. Until is when the next one may be a
@@ -119,20 +121,21 @@ type IndexHolder struct {
 
 // Load is the unfinished work of a holder: requests of this router, and load of others as far as the engine reports it.
 type Load struct {
-	Requests      int64   `json:"requests"`
-	Waiting       int64   `json:"waiting"`        // how many of Requests have no first token yet
-	PrefillTokens int64   `json:"prefill_tokens"` // uncached prompt tokens of requests without a first token
-	PendingTokens int64   `json:"pending_tokens"` // how many of PrefillTokens are not computed yet, by the timing
+	Requests      int64 `json:"requests"`
+	Waiting       int64 `json:"waiting"`        // number of the requests in Requests that have no first token yet
+	PrefillTokens int64 `json:"prefill_tokens"` // uncached prompt tokens of requests without a first token
+	// Number of the tokens in PrefillTokens that are not computed yet, by the timing.
+	PendingTokens int64   `json:"pending_tokens"`
 	BacklogMS     float64 `json:"backlog_ms"`     // time until PendingTokens are computed, by the timing
 	ContextBlocks int64   `json:"context_blocks"` // distinct engine blocks of the prompts being served
 	ContextTokens int64   `json:"context_tokens"` // prompt tokens of all Requests; shared tokens count for each
-	OutputTokens  int64   `json:"output_tokens"`  // of unfinished answers
-	Processed     uint64  `json:"processed"`      // requests that this router ever sent
+	OutputTokens  int64   `json:"output_tokens"`  // tokens generated so far of unfinished answers
+	Processed     uint64  `json:"processed"`      // number of requests that this router has sent in all
 	Others        *Others `json:"others,omitempty"`
 	Report        *Report `json:"report,omitempty"`
 }
 
-// Others is the part of a Load that other routers put there; absent when there is none.
+// Others is the part of a Load that other routers added; absent if there is none.
 type Others struct {
 	Requests      int64 `json:"requests"`
 	Waiting       int64 `json:"waiting"`
@@ -173,7 +176,8 @@ type QueueLine struct {
 type QueueTenant struct {
 	Tenant   string `json:"tenant"`
 	Requests int    `json:"requests"`
-	Deficit  int64  `json:"deficit_tokens"` // order fair: tokens that the tenant may get before other tenants' turn
+	// Only order fair: number of tokens that the tenant may use before other tenants' turn.
+	Deficit int64 `json:"deficit_tokens"`
 }
 
 // Reloaded is the answer of /admin/reload.

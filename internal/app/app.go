@@ -33,9 +33,9 @@ import (
 // Options are what an App needs in addition to its configuration.
 type Options struct {
 	Log *slog.Logger // required
-	// Load reads the configuration again for a reload; nil refuses reloads.
+	// Load reads the configuration again for a reload; if it is nil, reloads are refused.
 	Load func() (*config.Config, error)
-	// File is the name of what Load reads, for errors.
+	// File is the name of the file that Load reads, for errors.
 	File string
 	// Models says where the models' files are on this machine, after those that the configuration names were
 	// downloaded. nil takes the configuration's paths.
@@ -66,14 +66,16 @@ type App struct {
 
 	address, adminAddress net.Addr
 
-	mu        sync.Mutex                                                             // serialises reloads; guards the fields below
-	cfg       *config.Config                                                         // the configuration in force
-	blockSize int                                                                    // the block size that the router was made with
+	// Serialises reloads; guards the fields below.
+	mu  sync.Mutex
+	cfg *config.Config // the configuration in force
+	// The block size that the router was made with.
+	blockSize int
 	external  map[string]*source                                                     // by policy
 	follow    func(name string, client *discovery.LMCache) (stop context.CancelFunc) // nil unless Run runs
 }
 
-// New builds an App from a configuration that has passed Validate. It opens no socket and starts nothing.
+// New builds an App from a configuration that has passed Validate. It opens no socket and starts no component.
 func New(cfg *config.Config, o Options) (*App, error) {
 	a := &App{options: o, log: o.Log, cfg: cfg, listening: make(chan struct{})}
 	a.fleet = fleet.New(fleet.Config{Breaker: cfg.Breaker, Expiry: expiry(cfg.Gateway.RequestTimeout), BlockSizes: cfg.Routing.BlockSizes})
@@ -136,11 +138,11 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	return a, nil
 }
 
-// connections returns the limits of the two listeners that the limit of file descriptors allows; zero is no limit. A
-// client that is served needs three descriptors: for its own connection, for the connection to its worker, and for the
-// kept connection on which its tokens were asked for. An eighth of the descriptors is reserved for operators, health
-// checks, reports, events and the rest, and an eighth for connections that are accepted only to tell probes from
-// clients.
+// connections returns the limits of the two listeners that follow from the limit of file descriptors; zero is no limit.
+// A client that is served needs three descriptors: for its own connection, for the connection to its worker, and for
+// the kept connection on which its tokens were asked for. An eighth of the descriptors is reserved for operators,
+// health checks, reports, events and other uses. Another eighth is reserved for connections that are accepted only to
+// find out whether they are probes.
 func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	limit := network.Descriptors()
 	if limit == 0 || a.options.Network != nil {
@@ -159,13 +161,13 @@ func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	return clients, operators
 }
 
-// fewDescriptors is the limit below which the log has a warning: 1,024, a common default, is too low for some hundred
-// clients.
+// fewDescriptors is the limit below which the log has a warning. A common default, 1,024, is too low for several
+// hundred clients.
 const fewDescriptors = 4096
 
 // expiry returns how long a request may give no sign of life before it counts as lost. timeout is how long a request
-// may take, 0 for no limit. An answer in one piece gives no sign of life before its end, so the expiry is longer than
-// timeout; without a timeout it is a day.
+// may take; 0 is no limit. An answer in one piece gives no sign of life before its end, so the expiry is longer than
+// timeout. Without a timeout the expiry is a day.
 func expiry(timeout time.Duration) time.Duration {
 	if timeout == 0 {
 		return 24 * time.Hour
@@ -210,7 +212,8 @@ func tokenClient(n network.Network) *http.Client {
 			},
 			MaxIdleConnsPerHost: 64,
 			IdleConnTimeout:     4 * time.Second,
-			DisableCompression:  true, // the answers are digits on a local network: compressing them costs the engine time
+			// The answers are digits, sent over a local network, so compression would only cost the engine time.
+			DisableCompression: true,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -219,26 +222,26 @@ func tokenClient(n network.Network) *http.Client {
 // Listening returns a channel that is closed when Addr and AdminAddr may be called.
 func (a *App) Listening() <-chan struct{} { return a.listening }
 
-// Addr returns where clients are served.
+// Addr returns the address at which clients are served.
 func (a *App) Addr() net.Addr { return a.address }
 
-// AdminAddr returns where operators are served, nil without an admin listener.
+// AdminAddr returns the address at which operators are served, or nil if there is no admin listener.
 func (a *App) AdminAddr() net.Addr { return a.adminAddress }
 
-// Router returns the router, for a look at its index.
+// Router returns the router, so that a caller can look at its index.
 func (a *App) Router() *warmpath.Router { return a.router }
 
 // Telemetry returns the metrics and the recent decisions.
 func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 
-// endMargin is how long the process may take to end after the drain: cut requests send their error event (1 s), the
-// admin listener ends (2 s), and the rest is for a busy machine.
+// endMargin is how long the process may take to end after the drain. Requests that are cut send their error event (1
+// s), and the admin listener ends (2 s). The rest is for a busy machine.
 const endMargin = 5 * time.Second
 
-// Run serves until ctx ends. Then it drains the gateway, with workers still watched and events still followed, and
-// ends everything else. It returns when all it started has ended. Its error says what could not start, what failed, or
-// what had to be cut. A component that has not ended endMargin after the drain is abandoned, so that the process ends;
-// the error names it.
+// Run serves until ctx ends. Then it drains the gateway while workers are still watched and events still followed, and
+// ends everything else. It returns when everything that it started has ended. Its error says what could not start, what
+// failed, or what had to be cut. If a component has not ended endMargin after the drain, Run returns without waiting
+// for it, so that the process ends; the error names the component.
 func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg
@@ -268,7 +271,7 @@ func (a *App) Run(ctx context.Context) error {
 	return err
 }
 
-// run is Run without the limit.
+// run does the work of Run, without the time limit for the end.
 func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g *group, cfg *config.Config) error {
 	front, err := a.listen("clients", "--listen", cfg.Listen)
 	if err != nil {
@@ -315,7 +318,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	return served
 }
 
-// listen opens an address. If another process has it, the error says how to choose another one.
+// listen opens an address. If another process uses the address, the error says how to choose another address.
 func (a *App) listen(who, flag, address string) (net.Listener, error) {
 	l, err := network.Of(a.options.Network).Listen("tcp", address)
 	switch {

@@ -96,7 +96,7 @@ func settings(engines ...*mockengine.Server) *config.Config {
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Health.Retry = 10 * time.Millisecond
-	cfg.Tokens.Budget = time.Second // a slow test machine gets token ids, too
+	cfg.Tokens.Budget = time.Second // a second, so that a request gets its token ids even on a slow machine
 	for _, e := range engines {
 		cfg.Workers = append(cfg.Workers, discovery.Target{URL: e.URL()})
 	}
@@ -127,7 +127,7 @@ func (r *router) wait(what string, ok func() bool) {
 	}
 }
 
-// indexed waits until the index has what the engines have.
+// indexed waits until the index has the blocks that the engines have.
 func (r *router) indexed(engines ...*mockengine.Server) {
 	r.t.Helper()
 	r.wait("the events are indexed", func() bool {

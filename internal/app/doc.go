@@ -1,5 +1,5 @@
-// Package app wires the components of `warmpath serve` and owns their lifetime: build, run, reload, drain. It is the
-// only package that starts components.
+// Package app wires the components of `warmpath serve`, and owns their lifetime: it builds, runs, reloads and drains
+// them. It is the only package that starts components.
 //
 //	a, err := app.New(cfg, app.Options{Log: log, Load: func() (*config.Config, error) { … }})
 //	err = a.Run(ctx) // until ctx ends and everything it started has ended

@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 )
 
-// The finder knows where a model's ids come from; the configuration knows which name a mistyped one may mean.
+// Explain shows where a model's ids come from, which the finder knows. For a mistyped name it suggests a known name,
+// which the configuration knows.
 func TestExplainUsesTheFinderAndTheConfiguration(t *testing.T) {
 	r := start(t, nil, engine(t, nil))
 	r.exact(1)
@@ -27,7 +28,7 @@ func TestExplainUsesTheFinderAndTheConfiguration(t *testing.T) {
 		}
 		return resp.StatusCode, string(text)
 	}
-	r.wait("explain says where the ids come from", func() bool { // once the worker is known to the finder
+	r.wait("explain says where the ids come from", func() bool { // after the finder has seen the worker
 		var explained admin.Explanation
 		status, text := ask("")
 		if err := json.Unmarshal([]byte(text), &explained); err != nil || status != http.StatusOK {

@@ -15,11 +15,11 @@ import (
 type source struct {
 	config policy.SourceConfig
 	client *discovery.LMCache
-	stop   context.CancelFunc // nil: it does not run
+	stop   context.CancelFunc // ends the source's goroutine; nil: the source does not run
 }
 
-// withSource returns the sources of policies, by the policy's name: of the policies that the file describes, and of
-// built-in ones in use.
+// withSource returns the sources of policies, by the policy's name. They are the sources of the policies that the file
+// describes, and of built-in policies in use.
 func withSource(cfg *config.Config) map[string]policy.SourceConfig {
 	used := cfg.Used()
 	for _, p := range cfg.Policies {
@@ -34,8 +34,8 @@ func withSource(cfg *config.Config) map[string]policy.SourceConfig {
 	return all
 }
 
-// sourcesOf returns the sources for cfg, by policy. A source whose settings are the same is kept. It starts nothing.
-// a.mu is held.
+// sourcesOf returns the sources for cfg, by policy. It keeps a source whose settings did not change. It starts nothing.
+// Callers hold a.mu.
 func (a *App) sourcesOf(cfg *config.Config) map[string]*source {
 	next := map[string]*source{}
 	for name, c := range withSource(cfg) {
@@ -48,7 +48,7 @@ func (a *App) sourcesOf(cfg *config.Config) map[string]*source {
 	return next
 }
 
-// attach gives specs their sources.
+// attach sets the sources in the specs.
 func attach(specs []policy.Spec, sources map[string]*source) {
 	for i := range specs {
 		if x := sources[specs[i].Name]; x != nil {
@@ -57,7 +57,8 @@ func attach(specs []policy.Spec, sources map[string]*source) {
 	}
 }
 
-// attachChanged gives specs their sources, and adds the specs of policies that only get or lose one. a.mu is held.
+// attachChanged sets the sources in the specs. It also adds the specs of policies for which only the source changes.
+// Callers hold a.mu.
 func (a *App) attachChanged(specs []policy.Spec, cfg *config.Config, sources map[string]*source) []policy.Spec {
 	for name, p := range cfg.Parameters() {
 		listed := slices.ContainsFunc(specs, func(s policy.Spec) bool { return s.Name == name })
@@ -69,7 +70,7 @@ func (a *App) attachChanged(specs []policy.Spec, cfg *config.Config, sources map
 	return specs
 }
 
-// useSources starts the sources that are new, and stops the others. a.mu is held.
+// useSources starts the new sources, and stops the sources that are not in next. Callers hold a.mu.
 func (a *App) useSources(next map[string]*source) {
 	for name, x := range next {
 		if x.stop == nil && a.follow != nil {
@@ -84,8 +85,8 @@ func (a *App) useSources(next map[string]*source) {
 	a.external = next
 }
 
-// runSources runs the present sources and the sources that later reloads add. The returned function stops them all and
-// lets no other begin. Each ends with ctx.
+// runSources runs the present sources and the sources that later reloads add. Each source ends with ctx. The returned
+// function stops all of them, and prevents others from starting.
 func (a *App) runSources(ctx context.Context, g *group, stop context.CancelCauseFunc) (noMore func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// Both policies of the file and a built-in one in use have a source.
+// Both policies of the file have a source, and so has a built-in policy in use.
 func TestPoliciesWithASource(t *testing.T) {
 	described := config.Policy{Name: "warm", Type: "lmcache_aware", Parameters: &peers.LMCacheAware{ControllerURL: "http://c:9000"}}
 	other := config.Policy{Name: "mine", Type: "cache_aware", Parameters: &peers.CacheAware{}}

@@ -56,7 +56,7 @@ type mutator struct {
 	random  *rand.Rand
 	batches []kvevent.Batch
 	wire    kvevent.Wire
-	kept    [][]byte // to be sent again, later
+	kept    [][]byte // messages that are sent again later
 	made    map[string]int
 }
 
@@ -83,7 +83,7 @@ func (m *mutator) next() []byte {
 	switch what {
 	case "other ids":
 		rename()
-	case "cycle": // two events, each the other's parent
+	case "cycle": // two events, each of which names the other as its parent
 		rename()
 		if n := len(e.Hashes); n > 0 {
 			back := *e
@@ -122,7 +122,7 @@ func (m *mutator) next() []byte {
 	case "reordered":
 		m.kept = append(m.kept, payload)
 	case "truncated":
-		if m.random.IntN(20) == 0 { // rarely, because it makes the router forget the whole holder
+		if m.random.IntN(20) == 0 { // this is rare, because it makes the router forget the whole holder
 			return payload[:m.random.IntN(len(payload))]
 		}
 	}
@@ -134,8 +134,8 @@ func (m *mutator) next() []byte {
 	return payload
 }
 
-// promise returns how long a completion and /admin/workers may take: a second, or on a slow machine 20 times the
-// duration without load, and at least 10 s under the race detector.
+// promise returns how long a completion and /admin/workers may take. The time is a second, or on a slow machine 20
+// times the duration without load. Under the race detector it is at least 10 s.
 func promise(calm time.Duration) time.Duration {
 	limit := max(time.Second, 20*calm)
 	if testenv.Race() {
@@ -206,7 +206,7 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 				took = max(took, both())
 				worst = max(worst, took)
 				if limit := promise(calm); took > limit {
-					// A busy machine may stand still for one round. A real delay shows in more rounds.
+					// A busy machine may stop for one round. A real delay shows in several rounds.
 					if late++; late > 1 || took > 5*limit {
 						t.Errorf("after %d messages an answer took %v, limit %v; that is number %d", sent, took, limit, late)
 					}

@@ -10,11 +10,12 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// paceEvery is the pause between two looks at the paces, for the log. A line that is 10 s late is soon enough for
-// people, and a pace that counts for less time is no news.
+// paceEvery is the time between two comparisons of the paces, for the log. A pace is a factor: how much slower a rank
+// is than the others of its kind. A log line that is 10 s late is early enough for people, and a pace that counts for a
+// shorter time is not important.
 const paceEvery = 10 * time.Second
 
-// believed says of each rank whether predictions use its own pace.
+// believed says for each rank whether predictions use the rank's own pace.
 type believed map[ranked]bool
 
 // ranked is a rank of the worker at a URL.
@@ -23,7 +24,7 @@ type ranked struct {
 	rank int
 }
 
-// watchPaces logs when a worker's own pace begins to count and when it ceases to.
+// watchPaces logs when a worker's own pace begins to be used in predictions, and when it is no longer used.
 func (a *App) watchPaces(ctx context.Context) error {
 	ticker := time.NewTicker(paceEvery)
 	defer ticker.Stop()

@@ -14,9 +14,9 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// Reload reads the configuration again and applies what can change without dropping a request: workers, policies and
-// the queue. It returns what changed, one line each. Settings that need a restart keep their values; Reload names and
-// logs them. On an error nothing has changed.
+// Reload reads the configuration again, and applies the changes that need no restart: workers, policies and the queue.
+// No request is dropped. It returns the changes, one line for each. Settings that need a restart keep their values;
+// Reload names and logs them. If it returns an error, nothing has changed.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -57,7 +57,7 @@ func (a *App) Reload() (changes []string, err error) {
 	return changes, nil
 }
 
-// noWorkers refuses a file without the key workers: it may be empty or half written.
+// noWorkers returns the error for a file without the key workers: the file may be empty or half written.
 func noWorkers(file string) error {
 	err := errors.New("no list under workers; the file may be cut short. To remove all workers write workers: []")
 	if file != "" {
@@ -75,7 +75,8 @@ func take(in, next *config.Config) {
 	in.Routing.TierWeights, in.Routing.ImbalanceTokens = next.Routing.TierWeights, next.Routing.ImbalanceTokens
 }
 
-// changePolicies applies next's policies, and returns what changed. On an error nothing has changed. a.mu is held.
+// changePolicies applies next's policies, and returns the changes. If it returns an error, nothing has changed. Callers
+// hold a.mu.
 func (a *App) changePolicies(next *config.Config) ([]string, error) {
 	change := next.PolicyChange(a.cfg)
 	changes := comparePolicies(a.cfg, next, &change)
@@ -96,7 +97,7 @@ func (a *App) changePolicies(next *config.Config) ([]string, error) {
 	return changes, nil
 }
 
-// comparePolicies says which policies decide differently now.
+// comparePolicies returns lines that say which policies decide differently now.
 func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []string {
 	var changes []string
 	if len(change.Specs) > 0 {
@@ -127,7 +128,7 @@ func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []
 	return changes
 }
 
-// compareQueue says how requests wait now.
+// compareQueue returns a line that says how requests wait now; "" if that has not changed.
 func compareQueue(old, next *queue.Config) string {
 	if next.Order != old.Order {
 		return fmt.Sprintf("queue: order %s, was %s", next.Order, old.Order)
@@ -135,7 +136,7 @@ func compareQueue(old, next *queue.Config) string {
 	return fmt.Sprintf("queue: order %s with other limits", next.Order)
 }
 
-// compareWorkers says which workers came, went and changed.
+// compareWorkers returns lines that say which workers were added, removed and changed.
 func compareWorkers(old, next []discovery.Target) []string {
 	var changes []string
 	before := map[string]discovery.Target{}
@@ -160,8 +161,8 @@ func compareWorkers(old, next []discovery.Target) []string {
 	return changes
 }
 
-// needRestart names the sections in which next still differs from the configuration in force, after everything that
-// can be applied was.
+// needRestart returns the sections in which next still differs from the configuration in force, after all changes that
+// need no restart were applied.
 func needRestart(in, next *config.Config) []string {
 	var sections []string
 	i, n := reflect.ValueOf(*in), reflect.ValueOf(*next)

@@ -53,7 +53,7 @@ func TestAReloadThatSaysNoWorkersIsRefused(t *testing.T) {
 		File: "warmpath.yaml",
 	})
 	r.exact(1)
-	next.Workers = nil // of a file that is empty, or cut short
+	next.Workers = nil // as in a file that is empty, or cut short
 	if changes, err := r.Reload(); err == nil || err.Error() != "warmpath.yaml: no list under workers; the file may be cut short. To remove all workers write workers: []" {
 		t.Errorf("a file without workers is applied: %v, %v", changes, err)
 	}
@@ -122,7 +122,7 @@ func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
 			TierWeights: policy.DefaultKVAware().TierWeights, BlockSize: 64}}}
 		c.Policy = "coarse"
 	}
-	for range 2 { // the refused file is not in force the second time either
+	for range 2 { // the refused file is not in force at the second reload either
 		changes := reload(change)
 		for _, want := range []string{"body: differs, a restart", "gateway: differs, a restart", "routing: differs, a restart"} {
 			if !slices.ContainsFunc(changes, func(c string) bool { return strings.Contains(c, want) }) {

@@ -17,7 +17,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// Requests that other clients send to an engine are seen, shown and weighed.
+// Other clients send requests to an engine directly. The router must see this load, show it, and use it in decisions.
 func TestLoadThatOthersPutOnAnEngineIsSeen(t *testing.T) {
 	for _, kind := range []mockengine.Kind{mockengine.VLLM, mockengine.SGLang} {
 		e := engine(t, func(c *mockengine.Config) { c.Kind, c.Speed = kind, 0.02 })
@@ -82,7 +82,8 @@ func (r *router) adminText(path string) string {
 	return string(text)
 }
 
-// An answer in one piece gives no sign of life before its end, for as long as a request may take.
+// An answer in one piece gives no sign of life before its end. It must not count as lost while a request may still take
+// time.
 func TestALongAnswerIsNotLost(t *testing.T) {
 	cfg := config.Default()
 	a, err := app.New(&cfg, app.Options{Log: slog.New(slog.DiscardHandler)})

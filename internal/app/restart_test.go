@@ -16,7 +16,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// A restarted worker without events has an empty cache. Nothing is expected there, although no health check failed.
+// A worker without events has restarted, so its cache is empty. No tokens may be expected there, although no health
+// check failed.
 func TestNothingIsExpectedOfAWorkerWithoutEventsThatRestarted(t *testing.T) {
 	engines := []*mockengine.Server{engine(t, nil), engine(t, nil)}
 	cfg := settings(engines...)
@@ -36,7 +37,7 @@ func TestNothingIsExpectedOfAWorkerWithoutEventsThatRestarted(t *testing.T) {
 		return ready == 2
 	})
 	prompt := strings.Repeat("alpha beta ", 200)
-	// expected is how many tokens of the prompt are expected on a worker.
+	// expected returns the number of the prompt's tokens that are expected at a worker.
 	expected := func(url string) int {
 		t.Helper()
 		body := fmt.Sprintf(`{"model":"mock","messages":[{"role":"user","content":%q}]}`, prompt)

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// sources are the functions that metrics are read from at each scrape.
+// sources returns the functions that provide the values of metrics at each scrape.
 func (a *App) sources() telemetry.Sources {
 	return telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens, Queue: a.showQueue,
 		Stalls: a.stalls, Stale: a.stale}
@@ -67,7 +67,7 @@ func (a *App) showTokens() telemetry.TokenStats {
 		BeginningsOff: s.BeginningsOff, Checked: s.Checked, Differed: s.Differed, Distrusted: s.Distrusted, Models: a.modelSources()}
 }
 
-// modelSources counts the models by where their ids come from.
+// modelSources returns the number of models by the source of their ids.
 func (a *App) modelSources() map[string]int {
 	out := map[string]int{}
 	for _, s := range inprocess.Sources {
@@ -79,7 +79,7 @@ func (a *App) modelSources() map[string]int {
 	return out
 }
 
-// showModels says for each model where its token ids come from.
+// showModels returns for each model where its token ids come from.
 func (a *App) showModels() []admin.TokenModel {
 	out := []admin.TokenModel{}
 	for _, s := range a.models.Statuses() {

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/discovery"
 )
 
-// aHub serves the model in folder as org/words.
+// aHub serves the model in folder under the name org/words.
 func aHub(t *testing.T, folder string) (url string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)

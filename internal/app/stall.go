@@ -25,16 +25,16 @@ type lastKnown[T any] struct {
 // fetchLimit is how long get waits for fetch. A fetch takes microseconds; a busy machine may need more.
 const fetchLimit = 250 * time.Millisecond
 
-// get returns current figures, or after fetchLimit the last known ones.
+// get returns current figures. If fetch takes longer than fetchLimit, it returns the last known figures.
 func (l *lastKnown[T]) get() T {
 	l.mu.Lock()
 	if l.running == nil {
 		l.running, l.begun = make(chan struct{}), time.Now()
-		go l.run(l.running) // ends with fetch: when the lock that fetch waits for is free
+		go l.run(l.running) // ends when fetch returns, that is when the lock that fetch waits for is free
 	}
 	limit := fetchLimit
 	if !l.known {
-		limit = telemetry.StallAfter // there is no older result
+		limit = telemetry.StallAfter // there is no earlier result, so get waits longer
 	}
 	running, left := l.running, limit-time.Since(l.begun)
 	l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *lastKnown[T]) run(done chan struct{}) {
 	close(done)
 }
 
-// stale returns how old the figures are: 0 unless a fetch takes too long.
+// stale returns the age of the figures. It is 0 unless a fetch takes too long.
 func (l *lastKnown[T]) stale() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,8 +75,8 @@ func (l *lastKnown[T]) stale() time.Duration {
 // stale returns the age of the shown figures of the index and of the event streams.
 func (a *App) stale() time.Duration { return max(a.indexes.stale(), a.events.stale()) }
 
-// stalls returns the age of each kind of work that can stall. It takes no lock that is held while a decision is made
-// or an event is applied.
+// stalls returns the age of the oldest work of each kind that can stall. It takes no lock that is held during a
+// decision or while an event is applied.
 func (a *App) stalls() []telemetry.Stall {
 	now := time.Now()
 	age, who := a.kvfeed.Oldest(now)
@@ -86,7 +86,7 @@ func (a *App) stalls() []telemetry.Stall {
 	}
 }
 
-// stalled names the work that makes no progress, "" when there is none.
+// stalled returns the name of the work that makes no progress, or "" when there is none.
 func (a *App) stalled() string {
 	var what []string
 	for _, s := range a.stalls() {

@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// lockIndexes takes the locks of all indexes until unlock is called, like an operation that never ends.
+// lockIndexes takes the locks of all indexes, as an operation would that never ends. unlock releases them.
 func lockIndexes(r *warmpath.Router) (unlock func()) {
 	field := reflect.ValueOf(r).Elem().FieldByName("indexes")
 	all := reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).MethodByName("Load").Call(nil)[0].Elem()
@@ -53,7 +53,7 @@ func (r *router) look(url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// stall returns a router whose index is locked for ever: events wait, requests do not.
+// stall returns a router whose index stays locked. Events then wait, but requests do not.
 func stall(t *testing.T, log io.Writer) (r *router, unlock func()) {
 	e := engine(t, nil)
 	cfg := settings(e)
@@ -72,10 +72,11 @@ func stall(t *testing.T, log io.Writer) (r *router, unlock func()) {
 		return err == nil && resp.StatusCode == http.StatusOK
 	}
 	ask(r.url, "before")
-	r.look("http://" + r.AdminAddr().String() + "/admin/workers") // the last known figures
+	// After this, the router has last known figures.
+	r.look("http://" + r.AdminAddr().String() + "/admin/workers")
 	unlock = lockIndexes(r.Router())
 	t.Cleanup(unlock)
-	ask(e.URL(), "past the router") // the request's events reach the router
+	ask(e.URL(), "past the router") // the router gets the events of this request
 	if !ask(r.url, "through the router") {
 		t.Error("a request waits for the index")
 	}

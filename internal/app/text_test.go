@@ -94,7 +94,7 @@ func TestConversationsStickToTheirWorkersWithoutTokensAndEvents(t *testing.T) {
 		t.Errorf("six talks live on %d of three workers", len(used))
 	}
 	r.wait("all are booked", func() bool { return len(r.Telemetry().Last(0)) == sent })
-	for i, d := range r.Telemetry().Last(sent) { // the newest first
+	for i, d := range r.Telemetry().Last(sent) { // Last returns the newest decision first
 		late := i < (turns-1)*talks
 		if d.TokenSource != "text" || d.TokensMissing != "unsupported" || d.MatchTokens != 0 || d.PromptTokens != 0 {
 			t.Errorf("decision %d: %+v", i, d)

@@ -157,7 +157,8 @@ func TestAMockEngineServesAsTokenizerService(t *testing.T) {
 	r.exact(1)
 	r.chat(strings.Repeat("alpha beta ", 60))
 	r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) == 1 })
-	served := 0 // by the service: on a busy machine an engine that is asked second may answer first
+	// Requests whose ids came from the service: on a busy machine an engine that is asked second may answer first.
+	served := 0
 	for i := range 10 {
 		r.indexed(e)
 		r.chat(strings.Repeat("alpha beta ", 60) + strings.Repeat("and more ", i))

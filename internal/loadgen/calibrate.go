@@ -10,10 +10,10 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// simulated bounds the rows that a fit plays through the model, because it plays them many times.
+// simulated bounds the number of rows that a fit plays through the engine model. The fit plays them many times.
 const simulated = 2000
 
-// batchBudgets are the usual token budgets of engines. The fit takes the one that explains the table best.
+// batchBudgets are the usual token budgets of engines. The fit uses the budget that explains the table best.
 var batchBudgets = []int{512, 1024, 2048, 4096, 8192, 16384}
 
 // FitMeasured fits base's timing, its batch budget and its sequence limit to the requests that an engine served. It
@@ -55,8 +55,8 @@ func linear(x []float64) engine.Linear {
 	return engine.Linear{Base: x[0], Token: x[1], Attention: x[2], Sequence: x[3], Context: x[4]}
 }
 
-// sequenceLimit returns the largest number of requests that ran at once, if others had waited for a second or more at
-// that moment. Otherwise it returns 0: no limit was reached.
+// sequenceLimit returns the largest number of requests that ran at the same time, if other requests had then waited for
+// a second or more. Otherwise it returns 0, because no limit was reached.
 func sequenceLimit(rows []Measured) int {
 	most, waited := 0, false
 	for i := range rows {
@@ -87,7 +87,7 @@ func regress(rows []Measured) []float64 {
 	var features [][]float64
 	var want []float64
 	add := func(from, to, passes float64) {
-		if to-from < 1e-4 { // nothing was measured
+		if to-from < 1e-4 { // the times are too close to measure anything
 			return
 		}
 		b := beside(rows, from, to)
@@ -101,13 +101,14 @@ func regress(rows []Measured) []float64 {
 		}
 	}
 	x := nonNegative(features, want)
-	if x[0] <= 0 { // a pass takes time, and improve scales coefficients: 0 would stay 0
+	if x[0] <= 0 { // a pass takes time, and improve multiplies coefficients: a coefficient of 0 would stay 0
 		x[0] = 1
 	}
 	return x
 }
 
-// company is the load between two moments: decodes and their context on average, and the prompts in all.
+// company is the load between two moments: the mean number of decodes and their mean context, and the sums over
+// prompts.
 type company struct{ decodes, context, tokens, pairs float64 }
 
 func beside(rows []Measured, from, to float64) company {
@@ -135,7 +136,7 @@ func beside(rows []Measured, from, to float64) company {
 // fitting plays the measured requests through the engine model.
 type fitting struct{ rows []Measured }
 
-// improve changes one coefficient at a time until the model comes no nearer to the measured times.
+// improve changes one coefficient at a time, until no change brings the model nearer to the measured times.
 func (f *fitting) improve(p engine.Profile, x []float64, best float64) []float64 {
 	x = append([]float64(nil), x...)
 	for _, step := range []float64{1.3, 1.1, 1.03} {
@@ -162,11 +163,12 @@ func (f *fitting) improve(p engine.Profile, x []float64, best float64) []float64
 	return x
 }
 
-// shortest is the least time to a first token that counts in full: below it the client takes most of the time.
+// shortest is the least time to a first token that counts fully. For shorter times the client itself takes most of the
+// time.
 const shortest = 20 // milliseconds
 
-// loss plays the requests and compares the times. The time to the first token and the time between tokens weigh the
-// same.
+// loss plays the requests and compares the times. The time to the first token and the time between tokens have the same
+// weight.
 func (f *fitting) loss(p engine.Profile) (float64, Quality, error) {
 	times, err := playMeasured(f.rows, p)
 	if err != nil {

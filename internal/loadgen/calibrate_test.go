@@ -13,7 +13,7 @@ import (
 )
 
 func TestFitExplainsMeasuredVLLM(t *testing.T) {
-	if testenv.Race() { // fits take ten to twenty times as long
+	if testenv.Race() { // under the race detector, fits take ten to twenty times as long
 		t.Skip("skipped: one goroutine, and half a minute of it")
 	}
 	file, err := os.Open(testenv.Path(t, "traces/llmservingsim_vllm_measured_rtxpro6000_llama31_8b.jsonl.gz"))

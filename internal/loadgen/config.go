@@ -29,42 +29,45 @@ var Prompts = []Prompt{Chat, Text, Tokens}
 
 // Target is an address to play against.
 type Target struct {
-	Name string // in reports; "" is allowed for a single target
-	URL  string // scheme and host; requests go to /v1/… of it
+	Name string // name in reports; "" is allowed if there is only one target
+	URL  string // scheme and host; the paths /v1/… are added
 }
 
 // Config says how a workload is played. Start from [DefaultConfig].
 type Config struct {
-	// Targets mostly has one target. Of several targets, each gets every request, one after the other. Their order
-	// rotates, so that each is first equally often.
+	// Targets has one target in most runs. If there are several, each of them gets every request, one target after the
+	// other. The order rotates, so that each target is first equally often.
 	Targets []Target
-	Model   string // "": the first model of /v1/models
+	Model   string // name of the model; "": the first model of /v1/models
 	Prompt  Prompt
-	APIKey  string // "": none
+	APIKey  string // key that is sent with each request; "": none
 
-	// Concurrency is the number of open requests to keep: when fewer are open the next one is sent, and arrival times
-	// are ignored. 0: requests are sent at their arrival times.
+	// Concurrency is the number of requests to keep open. When fewer are open, the next request is sent, and arrival
+	// times are ignored. 0: requests are sent at their arrival times.
 	Concurrency int
-	// MaxOpen bounds the open requests when Concurrency is 0. A request beyond it is dropped and counts as failed: if
-	// it waited, a slow server would set the rate.
+	// MaxOpen bounds the number of open requests when Concurrency is 0. A further request is dropped and counts as
+	// failed: if it waited, a slow server would determine the rate.
 	MaxOpen int
 
 	HTTP2   bool          // cleartext HTTP/2 with prior knowledge (over TLS: by negotiation)
 	Whole   bool          // asks for answers in one piece, which have no time to first token
-	Timeout time.Duration // of one request
+	Timeout time.Duration // time limit of one request
 	// Plain sends only fields of OpenAI's API. Without it answers have the workload's exact length (ignore_eos,
 	// min_tokens) and their token ids (return_token_ids), so that later turns can repeat them.
-	Plain      bool
-	Vocabulary int // made-up token ids are below it; 0: below 17,384, which all common models have
+	Plain bool
+	// made-up token ids are below this number; 0: below 17,384, because all common models have these ids.
+	Vocabulary int
 
-	Network  network.Network // where targets are dialled; nil: the machine's network
-	SLOs     []report.SLO    // nil: report.DefaultSLOs
-	Setup    report.Setup    // copied into the report: rate, seed
-	Rows     io.Writer       // takes one JSON line for each answered request, as [ReadMeasured] reads them; nil: none
+	Network network.Network // where targets are dialled; nil: the machine's network
+	SLOs    []report.SLO    // nil: report.DefaultSLOs
+	Setup   report.Setup    // settings that are copied into the report: rate and seed
+	// Gets one JSON line for each answered request, in the form that [ReadMeasured] reads; nil: no lines are written.
+	Rows     io.Writer
 	Progress func(Progress)
 }
 
-// DefaultConfig has no target. 4,096 open requests are more than any published ladder has at its knee.
+// DefaultConfig returns the defaults, without a target. 4,096 open requests are more than any published ladder has at
+// its knee.
 func DefaultConfig() Config {
 	return Config{MaxOpen: 4096, Timeout: 10 * time.Minute}
 }
@@ -72,7 +75,7 @@ func DefaultConfig() Config {
 // Progress is the state of a run.
 type Progress struct {
 	Elapsed                       time.Duration
-	Sent, Answered, Failed, Total int // over all targets
+	Sent, Answered, Failed, Total int // numbers of requests over all targets
 	Open                          int
 	HitRate                       float64
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// dueHeap is a heap of requests that follow other requests, by the time at which they are due.
+// dueHeap is a heap of requests that follow other requests. The request that is due first is at its top.
 type dueHeap []dueRequest
 
 type dueRequest struct {

@@ -19,15 +19,15 @@ import (
 
 // exchange is one request and its answer.
 type exchange struct {
-	first, end time.Time       // of the first token and of the end; first is zero when no token came
-	gaps       []time.Duration // between pieces of the stream that carry tokens
+	first, end time.Time       // times of the first token and of the end; first is zero when no token came
+	gaps       []time.Duration // pauses between pieces of the stream that have tokens
 	status     int             // HTTP status; 0: none came
-	err        error           // why the answer is not whole; nil: the answer is whole
+	err        error           // error of an incomplete answer; nil: the answer is complete
 
 	worker, policy string // from the router's headers
 	predicted      int
 
-	prompt, cached, output int // tokens by the server's account
+	prompt, cached, output int // numbers of tokens that the server reported
 	usage, saysCached      bool
 	answer                 spoken
 }
@@ -86,7 +86,8 @@ func (c *client) do(ctx context.Context, path string, body []byte) *exchange {
 	x.predicted, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent: the target is not Warmpath
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for the message: a part is enough
+		// The beginning of the text, for the error message.
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
 		x.err = fmt.Errorf("answered %s: %s", resp.Status, bytes.TrimSpace(text))
 	case c.cfg.Whole:
 		x.err = x.readWhole(resp.Body)
@@ -161,7 +162,8 @@ func (x *exchange) readStream(r io.Reader) error {
 	return nil
 }
 
-// learn adds an answer, or a piece of a stream, to x. It returns whether the answer has ended and whether v has tokens.
+// learn adds an answer, or a piece of a stream, to x. finished means that the answer has ended; token means that v has
+// tokens.
 func (x *exchange) learn(v *fastjson.Value, message string) (finished, token bool) {
 	for _, choice := range v.GetArray("choices") {
 		before := len(x.answer.text)

@@ -10,13 +10,13 @@ import (
 
 // Point is one measured time: the prefill of one prompt, or a decode pass.
 type Point struct {
-	Prompt    int     // tokens of the computed prompt; 0: a decode pass
-	Sequences int     // requests in the pass
+	Prompt    int     // number of tokens of the computed prompt; 0: a decode pass
+	Sequences int     // number of requests in the pass
 	Context   int     // sum of the requests' contexts, in tokens
 	MS        float64 // measured time in milliseconds
 }
 
-// Quality is the error of a fitted profile over the measurements.
+// Quality has the errors of a fitted profile, compared with the measurements.
 type Quality struct {
 	Points int        `json:"points"`
 	Errors []Residual `json:"errors"`
@@ -28,14 +28,15 @@ type Residual struct {
 	Count    int     `json:"count"`
 	Measured float64 `json:"measured_mean_ms"`
 	Modelled float64 `json:"modelled_mean_ms"`
-	Bias     float64 `json:"bias"`      // modelled mean over measured mean, less 1
+	Bias     float64 `json:"bias"`      // modelled mean divided by measured mean, minus 1
 	Absolute float64 `json:"abs_error"` // mean of |modelled/measured - 1|
 	Worst    float64 `json:"worst_error"`
 }
 
-// FitPoints fits the coefficients of [engine.Linear] to a prefill ladder and a decode ladder. A prompt longer than
-// batch tokens takes several passes. The cost of a request outside of passes (HTTP, tokenizer, scheduling) is returned
-// as overhead, in milliseconds: it is part of the time to the first token.
+// FitPoints fits the coefficients of [engine.Linear] to a prefill ladder and a decode ladder. A ladder is a series of
+// measurements with growing lengths or numbers. A prompt longer than batch tokens takes several passes. overhead is the
+// time of a request outside of passes (HTTP, tokenizer, scheduling), in milliseconds: it is part of the time to the
+// first token.
 func FitPoints(points []Point, batch int) (l engine.Linear, overhead float64, q Quality, err error) {
 	prefills, decodes := 0, 0
 	var rows [][]float64 // columns: base, token, attention, sequence, context, overhead
@@ -85,7 +86,7 @@ func pointRow(p Point, batch int) []float64 {
 	return []float64{passes, n * k, k * n * n / 2, 0, 0, 1}
 }
 
-// residuals collects pairs of measured and modelled times.
+// residuals has pairs of a measured and a modelled time.
 type residuals struct {
 	n                  int
 	measured, modelled float64
@@ -112,8 +113,9 @@ func (r *residuals) result(what string) Residual {
 	}
 }
 
-// nonNegative solves rows·x ≈ want for the x without a negative element that has the least squared relative error. It
-// tries every set of elements that may differ from zero: with six coefficients these are 64 small systems.
+// nonNegative solves rows·x ≈ want. It returns the x without negative elements that has the least sum of squared
+// relative errors. It tries every set of elements that may differ from zero: for six coefficients these are 64 small
+// systems.
 func nonNegative(rows [][]float64, want []float64) []float64 {
 	n := len(rows[0])
 	scale := make([]float64, n) // columns differ by up to ten orders of magnitude
@@ -137,7 +139,7 @@ func nonNegative(rows [][]float64, want []float64) []float64 {
 			e := model/want[i] - 1
 			sum += e * e
 		}
-		// One more coefficient must reduce the error by more than a millionth.
+		// An additional coefficient must reduce the error by more than a millionth.
 		if sum < least*(1-1e-6) {
 			best, least = x, sum
 		}

@@ -12,13 +12,14 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// Ladder is a list of measurements of a live engine. Start from [DefaultLadder].
+// Ladder is a series of measurements of a live engine, with growing lengths and numbers of requests. Start from
+// [DefaultLadder].
 type Ladder struct {
 	Prompts   []int // lengths of single prompts, in tokens
-	Sequences []int // numbers of requests at once in decode passes
+	Sequences []int // numbers of simultaneous requests in decode passes
 	Contexts  []int // lengths of the prompts in decode passes, in tokens
 	Output    int   // least number of tokens that each request generates
-	Repeats   int   // measurements of each rung; their median counts
+	Repeats   int   // number of measurements for each length or number; the median is used
 	Nonce     uint64
 	Progress  func(done, total int, what string)
 }
@@ -127,8 +128,8 @@ func (m *climb) prefill(ctx context.Context, n int) (Point, error) {
 	return Point{Prompt: n, Sequences: 1, MS: median(times)}, nil
 }
 
-// decode lets n requests generate at once. Most gaps between tokens are passes with all n of them. The median is not
-// affected by the gaps in which another request's prompt was computed.
+// decode lets n requests generate at the same time. Most gaps between tokens are passes with all n requests. The other
+// gaps contain the computation of another request's prompt; they do not affect the median.
 func (m *climb) decode(ctx context.Context, n, context int) (Point, error) {
 	var times []float64
 	for range max(m.ladder.Repeats, 1) {
@@ -146,7 +147,8 @@ func (m *climb) decode(ctx context.Context, n, context int) (Point, error) {
 		if err := errors.Join(errs...); err != nil {
 			return Point{}, err
 		}
-		// From each stream, only the gaps between the last request's first token and the first request's end count.
+		// From each stream, only the gaps between the last request's first token and the end of the first request
+		// count.
 		var begun, over time.Time
 		for _, x := range results {
 			if x.first.After(begun) {

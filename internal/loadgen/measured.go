@@ -22,20 +22,20 @@ import (
 type Measured struct {
 	Input, Output int
 	Arrival       float64
-	Scheduled     float64 // when the engine began to compute; Arrival when not known
+	Scheduled     float64 // time at which the engine began to compute; Arrival when that is not known
 	First, Last   float64 // times of the first and the last token
 }
 
 // measuredRow is a row of LLMServingSim's published tables of vLLM runs, and of `warmpath load --rows`.
 type measuredRow struct {
 	Input     int      `json:"input_toks"`
-	Cached    int      `json:"cached_toks"` // only in our rows
+	Cached    int      `json:"cached_toks"` // only in the rows of `warmpath load --rows`
 	Output    int      `json:"output_toks"`
 	Queued    *float64 `json:"queued_ts"`
 	Scheduled *float64 `json:"scheduled_ts,omitempty"`
 	First     float64  `json:"first_token_ts"`
 	Last      float64  `json:"last_token_ts"`
-	Worker    string   `json:"worker,omitempty"` // in our rows alone
+	Worker    string   `json:"worker,omitempty"` // only in the rows of `warmpath load --rows`
 }
 
 // writeRow writes an answered request as a row. Its times are seconds since the run began.
@@ -127,8 +127,8 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 	return nil
 }
 
-// ReadSplitwise reads one model, hardware and tensor parallel size from splitwise-sim's perf_model.csv, as ladders. An
-// empty argument matches everything; the error lists the choices when more than one is left.
+// ReadSplitwise reads the ladders of one model, hardware and tensor parallel size from splitwise-sim's perf_model.csv.
+// An empty argument matches everything. If more than one choice is left, the error lists the choices.
 func ReadSplitwise(r io.Reader, model, hardware string, parallel int) ([]Point, error) {
 	var columns map[string]int
 	seen := map[string]bool{}

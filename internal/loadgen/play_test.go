@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is a network in memory, in the virtual time of a bubble: what a test measures is exact.
+// bench is a network in memory, in the virtual time of a bubble. So the measured times are exact.
 type bench struct {
 	*testing.T
 	network *network.Memory
@@ -81,7 +81,7 @@ func (b *bench) serve(handler http.HandlerFunc) string {
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(l) }() // ends by Close; the cleanup waits
+	go func() { defer close(done); _ = server.Serve(l) }() // ends with Close; the cleanup waits
 	b.Cleanup(func() {
 		_ = server.Close()
 		<-done
@@ -185,7 +185,8 @@ func TestLaterTurnsRepeatTheEnginesText(t *testing.T) {
 	})
 }
 
-// A server answers one request at a time, 20 ms each. The measured latencies include the wait for the requests before.
+// A server answers one request at a time, and each takes 20 ms. The measured latency of a request must include the wait
+// for the requests before it.
 func TestOpenLoopCountsTheWaitForASlowServer(t *testing.T) {
 	inVirtualTime(t, func(t *bench) {
 		turn := make(chan struct{}, 1)
@@ -292,7 +293,7 @@ func TestComparisonFindsTheAddedLatency(t *testing.T) {
 				return
 			}
 			defer resp.Body.Close()
-			_, _ = io.Copy(w, resp.Body) // a broken copy is a failed request
+			_, _ = io.Copy(w, resp.Body) // an error of the copy makes the request a failed request
 		})
 		cfg := t.against(url)
 		cfg.Targets = []Target{{"direct", url}, {"through", slow}}
@@ -326,7 +327,7 @@ func TestClimbingFindsTheTimingOfAnEngine(t *testing.T) {
 	})
 }
 
-// What the load generator writes about an engine is enough to find its timing again.
+// The rows that the load generator writes about an engine are enough to find the engine's timing again.
 func TestRowsOfARunCalibrate(t *testing.T) {
 	inVirtualTime(t, func(t *bench) {
 		const speed = 4

@@ -11,8 +11,9 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// words turn token ids into text, one word for each id. They are common and short, so that vocabularies have each of
-// them, with the space before it, as one token. With 256 words a block of 16 tokens has 128 bits of content.
+// words turn token ids into text, one word for each id. The words are common and short, so that in most vocabularies
+// each word together with the space before it is one token. With 256 words a block of 16 tokens has 128 bits of
+// content.
 var words = strings.Fields(`
 able acid aged also area army away baby back ball band bank base bath bear beat been beer bell belt best bill bird blow blue boat
 body bomb bond bone book boom born boss both bowl bulk burn bush busy call calm came camp card care case cash cast cell chat chip
@@ -33,7 +34,7 @@ func appendWords(dst []byte, tokens []block.Token) []byte {
 	return dst
 }
 
-// spoken is a real answer. The session's next turns repeat it.
+// spoken is an answer of the server. The session's next turns repeat it.
 type spoken struct {
 	text   string
 	tokens []block.Token
@@ -43,7 +44,7 @@ type spoken struct {
 type prompter struct {
 	cfg    *Config
 	model  string
-	closed map[int]int // requests left, by session
+	closed map[int]int // by session: the number of requests that are left
 
 	mu      sync.Mutex
 	answers map[int]map[uint64]spoken // guarded by mu; by session and the answer's segment id
@@ -59,7 +60,7 @@ func newPrompter(cfg *Config, model string, w *workload.Workload) *prompter {
 	return p
 }
 
-// form returns the form in which r is sent.
+// form returns the form in which the prompt of r is sent.
 func (p *prompter) form(r *workload.Request) Prompt {
 	switch {
 	case p.cfg.Prompt != Auto:
@@ -72,8 +73,8 @@ func (p *prompter) form(r *workload.Request) Prompt {
 	return Text
 }
 
-// variant returns r for one of several targets. Made-up content differs between targets: otherwise an engine behind two
-// targets would have the second one's prompt in its cache. Recorded text stays.
+// variant returns r for one of several targets. Made-up content differs between targets. Otherwise an engine behind two
+// targets would have the second target's prompt in its cache. Recorded text stays unchanged.
 func variant(r *workload.Request, target int) *workload.Request {
 	if target == 0 || r.Text != nil {
 		return r
@@ -128,8 +129,8 @@ func (p *prompter) body(r *workload.Request) (path string, body []byte) {
 	return path, append(dst, '}')
 }
 
-// appendMessages appends the chat: the recorded one, or one that is made of the segments. In the latter, answers of the
-// engine are messages of the assistant.
+// appendMessages appends the messages of a chat. They are the recorded messages, or messages that are made from the
+// segments. In made-up messages, answers of the engine are messages of the assistant.
 func (p *prompter) appendMessages(dst []byte, r *workload.Request) []byte {
 	if t := r.Text; t != nil && t.Messages != nil {
 		dst = append(append(dst, `"messages":`...), t.Messages...)
@@ -217,7 +218,7 @@ func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	return tokens
 }
 
-// answer returns the real answer that segment id of r's prompt stands for.
+// answer returns the server's answer for segment id of r's prompt.
 func (p *prompter) answer(r *workload.Request, id uint64) (spoken, bool) {
 	if r.Session < 0 {
 		return spoken{}, false

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kind returns the coarse kind under which a failure counts.
+// kind returns the kind of error under which a failure is counted.
 func kind(x *exchange) string {
 	var network net.Error
 	var op *net.OpError
@@ -31,8 +31,8 @@ func kind(x *exchange) string {
 	return "stream broken"
 }
 
-// lateness is the delay by the generator itself from which a report mentions it. Timers on a busy machine are a
-// millisecond or two late, and a shorter delay is less than an engine's step.
+// lateness is the delay caused by the generator itself from which on a report mentions it. On a busy machine timers are
+// a millisecond or two late. A shorter delay than lateness is less than an engine's step.
 const lateness = 5 * time.Millisecond
 
 // remarks returns the sentences that the report shows next to the numbers.
@@ -68,7 +68,8 @@ func (p *player) remarks() []string {
 	return out
 }
 
-// Comparison is a target's latency above that of the first target, in milliseconds, over requests that both answered.
+// Comparison is the difference between the latency of a target and the latency of the first target, in milliseconds,
+// over the requests that both targets answered.
 type Comparison struct {
 	Of      string `json:"of"`
 	Against string `json:"against"`
@@ -81,21 +82,21 @@ type Comparison struct {
 type Added struct {
 	Mean   float64 `json:"mean"`
 	Median float64 `json:"median"`
-	Low    float64 `json:"median_low"` // lower end of the 95 % interval of the median
+	Low    float64 `json:"median_low"` // lower end of the median's 95 % interval
 	High   float64 `json:"median_high"`
-	P90    float64 `json:"p90"` // p90 of the target less p90 of the first one
+	P90    float64 `json:"p90"` // p90 of the target minus p90 of the first target
 	P99    float64 `json:"p99"`
 }
 
-// pair has a request's times at all targets; negative: not answered.
+// pair has a request's times at all targets; a negative time means that the target did not answer.
 type pair struct {
 	request   int
 	ttft, e2e []float64
 	seen      int
 }
 
-// compare adds an exchange to the pair of its request. The exchanges of a request end one after the other, so its pair
-// is among the last ones, of which there are at most as many as open requests.
+// compare adds an exchange to the pair of its request. The exchanges of a request end one after the other. So its pair
+// is one of the last pairs, whose number is at most the number of open requests.
 func (p *player) compare(r *result) {
 	i := len(p.pairs) - 1
 	for i >= 0 && p.pairs[i].request != r.request {
@@ -155,7 +156,7 @@ func added(sides [2][]float64) Added {
 	slices.Sort(sides[0])
 	slices.Sort(sides[1])
 	at := func(v []float64, q float64) float64 { return v[min(int(q*float64(n)), n-1)] }
-	// The order statistics of ranks n/2 ± 0.98·√n enclose the median of any distribution in 95 % of samples.
+	// The order statistics of the ranks n/2 ± 0.98·√n enclose the median of any distribution in 95 % of samples.
 	half := 0.98 * math.Sqrt(float64(n))
 	low, high := max(int(float64(n)/2-half), 0), min(int(float64(n)/2+half)+1, n-1)
 	a.Median, a.Low, a.High = at(differences, .5), differences[low], differences[high]

@@ -16,15 +16,15 @@ import (
 // Outcome is the result of a run.
 type Outcome struct {
 	*report.Report
-	// Comparison compares each further target with the first; nil with one target.
+	// Comparison compares each further target with the first target; nil if there is one target.
 	Comparison []Comparison `json:"comparison,omitempty"`
 }
 
 // lead is how long before its due time a request is prepared. A body of a million tokens takes tens of milliseconds.
 const lead = 100 * time.Millisecond
 
-// Run plays w to its end or until ctx ends, and returns the measurements. The error is one of the configuration, of an
-// address that does not answer, or of writing rows. A failed request is part of the outcome, not an error.
+// Run plays w to its end or until ctx ends, and returns the measurements. An error concerns the configuration, an
+// address that does not answer, or the writing of rows. A failed request is a part of the outcome, not an error.
 func Run(ctx context.Context, w *workload.Workload, cfg Config) (*Outcome, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("play workload: %w", err)
@@ -56,23 +56,23 @@ func stages(w *workload.Workload) []report.StageInfo {
 	return out
 }
 
-// lane is one target. The player's loop owns all fields but client.
+// lane is the state of one target. The player's loop owns all fields except client.
 type lane struct {
 	client   *client
 	number   int
 	rec      *report.Recorder
 	workers  map[string]int
 	policy   string
-	failures map[string]int // by kind
-	silent   int            // answers without the number of cached tokens
+	failures map[string]int // by kind: number of failures
+	silent   int            // number of answers that do not report the number of cached tokens
 }
 
 // result is an exchange that has ended.
 type result struct {
 	request int
 	lane    int
-	due     time.Duration // when the exchange was due
-	late    time.Duration // delay between due and sent
+	due     time.Duration // time at which the exchange was due
+	late    time.Duration // delay between the due time and the sending
 	x       *exchange
 	last    bool // the request has no further target
 }
@@ -88,18 +88,18 @@ type player struct {
 	open    sync.WaitGroup
 
 	begin     time.Time
-	shift     time.Duration // added to arrivals, because earlier stages had to wait
-	next      int           // first unsent request without a predecessor
+	shift     time.Duration // time that is added to arrivals, because earlier stages had to wait
+	next      int           // index of the first unsent request without a predecessor
 	stage     int           // index of the first stage that has not begun
 	due       dueHeap       // requests with predecessors, all of which have ended
 	followers map[int][]int // the requests that follow a request
-	missing   map[int]int   // predecessors of a request that have not ended
+	missing   map[int]int   // by request: number of predecessors that have not ended
 	active    int
 	ended     int
 	dropped   int
 	late      []time.Duration
 	pairs     []pair
-	rowsErr   error // the error of the first row that was not written
+	rowsErr   error // error of the first row that could not be written
 }
 
 func (p *player) play(ctx context.Context) {
@@ -134,7 +134,8 @@ func (p *player) play(ctx context.Context) {
 			p.tell()
 		}
 	}
-	// After an interruption the open requests end at once. Receive until all have ended: none may block on p.results.
+	// After an interruption the open requests end immediately. Receive results until all have ended, because none of
+	// them may block on p.results.
 	done := make(chan struct{})
 	go func() { p.open.Wait(); close(done) }()
 	for {
@@ -191,7 +192,8 @@ func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	}
 }
 
-// soonest returns the next request and its time: the next arrival, or an earlier request with ended predecessors.
+// soonest returns the request that is due next, and its time. It is the next arrival, or an earlier request whose
+// predecessors have ended.
 func (p *player) soonest() (at time.Duration, request int, ok bool) {
 	for p.next < len(p.w.Requests) && p.w.Requests[p.next].After >= 0 {
 		p.next++
@@ -249,7 +251,7 @@ func (p *player) send(ctx context.Context, request int, due time.Duration) {
 			l := p.lanes[(request+turn)%n]
 			r := variant(&p.w.Requests[request], l.number)
 			path, body := p.prompts.body(r)
-			if turn > 0 { // due when the exchange with the target before has ended
+			if turn > 0 { // the exchange is due when the exchange with the previous target has ended
 				due = time.Since(p.begin)
 			}
 			if !sleepUntil(ctx, p.begin.Add(due)) {

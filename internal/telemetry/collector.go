@@ -17,8 +17,8 @@ type Sources struct {
 	Index   func() []Index
 	Tokens  func() TokenStats
 	Queue   func() []Line
-	// Stalls returns each kind of work that can stall. Stale returns the age of the figures of the index and of events
-	// that the other functions return. It is more than 0 while current figures are not available.
+	// Stalls returns the oldest work of each kind that can stall. Stale returns the age of the figures of the index and
+	// of events that the other functions return. The age is more than 0 only while current figures are not available.
 	Stalls func() []Stall
 	Stale  func() time.Duration
 }
@@ -33,42 +33,45 @@ type Line struct {
 // Worker is a worker as metrics show it.
 type Worker struct {
 	URL string
-	Up  bool // healthy and ready: the worker may get requests
-	// Reports counts the load reports that the engine gave, ReportsFailed the requests for a report that failed.
+	Up  bool // the worker is healthy and ready, so it may get requests
+	// Reports counts the load reports that the engine gave. ReportsFailed counts the questions for a report that
+	// failed.
 	Reports, ReportsFailed uint64
 	Holders                []Holder
 }
 
-// Holder is one data-parallel rank of a worker. What the fleet knows of it is here in the fleet's own types.
+// Holder is one data-parallel rank of a worker. The facts that the fleet knows about it have the fleet's own types.
 type Holder struct {
 	Rank     int
 	Trust    fleet.Trust
-	Load     fleet.Load     // of this router's requests
+	Load     fleet.Load     // load of this router's requests
 	Reported fleet.Reported // the engine's last load report; if its At is 0, there is none
-	Timing   fleet.Timing   // how long its passes take
+	Timing   fleet.Timing   // time that its passes take
 	Pace     fleet.Pace
-	Blocks   int64         // blocks the index holds for it
-	Evicted  int64         // blocks of the holder that the index evicted since it last forgot all of the holder's blocks
-	Refused  int64         // blocks that the index refused since it last forgot all of the holder's blocks
-	Suspect  bool          // the holder's worker seems to be frozen
-	Share    float64       // the share of its normal requests that it gets: below 1 during slow start
-	Useless  bool          // it gets no requests for a model and endpoint, because its answers there were useless
-	Limited  bool          // it is paused after a 429, at least for one tenant
-	Leaked   uint64        // requests that were lost without a release of their load
-	Stream   *kvfeed.Stats // nil if the holder has no event source
+	Blocks   int64 // number of blocks that the index has for the holder
+	// Blocks of the holder that the index evicted since it last forgot all of the holder's blocks.
+	Evicted int64
+	Refused int64         // blocks that the index refused since it last forgot all of the holder's blocks
+	Suspect bool          // the holder's worker seems to be frozen
+	Share   float64       // share of its normal requests that the holder gets: below 1 during slow start
+	Useless bool          // it gets no requests for a model and endpoint, because its answers there were useless
+	Limited bool          // it is paused after a 429, at least for one tenant
+	Leaked  uint64        // requests that were lost without a release of their load
+	Stream  *kvfeed.Stats // nil if the holder has no event source
 }
 
 // Index is the state of the block index of one base model. In JSON it is a part of the answer of GET /admin/workers.
 type Index struct {
 	Model       string `json:"model"`
-	BlockSize   int    `json:"block_size"` // tokens
-	Blocks      int64  `json:"blocks"`     // distinct
+	BlockSize   int    `json:"block_size"` // tokens in a block
+	Blocks      int64  `json:"blocks"`     // number of distinct blocks
 	Memberships int64  `json:"memberships"`
 	Bytes       int64  `json:"bytes"`
-	Waiting     int64  `json:"waiting"` // blocks whose parent is not known yet
+	Waiting     int64  `json:"waiting"` // number of blocks whose parent is not known yet
 	Evictions   uint64 `json:"evictions"`
-	// Speculative is the number of (holder, block) pairs that are expected because a prompt was sent. SpeculativeBytes
-	// is their memory, which is not a part of Bytes. SpeculativeDropped counts pairs dropped before their time.
+	// Speculative is the number of pairs of a holder and a block that are expected because a prompt was sent.
+	// SpeculativeBytes is their memory, which is not a part of Bytes. SpeculativeDropped counts the pairs that were
+	// dropped before their time limit.
 	Speculative        int64  `json:"speculative"`
 	SpeculativeBytes   int64  `json:"speculative_bytes"`
 	SpeculativeDropped uint64 `json:"speculative_dropped"`
@@ -77,13 +80,17 @@ type Index struct {
 // TokenStats is the state of the token cache, and the counts of questions to engines.
 type TokenStats struct {
 	CacheBytes, CacheEntries int64
-	Asked, Hedged, Opened    uint64 // calls to engines, second calls because the first was slow, breakers that opened
-	Waited, Late             uint64 // questions that waited for their turn, and answers that came after their request was routed without them
-	Checked, Differed        uint64 // prompts with ids made in process: compared with an engine's ids, and different
-	// Distrusted are the models whose ids made in process are not used now.
+	// Asked: calls to engines; Hedged: second calls, because the first call took long; Opened: breakers that opened.
+	Asked, Hedged, Opened uint64
+	// Waited: questions that waited for their turn; Late: answers that came after their request was routed without
+	// them.
+	Waited, Late uint64
+	// Prompts whose ids were made in process; Checked: compared with an engine's ids; Differed: different from them.
+	Checked, Differed uint64
+	// Distrusted are the models whose ids the router does not make in process at present, because they differed.
 	Distrusted []string
-	// BeginningsChecked counts answers that were compared with a known beginning, BeginningsDiffered answers that
-	// differed from it. BeginningsOff are the models whose beginnings are not used now.
+	// BeginningsChecked counts answers that were compared with a known beginning of a chat. BeginningsDiffered counts
+	// the answers that differed from it. BeginningsOff are the models whose known beginnings are not used at present.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string
 	// Models is the number of models by the source of their ids; nil if it is unknown.
@@ -203,7 +210,7 @@ func newCollector(src Sources) *collector {
 // workers.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect asks every source once.
+// Collect calls every source once.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)

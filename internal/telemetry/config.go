@@ -9,8 +9,8 @@ import (
 
 // Config has the settings for remembered decisions and for the log.
 type Config struct {
-	// Decisions is how many of the last decisions /admin/decisions can show, at most 1,000,000. 1024 are the last
-	// seconds of a busy router and cost less than 1 MB. 0 keeps none.
+	// Decisions is the number of decisions that /admin/decisions can show, at most 1,000,000. The default 1024 covers
+	// the last seconds of a busy router, and takes less than 1 MB. 0 keeps none.
 	Decisions int `yaml:"decisions"`
 	// LogLevel is debug, info, warn or error. With debug there is a line for each request.
 	LogLevel string `yaml:"log_level"`
@@ -18,11 +18,11 @@ type Config struct {
 	LogFormat string `yaml:"log_format"`
 }
 
-// maxDecisions bounds the ring. A record takes about 700 bytes, so that a million take 700 MB; a larger number is a
-// mistake.
+// maxDecisions bounds the number of kept records. A record takes about 700 bytes, so a million records take 700 MB. A
+// larger number is a mistake.
 const maxDecisions = 1_000_000
 
-// DefaultConfig keeps the last 1024 decisions, and logs from level info on as text.
+// DefaultConfig returns the defaults: the last 1024 decisions are kept, and the log is text from level info on.
 func DefaultConfig() Config {
 	return Config{Decisions: 1024, LogLevel: "info", LogFormat: "text"}
 }

@@ -34,7 +34,7 @@ type Record struct {
 	Trust string `json:"trust,omitempty"`
 	// TokenSource is the source of the prompt's token ids, or why there were none (see warmpath_token_requests_total).
 	TokenSource string `json:"token_source"`
-	// TokensMissing is why there were no ids, if TokenSource is text; absent if there are ids.
+	// TokensMissing is the reason why there were no ids, if TokenSource is text; absent if there are ids.
 	TokensMissing string `json:"tokens_missing,omitempty"`
 	// PromptTokens is the number of ids used for routing; 0 if the request was routed by load.
 	PromptTokens int `json:"prompt_tokens"`
@@ -66,10 +66,10 @@ type Record struct {
 	// finish_reason), bad_attempt.
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
-	// Milliseconds from Time to the token ids, the decision, the first token, and the end.
+	// The fields below are milliseconds from Time to the token ids, the decision, the first token, and the end.
 	TokensMS     float64 `json:"tokens_ms"`
 	RouteMS      float64 `json:"route_ms"`
-	QueueMS      float64 `json:"queue_ms,omitempty"` // the wait until a worker could take the request
+	QueueMS      float64 `json:"queue_ms,omitempty"` // wait until a worker could take the request
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // keepGone is how long the series of a worker that left are kept. It is longer than several scrapes at any usual
-// interval, so that the last requests are counted. With a longer time, many workers that come and go would have too
-// many series.
+// interval, so that the worker's last requests are still scraped. With a longer time, a fleet whose workers come and go
+// would have too many series.
 const keepGone = 15 * time.Minute
 
 // forgetGone removes the series of workers that left at least keepGone ago. It is called at each scrape.
@@ -33,8 +33,8 @@ func (t *Telemetry) forgetGone(present []Worker, now time.Time) {
 	})
 }
 
-// forget removes all series of a worker. A request that ends at the same time may create one again; the next call after
-// keepGone removes it.
+// forget removes all series of a worker. A request that ends at the same time may create a series again. The first
+// scrape after another keepGone removes that series.
 func (t *Telemetry) forget(worker string) {
 	t.workers.Delete(worker)
 	t.perWorker.Range(func(key, _ any) bool {
@@ -51,7 +51,7 @@ func (t *Telemetry) forget(worker string) {
 	}
 }
 
-// forgetting removes the series of workers that left before it calls next.
+// forgetting returns a handler that removes the series of workers that left, and then calls next.
 func (t *Telemetry) forgetting(src Sources, next http.Handler) http.Handler {
 	if src.Workers == nil {
 		return next

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// StallAfter is how long one decision or one step of applying events may take before it counts as stalled. Both take
-// microseconds; 2 s is longer than any pause of a loaded machine, and shorter than the patience of clients.
+// StallAfter is how long one decision or one step of applying events may take before it counts as stalled. Both usually
+// take microseconds. 2 s is longer than any pause of a loaded machine, and shorter than the patience of clients.
 const StallAfter = 2 * time.Second
 
-// Progress records running work, so that work that does not end is seen. No method takes a lock, so that it works
-// whatever lock that work holds. The zero value is ready; the methods may be called from any goroutine.
+// Progress records work that is running, so that work that does not end is noticed. Its methods take no lock, so they
+// work even if the recorded work holds locks. The zero value is ready; the methods may be called from any goroutine.
 type Progress struct {
 	// began is the time when the work in each slot began, in Unix nanoseconds; 0 is a free slot. A machine computes
 	// fewer than 256 decisions at a time. If no slot is free, work is not recorded.
@@ -54,8 +54,8 @@ func (p *Progress) Oldest(now time.Time) time.Duration {
 // Stall is the age of the oldest work of one kind.
 type Stall struct {
 	What string        // decisions, events
-	For  time.Duration // 0: no work is running
-	Who  string        // the holder, for messages; "" is unknown
+	For  time.Duration // age of the oldest work; 0: no work is running
+	Who  string        // the holder, for messages; "": it is not known
 }
 
 // Stalled reports whether the work makes no progress.

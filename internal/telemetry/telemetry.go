@@ -45,10 +45,10 @@ type Telemetry struct {
 	workers   sync.Map // URL → struct{}: workers that have series
 
 	goneMu sync.Mutex
-	gone   map[string]time.Time // guarded by goneMu; when workers left
+	gone   map[string]time.Time // times at which workers left; guarded by goneMu
 }
 
-// workerKey is the key of the series of one worker and policy.
+// workerKey identifies the series of one worker and one policy.
 type workerKey struct{ worker, policy string }
 
 // workerSeries are the series that every finished request of a worker and policy changes.
@@ -74,8 +74,8 @@ func New(cfg Config) *Telemetry {
 	return t
 }
 
-// latencyBuckets range from a small model with a cached prompt (1 ms) to a long prompt that is not cached and waits (2
-// min).
+// latencyBuckets range from 1 ms, for a small model with a cached prompt, to 2 min, for a long prompt that waits and is
+// not cached.
 var latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 
 // differenceBuckets have (-1, 0] as the bucket of exactly 0, since tokens are whole numbers.
