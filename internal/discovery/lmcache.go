@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,13 +24,20 @@ const (
 	// maxLookup is the longest time that a request waits for a lookup, as in the router from which lmcache_aware comes.
 	// An engine computes about 5,000 tokens in this time.
 	maxLookup = 200 * time.Millisecond
-	// lookupRest is the time without lookups after a failed lookup, so that a controller that hangs delays few
-	// requests.
+	// lookupRest is the time without lookups after a failed lookup. After this time one request tries again, while the
+	// other requests do no lookup. So a controller that hangs delays the first maxLookups requests, then about one
+	// request a second. A controller that answers slowly, but within maxLookup, delays every request.
 	lookupRest = time.Second
+	// maxLookups bounds the lookups under way. At 10 ms for a lookup, 32 lookups serve 3,200 requests a second. Further
+	// requests do no lookup.
+	maxLookups = 32
 	// keptPolls is the number of polls that may fail before the last good answer is forgotten.
 	keptPolls = 3
-	// maxLMCache bounds an answer in bytes. A worker's row in it has about 200 bytes.
-	maxLMCache = 8 << 20
+	// maxWorkersAnswer bounds the answer of a poll in bytes. A worker's row in it has about 200 bytes.
+	maxWorkersAnswer = 8 << 20
+	// maxLookupAnswer bounds the answer of a lookup in bytes: 1,000 instances with 256 bytes each. A request waits until
+	// the answer is decoded, and maxLookup does not count this time: it is a few milliseconds for 256 KiB.
+	maxLookupAnswer = 256 << 10
 )
 
 // LMCache asks one LMCache controller. Run is called once; the other methods may be called from any goroutine.
@@ -43,7 +49,9 @@ type LMCache struct {
 
 	polled  atomic.Pointer[lmcachePoll]
 	known   atomic.Pointer[lmcacheView]
-	resting atomic.Int64 // no lookup is made before this time, in Unix nanoseconds
+	born    time.Time    // its monotonic reading is the zero of resting: a change of the wall clock has no effect
+	resting atomic.Int64 // no lookup before this time, in nanoseconds after born; 0: the last lookup did not fail
+	lookups atomic.Int32 // lookups under way
 	polling lmcacheAnswers
 	looking lmcacheAnswers
 }
@@ -74,7 +82,7 @@ func NewLMCacheClient(n network.Network) *http.Client {
 // NewLMCache returns a client for the controller that c describes. It starts nothing. When Run ends, it closes the idle
 // connections of client.
 func NewLMCache(c policy.SourceConfig, f *fleet.Fleet, client *http.Client, log *slog.Logger) *LMCache {
-	return &LMCache{config: c, fleet: f, client: client, log: log}
+	return &LMCache{config: c, fleet: f, client: client, log: log, born: time.Now()}
 }
 
 // Run polls until ctx ends; that is no error.
@@ -105,7 +113,7 @@ func (c *LMCache) report(a *lmcacheAnswers, what string, err error) {
 func (c *LMCache) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
-	answer, err := c.ask(ctx, http.MethodGet, "/controller/workers", nil)
+	answer, err := c.ask(ctx, http.MethodGet, "/controller/workers", nil, maxWorkersAnswer)
 	if err != nil {
 		return err
 	}
@@ -119,26 +127,39 @@ func (c *LMCache) poll(ctx context.Context) error {
 
 // Cached returns the controller's facts about workers in the fleet, ordered by worker. They are the number of cached
 // chunks of the last poll, and, if prompts are looked up, the cached tokens of this prompt. If the controller does not
-// answer the lookup in time, the cached tokens are missing. The caller must not change the result.
+// answer in time, or maxLookups lookups are under way, the cached tokens are missing. The caller must not change the
+// result.
 func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
 	v := c.view()
 	if !c.config.Lookup || len(prompt) == 0 {
 		return v.external
 	}
-	now := time.Now()
-	if now.UnixNano() < c.resting.Load() {
+	defer c.lookups.Add(-1)
+	if c.lookups.Add(1) > maxLookups {
 		return v.external
+	}
+	rest, now := c.resting.Load(), int64(time.Since(c.born))
+	next := now + int64(lookupRest)
+	if rest != 0 && (now < rest || !c.resting.CompareAndSwap(rest, next)) {
+		return v.external // the controller rests, or another request tries it
 	}
 	found, err := c.lookup(ctx, prompt)
-	if err != nil {
-		if ctx.Err() == nil { // the controller did not answer; otherwise the client went away
-			c.resting.Store(now.Add(lookupRest).UnixNano())
-			c.report(&c.looking, "a prompt", err)
+	switch {
+	case err == nil:
+		c.report(&c.looking, "a prompt", nil)
+		if rest != 0 {
+			c.resting.CompareAndSwap(next, 0)
 		}
-		return v.external
+		return v.with(found)
+	case ctx.Err() != nil: // the client left: this says nothing about the controller, and the next request may try it
+		if rest != 0 {
+			c.resting.CompareAndSwap(next, rest)
+		}
+	default:
+		c.resting.Store(int64(time.Since(c.born) + lookupRest))
+		c.report(&c.looking, "a prompt", err)
 	}
-	c.report(&c.looking, "a prompt", nil)
-	return v.with(found)
+	return v.external
 }
 
 func (c *LMCache) lookup(ctx context.Context, prompt []block.Token) ([]lmcacheHit, error) {
@@ -151,15 +172,15 @@ func (c *LMCache) lookup(ctx context.Context, prompt []block.Token) ([]lmcacheHi
 		}
 		body = strconv.AppendUint(body, uint64(t), 10)
 	}
-	answer, err := c.ask(ctx, http.MethodPost, "/lookup", append(body, "]}"...))
+	answer, err := c.ask(ctx, http.MethodPost, "/lookup", append(body, "]}"...), maxLookupAnswer)
 	if err != nil {
 		return nil, err
 	}
 	return decodeLookup(answer)
 }
 
-// ask sends one request and returns the answer's body.
-func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+// ask sends one request and returns the answer's body, at most limit bytes.
+func (c *LMCache) ask(ctx context.Context, method, path string, body []byte, limit int) ([]byte, error) {
 	url := strings.TrimRight(c.config.URL, "/") + path
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -176,7 +197,7 @@ func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]
 		return nil, fmt.Errorf("ask the controller: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxLMCache+1))
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, int64(limit)+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
@@ -185,8 +206,8 @@ func (c *LMCache) ask(ctx context.Context, method, path string, body []byte) ([]
 			answer = bytes.ReplaceAll(answer, []byte(key), []byte("[redacted]")) // the answer may repeat the key
 		}
 		return nil, fmt.Errorf("%s answered %d: %.200q", path, resp.StatusCode, answer)
-	case len(answer) > maxLMCache:
-		return nil, errors.New(path + " answered more than 8 MiB")
+	case len(answer) > limit:
+		return nil, fmt.Errorf("%s answered more than %d KiB", path, limit>>10)
 	}
 	return answer, nil
 }
