@@ -12,6 +12,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // The source gets the prompt's tokens. It is asked once for each request, and only if its own policy decides.
@@ -82,5 +83,72 @@ func TestAShadowsSourceIsAsked(t *testing.T) {
 	f.post(t, chat)
 	if n := asked["shadow"].Load(); n != 4 {
 		t.Error("asked for a request of which the shadow is not asked")
+	}
+}
+
+// lookingUp returns a policy that looks up each prompt at a source.
+func lookingUp(name string, source policy.Source) policy.Spec {
+	p := peers.DefaultLMCacheAware()
+	p.LookupMode = peers.LookupPrefix
+	spec := p.Spec(name)
+	spec.Source = source
+	return spec
+}
+
+// A request does not wait for a lookup of the shadow's source. The shadow makes no decision then, and the lookups under
+// way are bounded.
+func TestALookupForTheShadowDelaysNoRequest(t *testing.T) {
+	hang := make(chan struct{})
+	var asked atomic.Int64
+	f := serve(t, func(s *settings) {
+		s.specs = []policy.Spec{lookingUp("shadow", func(context.Context, []block.Token) []policy.Cached {
+			asked.Add(1)
+			<-hang
+			return nil
+		})}
+		s.policy, s.shadow, s.sample = "random", "shadow", 1
+	}, worker(t, plain))
+	for i := range 40 {
+		if resp := f.complete(t, completion(7, 64)); resp.StatusCode != http.StatusOK {
+			t.Fatalf("answered %d", resp.StatusCode)
+		}
+		if rec := f.last(t, i+1); rec.Shadow == nil || rec.Shadow.Worker != "" || rec.Shadow.Error == "" || rec.Shadow.Agrees {
+			t.Errorf("the shadow decided: %+v", rec.Shadow)
+		}
+	}
+	wait(t, "32 lookups are under way", func() bool { return asked.Load() == 32 })
+	close(hang)
+	if err := f.stop(); err != nil {
+		t.Error(err)
+	}
+	if n := f.ShadowLookups(); n != 0 {
+		t.Errorf("%d lookups are under way after Serve", n)
+	}
+}
+
+// The source of the shadow is asked before that of the policy that decides has answered. The shadow uses an answer that
+// is there when the request is routed.
+func TestTwoSourcesAreAskedAtTheSameTime(t *testing.T) {
+	workers := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
+	var asked atomic.Bool
+	var f *fixture
+	f = serve(t, func(s *settings) {
+		s.specs = []policy.Spec{
+			lookingUp("decides", func(context.Context, []block.Token) []policy.Cached {
+				if !testenv.Poll(10*time.Second, func() bool { return asked.Load() && f.ShadowLookups() == 0 }) {
+					t.Error("the source of the shadow was not asked")
+				}
+				return []policy.Cached{{Worker: 1, Tokens: 64}}
+			}),
+			lookingUp("shadow", func(_ context.Context, prompt []block.Token) []policy.Cached {
+				asked.Store(true)
+				return []policy.Cached{{Worker: 2, Tokens: len(prompt)}}
+			}),
+		}
+		s.policy, s.shadow, s.sample = "decides", "shadow", 1
+	}, workers...)
+	f.complete(t, completion(7, 64))
+	if rec := f.last(t, 1); rec.Worker != workers[1] || rec.Shadow == nil || rec.Shadow.Worker != workers[2] {
+		t.Errorf("sent to %s; the shadow %+v, want %s", rec.Worker, rec.Shadow, workers[2])
 	}
 }

@@ -62,6 +62,9 @@ type Gateway struct {
 	opinions   *budget  // budget for second opinions on refusals
 	rescues    *budget  // budget for moving requests away from workers that seem to be frozen
 	rosters    sync.Map // fleet.WorkerID → *roster
+
+	shadowLookups atomic.Int32   // lookups under way for shadow policies, at most maxShadowLookups
+	lookingUp     sync.WaitGroup // the goroutines of these lookups
 }
 
 // New returns a Gateway. It starts nothing. Its requests may not choose their policy; AllowPolicies changes that.
@@ -137,6 +140,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 		err = fmt.Errorf("drain: requests were cut after %v: %w", g.cfg.DrainTimeout, err)
 	}
 	requests.Wait()
+	g.lookingUp.Wait()
 	return err
 }
 

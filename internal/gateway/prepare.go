@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -29,7 +30,9 @@ type prepared struct {
 	patience   time.Duration   // how long the client would wait in the queue; 0: not given
 	shadow     *shadow         // the shadow that is asked about the request; nil: none
 	forShadow  []policy.Cached // the answer of the shadow's source, in the form of route.Cached
-	explains   bool            // find tokens and text even if the policy needs none
+	// shadowAnswer gives the answer of a lookup for the shadow; nil when forShadow is complete.
+	shadowAnswer <-chan []policy.Cached
+	explains     bool // find tokens and text even if the policy needs none
 }
 
 func (p *prepared) reset() {
@@ -44,7 +47,7 @@ func (p *prepared) reset() {
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
-	p.model, p.waited, p.shadow, p.forShadow = "", 0, nil, nil
+	p.model, p.waited, p.shadow, p.forShadow, p.shadowAnswer = "", 0, nil, nil, nil
 }
 
 // unneeded is the token outcome if the policy does not look at matches.
@@ -99,24 +102,29 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		q.Known, q.Stable = p.found.Known, p.found.Stable
 	}
 	if !p.explains { // Explain itself asks the sources of the policies that it explains
-		q.Cached = p.askSource(ctx, decides)
 		if p.shadow != nil {
-			p.forShadow = p.askSource(ctx, p.shadow.policy)
+			g.askForShadow(ctx, p) // first, so that both sources are looked up at the same time
 		}
+		q.Cached = p.askSource(ctx, decides)
 	}
 	p.decisions = g.Router.Prepare(q)
 	return nil
 }
 
-// askSource asks the external source of policy x, and returns its answer, or nil if x has no source. The source gets
-// only token ids that are the engine's own. It is asked here, once for each request, and not during the decision: a
-// decision that waits holds up all requests in the queue.
+// sure returns the prompt's tokens for an external source: only the token ids that are the engine's own.
+func (p *prepared) sure() []block.Token {
+	return p.route.Tokens[:min(p.found.Sure, len(p.route.Tokens))]
+}
+
+// askSource asks the external source of policy x, and returns its answer, or nil if x has no source. The source is
+// asked here, once for each request, and not during the decision: a decision that waits holds up all requests in the
+// queue.
 func (p *prepared) askSource(ctx context.Context, x *policy.Policy) []policy.Cached {
 	source := x.Source()
 	if source == nil {
 		return nil
 	}
-	return source(ctx, p.route.Tokens[:min(p.found.Sure, len(p.route.Tokens))])
+	return source(ctx, p.sure())
 }
 
 // readPatience reads X-Warmpath-Max-Wait: seconds, or a duration with its unit.

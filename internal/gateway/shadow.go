@@ -2,7 +2,10 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -33,15 +36,66 @@ func (s *shadow) asks(decides *policy.Policy) bool {
 	return s.policy != nil && s.policy != decides && (s.sample >= 1 || rand.Float64() < s.sample)
 }
 
+// maxShadowLookups bounds the lookups under way for shadow policies. It is the bound of a source's own lookups.
+const maxShadowLookups = 32
+
+// errNoAnswer is the error of a shadow whose source was looked up and has not answered when the request is routed.
+var errNoAnswer = errors.New("the external source of the shadow policy had not answered yet: the shadow made no decision")
+
+// askForShadow asks the source of p's shadow, and never waits for a lookup. If the shadow reads matches, its source
+// looks up the prompt: this is done in a goroutine of its own, and p.shadowAnswer gets the answer. The goroutine may
+// outlive the request. It ends when the source answers (a [policy.Source] bounds this time); Serve waits for it.
+func (g *Gateway) askForShadow(ctx context.Context, p *prepared) {
+	source, prompt := p.shadow.policy.Source(), p.sure()
+	switch {
+	case source == nil:
+		return
+	case len(prompt) == 0 || !p.shadow.wants(): // without a lookup a source answers from memory
+		p.forShadow = source(ctx, nil)
+		return
+	}
+	answer := make(chan []policy.Cached, 1)
+	p.shadowAnswer = answer
+	if g.shadowLookups.Add(1) > maxShadowLookups {
+		g.shadowLookups.Add(-1)
+		return // without an answer the shadow makes no decision
+	}
+	prompt, ctx = slices.Clone(prompt), context.WithoutCancel(ctx) // p is used again after the request
+	g.lookingUp.Go(func() {
+		defer g.shadowLookups.Add(-1)
+		defer func() {
+			if cause := recover(); cause != nil {
+				g.Telemetry.Panicked()
+				g.Log.Error("lookup for the shadow policy panicked", "cause", cause, "stack", string(debug.Stack()))
+			}
+		}()
+		answer <- source(ctx, prompt)
+	})
+}
+
+// answered reports whether p.forShadow is complete. It does not wait.
+func (p *prepared) answered() bool {
+	select {
+	case p.forShadow = <-p.shadowAnswer:
+		p.shadowAnswer = nil
+	default:
+	}
+	return p.shadowAnswer == nil
+}
+
 // opinion is the shadow policy's decision about a request.
 type opinion struct {
 	holder fleet.Holder
 	record telemetry.Shadow
 }
 
-// ask lets the shadow policy decide about a request that is about to be routed.
+// ask lets the shadow policy decide about a request that is about to be routed. While the lookup of the shadow's source
+// is under way, there is no decision: a decision without it would follow another rule than the policy's own.
 func (s *shadow) ask(ctx context.Context, p *prepared) opinion {
 	began := time.Now()
+	if !p.answered() {
+		return opinion{holder: fleet.NoHolder, record: telemetry.Shadow{Policy: s.policy.Name(), Error: errNoAnswer.Error()}}
+	}
 	q := &p.route
 	decides, cached := q.Policy, q.Cached
 	q.Policy, q.Cached = s.policy.Name(), p.forShadow
