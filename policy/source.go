@@ -13,8 +13,8 @@ import (
 // Source is an external source of facts for a policy, such as the controller of a shared cache. It returns for each
 // worker, in ascending order, how much its cache has in all and of the prompt; the caller must not change the result. A
 // policy does no I/O: the program that prepares requests calls the Source once for each request, before the first
-// decision. This time is part of the request's time, so the Source must bound it. Without a prompt the Source answers from
-// memory.
+// decision. This time is part of the request's time, so the Source must bound it. Without a prompt the Source answers
+// from memory.
 type Source func(ctx context.Context, prompt []block.Token) []Cached
 
 // Sourced is implemented by [Parameters] of a policy that needs a Source. The program that builds the policy makes the
