@@ -48,7 +48,7 @@ const KeyRoot = KeyLoRA | KeySalt | KeyExtra
 // stay valid.
 type Event struct {
 	Kind   Kind
-	Tier   block.Tier // from Medium and Locality
+	Tier   block.Tier // tier that follows from Medium and Locality
 	Bigram bool       // the event had the look-ahead as pairs of a token and the next token (SGLang with EAGLE)
 
 	// LastCopies says that no copy of the removed blocks is left, however many copies were stored. It is set when the

@@ -32,7 +32,7 @@ type diary struct {
 	mu         sync.Mutex
 	next       uint64
 	inside     bool
-	payloads   map[uint64]string // of the current stream
+	payloads   map[uint64]string // payloads of the current stream, by sequence number
 	messages   int
 	restarts   []string
 	lost       [][2]uint64

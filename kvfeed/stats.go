@@ -43,7 +43,7 @@ type Stats struct {
 
 // Tag counts skipped events with one name.
 type Tag struct {
-	Name  string // as the engine wrote it; "other" stands for all names beyond a bound
+	Name  string // name as the engine wrote it; "other" stands for all names beyond a bound
 	Count uint64
 }
 

@@ -22,7 +22,7 @@ type stream struct {
 	fleet      *fleet.Fleet
 	config     *Config
 	log        *slog.Logger // names worker and rank
-	noteChange func()       // to be called when the stream may have caught up
+	noteChange func()       // called when the stream may have caught up
 	holder     fleet.Holder
 	worker     fleet.WorkerID
 	url        string

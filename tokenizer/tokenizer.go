@@ -22,7 +22,7 @@ type Tokenizer struct {
 	before, after   []block.Token              // tokens that the post-processor puts around a text
 	decoders        []decoder
 	named           map[string]string // texts of bos_token, eos_token, … in tokenizer_config.json
-	pool            sync.Pool         // of *encoder
+	pool            sync.Pool         // encoders that are not in use
 }
 
 // Options has the options of an encoding. The zero value is right for the output of a chat template.

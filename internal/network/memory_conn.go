@@ -191,7 +191,7 @@ func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int
 		if d.deaf && !d.lost() {
 			// The first write succeeds. The other side answers it with a reset, and later calls fail.
 			d.ended = true
-			go back.reset() // without d.mu, because reset locks the other direction; the goroutine ends at once
+			go back.reset() // without d.mu, because reset locks the other direction; the goroutine ends without waiting
 			return len(b), nil
 		}
 		room := window - d.size

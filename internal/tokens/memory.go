@@ -18,7 +18,7 @@ type memory struct {
 	used atomic.Int64
 }
 
-// take books size bytes if at least twice as many are free. So a few long questions leave room for short ones.
+// take books size bytes if at least twice as many are free. So a few long questions leave room for short questions.
 func (r *memory) take(size int64) bool {
 	for {
 		used := r.used.Load()

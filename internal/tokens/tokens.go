@@ -73,7 +73,7 @@ const (
 // Worker is an engine that may be asked.
 type Worker struct {
 	ID   uint32 // chosen by the caller; Source.Loads gets the Worker with this ID
-	URL  string // without a trailing slash
+	URL  string // base URL, without a trailing slash
 	Kind Kind
 	// These are facts that vLLM reports. They are empty or 0 for other engines, and if they are not known.
 	Version     string

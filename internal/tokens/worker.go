@@ -46,7 +46,7 @@ const (
 type call struct {
 	client uint64 // hash of the client that asks: see workerStates.client
 	began  time.Time
-	late   time.Time // from this time on the engine seems frozen
+	late   time.Time // time from which on the engine seems frozen
 	bytes  int       // size of the question
 }
 

@@ -17,7 +17,7 @@ type harmonyPiece struct {
 
 // harmonyMessage is one message of a conversation.
 type harmonyMessage struct {
-	Author  string   // with the recipient: "assistant to=functions.weather"
+	Author  string   // author with the recipient: "assistant to=functions.weather"
 	Channel string   // channel with the content type: "commentary json"; "" is none
 	Texts   []string // texts of the message; each is a separate harmonyPiece
 	Call    bool     // the message ends as a tool call does
