@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath"
 )
 
-// One worker cannot use up the look-aheads of a model by a different one for each rank.
+// A worker's ranks may each report a different look-ahead. One worker must not use up all look-aheads of a model.
 func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	ranks := vllm()
 	ranks.Ranks = 8
@@ -25,7 +25,8 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	if !w.router.SetAhead(one, "", 11) || !w.router.SetAhead(other, "", 12) {
 		t.Error("nothing is left for the other workers")
 	}
-	// Ranks that hash alike are one look-ahead, and an engine that is restarted with another one may say so rank by rank.
+	// Ranks with the same hashes count as one look-ahead. After a restart, an engine with another look-ahead may report
+	// it rank by rank.
 	for _, h := range hostile {
 		w.router.Forget(h)
 	}
@@ -38,5 +39,5 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 		}
 	}
 	w.fleet.Remove(snap.Workers()[0].ID)
-	w.router.SetAhead(hostile[0], "llama", 9) // a holder that left: no panic
+	w.router.SetAhead(hostile[0], "llama", 9) // a holder that left: this must not panic
 }

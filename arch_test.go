@@ -16,8 +16,9 @@ import (
 
 const module = "github.com/warmpath/warmpath"
 
-// layers is the import direction of ARCHITECTURE.md, top first. A package may import only packages of a layer below
-// its own, or its own parent. A package that is not listed fails the test: give it a place before giving it code.
+// layers has the permitted directions of imports, as in ARCHITECTURE.md; the top layer is first. A package may import
+// only packages of a layer below its own, or its own parent. A package that is not listed fails the test: give a new
+// package a place before you give it code.
 var layers = [][]string{
 	{"cmd/warmpath"},
 	{"internal/app"},
@@ -37,7 +38,7 @@ var layers = [][]string{
 // testOnly packages hold helpers for tests. Only test files and other testOnly packages may import them.
 var testOnly = []string{"kvindex/kvindextest", "test/testenv"}
 
-// core packages decide. A test drives them in virtual time, so time, randomness and bytes are arguments.
+// core packages make decisions. A test runs them in virtual time, so time, randomness and bytes are arguments.
 var core = []string{
 	"", "block", "kvindex", "kvindex/internal/memory", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
@@ -177,11 +178,13 @@ func TestCoreTouchesNothing(t *testing.T) {
 	}
 }
 
-// maxPackages bounds the packages of this module, as `go list ./...` counts them. A package must be worth its name: one
-// with a single caller is a file of that caller. A higher bound needs a design page with the reason.
+// maxPackages bounds the number of packages of this module, as `go list ./...` counts them. A package must be worth its
+// name: if it has a single caller, it should be a file of that caller. A higher bound needs a design page with the
+// reason.
 const maxPackages = 35
 
-// TestTheArchitectureNamesThePackagesThatExist keeps ARCHITECTURE.md, the tables of this file and the folders in step.
+// TestTheArchitectureNamesThePackagesThatExist: ARCHITECTURE.md, the tables of this file and the folders must name the
+// same packages.
 func TestTheArchitectureNamesThePackagesThatExist(t *testing.T) {
 	exists := map[string]bool{}
 	for _, f := range goFiles(t) {
@@ -245,8 +248,8 @@ func TestThePathsInTheArchitectureExist(t *testing.T) {
 	}
 }
 
-// architecturePackages returns the packages in the first column of ARCHITECTURE.md's table. The root package is "" and
-// stands there as `warmpath`; `…/x` is a folder of the package before it.
+// architecturePackages returns the packages in the first column of ARCHITECTURE.md's table. The root package is "", and
+// the table calls it `warmpath`. `…/x` is a subfolder of the package before it.
 func architecturePackages(t *testing.T) (dirs []string) {
 	t.Helper()
 	text, err := os.ReadFile("ARCHITECTURE.md")

@@ -14,7 +14,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// warm returns a world of n workers, of which every third has a part of an 8,000-token prompt, and a request for it.
+// warm returns a world of n workers, and a request for a prompt of 8,000 tokens. Every third worker has a part of the
+// prompt.
 func warm(t testing.TB, n int) (*world, *warmpath.Request) {
 	workers := make([]fleet.Facts, n)
 	for i := range workers {
@@ -54,7 +55,7 @@ func routeDoesNotAllocate(t *testing.T, n int) {
 	for range 100 {
 		once()
 	}
-	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a collection may empty the pool
+	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a garbage collection may empty the pool
 		t.Errorf("%v allocations", allocs)
 	}
 }
@@ -79,8 +80,8 @@ func BenchmarkRoute(b *testing.B) {
 	}
 }
 
-// BenchmarkFleets measures one decision, taken and ended, in small and large fleets: where 16 holders have a part of
-// the prompt, where all holders have its beginning, and without tokens, so without the index.
+// BenchmarkFleets measures one decision and its end, in small and large fleets. There are three cases: 16 holders have
+// a part of the prompt; all holders have its beginning; the request has no tokens, so the index is not used.
 func BenchmarkFleets(b *testing.B) {
 	p := prompt(1, 1024)
 	for _, n := range []int{8, 64, 1024, 4096} {
@@ -119,9 +120,9 @@ func BenchmarkFleets(b *testing.B) {
 	}
 }
 
-// BenchmarkRouteBesideEvents measures how long clients wait for a decision on prompts of 500 blocks, half of them
-// known. The index has room or is at its limit. Only the requests' own events come, or another stream stores without
-// pause.
+// BenchmarkRouteBesideEvents measures how long clients wait for a decision. Prompts have 500 blocks, half of which are
+// known. The index either has room or is at its limit. Either only the requests' own events come, or another stream
+// stores blocks without pause.
 func BenchmarkRouteBesideEvents(b *testing.B) {
 	for _, c := range []struct {
 		name         string

@@ -33,7 +33,7 @@ func TestTheIndexHasTheSmallestBlockOfItsWorkers(t *testing.T) {
 		{0, []int{0, 64}, 64},
 		{0, []int{1 << 30}, 65536},
 		{24, []int{32}, 24},
-		{64, []int{16}, 16}, // an engine's smaller blocks are not hidden
+		{64, []int{16}, 16}, // a larger size would hide the engine's smaller blocks
 		{64, []int{1}, 16},
 		{64, []int{0}, 64},
 	} {
@@ -57,7 +57,7 @@ func TestASmallerBlockMakesANewIndexThatItsFeederSees(t *testing.T) {
 		t.Errorf("%s", d)
 	}
 
-	w.fleet.Put("http://b", sized(128)) // larger blocks are cut to ours
+	w.fleet.Put("http://b", sized(128)) // larger blocks are cut to the router's block size
 	if got := w.router.Generation(0); got != before {
 		t.Errorf("generation %d, was %d", got, before)
 	}
@@ -70,7 +70,7 @@ func TestASmallerBlockMakesANewIndexThatItsFeederSees(t *testing.T) {
 		t.Errorf("%s, blocks of %d", d, d.BlockSize)
 	}
 
-	// The feeder forgets and replays.
+	// The feed forgets the holder's blocks and replays its events.
 	w.router.Forget(0)
 	w.store(0, p, kvindex.Stored{})
 	d := w.route(warmpath.Request{Tokens: p, Now: 2000 * second})
@@ -128,7 +128,7 @@ func TestAStaticBlockSizeStandsInForWhatWorkersReport(t *testing.T) {
 		{64, 16, 16, 112},
 		{16, 64, 64, 64},
 		{16, 0, 16, 112},
-		{16, 4, 16, 112}, // our own blocks are not smaller than 16
+		{16, 4, 16, 112}, // the router's own blocks are not smaller than 16
 	} {
 		f := fleet.New(fleet.Config{BlockSizes: map[string]int{"llama": c.static, "other": 7}})
 		r, err := warmpath.New(warmpath.Options{Fleet: f, Policy: policy.DefaultKVAware().Spec("kv_aware")})

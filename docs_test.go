@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The documents of this repository, as code, scripts and other documents name them.
+// These patterns match documents of this repository, as code, scripts and other documents name them.
 var (
 	link      = regexp.MustCompile(`\]\(([^)\s#]+)`)
 	fence     = regexp.MustCompile("(?s)```.*?```")
@@ -59,7 +59,7 @@ var (
 // Every test that a document names exists. TestName stands for any.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	inCode := map[string]bool{"TestName": true}
-	named := map[string]string{} // the document by the name of the test
+	named := map[string]string{} // by name of a test: the document that names it
 	eachFile(t, func(path string, data []byte) {
 		switch {
 		case strings.HasSuffix(path, "_test.go"):
@@ -82,7 +82,7 @@ func TestTestsThatDocumentsNameExist(t *testing.T) {
 	}
 }
 
-// A reader who chooses a policy finds each one's page from docs/policies.md.
+// docs/policies.md has a link to the page of every policy, so that a reader who chooses a policy finds the page.
 func TestEveryPolicysPageHasALink(t *testing.T) {
 	text, err := os.ReadFile("docs/policies.md")
 	if err != nil {

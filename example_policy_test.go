@@ -10,12 +10,12 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// quickest sends requests to the holder whose recent first tokens came soonest. The router reports every choice and
-// every end to it.
+// quickest is a policy that sends requests to the holder whose recent answers had the earliest first tokens. The router
+// reports every choice and every end to it.
 type quickest struct {
 	mu    sync.Mutex
-	took  map[fleet.Holder]float64 // seconds to the first token, a running mean
-	asked map[fleet.Holder]int     // requests that are out, so that one that stalls does not look quick
+	took  map[fleet.Holder]float64 // seconds to the first token, as a running mean
+	asked map[fleet.Holder]int     // number of requests under way, so that a holder that stalls does not look quick
 }
 
 func (p *quickest) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
@@ -25,7 +25,7 @@ func (p *quickest) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
 	for i := range c {
 		h := c[i].Holder
 		c[i].Terms[0], c[i].Terms[1] = p.took[h], float64(p.asked[h])
-		c[i].Score = 0 - p.took[h]*float64(1+p.asked[h]) // higher is better: a cost is negative
+		c[i].Score = 0 - p.took[h]*float64(1+p.asked[h]) // a higher score is better, so a cost is negative
 		if c[i].Score > c[best].Score {
 			best = i
 		}
@@ -51,15 +51,15 @@ func (p *quickest) Finished(f *policy.Finished) {
 func (p *quickest) Forget(h fleet.Holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.took, h) // asked returns to 0: each Routed is followed by its Finished
+	delete(p.took, h) // asked needs no reset: each Routed is followed by its Finished
 }
 
-// A policy of your own, in Go: it chooses, and learns how its choices ended.
+// This is a policy of your own in Go. It chooses, and learns the results of its choices.
 func Example_policy() {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers, Policy: policy.Spec{
 		Name:  "quickest",
-		Terms: []string{"seconds", "asked"}, // what Explain calls the parts of a score
+		Terms: []string{"seconds", "asked"}, // names that Explain gives to the parts of a score
 		Chooser: func() policy.Chooser {
 			return &quickest{took: map[fleet.Holder]float64{}, asked: map[fleet.Holder]int{}}
 		},

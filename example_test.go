@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Of two workers one announces that it has cached a conversation. The conversation's next turn goes there.
+// One of two workers announces that it has cached a conversation. The conversation's next turn goes to this worker.
 func Example() {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers})
@@ -18,7 +18,8 @@ func Example() {
 		panic(err)
 	}
 
-	// What a probe learned, and trust in each holder's entries, as if the history of its events were complete.
+	// These are the facts that a probe would find. Each holder is trusted as if the history of its events were
+	// complete.
 	facts := fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16}
 	workers.Put("http://10.0.0.7:8000", facts)
 	workers.Put("http://10.0.0.8:8000", facts)
@@ -26,8 +27,8 @@ func Example() {
 		workers.SetTrust(w.Holders[0], fleet.TrustExact, "replayed from 0")
 	}
 
-	// A KV event by hand: the second worker stored two blocks. Hashes are the engine's own. A program leaves this, and the
-	// trust, to package kvfeed.
+	// This is a KV event made by hand: the second worker stored two blocks. The hashes are the engine's own. A program
+	// leaves events and trust to package kvfeed.
 	conversation := make([]block.Token, 40) // from the tokenizer
 	for i := range conversation {
 		conversation[i] = block.Token(1000 + i)
@@ -39,7 +40,8 @@ func Example() {
 		Hashes:    []uint64{0xa1, 0xa2},
 	})
 
-	// A request. Time and randomness are the caller's: a program passes time.Now().UnixNano() and rand.Uint64().
+	// This is a request. The caller gives time and random numbers: a program passes time.Now().UnixNano() and
+	// rand.Uint64().
 	const routed = int64(1_000_000_000)
 	d, err := router.Route(context.Background(), &warmpath.Request{
 		Model:  "llama",
@@ -62,7 +64,7 @@ func Example() {
 	// marginal: http://10.0.0.8:8000 rank 0 of 2 candidates, affinity (the lowest predicted cost, and no worker has a longer match); 32 of 40 prompt tokens matched, 32 on gpu; trust exact
 }
 
-// A request that waits is decided twice: once to find out how many tokens it costs, and once when its turn comes. The
+// A request that waits is decided twice: first to find out how many tokens it costs, and again when its turn comes. The
 // two decisions share the block keys of its prompt.
 func ExampleRouter_Prepare() {
 	workers := fleet.New(fleet.Config{})

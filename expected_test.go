@@ -36,7 +36,8 @@ func TestAPromptIsNotExpectedInACacheThatIsLost(t *testing.T) {
 	}
 }
 
-// The limit is one for all times for which prompts are expected. The store with the most blocks loses its oldest.
+// Policies expect prompts for different times, and each time has a store. All stores share one limit. The store with
+// the most blocks drops its oldest blocks.
 func TestExpectedPromptsAreBounded(t *testing.T) {
 	w := newWorld(t, warmpath.Options{
 		Index:    kvindex.Config{MaxSpeculative: 200},
@@ -72,7 +73,7 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 	expected(37, 160)
 }
 
-// A time that no policy has any more leaves no store behind, and the count of dropped blocks never falls.
+// If no policy has a time any more, the time's store goes. The count of dropped blocks never falls.
 func TestStoresOfFormerTimesGo(t *testing.T) {
 	second := int64(time.Second)
 	w := newWorld(t, warmpath.Options{
@@ -95,7 +96,7 @@ func TestStoresOfFormerTimesGo(t *testing.T) {
 	}
 }
 
-// Explain changes nothing, also for a time to come.
+// Explain changes nothing, also if the request's time lies in the future.
 func TestExplainForgetsNoExpectedPrompt(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 161)
@@ -107,7 +108,7 @@ func TestExplainForgetsNoExpectedPrompt(t *testing.T) {
 	}
 }
 
-// The memory is bounded for all times together, too.
+// The memory has one bound for all times together.
 func TestShortPromptsExpectedForTwoTimesAreBounded(t *testing.T) {
 	const limit = 4096
 	w := newWorld(t, warmpath.Options{
@@ -128,7 +129,7 @@ func TestShortPromptsExpectedForTwoTimesAreBounded(t *testing.T) {
 	}
 }
 
-// Prompts that have nothing in common take some 200 bytes each, however short.
+// Prompts without a common prefix take about 200 bytes each, even if they are short.
 func TestTheMemoryOfExpectedPromptsIsBounded(t *testing.T) {
 	const limit = 4096
 	w := newWorld(t, warmpath.Options{Index: kvindex.Config{MaxSpeculative: limit}}, vllm(), vllm())
@@ -143,10 +144,10 @@ func TestTheMemoryOfExpectedPromptsIsBounded(t *testing.T) {
 	}
 }
 
-// Few holders of a large fleet are looked at. The holder where a prompt is expected is one of them.
+// A decision in a large fleet looks at few holders. The holder at which a prompt is expected must be one of them.
 func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 	w := large(t, 500, warmpath.Options{})
-	for _, h := range []fleet.Holder{30, 7, 400} { // these have less of it
+	for _, h := range []fleet.Holder{30, 7, 400} { // these holders are expected to have less of the prompt
 		w.store(h, prompt(1, 160), kvindex.Stored{})
 	}
 	sent := w.route(warmpath.Request{Tokens: prompt(1, 800), Target: w.fleet.Snapshot().Workers()[377].URL})

@@ -12,11 +12,11 @@ import (
 
 // term is a row of GLOSSARY.md.
 type term struct {
-	words []string // as they are used
-	not   []string // that are not used for it
+	words []string // words that are used for the thing
+	not   []string // words that are not used for the thing
 }
 
-// foreign are exported names with a word that the glossary does not use, each with the reason.
+// foreign has exported names with a word that the glossary does not use, each with the reason.
 var foreign = map[string]string{
 	"AdmitChunks":             "chunks of a chunked prefill",
 	"Class":                   "how an attempt ended; not a kind of worker",
@@ -50,17 +50,17 @@ func TestGlossaryWordsAreUsed(t *testing.T) {
 	}
 }
 
-// joined drops what stands between the words of a term: "look-ahead", "look ahead" and "LookAhead" are the same.
+// joined removes spaces and hyphens from a term: "look-ahead", "look ahead" and "LookAhead" become the same.
 func joined(s string) string {
 	return strings.NewReplacer(" ", "", "-", "", "\n", "", "//", "", "\t", "").Replace(s)
 }
 
-// No exported name has a word for which the glossary has another.
+// No exported name has a word for which the glossary uses another word.
 func TestExportedNamesAreGlossaryWords(t *testing.T) {
 	instead := map[string]string{}
 	for _, row := range glossary(t) {
 		for _, word := range row.not {
-			if !strings.Contains(word, " ") { // a name made of two words is no surprise in itself
+			if !strings.Contains(word, " ") { // a name with two words of such a term is usually chance
 				instead[singular(joined(strings.ToLower(word)))] = row.words[0]
 			}
 		}
@@ -83,8 +83,8 @@ func TestExportedNamesAreGlossaryWords(t *testing.T) {
 	}
 }
 
-// wordsOf returns the words of a name, and each two words that follow each other as one: WarmUp has warm-up. All are
-// in lower case and in the singular.
+// wordsOf returns the words of a name, and each pair of neighbouring words as one word: WarmUp has warm-up. All words
+// are in lower case and in the singular.
 func wordsOf(name string) (words []string) {
 	last := ""
 	for _, word := range strings.Fields(strings.ToLower(camel.ReplaceAllString(acronym.ReplaceAllString(name, "$1 $2"), "$1 $2"))) {
@@ -96,14 +96,14 @@ func wordsOf(name string) (words []string) {
 	return words
 }
 
-// A word ends before an upper-case letter that follows another letter, and an acronym before the last of its letters
-// that a lower-case letter follows: KVPods is KV, Pods.
+// A word ends before an upper-case letter that follows another letter. In an acronym followed by a word, the last
+// upper-case letter belongs to that word: KVPods is KV, Pods.
 var (
 	camel   = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 	acronym = regexp.MustCompile(`([A-Z])([A-Z][a-z])`)
 )
 
-// singular drops the ending of a plural: pods, classes, canaries.
+// singular removes the ending of a plural, as in pods, classes, canaries.
 func singular(word string) string {
 	switch {
 	case strings.HasSuffix(word, "ies"):

@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// outside matches citations of material that lies outside the repository, where a reader cannot follow them. Cite the
-// public source: the paper, the engine's file at its version, the issue.
+// outside matches citations of material outside of the repository, which a reader cannot open. Cite the public source
+// instead: the paper, the engine's file at its version, or the issue.
 var outside = regexp.MustCompile(`\.\./shared\b|\bshared/(design|engines|facts|seeds|tools|traces|vectors)\b|\bfacts/|\bfacts on |\bseeds?[ /]0[0-9]{2}\b|WARMPATH_SHARED`)
 
 func TestNothingOutsideTheRepositoryIsCited(t *testing.T) {
@@ -32,17 +32,18 @@ func TestNothingOutsideTheRepositoryIsCited(t *testing.T) {
 	})
 }
 
-// sleeps bounds the places where tests wait for a time. A test waits for an event, or runs in virtual time
-// (testing/synctest).
+// sleeps bounds the number of places where tests wait for a time. A test should wait for an event, or run in virtual
+// time (testing/synctest).
 const sleeps = 10
 
-// longest bounds a function in lines.
+// longest is the greatest length of a function, in lines.
 const longest = 100
 
-// interfaces bounds the interfaces that the main module declares in 10,000 lines. Tests and their helpers do not count.
+// interfaces bounds the number of interfaces for each 10,000 lines of the main module. Tests and their helpers do not
+// count.
 const interfaces = 5
 
-// makefileLines bounds the Makefile: longer recipes are scripts.
+// makefileLines is the greatest length of the Makefile. Longer recipes belong in scripts.
 const makefileLines = 80
 
 func TestFiguresOfTheHouse(t *testing.T) {
@@ -163,7 +164,7 @@ var skipReason = map[string]bool{"Short": true, "Race": true, "update": true, "e
 
 // groundlessSkips returns the calls of Skip, Skipf and SkipNow that are in no if with one of the reasons.
 func groundlessSkips(file *ast.File) (found []token.Pos) {
-	reasons := map[ast.Node]bool{} // blocks of an if with a reason
+	reasons := map[ast.Node]bool{} // the blocks of each if whose condition is a reason
 	ast.Inspect(file, func(n ast.Node) bool {
 		if n, ok := n.(*ast.IfStmt); ok {
 			ast.Inspect(n.Cond, func(in ast.Node) bool {
@@ -209,7 +210,7 @@ func f() {
 	}
 }
 
-// column is where lines of comments and of documents end.
+// column is the last column of lines in comments and in documents.
 const column = 120
 
 func TestCommentsAndDocumentsEndByTheColumn(t *testing.T) {
@@ -276,7 +277,7 @@ func TestLongLinesAreFound(t *testing.T) {
 	}
 }
 
-// calls reports whether n is a call of the function name of a package.
+// calls reports whether n is a call of the function name of the package of.
 func calls(n ast.Expr, of, name string) bool {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {
@@ -318,7 +319,7 @@ func f() {
 }
 
 // undocumented returns the exported functions, methods, types, constants and variables of a file that have no comment.
-// A comment of a group, or on the same line, is enough for a constant or a variable.
+// For a constant or a variable, a comment of its group, or on its line, is enough.
 func undocumented(file *ast.File) (names []*ast.Ident) {
 	for _, decl := range file.Decls {
 		switch d := decl.(type) {

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// mark names a prefix of a prompt made by prompt or branch.
+// mark returns the prefix of n tokens of a prompt that prompt or branch made.
 func mark(tokens []block.Token, n int) block.Prefix {
 	var m uint64 = 1
 	for _, t := range tokens[:n] {
@@ -20,7 +20,7 @@ func mark(tokens []block.Token, n int) block.Prefix {
 	return block.Prefix{Tokens: n, Mark: [2]uint64{m, uint64(n)}}
 }
 
-// Whatever beginnings a caller names, a prompt matches as it does without them.
+// A caller may name beginnings of a prompt. The prompt's match is the same with and without them.
 func TestKeysFromMemoryAreTheKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	plain, remembers := newWorld(t, warmpath.Options{}, vllm(), vllm()), newWorld(t, warmpath.Options{}, vllm(), vllm())
@@ -65,7 +65,8 @@ func TestConfirmedBlocksAreFoundByKeysFromMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkRouteAGrowingConversation routes the turns of conversations that grow from 100,000 tokens by 600 a turn.
+// BenchmarkRouteAGrowingConversation routes the turns of conversations. A conversation begins with 100,000 tokens and
+// grows by 600 tokens with each turn.
 func BenchmarkRouteAGrowingConversation(b *testing.B) {
 	const from, to, more = 100_000, 130_000, 600
 	tokens := prompt(1, to)

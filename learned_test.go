@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// withoutEvents is kv for engines that announce nothing: it expects a prompt for 10 s where it was sent.
+// withoutEvents returns kv_aware for engines without events: for 10 s it expects a prompt where the prompt was sent.
 func withoutEvents(t *testing.T) policy.Spec {
 	t.Helper()
 	p := peers.DefaultKV()
@@ -29,7 +29,7 @@ func TestAPolicyThatLearnsIgnoresWhatEnginesAnnounce(t *testing.T) {
 	if d.MatchTokens != 0 || d.PredictedTokens != 0 || d.Branch != policy.BranchMiss {
 		t.Errorf("%s", d)
 	}
-	// The exact index is there for others all the while.
+	// Meanwhile other policies use the exact index.
 	if d := w.route(warmpath.Request{Tokens: p, Policy: "kv_aware", Now: second}); d.Holder != 0 || d.MatchTokens != 496 {
 		t.Errorf("%s", d)
 	}

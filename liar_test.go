@@ -9,11 +9,11 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// passes is an engine whose passes take what a timing says. It computes each prompt in one pass, then a token of each
-// answer in each pass.
+// passes is an engine whose passes take the time that a timing gives. It computes each prompt in one pass. After that,
+// each pass computes one token of each answer.
 type passes struct {
 	timing  fleet.Timing
-	free    int64 // when its pass under way ends, Unix nanoseconds
+	free    int64 // time at which the pass under way ends, in Unix nanoseconds
 	waiting []*answered
 	running []*answered
 }
@@ -51,11 +51,11 @@ func (e *passes) pass(now int64, noise float64) (done []*answered) {
 	return done
 }
 
-// honest is the engines' timing: half of the assumed one.
+// honest is the engines' real timing. Its passes take half of the assumed time.
 var honest = fleet.Timing{Base: 12, Sequence: 0.03, Context: 5e-5, Token: 0.05, Attention: 3e-6}
 
-// liesOfOne returns the shares that four workers get of 4,000 requests with answers in one piece, and the learned
-// timing. The first worker reports the lengths of its answers as lie does.
+// liesOfOne returns the shares that four workers get of 4,000 requests, and the learned timing. Answers come in one
+// piece. The first worker reports the lengths that lie returns.
 func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n int) int) (shares [4]float64, learned fleet.Timing) {
 	facts := vllm()
 	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, facts, facts, facts, facts)
@@ -112,8 +112,8 @@ func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n
 	return shares, kinds[0].Timing
 }
 
-// One of four workers reports lengths of its answers that no machine like the others can compute. Up to four times a
-// faster machine's tokens are believed.
+// One of four workers reports answers that are longer than such a machine could compute. The router believes lengths of
+// up to four times the tokens of a faster machine.
 func TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers(t *testing.T) {
 	for name, lie := range map[string]func(random *rand.Rand, request, n int) int{
 		"2,000,000,000":      func(*rand.Rand, int, int) int { return 2_000_000_000 },

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// The statements of the package comment about workers and lost requests.
+// The tests check the statements of the package comment about workers and lost requests.
 
 func TestAWorkerPutAgainKeepsItsHolders(t *testing.T) {
 	workers := fleet.New(fleet.Config{})

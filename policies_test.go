@@ -48,8 +48,8 @@ func TestALowerScoreNamesTheTermThatMadeIt(t *testing.T) {
 	}
 }
 
-// A policy that is replaced begins anew, the others keep what they remember, and a request under way ends with the
-// policy that decided it.
+// A policy that is replaced begins with an empty memory. The other policies keep their memory. A request under way ends
+// with the policy that decided it.
 func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {
 	made := map[string][]*diary{}
 	spec := func(name string) policy.Spec {
@@ -90,7 +90,7 @@ func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {
 	}
 }
 
-// A policy that cannot be built changes nothing, nor does the name of an unknown one.
+// A policy that cannot be built, or the name of an unknown policy, is an error that changes nothing.
 func TestAChangeThatIsWrongChangesNothing(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	names := w.router.PolicyNames()
@@ -113,7 +113,7 @@ func TestAChangeThatIsWrongChangesNothing(t *testing.T) {
 	}
 }
 
-// A policy that replaces another knows nothing, and the memory of the other is freed.
+// A policy that replaces another policy knows nothing, and the memory of the replaced policy is freed.
 func TestWhatAReplacedPolicyLearnedIsDropped(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policy: withoutEvents(t)}, vllm(), vllm())
 	p := prompt(1, 500)

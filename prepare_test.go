@@ -13,7 +13,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// A prepared request is decided as one that was not prepared, whatever changed between its decisions.
+// A prepared request is decided in the same way as one that was not prepared, even if something changed between its
+// decisions.
 func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	large := vllm()
 	large.BlockSize = 32
@@ -58,7 +59,7 @@ func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 		t.Errorf("without the worker that failed: holder %d matches %d", h, match)
 	}
 	req.Now++
-	w.fleet.Put("http://small", vllm()) // the index is made anew, for blocks of 16
+	w.fleet.Put("http://small", vllm()) // the index is made again, for blocks of 16 tokens
 	if _, match := explain(); match != 0 {
 		t.Errorf("%d tokens match in a new index", match)
 	}
@@ -69,7 +70,7 @@ func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	}
 }
 
-// Decisions about one moment share their matches, under any policy.
+// Decisions about one moment share their matches, even if their policies differ.
 func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm(), vllm())
 	p := prompt(1, 640)
@@ -80,7 +81,7 @@ func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	for range 2 {
 		for _, name := range w.router.PolicyNames() {
 			if name == "direct" {
-				continue // it wants a target
+				continue // this policy needs a target
 			}
 			req.Policy = name
 			d, err := prepared.Explain(t.Context())
@@ -101,7 +102,7 @@ func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	}
 }
 
-// A decision may end after its Prepared was recycled and the memory of other requests was used again.
+// A decision may end after its Prepared was recycled and other requests used the memory.
 func TestADecisionOutlivesItsPrepared(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	req := request(warmpath.Request{Tokens: prompt(1, 160)})
@@ -167,7 +168,8 @@ func TestPreparedDecisionsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideAgain measures a second decision about one request at a later time: its keys are kept.
+// BenchmarkDecideAgain measures a second decision about a request at a later time. The keys of the first decision are
+// kept.
 func BenchmarkDecideAgain(b *testing.B) {
 	for _, prepared := range []bool{false, true} {
 		b.Run(fmt.Sprintf("prepared %v", prepared), func(b *testing.B) {
@@ -191,7 +193,8 @@ func BenchmarkDecideAgain(b *testing.B) {
 	}
 }
 
-// overtaken chooses holder 0 if it is a candidate, and meanwhile sends another request there the first time.
+// overtaken chooses holder 0 if it is a candidate. The first time, it sends another request to holder 0 before it
+// returns.
 type overtaken struct {
 	recorder
 	other func()
@@ -205,7 +208,7 @@ func (o *overtaken) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: max(slices.IndexFunc(c, func(c policy.Candidate) bool { return c.Holder == 0 && c.Load.Requests == 0 }), 0)}
 }
 
-// A request that lost its place to another is decided anew with what the other one changed.
+// A request that lost its place to another request is decided again, with the changes of the other request.
 func TestALostPlaceIsDecidedAnew(t *testing.T) {
 	var o overtaken
 	w := newWorld(t, warmpath.Options{MaxRequests: 1,

@@ -44,9 +44,9 @@ func TestTheLongestMatchIsFoundInALargeFleet(t *testing.T) {
 	w := large(t, 100, warmpath.Options{})
 	p := prompt(1, 800)
 	for h := range fleet.Holder(100) {
-		blocks := 10 // a system prompt that all have
+		blocks := 10 // all workers have the same system prompt
 		if h%20 == 17 {
-			blocks = 20 + int(h)/20 // 97 has the most
+			blocks = 20 + int(h)/20 // worker 97 has the most blocks
 		}
 		w.store(h, p[:16*blocks], kvindex.Stored{})
 	}
@@ -55,7 +55,7 @@ func TestTheLongestMatchIsFoundInALargeFleet(t *testing.T) {
 			t.Fatalf("%s", d)
 		}
 	}
-	// It is gone: the next best.
+	// Worker 97 is excluded, so the worker with the second most blocks is chosen.
 	if d := w.explain(warmpath.Request{Tokens: p, Exclude: []fleet.WorkerID{97}}); d.Holder != 77 || d.Branch != policy.BranchFallback {
 		t.Errorf("%s", d)
 	}
@@ -67,7 +67,7 @@ func TestLittleLoadIsFoundInALargeFleet(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	// Requests of many sizes come and go, with twice as many under way as there are workers.
 	var open []*warmpath.Decision
-	lighter, asked := 0, 0 // workers with less load than the chosen one, each time it was looked at
+	lighter, asked := 0, 0 // asked: workers that were compared; lighter: those with less load than the chosen worker
 	for i := range 4000 {
 		if len(open) > 2*workers {
 			at := source.IntN(len(open))
@@ -110,7 +110,8 @@ func TestOneUsableWorkerOfALargeFleetIsFound(t *testing.T) {
 	}
 }
 
-// A suspect gets a request only if no other worker of the fleet can take it, and so does a worker with useless answers.
+// A suspect gets a request only if no other worker of the fleet can take the request. The same holds for a worker with
+// useless answers.
 func TestOneWorkerWithoutABarIsFoundInALargeFleet(t *testing.T) {
 	chat := fleet.ScopeOf("m", "/chat")
 	for what, bar := range map[string]func(*fleet.Fleet, fleet.WorkerID){

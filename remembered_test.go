@@ -11,13 +11,13 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Policies that guess from earlier requests look at few candidates of a large fleet. The holder that was sent the
-// prompt's beginning is among them.
+// Policies that guess from earlier requests look at few candidates of a large fleet. The holder to which the prompt's
+// beginning was sent must be one of them.
 func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		t.Run(name, func(t *testing.T) {
 			w := large(t, 500, warmpath.Options{})
-			// Every worker has the same beginning, one in a hundred more of it.
+			// All workers have the same beginning of the prompt, and one worker in a hundred has more of it.
 			for h := range 500 {
 				n := 160
 				if h%100 == 77 {
@@ -44,8 +44,8 @@ func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 	}
 }
 
-// BenchmarkFleetsThatRemember measures a decision, its reservation and its end, for prompts of 1,024 tokens that
-// continue one of 256 conversations.
+// BenchmarkFleetsThatRemember measures a decision, its reservation and its end. Prompts have 1,024 tokens and continue
+// one of 256 conversations.
 func BenchmarkFleetsThatRemember(b *testing.B) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		for _, n := range []int{8, 64, 4096} {

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// A holder that gets the id of one that left has no match, learned or expected, of the other.
+// A new holder may get the id of a holder that left. It must not have the other holder's matches, learned or expected.
 func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 	for _, name := range []string{"kv_aware", "marginal", "cache_aware"} {
 		w := newWorld(t, warmpath.Options{}, vllm())
@@ -38,7 +38,7 @@ func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 	}
 }
 
-// Workers come and go one after another: the fleet does not need more ids.
+// Workers come and go one after another. The fleet must not need more and more ids.
 func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	w := newWorld(t, warmpath.Options{})
 	p := prompt(1, 160)
@@ -63,7 +63,8 @@ func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	}
 }
 
-// A session does not go to a worker only because it has the id of the session's first worker, which left.
+// The first worker of a session left, and another worker got its id. The session must not go to that worker because of
+// the id.
 func TestASessionDoesNotFollowAnIDThatIsUsedAgain(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	send := func(now time.Duration) *warmpath.Decision {
@@ -90,7 +91,7 @@ type faulty struct{ recorder }
 
 func (*faulty) Routed(*policy.Query, *policy.Candidate) { panic("a bug of the policy") }
 
-// A program that recovers from the panic, as the gateway does, has no decision to call Done on.
+// A program that recovers from the panic, as the gateway does, has no decision whose Done it could call.
 func TestAPanicInAPolicyReleasesTheLoad(t *testing.T) {
 	for name, o := range map[string]warmpath.Options{
 		"the policy in use": {Policy: policy.Spec{Name: "faulty", Chooser: func() policy.Chooser { return &faulty{} }}},

@@ -25,7 +25,8 @@ func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 				d := w.route(warmpath.Request{Tokens: p, Now: now})
 				w.store(0, p, kvindex.Stored{})
 				d.FirstToken(now)
-				now += 10 * second // what is expected of it without an announcement is over
+				// After this time, the prompts are no longer expected without an announcement.
+				now += 10 * second
 				d.Done(fleet.OutcomeServed, now)
 				d.Recycle()
 			}
@@ -56,7 +57,8 @@ func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 			if d.AtRiskTokens != 21*16 || d.PredictedTokens != 19*16 {
 				t.Errorf("routed: %s", d)
 			}
-			want := int64(640 + 641 - 640) // for policies that do not look at the risk it is for the record
+			// Policies that do not look at the risk still have the figure in the record.
+			want := int64(640 + 641 - 640)
 			if spec.NeedsRisk {
 				want += 21 * 16
 			}

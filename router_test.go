@@ -23,12 +23,12 @@ import (
 
 const second = int64(time.Second)
 
-// world is a fleet of workers whose events are applied at once.
+// world is a fleet of workers whose events are applied immediately.
 type world struct {
 	t       testing.TB
 	fleet   *fleet.Fleet
 	router  *warmpath.Router
-	handles map[fleet.Holder]uint64 // engine hashes given out so far
+	handles map[fleet.Holder]uint64 // by holder: number of engine hashes given out so far
 }
 
 // newWorld returns a world with a worker at http://a, http://b, … for each facts, with exact trust.
@@ -37,7 +37,8 @@ func newWorld(t testing.TB, o warmpath.Options, workers ...fleet.Facts) *world {
 	w := &world{t: t, fleet: fleet.New(fleet.Config{}), handles: map[fleet.Holder]uint64{}}
 	o.Fleet = w.fleet
 	if o.Policy.Name == "" {
-		o.Policy = policy.DefaultKVAware().Spec("kv_aware") // it goes by matches alone, so decisions show them
+		// This policy looks only at matches, so its decisions show the matches.
+		o.Policy = policy.DefaultKVAware().Spec("kv_aware")
 	}
 	var err error
 	if w.router, err = warmpath.New(o); err != nil {
@@ -56,7 +57,7 @@ func vllm() fleet.Facts {
 	return fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "llama"}, {ID: "sql", Parent: "llama"}}, BlockSize: 16}
 }
 
-// store announces the whole blocks of a prompt as h's engine would.
+// store announces the full blocks of a prompt, as h's engine would.
 func (w *world) store(h fleet.Holder, tokens []block.Token, s kvindex.Stored) {
 	w.t.Helper()
 	size := w.fleet.Snapshot().Worker(h).Facts.BlockSize
@@ -81,7 +82,7 @@ func (w *world) route(req warmpath.Request) *warmpath.Decision {
 	return d
 }
 
-// request fills in the model where a test names none.
+// request sets the model if a test names none.
 func request(req warmpath.Request) *warmpath.Request {
 	if req.Model == "" {
 		req.Model = "llama"
@@ -128,14 +129,15 @@ func TestTheLongestConfirmedPrefixWins(t *testing.T) {
 
 func TestAnEngineComputesAtLeastTheLastToken(t *testing.T) {
 	for _, c := range []struct{ block, cached, prompt, want int }{
-		{16, 320, 320, 304}, // a fully cached prompt whose length is a multiple of the block counts one block less
+		// In a fully cached prompt whose length is a multiple of the block size, one block less counts.
+		{16, 320, 320, 304},
 		{16, 320, 321, 320},
 		{16, 320, 336, 320},
 		{16, 16, 16, 0},
-		{32, 320, 320, 288}, // the engine's block counts, not ours
+		{32, 320, 320, 288}, // the engine's block size decides, not the router's
 		{32, 320, 321, 320},
 		{32, 320, 300, 288},
-		{1, 320, 320, 304}, // SGLang's page of one token: we know it by 16
+		{1, 320, 320, 304}, // SGLang's page has one token; the router counts in blocks of 16
 		{1, 320, 330, 320},
 	} {
 		facts := vllm()
@@ -170,7 +172,7 @@ func TestAPromptThatWasJustSentIsExpectedThere(t *testing.T) {
 				t.Fatalf("%s", first)
 			}
 			for _, at := range []int64{0, c.ttl / 2, max(c.ttl-1, 0), c.ttl} {
-				// Explained, not routed: routing would renew it.
+				// explained and not routed, because routing would renew the expectation
 				d, err := w.router.Explain(context.Background(), request(warmpath.Request{Tokens: p, Now: second + at}))
 				if err != nil {
 					t.Fatal(err)
@@ -194,7 +196,7 @@ func TestConfirmedAndExpectedAreMergedByMaximum(t *testing.T) {
 	if first.Holder != 1 || second.Holder != 1 || second.MatchTokens != 160 || second.PredictedTokens != 496 {
 		t.Errorf("%s; %s", first, second)
 	}
-	// The second adds only its tail to the queue.
+	// The second request adds only the end of its prompt to the queue.
 	if got := w.fleet.Snapshot().Load(1).PrefillTokens; got != (500-160)+(500-496) {
 		t.Errorf("%d tokens outstanding", got)
 	}
@@ -293,7 +295,7 @@ func TestARankIsChosenOrObeyed(t *testing.T) {
 	if d := w.route(warmpath.Request{Tokens: p, Rank: warmpath.OnRank(0), Target: "a"}); d.Holder != 0 || d.Rank != 0 || !d.Pinned {
 		t.Errorf("%s pinned %v", d, d.Pinned)
 	}
-	facts.DeclaredRanks = 1 // the worker would choose among all of its ranks if the request did not say
+	facts.DeclaredRanks = 1 // without a rank in the request, the worker would choose among all of its ranks
 	w.fleet.Put("http://a", facts)
 	if d := w.route(warmpath.Request{Tokens: p, Rank: warmpath.OnRank(0), Target: "a"}); d.Holder != 0 || !d.Pinned {
 		t.Errorf("%s pinned %v", d, d.Pinned)
@@ -306,7 +308,7 @@ func TestARankIsChosenOrObeyed(t *testing.T) {
 	}
 }
 
-// However many requests come at the same moment, no holder gets more than it may. The others get ErrSaturated.
+// Many requests come at the same moment. No holder may get more than its limit; the other requests get ErrSaturated.
 func TestNoHolderGetsMoreThanItMay(t *testing.T) {
 	const most, requests = 3, 64
 	for range 200 {
@@ -334,7 +336,7 @@ func TestNoHolderGetsMoreThanItMay(t *testing.T) {
 	}
 }
 
-// A suspect that is the last holder left gets requests beyond its limit.
+// If a suspect is the last holder that is left, it gets requests beyond its limit.
 func TestTheLastHolderMayGetMoreThanItMay(t *testing.T) {
 	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm())
 	w.fleet.Suspect(0, true, 1)
@@ -409,7 +411,7 @@ func TestAFailedHolderGivesWayToTheNextBest(t *testing.T) {
 	if first.Holder != 0 || retry.Holder != 1 || retry.Branch != policy.BranchFallback {
 		t.Errorf("%s; %s", first, retry)
 	}
-	// After three failures in a row the holder is left alone, then gets one trial.
+	// After three failures in a row the holder gets no requests for some time, and then one trial.
 	for range 2 {
 		w.route(warmpath.Request{Tokens: p}).Done(fleet.OutcomeFailed, 0)
 	}
@@ -454,7 +456,7 @@ func TestABuiltInPolicyCanBeReplaced(t *testing.T) {
 func TestCandidatesOfAnotherAdapterAreNoneOfOurs(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16})
 	p := prompt(1, 100)
-	w.store(1, p, kvindex.Stored{Scope: block.Scope{LoRA: "sql"}}) // unloaded since
+	w.store(1, p, kvindex.Stored{Scope: block.Scope{LoRA: "sql"}}) // the adapter was unloaded after that
 	d := w.route(warmpath.Request{Model: "sql", Tokens: p})
 	if d.Holder != 0 || d.Base != "llama" || d.LoRA != "sql" || len(d.Candidates) != 1 {
 		t.Errorf("%+v", d.Record)
@@ -465,7 +467,7 @@ func TestCandidatesOfAnotherAdapterAreNoneOfOurs(t *testing.T) {
 }
 
 // A burst of requests with the same prefix must not be computed once on each worker. The second request is decided
-// before any answer or event of the first one came.
+// before the first request has an answer or an event.
 func TestAPromptIsExpectedAtOnce(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 500)

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// talk is a conversation in virtual time: at next, its next turn comes or the running one ends.
+// talk is a conversation in virtual time. At the time next, either its next turn comes or the running turn ends.
 type talk struct {
 	tokens   []block.Token
 	turns    int
@@ -21,10 +21,10 @@ type talk struct {
 	decision *warmpath.Decision
 }
 
-// converse runs 32 conversations of 8 turns on 4 workers. All share a system prompt of 1,024 tokens. A turn adds 300
-// tokens and takes 3 s, pauses are up to 2 s, and events arrive when the turn ends. It returns the turns of each
-// worker, how often one worker had more than half of the turns under way after the start, and the share of tokens
-// matched.
+// converse runs 32 conversations of 8 turns on 4 workers. All conversations share a system prompt of 1,024 tokens. A
+// turn adds 300 tokens and takes 3 s. Pauses are up to 2 s, and events arrive when the turn ends. converse returns the
+// number of turns of each worker, how often one worker had more than half of the turns under way after the start, and
+// the share of tokens matched.
 func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, matched float64) {
 	w := newWorld(t, warmpath.Options{Policy: spec}, vllm(), vllm(), vllm(), vllm())
 	system := prompt(0, 1024)
@@ -71,8 +71,8 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 	}
 }
 
-// The longest match alone gathers all conversations with one system prompt at one worker. A bound prevents that: see
-// the comment of package policy.
+// A policy that only follows the longest match sends all conversations with one system prompt to one worker. A bound
+// prevents that: see the comment of package policy.
 func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
 	turns, crowded, matched := converse(t, policy.DefaultKVAware().Spec("kv_aware"))
 	t.Logf("by definition:  turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*matched)

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// story returns a text of the given length. Different stories differ from their first bytes on.
+// story returns a text of the given length. Different stories differ from their first byte on.
 func story(name string, bytes int) []byte {
 	line := name + " and what happened to it, at length.\n"
 	return []byte(strings.Repeat(line, bytes/len(line)+1)[:bytes])
@@ -54,7 +54,7 @@ func TestTextNeverMeetsTokens(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	text := story("same", 6400)
 	ids := make([]block.Token, len(text)/4)
-	for i := range ids { // the very tokens that the text is hashed as
+	for i := range ids { // these ids are equal to the tokens for which the text is hashed
 		ids[i] = block.Token(text[4*i]) | block.Token(text[4*i+1])<<8 | block.Token(text[4*i+2])<<16 | block.Token(text[4*i+3])<<24
 	}
 	w.store(0, ids, kvindex.Stored{})
@@ -135,7 +135,7 @@ func BenchmarkRouteByText(b *testing.B) {
 	}
 }
 
-// A text of fewer bytes than a token has no whole block.
+// A text that is shorter than a token has no full block.
 func TestAShortTextIsRouted(t *testing.T) {
 	for _, size := range []int{1, 2, 16} {
 		for _, engine := range []int{0, 16} {

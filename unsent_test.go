@@ -57,7 +57,7 @@ func TestWhatWasNotSentIsNotExpected(t *testing.T) {
 	}
 }
 
-// What a shadow learned differs from what the events say.
+// The memory of a shadow policy differs from the index, which events fill.
 func TestAShadowUnlearnsWhatItLearned(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policies: []policy.Spec{withoutEvents(t)}, Shadow: "kv"}, vllm())
 	p := prompt(1, 801)
@@ -81,7 +81,7 @@ func TestAShadowUnlearnsWhatItLearned(t *testing.T) {
 	want(640)
 }
 
-// Two requests with one prompt come at the same moment; only the second is sent.
+// Two requests with the same prompt come at the same moment. Only the second one is sent.
 func TestWhatAnotherRequestSentIsExpected(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 801)

@@ -162,7 +162,8 @@ func (f *calibrateFlags) climb(c *cobra.Command, address string) ([]loadgen.Poin
 		return nil, usageError{err}
 	}
 	f.cfg.Targets = targets
-	f.ladder.Nonce = uint64(time.Now().UnixNano()) // new prompts: earlier calibrations left theirs in the cache
+	// The ladder needs new prompts, because earlier calibrations left theirs in the cache.
+	f.ladder.Nonce = uint64(time.Now().UnixNano())
 	out := c.ErrOrStderr()
 	f.ladder.Progress = func(done, total int, what string) {
 		fmt.Fprintf(out, "%d/%d %s\n", done, total, what)
@@ -193,7 +194,7 @@ func readFile(path string, read func(io.Reader) error) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = file.Close() }() // only read
+	defer func() { _ = file.Close() }() // the file was only read, so an error of Close does not matter
 	if err := read(file); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

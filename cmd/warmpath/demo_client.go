@@ -17,8 +17,8 @@ type demoAnswer struct {
 
 	worker     string
 	policy     string // X-Warmpath-Policy: the policy that decided
-	match      int    // X-Warmpath-Match: cached tokens predicted
-	prompt     int    // tokens, as the engine counts
+	match      int    // X-Warmpath-Match: number of tokens that the router predicted to be cached
+	prompt     int    // number of prompt tokens, as the engine counts them
 	cached     int    // cached prompt tokens, as the engine reports
 	text       string
 	firstToken time.Duration

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// demoResult is the measurements of one run, on the client's side. It is safe for concurrent use.
+// demoResult has the measurements of one run, as its clients see them. It is safe for concurrent use.
 type demoResult struct {
 	Policy string
-	total  int       // requests of the whole work
+	total  int       // number of requests of the whole work
 	began  time.Time // set before the run
 
 	mu      sync.Mutex    // guards the fields below
-	took    time.Duration // until all work was done; 0 before
+	took    time.Duration // time until all work was done; 0 before that
 	answers []demoAnswer
 }
 
@@ -33,14 +33,14 @@ func (r *demoResult) finish() {
 	r.took = time.Since(r.began)
 }
 
-// demoTotals are sums over the answers so far.
+// demoTotals has sums over the answers so far.
 type demoTotals struct {
 	answered       int
 	prompt, cached int // tokens, as the engines report them
 	predicted      int // tokens that the router predicted to be cached
 	firstToken     time.Duration
 	took           time.Duration
-	perWorker      map[string]int // requests
+	perWorker      map[string]int // number of requests of each worker
 }
 
 func (r *demoResult) totals() demoTotals {
@@ -74,7 +74,7 @@ func (t *demoTotals) meanFirstToken() time.Duration {
 	return t.firstToken / time.Duration(max(t.answered, 1))
 }
 
-// busiest is the number of requests of the worker that got most.
+// busiest returns the number of requests of the worker that got the most requests.
 func (t *demoTotals) busiest() int {
 	most := 0
 	for _, n := range t.perWorker {

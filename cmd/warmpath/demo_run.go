@@ -25,30 +25,30 @@ import (
 
 const (
 	demoModel   = "demo-model"
-	demoWorkers = 4 // of each fleet
-	// demoSpeed is how much faster the mock engines are than the accelerators that they model. With slower engines the
-	// demo takes more than half a minute. With faster ones the router's own milliseconds on a small machine weigh as
-	// much as the engines'.
+	demoWorkers = 4 // number of workers in each fleet
+	// demoSpeed is the factor by which the mock engines are faster than the accelerators that they model. With slower
+	// engines the demo takes more than half a minute. With faster engines, the milliseconds that the router itself
+	// takes on a small machine matter as much as the engines' time.
 	demoSpeed     = 1.5
 	demoBlockSize = 16 // tokens
-	// demoBlocks is the size of an engine's cache in blocks. The conversations under way need about three times what
-	// one cache holds. The four caches together hold it, with little to spare.
+	// demoBlocks is the size of an engine's cache in blocks. The conversations under way need about three times the
+	// blocks of one cache. The four caches together have enough, with few to spare.
 	demoBlocks = 8000
-	// demoRamp is the time over which the users start. All at once they would be a burst on empty caches, and its
-	// effect would hide all others.
+	// demoRamp is the time over which the users start. If all started at the same time, they would be a burst on empty
+	// caches, and its effect would hide all others.
 	demoRamp = 2 * time.Second
 )
 
 // demoPeer is the policy of SMG and the SGLang router, with the defaults of their command line.
 const demoPeer = "cache_aware"
 
-// demoPolicies are the policies that are played: a baseline, another project's, and the default.
+// demoPolicies returns the policies that are played: a baseline, another project's policy, and the default policy.
 func demoPolicies() []string { return []string{"round_robin", demoPeer, config.Default().Policy} }
 
 // demoOptions are the settings of the demo.
 type demoOptions struct {
 	Out io.Writer
-	// Live redraws one status block in place; without it a plain line is printed every three seconds.
+	// Live redraws one block of status lines in place. Without it a plain line is printed every three seconds.
 	Live bool
 	// Stay leaves the fleet of the default policy running until the context ends.
 	Stay bool
@@ -56,7 +56,7 @@ type demoOptions struct {
 	Small bool
 }
 
-// errDemoInterrupted shows scripts that the demo did not reach its end.
+// errDemoInterrupted tells scripts that the demo did not reach its end.
 var errDemoInterrupted = errors.New("the demo was interrupted before its end: there is nothing to compare")
 
 // runDemo shows the demo and returns what the runs measured, in the order of [demoPolicies]. It ends when the context
@@ -113,8 +113,8 @@ func playAll(ctx context.Context, plan []demoConversation, o *demoOptions) (resu
 	return results, err
 }
 
-// playPlan gives the plan to all fleets at once, so that other work on the machine slows all alike, and shows the
-// progress.
+// playPlan gives the plan to all fleets at the same time, so that other work on the machine affects all fleets alike.
+// It shows the progress.
 func playPlan(ctx context.Context, fleets []*demoFleet, results []*demoResult, plan []demoConversation, o *demoOptions) (late time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -140,8 +140,8 @@ func playPlan(ctx context.Context, fleets []*demoFleet, results []*demoResult, p
 	return <-measured, errors.Join(errs...)
 }
 
-// schedulingDelay returns by how much timers fire late on this machine, on average, until done is closed. A request
-// passes through a dozen goroutines, and each of them waits as long for a processor.
+// schedulingDelay returns the mean time by which timers fire late on this machine, measured until done is closed. A
+// request uses a dozen goroutines one after another, and each of them waits about as long for a processor.
 func schedulingDelay(done <-chan struct{}) time.Duration {
 	const nap = 20 * time.Millisecond
 	timer := time.NewTimer(nap)
@@ -181,8 +181,8 @@ func startDemoFleet(ctx context.Context, policy string, o *demoOptions) (*demoFl
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen, cfg.Policy = "127.0.0.1:0", "127.0.0.1:0", policy
 	for i := range demoWorkers {
-		// One seed for all: an answer depends on its prompt alone, so that every fleet is asked the same to the last
-		// byte.
+		// All engines have the same seed, so that an answer depends only on its prompt, and every fleet gets exactly
+		// the same requests.
 		engine := mockengine.DefaultConfig()
 		engine.Model, engine.BlockSize, engine.Blocks, engine.Speed, engine.Seed = demoModel, demoBlockSize, demoBlocks, demoSpeed, 1
 		if o.Small {
@@ -265,7 +265,8 @@ func (s *demoFleet) stop() error {
 	return s.failed
 }
 
-// drive lets the users hold the conversations of the plan. A user begins the next one when the last one has ended.
+// drive lets the users hold the conversations of the plan. A user begins the next conversation when the last one has
+// ended.
 func (s *demoFleet) drive(ctx context.Context, plan []demoConversation, r *demoResult, o *demoOptions) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

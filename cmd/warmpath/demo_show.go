@@ -27,7 +27,8 @@ func showDemo(results []*demoResult, done <-chan struct{}, o *demoOptions) {
 		}
 		if o.Live {
 			lines = redrawDemo(o.Out, results, lines)
-		} else if so := demoProgress(results); running || so != printed { // the last tick may have shown the end already
+			// The last tick may have shown the end already.
+		} else if so := demoProgress(results); running || so != printed {
 			fmt.Fprintf(o.Out, "%4.0f s%s\n", time.Since(results[0].began).Seconds(), so)
 			printed = so
 		}
@@ -53,12 +54,12 @@ func demoProgress(results []*demoResult) string {
 	return b.String()
 }
 
-// barWidth is the width of a full progress bar. With it a line has less than 80 columns.
+// barWidth is the width of a full progress bar. With this width a line has less than 80 columns.
 const barWidth = 14
 
-// redrawDemo replaces the lines of the last call, and returns the number of its lines. The clock of a run stops when
-// its work is done. The terminal is set to cut lines at its edge meanwhile: a line that wraps would be two, and the
-// next drawing would begin one line too low.
+// redrawDemo replaces the lines that the last call printed, and returns the number of lines that it prints. The clock
+// of a run stops when its work is done. During the redrawing the terminal cuts lines at its edge. Otherwise a long line
+// would become two lines, and the next drawing would begin one line too low.
 func redrawDemo(out io.Writer, results []*demoResult, lines int) int {
 	var b strings.Builder
 	b.WriteString("\x1b[?7l")

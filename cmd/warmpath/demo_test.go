@@ -73,7 +73,7 @@ func TestTheDemoPlaysTheDefaultPolicyAndPrintsTheComparison(t *testing.T) {
 	}
 }
 
-// TestThePageShowsWhatTheDemoPrints compares all lines but verdicts, numbers aside.
+// TestThePageShowsWhatTheDemoPrints compares all lines except the verdicts. Numbers may differ.
 func TestThePageShowsWhatTheDemoPrints(t *testing.T) {
 	page, err := os.ReadFile("../../bench/results/demo.md")
 	if err != nil {
@@ -133,7 +133,8 @@ func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 		if line[2] != `"$body"` {
 			body = strings.Trim(line[2], "'")
 		}
-		resp, err := client.Post(line[1], "application/x-www-form-urlencoded", strings.NewReader(body)) // as curl -d does
+		// As curl -d does.
+		resp, err := client.Post(line[1], "application/x-www-form-urlencoded", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,8 +166,8 @@ func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 		if p := got.Get("X-Warmpath-Policy"); p != config.Default().Policy {
 			t.Errorf("policy %q stayed", p)
 		}
-		// A person sends the second request after the events of the first one have arrived. The test may be faster, so
-		// it repeats the request.
+		// A person sends the second request after the events of the first request have arrived. The test may be faster,
+		// so it repeats the second request.
 		for began := time.Now(); post(m, body).Get("X-Warmpath-Match") == "0"; {
 			if time.Since(began) > 20*time.Second {
 				t.Fatalf("%s: asked twice, and nothing of the prompt is matched", lines.Text())
@@ -189,7 +190,8 @@ func TestDemoThatIsInterruptedComparesNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			out := &demoCutter{at: when, cut: cancel}
-			_, err := runDemo(ctx, demoOptions{Out: out}) // not Small: it has seconds of work left when it is interrupted
+			// Not Small: it has seconds of work left when it is interrupted.
+			_, err := runDemo(ctx, demoOptions{Out: out})
 			if !errors.Is(err, errDemoInterrupted) {
 				t.Errorf("the error is %v", err)
 			}
@@ -200,7 +202,7 @@ func TestDemoThatIsInterruptedComparesNothing(t *testing.T) {
 	}
 }
 
-// demoCutter calls cut as soon as its text contains at.
+// demoCutter calls cut as soon as the text that was written contains at.
 type demoCutter struct {
 	at   string
 	cut  func()

@@ -8,18 +8,19 @@ import (
 	"strings"
 )
 
-// The workload: agents of several kinds, each kind with a long system prompt and tools of its own. Each conversation
-// grows by the user's or a tool's text and by the engine's answer. One kind is popular: it has every second
-// conversation. The sizes have the shape of public traces of coding agents: most turns add little, some add a whole
-// file, answers are short calls of tools. They are reduced to fit into half a minute.
+// These constants describe the workload: agents of several kinds. Each kind has a long system prompt and tools of its
+// own. Each conversation grows by the text of the user or of a tool, and by the engine's answer. One kind is popular:
+// every second conversation is of this kind. The sizes are distributed as in public traces of coding agents: most turns
+// add little text, some add a whole file, and answers are short calls of tools. The sizes are reduced so that the demo
+// takes half a minute.
 const (
-	demoUsers         = 48 // at once, each with one conversation
+	demoUsers         = 48 // number of simultaneous users; each has one conversation
 	agentKinds        = 8
 	demoConversations = 68
 	demoTurns         = 6
 	systemWords       = 1500
-	// The text that a turn adds is log-normal: the median in words, a third of it or less for one turn in six, more
-	// than three times as much for one in six.
+	// The length of the text that a turn adds is log-normal. turnWords is the median in words. One turn in six has a
+	// third of it or less, and one turn in six has more than three times as much.
 	turnWords    = 350
 	turnSpread   = 1.2
 	mostWords    = 3000
@@ -48,7 +49,7 @@ type demoConversation struct {
 	system string
 }
 
-// demoWorkload returns the conversations, the same for the same seed.
+// demoWorkload returns the conversations. The same seed gives the same conversations.
 func demoWorkload(seed uint64) []demoConversation {
 	type kind struct {
 		system string
@@ -116,7 +117,7 @@ func demoText(random *rand.Rand, words int) string {
 	return b.String()
 }
 
-// body is the chat request with history so far.
+// body returns the chat request that contains the history so far.
 func (c *demoConversation) body(history []demoMessage) []byte {
 	raw, err := json.Marshal(map[string]any{
 		"model": demoModel, "messages": history, "tools": c.tools, "max_tokens": answerTokens, "stream": true,

@@ -9,14 +9,16 @@ import (
 
 // demoGain compares one measure of two runs of the same work. Less is better.
 type demoGain struct {
-	ratio    float64 // the other policy's cost over the default's: 2 is half the cost
-	low      float64 // two standard errors below the ratio; of a single measurement, the ratio
-	high     float64 // two standard errors above the ratio; of a single measurement, the ratio
+	// The cost of the other policy, divided by the cost of the default policy: 2 means half the cost.
+	ratio    float64
+	low      float64 // two standard errors below the ratio; for a single measurement, the ratio itself
+	high     float64 // two standard errors above the ratio; for a single measurement, the ratio itself
 	unproven bool    // the difference may be chance
 }
 
-// alikeRatio is the ratio up to which a difference is called chance, whatever its standard error: the error is over the
-// conversations of one run. The same policy played three times side by side, on a busy machine, differed by up to 4 %.
+// alikeRatio is the ratio up to which a difference counts as chance, even if its standard error is small: the error is
+// only over the conversations of one run. On a busy machine, three simultaneous runs of the same policy differed by up
+// to 4 %.
 const alikeRatio = 1.05
 
 func (g demoGain) judged() demoGain {
@@ -73,12 +75,12 @@ func demoWorthOf(other, ours *demoResult) demoWorth {
 	}
 }
 
-// tooLateFor is the lateness of timers from which measured times say more about the machine than about a policy. Below
-// it, the default policy's gain kept its sign in 9 of 9 runs on a busy machine; above it, in 5 of 6.
+// tooLateFor is the lateness of timers from which on measured times show more about the machine than about a policy.
+// Below it, the default policy's gain had the same sign in 9 of 9 runs on a busy machine; above it, in 5 of 6 runs.
 const tooLateFor = 5 * time.Millisecond
 
-// printDemoWorth prints the gain of the last policy over each of the others. late is the mean lateness of the machine's
-// timers during the run.
+// printDemoWorth prints the gain of the last policy over each of the other policies. late is the mean lateness of the
+// machine's timers during the run.
 func printDemoWorth(out io.Writer, results []*demoResult, late time.Duration) {
 	ours := results[len(results)-1]
 	b := ours.totals()
@@ -111,7 +113,7 @@ func printDemoWorth(out io.Writer, results []*demoResult, late time.Duration) {
 
 const notJudged = "not judged: this machine is too busy to tell"
 
-// say puts a gain into words: better or worse by how much, or perhaps chance.
+// say describes a gain in words: how much better or worse, or perhaps chance.
 func (g demoGain) say(better, worse string, amount func(ratio float64) float64) string {
 	switch {
 	case g.unproven:
@@ -125,7 +127,7 @@ func (g demoGain) say(better, worse string, amount func(ratio float64) float64) 
 // asTimes returns the ratio of the greater cost to the smaller one.
 func asTimes(ratio float64) float64 { return max(ratio, 1/ratio) }
 
-// asShare returns by how many percent the default policy's cost is lower or higher than the other's.
+// asShare returns by how many percent the cost of the default policy is lower or higher than that of the other policy.
 func asShare(ratio float64) float64 { return 100 * math.Abs(1-1/ratio) }
 
 func inSeconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

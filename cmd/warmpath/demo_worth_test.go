@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// playedResult returns a result with two answers in each conversation i: their first tokens come after first(i) and
-// three times first(i), and computed(i) of the 1,000 prompt tokens of each were not cached.
+// playedResult returns a result with two answers in each conversation i. The first tokens of the answers come after
+// first(i) and after three times first(i). computed(i) of the 1,000 prompt tokens of each answer were not cached.
 func playedResult(policy string, took time.Duration, first func(i int) time.Duration, computed func(i int) int) *demoResult {
 	r := newDemoResult(policy, 40)
 	r.took = took
@@ -116,8 +116,8 @@ func TestTheEndingFollowsFromTheResults(t *testing.T) {
 	}
 }
 
-// TestPairedErrorFollowsTheTextbook compares with the formula worked out by hand: a = 4, 2; b = 1, 2: R = 2, Σ(a−2b)² =
-// 4+4 = 8, √(8·2/1)/3 = 4/3.
+// TestPairedErrorFollowsTheTextbook compares the error with a result that was computed by hand. With a = 4, 2 and b =
+// 1, 2: R = 2, Σ(a−2b)² = 4+4 = 8, and the error is √(8·2/1)/3 = 4/3.
 func TestPairedErrorFollowsTheTextbook(t *testing.T) {
 	g := pairedGain(map[int]float64{1: 4, 2: 2}, map[int]float64{1: 1, 2: 2})
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
@@ -153,8 +153,8 @@ func TestTheTableFollowsFromTheResults(t *testing.T) {
 	}
 }
 
-// TestProgressStaysInItsLines: a line that is drawn again and again ends where it began, however narrow the terminal
-// is.
+// TestProgressStaysInItsLines: a block of lines that is redrawn must end where it began, even if the terminal is
+// narrow.
 func TestProgressStaysInItsLines(t *testing.T) {
 	results := []*demoResult{newDemoResult("round_robin", 408), newDemoResult("other", 408)}
 	results[1].add(&demoAnswer{prompt: 100, cached: 50, firstToken: 1500 * time.Millisecond})

@@ -20,7 +20,7 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 )
 
-// explainFlags say which router to ask, and about what.
+// explainFlags say which router to ask, and for which request.
 type explainFlags struct {
 	admin, policy, path string
 	headers             []string
@@ -57,7 +57,7 @@ router sends nothing to an engine, except a question for token ids. The admin ke
 var errNoBody = errors.New(`there is no request on standard input: write its body to a file, warmpath explain < FILE,
 or pipe it: echo '{"model":"MODEL","messages":[{"role":"user","content":"hello"}]}' | warmpath explain`)
 
-// maxExplanation bounds the answer in bytes: a candidate takes about a kilobyte.
+// maxExplanation bounds the answer in bytes. One candidate takes about a kilobyte.
 const maxExplanation = 256 << 20
 
 func explain(c *cobra.Command, f *explainFlags) error {
@@ -86,7 +86,7 @@ func explain(c *cobra.Command, f *explainFlags) error {
 	if err := json.Unmarshal(answer, &all); err != nil {
 		return fmt.Errorf("read the answer of %s: %w", f.admin, err)
 	}
-	if all.Policies == nil { // one policy: its explanation alone
+	if all.Policies == nil { // the answer for one policy is its explanation alone
 		var one admin.Explanation
 		if err := json.Unmarshal(answer, &one); err != nil {
 			return fmt.Errorf("read the answer of %s: %w", f.admin, err)

@@ -116,7 +116,7 @@ func term(c *admin.Candidate, name string) string {
 	return number(v)
 }
 
-// tiers says where a match lies, nearest first.
+// tiers returns the tiers of a match, the nearest tier first.
 func tiers(c *admin.Candidate) string {
 	var parts []string
 	for _, tier := range []string{"gpu", "cpu", "disk", "remote"} {

@@ -106,7 +106,7 @@ func (f *loadFlags) run(c *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = rows.Close() }() // a row that cannot be written is reported
+		defer func() { _ = rows.Close() }() // an error of writing a row is reported elsewhere
 		f.cfg.Rows = rows
 	}
 	progress := newProgressLine(c.ErrOrStderr())

@@ -21,7 +21,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// Exit codes: they tell a command line with a mistake from a command that failed.
+// These are the exit codes. They distinguish a mistake in the command line from a command that failed.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -105,7 +105,7 @@ func noArgs(c *cobra.Command, args []string) error {
 	if !c.HasSubCommands() {
 		return usageError{fmt.Errorf("%q is not understood: %s takes flags only", args[0], c.CommandPath())}
 	}
-	c.SuggestionsMinimumDistance = 2 // cobra's default, which it sets too late for us
+	c.SuggestionsMinimumDistance = 2 // this is cobra's default, which cobra itself sets too late here
 	err := fmt.Errorf("there is no command %q", args[0])
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		err = fmt.Errorf("there is no command %q; did you mean %q?", args[0], near[0])

@@ -18,7 +18,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// modelFlags say which model's tokens are wanted.
+// modelFlags say for which model tokens are made.
 type modelFlags struct {
 	path, kind string
 	allowHub   bool
@@ -123,7 +123,7 @@ func tokenizeLines(in io.Reader, out io.Writer, m *inprocess.Model, special bool
 	return w.Flush()
 }
 
-// flushing writes all pending answers out before it reads on, so that a program can write a line and wait for its ids.
+// flushing writes all pending answers before it reads on. So a program can write a line and wait for the line's ids.
 type flushing struct {
 	in  io.Reader
 	out *bufio.Writer

@@ -239,8 +239,8 @@ func newWorkloadConvert() *cobra.Command {
 	return c
 }
 
-// writeFile creates path and lets write fill it. It returns an error if the file could not be written whole, also when
-// only closing it fails.
+// writeFile creates path and lets write fill it. It returns an error if the file could not be written completely, also
+// if only closing it fails.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {

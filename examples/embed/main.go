@@ -47,7 +47,7 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 		return err
 	}
 	for _, address := range addresses {
-		part := strings.Split(address+",,", ",") // what is not given is ""
+		part := strings.Split(address+",,", ",") // fields that are not given are ""
 		// A program fills in what its workers report. The feed corrects the block size by the events.
 		facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: model}}, BlockSize: 16}
 		if part[1] != "" {
@@ -56,7 +56,8 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 		workers.Put(part[0], facts)
 	}
 
-	// The feed keeps the index true. The upkeep gives back the load of lost requests, and the ids of workers that left.
+	// The feed keeps the index correct. upkeep releases the load of lost requests, and frees the ids of workers that
+	// left.
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -64,8 +65,8 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 	feed := kvfeed.New(router, kvfeed.Config{}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	running.Go(func() { _ = feed.Run(ctx) }) // without Config.Listen, Run returns no error
 	running.Go(func() { upkeep(ctx, router) })
-	// The feed reads what each worker has cached. A server need not wait: until then it routes by load and by what it sent
-	// where.
+	// The feed finds out what each worker has cached. A server need not wait for it: until then the router uses the
+	// load, and its record of where it sent which prompt.
 	patience, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
 	if err := feed.Ready(patience); err != nil {
@@ -81,7 +82,8 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 		if err != nil {
 			return err
 		}
-		fmt.Fprintln(out, d) // before Done and Recycle, after which the decision belongs to the router again
+		// Print it before Done and Recycle: after them the decision belongs to the router again.
+		fmt.Fprintln(out, d)
 		outcome := fleet.OutcomeServed
 		err = send(ctx, d.Worker.URL, model, prompt, func() { d.FirstToken(now()) })
 		if err != nil {
@@ -113,8 +115,8 @@ func upkeep(ctx context.Context, router *warmpath.Router) {
 	}
 }
 
-// send sends the prompt to a worker and reads the answer to its end. It calls token for each piece of the answer; the
-// decision counts only the first call.
+// send sends the prompt to a worker and reads the answer to its end. It calls token for each piece of the answer; only
+// the first call counts for the decision.
 func send(ctx context.Context, url, model string, prompt []block.Token, token func()) error {
 	body, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": 8, "stream": true})
 	if err != nil {

@@ -43,7 +43,7 @@ func TestThePromptReturnsToTheWorkerThatHasIt(t *testing.T) {
 	}
 	url := strings.Fields(lines[0])[1]
 	for _, line := range lines[1:] {
-		// The events confirm the match, or come later: then it is predicted.
+		// Either the events have confirmed the match, or they come later: then the match is predicted.
 		if strings.Fields(line)[1] != url || !strings.Contains(line, " 192 of 200 prompt tokens matched") && !strings.Contains(line, ", 192 predicted") {
 			t.Errorf("not sent where the prompt is cached:\n%s", &out)
 		}

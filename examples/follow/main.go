@@ -39,7 +39,7 @@ func follow(ctx context.Context, source fleet.EventSource, out io.Writer) error 
 	return kvfeed.NewSubscriber(source, kvfeed.StreamConfig{}, h).Run(ctx)
 }
 
-// place is where a block is. An engine may have several copies of a block there, and announces each.
+// place is the place of a block. An engine may have several copies of a block in one place, and announces each copy.
 type place struct {
 	tier  block.Tier
 	group int
@@ -50,7 +50,7 @@ type place struct {
 type handler struct {
 	out     io.Writer
 	copies  map[place]int
-	state   string // of the connection, as it was printed last
+	state   string // state of the connection, as it was printed last
 	decoder kvevent.Decoder
 	batch   kvevent.Batch // reused: the events are valid until the next call of Decode
 }
@@ -93,7 +93,8 @@ func (h *handler) apply(seq uint64, e *kvevent.Event) {
 			}
 		}
 		fmt.Fprintf(h.out, "%d removed from %s: %d blocks: %016x", seq, e.Tier, len(e.Hashes), e.Hashes)
-	case kvevent.Cleared: // of one tier: vLLM's offload tiers survive a reset of the accelerator's cache
+	// One tier was cleared: vLLM's offload tiers survive a reset of the accelerator's cache.
+	case kvevent.Cleared:
 		for at := range h.copies {
 			if at.tier == e.Tier {
 				delete(h.copies, at)
@@ -139,7 +140,7 @@ func (h *handler) State(connected bool, err error) {
 	if !connected {
 		state = fmt.Sprint("not connected: ", err)
 	}
-	if state != h.state { // a Subscriber goes on trying, and reports each failure
+	if state != h.state { // a Subscriber tries again without end, and reports each failure
 		fmt.Fprintln(h.out, state)
 	}
 	h.state = state

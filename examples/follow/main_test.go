@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// lines collects what is printed, and calls complete when it says that the history is.
+// lines collects the printed lines. It calls complete when a line says that the history is complete.
 type lines struct {
 	strings.Builder
 	complete func()

@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// lowestCost names the rule that decides. Records, headers and metrics of a decision show it.
+// lowestCost is the name of the rule that decides. It is shown in records, headers and metrics of a decision.
 const lowestCost policy.Branch = "lowest_cost"
 
 // cheapest is the policy. It remembers nothing, so that it may be called concurrently without a lock, and its Routed,

@@ -37,8 +37,8 @@ type Options struct {
 	Load func() (*config.Config, error)
 	// File is the name of the file that Load reads, for errors.
 	File string
-	// Models says where the models' files are on this machine, after those that the configuration names were
-	// downloaded. nil takes the configuration's paths.
+	// Models are the folders of models' files on this machine. They include the files that the configuration names and
+	// that were downloaded. nil means the configuration's paths.
 	Models []inprocess.Path
 	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are
 	// always downloaded over the machine's network.

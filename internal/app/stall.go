@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// lastKnown caches the result of fetch, and returns the cached result when fetch takes too long. Figures that are read
-// under a lock must be available even while the lock is held for ever. Its methods may be called from any goroutine.
+// lastKnown caches the result of fetch. It returns the cached result when fetch takes too long: figures that are read
+// under a lock must be available even if the lock is never released. Its methods may be called from any goroutine.
 type lastKnown[T any] struct {
 	fetch func() T // set before the first get
 
