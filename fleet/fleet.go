@@ -18,8 +18,8 @@ type Config struct {
 	// Expiry is how long a request may give no sign of life before [Fleet.Expire] counts it as lost. Default:
 	// DefaultExpiry.
 	Expiry time.Duration
-	// BlockSizes are the tokens of an engine block by base model, for models whose workers report none or a wrong one.
-	// They replace the sizes that probes and events report. Default: nil, none.
+	// BlockSizes are the tokens of an engine block by base model, for models whose workers report no block size or a
+	// wrong one. They replace the sizes that probes and events report. Default: nil, none.
 	BlockSizes map[string]int
 }
 
@@ -33,7 +33,7 @@ type Fleet struct {
 	mu      sync.Mutex
 	byURL   map[string]WorkerID
 	known   map[WorkerID]*known // present workers, and workers that left: see forgetPlace
-	former  []WorkerID          // known workers that lost all their ranks' ids, in this order; some of them may be back
+	former  []WorkerID          // known workers whose ranks all lost their ids, the oldest first; some of them may be back
 	next    WorkerID            // the next new worker's id
 	present []*Worker           // by ascending id
 	byPlace map[place]Holder
@@ -49,8 +49,8 @@ type known struct {
 	url     string
 	life    life
 	scopes  scopes
-	holders int // ids of its ranks
-	former  int // entries in Fleet.former
+	holders int // holder ids that the worker's ranks have
+	former  int // entries of the worker in Fleet.former
 }
 
 // place is the identity of a holder.
@@ -59,8 +59,8 @@ type place struct {
 	rank   int
 }
 
-// holderState is what changes about a holder without a new snapshot. It outlives the worker's removal, so that an
-// earlier reservation is released in the right place.
+// holderState holds the facts about a holder that change without a new snapshot. It stays when the worker is removed,
+// so that the reservations on the holder can still be released.
 type holderState struct {
 	work         ledger
 	others       others
@@ -69,10 +69,10 @@ type holderState struct {
 	trust        atomic.Pointer[trustState]
 	hash         uint64
 	ramp         ramp
-	servedAt     atomic.Int64 // the last good answer during a limit, Unix nanoseconds
+	servedAt     atomic.Int64 // when the last good answer came while limit was not nil, Unix nanoseconds
 	limit        atomic.Pointer[limit]
 	suspect      atomic.Bool
-	scopes       *scopes // of its worker
+	scopes       *scopes // the scopes of the holder's worker
 
 	mu      sync.Mutex // guards breaker; nests inside Fleet.mu
 	breaker Breaker
@@ -103,20 +103,22 @@ func New(c Config) *Fleet {
 func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
 
 const (
-	// DefaultRanks is how many data-parallel ranks of a worker are used unless the operator declares another number: a
-	// machine has eight devices. The worker's own report does not count, as each rank attracts requests.
+	// DefaultRanks is how many data-parallel ranks of a worker are used at most, unless the operator declares another
+	// number. Eight is the number of devices of a machine. A worker that reports more ranks does not get more requests
+	// by that alone: each rank attracts requests.
 	DefaultRanks = 8
-	// MaxRanks is the greatest number that can be declared. Each rank has an event stream, a share of the memory, and
-	// a line in metrics for good. The largest published deployments have 144 ranks [DeepSeek-V3/R1 inference system
-	// overview: decode units of EP144] and 72 [SGLang on 96 GPUs].
+	// MaxRanks is the greatest number of ranks that can be declared for a worker. Each rank has an event stream, a
+	// share of the memory, and a line in metrics for good. The largest published deployments have 144 ranks
+	// [DeepSeek-V3/R1 inference system overview: decode units of EP144] and 72 ranks [SGLang on 96 GPUs].
 	MaxRanks = 256
-	// MaxRank is the greatest number of a rank: the workers of a model may number their ranks across all of them.
+	// MaxRank is the greatest number that a rank may have. It exceeds MaxRanks because the workers of a model may
+	// number their ranks across all workers.
 	MaxRank = 4095
 )
 
-// Put adds the worker at url, or replaces its facts. A new worker counts as healthy: the caller has just probed it. A
-// worker that has not answered yet is put with empty facts: it serves nothing and gets no request. The holders of
-// ranks that it no longer has leave as if it were removed.
+// Put adds the worker at url, or replaces its facts. A new worker counts as healthy, because the caller has just probed
+// it. If the worker has not answered yet, the caller puts it with empty facts: then it serves nothing and gets no
+// request. If the worker no longer has a rank, the holder of the rank leaves the fleet.
 func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	url = strings.TrimRight(url, "/")
 	facts.Ranks = min(max(facts.Ranks, 1), MaxRanks)
@@ -124,7 +126,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	used := facts.UsedRanks()
 
 	if static := f.StaticBlockSize(facts.BaseModel()); static > 0 {
-		if facts.BlockSize > 0 { // the cache keeps its tokens
+		if facts.BlockSize > 0 { // the size of the cache in tokens stays
 			facts.BlocksPerRank = int(int64(facts.BlocksPerRank) * int64(facts.BlockSize) / int64(static))
 		}
 		facts.BlockSize = static
@@ -140,7 +142,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	}
 	old, process := f.worker(id), &f.known[id].life
 	if returned && old == nil {
-		process.incarnation++ // it left and came back
+		process.incarnation++ // the worker left and came back
 	}
 	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: process.incarnation}
 	if old != nil {
@@ -178,8 +180,8 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 	return h
 }
 
-// SetHealth stores the result of an active check, and the reason in words when it is bad. A worker that comes back
-// starts with closed breakers, as it is most likely a new process, and slowly.
+// SetHealth stores the result of an active check; why is the reason of a bad result, in words. When a worker becomes
+// healthy again, its breakers close, because it is most likely a new process, and it starts slowly.
 func (f *Fleet) SetHealth(id WorkerID, healthy bool, why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,12 +212,12 @@ func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 	f.replace(&w)
 }
 
-// StaticBlockSize returns the configured tokens of an engine block of a base model; 0 if the workers' own reports
-// count.
+// StaticBlockSize returns the tokens of an engine block that are configured for a base model. It returns 0 if none are
+// configured: then the workers' own reports count.
 func (f *Fleet) StaticBlockSize(model string) int { return max(f.config.BlockSizes[model], 0) }
 
-// SetBlockSize sets the engine block size that events show. A probe may not know it, or have a wrong one. It does
-// nothing for a model with a static block size.
+// SetBlockSize sets the engine block size that a worker's events show, because a probe may not know it or know a wrong
+// one. It does nothing if the model has a static block size.
 func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -229,7 +231,8 @@ func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.replace(&w)
 }
 
-// Remove removes a worker from the fleet. Its holders keep their ids. If it comes back, their trust starts anew.
+// Remove removes a worker from the fleet. Its holders keep their ids. If the worker comes back, the trust in its
+// holders starts anew.
 func (f *Fleet) Remove(id WorkerID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -246,7 +249,7 @@ func (f *Fleet) Remove(id WorkerID) {
 	f.publish()
 }
 
-// left resets h when its worker leaves, so that a return starts anew. f.mu is held.
+// left resets h when its worker leaves the fleet, so that h starts anew if the worker returns. f.mu is held.
 func (f *Fleet) left(h Holder) {
 	s := f.holders[h].state
 	s.trust.Store(&initialTrust)
@@ -270,7 +273,8 @@ func (f *Fleet) joinKind(w *Worker) {
 	}
 }
 
-// leaveKind removes a holder that left from its kind. The kind's times are kept for its return. f.mu is held.
+// leaveKind removes a holder that left the fleet from its kind. The ledger keeps a pointer to the kind, and so the
+// learned times, for the holder's return. f.mu is held.
 func (f *Fleet) leaveKind(l *ledger) {
 	k := l.kind.Load()
 	k.leave(&l.pace)
@@ -278,9 +282,9 @@ func (f *Fleet) leaveKind(l *ledger) {
 	f.prune(k)
 }
 
-// kindOf returns the kind of that key for a holder that was of kind old, nil for a new one. A new kind begins with
-// the times of the kind of the same model that has the most measurements: they are better than an assumption. f.mu is
-// held.
+// kindOf returns the kind with that key. old is the holder's kind so far, or nil for a new holder. If there is no kind
+// with that key, kindOf makes one. The new kind starts with the times of another kind of the same model, the one with
+// the most measurements, because they are better than an assumption. f.mu is held.
 func (f *Fleet) kindOf(key kindKey, old *kind) *kind {
 	for _, k := range f.kinds {
 		if k.key == key {
@@ -307,8 +311,8 @@ func (f *Fleet) kindOf(key kindKey, old *kind) *kind {
 	return next
 }
 
-// prune drops a kind without present workers, so that a worker that reports another version each time leaves nothing
-// behind. f.mu is held.
+// prune drops a kind without present workers. Otherwise kinds would pile up if a worker reports another version at each
+// probe. f.mu is held.
 func (f *Fleet) prune(k *kind) {
 	if k != nil && k.empty() {
 		f.kinds = slices.DeleteFunc(f.kinds, func(x *kind) bool { return x == k })
@@ -323,7 +327,8 @@ func (f *Fleet) SetTrust(h Holder, t Trust, why string) {
 	}
 }
 
-// ResetTrust gives h the trust of a holder without events: it publishes none, or its stream is no longer read.
+// ResetTrust gives h the trust of a holder without events. Call it if h publishes no events, or if its stream is no
+// longer read.
 func (f *Fleet) ResetTrust(h Holder) {
 	f.SetTrust(h, initialTrust.level, initialTrust.why)
 }
@@ -355,8 +360,8 @@ func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
 	s.blockedUntil.Store(s.breaker.until)
 }
 
-// reset forgets the health that was learned from requests, except the health in scopes: otherwise each failed check of
-// a worker would clear that, too. A holder that had requests before starts slowly.
+// reset forgets the health that was learned from requests. The health in scopes stays: otherwise each failed check of a
+// worker would clear it. If the holder had requests before, it starts slowly.
 func (s *holderState) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -406,8 +411,8 @@ func (f *Fleet) replace(w *Worker) {
 	f.publish()
 }
 
-// publish builds the next snapshot and swaps it in. f.mu is held. Its time grows with the fleet. Probes change the
-// fleet at most a few hundred times a second.
+// publish builds the next snapshot and swaps it in. It takes time in proportion to the fleet's size, which is
+// acceptable because probes change the fleet at most a few hundred times a second. f.mu is held.
 func (f *Fleet) publish() {
 	last := f.current.Load()
 	s := &Snapshot{
@@ -460,7 +465,7 @@ func (f *Fleet) serve(s *Snapshot, w *Worker, m *Model) {
 	p.Workers = append(p.Workers, w)
 }
 
-// finish computes what lookups need from the workers.
+// finish computes the holders, their positions and the block sizes of the pool from its workers.
 func (p *Pool) finish(s *Snapshot) {
 	p.positions = make([]int32, len(s.holders))
 	for _, w := range p.Workers {
@@ -487,7 +492,8 @@ func (p *Pool) finish(s *Snapshot) {
 	}
 }
 
-// hashPlace is FNV-1a of the URL and rank with a finaliser, so that ids that differ in one digit spread.
+// hashPlace returns FNV-1a of the URL and the rank, with a finaliser: without it, URLs that differ in one digit would
+// have similar hashes.
 func hashPlace(url string, rank int) uint64 {
 	h := uint64(0xcbf29ce484222325)
 	for _, c := range []byte(fmt.Sprintf("%s %d", url, rank)) {

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// LabelHardware is the label by which an operator says which workers of a model are alike. It replaces the facts that
-// probes find.
+// LabelHardware is the name of a label of workers. Workers of a model with the same value of this label are of one
+// kind, whatever facts probes find.
 const LabelHardware = "hardware"
 
 // kindKey is what the workers of a kind have in common. If hardware is set, only model and hardware are used: the
@@ -28,7 +28,7 @@ func (f *Facts) kind() kindKey {
 	return kindKey{model: f.BaseModel(), engine: f.Engine, version: f.Version, blockSize: f.BlockSize, ranks: f.Ranks}
 }
 
-// String names the kind for people.
+// String returns a name of the kind for people.
 func (k kindKey) String() string {
 	if k.hardware != "" {
 		return k.model + " on " + k.hardware
@@ -46,41 +46,43 @@ func (k kindKey) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// kind is holders that are alike: the times that they share, and the statistics that judge each one's pace. Its mutex
-// nests inside a ledger's, and that inside the fleet's.
+// kind holds what holders of one kind share: their times, and the statistics by which the pace of each holder is
+// judged. Locks are taken in this order: the fleet's mutex, a ledger's mutex, a kind's mutex.
 type kind struct {
 	key   kindKey
-	times published
+	times published // the learned times, for readers
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the fields below
 	model    estimator
 	members  []*pace
 	scratch  []float64
-	surveyed int64   // Unix nanoseconds
-	evident  int     // members with evidence
-	median   float64 // the median of their levels
-	between  float64 // the variance between their levels that chance does not explain
-	misfit   float64 // the median of their misfits, at least 1
-	taught   float64 // the sum of all members' taught
-	teachers int     // members whose taught is not 0
+	surveyed int64   // when survey ran last, Unix nanoseconds
+	evident  int     // the number of members with evidence (pace.evident)
+	median   float64 // the median of the levels of the members with evidence
+	between  float64 // the variance between these levels that chance does not explain
+	misfit   float64 // the median of the misfits of the members with evidence, at least 1
+	taught   float64 // the sum of all members' pace.taught
+	teachers int     // the number of members whose pace.taught is not 0
 }
 
 // Constants of a kind.
 const (
 	// surveyEvery is how often paces are compared.
 	surveyEvery = 1e9 // nanoseconds
-	// firstBetween is the variance between machines of one kind before any is measured: a standard deviation of 0.3,
-	// because machines that are not equal usually differ by a third. It weighs as much as firstMachines measured
-	// machines.
+	// firstBetween is the assumed variance between the levels of machines of one kind: a standard deviation of 0.3,
+	// because machines that are not equal usually differ by a third. This assumption has the weight of firstMachines
+	// measured machines.
 	firstBetween, firstMachines = 0.09, 2
 	// taughtFor is the time constant in seconds with which pace.taught decays.
 	taughtFor = 600
-	// fewTaught is how many measurements a kind takes before weight bounds a member's share of them.
+	// fewTaught is how many measurements a kind takes in full. After that, the function weight bounds the share of each
+	// member.
 	fewTaught = 8
-	// settledAfter is how many measurements of each holder, of at most eight holders, a new kind learns from before it
-	// judges paces.
+	// settledAfter decides when a new kind begins to measure paces: after this number of measurements for each of its
+	// holders, where at most eight holders count.
 	settledAfter = 16
-	// misfits is the multiple of the median misfit beyond which one factor does not explain a holder's times.
+	// misfits bounds pace.misfit as a multiple of the median misfit. Beyond it, one factor does not explain a holder's
+	// times.
 	misfits = 4
 )
 
@@ -131,8 +133,9 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	if !(predicted > 0) || !(took > 0) || math.IsInf(predicted+variance+took, 0) || math.IsNaN(variance) {
 		return
 	}
-	// The holder's level is divided out: its kind learns the times of the median holder. Its transient is not divided
-	// out: it follows the last residual so closely that the error of one measurement would pass to the next.
+	// The kind learns the times of the median holder, so the measured time is divided by the factor of this holder's
+	// level. It is not divided by the holder's transient: the transient follows the last residual so closely that the
+	// error of one measurement would pass to the next.
 	own := 1.0
 	if k.evident > 1 {
 		own = math.Exp(min(max(p.level-k.median, -math.Ln10), math.Ln10))
@@ -156,8 +159,9 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	}
 }
 
-// weight returns how much a measurement of p counts for its kind: 1 while p contributed at most its share of the last
-// measurements, less above that share, and 0 from twice the share on.
+// weight returns how much a measurement of p counts for its kind. The share of a member is one part of the last
+// measurements if all members contribute equally. The weight is 1 while p contributed at most its share, lower above
+// the share, and 0 from twice the share on.
 func (k *kind) weight(p *pace) float64 {
 	switch {
 	case p.away:
@@ -168,12 +172,12 @@ func (k *kind) weight(p *pace) float64 {
 	return min(max(2-p.taught/k.taught*float64(k.teachers), 0), 1)
 }
 
-// survey compares the holders and decides whose pace is believed. mu is held.
+// survey compares the holders and decides which paces are believed. mu is held.
 //
-// The level of a holder is compared with the median, so that a few outliers do not change the judgement of the others.
-// A pace is believed if its 95 % confidence interval excludes everything within 10 % of the median. Its logarithm is
-// then shrunk by between / (between + error²) [James and Stein 1961; between by the method of moments, DerSimonian and
-// Laird 1986].
+// The level of a holder is compared with the median of all levels, so that a few outliers do not change the judgement
+// of the other holders. A pace is believed if its 95 % confidence interval excludes everything within 10 % of the
+// median. The logarithm of a believed pace is shrunk by the factor between / (between + error²) [James and Stein 1961].
+// between is estimated by the method of moments [DerSimonian and Laird 1986].
 func (k *kind) survey(now int64) {
 	forget := math.Exp(-min(max(float64(now-k.surveyed), 0)/1e9/taughtFor, 100))
 	k.surveyed = now
@@ -224,7 +228,8 @@ func (p *pace) evident(now int64) bool {
 	return p.samples >= fewSamples && p.varianceAt(now) < mostVariance
 }
 
-// errorAt returns the variance of the level's estimate. It grows where times scatter more than expected [Birge 1932].
+// errorAt returns the variance of the estimated level. It is greater if the measured times scatter more than expected
+// [Birge 1932].
 func (p *pace) errorAt(now int64) float64 { return p.varianceAt(now) * max(p.misfit, 1) }
 
 // judge returns the judgement of p's pace.
@@ -234,20 +239,20 @@ func (k *kind) judge(p *pace, now int64) Pace {
 	if !p.evident(now) {
 		return judged
 	}
-	// p is a part of the median. The median of two holders is equally far from both: hence 1 − 1/N.
+	// p itself contributes to the median: hence the factor 1 − 1/N. The median of two holders is equally far from both.
 	off, variance := p.level-k.median, p.errorAt(now)*(1-1/float64(max(k.evident, 2)))
 	half := within * math.Sqrt(variance)
 	judged.Measured, judged.Low, judged.High = math.Exp(off), math.Exp(off-half), math.Exp(off+half)
 	if k.evident < 2 {
 		return judged
 	}
-	// Of two holders it is unknown which one is the outlier.
+	// With only two holders, it is unknown which one is the outlier.
 	beyond := math.Abs(off) > math.Log(farthest)
 	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || beyond)
 	judged.Away = p.away
-	// The factor is 1, because the pace is not believed, in two cases. The holder seems to be fast, and its pace is out
-	// of range or one factor does not explain its times: a worker that reports false lengths of its answers looks like
-	// this. Or the kind has two holders that are too far apart.
+	// In two cases the pace is not believed and the factor stays 1. First: the holder seems to be fast, and its pace is
+	// out of range or one factor does not explain its times. A worker that reports false lengths of its answers looks
+	// like this. Second: the kind has only two holders, and their paces are too far apart.
 	if (p.away || beyond) && (off < 0 || k.evident == 2) {
 		return judged
 	}
@@ -260,12 +265,12 @@ func (k *kind) judge(p *pace, now int64) Pace {
 	return judged
 }
 
-// Kind is holders whose workers are alike, and how long their passes take.
+// Kind describes the holders whose workers are alike, and how long their passes take.
 type Kind struct {
-	Name    string  // for people
-	Holders int     // in the fleet
-	Timing  Timing  // of the median holder
-	Spread  float64 // the standard deviation of the logarithms of the holders' paces that chance does not explain
+	Name    string  // a name for people
+	Holders int     // the number of holders of this kind in the fleet
+	Timing  Timing  // the timing of the median holder
+	Spread  float64 // the standard deviation of the logarithms of the paces, without the part that chance explains
 }
 
 func (k *kind) describe() Kind {

@@ -6,46 +6,50 @@ import (
 	"time"
 )
 
-// ledger is the work that this router has on one holder. Writers take mu. Readers read the atomics and never wait; so
-// a reader may see a request in some of them and not yet in others.
+// ledger is the work that this router has put on one holder. Writers take mu. Readers read the atomics and never wait,
+// so a reader may see a new request in some of the atomics and not yet in others.
 //
-// Each holder has a lock, and not more atomics, because the order of the queue, the shared marks and the learning
-// from a first token must stay consistent. A holder gets a few hundred requests a second, and each takes the lock for
-// a microsecond.
+// Writers use a lock because three parts must stay consistent with each other: the order of the queue, the shared
+// marks, and what is learned from first tokens. The lock is cheap enough: a holder gets a few hundred requests a
+// second, and each request takes the lock for about a microsecond.
 type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
 	processed, turns, leaked                            atomic.Uint64
 
-	heard atomic.Int64 // the last sign of life of any request, or the dispatch to an idle holder; Unix nanoseconds
+	// heard is the time of the last sign of life of any request; or, if it is later, the time of a dispatch to the
+	// holder while it was idle. Unix nanoseconds.
+	heard atomic.Int64
 
-	// The waiting prompts, in the order in which the engine takes them: the predicted nanoseconds of all of them,
-	// those of the first, and the time since which the first is being computed.
+	// Waiting prompts are computed in the order of their dispatch. predicted is the predicted nanoseconds of all
+	// waiting prompts, head is the predicted nanoseconds of the first one, and since is the time at which the engine
+	// began to compute the first one.
 	predicted, head, since atomic.Int64
 
-	// For answers in one piece, whose first token is not seen: the time at which their prompts will be computed by the
-	// time model; the uncached tokens of all such requests under way; and the part of these tokens in the engine's
-	// queue by its last report.
+	// The first token of an answer in one piece is not seen. For the requests with such answers, whole is the predicted
+	// time at which all their prompts are computed, unseen is the number of their uncached tokens, and queued is the
+	// part of unseen in the engine's queue by its last report.
 	whole, unseen, queued atomic.Int64
 
 	kind   atomic.Pointer[kind] // changed under mu
 	pace   pace                 // guarded by the kind's mutex
-	member bool                 // pace is a member of kind; false once the holder left; guarded by the fleet's mutex
+	member bool                 // pace is a member of kind; false after the holder left; guarded by the fleet's mutex
 
-	mean atomic.Int64 // of UncachedTokens, over the last requests
+	mean atomic.Int64 // the mean of UncachedTokens over the last requests
 
 	mu        sync.Mutex
-	queue     list               // stageWaiting, by dispatch
-	running   list               // stageRunning, by first token
-	shared    map[uint64]sharing // by mark
+	queue     list               // the requests in stageWaiting, by dispatch
+	running   list               // the requests in stageRunning, by first token
+	shared    map[uint64]sharing // the marks of requests under way, by Mark.Key
 	recency   recency
-	owned     int   // reservations that their owners have not released, whether or not they expired
+	owned     int   // reservations that their owners have not released, also expired ones
 	released  int64 // when the last reservation was released, Unix nanoseconds
 	computing int64 // uncached tokens of all prompts, plus tokens of the answers
 	passes    passes
 	learnAt   int64 // the earliest time of the next measurement of an answer
 }
 
-// sharing is the blocks between one mark and the mark before it, and how many requests have them.
+// sharing counts the requests under way that have a mark of a prompt, and the blocks between the mark before it and
+// this mark. These blocks take memory once, for all of these requests.
 type sharing struct {
 	requests int32
 	blocks   int32 // as the first request counted them: the engine's block size may change meanwhile
@@ -54,7 +58,7 @@ type sharing struct {
 // timing returns how long passes take, without a lock.
 func (l *ledger) timing() Timing { return l.kind.Load().times.load().at(l.pace.believed()) }
 
-// become moves the holder to another kind. Its pace was relative to the old kind's times, so it starts anew.
+// become moves the holder to another kind. Its pace was relative to the times of the old kind, so the pace starts anew.
 func (l *ledger) become(next *kind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,12 +76,12 @@ func (l *ledger) restart() {
 	l.kind.Load().restart(&l.pace)
 }
 
-// meanUncached is the mean of our own requests' uncached tokens there. A request of another router is assumed to have
-// as many.
+// meanUncached returns the mean of the uncached tokens of this router's requests to the holder. The same number is
+// assumed for a request of another router.
 func (l *ledger) meanUncached() int64 { return l.mean.Load() }
 
-// maxShared bounds the marks that a holder counts: 1,024 long prompts with nothing in common. Blocks beyond it count
-// as not shared.
+// maxShared bounds the marks that are counted for a holder. It is enough for 1,024 long prompts with nothing in common.
+// The blocks of further marks count as not shared.
 const maxShared = 1 << 16
 
 func (l *ledger) load() Load {
@@ -95,27 +99,32 @@ func (l *ledger) load() Load {
 	return out
 }
 
-// A prompt is late when it takes longer than late times its predicted time plus lateAfter. Twice the predicted time is
-// usual: decodes run in the same passes, and times may not be learned yet. lateAfter is for short prompts: the API
-// server of a busy engine on a CPU needs 40 to 60 ms for a chat (bench/results/simulator.md). The delay that counts is
-// at most latest: a client or an engine that holds back the first text of an answer must not close a worker that serves
-// others.
+// A prompt is late if its first token takes longer than late times its predicted time plus lateAfter. The excess, at
+// most latest, then counts as load.
 const (
-	late      = 3
-	lateAfter = 100_000_000   // nanoseconds
-	latest    = 1_000_000_000 // nanoseconds; half of what makes a worker saturated by default (queue.max_backlog)
+	// late is not smaller, because twice the predicted time is usual: decodes run in the same passes, and the times may
+	// not be learned yet.
+	late = 3
+	// lateAfter, in nanoseconds, is for short prompts: the API server of a busy engine on a CPU needs 40 to 60 ms for a
+	// chat (bench/results/simulator.md).
+	lateAfter = 100_000_000
+	// latest, in nanoseconds, is half of the backlog that makes a worker saturated by default (queue.max_backlog). So
+	// one client or engine that holds back the first text of an answer cannot make a worker saturated that serves
+	// others.
+	latest = 1_000_000_000
 )
 
-// project subtracts from the backlog what is computed by now. It subtracts at most the first prompt in the queue: if
-// that prompt takes longer than predicted, the prompts behind it still count. The delay of a late first prompt is
-// added: its holder computes more slowly than was learned, or not at all.
+// project sets the backlog and the pending tokens at now. The part of the first prompt in the queue that is computed by
+// now, as predicted, does not count. The prompts behind the first one count in full, also if the first one takes longer
+// than predicted. If the first prompt is late, its delay is added, because the holder computes more slowly than was
+// learned, or not at all.
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0
 	if total > 0 && out.PrefillTokens > 0 {
 		since, head := l.since.Load(), l.head.Load()
 		done := min(max(now-since, 0), head, total)
-		begun := max(since, l.whole.Load()) // prompts of answers in one piece are computed in between
+		begun := max(since, l.whole.Load()) // prompts of answers in one piece are computed between the others
 		over := now - begun - late*head - lateAfter
 		out.Backlog = time.Duration(total - done + min(max(over, 0), latest))
 		out.PendingTokens = int64(float64(out.PrefillTokens) * float64(total-done) / float64(total))
@@ -123,8 +132,8 @@ func (l *ledger) project(out *Load, now int64) {
 	l.projectWhole(out, now)
 }
 
-// projectWhole adds the prompts of answers in one piece: the tokens that are left by the time model, at most their
-// prompts' tokens, and at least the tokens in the engine's queue by its report.
+// projectWhole adds the prompts of answers in one piece. It adds the tokens that are not computed yet as predicted, but
+// not more than all tokens of these prompts, and not less than their tokens in the engine's queue by its last report.
 func (l *ledger) projectWhole(out *Load, now int64) {
 	if out.Timing.Token <= 0 {
 		return
@@ -139,8 +148,9 @@ func (l *ledger) projectWhole(out *Load, now int64) {
 	out.PendingTokens += tokens
 }
 
-// report records the number of requests in the engine's queue: the newest ones, as engines take requests in order. It
-// returns how many of these are ours with an answer in one piece, and their uncached tokens.
+// report records how many requests wait in the engine's queue. These are the newest requests, because engines take
+// requests in order. report returns how many of them are this router's requests with an answer in one piece, and the
+// uncached tokens of these.
 func (l *ledger) report(waiting int64) (requests, tokens int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +228,8 @@ func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) bo
 	return true
 }
 
-// share counts the marks of r, and returns the blocks that it adds to those of other requests.
+// share counts the marks of r. It returns how many more blocks are in use because of r: blocks that other requests also
+// use do not count.
 func (l *ledger) share(r *Reservation) (added int64) {
 	if l.shared == nil {
 		l.shared = map[uint64]sharing{}
@@ -251,8 +262,8 @@ func (l *ledger) share(r *Reservation) (added int64) {
 	return added + rest
 }
 
-// unshare removes the marks of r, and returns the blocks that no other request has. The first computed blocks of its
-// prompt are in the cache.
+// unshare removes the marks of r, and returns how many blocks no request uses any more. computed is how many of the
+// first blocks of r's prompt are in the cache now.
 func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	l.recency.pass()
 	for i, m := range r.work.Marks {
@@ -275,7 +286,7 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	}
 	if int(computed) == r.work.ContextBlocks {
 		answer := r.output
-		if r.work.Whole { // announced before its length was known: its blocks are in the order already
+		if r.work.Whole { // the engine announced the answer's blocks before its length was known: recency has them already
 			answer = 0
 		}
 		l.recency.rest(r.blocks, answer)
@@ -283,7 +294,7 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	return freed + r.blocks
 }
 
-// begin records that the first prompt of the queue is computed from now on. mu is held.
+// begin records that the engine computes the first prompt of the queue from now on. mu is held.
 func (l *ledger) begin(now int64) {
 	head := int64(0)
 	if l.queue.first != nil {
@@ -318,7 +329,7 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 	}
 	l.observePrompt(r, now)
 	if l.queue.first != r {
-		l.since.Store(now) // r overtook the first prompt: the holder computes, so the first prompt's wait does not show a slow holder
+		l.since.Store(now) // r overtook the first prompt: the holder is not slow, so the first prompt is not late
 	}
 	l.leaveQueue(r, now)
 	r.stage, r.touched = stageRunning, now
@@ -335,7 +346,7 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	l.heard.Store(now)
 	if n > int64(r.longest) {
 		r.touched = now
-		return // longer than any possible answer: it is not believed, and nothing is learned from it
+		return // the count exceeds the longest possible answer: it is not believed, and nothing is learned from it
 	}
 	came := n - r.output
 	l.output.Add(came)
@@ -346,10 +357,10 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	r.output, r.touched = n, now
 	switch {
 	case r.work.Whole:
-		if r.came.at != 0 && came == n { // only the first time
+		if r.came.at != 0 && came == n { // the first count of this answer
 			l.observeWhole(r, n)
 		}
-	case came > sampleTokens: // the count came at the end, or pieces were held back: the times of the tokens are unknown
+	case came > sampleTokens: // many tokens in one call: the times at which they came are unknown
 		r.sample = l.sampleAt(r, now)
 	case n-r.sample.output >= sampleTokens:
 		l.observeSteps(r, now)
@@ -363,8 +374,8 @@ func (l *ledger) release(r *Reservation, now int64) {
 	l.renounce(r, now)
 }
 
-// disown ends the ownership of a reservation that expired, so that it may be used again. It reports false, and does
-// nothing, when r holds a request.
+// disown ends the ownership of a reservation that expired, so that its memory may be used for another request. If r
+// still holds a request, disown reports false and does nothing.
 func (l *ledger) disown(r *Reservation, now int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -375,7 +386,7 @@ func (l *ledger) disown(r *Reservation, now int64) bool {
 	return true
 }
 
-// renounce records that r's owner refers to the holder no more. mu is held.
+// renounce records that r's owner no longer refers to the holder. mu is held.
 func (l *ledger) renounce(r *Reservation, now int64) {
 	if r.owned {
 		r.owned = false
@@ -387,7 +398,7 @@ func (l *ledger) renounce(r *Reservation, now int64) {
 // end releases all load of r. mu is held.
 func (l *ledger) end(r *Reservation, now int64) bool {
 	computed := int32(r.work.ContextBlocks)
-	if r.stage == stageWaiting || r.unseen { // it was refused, or its client left: nothing more is computed or announced
+	if r.stage == stageWaiting || r.unseen { // refused, or the client left: the engine computes nothing more
 		computed = r.cachedBlocks()
 		l.recency.unannounced = max(l.recency.unannounced-int64(r.work.UncachedTokens), 0)
 	}
@@ -399,7 +410,7 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	case stageRunning:
 		l.running.remove(r)
 		l.computed(r)
-		if early := r.until - now; early > 0 { // it was computed sooner than predicted, and so will be the prompts behind it
+		if early := r.until - now; early > 0 { // the prompt ended sooner than predicted, and so will the prompts behind it
 			l.whole.Add(-min(early, r.predict))
 		}
 		l.passes.elapse(now, l.output.Load())
@@ -416,7 +427,7 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	return true
 }
 
-// expire ends the requests without a sign of life since before, at now, and returns their number.
+// expire ends, at now, the requests whose last sign of life was earlier than before. It returns their number.
 func (l *ledger) expire(before, now int64) (leaks int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 // Useless is a scope in which a holder gets only trials, because its answers there were useless.
 type Useless struct {
 	Scope Scope
-	Until int64 // the time from which a request may be the next trial, in Unix nanoseconds; it may be past
+	Until int64 // the time from which a request may be the next trial, in Unix nanoseconds; it may be in the past
 }
 
 // Useless returns the scopes in which h gets no requests, at most mostScopes, EveryScope first.
@@ -31,7 +31,8 @@ func (s *Snapshot) Useless(h Holder) []Useless {
 	return out
 }
 
-// Limited returns the end of the limit that keeps requests from h, of all tenants or of one; 0 when there is none.
+// Limited returns the end of the last pause in which h gets no requests, of one tenant or of all tenants. It returns 0
+// if there is no such pause at now.
 func (s *Snapshot) Limited(h Holder, now int64) (until int64) {
 	if st := s.state(h); st != nil {
 		if until := st.limit.Load().last(); now < until {
@@ -47,6 +48,6 @@ type ScopeChange uint8
 // The changes.
 const (
 	ScopeUnchanged  ScopeChange = iota
-	ScopeLeftOut                // from now on the holder gets only trials there
+	ScopeLeftOut                // from now on the holder gets only trials in this scope
 	ScopeReadmitted             // a trial was answered well
 )

@@ -3,8 +3,8 @@ package fleet
 // Signs are the facts in a worker's answer that identify its process. A zero field was not reported.
 type Signs struct {
 	Started float64 // when the process began, in Unix seconds
-	Tokens  float64 // prompt tokens that it ever computed
-	Version string  // of the engine
+	Tokens  float64 // prompt tokens that the process has computed since it began
+	Version string  // the engine's version
 	Blocks  int     // capacity of one rank's cache, in engine blocks
 	Seed    int64   // a number that the process drew when it began
 }
@@ -25,12 +25,13 @@ func (f *Fleet) Refused(id WorkerID) {
 	}
 }
 
-// Answered records an answer of the worker, and reports whether it came from another process than the answer before.
-// Then the worker's Incarnation grows by one, the worker starts slowly, and everything learned from requests about
-// its cache is void. Facts from the worker's events stay: an event stream shows a restart by itself.
+// Answered records an answer of the worker, and reports whether it came from another process than the answer before. If
+// so, the worker's Incarnation grows by one, the worker starts slowly, and the caller must forget everything that was
+// learned from requests about its cache. Facts from the worker's events stay: an event stream shows a restart by
+// itself.
 //
-// The process is new if connections were refused before it, if it started later, if it has computed fewer tokens, or
-// if a sign differs that does not change while a process runs.
+// The process is another one in four cases: a connection was refused since the last answer, the process started later,
+// it has computed fewer tokens, or a sign differs that does not change while a process runs.
 func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,53 +6,56 @@ import "time"
 // routers is added as far as the engine reports it ([Fleet.Report]).
 type Load struct {
 	Requests      int64  // dispatched and not ended
-	Waiting       int64  // the part of Requests without a first token
+	Waiting       int64  // the number of Requests without a first token
 	PrefillTokens int64  // uncached prompt tokens of the waiting requests, in full until their first token
-	PendingTokens int64  // the part of PrefillTokens that is not computed yet, by the holder's Timing
+	PendingTokens int64  // the part of PrefillTokens that is not computed yet, as the holder's Timing predicts
 	ContextBlocks int64  // engine blocks of all requests' prompts; a shared block counts once
-	ContextTokens int64  // prompt tokens of all requests, shared ones counted for each: a decode step reads them
+	ContextTokens int64  // prompt tokens of all requests; a shared token counts for each of them: a decode step reads it
 	OutputTokens  int64  // tokens of the answers under way, as reported by the caller
-	Processed     uint64 // requests this router ever dispatched
-	Turns         uint64 // 1,000 times the holder's pace for each dispatched request; breaks ties, so that an idle fleet is used in turn
+	Processed     uint64 // the number of requests that this router has ever dispatched to the holder
+	Turns         uint64 // each dispatched request adds 1,000 times the holder's pace; it breaks ties on an idle fleet
 
 	Backlog   time.Duration // predicted time until PendingTokens are computed, plus the delay of a late prompt
 	Others    Others        // the part of these figures that comes from other routers
 	Reported  Reported
 	Timing    Timing  // how long the holder's passes take, as learned so far
-	Room      float64 // 1 − pressure: 1 in an empty cache, 0 in a full one or where it is not known
-	RoomKnown bool    // Room comes from events; otherwise it is an assumption
+	Room      float64 // 1 − pressure: 1 for an empty cache, 0 for a full cache and for an unknown one
+	RoomKnown bool    // Room comes from events; if false, Room is an assumption
 }
 
-// Pressure returns the blocks that the cache evicts for each that it stores: 0 in an empty cache, 1 in a full one.
+// Pressure returns how many blocks the cache evicts for each block that it stores: 0 if the cache is empty, 1 if it is
+// full.
 func (l *Load) Pressure() float64 { return 1 - l.Room }
 
-// Others is the work of other routers on a holder: what its engine reported, less this router's own work at that
-// time. It fades with the age of the report. It is included in the fields of [Load] with the same names.
+// Others is the work of other routers on a holder: the work that the engine reported, less this router's own work at
+// the time of the report. The figures fade with the age of the report. The fields of [Load] with the same names include
+// them.
 type Others struct {
 	Requests, Waiting, PrefillTokens, ContextBlocks int64
 }
 
 // Reported is an engine's last report of its own load. It includes this router's own work.
 type Reported struct {
-	At            int64 // when it was read, Unix nanoseconds; 0 is never
+	At            int64 // when the report was read, Unix nanoseconds; 0 is never
 	Running       int64 // requests being computed
 	Waiting       int64 // requests in the engine's queue
-	QueuedTokens  int64 // uncached prompt tokens of its queue; 0 is unknown unless QueueReported is set
+	QueuedTokens  int64 // uncached prompt tokens of the requests in the queue; 0 is unknown unless QueueReported is set
 	QueueReported bool  // the engine reports QueuedTokens
-	// Computed and Busy are counters: uncached prompt tokens that the engine computed, and how long it computed. 0 is
-	// unknown. Two reports give the time of a prompt token, from which the time of other routers' work is computed.
+	// Computed and Busy are counters of the engine: the uncached prompt tokens that it computed, and how long it
+	// computed them. 0 is unknown. The difference of two reports gives the time of a prompt token, and from it the time
+	// that other routers' prompts take.
 	Computed int64
 	Busy     time.Duration
 	KVUsed   float64 // share of the KV cache that running requests use, 0 to 1
 }
 
-// ReportedFor is how long a report counts. Its weight falls in proportion to its age, from full weight to none. Engines
-// are asked every second, so the report fades over ten missed answers. By then half of the requests, which take seconds
-// to a minute, have ended.
+// ReportedFor is how long a report counts. Its weight falls linearly with its age, from 1 to 0. Engines are asked every
+// second, so a report loses all weight after ten missed answers. By then about half of the reported requests have
+// ended, because a request takes seconds to a minute.
 const ReportedFor = 10 * time.Second
 
-// Load returns this router's own work on h, as counted when requests were dispatched: without Others and Timing, and
-// with every prompt in full until its first token. Decisions use [Snapshot.LoadAt].
+// Load returns this router's own work on h, as counted when requests were dispatched. It has no Others and no Timing,
+// and each prompt counts in full until its first token. Decisions use [Snapshot.LoadAt].
 func (s *Snapshot) Load(h Holder) Load {
 	st := s.state(h)
 	if st == nil {
@@ -61,8 +64,8 @@ func (s *Snapshot) Load(h Holder) Load {
 	return st.work.load()
 }
 
-// LoadAt returns the work on h at now, in Unix nanoseconds: less the prompt tokens that are computed by then, and
-// with the work of other routers.
+// LoadAt returns the work on h at now, in Unix nanoseconds. It includes the work of other routers. PendingTokens and
+// Backlog leave out the prompt tokens that are computed by now, as predicted.
 func (s *Snapshot) LoadAt(h Holder, now int64) Load {
 	st := s.state(h)
 	if st == nil {

@@ -5,51 +5,56 @@ import (
 	"sync/atomic"
 )
 
-// pace is how much longer a holder's passes take than its kind's, as a logarithm. It is a Kalman filter with two
-// states: the level, which lasts, and the transient, which other work on the machine brings and takes away [Kalman
-// 1960]. Only their sum is measured. The transient is an Ornstein-Uhlenbeck process: its autocorrelation falls with a
-// time constant. So several measurements within a minute carry the same information about the level, and evidence grows
-// with time: measurements over t seconds are worth about 1 + t/(2·transientFor) independent ones [Bayley and Hammersley
-// 1946, the effective number of independent observations]. The kind's mutex guards everything except the atomic.
+// pace is how much longer the passes of a holder take than those of its kind, as a logarithm.
+//
+// It is a Kalman filter with two states [Kalman 1960]: the level, which lasts, and the transient, which comes and goes
+// with other work on the machine. Only their sum is measured. The transient is an Ornstein-Uhlenbeck process: its
+// autocorrelation falls with a time constant. So several measurements within a minute say little more about the level
+// than one, and evidence grows with time: measurements over t seconds are worth about 1 + t/(2·transientFor)
+// independent measurements [Bayley and Hammersley 1946, the effective number of independent observations].
+//
+// The kind's mutex guards everything except the atomic.
 type pace struct {
 	level, transient                             float64
 	levelVariance, covariance, transientVariance float64 // the covariance matrix
-	at                                           int64   // of the last measurement, Unix nanoseconds; 0: none
-	samples                                      int
-	misfit                                       float64 // running mean of innovation²/its variance: 1 where the model fits
-	taught                                       float64 // measurements that count for the kind, fading with taughtFor
-	away                                         bool    // the kind learns nothing from it: one factor does not explain its times
-	current                                      Pace    // of the last survey
+	at                                           int64   // when the last measurement was taken, Unix nanoseconds; 0: none
+	samples                                      int     // the number of measurements
+	misfit                                       float64 // running mean of innovation² / its variance; 1 if the model fits
+	taught                                       float64 // measurements that the kind learned from; they fade with taughtFor
+	away                                         bool    // the kind learns nothing from this holder, see Pace.Away
+	current                                      Pace    // the judgement of the last survey
 
-	factor atomic.Uint64 // the bits of the factor that readers use: 1 unless it is believed
+	factor atomic.Uint64 // the bits of the factor that readers use: 1 unless the pace is believed
 }
 
 // Constants of the filter.
 const (
-	// firstLevel is the variance of an unknown level: one standard deviation is a factor of e either way. So the
-	// interval comes from the measurements, and the assumption does not matter.
+	// firstLevel is the variance of an unknown level. One standard deviation is then a factor of e (2.7), so this
+	// assumption hardly matters: the confidence interval comes from the measurements.
 	firstLevel = 1.0
-	// levelDrift is by how much the level's variance grows in a second: what is learned in an hour fades in another
-	// hour.
+	// levelDrift is by how much the variance of the level grows in a second. What is learned in one hour fades in the
+	// next hour.
 	levelDrift = 2e-5
-	// stationaryVariance is the transient's variance before any measurement: other work on the machine makes passes
-	// take 20 % longer or shorter, and sometimes 50 % longer.
+	// stationaryVariance is the variance of the transient before any measurement: other work on the machine usually
+	// changes the time of a pass by 20 %, and sometimes by 50 %.
 	stationaryVariance = 0.04
-	// transientFor is its time constant in seconds: a build, a backup or a batch job lasts minutes.
+	// transientFor is the time constant of the transient in seconds: a build, a backup or a batch job lasts minutes.
 	transientFor = 60
-	// leastNoise is the variance of a single measurement at the least: engines do not repeat a pass to better than 2 %.
+	// leastNoise is the least variance of a single measurement: the time of a pass varies by at least 2 %.
 	leastNoise = 4e-4
-	// mostVariance is the variance below which there is evidence of the level.
+	// mostVariance is the variance of the level below which there is evidence of the level.
 	mostVariance = 0.25
-	// fewSamples is how many measurements make evidence: with fewer, the kind's times may be as new as the holder's.
+	// fewSamples is how many measurements there must be for evidence of the level. With fewer, the times of the kind
+	// may have changed meanwhile.
 	fewSamples = 8
-	// within is half of a 95 % confidence interval in standard errors.
+	// within is half of a 95 % confidence interval, in standard errors.
 	within = 1.96
-	// alike is the factor within which machines count as equal: a pace is believed if its interval lies outside.
+	// alike is the factor within which machines count as equal. A pace is believed if its confidence interval lies
+	// outside 1/alike … alike.
 	alike = 1.1
-	// farthest is the greatest factor that is believed. A slower holder counts as this slow. A holder that seems to be
-	// faster than 1/farthest gets factor 1: otherwise a worker that reports untrue lengths of its answers would
-	// attract most requests.
+	// farthest is the greatest factor that is believed. A holder that is slower counts as slow by this factor. A holder
+	// that seems to be faster than 1/farthest gets factor 1: otherwise a worker that reports untrue lengths of its
+	// answers would attract most requests.
 	farthest = 4
 )
 
@@ -99,13 +104,13 @@ func (p *pace) observe(off, variance float64) {
 // Pace is a holder's own factor on the times of its [Kind]: how much longer its passes take than those of the median
 // holder.
 type Pace struct {
-	Factor   float64 `json:"factor"`   // used in predictions: exactly 1 unless it is believed
+	Factor   float64 `json:"factor"`   // the factor in predictions: exactly 1 unless Believed
 	Believed bool    `json:"believed"` // the interval excludes everything within 10 % of 1
 	Measured float64 `json:"measured"` // the estimate before shrinking; 0: there is no evidence
-	Low      float64 `json:"low"`      // the 95 % confidence interval of Measured
-	High     float64 `json:"high"`
-	Samples  int     `json:"samples"` // measurements of this holder
-	// Away: one factor does not explain its times, or they are beyond a quarter to four times the median's. Its kind
-	// learns nothing from them.
+	Low      float64 `json:"low"`      // the lower end of the 95 % confidence interval of Measured
+	High     float64 `json:"high"`     // the upper end of this interval
+	Samples  int     `json:"samples"`  // the number of measurements of this holder
+	// Away says that the holder's times do not follow those of its kind: one factor does not explain them, or the
+	// factor is below 1/4 or above 4. The kind learns nothing from them.
 	Away bool `json:"away,omitempty"`
 }

@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// pressure is how many blocks a cache evicts for each that it stores: 0 while there is room, 1 when it is full. It
-// comes from the cache's events, over the last few thousand blocks.
-type pressure struct{ bits atomic.Uint64 } // of a float; 0: no event has come
+// pressure is how many blocks a cache evicts for each block that it stores: 0 while the cache has free blocks, 1 when
+// it is full. It is measured from the cache's events, over the last few thousand blocks.
+type pressure struct{ bits atomic.Uint64 } // the bits of a float64; 0: no event has come
 
-// pressureBlocks is the number of blocks over which the ratio is taken if the cache's size is not known; otherwise it
-// is an eighth of the size.
+// pressureBlocks is the number of blocks over which the pressure is measured if the size of the cache is not known. If
+// the size is known, an eighth of it is used instead.
 const pressureBlocks = 4096
 
-// Cached records that h's events announced blocks that were stored on the accelerator, and blocks that were removed
-// from it. The events of one holder come from one goroutine at a time.
+// Cached records how many blocks h's events announced as stored on the accelerator, and how many as removed from it.
+// For one holder, only one goroutine may call it at a time.
 func (f *Fleet) Cached(h Holder, stored, removed int) {
 	snap := f.Snapshot()
 	s := snap.state(h)
@@ -52,8 +52,9 @@ func (f *Fleet) Lost(h Holder) {
 	}
 }
 
-// room returns 1 less the pressure of s's cache, and whether it is known. A cache whose history is complete, and that
-// has sent no event, is empty. Any other cache without events counts as full, because a cache fills up soon.
+// room returns 1 − the pressure of s's cache, and whether the pressure is known. If the history of the events is
+// complete and there was no event, the cache is empty. Any other cache without events counts as full, because caches
+// fill up soon.
 func (s *holderState) room() (room float64, known bool) {
 	bits := s.pressure.bits.Load()
 	if bits != 0 {

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// others is the work of other routers on a holder, by its engine's last report.
+// others is the work of other routers on a holder, as its engine's last report shows it.
 type others struct {
-	at                                 atomic.Int64 // of the report; 0: none
-	requests, waiting, prefill, blocks atomic.Int64
-	perToken                           atomic.Uint64 // the bits of the ms for a prompt token, by the engine's counters; 0: unknown
+	at                                 atomic.Int64  // when the report was read, Unix nanoseconds; 0: there is none
+	requests, waiting, prefill, blocks atomic.Int64  // see Others
+	perToken                           atomic.Uint64 // the float64 bits of the milliseconds of a prompt token; 0: unknown
 	base                               atomic.Pointer[counted]
 	reported                           atomic.Pointer[Reported]
 }
 
-// counted are an engine's counters at one moment.
+// counted holds an engine's counters at one moment: see Reported.Computed and Reported.Busy.
 type counted struct {
 	computed int64
 	busy     time.Duration
 }
 
-// leastTimed is the least number of tokens from which the time of one token is computed. Fewer are a part of a pass,
-// and each pass has a constant cost.
+// leastTimed is the least number of tokens from which the time of one token is computed. Fewer tokens are only a part
+// of a pass, and each pass has a constant cost.
 const leastTimed = 1024
 
 // time learns the time of a prompt token from the engine's counters.
@@ -48,9 +48,9 @@ const (
 	longestBacklog = 24 * time.Hour
 )
 
-// Report stores an engine's report about h. This router's own work there is subtracted, so that no request counts
-// twice; the rest, if positive, is the work of others. Requests between the router and the engine make this rest too
-// small, never too large. It allocates; engines are asked once a second.
+// Report stores an engine's report about h. The reported work less this router's own work on h, if positive, is the
+// work of other routers. It may be too small, but never too large: this router's own work includes requests that have
+// not reached the engine yet. Report allocates, which is acceptable because engines are asked once a second.
 func (f *Fleet) Report(h Holder, r Reported) {
 	snap := f.Snapshot()
 	s := snap.state(h)

@@ -11,22 +11,21 @@ type Work struct {
 	PromptTokens   int // all tokens of the prompt: every step of the answer reads them
 	ContextBlocks  int // engine blocks of the prompt: they take memory until the end
 
-	Most  int   // most requests that its holder may have, this one included; 0 is no limit
+	Most  int   // the greatest number of requests that the holder may have, this request included; 0 is no limit
 	Scope Scope // the request's scope, in which the holder has a health of its own; 0 is none
 
-	// Whole says that the answer comes in one piece, so that its first token is not seen: FirstToken then means that
-	// the whole answer is there. The prompt counts as computed when the time model says so, but not before the engine
-	// reports that the request left its queue ([Fleet.Report]). If Tokens is called after FirstToken, the duration of
-	// prompt and answer together is a measurement.
+	// Whole says that the answer comes in one piece, so that its first token is not seen. FirstToken then means that
+	// the whole answer has come. The prompt counts as computed when the learned times predict it, but not while the
+	// engine reports that the request waits in its queue ([Fleet.Report]). If Tokens is called after FirstToken, the
+	// time of prompt and answer together is a measurement.
 	Whole bool
 
 	// MostTokens is the greatest length of one answer; 0 is unknown. A count beyond it, or beyond the model's length,
 	// is not believed.
 	MostTokens int
 
-	// Choices is how many answers are generated at once: n for each prompt of the request; 0 is one. The number of
-	// passes that several answers took is not known: nothing is learned from them, except from the first token of a
-	// stream.
+	// Choices is how many answers the engine generates at the same time: n for each prompt of the request; 0 is one. If
+	// there are several, the number of passes is not known. Then only the first token of a stream is a measurement.
 	Choices int
 
 	// Guess says that UncachedTokens is an estimate: nothing is learned from its duration.
@@ -35,24 +34,26 @@ type Work struct {
 	// Trust is how far UncachedTokens can be believed. If it is TrustExact, blocks that are not cached were evicted.
 	Trust Trust
 
-	// Marks are places in the prompt up to which requests may share its blocks, ascending, at most MaxMarks: see
-	// [NextMark]. They must not change before the reservation is released. nil means that nothing is shared.
+	// Marks are positions in the prompt, ascending, at most MaxMarks: see [NextMark]. Requests under way may share the
+	// blocks up to a mark, which then count once. The slice must not change before the reservation is released. nil
+	// means that nothing is shared.
 	Marks []Mark
 }
 
-// Mark is a place in a prompt, and a key that only prompts with the same blocks up to that place have.
+// Mark is a position in a prompt. Its key is the same for two prompts only if all their blocks up to this position are
+// the same.
 type Mark struct {
 	Key    uint64
-	Blocks int32 // engine blocks up to here
+	Blocks int32 // the number of engine blocks before the mark
 }
 
 // MaxMarks is the greatest number of marks of a request.
 const MaxMarks = 64
 
-// NextMark returns the place after place at which a mark is made, in blocks of the index; the first is after 0. The
-// places are the same for all prompts: each block up to 8, then four in each octave. So the shared part of two
-// prompts is found to 20 %, from below, with a few dozen marks instead of one for each block. MaxMarks marks reach
-// beyond 100,000 blocks.
+// NextMark returns the position of the first mark after place, both in blocks of the index. NextMark(0) is the first
+// mark of a prompt. The positions are the same for all prompts: each block up to block 8, then four in each octave. So
+// a few dozen marks suffice instead of one for each block. The shared part of two prompts is found within 20 %, and
+// never too long. MaxMarks marks reach beyond 100,000 blocks.
 func NextMark(place int) int {
 	step := 1
 	for at := place >> 3; at > 0; at >>= 1 {
@@ -66,42 +67,45 @@ func NextMark(place int) int {
 // is released exactly once. A reservation must not be copied or moved while it holds something.
 type Reservation struct {
 	ledger  *ledger // nil: never used
-	longest int     // tokens that all answers may have together; set before anyone else sees the reservation
+	longest int     // the greatest number of tokens of all answers together; not changed after Reserve
 
-	// What follows is guarded by the ledger's mutex.
+	// The fields below are guarded by the ledger's mutex.
 	work  Work
 	stage stage
-	owned bool // its owner has not released it or used it again, even if it expired
+	owned bool // the owner has neither released the reservation nor used it again; it may have expired
 
-	tracked             uint64 // bit i: mark i is counted
-	blocks              int64  // the part of ContextBlocks that no mark counts
-	predict             int64  // predicted nanoseconds of the prompt
-	unseen, queued      bool   // of an answer in one piece: unseen until it comes; queued if the engine's last report had it in its queue
-	until               int64  // of a whole answer: when the prompt was predicted to be computed, Unix nanoseconds
-	output              int64  // tokens of the answer so far
-	dispatched, touched int64  // when it was dispatched, and its last sign of life; Unix nanoseconds
-	sample              sample // where the measured interval began
-	came                sample // of a whole answer: when it came
+	tracked    uint64 // bit i is set if mark i is counted in ledger.shared
+	blocks     int64  // the part of ContextBlocks that no mark counts
+	predict    int64  // the predicted nanoseconds of the prompt
+	output     int64  // tokens of the answer so far
+	dispatched int64  // Unix nanoseconds
+	touched    int64  // the last sign of life of the request, Unix nanoseconds
+	sample     sample // the beginning of the present measurement
 
-	previous, next *Reservation // in one of the ledger's lists
+	// Used only if the answer comes in one piece:
+	unseen bool   // the answer has not come yet
+	queued bool   // the engine's last report showed the request in its queue
+	until  int64  // when the prompt was predicted to be computed, Unix nanoseconds
+	came   sample // the state when the answer came
+
+	previous, next *Reservation // the neighbours in a list of the ledger
 }
 
 // stage is the state of a request.
 type stage uint8
 
 const (
-	stageNone    stage = iota // it holds nothing
-	stageWaiting              // dispatched
-	stageRunning              // the first token has come
+	stageNone    stage = iota // the reservation holds no request
+	stageWaiting              // the request was dispatched, and its first token has not come
+	stageRunning              // the first token has come, or the answer comes in one piece
 )
 
-// Reserve puts w on holder h and fills r, which must hold nothing. A request to a holder whose breaker waits for a
-// trial is that trial. Work for a holder that does not exist is a bug of the caller.
+// Reserve puts w on holder h and fills r, which must hold nothing. If h already has w.Most requests, Reserve reports
+// false and reserves nothing. If h's breaker is half open, the request is its trial. Reserve panics if h does not
+// exist.
 //
-// It reports false, and r holds nothing, when h has w.Most requests already.
-//
-// It allocates nothing in steady state. It takes h's own lock for a microsecond; other holders and all readers take
-// none.
+// Reserve allocates nothing in steady state. It takes a lock of h for about a microsecond. Requests to other holders
+// and readers do not wait for this lock.
 func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	snap := f.Snapshot()
 	s := snap.state(h)
@@ -119,11 +123,11 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	return true
 }
 
-// longestContext is the assumed length of a model that reports none: no published model has a longer one (Llama 4
-// Scout).
+// longestContext is the assumed context length if a worker reports none. It is the longest of all published models
+// (Llama 4 Scout).
 const longestContext = 10 << 20
 
-// longestAnswer returns how many tokens the answers to w may have together on a worker; nil is a worker that left.
+// longestAnswer returns how many tokens the answers to w may have together on a worker. worker is nil if it has left.
 func (w *Work) longestAnswer(worker *Worker) int {
 	longest := longestContext
 	if worker != nil && worker.longest > 0 {
@@ -147,14 +151,16 @@ func (r *Reservation) cachedBlocks() int32 {
 	return int32(int64(w.ContextBlocks) * int64(max(w.PromptTokens-w.UncachedTokens, 0)) / int64(w.PromptTokens))
 }
 
-// FirstToken records that the prompt is computed at now, in Unix nanoseconds: its tokens no longer count as load.
+// FirstToken records that the first token came at now, in Unix nanoseconds. The prompt is then computed, and its
+// uncached tokens no longer count as load.
 func (r *Reservation) FirstToken(now int64) {
 	if r.ledger != nil {
 		r.ledger.firstToken(r, now)
 	}
 }
 
-// Tokens records that the answer has n tokens at now, in Unix nanoseconds. It is also the request's sign of life.
+// Tokens records that the answer has n tokens at now, in Unix nanoseconds. The call is also a sign of life of the
+// request: see [Fleet.Expire].
 func (r *Reservation) Tokens(n int, now int64) {
 	if r.ledger != nil {
 		r.ledger.tokens(r, int64(n), now)
@@ -188,9 +194,9 @@ func (r *Reservation) Held() bool {
 	return r.stage != stageNone
 }
 
-// Expire releases the load of requests that gave no sign of life for Config.Expiry, at now in Unix nanoseconds, and
-// returns their number. Their owner lost them without a release, which is a bug. They are counted as leaks. It visits
-// all holders; twice a minute is often enough.
+// Expire releases the load of requests that gave no sign of life for Config.Expiry, at now in Unix nanoseconds. It
+// counts them as leaks and returns their number. A leak is a bug of the caller: it never called Release. Expire visits
+// all holders; calling it twice a minute is enough.
 func (f *Fleet) Expire(now int64) (leaks int) {
 	s := f.Snapshot()
 	for i := range s.holders {
@@ -202,6 +208,6 @@ func (f *Fleet) Expire(now int64) (leaks int) {
 	return leaks
 }
 
-// DefaultExpiry is how long a request may be silent: longer than a client would wait in any engine's queue. Dynamo
-// uses the same [lib/kv-router, DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS].
+// DefaultExpiry is how long a request may give no sign of life. It is longer than a client would wait in any engine's
+// queue. Dynamo uses the same time [lib/kv-router, DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS].
 const DefaultExpiry = 300 * time.Second

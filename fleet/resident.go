@@ -2,8 +2,8 @@ package fleet
 
 import "sort"
 
-// Resident returns how many of a prompt's marks are held by requests under way on h: the blocks up to there need no
-// more memory. It takes h's own lock for the time of a few lookups.
+// Resident returns how many of a prompt's marks the requests under way on h also have. The blocks up to the last of
+// these marks need no more memory. Resident takes a lock of h for the time of a few lookups.
 func (s *Snapshot) Resident(h Holder, marks []Mark) int {
 	st := s.state(h)
 	if st == nil || len(marks) == 0 {

@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// Scope is the hash of a request's model name and endpoint. A worker that is useless in one scope may serve the
-// others. The zero Scope is none.
+// Scope is the hash of a request's model name and endpoint. A worker that is useless in one scope may be good in other
+// scopes. The zero Scope means no scope.
 type Scope uint64
 
-// EveryScope means all scopes of a holder: a worker may be useless for every request.
+// EveryScope stands for all scopes of a worker: a worker may be useless for every request.
 const EveryScope = ^Scope(0)
 
 // ScopeOf returns the scope of requests for a model name at an endpoint.
@@ -19,15 +19,15 @@ func ScopeOf(model, endpoint string) Scope {
 	for i := range len(model) {
 		h = (h ^ uint64(model[i])) * 0x100000001b3
 	}
-	h *= 0x100000001b3 // separates the two by a byte that neither contains
+	h *= 0x100000001b3 // a zero byte, which neither text contains, separates the two
 	for i := range len(endpoint) {
 		h = (h ^ uint64(endpoint[i])) * 0x100000001b3
 	}
 	return min(Scope(max(h, 1)), EveryScope-1)
 }
 
-// scopes is the passive health of one worker in the scopes with recent trouble. Its ranks share it: they are one
-// process, so a trial at one rank is the trial of all.
+// scopes is the passive health of one worker, in the scopes with recent trouble. All ranks of the worker share it. They
+// are one process, so a trial at one rank is a trial of all ranks.
 type scopes struct {
 	mu  sync.Mutex                             // guards the breakers, and replacing all
 	all atomic.Pointer[map[Scope]*scopeHealth] // nil is none
@@ -40,16 +40,18 @@ type scopeHealth struct {
 	breaker Breaker // guarded by scopes.mu
 }
 
-// leavesOut reports whether no request of the scope may pass at now. A nil scopeHealth is a scope without trouble.
+// leavesOut reports whether the worker gets no request of the scope at now. A nil scopeHealth is a scope without
+// trouble.
 func (x *scopeHealth) leavesOut(now int64) bool { return x != nil && now < x.until.Load() }
 
-// mostScopes bounds the scopes of a worker: more served names than a worker has adapters. When there are more, the
-// scope whose pause ends first is dropped.
+// mostScopes bounds the scopes that are kept for a worker: no worker serves as many adapters. If there are more scopes
+// with trouble, the scope whose pause ends first is dropped.
 const mostScopes = 1024
 
-// ObserveScope records how a request in a scope at h ended, at now, for the passive health of h's worker in that
-// scope alone. OutcomeFailed leaves the worker out at once: the caller has compared its answers with other workers'.
-// OutcomeUnknown lets another request be the trial. It returns what changed.
+// ObserveScope records how a request in a scope at h ended, at now. It concerns only the passive health of h's worker
+// in that scope, and returns how this health changed. One OutcomeFailed is enough to leave the worker out, because the
+// caller has compared the worker's answers with those of other workers. After OutcomeUnknown for a trial, the next
+// request may be a trial.
 func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeChange {
 	s := f.Snapshot().state(h)
 	if s == nil {
@@ -93,7 +95,7 @@ func (s *scopes) observe(c BreakerConfig, scope Scope, o Outcome, now int64) Sco
 	return ScopeUnchanged
 }
 
-// begin records that a request is sent: it may be a trial, in its scope and in all scopes.
+// begin records that a request is sent. The request may be a trial of the breaker of its scope, and of EveryScope's.
 func (s *scopes) begin(c BreakerConfig, scope Scope, now int64) {
 	if s.all.Load() == nil {
 		return
@@ -108,7 +110,7 @@ func (s *scopes) begin(c BreakerConfig, scope Scope, now int64) {
 	}
 }
 
-// of returns the health in a scope, nil where there was no trouble.
+// of returns the health in a scope, or nil if the scope had no trouble.
 func (s *scopes) of(scope Scope) *scopeHealth {
 	all := s.all.Load()
 	if all == nil {
@@ -117,7 +119,7 @@ func (s *scopes) of(scope Scope) *scopeHealth {
 	return (*all)[scope]
 }
 
-// add adds a scope without trouble. s.mu is held, as for remove; readers keep the map that they have.
+// add adds a scope without trouble. Readers may still use the old map, so add and remove change a copy. s.mu is held.
 func (s *scopes) add(scope Scope) *scopeHealth {
 	all := map[Scope]*scopeHealth{}
 	if old := s.all.Load(); old != nil {

@@ -10,7 +10,7 @@ type Snapshot struct {
 	superseded chan struct{}
 
 	workers []*Worker // present, by ascending id
-	holders []holder  // by Holder; one whose worker was removed keeps its place
+	holders []holder  // by Holder; a holder keeps its entry after its worker was removed
 	pools   map[string]*Pool
 	models  []Model
 	only    *Pool // set when the whole fleet serves one base model
@@ -25,16 +25,16 @@ type holder struct {
 
 // Pool is the workers that serve one model name. It is immutable; its slices must not be changed.
 type Pool struct {
-	Name      string    // as requests name it
-	Model     string    // the base model, which the index is kept for
+	Name      string    // the model name in requests
+	Model     string    // the base model; the index is kept for base models
 	LoRA      string    // the adapter's name, "" for the base model itself
 	Workers   []*Worker // by ascending id, ready or not
 	Holders   []Holder  // all holders of Workers, ascending
 	BlockSize int       // tokens of the engine block of all workers; 0 if they differ or none is known
 	Smallest  int       // the smallest known engine block size in tokens; 0 when none is known
 
-	positions []int32        // by Holder: its index in Holders + 1
-	turn      *atomic.Uint64 // lives as long as the fleet
+	positions []int32        // by Holder: its index in Holders, plus 1; 0 if it is not in Holders
+	turn      *atomic.Uint64 // see Turn; the fleet keeps it for all later pools of this name
 }
 
 // Position returns the index of h in Holders, or -1.
@@ -45,8 +45,8 @@ func (p *Pool) Position(h Holder) int {
 	return int(p.positions[h]) - 1
 }
 
-// Turn returns how many turns were taken for this model name before, and takes one when take is set. Round robin
-// chooses by this count. The count outlives the snapshot.
+// Turn returns how many turns were taken for this model name so far. If take is set, it also takes a turn, so that the
+// count grows by one. Round robin chooses by this count. All snapshots of a fleet share the count.
 func (p *Pool) Turn(take bool) uint64 {
 	if take {
 		return p.turn.Add(1) - 1
@@ -68,8 +68,8 @@ func (s *Snapshot) Workers() []*Worker { return s.workers }
 // changed.
 func (s *Snapshot) Models() []Model { return s.models }
 
-// Pool returns the pool of the model of that name. An empty name means the base model of a fleet that serves only
-// one: engines accept requests without a model name.
+// Pool returns the pool of the model of that name. If the fleet serves only one base model, an empty name means this
+// model, because engines accept requests without a model name.
 func (s *Snapshot) Pool(model string) (*Pool, bool) {
 	if model == "" {
 		return s.only, s.only != nil
@@ -78,7 +78,7 @@ func (s *Snapshot) Pool(model string) (*Pool, bool) {
 	return p, ok
 }
 
-// Holders returns how many holders were ever seen. Their ids are below this number.
+// Holders returns a number that is greater than the id of every holder, also of holders that left.
 func (s *Snapshot) Holders() int { return len(s.holders) }
 
 // ByID returns the worker of that id, or nil when it is not in the fleet.

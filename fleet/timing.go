@@ -9,34 +9,35 @@ import (
 //
 //	Base + Σ over decodes (Sequence + Context·context) + Σ over prompts (Token·n + Attention·n·(context + n/2))
 //
-// where n is the prompt tokens that a pass computes, and context the tokens that a request has before them. Published
-// simulators fit engines in the same form [Preble, arXiv 2407.00023; Dynamo, lib/mocker].
+// n is the number of a prompt's tokens that a pass computes, and context is the number of the request's tokens before
+// them. Published simulators describe engines by the same form [Preble, arXiv 2407.00023; Dynamo, lib/mocker].
 type Timing struct {
 	Base      float64 `json:"base_ms"      yaml:"base_ms"`      // for each pass: the weights are read once
 	Sequence  float64 `json:"sequence_ms"  yaml:"sequence_ms"`  // for each decoding request
 	Context   float64 `json:"context_ms"   yaml:"context_ms"`   // for each token of a decoding request's context
 	Token     float64 `json:"token_ms"     yaml:"token_ms"`     // for each prompt token
 	Attention float64 `json:"attention_ms" yaml:"attention_ms"` // for each pair of a prompt token and a token before it
-	Samples   int     `json:"samples"      yaml:"-"`            // measurements of its kind; 0: it is an assumption
+	Samples   int     `json:"samples"      yaml:"-"`            // measurements of the holder's kind; 0: the times are assumed
 }
 
-// DefaultTiming is assumed of holders before anything is measured: Qwen3-32B on two H100, fitted to llm-d's published
-// table (8,192 tokens in 0.40 s) and to the devices' arithmetic and memory rates. Where all holders are alike, only
-// the ratios of its parts matter. They hold within a factor of two for dense models from 8B to 70B on the usual
-// devices.
+// DefaultTiming is assumed for holders before anything is measured. It describes Qwen3-32B on two H100, fitted to
+// llm-d's published table (8,192 tokens in 0.40 s) and to the devices' arithmetic and memory rates. If all holders are
+// alike, only the ratios of its parts matter. For dense models from 8B to 70B on the usual devices these ratios are
+// right within a factor of two.
 var DefaultTiming = Timing{Base: 24, Sequence: 0.02, Context: 4.9e-5, Token: 0.0363, Attention: 2.35e-6}
 
 // PassTokens is how many prompt tokens an engine computes in one pass: the default budget of vLLM
 // (max_num_batched_tokens) and SGLang (chunked_prefill_size) on the devices they are usually run on.
 const PassTokens = 8192
 
-// Step returns the duration of a pass that decodes this number of requests with this number of context tokens between
-// them.
+// Step returns the milliseconds of a pass that only decodes. requests is the number of decoding requests, and context
+// is the number of their context tokens in all.
 func (t *Timing) Step(requests, context int64) float64 {
 	return t.Base + t.Sequence*float64(requests) + t.Context*float64(context)
 }
 
-// Prompt returns how long n uncached tokens of a prompt take, without the decodes in the same passes.
+// Prompt returns how many milliseconds n uncached tokens of a prompt take, where prompt is the number of all its
+// tokens. Decodes in the same passes are not counted.
 func (t *Timing) Prompt(n, prompt int) float64 {
 	context := float64(max(prompt-n, 0))
 	x := float64(n)
@@ -64,8 +65,8 @@ func (s *Snapshot) Pace(h Holder) Pace {
 	return st.work.pace.current
 }
 
-// Kinds returns the kinds of the present workers in the order of their first holders, and for each Holder the index
-// of its kind, -1 for one that left. It allocates, and takes the locks under which kinds learn.
+// Kinds returns the kinds of the present workers, in the order of their first holders. of[h] is the index of the kind
+// of holder h, or -1 if h left. Kinds allocates, and takes the locks under which kinds learn.
 func (s *Snapshot) Kinds() (kinds []Kind, of []int) {
 	places := map[*kind]int{}
 	for i := range s.holders {
@@ -85,7 +86,7 @@ func (s *Snapshot) Kinds() (kinds []Kind, of []int) {
 	return kinds, of
 }
 
-// at returns t at a pace: every part takes that many times as long.
+// at returns t for a holder with a pace: each part is multiplied by pace.
 func (t Timing) at(pace float64) Timing {
 	if pace == 1 {
 		return t
@@ -98,7 +99,7 @@ func (t Timing) at(pace float64) Timing {
 	return t
 }
 
-// published is a Timing that readers read without waiting. A reader may see one coefficient newer than another.
+// published is a Timing that readers read without a lock. A reader may see old and new coefficients together.
 type published struct {
 	coefficients [terms]atomic.Uint64
 	samples      atomic.Int64

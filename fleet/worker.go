@@ -1,8 +1,8 @@
 package fleet
 
-// WorkerID is the id of a worker's URL. A [Fleet] assigns ids in ascending order, and never assigns one to another URL:
-// there are 2^32. A worker keeps its id while it is present, and until [Fleet.Retire] has retired all ranks of 4,096
-// other workers that left after it.
+// WorkerID is the id of a worker's URL. A [Fleet] assigns ids in ascending order, and never assigns an id a second
+// time: there are 2^32. A worker that left keeps its id for its return for a long time: until [Fleet.Retire] has
+// retired all ranks of 4,096 other workers that left after it.
 type WorkerID uint32
 
 // NoWorker is the id of no worker.
@@ -50,12 +50,12 @@ type EventSource struct {
 // after [Fleet.Put].
 type Facts struct {
 	Engine        Engine
-	Version       string        // the engine's own
-	Models        []Model       // in the engine's order: the first without a parent is the base model
+	Version       string        // the engine's version
+	Models        []Model       // in the engine's order: the first one without a parent is the base model
 	BlockSize     int           // tokens in an engine block (SGLang: page)
 	BlocksPerRank int           // capacity of one rank's cache in engine blocks
 	Ranks         int           // data-parallel ranks behind this URL; 0 counts as 1
-	FirstRank     int           // global number of the first of Ranks; engines want the global number in X-Data-Parallel-Rank
+	FirstRank     int           // the first rank's global number, as X-Data-Parallel-Rank has it
 	Events        []EventSource // none: the worker publishes no events
 	DeclaredRanks int           // how many of Ranks are used, as the operator declared; 0 is DefaultRanks
 
@@ -70,7 +70,7 @@ type Facts struct {
 	ReportsCachedTokens bool // usage carries prompt_tokens_details.cached_tokens
 }
 
-// UsedRanks returns how many ranks get requests and are followed: the first ones.
+// UsedRanks returns how many ranks, from FirstRank on, get requests. The events of other ranks are not read.
 func (f *Facts) UsedRanks() int {
 	most := DefaultRanks
 	if f.DeclaredRanks > 0 {
@@ -79,8 +79,8 @@ func (f *Facts) UsedRanks() int {
 	return min(max(f.Ranks, 1), most)
 }
 
-// BaseModel returns the name under which the worker's base model is indexed: its first model that is no adapter, or ""
-// before any is known. KV events name no model: they are about the base model.
+// BaseModel returns the name under which the worker's base model is indexed: the worker's first model that is no
+// adapter. It returns "" if no model is known yet. KV events name no model; they are about the base model.
 func (f *Facts) BaseModel() string {
 	for i := range f.Models {
 		if f.Models[i].Parent == "" {
@@ -90,7 +90,7 @@ func (f *Facts) BaseModel() string {
 	return ""
 }
 
-// maxModelLen returns the greatest model length that the worker reports, 0 if none. Adapters have their base model's.
+// maxModelLen returns the greatest model length that the worker reports, or 0 if it reports none.
 func (f *Facts) maxModelLen() (n int) {
 	for i := range f.Models {
 		n = max(n, f.Models[i].MaxModelLen)
@@ -98,8 +98,8 @@ func (f *Facts) maxModelLen() (n int) {
 	return n
 }
 
-// resolve returns the base model and the adapter of m. Several ids with the same root are one model under several
-// names (vLLM --served-model-name a b) and share one cache: all resolve to the first.
+// resolve returns the base model and the adapter of m. Models with the same root are one model under several names
+// (vLLM --served-model-name a b) and share one cache. All of them resolve to the first name.
 func (f *Facts) resolve(m *Model) (base, lora string) {
 	if m.Parent != "" {
 		lora = m.ID
@@ -132,7 +132,7 @@ type Worker struct {
 	Why      string // why it is not ready, in words; "" when it is
 	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
 	Incarnation uint64
-	Holders     []Holder // one for each rank that is used, the first is rank Facts.FirstRank
+	Holders     []Holder // one for each used rank, from rank Facts.FirstRank on
 	longest     int      // Facts.maxModelLen, which each decision needs
 }
 
