@@ -104,8 +104,8 @@ func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
 
 const (
 	// DefaultRanks is how many data-parallel ranks of a worker are used at most, unless the operator declares another
-	// number. Eight is the number of devices of a machine. A worker that reports more ranks does not get more requests
-	// by that alone: each rank attracts requests.
+	// number. Eight is the number of devices of a machine. A worker cannot raise the number by its own report, because
+	// each rank attracts requests.
 	DefaultRanks = 8
 	// MaxRanks is the greatest number of ranks that can be declared for a worker. Each rank has an event stream, a
 	// share of the memory, and a line in metrics for good. The largest published deployments have 144 ranks

@@ -159,9 +159,8 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	}
 }
 
-// weight returns how much a measurement of p counts for its kind. The share of a member is one part of the last
-// measurements if all members contribute equally. The weight is 1 while p contributed at most its share, lower above
-// the share, and 0 from twice the share on.
+// weight returns how much a measurement of p counts for its kind. Each teacher has an equal share of the kind's last
+// measurements. The weight is 1 while p contributed at most this share, lower above it, and 0 from twice the share on.
 func (k *kind) weight(p *pace) float64 {
 	switch {
 	case p.away:

@@ -20,7 +20,7 @@ type pace struct {
 	at                                           int64   // when the last measurement was taken, Unix nanoseconds; 0: none
 	samples                                      int     // the number of measurements
 	misfit                                       float64 // running mean of innovation² / its variance; 1 if the model fits
-	taught                                       float64 // measurements that the kind learned from; they fade with taughtFor
+	taught                                       float64 // how much the kind learned from it; fades with taughtFor
 	away                                         bool    // the kind learns nothing from this holder, see Pace.Away
 	current                                      Pace    // the judgement of the last survey
 

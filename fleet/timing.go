@@ -17,7 +17,7 @@ type Timing struct {
 	Context   float64 `json:"context_ms"   yaml:"context_ms"`   // for each token of a decoding request's context
 	Token     float64 `json:"token_ms"     yaml:"token_ms"`     // for each prompt token
 	Attention float64 `json:"attention_ms" yaml:"attention_ms"` // for each pair of a prompt token and a token before it
-	Samples   int     `json:"samples"      yaml:"-"`            // measurements of the holder's kind; 0: the times are assumed
+	Samples   int     `json:"samples"      yaml:"-"`            // measurements of its kind; 0: the times are assumed
 }
 
 // DefaultTiming is assumed for holders before anything is measured. It describes Qwen3-32B on two H100, fitted to
