@@ -9,15 +9,17 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// maxWidths bounds the different look-aheads of one model's holders, because a request's prompt is hashed once for
-// each. maxWorkerWidths bounds those of one worker. A worker's ranks run one engine and hash alike, but they are
-// restarted one after another, so two look-aheads can exist for a while.
+// A look-ahead is the number of tokens after a block that an engine's hash of the block also covers.
+//
+// maxWidths bounds the different look-aheads of one model's holders, because a request's prompt is hashed once for each
+// look-ahead. maxWorkerWidths bounds the different look-aheads of one worker. All ranks of a worker run the same engine
+// with one look-ahead, but they are restarted one after another, so two look-aheads can exist for a while.
 const maxWidths, maxWorkerWidths = 4, 2
 
-// aheads lists the holders whose engines hash blocks with a look-ahead, with the look-ahead's tokens. It is immutable.
+// aheads lists the holders whose engines hash blocks with a look-ahead. It is immutable.
 type aheads struct {
-	of     map[fleet.Holder]int
-	widths []int // the different ones, ascending
+	of     map[fleet.Holder]int // the look-ahead of each such holder, in tokens
+	widths []int                // the different look-aheads, ascending
 }
 
 func newAheads(of map[fleet.Holder]int) *aheads {
@@ -27,7 +29,7 @@ func newAheads(of map[fleet.Holder]int) *aheads {
 	return &aheads{of: of, widths: widths(of, func(fleet.Holder) bool { return true })}
 }
 
-// widths returns the different look-aheads of the holders for which those returns true, ascending.
+// widths returns the different look-aheads of the holders for which those is true, ascending.
 func widths(of map[fleet.Holder]int, those func(fleet.Holder) bool) (all []int) {
 	for h, n := range of {
 		if i, known := slices.BinarySearch(all, n); !known && those(h) {
@@ -37,17 +39,19 @@ func widths(of map[fleet.Holder]int, those func(fleet.Holder) bool) (all []int) 
 	return all
 }
 
-// aheadKeys are the keys of a request's prompt for engines that hash blocks with a look-ahead.
+// aheadKeys holds the keys of a request's prompt for engines that hash blocks with a look-ahead of width tokens.
 type aheadKeys struct {
 	width int
 	keys  []block.Key
 }
 
-// SetAhead notes that h's engine hashes a block together with the given number of tokens after it, at most
-// block.MaxAhead. Requests are then also matched with their own next tokens against what h holds. model is as for
-// [Router.Store]. Call it before the first such block is stored. 0 and [Router.Forget] undo it. It reports false, and
-// changes nothing, when the holders of the model or of h's worker would have too many different look-aheads. Then h's
-// blocks must not be stored.
+// SetAhead notes that h's engine has a look-ahead: its hash of a block also covers this number of tokens after the
+// block, at most block.MaxAhead. The router then compares h's blocks with keys of the prompt that cover these tokens,
+// too. Call SetAhead before the first such block of h is stored. A call with 0, or [Router.Forget], undoes it. model is
+// as for [Router.Store].
+//
+// If the holders of the model, or of h's worker, would have too many different look-aheads, SetAhead reports false and
+// changes nothing. Then h's blocks must not be stored.
 func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
 	x := r.of(h, model)
 	if x == nil || tokens < 0 || tokens > block.MaxAhead {
@@ -89,9 +93,9 @@ func (r *Router) forgetAhead(x *modelIndex, h fleet.Holder) {
 	}
 }
 
-// matchAhead matches the prompt against the holders whose engines hash blocks with a look-ahead. Block i of such an
-// engine is the request's only if the tokens after it are, too. So a block whose look-ahead reaches beyond the prompt
-// matches nowhere.
+// matchAhead matches the prompt against the holders whose engines hash blocks with a look-ahead. A block of such an
+// engine matches only if the look-ahead's tokens after the block are equal, too. So a block whose look-ahead reaches
+// beyond the end of the prompt matches nowhere.
 func (p *Prepared) matchAhead(x *modelIndex, at *moment) {
 	p.hashAhead(x)
 	for i := range p.ahead {
@@ -107,13 +111,13 @@ func (p *Prepared) matchAhead(x *modelIndex, at *moment) {
 	}
 }
 
-// hashAhead makes the prompt's keys for each look-ahead of x's holders, unless they are there.
+// hashAhead makes the prompt's keys for each look-ahead of x's holders, unless they have been made already.
 func (p *Prepared) hashAhead(x *modelIndex) {
 	a := x.aheads.Load()
 	if a == p.aheads {
 		return
 	}
-	if p.aheads != nil { // decisions may still read the other keys
+	if p.aheads != nil { // decisions may still read the old keys: leave their memory alone
 		p.ahead = nil
 	}
 	p.aheads = a
@@ -127,7 +131,7 @@ func (p *Prepared) hashAhead(x *modelIndex) {
 		}
 		i := len(p.ahead)
 		if i < cap(p.ahead) {
-			p.ahead = p.ahead[:i+1] // with the buffer of the request before
+			p.ahead = p.ahead[:i+1] // this entry has a buffer from an earlier request
 		} else {
 			p.ahead = append(p.ahead, aheadKeys{})
 		}
@@ -138,8 +142,8 @@ func (p *Prepared) hashAhead(x *modelIndex) {
 	}
 }
 
-// shift appends features at the places that they have once the prompt's first width tokens are cut off. A feature that
-// begins within the cut begins at 0.
+// shift appends features with the offsets that they have after the prompt's first width tokens are cut off. A feature
+// that begins within the cut gets offset 0.
 func shift(dst, features []block.Feature, width int) []block.Feature {
 	for _, f := range features {
 		f.Offset = max(f.Offset-width, 0)
@@ -148,8 +152,8 @@ func shift(dst, features []block.Feature, width int) []block.Feature {
 	return dst
 }
 
-// mergeMatches merges others into matches. Both ascend by holder, and so does the result. Where a holder has both, the
-// longer match counts: an engine hashes its blocks in one way.
+// mergeMatches merges others into matches. Both lists ascend by holder, and so does the result. If a holder is in both,
+// the longer match counts, because an engine hashes its blocks in only one way.
 func mergeMatches(matches, others []kvindex.Match) []kvindex.Match {
 	appended := false
 	known := matches
@@ -170,7 +174,7 @@ func mergeMatches(matches, others []kvindex.Match) []kvindex.Match {
 	return matches
 }
 
-// keysOn returns the keys under which a holder's engine will have the prompt.
+// keysOn returns the keys that match the prompt's blocks in the cache of h: with h's look-ahead, if it has one.
 func (d *Decision) keysOn(x *modelIndex, h fleet.Holder) []block.Key {
 	if a := x.aheads.Load(); a != nil && a.of[h] > 0 {
 		for i := range d.ahead {

@@ -12,41 +12,41 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Record is all that is known about a decision. It explains the decision without anything else.
+// Record is all that is known about a decision. It is enough to explain the decision.
 type Record struct {
-	Model string // as requested
-	Base  string // the base model, which the index is kept for
+	Model string // the model name in the request
+	Base  string // the base model; the index is kept for base models
 	LoRA  string // the adapter; "" is none
 
-	Worker *fleet.Worker // nil when no worker could be chosen
+	Worker *fleet.Worker // nil if no worker could be chosen
 	Holder fleet.Holder
 	Rank   int  // global data-parallel rank of the holder
-	Pinned bool // the worker numbers several ranks: X-Data-Parallel-Rank must say which
+	Pinned bool // the worker has several ranks: the request must carry the rank in X-Data-Parallel-Rank
 	Trust  fleet.Trust
 
 	PromptTokens    int                 // length of the prompt; an estimate unless TokensKnown
 	TokensKnown     bool                // the request had Tokens
-	FromText        bool                // matched by the prompt's text: nothing is confirmed
-	MatchTokens     int                 // prompt tokens that confirmed blocks of the holder cover and its engine can use
-	PredictedTokens int                 // cached when the request is scheduled: with speculative entries, less AtRiskTokens
-	AtRiskTokens    int                 // matched tokens that waiting prompts are expected to evict first
+	FromText        bool                // the match was made by the prompt's text: no event confirms it
+	MatchTokens     int                 // prompt tokens in confirmed blocks that the engine can use
+	PredictedTokens int                 // prompt tokens expected to be cached at scheduling, without AtRiskTokens
+	AtRiskTokens    int                 // matched tokens that are expected to be evicted before scheduling
 	Tier            [block.NumTiers]int // MatchTokens by tier
-	BlockSize       int                 // tokens of a block of the index; 0 when it was not asked
+	BlockSize       int                 // tokens of a block of the index; 0 if no index was used
 
 	Policy string
 	Terms  []string      // names of the candidates' Terms; must not be changed
-	Branch policy.Branch // which rule decided, in one word
-	Reason string        // what that means
+	Branch policy.Branch // the rule that decided, in one word
+	Reason string        // the meaning of Branch
 
-	Chosen     int                // index in Candidates; -1 when Worker is nil
-	Candidates []policy.Candidate // the holders that were looked at; the Passed first ones passed every filter
-	Passed     int
-	Ranked     bool  // the highest score was taken; see policy.Choice
-	Now        int64 // when it was decided, Unix nanoseconds
+	Chosen     int                // index in Candidates; -1 if Worker is nil
+	Candidates []policy.Candidate // the holders that were looked at; the first Passed ones passed every filter
+	Passed     int                // how many candidates passed every filter
+	Ranked     bool               // the highest score was taken; see policy.Choice
+	Now        int64              // when it was decided, Unix nanoseconds
 }
 
-// Why says in words why candidate i was chosen or not. For a lower score it names the term that made most of the
-// difference.
+// Why says in words why candidate i was chosen or not. If its score is lower, Why names the term with the greatest part
+// of the difference.
 func (r *Record) Why(i int) string {
 	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Reason: r.Reason, Ranked: r.Ranked}
 	why := choice.Why(r.Candidates, i)
@@ -57,7 +57,7 @@ func (r *Record) Why(i int) string {
 	if other.Score >= chosen.Score {
 		return why
 	}
-	cost := 1.0 // costs are terms of a negative score: more is worse
+	cost := 1.0 // a negative score is a sum of costs, where a greater term is worse
 	if chosen.Score > 0 || other.Score > 0 {
 		cost = -1
 	}
@@ -125,27 +125,28 @@ func (r *Record) String() string {
 	return b.String()
 }
 
-// Decision is where one request goes, and the load it puts there. It belongs to the caller of Route. The caller must
-// call [Decision.Done] when the request has ended, however it ended. After that it may call [Decision.Recycle], which
-// saves an allocation for the next decision; what is to be kept longer is cloned before.
+// Decision says to which holder one request goes, and holds the request's load on this holder. It belongs to the caller
+// of Route. The caller must call [Decision.Done] when the request has ended, with success or not. After Done, it may
+// call [Decision.Recycle], which saves an allocation for the next decision. Clone facts that must live longer before
+// Recycle.
 //
-// FirstToken, Tokens and Done may be called from any goroutine, any number of times. Each takes the time at which its
-// event happened.
+// FirstToken, Tokens and Done may be called from any goroutine, any number of times. Their argument now is the time of
+// the event that they report.
 type Decision struct {
 	Record
 
 	router      *Router
 	policy      *policy.Policy
-	shadow      *policy.Policy // learns from it too; nil is none
+	shadow      *policy.Policy // a second policy that learns from this decision; nil is none
 	reservation fleet.Reservation
-	open        atomic.Bool     // Done was not called
-	firstToken  atomic.Int64    // when it came, Unix nanoseconds; 0 is not yet
-	learned     []learnedPrompt // what is to be unlearned if the prompt is not sent
+	open        atomic.Bool     // Done was not called yet
+	firstToken  atomic.Int64    // when the first token came, Unix nanoseconds; 0 is not yet
+	learned     []learnedPrompt // entries that Unsent removes
 	prepared    *Prepared       // owns the memory of keys, ahead, matches and sent
-	keys        []block.Key     // of the prompt
-	ahead       []aheadKeys     // of the prompt, for engines that hash with a look-ahead
-	matches     []kvindex.Match // read only while the decision is made, as sent
-	sent        []extent
+	keys        []block.Key     // the keys of the prompt's blocks
+	ahead       []aheadKeys     // the same for engines that hash with a look-ahead
+	matches     []kvindex.Match // confirmed matches; only read while the decision is made
+	sent        []extent        // unconfirmed matches; only read while the decision is made
 
 	// Scratch, kept for the next decision. The query is a field because policies get it through interfaces: a local
 	// variable would be allocated each time.
@@ -153,10 +154,10 @@ type Decision struct {
 	finished policy.Finished
 	marks    []fleet.Mark
 	nominees []fleet.Holder
-	extents  []extent // of matches and sent
+	extents  []extent // matches and sent together
 	spots    []spot   // by position in the pool
-	round    uint32   // the value that marks this decision's spots
-	take     bool     // the decision will be acted upon
+	round    uint32   // the number of this decision in spots
+	take     bool     // the request will be sent to the chosen holder; false for Explain
 	scope    fleet.Scope
 }
 
@@ -169,17 +170,17 @@ func (d *Decision) UncachedTokens() int {
 	return least
 }
 
-// FirstToken notes that the first token of the answer came at now, in Unix nanoseconds: the prompt is computed. Only
-// the first call counts.
+// FirstToken notes that the first token of the answer came at now, in Unix nanoseconds. The prompt no longer counts as
+// work of the holder from then on. Only the first call counts.
 func (d *Decision) FirstToken(now int64) {
 	if d.firstToken.CompareAndSwap(0, now) {
 		d.reservation.FirstToken(now)
 	}
 }
 
-// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. Call it after FirstToken, as the answer
-// grows, for every piece or every few. It shows how much is resident, how long a step takes, and that the request is
-// alive.
+// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. Call it after FirstToken, for every piece of
+// the answer or every few pieces. The router learns three facts from it: how much memory the answer takes, how long a
+// step takes, and that the request is alive.
 func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 
 // Output returns the answer's length in tokens: what Tokens reported, limited to the longest answer that the request
@@ -192,9 +193,9 @@ func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
 	return time.Duration(at - d.Now), at != 0
 }
 
-// Unsent notes that nothing of the request was sent, because the worker could not be reached or the client left first.
-// The prompt is then no longer expected in the holder's cache, unless another request led there too. Call it before
-// Done.
+// Unsent notes that nothing of the request was sent, because the worker could not be reached or the client left before.
+// From then on the prompt is not expected in the holder's cache, unless another request with the same prompt was sent
+// there. Call Unsent before Done.
 func (d *Decision) Unsent() { d.unlearn() }
 
 // Done releases the load and reports to the fleet how the request ended, at now in Unix nanoseconds. Only the first
@@ -221,7 +222,7 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	}
 }
 
-// Recycle gives the decision's memory back to its router. Where Done was not called it calls it, with an unknown
+// Recycle gives the decision's memory back to its router. If Done was not called, Recycle calls it with an unknown
 // outcome. No goroutine may use the decision or its candidates afterwards.
 func (d *Decision) Recycle() {
 	d.Done(fleet.OutcomeUnknown, d.Now)

@@ -1,10 +1,12 @@
 // Package warmpath sends each LLM request to the worker whose KV cache is warm for it.
 //
-// A request's tokens become blocks, the blocks are matched in an index of what each worker's cache holds, a policy
-// weighs the match against the fleet's load, and [Router.Route] returns a [Decision]. The package does no I/O, starts
-// no goroutine and reads no clock: callers bring workers in through a [fleet.Fleet], KV events through package kvfeed,
-// and time and randomness with each [Request]. The gateway of this module is one caller, the simulator another. The
-// folder examples has programs to copy.
+// [Router.Route] decides in three steps. It cuts the request's tokens into blocks. It looks up in an index how many of
+// these blocks each worker's cache holds. Then a policy weighs these matches against the load of the fleet. The result
+// is a [Decision].
+//
+// The package does no I/O, starts no goroutine and reads no clock. The caller adds workers to a [fleet.Fleet], passes
+// KV events through package kvfeed, and gives the time and a random number with each [Request]. The gateway of this
+// module is one caller, and the simulator is another. The folder examples has programs to copy.
 //
 //	now := func() int64 { return time.Now().UnixNano() }
 //	d, err := router.Route(ctx, &warmpath.Request{Model: "llama", Tokens: tokens, Now: now(), Random: rand.Uint64()})
@@ -21,44 +23,45 @@
 //
 //  1. [fleet.Fleet.Put] adds a worker that the program has probed. The worker has a holder for each data-parallel rank
 //     that is used. Another Put with the same URL replaces the facts and keeps the holders.
-//  2. [fleet.Fleet.SetHealth] and [fleet.Fleet.SetDraining] say whether it gets requests.
-//  3. [fleet.Fleet.Remove] takes it out. Its requests that are under way end as all others do, with [Decision.Done].
-//     What it had in its cache must be forgotten: the feed does that. A program without a feed calls [Router.Forget]
-//     for each of the worker's holders.
+//  2. [fleet.Fleet.SetHealth] and [fleet.Fleet.SetDraining] say whether the worker gets requests.
+//  3. [fleet.Fleet.Remove] removes the worker. Its requests that are under way end as all others do, with
+//     [Decision.Done]. The router must then forget the worker's cache. The feed does that; a program without a feed
+//     calls [Router.Forget] for each of the worker's holders.
 //
-// A holder that leaves keeps its id for an hour, so that it finds its history when it comes back. Call
-// [Router.Reclaim] every ten minutes, from any goroutine: it frees the ids to which nothing refers any more. Without
-// it a fleet has 2^20 ids, and holders beyond are not indexed.
+// A holder that leaves keeps its id for an hour, so that it has its history again if it comes back. Call
+// [Router.Reclaim] every ten minutes, from any goroutine: it frees the ids to which nothing refers any more. A fleet
+// has 2^20 ids. If Reclaim is never called and the ids run out, further holders are not indexed.
 //
 // # A request
 //
-//  1. [Router.Route] decides, and reserves the request's load on the chosen holder. On an error there is no decision,
-//     and nothing to end. A request that is tried again on another worker is routed again: each decision ends by
-//     itself.
-//  2. [Decision.FirstToken], when the first token comes, takes the prompt off what the holder has to compute.
-//  3. [Decision.Tokens] adds the answer as it grows.
-//  4. [Decision.Unsent] comes before Done, and only when nothing of the request was sent.
-//  5. [Decision.Done] gives all of the load back. Call it on every path, errors included. Only its first call counts.
-//  6. [Decision.Recycle] makes the decision's memory the next one's, so that deciding allocates nothing. Call it
-//     exactly once, last, when no goroutine uses the decision or its candidates any more. After it, the same memory
-//     may be another request's decision. If Done was not called, Recycle calls it, with an unknown outcome. Without
-//     Recycle the garbage collector does the work. [Record.Clone] copies what is to live longer.
+//  1. [Router.Route] decides, and reserves the request's load on the chosen holder. If it returns an error, there is no
+//     decision and nothing to end. To retry a request on another worker, call Route again. The second decision is
+//     independent of the first one, and each of them needs its own Done.
+//  2. Call [Decision.FirstToken] when the first token comes. The prompt then no longer counts as work of the holder.
+//  3. Call [Decision.Tokens] while the answer grows.
+//  4. If nothing of the request was sent, call [Decision.Unsent] before Done.
+//  5. [Decision.Done] releases all of the load. Call it on every path, errors included. Only its first call counts.
+//  6. [Decision.Recycle] gives the decision's memory to a later decision, so that deciding allocates nothing. Call it
+//     exactly once, as the last call, when no goroutine uses the decision or its candidates any more. If Done was not
+//     called, Recycle calls it with an unknown outcome. Recycle is optional: without it, the garbage collector frees
+//     the memory. To keep a decision's facts for longer, copy them with [Record.Clone] before.
 //
 // FirstToken, Tokens and Done may be called from any goroutine, at the same time. The fields of the [Record] may be
 // read from any goroutine until Recycle. Unsent and Recycle are for one goroutine.
 //
-// A request that is decided more than once, for instance before and after it waited, begins with [Router.Prepare] and
-// ends with [Prepared.Recycle]. A [Prepared] belongs to one goroutine at a time. Its decisions may outlive it.
-// [Router.Explain] reserves nothing: of its decisions only the memory is given back, with Recycle.
+// If a request is decided more than once, for instance before and after it waited, begin with [Router.Prepare] and end
+// with [Prepared.Recycle]. A [Prepared] belongs to one goroutine at a time. Its decisions may live longer than the
+// Prepared. [Router.Explain] reserves nothing, so its decisions need no Done; Recycle is optional for them, too.
 //
-// A decision that is never ended leaves its load on the holder. Call [fleet.Fleet.Expire] about twice a minute, from
-// any goroutine: it gives back the load of requests without a sign of life for [fleet.Config.Expiry], and counts them
-// as leaks. Signs of life are Route, FirstToken and Tokens, so Expiry must be longer than any answer that comes in one
-// piece. A late Done is safe. If Done never comes, the policy does not learn of the end, and the holder's id is never
-// used again.
+// If Done is never called, the load of the decision stays on the holder. So call [fleet.Fleet.Expire] about twice a
+// minute, from any goroutine: it releases the load of requests without a sign of life for [fleet.Config.Expiry], and
+// counts these requests as leaks. Signs of life are Route, FirstToken and Tokens, so Expiry must be longer than any
+// answer that comes in one piece. A Done after the expiry is safe. If Done never comes, the policy does not learn that
+// the request ended, and the holder's id is never used for another holder.
 //
-// Route expects the prompt in the chosen holder's cache before any event confirms it. That ends after
-// [Options.SpeculativeTTL], or after [Options.ApproximateTTL] where the holder publishes no events, or with Unsent.
+// After Route, the router expects the prompt in the chosen holder's cache before any event confirms it. This
+// expectation ends after [Options.SpeculativeTTL], or with Unsent. For a holder that publishes no events, it ends after
+// [Options.ApproximateTTL].
 //
 // # Events
 //
@@ -69,10 +72,10 @@
 //
 // # Order
 //
-// Make the fleet, then the router, then the feed. Run the feed, put workers, and route. Which of these three comes
-// first does not matter: without workers Route returns [ErrUnknownModel], and without events it decides by load and by
-// what it sent where. To stop, end the requests, cancel the feed's context, and wait for its Run. Fleet and router
-// need no end: they have no goroutine and no connection.
+// Make the fleet, then the router, then the feed. Then run the feed, put workers into the fleet, and route requests.
+// The order of these three does not matter: without workers Route returns [ErrUnknownModel], and without events it
+// decides by load and by the prompts that it sent before. To stop, end the requests, cancel the feed's context, and
+// wait until its Run returns. Fleet and router need no end: they have no goroutine and no connection.
 //
 // # What is stable
 //

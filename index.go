@@ -13,27 +13,27 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// modelIndex is the index of one base model. A new one replaces it when its block size must become smaller.
+// modelIndex is the index of one base model. If its block size must become smaller, a new modelIndex replaces it.
 type modelIndex struct {
 	model      string
-	generation uint64 // unique among the router's indexes; a later index has a greater one
+	generation uint64 // unique among the router's indexes; a later index has a greater number
 	hasher     *block.Hasher
 	index      *kvindex.Index
 	memo       *keyMemo
 	checked    atomic.Uint64 // the last fleet generation at which the block size was checked
 
-	// These are replaced under the router's mu. learned is for policies that do not go by events, and expected for the
-	// others: see promptStore. aheads is nil when no engine hashes with a look-ahead.
+	// The values of these pointers are replaced under the router's mu. learned is for policies that do not use events,
+	// and expected is for the other policies: see promptStore. aheads is nil if no engine hashes with a look-ahead.
 	learned  atomic.Pointer[map[*policy.Policy]*promptStore]
 	expected atomic.Pointer[[]*promptStore]
 	aheads   atomic.Pointer[aheads]
 
-	mostExpected int   // (holder, block) pairs in expected
-	displaced    int64 // pairs that former stores of expected dropped before their time; guarded by the router's mu
+	mostExpected int   // the greatest number of (holder, block) pairs in expected
+	displaced    int64 // pairs that former stores of expected dropped before their TTL ended; guarded by the router's mu
 }
 
-// index returns the index of a base model. It makes the index on first use, and again when a worker with smaller
-// blocks joined. It takes a lock only when the fleet changed since the last call.
+// index returns the index of a base model. It makes the index on first use, and makes a new one if a worker with
+// smaller blocks has joined. It takes a lock only if the fleet has changed since the last call.
 func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	x := (*r.indexes.Load())[base]
 	if x != nil && x.checked.Load() >= snap.Generation() {
@@ -44,8 +44,8 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	all := *r.indexes.Load()
 	x = all[base]
 	size := r.blockSize(snap, base)
-	// Blocks only get smaller: an engine's larger blocks are cut to ours, and a new index loses all that the old one
-	// held.
+	// The block size never grows. Larger blocks of an engine can be cut to the index's size, and a new index would lose
+	// everything that the old one held.
 	if x == nil || size < x.hasher.Size() {
 		h, err := block.NewHasher(r.options.Algorithm, size)
 		if err != nil {
@@ -64,14 +64,14 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	return x
 }
 
-// blockSize returns the tokens of our blocks for a base model.
+// blockSize returns the tokens of a block of the index for a base model.
 func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
 	configured := r.options.BlockSize
 	pool, ok := snap.Pool(base)
 	known := ok && pool.Smallest > 0
 	switch size := min(max(pool.Smallest, minBlockSize), block.MaxSize); {
 	case known && configured > 0:
-		return min(size, configured) // a larger one would hide blocks that the engine has
+		return min(size, configured) // a size above the engine's would hide blocks that the engine has
 	case known:
 		return size
 	case configured > 0:
@@ -80,7 +80,8 @@ func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
 	return minBlockSize
 }
 
-// indexConfig returns the options' index configuration; which holders belong to one worker is the fleet's knowledge.
+// indexConfig returns the index configuration of the options. If it does not say which worker a holder belongs to, the
+// fleet says it.
 func (r *Router) indexConfig() kvindex.Config {
 	cfg := r.options.Index
 	if cfg.Worker == nil {
@@ -95,8 +96,8 @@ func (r *Router) indexConfig() kvindex.Config {
 	return cfg
 }
 
-// of returns the index for h's events, nil when h serves no model that we know. model is the model name in the event.
-// It is "" in most events, and then means the worker's base model.
+// of returns the index for h's events, or nil if h serves no known model. model is the model name in the event. It is
+// "" in most events, which means the worker's base model.
 func (r *Router) of(h fleet.Holder, model string) *modelIndex {
 	snap := r.fleet.Snapshot()
 	if model != "" {
@@ -115,14 +116,14 @@ func (r *Router) of(h fleet.Holder, model string) *modelIndex {
 	return r.index(snap, base)
 }
 
-// Store applies h's announcement that blocks are stored. The router sets s.Scope.Model. model is the model name that
-// the event gives, "" when it gives none: then it is the worker's base model.
+// Store applies h's announcement that blocks are stored. The router sets s.Scope.Model. model is the model name in the
+// event; "" means the worker's base model.
 //
 // Package kvfeed calls Store, Remove and Clear for all engines of a fleet. A program that calls them by itself must
 // keep the rules that kvfeed's package comment lists. Otherwise the index claims blocks that are gone.
 //
-// It returns the generation of the index that was changed; see [Router.Generation]. It returns 0, and stores nothing,
-// when h serves no model that we know.
+// Store returns the generation of the index that it changed; see [Router.Generation]. If h serves no known model, it
+// stores nothing and returns 0.
 func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -136,7 +137,7 @@ func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generat
 	return x.generation
 }
 
-// Remove applies h's announcement that blocks are gone. It returns the generation as Store does.
+// Remove applies h's announcement that blocks are removed. It returns the generation as Store does.
 func (r *Router) Remove(h fleet.Holder, model string, s Removed) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -149,15 +150,15 @@ func (r *Router) Remove(h fleet.Holder, model string, s Removed) (generation uin
 	return x.generation
 }
 
-// Removed is one announcement that blocks are gone.
+// Removed is one announcement that blocks are removed.
 type Removed struct {
 	Tier   block.Tier
 	Group  int
 	Hashes []uint64 // engine hashes
 }
 
-// Clear forgets the blocks of h on one tier, and the prompts that are expected in its cache. The other tiers stay: a
-// reset of an engine's cache does not empty them. It returns the generation as Store does.
+// Clear forgets the blocks of h on one tier, and the prompts that are expected in h's cache. The blocks on other tiers
+// stay, because an engine that resets its cache does not empty them. Clear returns the generation as Store does.
 func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -173,8 +174,8 @@ func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generatio
 	return x.generation
 }
 
-// Forget forgets all that h holds, in the index and in the policies. Call it when h's engine restarted, when h left,
-// or when its event history is lost.
+// Forget forgets everything that the index and the policies know about h's cache. Call it if h's engine restarted, if h
+// left, or if events of h were lost.
 func (r *Router) Forget(h fleet.Holder) {
 	r.fleet.Lost(h)
 	for _, x := range *r.indexes.Load() {
@@ -185,10 +186,12 @@ func (r *Router) Forget(h fleet.Holder) {
 	r.forgetInPolicies(h)
 }
 
-// Reclaim frees the ids of holders that left long ago, so that new holders may have them, and returns how many there
-// were: see [fleet.Fleet.Retire]. All that the router and its policies knew of them is forgotten. now is in Unix
-// nanoseconds; once in ten minutes is often enough. Call Store and its companions for holders of present workers only:
-// what comes for another one would count for the next holder with its id.
+// Reclaim frees the ids of holders that left long ago, so that new holders can get them: see [fleet.Fleet.Retire]. The
+// router and its policies forget everything about these holders. Reclaim returns their number. now is in Unix
+// nanoseconds. Calling it once in ten minutes is enough.
+//
+// Call Store, Remove and Clear only for holders of present workers. A call for a holder that left could count for the
+// next holder with the same id.
 func (r *Router) Reclaim(now int64) int {
 	retired := r.fleet.Retire(now)
 	if len(retired) == 0 {
@@ -204,8 +207,8 @@ func (r *Router) Reclaim(now int64) int {
 	return len(retired)
 }
 
-// ForgetLearned forgets what was concluded from requests to h, because another process serves there now. Blocks that
-// events announced stay.
+// ForgetLearned forgets everything about h's cache that was learned from requests to h. Call it if another process
+// answers at h now. Blocks that events announced stay.
 func (r *Router) ForgetLearned(h fleet.Holder) {
 	for _, x := range *r.indexes.Load() {
 		x.forgetLearned(h)
@@ -219,9 +222,10 @@ func (r *Router) forgetInPolicies(h fleet.Holder) {
 	}
 }
 
-// Generation returns the generation of the index for h's events, 0 when h serves no model that we know. When a worker
-// with smaller blocks joins, the model gets a new, empty index with a new generation. Then the source of h's events
-// must forget h and replay h's history: compare the generation with the last one whenever the fleet changed.
+// Generation returns the generation of the index for h's events, or 0 if h serves no known model. When a worker with
+// smaller blocks joins, the model gets a new, empty index with a new generation. Then the source of h's events must
+// call Forget and replay h's history. So the source compares the generation with the last one whenever the fleet
+// changed.
 func (r *Router) Generation(h fleet.Holder) uint64 {
 	x := r.of(h, "")
 	if x == nil {
@@ -240,7 +244,7 @@ func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats,
 	return x.index.Holder(h)
 }
 
-// BlockSize returns the tokens of a block in the index for h's events, 0 when there is no index. model is as for
+// BlockSize returns the tokens of a block in the index for h's events, or 0 if there is no index. model is as for
 // [Router.Store].
 func (r *Router) BlockSize(h fleet.Holder, model string) int {
 	x := r.of(h, model)
@@ -256,9 +260,9 @@ type IndexStats struct {
 	BlockSize  int // tokens
 	Generation uint64
 
-	Speculative        int64 // (holder, block) pairs that are expected because a prompt was sent; see Options.SpeculativeTTL
-	SpeculativeDropped int64 // of them, how many were dropped before their time to keep kvindex.Config.MaxSpeculative
-	SpeculativeBytes   int64 // their memory, which is not a part of Bytes
+	Speculative        int64 // (holder, block) pairs that are expected, see Options.SpeculativeTTL
+	SpeculativeDropped int64 // pairs that were dropped before their TTL ended, to keep kvindex.Config.MaxSpeculative
+	SpeculativeBytes   int64 // the memory of the Speculative pairs, which is not a part of Bytes
 
 	kvindex.Stats
 }

@@ -6,19 +6,19 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// keyMemo keeps the keys of prompts' beginnings, so that the next turn of a conversation hashes only its new tokens.
-// Turns that continue each other share one run of keys: a turn costs memory and copying only for its new keys. The
-// memory is bounded; the least recently used entries leave first. It is safe for concurrent use. The keys that it
-// returns are shared and must not be changed.
+// keyMemo caches the keys of the beginnings of prompts. So the router hashes only the new tokens of the next turn of a
+// conversation. The beginnings of a conversation share one slice of keys (keyRun), so a turn needs memory only for its
+// new keys. The memory is bounded: the least recently used entry is evicted first. A keyMemo is safe for concurrent
+// use. The keys that it returns are shared and must not be changed.
 type keyMemo struct {
-	mu      sync.Mutex
-	entries map[memoName]*memoEntry // guarded by mu, and so is all below
-	recent  memoEntry               // head of a ring: recent.next was used last
-	bytes   int
+	mu      sync.Mutex              // guards the fields below
+	entries map[memoName]*memoEntry // the beginnings by name
+	recent  memoEntry               // the head of a ring: recent.next was used last
+	bytes   int                     // the memory of all entries
 }
 
-// memoName holds all that the keys of a beginning depend on, except the block size, which is the same for the whole
-// index.
+// memoName is the name of a beginning. It determines the keys together with the block size, which is the same for the
+// whole index.
 type memoName struct {
 	mark [2]uint64
 	root block.Key
@@ -32,19 +32,21 @@ type memoEntry struct {
 	n          int
 }
 
-// keyRun is the keys of the longest of several beginnings that continue each other. Keys are only appended, so that a
-// slice of the first ones can be read without a lock.
+// keyRun holds the keys of several beginnings, each a continuation of the one before: the keys of the longest
+// beginning. Keys are only appended, so a slice of the first keys can be read without a lock.
 type keyRun struct {
 	keys    []block.Key
-	entries int // beginnings that use the run
+	entries int // the number of entries that use the run
 }
 
 const (
-	// memoBytes holds the keys of 16 million tokens in blocks of 16: twice what the default cache of token ids holds.
+	// memoBytes is the greatest memory: room for the keys of 16 million tokens in blocks of 16. This is twice the
+	// number of tokens in the default cache of token ids.
 	memoBytes = 8 << 20
-	// memoTokens is the shortest beginning that is kept: hashing a shorter one takes no longer than a lookup.
+	// memoTokens is the length of the shortest beginning that is kept: hashing fewer tokens takes no longer than a
+	// lookup.
 	memoTokens = 2048
-	// memoOverhead is the bytes of an entry in addition to its keys.
+	// memoOverhead is the memory of an entry in addition to its keys, in bytes.
 	memoOverhead = 192
 )
 
@@ -54,7 +56,7 @@ func newKeyMemo() *keyMemo {
 	return m
 }
 
-// appendKeys appends the keys of req's whole blocks. It takes the keys of a known beginning from memory.
+// appendKeys appends the keys of req's whole blocks to dst. It takes the keys of a known beginning from the memo.
 func (x *modelIndex) appendKeys(dst []block.Key, root block.Key, req *Request) []block.Key {
 	stable := req.Stable
 	if stable.Tokens < memoTokens || stable.Tokens > len(req.Tokens) || len(req.Features) > 0 {
@@ -66,7 +68,7 @@ func (x *modelIndex) appendKeys(dst []block.Key, root block.Key, req *Request) [
 	if kept == nil && req.Known.Tokens >= memoTokens {
 		kept = x.memo.get(memoName{req.Known.Mark, root})
 	}
-	kept = kept[:min(len(kept), len(req.Tokens)/size)] // a longer beginning is another prompt's: the caller mixed marks up
+	kept = kept[:min(len(kept), len(req.Tokens)/size)] // longer: it is another prompt's, as the caller confused marks
 	dst = append(dst, kept...)
 	parent := root
 	if len(kept) > 0 {
@@ -92,10 +94,11 @@ func (m *keyMemo) get(name memoName) []block.Key {
 	return e.run.keys[:e.n:e.n]
 }
 
-// put keeps a copy of keys under name. before may name a beginning of them that is kept already.
+// put keeps a copy of keys under name. before may be the name of a shorter beginning of the same prompt, which may be
+// kept already.
 func (m *keyMemo) put(name, before memoName, keys []block.Key) {
 	if len(keys)*8 > memoBytes/8 {
-		return // one prompt must not drive out all others
+		return // one prompt must not evict all others
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

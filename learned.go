@@ -13,15 +13,16 @@ import (
 
 // promptStore remembers which holder was sent which prompt of a model.
 //
-// A model has one for each policy that does not go by events (policy.Learned). For the policies that do, it has one for
-// each time for which a prompt is expected in the cache of the holder that it was sent to.
+// A model has one promptStore for each policy that learns from its own requests and not from events (policy.Learned).
+// For all other policies together, the model has one promptStore for each TTL: the time for which a prompt is expected
+// in the cache of the holder that it was sent to.
 type promptStore struct {
 	store   *placement.Store
 	ttl     time.Duration // how long a prompt counts
-	longest int           // keys of a prompt that are compared; 0 is all
+	longest int           // the number of keys of a prompt that are compared; 0 is all
 }
 
-// learned returns p's promptStore for x's model, nil when p goes by events. It takes a lock on first use only.
+// learned returns p's promptStore for x's model, or nil if p uses events. It takes a lock on first use only.
 func (r *Router) learned(x *modelIndex, p *policy.Policy) *promptStore {
 	settings := p.Learned()
 	if settings == nil {
@@ -57,19 +58,21 @@ func newLearned(p *policy.Learned, size int) *promptStore {
 	return &promptStore{store: placement.New(c), ttl: p.TTL, longest: (p.MaxPrefixTokens + size - 1) / size}
 }
 
-// Limits of expected prompts.
+// Limits of the stores of expected prompts.
 const (
-	// At the limit a twentieth of the blocks is dropped at once, because finding the oldest block of many holders costs
-	// more than dropping it.
+	// speculativePrune is the part of the blocks that stays when a store reaches its limit. It drops a twentieth in one
+	// call, because finding the oldest block of many holders costs more than dropping it.
 	speculativePrune = .95
-	// speculativeBytes is the memory for each block of kvindex.Config.MaxSpeculative. A block takes 8 bytes, and a run of
-	// blocks some 200. So prompts that differ in four blocks or more reach the number first, and shorter ones the memory.
+	// speculativeBytes is the memory that is allowed for each block of kvindex.Config.MaxSpeculative. A block takes 8
+	// bytes, and a run of blocks takes about 200 more. So with runs of four blocks or more, the number of blocks is the
+	// limit, and with shorter runs the memory is.
 	speculativeBytes = 64
-	// leastSpeculative is the memory that any limit allows: a store forgets the end of a prompt of more than a quarter.
+	// leastSpeculative is the memory that is allowed in any case, in bytes. A smaller store could not keep a long
+	// prompt: it forgets the end of a prompt that takes more than a quarter of its memory.
 	leastSpeculative = 64 << 10
 )
 
-// expected returns x's store of prompts that are expected for ttl. It takes a lock on first use only.
+// expected returns x's store of the prompts that are expected in caches for ttl. It takes a lock on first use only.
 func (r *Router) expected(x *modelIndex, ttl time.Duration) *promptStore {
 	for _, s := range *x.expected.Load() {
 		if s.ttl == ttl {
@@ -88,7 +91,7 @@ func (r *Router) expected(x *modelIndex, ttl time.Duration) *promptStore {
 		Keys: placement.Blocks, TTL: ttl, Interval: ttl / 8, PruneTo: speculativePrune,
 		Units: int64(x.mostExpected), Bytes: x.expectedBytes(),
 	})}
-	// A store of a policy that is gone becomes empty when its TTL has ended.
+	// A store that no policy uses any more becomes empty when its TTL has ended.
 	all = slices.DeleteFunc(all, func(s *promptStore) bool {
 		stats := s.store.Stats()
 		if stats.Units > 0 {
@@ -102,15 +105,15 @@ func (r *Router) expected(x *modelIndex, ttl time.Duration) *promptStore {
 	return s
 }
 
-// boundExpected keeps the expected prompts of all stores together within the limits of one store. The largest store
-// loses its oldest prompts.
+// boundExpected keeps the stores of expected prompts together within the limits of one store. If they exceed the
+// limits, the largest store drops its oldest prompts.
 func (x *modelIndex) boundExpected() {
 	all := *x.expected.Load()
 	if len(all) < 2 {
-		return // the store keeps the limits itself
+		return // a single store keeps the limits itself
 	}
 	var largest *promptStore
-	total, most, units := 0.0, -1.0, int64(0) // shares of the limits
+	total, most, units := 0.0, -1.0, int64(0) // total and most are shares of the limits
 	for _, s := range all {
 		stats := s.store.Stats()
 		share := max(float64(stats.Units)/float64(x.mostExpected), float64(stats.Bytes)/float64(x.expectedBytes()))
@@ -129,13 +132,13 @@ func (x *modelIndex) expectedBytes() int64 {
 	return max(int64(x.mostExpected)*speculativeBytes, leastSpeculative)
 }
 
-// extent is how many leading blocks of a prompt a holder was sent.
+// extent says how many of a prompt's first blocks were sent to a holder.
 type extent struct {
 	holder fleet.Holder
 	blocks uint32
 }
 
-// addSent appends to p.sent how much of a prompt with these keys each holder was sent, as s remembers it.
+// addSent appends to p.sent, for each holder, how much of a prompt with these keys was sent to it, as s remembers.
 func (p *Prepared) addSent(s *promptStore, keys []block.Key, now int64) {
 	s.store.Match(placement.First, s.key(keys), now, &p.found)
 	for _, h := range p.found.Longest() {
@@ -143,7 +146,7 @@ func (p *Prepared) addSent(s *promptStore, keys []block.Key, now int64) {
 	}
 }
 
-// addExpected appends to p.sent how much of a prompt with these keys is expected in each holder's cache.
+// addExpected appends to p.sent, for each holder, how much of a prompt with these keys is expected in its cache.
 func (p *Prepared) addExpected(x *modelIndex, keys []block.Key, now int64) {
 	for _, s := range *x.expected.Load() {
 		p.addSent(s, keys, now)
@@ -158,9 +161,9 @@ func (s *promptStore) key(keys []block.Key) []byte {
 	return placement.BlockBytes(keys)
 }
 
-// learnedPrompt is what a store learned from one decision.
+// learnedPrompt is one entry that a store learned from a decision.
 type learnedPrompt struct {
-	by  *placement.Store // nil: nothing
+	by  *placement.Store // the store
 	key []byte
 	did placement.Learned
 }
@@ -171,7 +174,7 @@ func (d *Decision) learn(s *promptStore, keys []block.Key) {
 	d.learned = append(d.learned, learnedPrompt{s.store, key, s.store.Learn(placement.First, d.Holder, key, d.Now)})
 }
 
-// unlearn removes what was learned from d and was not known before.
+// unlearn removes the entries that were learned from d, as far as they were not known before.
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
 		l.by.Unlearn(placement.First, d.Holder, l.key, l.did)
@@ -221,7 +224,7 @@ func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
 	p.keys, p.text = placement.AppendText(p.keys, h, scope, text, p.text)
 }
 
-// dropPolicies drops what was learned by policies that are no longer in all.
+// dropPolicies drops the stores of policies that are not in all any more.
 func (r *Router) dropPolicies(all map[string]*policy.Policy) {
 	kept := map[*policy.Policy]bool{}
 	for _, p := range all {
@@ -236,7 +239,7 @@ func (r *Router) dropPolicies(all map[string]*policy.Policy) {
 	}
 }
 
-// forgetLearned drops what policies learned of h, and what is expected of it.
+// forgetLearned drops everything about h's cache that was learned from requests.
 func (x *modelIndex) forgetLearned(h fleet.Holder) {
 	for _, l := range *x.learned.Load() {
 		l.store.Forget(h)
@@ -244,7 +247,7 @@ func (x *modelIndex) forgetLearned(h fleet.Holder) {
 	x.forgetExpected(h)
 }
 
-// forgetExpected drops what is expected of h.
+// forgetExpected drops the prompts that are expected in h's cache.
 func (x *modelIndex) forgetExpected(h fleet.Holder) {
 	for _, s := range *x.expected.Load() {
 		s.store.Forget(h)

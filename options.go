@@ -17,40 +17,42 @@ type Options struct {
 
 	// Policy decides the requests that name no policy. Default: marginal.
 	Policy policy.Spec
-	// Policies are further policies that requests may name, in addition to the built-in ones and Policy. A policy with
-	// the name of a built-in one replaces it.
+	// Policies are further policies that requests may name, in addition to Policy and the built-in policies. If a
+	// policy has the name of a built-in one, it replaces the built-in one.
 	Policies []policy.Spec
-	// ModelPolicies names the policy of each model that has another one than Policy, by the model name in requests or
-	// by the base model.
+	// ModelPolicies has the policy names of the models that do not use Policy. A key is a model name as requests have
+	// it, or a base model.
 	ModelPolicies map[string]string
 
-	// Shadow names a policy that is shown every routed request, so that it learns as if it had decided, and that the
-	// caller may ask with [Router.Explain]. It never decides. "" is none.
+	// Shadow is the name of a policy that never decides. Every routed request is reported to it, so that it learns as
+	// if it had decided. The caller may ask it with [Router.Explain], to compare. "" is none.
 	Shadow string
 
 	// Index sizes the index of each base model.
 	Index kvindex.Config
-	// Algorithm chains our block keys.
+	// Algorithm is the hash algorithm of the index's block keys.
 	Algorithm block.Algorithm
-	// BlockSize is the tokens of our own blocks. Default, 0: Policy's BlockSize if it has one, else, for each base
-	// model, the smallest engine block among its workers, at least 16. Smaller blocks find shorter matches and cost
-	// memory; an engine's blocks are cut to ours. A size above the engines' smallest has no effect: it would hide
-	// blocks that an engine has.
+	// BlockSize is the number of tokens in a block of the index. Default 0: the BlockSize of Policy if it is set,
+	// otherwise the smallest engine block among the workers of the base model, at least 16. A smaller size finds
+	// shorter matches, but takes more memory; larger blocks of engines are cut. A size above the smallest engine block
+	// has no effect, because the index could not express that block.
 	BlockSize int
 
-	// SpeculativeTTL is how long a dispatched prompt counts as cached without events that confirm it. Default 2 s:
-	// well above the time from dispatch to event, and short enough when the request failed. Negative: not at all.
+	// SpeculativeTTL is how long a dispatched prompt counts as cached before events confirm it. Default 2 s: well above
+	// the time from dispatch to event, and still short for a request that failed. Negative: not at all.
 	SpeculativeTTL time.Duration
-	// ApproximateTTL is the same for holders that publish no events and for prompts that are matched by their text.
-	// Default 120 s: about as long as a prefix survives on a busy engine. Negative: not at all.
+	// ApproximateTTL is how long a dispatched prompt counts as cached if no events can confirm it: the holder publishes
+	// none, or the prompt is matched by its text. Default 120 s: about as long as a prefix stays in the cache of a busy
+	// engine. Negative: not at all.
 	ApproximateTTL time.Duration
 
-	// MaxRequests is how many requests a holder may have at once; with more it counts as saturated. Default 0: no
-	// limit, because engines queue by themselves.
+	// MaxRequests is how many requests a holder may have at the same time. A holder with that number counts as
+	// saturated. Default 0: no limit, because engines have queues of their own.
 	MaxRequests int
 }
 
-// minBlockSize: below 16 tokens a block costs more to hash, keep and match than the finer match saves.
+// minBlockSize is the least default size of a block. Smaller blocks cost more hashing, memory and matching than a finer
+// match saves.
 const minBlockSize = 16
 
 func (o Options) withDefaults() Options {

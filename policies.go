@@ -13,22 +13,22 @@ import (
 // kinds are all kinds of policies.
 var kinds = policy.Join(policy.Own(), peers.Kinds())
 
-// PolicyKinds returns all kinds of policies, sorted by name: our own of package policy, and those of other projects of
-// package policy/peers.
+// PolicyKinds returns all kinds of policies, sorted by name: the kinds of package policy, and the kinds of other
+// projects in package policy/peers.
 func PolicyKinds() policy.Kinds { return slices.Clone(kinds) }
 
-// policyTable is the policies that exist, and which one decides which request. It is replaced as a whole.
+// policyTable has all policies, and says which policy decides a request. It is immutable: a change makes a new table.
 type policyTable struct {
-	all      map[string]*policy.Policy // by name
-	standard *policy.Policy            // for requests that name none, to models that have none of their own
-	byModel  map[string]*policy.Policy // by model name as requested, or base model
-	shadow   *policy.Policy            // nil is none
+	all      map[string]*policy.Policy // all policies by name
+	standard *policy.Policy            // decides if neither the request nor the model has a policy
+	byModel  map[string]*policy.Policy // the policies of models, by the model name in requests or by the base model
+	shadow   *policy.Policy            // the shadow policy; nil is none
 }
 
 // PolicyChange is an argument of [Router.ChangePolicies].
 type PolicyChange struct {
-	// Specs are new policies. One with the name of an existing policy replaces it; what the old one remembered is
-	// lost.
+	// Specs are new policies. If a spec has the name of an existing policy, it replaces this policy. The new policy
+	// starts with an empty memory.
 	Specs []policy.Spec
 	// Gone names policies that are removed.
 	Gone []string
@@ -40,7 +40,8 @@ type PolicyChange struct {
 	Shadow string
 }
 
-// buildPolicies builds the built-in policies and those of o; a later one replaces an earlier one with its name.
+// buildPolicies builds the built-in policies and the policies of o. A policy of o replaces a built-in policy of the
+// same name.
 func buildPolicies(o *Options) (map[string]*policy.Policy, error) {
 	byName := map[string]*policy.Policy{}
 	specs := append(kinds.BuiltIn(), o.Policies...)
@@ -58,7 +59,7 @@ func buildInto(byName map[string]*policy.Policy, specs []policy.Spec) error {
 	return nil
 }
 
-// choose sets which policy decides. The error names every unknown policy.
+// choose sets the policies that decide, and the shadow policy, by their names. The error lists every unknown name.
 func (t *policyTable) choose(standard string, byModel map[string]string, shadow string) error {
 	var errs []error
 	named := func(use, name string) *policy.Policy {
@@ -78,9 +79,9 @@ func (t *policyTable) choose(standard string, byModel map[string]string, shadow 
 	return errors.Join(errs...)
 }
 
-// SetPolicies changes which policy decides: standard for requests that name none, byModel for single models, by the
-// model name in requests or by the base model. The policies must exist, and keep what they remember. On an error,
-// which names every unknown policy, nothing has changed.
+// SetPolicies changes which policy decides. standard is the policy for requests that name no policy. byModel has the
+// policies of single models, by the model name in requests or by the base model. All these policies must exist; they
+// keep what they remember. If SetPolicies returns an error, which lists every unknown policy, nothing has changed.
 func (r *Router) SetPolicies(standard string, byModel map[string]string) error {
 	shadow := ""
 	if s := r.Shadow(); s != nil {
@@ -89,11 +90,11 @@ func (r *Router) SetPolicies(standard string, byModel map[string]string) error {
 	return r.ChangePolicies(PolicyChange{Standard: standard, ByModel: byModel, Shadow: shadow})
 }
 
-// ChangePolicies adds, replaces and removes policies and sets which one decides, all at once. Policies that c does not
-// name stay, with what they remember. A request under way ends with the policy that decided it. On an error nothing
-// has changed.
+// ChangePolicies adds, replaces and removes policies, and sets which policy decides, in one step. A policy that c does
+// not name stays and keeps what it remembers. The end of a request under way is reported to the policy that decided the
+// request. If ChangePolicies returns an error, nothing has changed.
 //
-// The block size of a policy only counts when the router is made.
+// The block size of a new policy has no effect: it only counts when the router is made.
 func (r *Router) ChangePolicies(c PolicyChange) error {
 	r.choosing.Lock()
 	defer r.choosing.Unlock()
@@ -112,8 +113,8 @@ func (r *Router) ChangePolicies(c PolicyChange) error {
 	return nil
 }
 
-// Policy returns the policy that decides a request to model that asks for the policy of that name; "" asks for none.
-// Callers use it to find out whether the policy needs tokens or text before they make them.
+// Policy returns the policy that decides a request. model is the request's model, and name is the policy that the
+// request asks for; "" asks for none. Callers use it to find out whether the policy needs the prompt's tokens or text.
 func (r *Router) Policy(name, model string) (*policy.Policy, error) {
 	base := model
 	if pool, ok := r.fleet.Snapshot().Pool(model); ok {
