@@ -6,14 +6,14 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// MaxAhead is the longest look-ahead, in tokens. EAGLE drafters look one token ahead, chained MTP modules one for each
-// speculative token. No engine speculates more than half as far.
+// MaxAhead is the longest look-ahead, in tokens. EAGLE drafters look one token ahead. Chained MTP modules look one
+// token ahead for each speculative token, and no engine uses more than MaxAhead/2 speculative tokens.
 const MaxAhead = 64
 
-// Ahead returns the root of a chain for an engine whose hashes have a look-ahead of len(first) tokens: the hash of a
-// block covers all tokens up to the end of the block and the next len(first) tokens. first are the prompt's first
-// tokens, at most [MaxAhead]. The chain then consists of the tokens after first, from position 0 on, so that its i-th
-// key covers the same tokens as the engine's i-th hash (docs/design/0019). If first is empty, Ahead returns root.
+// Ahead returns the root of a chain for an engine whose hashes have a look-ahead: the hash of a block covers all tokens
+// up to the end of the block and the next n tokens. first is the first n tokens of the prompt, at most [MaxAhead]. To
+// make the keys, call Append with this root and the tokens after first, with start 0. Then the i-th key covers the same
+// tokens as the engine's i-th hash (docs/design/0019). If first is empty, Ahead returns root.
 func (h *Hasher) Ahead(root Key, first []Token) Key {
 	if len(first) == 0 {
 		return root

@@ -2,21 +2,22 @@ package block
 
 import "slices"
 
-// A key is its parent's key plus a term, which depends only on the block's tokens and its position. So the terms of all
-// blocks are independent of each other, and the processor computes several at the same time. Only one addition for each
-// block must be done in order. docs/design/0006 says why different prefixes still have different keys.
+// The key of a block is its parent's key plus a term. The term depends only on the block's tokens and position. So the
+// terms of all blocks are independent of each other, and the processor computes several terms at the same time. Only
+// the additions must be done in order. docs/design/0006 says why different prefixes still have different keys.
 
-const spreads = 0x9fb21c651e98df25 // XXH3's PRIME_MX2, an odd number of 32 one bits
+// spreads is the factor of a term: XXH3's PRIME_MX2, an odd number of 32 one bits.
+const spreads = 0x9fb21c651e98df25
 
-// place is the number for a block's position in its term: a multiple of Golden, not 0 for the first block.
+// place returns the number by which a block's position enters its term: a multiple of Golden, which is not 0.
 func (h *Hasher) place(start int) uint64 { return (uint64(start/h.size) + 1) * Golden }
 
-// term is what a block adds to its parent's key.
+// term returns the number that is added to the parent's key to make a block's key.
 func term(local, place uint64) Key { return Key(mix(local^place, spreads)) }
 
-// Locals appends the local hash of each full block to dst and returns it: XXH3-64 of its tokens as little-endian 32-bit
-// numbers. [Hasher.Chain] makes keys from them. A tail that fills no block has no hash. It panics for FNV1a, which has
-// no such step.
+// Locals appends the local hash of each full block to dst and returns dst. A local hash is XXH3-64 of the block's
+// tokens as little-endian 32-bit numbers. [Hasher.Chain] makes keys from local hashes. Tokens at the end that fill no
+// block have no hash. Locals panics for FNV1a, which has no local hashes.
 func (h *Hasher) Locals(dst []uint64, tokens []Token) []uint64 {
 	h.mustChain()
 	n := len(tokens) / h.size
@@ -36,8 +37,9 @@ func (h *Hasher) Locals(dst []uint64, tokens []Token) []uint64 {
 	return dst[:len(dst)+n]
 }
 
-// Chain appends the keys of blocks to dst and returns it. locals are the blocks' local hashes ([Hasher.Locals]). parent
-// and start, in tokens, are as in [Hasher.Append]. Only Append folds multimodal features. Chain panics for FNV1a.
+// Chain appends the keys of blocks to dst and returns dst. locals are the blocks' local hashes ([Hasher.Locals]).
+// parent and start, in tokens, are as in [Hasher.Append]. Chain cannot include multimodal features in the keys; Append
+// can. Chain panics for FNV1a.
 func (h *Hasher) Chain(dst []Key, parent Key, start int, locals []uint64) []Key {
 	h.mustChain()
 	dst = slices.Grow(dst, len(locals))
@@ -46,13 +48,14 @@ func (h *Hasher) Chain(dst []Key, parent Key, start int, locals []uint64) []Key 
 	return dst[:len(dst)+len(locals)]
 }
 
-// The constants of the chain are variables here, since the compiler keeps variables in registers, but would load
-// constants of 64 bits again for each block.
+// chainFactor and chainStep are variables, because the compiler keeps variables in registers. It would load constants
+// of 64 bits again for each block.
 var chainFactor, chainStep uint64 = spreads, Golden
 
-// chain sets keys to the keys of the blocks with these local hashes. Sixteen blocks in one step take half the time of
-// single blocks, and two thirds of the time of eight blocks in one step (BenchmarkHash): the number of instructions
-// counts here, not the multiplication. For the same reason the loop uses an index and does not cut the slices.
+// chain sets keys to the keys of the blocks with these local hashes. A step of sixteen blocks takes half the time of
+// sixteen steps of one block, and two thirds of the time of two steps of eight blocks (BenchmarkHash). The reason is
+// the smaller number of instructions; the multiplications are the same. For the same reason the loop uses an index
+// instead of slicing the arguments.
 func chain(keys []Key, locals []uint64, parent Key, at uint64) {
 	factor, step := chainFactor, chainStep
 	keys = keys[:len(locals)]

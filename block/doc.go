@@ -7,19 +7,23 @@
 //	hasher, err := block.NewHasher(block.XXH3, 16)
 //	keys := hasher.Append(nil, hasher.Root(block.Scope{Model: "m"}), 0, tokens, nil)
 //
-// A block's local hash is XXH3-64 of its tokens (little-endian 32-bit numbers). Its key is its parent's key plus a term
-// that is computed from the local hash and the block's number in the prompt (docs/design/0006). So the blocks of a
-// prompt are hashed independently of each other. [Hasher.Locals] and [Hasher.Chain] are the two steps.
+// A key is made in two steps ([Hasher.Locals] and [Hasher.Chain]). First, a block's local hash is the XXH3-64 of its
+// tokens (little-endian 32-bit numbers). Then the block's key is its parent's key plus a term, which is computed from
+// the local hash and the block's number in the prompt (docs/design/0006). So the blocks of a prompt are hashed
+// independently of each other.
 //
-// If multimodal features start in the block, the key is folded once for each distinct feature, in the order of (offset,
-// identifier): XXH3-64, with a seed of its own, of the key, the offset within the block, the length and the XXH3-64 of
-// the identifier. The parent of the first block is the root: model, LoRA name, salt and extra key, each by length and
-// hash. Keys are Warmpath's own. They do not change within a major version, and routers that share an index have the
-// same keys.
+// A multimodal feature, such as an image, changes the key of the block in which it starts. For each different feature,
+// in the order of (offset, identifier), the key is replaced by the XXH3-64, with a seed of its own, of four numbers:
+// the key so far, the offset within the block, the length of the identifier, and the XXH3-64 of the identifier.
 //
-// The same tokens give the same keys for events and for requests, in any pieces.
+// The parent of the first block is the root. It is a hash of the model, the LoRA name, the salt and the extra key, each
+// given by its length and hash.
 //
-// The package also computes the hashes of engines ([EngineHasher]). The index does not need them: they depend on seeds,
-// options and paths of adapters that events do not contain. The package knows nothing of events, holders or the places
-// of blocks. The kinds of tier and of attention group are here because every package about blocks needs them.
+// Keys are Warmpath's own. They do not change within a major version, and routers that share an index have the same
+// keys. The same tokens give the same keys for events and for requests, also if they come in different pieces.
+//
+// The package also computes the hashes of engines ([EngineHasher]). The index does not need engine hashes, because they
+// depend on facts that events do not contain: seeds, options and paths of adapters. The package knows nothing of
+// events, of holders, or of where blocks are stored. [Tier] and [Attention] are here because every package about blocks
+// needs them.
 package block

@@ -13,13 +13,13 @@ import (
 // EngineAlgorithm names how an engine, or another router, chains the hashes of its blocks.
 type EngineAlgorithm uint8
 
-// The chains that this package reproduces, each checked by vectors from the named source.
+// The hash chains that this package reproduces. Test vectors from the named engine or router check each of them.
 const (
-	VLLMSHA256       EngineAlgorithm = iota // vLLM --prefix-caching-hash-algo=sha256, its default: SHA-256 of a pickle
-	VLLMSHA256CBOR                          // sha256_cbor: SHA-256 of canonical CBOR; LMCache's chunks too
-	VLLMSHA256CBOR64                        // sha256_cbor_64bit of vLLM 0.10.0 and 0.10.1: the last 8 bytes as integers
-	VLLMXXH128                              // xxhash: XXH3-128 of a pickle
-	VLLMXXH128CBOR                          // xxhash_cbor: XXH3-128 of canonical CBOR
+	VLLMSHA256       EngineAlgorithm = iota // vLLM --prefix-caching-hash-algo=sha256, the default: SHA-256 of a pickle
+	VLLMSHA256CBOR                          // vLLM's sha256_cbor, and LMCache's chunks: SHA-256 of canonical CBOR
+	VLLMSHA256CBOR64                        // sha256_cbor_64bit of vLLM 0.10.0 and 0.10.1: its last 8 bytes
+	VLLMXXH128                              // vLLM's xxhash: XXH3-128 of a pickle
+	VLLMXXH128CBOR                          // vLLM's xxhash_cbor: XXH3-128 of canonical CBOR
 	SGLangSHA256                            // SGLang since 0.5.6: SHA-256 of the parent's digest and the page's tokens
 	LLMDFNV                                 // llm-d's "cbor-fnv" request keys: FNV-64a of canonical CBOR
 	LLMDXXH64                               // llm-d-router's "xxh64" request keys
@@ -30,7 +30,7 @@ var engineAlgorithmNames = [numEngineAlgorithms]string{
 	"sha256", "sha256_cbor", "sha256_cbor_64bit", "xxhash", "xxhash_cbor", "sglang", "cbor-fnv", "xxh64",
 }
 
-// String returns the name the engine gives the algorithm in its options.
+// String returns the name of the algorithm in the engine's options.
 func (a EngineAlgorithm) String() string {
 	if a < numEngineAlgorithms {
 		return engineAlgorithmNames[a]
@@ -46,21 +46,21 @@ func ParseEngineAlgorithm(name string) (EngineAlgorithm, error) {
 	return 0, fmt.Errorf("parse engine hash algorithm: %q is none of %q", name, engineAlgorithmNames)
 }
 
-// DefaultSeed is the text whose hash is the root of vLLM's SHA-256 chains if PYTHONHASHSEED is not set, since August
-// 2026 (#51875). In older versions, and with the xxhash algorithms, the root is then random, and the chain cannot be
-// reproduced.
+// DefaultSeed is the seed of vLLM's SHA-256 chains if PYTHONHASHSEED is not set, in versions from August 2026 on
+// (#51875): the root of a chain is the hash of this text. Without PYTHONHASHSEED, older versions and the xxhash
+// algorithms have a random root, so their chains cannot be reproduced.
 const DefaultSeed = "vllm-none-hash"
 
-// EngineChain are the settings of an engine's hash chain.
+// EngineChain holds the settings of an engine's hash chain.
 type EngineChain struct {
 	Algorithm EngineAlgorithm
-	Size      int    // tokens per block; pairs of tokens with Bigram
-	Seed      string // vLLM, llm-d: PYTHONHASHSEED as text, any text; SGLang has none
+	Size      int    // tokens in a block; with Bigram, pairs of tokens
+	Seed      string // vLLM and llm-d: the text of PYTHONHASHSEED; SGLang has no seed
 	Bigram    bool   // SGLang with EAGLE: a page is Size pairs (token, next token)
-	Tail      bool   // LMCache with save_unfull_chunk: a last, shorter block is hashed, too
+	Tail      bool   // LMCache with save_unfull_chunk: the last block is hashed also if it is not full
 }
 
-// Digest is an engine's hash of a block, 8 to 32 bytes. The zero Digest is no hash: SGLang's root without a salt.
+// Digest is an engine's hash of a block, 8 to 32 bytes. The zero Digest is empty: it is SGLang's root without a salt.
 // Digests can be compared with ==.
 type Digest struct {
 	bytes  [32]byte
@@ -87,7 +87,7 @@ func NewDigest64(v uint64) Digest {
 // Bytes returns the digest's bytes; empty for the zero Digest.
 func (d Digest) Bytes() []byte { return d.bytes[:d.length] }
 
-// last64 is vLLM's integer form of a digest.
+// last64 returns a digest as vLLM's 64-bit number: its last 8 bytes, big-endian.
 func (d Digest) last64() uint64 {
 	if d.length < 8 {
 		return 0
@@ -95,15 +95,16 @@ func (d Digest) last64() uint64 {
 	return binary.BigEndian.Uint64(d.bytes[d.length-8:])
 }
 
-// EngineHasher computes an engine's block hashes, equal in every bit. Warmpath's own index does not need it, since it
-// hashes the tokens in events. It is for publishers that send hashes without tokens, and for [IdentifyEngine]. It is
-// immutable; any number of goroutines may use it.
+// EngineHasher computes the same block hashes as an engine. Warmpath's own index does not need an EngineHasher, because
+// it hashes the tokens in events. EngineHasher is for engines that publish hashes without tokens, and for
+// [IdentifyEngine]. It is immutable; any number of goroutines may use it.
 type EngineHasher struct {
 	chain EngineChain
 	none  Digest
 }
 
-// maxPickledBlock keeps a pickle below 64 KiB, from which on CPython writes several frames.
+// maxPickledBlock is the greatest block size for which a pickle is below 64 KiB. CPython writes a longer pickle in
+// several frames, which this package does not reproduce.
 const maxPickledBlock = 8192
 
 // NewEngineHasher returns a hasher for the chain.
@@ -140,8 +141,8 @@ func (c EngineChain) pickled() bool { return c.Algorithm == VLLMSHA256 || c.Algo
 // Chain returns the settings of the hasher.
 func (h *EngineHasher) Chain() EngineChain { return h.chain }
 
-// Root returns the parent of a chain's first block. SGLang folds the salt into it, and llm-d the model's name. vLLM
-// folds neither: its salt is an extra key of the first block.
+// Root returns the parent of a chain's first block. In SGLang it depends on the salt, and in llm-d on the model's name.
+// In vLLM it depends on neither: there the salt is an extra key of the first block.
 func (h *EngineHasher) Root(model, salt string) Digest {
 	switch h.chain.Algorithm {
 	case SGLangSHA256:
@@ -161,8 +162,8 @@ func (h *EngineHasher) Root(model, salt string) Digest {
 	}
 }
 
-// Normal returns the normal form of a digest: the 64-bit number to which the hashes in events are reduced. It is the
-// last 8 bytes of vLLM's digests and the first 8 of SGLang's, big-endian.
+// Normal returns the normal form of a digest: the 64-bit number to which Warmpath reduces the hashes in events. For
+// vLLM it is the last 8 bytes of the digest, and for SGLang the first 8 bytes, both big-endian.
 func (h *EngineHasher) Normal(d Digest) uint64 {
 	if h.chain.Algorithm == SGLangSHA256 {
 		return binary.BigEndian.Uint64(d.bytes[:8])
@@ -170,9 +171,9 @@ func (h *EngineHasher) Normal(d Digest) uint64 {
 	return d.last64()
 }
 
-// Append appends the digests of the full blocks of tokens to dst and returns it. extra[i] are the extra keys of block
-// i, as vLLM's events list them; blocks beyond extra have none. SGLang has no extra keys. With Bigram it needs one more
-// token after the last page.
+// Append appends the digests of the full blocks of tokens to dst and returns dst. extra[i] has the extra keys of block
+// i, as vLLM's events list them; blocks from len(extra) on have none. SGLang has no extra keys. With Bigram, a page
+// needs one more token after its end.
 func (h *EngineHasher) Append(dst []Digest, parent Digest, tokens []Token, extra [][]ExtraKey) []Digest {
 	pages := tokens
 	if h.chain.Bigram && len(tokens) > 0 {
@@ -262,8 +263,8 @@ func appendSGLangPage(b []byte, parent Digest, tokens []Token, bigram bool) []by
 	return b
 }
 
-// Coarse appends the digests of blocks that are n fine blocks long. A coarse block has the digest of its last fine
-// block. (vLLM before June 2026 concatenated the fine digests instead; the normal form is the same.)
+// Coarse appends the digests of blocks that are n fine blocks long to dst. A coarse block has the digest of its last
+// fine block. vLLM before June 2026 concatenated the digests of the fine blocks instead; the normal form is the same.
 func Coarse(dst, fine []Digest, n int) []Digest {
 	for i := n - 1; n > 0 && i < len(fine); i += n {
 		dst = append(dst, fine[i])
@@ -271,18 +272,19 @@ func Coarse(dst, fine []Digest, n int) []Digest {
 	return dst
 }
 
-// EngineSample is a part of a chain from an event: blocks from the chain's root on, and their hashes in normal form.
+// EngineSample holds the first blocks of a chain, as an engine's event announced them.
 type EngineSample struct {
-	Size   int // tokens per block
-	Tokens []Token
-	Hashes []uint64
-	Salt   string       // SGLang's; vLLM's is in Extra
-	Extra  [][]ExtraKey // as the event lists them, block by block
+	Size   int          // tokens in a block
+	Tokens []Token      // the tokens of the blocks
+	Hashes []uint64     // the blocks' hashes in normal form
+	Salt   string       // the salt of SGLang; vLLM has its salt in Extra
+	Extra  [][]ExtraKey // the extra keys of each block, as the event lists them
 }
 
 // IdentifyEngine finds the vLLM or SGLang chain that reproduces every hash of the sample. It tries each algorithm with
-// [DefaultSeed] and with each of seeds. It returns false if none does: the engine's root is random, its hashes cover
-// data that its events do not contain (in vLLM 0.32 the path of a LoRA adapter), or the sample has no block.
+// [DefaultSeed] and with each of seeds. It returns false if no chain does. Then the engine's root is random, or its
+// hashes cover data that its events do not contain (in vLLM 0.32 the path of a LoRA adapter), or the sample has no
+// block.
 func IdentifyEngine(s EngineSample, seeds ...string) (EngineChain, bool) {
 	if len(s.Hashes) == 0 || s.Size < 1 || len(s.Tokens)/s.Size < len(s.Hashes) {
 		return EngineChain{}, false

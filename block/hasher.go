@@ -13,28 +13,29 @@ import (
 // Token is a token id as the engine's vocabulary numbers it.
 type Token = uint32
 
-// Key is the hash of a full block of tokens and of everything before it. Two blocks have the same key if their tokens,
-// all tokens before them and the scopes of their chains are equal; otherwise with probability 2^-64.
+// Key is the hash of a full block of tokens and of everything before the block. Two blocks have the same key if their
+// tokens, all tokens before them and their scopes are equal. Two other blocks have the same key with probability 2^-64.
 type Key uint64
 
-// Scope is the root of a chain of blocks: requests whose scopes differ in any field never share a cached block.
+// Scope says which requests may share cached blocks: if two scopes differ in any field, no block is shared.
 type Scope struct {
-	Model string // base model name as the fleet knows it
+	Model string // the base model's name in the fleet
 	LoRA  string // adapter name; "" is the base model
 	Salt  string // the request's cache_salt; "" is none
 	Extra string // SGLang's extra_key; "" is none
 }
 
-// Feature is a multimodal item in a prompt. Engines fold its identifier into the blocks that its placeholder covers.
+// Feature is a multimodal item in a prompt. Engines include its identifier in the hashes of the blocks that its
+// placeholder tokens cover.
 type Feature struct {
-	ID     string // the engine's identifier, mostly a content hash
+	ID     string // the engine's identifier, mostly a hash of the content
 	Offset int    // absolute position of the placeholder's first token
 }
 
-// Algorithm chooses how keys are chained. All routers that share an index must use the same.
+// Algorithm is the way in which keys are made from tokens. All routers that share an index must use the same algorithm.
 type Algorithm uint8
 
-// The algorithms for our own keys.
+// The algorithms for Warmpath's own keys.
 const (
 	XXH3  Algorithm = iota // XXH3-64 of a block's tokens, summed along the chain; the default (docs/design/0006)
 	FNV1a                  // h = basis ^ parent·prime, then (h ^ token)·prime for each token, with the numbers of FNV-1a
@@ -64,7 +65,7 @@ func (a Algorithm) String() string {
 // MaxSize is the greatest block size in tokens. Hybrid models announce blocks of some thousand tokens.
 const MaxSize = 65536
 
-// Hasher chains the keys of blocks of one size. It is immutable; any number of goroutines may use it.
+// Hasher makes the keys of blocks of one size. It is immutable; any number of goroutines may use it.
 type Hasher struct {
 	algorithm Algorithm
 	size      int
@@ -84,11 +85,11 @@ func NewHasher(a Algorithm, size int) (*Hasher, error) {
 // Size returns the block size in tokens.
 func (h *Hasher) Size() int { return h.size }
 
-// Algorithm returns how keys are chained.
+// Algorithm returns the way in which keys are made.
 func (h *Hasher) Algorithm() Algorithm { return h.algorithm }
 
-// Root returns the parent of a chain's first block. Each part of the scope is folded with its length, so that different
-// scopes have different roots. With FNV1a the root of the empty scope is 0, as in the published formula.
+// Root returns the parent of a chain's first block. It is a hash of the scope's parts with their lengths, so that
+// different scopes have different roots. With FNV1a the root of the empty scope is 0, as in the published formula.
 func (h *Hasher) Root(s Scope) Key {
 	if h.algorithm == FNV1a && s == (Scope{}) {
 		return 0
@@ -101,19 +102,22 @@ func (h *Hasher) Root(s Scope) Key {
 	return Key(xxh3.HashSeed(b[:], rootSeed))
 }
 
-// Different seeds keep the hashes of roots, features and blocks apart. Blocks use seed 0.
+// Roots, features and look-aheads have a seed each, so that their hashes never equal hashes of blocks, which use seed
+// 0.
 const (
 	rootSeed    = 0x7761726d726f6f74 // "warmroot"
 	featureSeed = 0x7761726d66656174 // "warmfeat"
 	aheadSeed   = 0x7761726d61686561 // "warmahea"
 )
 
-// Append appends the keys of the full blocks of tokens to dst and returns it. start is the absolute position of
-// tokens[0] in the prompt, a multiple of Size: it is part of the keys. A tail that fills no block has no key.
+// Append appends the keys of the full blocks of tokens to dst and returns dst. start is the absolute position of
+// tokens[0] in the prompt, which enters the keys. It must be a multiple of Size. Tokens at the end that fill no block
+// have no key.
 //
-// A feature is folded only into the block in which its placeholder starts, with its offset within that block; later
-// blocks inherit it through the chain. So tokens that arrive in other pieces have the same keys. The order of features
-// does not matter, and a feature that is listed twice counts once. Append allocates only to grow dst.
+// A feature changes the key of the block in which its placeholder starts, together with its offset within that block.
+// The keys of later blocks depend on it through their parents. So the keys do not depend on the pieces in which the
+// tokens arrive. The order of features does not matter, and a feature that is listed twice counts once. Append
+// allocates only to grow dst.
 func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, features []Feature) []Key {
 	// A prompt may have tens of thousands of features. If they are sorted, as they usually are, each is read only once.
 	sorted := slices.IsSortedFunc(features, func(a, b Feature) int { return cmp.Compare(a.Offset, b.Offset) })
@@ -170,7 +174,8 @@ func nextFeature(features []Feature, from int) int {
 	return next
 }
 
-// fold mixes the features that start in the block at start into its key, in the order of (offset, identifier).
+// fold returns the key of the block at start, changed by each feature that starts in the block, in the order of
+// (offset, identifier).
 func (h *Hasher) fold(key Key, start int, features []Feature) Key {
 	last := Feature{Offset: start - 1}
 	for {

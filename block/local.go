@@ -7,10 +7,10 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// littleEndian reports whether the machine is little-endian. Then tokens in memory are hashed without a copy.
+// littleEndian says whether the machine is little-endian. If it is, tokens in memory are hashed without a copy.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// local is XXH3-64 of a block's tokens.
+// local returns the XXH3-64 of a block's tokens.
 func local(tokens []Token) uint64 {
 	if littleEndian {
 		return xxh3.Hash(bytesOf(tokens))
@@ -26,7 +26,7 @@ func bytesOf(tokens []Token) []byte {
 // bufferTokens is the size of the buffer on the stack, in tokens.
 const bufferTokens = 256
 
-// localPortable is local for big-endian machines.
+// localPortable does the same as local on any machine.
 func localPortable(tokens []Token) uint64 {
 	var b [4 * bufferTokens]byte
 	if len(tokens) <= bufferTokens {

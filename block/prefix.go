@@ -1,7 +1,7 @@
 package block
 
-// Prefix identifies the first tokens of a prompt, as a key for data about them. The zero value identifies none.
+// Prefix identifies the first tokens of a prompt, as a key for data about these tokens. The zero value is no prefix.
 type Prefix struct {
 	Tokens int       // number of tokens in the prefix
-	Mark   [2]uint64 // equal marks mean equal tokens; not both numbers are 0 unless Tokens is 0
+	Mark   [2]uint64 // a hash of the tokens: equal marks mean equal tokens; both numbers are 0 only if Tokens is 0
 }

@@ -2,10 +2,10 @@ package block
 
 import "math/bits"
 
-// Most engines use blocks of 16 or 32 tokens. Such blocks are hashed without a call of the library and without a
-// buffer: the code reads the tokens directly into the 64-bit words of XXH3-64 for inputs of 64 and 128 bytes. That
-// takes two thirds of the library's time (BenchmarkHash). TestLocalsAreXXH3OfTheTokens compares the results with the
-// library's.
+// Most engines use blocks of 16 or 32 tokens. This file computes XXH3-64 of such blocks without the library and without
+// a buffer: it reads the tokens directly into 64-bit words, as XXH3-64 defines them for inputs of 64 and 128 bytes.
+// This takes two thirds of the library's time (BenchmarkHash). TestLocalsAreXXH3OfTheTokens compares the results with
+// those of the library.
 
 // The sum starts as the input's length in bytes times XXH3's PRIME64_1 (11400714785074694791), modulo 2^64.
 const (
@@ -53,10 +53,10 @@ func block32(t *[32]Token) uint64 {
 	return avalanche(sum + length128)
 }
 
-// word is two tokens as one little-endian 64-bit word.
+// word returns two tokens as one little-endian 64-bit word.
 func word(lo, hi Token) uint64 { return uint64(lo) | uint64(hi)<<32 }
 
-// mix is XXH3's mul128_fold64.
+// mix is XXH3's function mul128_fold64.
 func mix(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo

@@ -1,7 +1,7 @@
 package block
 
-// Golden is 2^64 divided by the golden ratio, rounded to an odd number: the distance between two states of the
-// generator SplitMix64.
+// Golden is 2^64 divided by the golden ratio, rounded to an odd number. The generator SplitMix64 adds it to its state
+// for each random number.
 const Golden = 0x9e3779b97f4a7c15
 
 // Mix64 is the output function of SplitMix64: number n of the generator with a seed is Mix64(seed + n*Golden), with n
