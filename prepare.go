@@ -11,8 +11,9 @@ import (
 	"github.com/warmpath/warmpath/placement"
 )
 
-// Prepared is a request that may be decided more than once: measured before it waits, shown to a shadow policy, routed,
-// and routed again after a worker failed. Its decisions share the work that does not depend on the moment:
+// Prepared is a request that may be decided more than once. For instance, it is measured before it waits, shown to a
+// shadow policy, routed, and routed again after a worker failed. Its decisions share the work that does not depend on
+// the time of the decision:
 //
 //   - The block keys of the prompt are kept. Hashing a long prompt takes most of a decision's time. The keys are made
 //     again only when the model's index was replaced, or the model name has a new meaning.
@@ -24,43 +25,44 @@ import (
 // Between two decisions the caller may change the request's Policy, Exclude, Cached, Target, Rank, Now and Random.
 // The other fields must stay as they are until [Prepared.Recycle].
 //
-// A Prepared and its request belong to one goroutine at a time. The decisions live on their own: a decision may end
-// after its Prepared was recycled.
+// A Prepared and its request belong to one goroutine at a time. A decision is independent of its Prepared: it may end
+// after the Prepared was recycled.
 type Prepared struct {
 	router  *Router
 	request *Request
-	users   atomic.Int32 // the caller, and each decision that was not recycled; at 0 the memory is used again
+	users   atomic.Int32 // the caller, and each decision that was not recycled; at 0 the memory is reused
 
 	// The prompt's keys. Decisions read them, so they are never changed in place.
 	index  *modelIndex // the index that the keys are for; nil: there are no keys yet
-	lora   string      // the adapter that they are for
-	root   block.Key
+	lora   string      // the adapter that the keys are for
+	root   block.Key   // the parent of the first key
 	keys   []block.Key
-	aheads *aheads // the look-aheads that ahead is for
-	ahead  []aheadKeys
+	aheads *aheads     // the look-aheads that the field ahead is for
+	ahead  []aheadKeys // the keys for engines that hash with a look-ahead
 
-	matches []kvindex.Match // by ascending holder: confirmed blocks
-	sent    []extent        // what was sent and is not confirmed; a holder may be in it twice
-	matched moment          // when and where both were looked up
+	matches []kvindex.Match // matches of confirmed blocks, by ascending holder
+	sent    []extent        // prompts that were sent and are not confirmed; a holder may be in the list twice
+	matched moment          // the lookup that found matches and sent
 
 	// Scratch.
 	text     []block.Token   // a part of the prompt's text
-	features []block.Feature // of the prompt, shifted
-	others   []kvindex.Match // to be merged into matches
+	features []block.Feature // the prompt's features, shifted for a look-ahead
+	others   []kvindex.Match // matches that mergeMatches adds to matches
 	found    placement.Matches
 }
 
-// moment is everything except the keys that a lookup depends on. The zero value is no lookup.
+// moment identifies a lookup: it holds everything that a lookup depends on, except the keys. The zero value means that
+// there was no lookup.
 type moment struct {
 	taken   bool
 	now     int64
-	engine  int          // tokens of the engines' blocks where all have one size, else 0
-	learned *promptStore // nil: the index of the engines' events
+	engine  int          // tokens of an engine block if all engines have the same block size, otherwise 0
+	learned *promptStore // the store of a policy that learns from its own requests; nil: the index was used
 }
 
-// Prepare makes a request ready for any number of decisions. It only binds req: the first decision computes what the
-// others share. The caller ends with [Prepared.Recycle]. A request that is decided once needs no Prepare: see
-// [Router.Route].
+// Prepare makes a request ready for any number of decisions. It only stores req: the first decision computes the facts
+// that the later decisions share. The caller ends with [Prepared.Recycle]. If a request is decided only once, call
+// [Router.Route] instead.
 func (r *Router) Prepare(req *Request) *Prepared {
 	p, _ := r.prepared.Get().(*Prepared)
 	if p == nil {
@@ -71,14 +73,14 @@ func (r *Router) Prepare(req *Request) *Prepared {
 	return p
 }
 
-// Recycle ends the caller's use of p, which must not be used afterwards. The request is not read any more. A Prepared
-// that is not recycled costs an allocation and nothing else.
+// Recycle ends the caller's use of p. The caller must not use p afterwards, and p does not read the request any more.
+// If the caller does not call Recycle, the only cost is an allocation.
 func (p *Prepared) Recycle() {
 	p.request = nil
 	p.release()
 }
 
-// release ends one use of p; the last one puts p's memory back.
+// release ends one use of p. When there is no user left, it gives p's memory back to the router.
 func (p *Prepared) release() {
 	if p.users.Add(-1) > 0 {
 		return
@@ -88,19 +90,19 @@ func (p *Prepared) release() {
 	p.router.prepared.Put(p)
 }
 
-// mostTries is how often Route decides while other requests take the places that it finds.
+// mostTries is how often Route decides: it decides again if other requests have filled the chosen holder meanwhile.
 const mostTries = 16
 
 // Route decides as [Router.Route] does.
 func (p *Prepared) Route(ctx context.Context) (*Decision, error) {
 	r, req := p.router, p.request
 	d, err := p.decide(ctx, true)
-	for tries := 1; err == nil && !r.reserve(d, req); tries++ { // another request took the last place meanwhile
+	for tries := 1; err == nil && !r.reserve(d, req); tries++ { // other requests filled the holder meanwhile
 		d.Recycle()
 		if tries == mostTries {
 			return nil, fmt.Errorf("route to model %.128q: %w", req.Model, ErrSaturated)
 		}
-		p.matched = moment{} // that request is expected in a cache now
+		p.matched = moment{} // look up again: the prompts of these requests are expected in caches now
 		d, err = p.decide(ctx, true)
 	}
 	if err != nil {
@@ -130,12 +132,12 @@ func (p *Prepared) match(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool) {
 	d.keys, d.ahead, d.matches, d.sent = p.keys, p.ahead, p.matches, p.sent
 }
 
-// hash makes the prompt's keys for x, unless they are there.
+// hash makes the prompt's keys for x, unless they have been made already.
 func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
 	if p.index == x && p.lora == pool.LoRA {
 		return
 	}
-	if p.index != nil { // decisions may still read the other keys
+	if p.index != nil { // decisions may still read the old keys: leave their memory alone
 		p.keys, p.ahead, p.aheads, p.matched = nil, nil, nil, moment{}
 	}
 	req := p.request
@@ -148,10 +150,12 @@ func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
 	}
 }
 
-// lookUp matches a prompt of the given length against x, or against what a policy learned.
+// lookUp matches a prompt of the given length against x, or against the store of a policy that learns from its own
+// requests.
 func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) {
-	// An engine computes at least the last token of a prompt, and uses whole blocks of its own. A hybrid model's match
-	// is not a prefix of a longer one. So where all engines have one block size, the limit is applied before matching.
+	// An engine computes at least the last token of a prompt, and uses only whole blocks of its own size. If all
+	// engines have the same block size, this limit is applied before matching. It could not be applied afterwards for a
+	// hybrid model: there, a shorter match is not always a part of a longer one.
 	usable := max(tokens-1, 0)
 	if at.engine > 0 {
 		usable -= usable % at.engine

@@ -11,24 +11,27 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// The number of holders that a decision looks at in a fleet of more than smallFleet: see docs/design/0007.
+// In a fleet of up to smallFleet holders, a decision looks at all holders. In a larger fleet it looks at mostMatches
+// holders with the longest matches, at watched holders that the scout knows for little load, and at watched holders in
+// turn: see docs/design/0007.
 const (
-	smallFleet  = 64 // all of them
-	mostMatches = 32 // holders with the longest matches
-	watched     = 16 // holders that the scout knows for little load, and as many that are looked at in turn
+	smallFleet  = 64
+	mostMatches = 32
+	watched     = 16
 )
 
-// scout knows holders with little load among the many that serve a model name. Each decision looks at the next holders
-// in turn and updates the scout. Place i keeps the least loaded holder that was seen at positions ≡ i modulo watched;
-// another holder there replaces it when it has less load. The scout is advice: any number of goroutines use it without
-// a lock, and a lost update costs nothing.
+// scout knows holders with little load among the many holders of a model name. Each decision looks at the next watched
+// holders in turn, and updates the scout. Place i keeps the least loaded holder among the positions ≡ i modulo watched:
+// when the decision looks at another holder of such a position with less load, that holder takes the place.
+//
+// Any number of goroutines use a scout without a lock. A lost update does no harm, because the scout is only advice.
 type scout struct {
-	next   atomic.Uint64          // position at which the next look begins
-	places [watched]atomic.Uint32 // holder + 1; 0 is none
+	next   atomic.Uint64          // the position at which the next decision begins to look
+	places [watched]atomic.Uint32 // each a holder + 1; 0 is none
 }
 
-// scout returns the scout of a model name, made on first use. It is never removed: the model names that workers ever
-// served bound the number of scouts.
+// scout returns the scout of a model name. It makes the scout on first use and never removes it: the number of scouts
+// is bounded by the number of model names that workers ever served.
 func (r *Router) scout(model string) *scout {
 	if s := (*r.scouts.Load())[model]; s != nil {
 		return s
@@ -48,8 +51,8 @@ func (r *Router) scout(model string) *scout {
 
 // spot says which candidate a holder is, by the holder's position in the pool.
 type spot struct {
-	round uint32 // the decision's round; with another value the holder is no candidate
-	at    int32
+	round uint32 // equal to Decision.round if the holder is a candidate of this decision
+	at    int32  // the index of the candidate
 }
 
 // gather lists the candidates of a decision, without their matches. It reports whether it left any holder out.
@@ -66,7 +69,7 @@ func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 		for i := range uint64(watched) {
 			d.add(snap, pool, int((d.query.Turn+i)%n))
 		}
-		d.query.Turn = 0 // the first that can be used
+		d.query.Turn = 0 // the candidates begin with the holder whose turn it is: take the first one that can be used
 	case policy.ReachAny:
 		for i := range uint64(watched) {
 			d.add(snap, pool, int(block.Mix64(req.Random+i)%n))
@@ -90,14 +93,14 @@ func (d *Decision) begin(holders int) {
 	if len(d.spots) < holders {
 		d.spots = make([]spot, holders+holders/4)
 	}
-	if d.round++; d.round == 0 { // after 2^32 decisions old marks would look new
+	if d.round++; d.round == 0 { // overflow: old entries could have the number of a later round
 		clear(d.spots)
 		d.round = 1
 	}
 }
 
-// clearCandidates empties the list of candidates, and zeroes its memory: old candidates would keep workers alive that
-// left, and add relies on it.
+// clearCandidates empties the list of candidates, and zeroes its memory. Otherwise old candidates would keep workers
+// that left in memory. The method add relies on the zeroed memory, too.
 func (d *Decision) clearCandidates() {
 	clear(d.Candidates)
 	d.Candidates = d.Candidates[:0]
@@ -109,7 +112,7 @@ func (d *Decision) addAll(snap *fleet.Snapshot, pool *fleet.Pool) {
 	}
 }
 
-// addLightest adds the holders that the scout knows and the holders whose turn it is, and updates the scout.
+// addLightest adds the holders that the scout knows and the next holders in turn, and updates the scout.
 func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout) {
 	n := uint64(len(pool.Holders))
 	from := s.next.Load()
@@ -134,10 +137,10 @@ func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout)
 	}
 }
 
-// eligible reports whether c may get a request while other holders can.
+// eligible reports whether c may get a request although other holders could take it.
 func eligible(c *policy.Candidate) bool { return c.Bar == fleet.BarNone }
 
-// lessLoaded reports whether a is the better place for a request that matches nowhere.
+// lessLoaded reports whether a is better than b for a request that matches nowhere.
 func lessLoaded(a, b *policy.Candidate) bool {
 	if !eligible(a) {
 		return false
@@ -148,11 +151,11 @@ func lessLoaded(a, b *policy.Candidate) bool {
 	return a.Load.Processed < b.Load.Processed
 }
 
-// addLongest adds the holders with the longest matches. Where more holders have equal matches than there is room for,
-// the request's random number selects among them.
+// addLongest adds the mostMatches holders with the longest matches. If too many holders have equally long matches, the
+// request's random number selects some of them.
 func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	d.joinExtents()
-	var longest [mostMatches]int // indexes of extents, a heap: the shortest first
+	var longest [mostMatches]int // a heap of indexes in extents, the shortest extent first
 	n := 0
 	start := 0
 	if len(d.extents) > mostMatches {
@@ -180,8 +183,8 @@ func (d *Decision) addLongest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	}
 }
 
-// joinExtents lists in d.extents, by ascending holder, the longer of each holder's confirmed match and the part of the
-// prompt that it was sent.
+// joinExtents sets d.extents: for each holder, in ascending order, the confirmed match or the part of the prompt that
+// was sent to the holder, whichever is longer.
 func (d *Decision) joinExtents() {
 	slices.SortFunc(d.sent, func(a, b extent) int { return cmp.Compare(a.holder, b.holder) })
 	all, sent := d.extents[:0], d.sent
@@ -249,7 +252,7 @@ func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int
 		size = minBlockSize
 	}
 	if at < cap(d.Candidates) {
-		d.Candidates = d.Candidates[:at+1] // what is beyond the length is zero: see clearCandidates
+		d.Candidates = d.Candidates[:at+1] // the memory beyond the length is zero: see clearCandidates
 	} else {
 		d.Candidates = append(d.Candidates, policy.Candidate{})
 	}

@@ -9,48 +9,50 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Request is what routing needs to know of a request. The router reads it while it decides, and keeps nothing of it.
-// Every field's zero value is safe: it means unknown, none or any.
+// Request is what routing needs to know of a request. The router reads it while it decides, and keeps no reference to
+// it. The zero value of each field is safe: it means unknown, none or any.
 type Request struct {
-	Model    string          // as the client wrote it: a base model, one of its names, or a LoRA adapter
-	Tokens   []block.Token   // the whole prompt; nil when not known: the request is then routed by load
+	Model    string          // the model name in the client's request: a base model, one of its names, or a LoRA adapter
+	Tokens   []block.Token   // the whole prompt; nil if it is not known: then Text or load decides
 	Features []block.Feature // multimodal items, with absolute positions in Tokens
-	// Known and Stable are beginnings of Tokens. Stable is one that later prompts may share; Known is one that an
-	// earlier request had as Stable. Their keys are kept, so that a growing conversation hashes only its new tokens.
-	// Zero is none.
+	// Stable is a beginning of Tokens that later prompts may share. Known is a beginning of Tokens that was the Stable
+	// of an earlier request. The router caches the keys of these beginnings, so it hashes only the new tokens of a
+	// growing conversation. The zero value is none.
 	Known, Stable block.Prefix
 	Salt          string // cache_salt
 	Extra         string // SGLang's extra_key
 
-	PromptBytes int // length of the prompt's text; estimates the tokens when they are not known
-	MaxTokens   int // most tokens of one answer, 0 is none given; a greater count is not believed
+	PromptBytes int // length of the prompt's text; used to estimate the number of tokens if Tokens and Text are nil
+	MaxTokens   int // greatest number of tokens of one answer; a greater count is not believed; 0 is no limit
 
-	Text    []byte         // the prompt's text in one piece, for policies on text and matches without Tokens; may be nil
+	// Text is the prompt's text in one piece; it may be nil. Policies that compare texts read it. If Tokens is nil,
+	// other policies match the prompt by it, too.
+	Text    []byte
 	Session policy.Session // the conversation, if the client named one
 	Tenant  string         // the client; "" is not known
 
 	// Cached is the answer of the external source of the policy that decides ([policy.Policy.Source]), by ascending
-	// worker; may be nil.
+	// worker. It may be nil.
 	Cached []policy.Cached
 
 	// Scope is the request's scope for the worker's health, see fleet.Scope; 0 is none.
 	Scope fleet.Scope
 
-	Target  string           // send it to this worker (URL or host:port) whatever the policy says; "" is any
-	Rank    Rank             // global data-parallel rank the client asked for, see OnRank; zero is any
-	Exclude []fleet.WorkerID // workers that must not be chosen, such as those that failed already
+	Target  string           // the only worker that may be chosen (URL or host:port), whatever the policy says; "" is any
+	Rank    Rank             // the global data-parallel rank that the client asked for, see OnRank; zero is any
+	Exclude []fleet.WorkerID // workers that must not be chosen, such as workers that already failed this request
 	Policy  string           // name of the policy; "" is the router's default
 
-	// Whole: the answer comes in one piece, so that its first token is not seen. When it is there, call
-	// [Decision.FirstToken], and [Decision.Tokens] with its length: the time of prompt and answer together shows how
-	// long passes take.
+	// Whole says that the answer comes in one piece, so that its first token is not seen. When the answer has come,
+	// call [Decision.FirstToken], and then [Decision.Tokens] with its length. The router learns from this how long
+	// prompt and answer took together.
 	Whole bool
-	// Choices is how many answers are generated: n for each prompt. 0 is one. With several, the passes cannot be
-	// counted from the tokens.
+	// Choices is how many answers the engine generates: n for each prompt. 0 is one. If there are several, the router
+	// cannot conclude from the tokens how many passes the engine computed.
 	Choices int
 
 	Now    int64  // Unix nanoseconds
-	Random uint64 // uniformly random: the same request with the same number, at the same state, is decided alike
+	Random uint64 // a uniformly random number; for the same request, state and number, the decision is the same
 }
 
 // Errors that callers distinguish with errors.Is.
@@ -64,10 +66,10 @@ var (
 	ErrSaturated     = errors.New("all workers that serve the model have as many requests as they may")
 )
 
-// bytesPerToken estimates tokens from text: English and code have 3.5 to 4.5 bytes a token in current vocabularies.
+// bytesPerToken is the assumed number of bytes of text for each token, if the tokens are not known.
 const bytesPerToken = placement.BytesPerToken
 
-// promptTokens returns the length of the prompt, and whether it is known.
+// promptTokens returns the length of the prompt in tokens, and whether it is known; if not, the length is an estimate.
 func (r *Request) promptTokens() (n int, known bool) {
 	if len(r.Tokens) > 0 {
 		return len(r.Tokens), true
