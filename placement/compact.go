@@ -2,12 +2,12 @@ package placement
 
 import "github.com/warmpath/warmpath/fleet"
 
-// Arrays of nodes and of links with at least leastArray entries are made smaller when less than one entry in sparse is
-// in use. Moving an entry takes some 0.1 µs. So an array of a million entries is moved in a few milliseconds, once
-// after it was 16 times as full.
+// An array of nodes or links with at least leastArray entries is made smaller when fewer than one in sparse of its
+// entries are in use. Moving an entry takes about 0.1 µs. So the used entries of an array of a million are moved in a
+// few milliseconds. This happens rarely: the number of used entries must have fallen to a sixteenth before.
 const leastArray, sparse = 4096, 16
 
-// compact gives back the memory of arrays that are mostly empty. mu is held.
+// compact frees the memory of arrays that are mostly empty. mu is held.
 func (s *Store) compact() {
 	if used := len(s.nodes) - len(s.freeNodes); len(s.nodes) >= leastArray && used*sparse < len(s.nodes) {
 		s.compactNodes(used)
@@ -17,7 +17,7 @@ func (s *Store) compact() {
 	}
 }
 
-// compactNodes moves the nodes into a new array. The map of edges is made anew, too: it never shrinks.
+// compactNodes moves the nodes into a new array. It also makes a new map of edges, because a map never shrinks.
 func (s *Store) compactNodes(used int) {
 	nodes, moved := make([]node, 0, 2*used), make([]uint32, len(s.nodes))
 	move := func(id uint32) {
@@ -45,7 +45,7 @@ func (s *Store) compactNodes(used int) {
 	s.nodes, s.freeNodes, s.children = nodes, nil, children
 }
 
-// compactLinks moves the links into a new array, each holder's by recency.
+// compactLinks moves the links into a new array: for each holder, its links by recency.
 func (s *Store) compactLinks(used int) {
 	links := make([]link, 1, 2*used)
 	for i := range s.holders {

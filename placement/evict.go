@@ -9,14 +9,14 @@ func (s *Store) fit() {
 	if s.config.Bytes == 0 {
 		return
 	}
-	for s.used-int64(len(s.roots))*nodeBytes > s.config.Bytes { // roots stay
+	for s.used-int64(len(s.roots))*nodeBytes > s.config.Bytes { // roots do not count: they are never dropped
 		most := 0
 		for i := range s.holders {
 			if weight(&s.holders[i]) > weight(&s.holders[most]) {
 				most = i
 			}
 		}
-		for range 16 { // finding the largest holder costs more than dropping its least recent run
+		for range 16 { // finding the largest holder costs more than dropping its least recently used run
 			if s.used-int64(len(s.roots))*nodeBytes <= s.config.Bytes || !s.displace(fleet.Holder(most), 0) {
 				break
 			}
@@ -24,11 +24,11 @@ func (s *Store) fit() {
 	}
 }
 
-// weight is the memory that a holder's placements would take if no other holder shared them.
+// weight returns the memory that a holder's placements would take if no other holder had the same runs.
 func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
 
-// drop drops the holder's least recent run. If most is above 0 and runs are not evicted whole, it drops at most this
-// many bytes from the end of the run. It reports false when the holder has none. mu is held.
+// drop drops the holder's least recently used run. If most is above 0 and WholeRuns is not set, it drops at most this
+// number of bytes from the end of the run. It reports false if the holder has no run. mu is held.
 func (s *Store) drop(h fleet.Holder, most int64) bool {
 	l := s.holders[h].oldest
 	if l == 0 {
@@ -42,7 +42,8 @@ func (s *Store) drop(h fleet.Holder, most int64) bool {
 	return true
 }
 
-// displace drops as drop does, to keep a limit, and counts the units whose TTL has not ended. mu is held.
+// displace does the same as drop, to keep a limit. If the TTL of the dropped units has not ended, it counts them as
+// displaced. mu is held.
 func (s *Store) displace(h fleet.Holder, most int64) bool {
 	if l := s.holders[h].oldest; l == 0 || s.config.TTL > 0 && s.links[l].at <= s.ended(s.now) {
 		return s.drop(h, most)
@@ -60,9 +61,9 @@ func (s *Store) shrink(h fleet.Holder, target int64) {
 	}
 }
 
-// Evict begins a pass when one is due at now, in Unix nanoseconds, or continues one. A pass drops placements older than
-// TTL, and units of holders beyond HolderUnits. The first call only sets the time of the first pass. Call it with each
-// request.
+// Evict does a step of the regular eviction: it begins a pass if Config.Interval is over at now, in Unix nanoseconds,
+// or continues a pass. A pass drops the placements whose TTL has ended, and the units of each holder beyond
+// HolderUnits. The first call only sets the time of the first pass. Call Evict with each request.
 func (s *Store) Evict(now int64) {
 	now += s.skew.Load()
 	due := s.due.Load()
@@ -74,7 +75,7 @@ func (s *Store) Evict(now int64) {
 		return
 	}
 	if !s.mu.TryLock() {
-		return // one of the next requests evicts
+		return // the lock is busy: leave the step to one of the next requests
 	}
 	defer s.mu.Unlock()
 	if due = s.due.Load(); now < due {
@@ -87,8 +88,8 @@ func (s *Store) Evict(now int64) {
 	}
 }
 
-// expire drops placements that are older than TTL at now. It stops after a stretch of them, and reports whether there
-// may be more. mu is held.
+// expire drops placements that are older than TTL at now, at most as many as the constant stretch. It reports whether
+// there may be more of them. mu is held.
 func (s *Store) expire(now int64) (more bool) {
 	if s.config.TTL == 0 {
 		return false
@@ -102,8 +103,8 @@ func (s *Store) expire(now int64) (more bool) {
 	return false
 }
 
-// expireOf drops the holder's placements that are older than TTL at now, at most the given number, and returns how many
-// it dropped. mu is held.
+// expireOf drops the holder's placements that are older than TTL at now, at most most of them, and returns how many it
+// dropped. mu is held.
 func (s *Store) expireOf(h fleet.Holder, now int64, most int) (n int) {
 	ended := s.ended(now)
 	for who := &s.holders[h]; n < most && who.oldest != 0 && s.links[who.oldest].at <= ended; n++ {
@@ -112,8 +113,8 @@ func (s *Store) expireOf(h fleet.Holder, now int64, most int) (n int) {
 	return n
 }
 
-// trim brings each holder with more than HolderUnits to HolderTarget. It stops after Config.Step, and reports whether
-// there is more to do. mu is held.
+// trim evicts units of each holder with more than HolderUnits, until HolderTarget are left. It stops after Config.Step
+// units or runs, and reports whether there is more to do. mu is held.
 func (s *Store) trim() (more bool) {
 	limit, target := s.config.HolderUnits*int64(s.unit), s.config.HolderTarget*int64(s.unit)
 	if limit == 0 {
@@ -148,10 +149,10 @@ func (s *Store) trim() (more bool) {
 	return false
 }
 
-// prune evicts until the holders together have at most target bytes of keys; the least recently used are evicted. mu is
-// held.
+// prune evicts the least recently used runs of all holders, until the holders together have at most target bytes of
+// keys. mu is held.
 func (s *Store) prune(target int64) {
-	heap := s.heap[:0] // holders, the one with the oldest placement first
+	heap := s.heap[:0] // the holders; the holder with the oldest placement is the first
 	for h := range s.holders {
 		if s.holders[h].oldest != 0 {
 			heap = append(heap, fleet.Holder(h))
@@ -174,10 +175,10 @@ func (s *Store) prune(target int64) {
 	}
 }
 
-// oldest returns the stamp of the holder's least recent placement. It needs one.
+// oldest returns the stamp of the holder's least recently used placement. The holder must have a placement.
 func (s *Store) oldest(h fleet.Holder) int64 { return s.links[s.holders[h].oldest].at }
 
-// second returns the stamp of the oldest placement of the other holders in the heap.
+// second returns the stamp of the oldest placement of all holders in the heap except the first one.
 func (s *Store) second(heap []fleet.Holder) int64 {
 	until := s.now
 	for _, h := range heap[1:min(3, len(heap))] {

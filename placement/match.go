@@ -6,25 +6,26 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Matches is the result of a Match. The zero value is ready. It is used again and again, by one goroutine at a time.
+// Matches is the result of [Store.Match]. The zero value is ready for use. Use one Matches for many calls, by one
+// goroutine at a time.
 type Matches struct {
-	total int
-	unit  int
-	round uint32
+	total int            // the length of the key in bytes
+	unit  int            // the bytes of a unit
+	round uint32         // the number of the present result in at
 	at    []found        // by holder
-	order []fleet.Holder // holders with a match, the longest first
-	path  []uint32       // nodes
-	ends  []int          // bytes of the key that match up to the end of each node
+	order []fleet.Holder // the holders with a match, the longest match first
+	path  []uint32       // the nodes that match, from the root on
+	ends  []int          // for each node of path: how many bytes of the key match up to the node's end
 }
 
-// found is a holder's match; it is valid only if its round equals the round of Matches.
+// found is the match of a holder. It is valid only if its round equals the round of Matches.
 type found struct {
 	round uint32
 	bytes int
 }
 
-// Match finds how much of key's beginning each holder has at now, in Unix nanoseconds. A placement whose TTL has ended
-// does not count, whether a pass has dropped it or not.
+// Match finds how much of key's beginning was sent to each holder, at now, in Unix nanoseconds. A placement whose TTL has
+// ended does not count, even if no pass has dropped it yet.
 func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 	m.begin(len(key), s.unit)
 	key = key[:len(key)-len(key)%s.page]
@@ -35,7 +36,7 @@ func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 	}
 	m.follow(s, root, key)
 	ended := s.ended(now + s.skew.Load())
-	// The holders of a node are a subset of its parent's. If there are equally many, they are the same.
+	// The holders of a node are a subset of the holders of its parent. If both have the same number, they are the same.
 	seen := 0
 	for i := len(m.path) - 1; i >= 0; i-- {
 		holds := s.nodes[m.path[i]].holds
@@ -49,7 +50,7 @@ func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 				continue
 			}
 			if s.config.TTL > 0 && s.links[h.link].at <= ended {
-				seen = 0 // the holder may have the parent's run for longer
+				seen = 0 // the holder's placement in the parent node may still count: look at all holders there
 				continue
 			}
 			*f = found{m.round, m.ends[i]}
@@ -58,7 +59,8 @@ func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 	}
 }
 
-// follow notes the nodes whose texts key begins with, and how much of key matches up to the end of each.
+// follow sets path and ends: the nodes on the way of key through the tree, and how much of key matches up to the end of
+// each node. The last node may match in part.
 func (m *Matches) follow(s *Store, root Root, key []byte) {
 	at, done := s.roots[root], 0
 	for len(key) > 0 {
@@ -80,7 +82,7 @@ func (m *Matches) follow(s *Store, root Root, key []byte) {
 	}
 }
 
-// ended returns the latest stamp of the placements whose TTL has ended at now.
+// ended returns the time of last use up to which a placement's TTL has ended at now.
 func (s *Store) ended(now int64) int64 {
 	if s.config.TTL == 0 {
 		return math.MinInt64
@@ -101,7 +103,7 @@ func (m *Matches) begin(bytes, unit int) {
 	}
 }
 
-// Of returns the units that the holder has of the key's beginning.
+// Of returns how many units of the key's beginning were sent to the holder.
 func (m *Matches) Of(h fleet.Holder) int {
 	if int(h) >= len(m.at) || m.at[h].round != m.round {
 		return 0
@@ -109,7 +111,7 @@ func (m *Matches) Of(h fleet.Holder) int {
 	return m.at[h].bytes / m.unit
 }
 
-// Longest returns the holders with a match, the longest first. It is valid until the next Match.
+// Longest returns the holders with a match, the longest match first. The slice is valid until the next Match.
 func (m *Matches) Longest() []fleet.Holder { return m.order }
 
 // Best returns the longest match of any holder, in units.

@@ -8,19 +8,21 @@ import (
 
 // holder is one holder's list of placements by recency.
 type holder struct {
-	newest, oldest uint32 // links
-	bytes          int64  // of the texts of its nodes
-	links          int
-	trimming       bool // above the limit when a pass last came to it
+	newest, oldest uint32 // the ends of the list, as indexes in Store.links; 0: the list is empty
+	bytes          int64  // the bytes of the texts of its nodes
+	links          int    // the number of placements in the list
+	trimming       bool   // the holder was above HolderUnits when the present pass came to it
 }
 
-// link is a placement in its holder's list; 0 ends the list.
+// link is a placement in its holder's list.
 type link struct {
-	node, newer, older uint32
-	at                 int64 // when the node was used last, Unix nanoseconds; it never grows towards older links
+	node         uint32 // index in Store.nodes
+	newer, older uint32 // the neighbours in the list, as indexes in Store.links; 0 ends the list
+	at           int64  // the stamp: when the node was used last, Unix nanoseconds; older links have no later one
 }
 
-// touch makes the node the holder's most recent one. It returns whether the holder had it, and its stamp before.
+// touch makes the node's placement the holder's most recent one. It returns whether the holder had the placement
+// before, and its stamp before.
 func (s *Store) touch(id uint32, h fleet.Holder) (had bool, before int64) {
 	at, has := s.find(id, h)
 	who := &s.holders[h]
@@ -42,7 +44,7 @@ func (s *Store) touch(id uint32, h fleet.Holder) (had bool, before int64) {
 	return true, before
 }
 
-// age gives a placement an earlier stamp, and moves it in the holder's list accordingly.
+// age gives a placement an earlier stamp, and moves it to its place in the holder's list.
 func (s *Store) age(h fleet.Holder, l uint32, at int64) {
 	who := &s.holders[h]
 	s.take(who, l)
@@ -58,7 +60,8 @@ func (s *Store) age(h fleet.Holder, l uint32, at int64) {
 	s.place(who, l, older)
 }
 
-// link returns the id of a new placement of the holder. It is next to older in the holder's list, on the newer side.
+// link returns the id of a new placement of the holder in node id. The placement comes directly after older in the
+// holder's list, on the newer side.
 func (s *Store) link(h fleet.Holder, id, older uint32, at int64) uint32 {
 	var l uint32
 	if last := len(s.freeLinks) - 1; last >= 0 {
@@ -85,7 +88,7 @@ func (s *Store) unlink(who *holder, l uint32) {
 	s.used -= linkBytes
 }
 
-// place inserts l next to older, on its newer side. older is 0 when the list is empty.
+// place inserts l directly after older, on the newer side. older is 0 if the list is empty.
 func (s *Store) place(who *holder, l, older uint32) {
 	x := &s.links[l]
 	x.older, x.newer = older, 0
@@ -102,7 +105,7 @@ func (s *Store) place(who *holder, l, older uint32) {
 	}
 }
 
-// placeOldest puts l at the old end of the list.
+// placeOldest inserts l at the old end of the list.
 func (s *Store) placeOldest(who *holder, l uint32) {
 	x := &s.links[l]
 	x.older, x.newer = 0, who.oldest

@@ -10,16 +10,16 @@ import (
 
 // SessionConfig says when [Sessions] evicts.
 type SessionConfig struct {
-	Homes int           // holders that are kept for a session: 1 or 2
-	Most  int           // sessions; when there are more, random ones are evicted
+	Homes int           // the number of holders that are kept for a session: 1 or 2
+	Most  int           // the greatest number of sessions; beyond it, a random session is evicted for each new one
 	Idle  time.Duration // how long a session is remembered after its last request
 	Sweep time.Duration // how often idle sessions are dropped
 }
 
-// Sessions remembers which holder each session was sent to. A session's key is a 64-bit hash: no memory of the
-// request is kept, an entry takes some 50 bytes, and two of a million sessions share a key with a probability of 3 in
-// a hundred million. It is safe for concurrent use: a lock is held on one of 64 parts, also for the sweep of that
-// part.
+// Sessions remembers which holder each session was sent to. A session's key is a 64-bit hash, so an entry takes only
+// about 50 bytes. Among a million sessions, the probability that any two have the same key is 3 in a hundred million.
+//
+// Sessions is safe for concurrent use. It has 64 parts with a lock each, and each call holds one lock at a time.
 type Sessions struct {
 	config SessionConfig
 	shards [SessionShards]sessionShard
@@ -32,15 +32,15 @@ const SessionShards = 64
 type sessionShard struct {
 	mu    sync.Mutex
 	byKey map[uint64]session
-	swept int64
+	swept int64 // when idle sessions were dropped last, Unix nanoseconds
 }
 
-// session is the entry of one session: its homes, the oldest one first. The session returns to the oldest home that can
-// be used.
+// session is the entry of one session. Its homes are the holders that it was sent to, the oldest home first. Policies
+// send the session to the oldest home that can be used.
 type session struct {
 	homes [2]fleet.Holder
-	n     uint8
-	used  int64 // Unix nanoseconds
+	n     uint8 // the number of homes
+	used  int64 // when the session was used last, Unix nanoseconds
 }
 
 // NewSessions returns an empty memory.
@@ -52,7 +52,7 @@ func NewSessions(c SessionConfig) *Sessions {
 	return s
 }
 
-// Homes appends the homes of a session, the oldest one first. It reports false for a session that is unknown or was
+// Homes appends the homes of a session to dst, the oldest home first. It reports false if the session is unknown or was
 // idle for too long.
 func (s *Sessions) Homes(key uint64, now int64, dst []fleet.Holder) (homes []fleet.Holder, known bool) {
 	shard := &s.shards[key%SessionShards]
@@ -65,8 +65,8 @@ func (s *Sessions) Homes(key uint64, now int64, dst []fleet.Holder) (homes []fle
 	return append(dst, x.homes[:x.n]...), true
 }
 
-// Learn records that a request of the session was sent to h at now. h becomes a home of the session: a second one, or
-// the replacement of the oldest.
+// Learn records that a request of the session was sent to h at now. If h is not a home of the session yet, it becomes
+// one. If the session then has more than SessionConfig.Homes homes, it loses the oldest.
 func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 	shard := &s.shards[key%SessionShards]
 	shard.mu.Lock()
@@ -103,8 +103,8 @@ func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 	shard.byKey[key] = x
 }
 
-// Forget removes holders from the homes of all sessions. It visits every session once, unless each of the holders is
-// the home of none.
+// Forget removes holders from the homes of all sessions. It visits every session, except if none of the holders is the
+// home of a session.
 func (s *Sessions) Forget(holders ...fleet.Holder) {
 	gone := map[fleet.Holder]bool{}
 	for _, h := range holders {
@@ -160,7 +160,7 @@ func (s *Sessions) drop(shard *sessionShard, key uint64) {
 	delete(shard.byKey, key)
 }
 
-// sweep drops idle sessions when it is time. shard.mu is held.
+// sweep drops idle sessions if SessionConfig.Sweep is over since the last time. shard.mu is held.
 func (s *Sessions) sweep(shard *sessionShard, now int64) {
 	if now-shard.swept < int64(s.config.Sweep) {
 		return
@@ -173,7 +173,7 @@ func (s *Sessions) sweep(shard *sessionShard, now int64) {
 	}
 }
 
-// tally is a number for each holder, in parts that are made when they are first needed and never move.
+// tally holds a counter for each holder. The counters lie in parts, which are allocated on first use and never move.
 type tally struct {
 	parts [1 << 12]atomic.Pointer[[tallyPart]atomic.Int64]
 }

@@ -8,31 +8,33 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Config says what the keys of a [Store] are and when it evicts. A zero limit is no limit; at least one of Bytes,
-// HolderUnits and Units bounds the memory, and New sets Units to 2^20 when none does.
+// Config says what the keys of a [Store] are, and when the store evicts. A limit of 0 is no limit. If Bytes, HolderUnits
+// and Units are all 0, New sets Units to 2^20, so that the memory is bounded.
 type Config struct {
 	Keys Keys
 
-	// Bytes bounds the memory at every moment. The holder that takes the most loses its least recent runs.
+	// Bytes bounds the memory at every moment. Beyond it, the holder whose placements take the most memory loses its
+	// least recently used runs.
 	Bytes int64
-	// HolderUnits is how many units of a holder a pass of [Store.Evict] leaves: the least recently used are evicted
-	// first, and within one key the deepest. Between passes a holder may have more: up to twice as many, or without a
-	// bound if WholeRuns.
+	// HolderUnits bounds the units of each holder. A pass of [Store.Evict] enforces it. It evicts the least recently used
+	// units first, and the deepest units of a key first. Between two passes a holder may have up to twice as many units;
+	// with WholeRuns there is no bound between passes.
 	HolderUnits int64
-	// HolderTarget is how many units a pass leaves a holder that has more than HolderUnits. 0 means HolderUnits.
+	// HolderTarget is how many units a pass leaves to a holder that has more than HolderUnits. 0 means HolderUnits.
 	HolderTarget int64
-	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree: a holder may be left
-	// with fewer units than its target. Otherwise a run is cut, so that exactly the target is left.
+	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree. Then a holder may have
+	// fewer units than HolderTarget afterwards. Without WholeRuns a run is cut, so that exactly HolderTarget is left.
 	WholeRuns bool
-	// TTL is how long a placement counts after its last use. A pass of [Store.Evict] frees its memory after that.
+	// TTL is how long a placement counts after its last use. After that, a pass of [Store.Evict] frees its memory.
 	TTL time.Duration
-	// Units is how many units of all holders there may be at once, a shared one counted for each holder. When there are
-	// more, the least recently used of all holders are evicted, at least 2,048 units with each call of [Store.Learn],
-	// until PruneTo of Units are left.
+	// Units bounds the units of all holders together, where a shared unit counts for each holder. Beyond it, the least
+	// recently used units of all holders are evicted, until PruneTo of Units are left. Each call of [Store.Learn] evicts
+	// at least 2,048 of them.
 	Units int64
-	// PruneTo is above 0 and at most 1. Default 0.8, as Dynamo's prune_target_ratio.
+	// PruneTo is the part of Units that remains after an eviction, above 0 and at most 1. Default 0.8, as Dynamo's
+	// prune_target_ratio.
 	PruneTo float64
-	// Interval is the time between passes. 0 means that there are none.
+	// Interval is the time between two passes of [Store.Evict]. 0 means that there are no passes.
 	Interval time.Duration
 	// Step bounds how much one call of [Store.Evict] evicts for HolderUnits, in units, or in runs if WholeRuns. The
 	// next call continues. 0 means that each pass is one call.
@@ -53,34 +55,33 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Store remembers which holder was sent which keys. Make one with [New].
+// Store remembers which keys were sent to which holder. Make a Store with [New].
 type Store struct {
 	config Config
 	unit   int          // bytes of a unit
-	page   int          // bytes of a page: keys part at its multiples
+	page   int          // bytes of a page; two keys part at a multiple of it
 	due    atomic.Int64 // when the next pass of Evict begins; 0 before the first call
-	skew   atomic.Int64 // what is added to the times of calls; see clock. Changed under mu
+	skew   atomic.Int64 // the time that is added to the times of calls, see clock; changed under mu
 
-	mu sync.RWMutex // guards the fields below
-	// nodes by id; roots have no text. links are the placements by id, 0 is none.
-	nodes     []node
-	roots     []uint32 // nodes, by Root
-	freeNodes []uint32
-	links     []link
-	freeLinks []uint32
-	children  map[edge]uint32
-	holders   []holder // by number
-	used      int64    // bytes of memory: text, nodes and links
-	held      int64    // bytes of keys that holders have; a shared byte counts for each holder
-	displaced int64    // bytes of keys that were dropped to keep a limit, before their TTL ended
-	now       int64    // the latest time of any Learn or Evict, and the stamp of the last use: each use has a later one
-	next      int      // the holder at which a pass goes on: a pass visits each holder once
-	pruning   bool     // more than Units were held, and PruneTo of them is not reached yet
-	path      []uint32 // scratch
-	heap      []fleet.Holder
+	mu        sync.RWMutex    // guards the fields below
+	nodes     []node          // the nodes of the tree by id; a root has no text
+	roots     []uint32        // the ids of the roots, by Root
+	freeNodes []uint32        // ids without a node
+	links     []link          // the placements by id; id 0 is none
+	freeLinks []uint32        // ids without a placement
+	children  map[edge]uint32 // the nodes below a node
+	holders   []holder        // by fleet.Holder
+	used      int64           // bytes of memory: text, nodes and links
+	held      int64           // bytes of keys that holders have; a shared byte counts for each holder
+	displaced int64           // bytes of keys that were dropped to keep a limit, before their TTL ended
+	now       int64           // the latest time of any Learn or Evict; each Learn makes it later, and uses it as its stamp
+	next      int             // the holder with which a pass of trim continues
+	pruning   bool            // the holders had more than Units, and more than PruneTo of Units are left
+	path      []uint32        // scratch
+	heap      []fleet.Holder  // scratch
 }
 
-// maxHolders bounds the holders' numbers, which index an array. A call with a greater number is ignored.
+// maxHolders bounds the numbers of holders, because they index an array. A call with a greater number is ignored.
 const maxHolders = 1 << 20
 
 // New returns an empty store with one root, [First].
@@ -91,13 +92,13 @@ func New(c Config) *Store {
 	return s
 }
 
-// Root is the beginning of keys that share nothing with the keys of other roots.
+// Root is a tree of its own in a store: the keys of two roots share nothing.
 type Root uint32
 
 // First is the root that every store has.
 const First Root = 0
 
-// Plant makes another root, such as one for each model. It stays for as long as the store.
+// Plant makes another root, for instance for a model. A root is never removed.
 func (s *Store) Plant() Root {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,9 +113,9 @@ type Learned struct {
 	before int64 // the stamp of the last run that the holder had before
 }
 
-// Learn records that the holder was sent a prompt with this key at now, in Unix nanoseconds. All runs of the key become
-// the holder's most recent ones. It leaves out an incomplete page at the end, and all beyond a quarter of Bytes. It
-// does not keep key.
+// Learn records that a prompt with this key was sent to the holder at now, in Unix nanoseconds. All runs of the key
+// become the holder's most recent runs. Learn leaves out an incomplete page at the end of the key, and the part of the
+// key beyond a quarter of Config.Bytes. It copies the key.
 func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learned) {
 	if key = s.whole(key); len(key) == 0 || h >= maxHolders {
 		return Learned{}
@@ -122,10 +123,10 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = s.clock(now)
-	s.now = max(s.now+1, now) // Unlearn tells uses apart by their stamps, also when a clock stands still or is set back
+	s.now = max(s.now+1, now) // Unlearn needs a different stamp for each use, also if the clock stands still or is set back
 	l.at = s.now
 	s.admit(h)
-	s.expireOf(h, now, stretch) // otherwise Unlearn would leave them with this use's stamp
+	s.expireOf(h, now, stretch) // otherwise an expired run would get this use's stamp, and Unlearn would leave it
 	for at := s.grow(s.roots[root], key); len(s.nodes[at].text) > 0; at = s.nodes[at].parent {
 		if had, before := s.touch(at, h); had && l.known == 0 {
 			l.known, l.before = s.nodes[at].end, before
@@ -160,7 +161,7 @@ func (s *Store) clock(now int64) int64 {
 	return now + s.skew.Load()
 }
 
-// whole returns the part of key that is remembered.
+// whole returns the part of key that the store remembers.
 func (s *Store) whole(key []byte) []byte {
 	if limit := s.config.Bytes / 4; s.config.Bytes > 0 && int64(len(key)) > limit {
 		key = key[:limit]
@@ -193,7 +194,7 @@ func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 	}
 }
 
-// continued reports whether a use with this stamp also covers a child of link x's run.
+// continued reports whether the use with this stamp also used a run that continues the run of placement x.
 func (s *Store) continued(x uint32, at int64) bool {
 	older := s.links[x].older
 	return older != 0 && s.links[older].at == at && s.nodes[s.links[older].node].parent == s.links[x].node
@@ -205,7 +206,8 @@ func (s *Store) Forget(h fleet.Holder) {
 	}
 }
 
-// stretch is how many placements or units are dropped before the lock is released for other goroutines: some 0.2 ms.
+// stretch is how many placements or units are dropped before the lock is released for other goroutines. Dropping them
+// takes about 0.2 ms.
 const stretch = 2048
 
 func (s *Store) forgetSome(h fleet.Holder) (more bool) {
@@ -224,7 +226,7 @@ func (s *Store) forgetSome(h fleet.Holder) (more bool) {
 	return true
 }
 
-// Shrink evicts the least recently used units of all holders until they have at most the given number.
+// Shrink evicts the least recently used units of all holders, until the holders together have at most this number.
 func (s *Store) Shrink(units int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,32 +10,31 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// node is a run: bytes of keys behind those of its parent.
+// node is a node of the tree: the part of keys that follows the part of its parent.
 type node struct {
-	text     []byte // its own memory
-	parent   uint32 // of a root: nothing
-	children int32
-	end      int    // bytes from the root to the end of text
-	holds    []hold // by ascending holder; a subset of the parent's
+	text     []byte // this part of the keys, in memory of its own
+	parent   uint32 // the id of the parent; not used in a root
+	children int32  // the number of children
+	end      int    // the number of bytes from the root to the end of text
+	holds    []hold // the holders that have the node, ascending; all of them also have the parent
 }
 
 // hold is a holder's placement in a node.
 type hold struct {
 	holder fleet.Holder
-	link   uint32
+	link   uint32 // index in Store.links
 }
 
-// edge leads from a node to the child that begins with a page.
+// edge leads from a node to the child whose text begins with a page.
 type edge struct {
 	parent uint32
-	page   uint64 // the bytes themselves, or a hash of 16 tokens: the text is compared anyway
+	page   uint64 // the bytes of the page, or a hash of its 16 tokens; the whole text is compared anyway
 }
 
-// The memory of a node with its edge, and of a placement, without the text, in bytes; measured by
-// TestMemoryIsWhatIsCounted.
+// The memory in bytes that counts against Config.Bytes, in addition to the text. TestMemoryIsWhatIsCounted measures it.
 const (
-	nodeBytes = 160
-	linkBytes = 36
+	nodeBytes = 160 // a node with its edge
+	linkBytes = 36  // a placement
 )
 
 // admit extends the holders to include h.
@@ -45,7 +44,7 @@ func (s *Store) admit(h fleet.Holder) {
 	}
 }
 
-// follow stores in path the nodes whose texts make up key. It reports false if no node ends where key ends.
+// follow sets path to the nodes whose texts together are key. It reports false if no node ends where key ends.
 func (s *Store) follow(at uint32, key []byte) bool {
 	s.path = s.path[:0]
 	for len(key) > 0 {
@@ -59,7 +58,7 @@ func (s *Store) follow(at uint32, key []byte) bool {
 	return true
 }
 
-// grow makes nodes for key, from node at on, and returns the last one.
+// grow makes the nodes for key below node at, as far as they do not exist, and returns the last node of key.
 func (s *Store) grow(at uint32, key []byte) uint32 {
 	for len(key) > 0 {
 		e := edge{at, s.first(key)}
@@ -68,7 +67,7 @@ func (s *Store) grow(at uint32, key []byte) uint32 {
 			return s.leaf(e, key)
 		}
 		common := s.common(s.nodes[child].text, key)
-		if common == 0 { // two pages have one hash: the prompt is remembered up to here
+		if common == 0 { // two different pages have the same hash: the prompt is remembered only up to here
 			return at
 		}
 		if common < len(s.nodes[child].text) {
@@ -79,7 +78,7 @@ func (s *Store) grow(at uint32, key []byte) uint32 {
 	return at
 }
 
-// first identifies the page that key begins with.
+// first returns the first page of key, as an edge has it.
 func (s *Store) first(key []byte) uint64 {
 	switch s.page {
 	case 1:
@@ -95,11 +94,11 @@ func (s *Store) first(key []byte) uint64 {
 	return h
 }
 
-// common returns how many bytes a and b begin with in common, in whole pages.
+// common returns the length in bytes of the common beginning of a and b, in whole pages.
 func (s *Store) common(a, b []byte) int {
 	n := min(len(a), len(b))
 	i := 0
-	if n >= 64 && bytes.Equal(a[:n], b[:n]) { // it compares 64 bytes at a time
+	if n >= 64 && bytes.Equal(a[:n], b[:n]) { // bytes.Equal is faster than the loop: it compares 64 bytes at a time
 		i = n
 	}
 	for ; i+8 <= n; i += 8 {
@@ -127,7 +126,7 @@ func (s *Store) node(n node) uint32 {
 	return uint32(len(s.nodes) - 1)
 }
 
-// leaf adds a node for text at e.
+// leaf adds a node with this text at edge e.
 func (s *Store) leaf(e edge, text []byte) uint32 {
 	id := s.node(node{text: slices.Clone(text), parent: e.parent, end: s.nodes[e.parent].end + len(text)})
 	s.children[e] = id
@@ -135,8 +134,8 @@ func (s *Store) leaf(e edge, text []byte) uint32 {
 	return id
 }
 
-// split cuts a node after a number of bytes of its text. It returns the new node before the cut; the old node keeps
-// the rest. Each has memory of its own, so that either can be freed.
+// split cuts a node after a number of bytes of its text. The part before the cut becomes a new node, which split
+// returns; the old node keeps the rest. Each of the two texts has memory of its own, so that it can be freed alone.
 func (s *Store) split(id uint32, after int) uint32 {
 	old := s.nodes[id] // a copy: nodes may move
 	head := s.node(node{text: slices.Clone(old.text[:after]), parent: old.parent, children: 1, end: old.end - len(old.text) + after})
@@ -159,7 +158,7 @@ func (s *Store) find(id uint32, h fleet.Holder) (int, bool) {
 	return slices.BinarySearchFunc(s.nodes[id].holds, h, func(a hold, h fleet.Holder) int { return cmp.Compare(a.holder, h) })
 }
 
-// leave removes a holder from a node, and the node with its last holder.
+// leave removes a holder from a node. If it was the last holder, leave also removes the node.
 func (s *Store) leave(h fleet.Holder, id uint32) {
 	n, who := &s.nodes[id], &s.holders[h]
 	at, has := s.find(id, h)
@@ -173,7 +172,7 @@ func (s *Store) leave(h fleet.Holder, id uint32) {
 	if len(n.holds) > 0 {
 		return
 	}
-	if n.children != 0 { // the holders of a child are a subset of its parent's
+	if n.children != 0 { // impossible, because all holders of a child are holders of its parent
 		panic("bug: a node without holders has children")
 	}
 	delete(s.children, edge{n.parent, s.first(n.text)})
