@@ -24,8 +24,8 @@ type found struct {
 	bytes int
 }
 
-// Match finds how much of key's beginning was sent to each holder, at now, in Unix nanoseconds. A placement whose TTL has
-// ended does not count, even if no pass has dropped it yet.
+// Match finds how much of key's beginning was sent to each holder, at now, in Unix nanoseconds. A placement whose TTL
+// has ended does not count, even if no pass has dropped it yet.
 func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 	m.begin(len(key), s.unit)
 	key = key[:len(key)-len(key)%s.page]

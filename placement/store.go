@@ -8,28 +8,29 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Config says what the keys of a [Store] are, and when the store evicts. A limit of 0 is no limit. If Bytes, HolderUnits
-// and Units are all 0, New sets Units to 2^20, so that the memory is bounded.
+// Config says what the keys of a [Store] are, and when the store evicts. A limit of 0 is no limit. If Bytes,
+// HolderUnits and Units are all 0, New sets Units to 2^20, so that the memory is bounded.
 type Config struct {
 	Keys Keys
 
 	// Bytes bounds the memory at every moment. Beyond it, the holder whose placements take the most memory loses its
 	// least recently used runs.
 	Bytes int64
-	// HolderUnits bounds the units of each holder. A pass of [Store.Evict] enforces it. It evicts the least recently used
-	// units first, and the deepest units of a key first. Between two passes a holder may have up to twice as many units;
-	// with WholeRuns there is no bound between passes.
+	// HolderUnits bounds the units of each holder. A pass of [Store.Evict] enforces it. It evicts the least recently
+	// used units first, and the deepest units of a key first. Between two passes a holder may have up to twice as many
+	// units; with WholeRuns there is no bound between passes.
 	HolderUnits int64
 	// HolderTarget is how many units a pass leaves to a holder that has more than HolderUnits. 0 means HolderUnits.
 	HolderTarget int64
-	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree. Then a holder may have
-	// fewer units than HolderTarget afterwards. Without WholeRuns a run is cut, so that exactly HolderTarget is left.
+	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree. Then a holder may
+	// have fewer units than HolderTarget afterwards. Without WholeRuns a run is cut, so that exactly HolderTarget is
+	// left.
 	WholeRuns bool
 	// TTL is how long a placement counts after its last use. After that, a pass of [Store.Evict] frees its memory.
 	TTL time.Duration
 	// Units bounds the units of all holders together, where a shared unit counts for each holder. Beyond it, the least
-	// recently used units of all holders are evicted, until PruneTo of Units are left. Each call of [Store.Learn] evicts
-	// at least 2,048 of them.
+	// recently used units of all holders are evicted, until PruneTo of Units are left. Each call of [Store.Learn]
+	// evicts at least 2,048 of them.
 	Units int64
 	// PruneTo is the part of Units that remains after an eviction, above 0 and at most 1. Default 0.8, as Dynamo's
 	// prune_target_ratio.
@@ -123,7 +124,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = s.clock(now)
-	s.now = max(s.now+1, now) // Unlearn needs a different stamp for each use, also if the clock stands still or is set back
+	s.now = max(s.now+1, now) // each use has a stamp of its own, by which Unlearn finds it
 	l.at = s.now
 	s.admit(h)
 	s.expireOf(h, now, stretch) // otherwise an expired run would get this use's stamp, and Unlearn would leave it
@@ -147,12 +148,12 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	return l
 }
 
-// setBack is the step back in time from which on a clock counts as set back. Times of calls that overtake each other
-// differ by less, and a placement counts for at most so much longer.
+// setBack is the least step back in time that counts as a clock that was set back. Concurrent calls may come out of order
+// by less. A placement may count longer than its TTL by this time.
 const setBack = int64(time.Second)
 
-// clock returns the store's time at now. It is the caller's time, and goes on from the latest one when the caller's
-// clock is set back: otherwise all placements would count for as long as the clock needs to get there again. mu is
+// clock returns the store's time at now, the caller's time. If the caller's clock is set back, the store's time goes on
+// from the latest time. Otherwise all placements would count until the caller's clock has reached that time again. mu is
 // held.
 func (s *Store) clock(now int64) int64 {
 	if now+s.skew.Load() < s.now-setBack {
