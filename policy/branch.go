@@ -5,32 +5,32 @@ type Branch string
 
 // The branches.
 const (
-	BranchAffinity Branch = "affinity"  // the best match
+	BranchAffinity Branch = "affinity"  // the holder with the longest match was taken
 	BranchMiss     Branch = "miss"      // no candidate has a match
-	BranchShort    Branch = "short"     // the best match is too short to be followed
-	BranchFallback Branch = "fallback"  // the holder of the best match cannot be used now; the next best
-	BranchSpill    Branch = "spill"     // load outweighs the best match
+	BranchShort    Branch = "short"     // the longest match is too short to be followed
+	BranchFallback Branch = "fallback"  // the holder with the longest match cannot be used now: the next best was taken
+	BranchSpill    Branch = "spill"     // load outweighs the longest match
 	BranchDirect   Branch = "direct"    // the client named the worker
-	BranchNoTokens Branch = "no_tokens" // the tokens are not known, and so the matches are not
-	BranchDraw     Branch = "draw"      // drawn at random, and not the best
+	BranchNoTokens Branch = "no_tokens" // the prompt's tokens are not known, so there are no matches
+	BranchDraw     Branch = "draw"      // the holder was drawn at random, and is not the best one
 	BranchSilent   Branch = "silent"    // an external source gave no answer
-	BranchSession  Branch = "session"   // the home of the session
+	BranchSession  Branch = "session"   // the session's worker was taken
 	BranchPlaced   Branch = "placed"    // a new session was given a worker
-	BranchMoved    Branch = "moved"     // the session's worker cannot be used now: another worker
+	BranchMoved    Branch = "moved"     // the session's worker cannot be used now: another worker was taken
 	BranchNoKey    Branch = "no_key"    // the request names no session
-	BranchPrefix   Branch = "prefix"    // the worker of prompts with this beginning
-	BranchOverflow Branch = "overflow"  // that worker has more than its share of the load: the next worker
-	BranchBucket   Branch = "bucket"    // the worker of prompts of this length
-	BranchBalance  Branch = "balance"   // loads are too far apart: load alone decides
+	BranchPrefix   Branch = "prefix"    // the worker for prompts with this beginning was taken
+	BranchOverflow Branch = "overflow"  // the worker for this beginning has too much load: the next worker was taken
+	BranchBucket   Branch = "bucket"    // the worker for prompts of this length was taken
+	BranchBalance  Branch = "balance"   // the loads of the workers differ too much: load alone decided
 	BranchPlain    Branch = "plain"     // the policy does not look at matches
 	BranchNone     Branch = "none"      // there is no candidate
 )
 
-// missAtRisk is a key of reasons, not a branch: a miss although workers have a part of the prompt, because all of it is
-// at risk.
+// missAtRisk is a key of reasons, not a branch. It is for a miss where workers have a part of the prompt, but all of
+// this part is at risk: it is expected to be evicted before the request is scheduled.
 const missAtRisk Branch = "miss at risk"
 
-// reasons are the words of kv_aware, and the general words of each branch. A [Spec] may have its own.
+// reasons has the general meaning of each branch, in the words of kv_aware. A [Spec] may have its own words.
 var reasons = map[Branch]string{
 	BranchAffinity: "longest match, least work among equals",
 	BranchMiss:     "no worker has a part of the prompt: least load",
@@ -54,10 +54,10 @@ var reasons = map[Branch]string{
 	BranchNone:     "no worker can be used",
 }
 
-// allAtRisk begins the reason of a miss if workers have a part of the prompt.
+// allAtRisk is the beginning of the reason for missAtRisk.
 const allAtRisk = "what workers have of the prompt is expected to be evicted before it is scheduled: "
 
-// Reason returns the general words for the branch. The Reason of a [Choice] has the words of its policy.
+// Reason returns the general meaning of the branch in words. The Reason of a [Choice] has the words of its policy.
 func (b Branch) Reason() string { return reasons[b] }
 
 // branch returns the rule that led to the choice.
@@ -70,7 +70,7 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 	case !q.Known:
 		return BranchNoTokens
 	}
-	// If a longer match was left out, it explains the choice better than the chosen match.
+	// If a filter left out a candidate with a longer match, this explains the choice better than the chosen match.
 	longest, why, outweighed := c[picked].Kept(), "", false
 	for i := range c {
 		switch r := c[i].Reason; {

@@ -7,20 +7,20 @@ import (
 
 // Query is a request as policies see it.
 type Query struct {
-	PromptTokens int              // tokens of the prompt, estimated when they are not known; ≥ 0
+	PromptTokens int              // the number of tokens of the prompt, estimated if they are not known; ≥ 0
 	Known        bool             // the tokens are known; if not, no candidate has a match
-	Target       string           // the one worker the client asked for, by URL or host:port; "" is any
-	Rank         int              // the one data-parallel rank the client asked for; negative is any
+	Target       string           // the worker that the client asked for, by URL or host:port; "" is any
+	Rank         int              // the data-parallel rank that the client asked for; negative is any
 	Exclude      []fleet.WorkerID // workers that were tried already
-	MaxRequests  int              // requests a holder may have at once; 0 is no limit
-	Turn         uint64           // how many requests for this model came before; round robin goes by it
+	MaxRequests  int              // the greatest number of requests of a holder; 0 is no limit
+	Turn         uint64           // the number of requests for this model so far, by which round robin chooses
 	Random       uint64           // a uniformly random number
 
 	Model   string  // the base model
 	LoRA    string  // the adapter; "" is none
-	Prompt  Prompt  // for policies that read more than matches
-	Session Session // the conversation, when the client named one
-	Tenant  string  // of the client; "" is not known
+	Prompt  Prompt  // the prompt itself, for policies that read more than matches
+	Session Session // the conversation, if the client named one
+	Tenant  string  // the client's tenant; "" is not known
 	Now     int64   // Unix nanoseconds
 
 	Cached []Cached // the answer of the policy's Source, by ascending worker; nil is no answer
@@ -34,32 +34,32 @@ type Candidate struct {
 	Rank      int // global data-parallel rank
 	Hash      uint64
 	Trust     fleet.Trust
-	Available bool // a request may go there
-	// Bar is the reason why it should get no request, BarNone when there is none. A suspect and a holder with useless
-	// answers are available, but get requests only if no other holder can.
+	Available bool // the holder can take a request
+	// Bar is the reason why the holder should get no request; BarNone means that there is no reason. With BarSuspect or
+	// BarUseless the holder is available, but it gets only requests that no other holder can take.
 	Bar       fleet.Bar
-	Withheld  float64 // the part of its share of requests that it does not get during slow start, 0 to 1
+	Withheld  float64 // the part of its usual requests that the holder does not get because of slow start, 0 to 1
 	Load      fleet.Load
-	BlockSize int // tokens of an engine block there; Load.ContextBlocks counts such blocks
+	BlockSize int // tokens of a block of the holder's engine; Load.ContextBlocks counts such blocks
 
-	Match     int                 // prompt tokens that confirmed blocks cover and the engine can use
+	Match     int                 // prompt tokens in confirmed blocks of the holder that its engine can use
 	Tier      [block.NumTiers]int // Match by tier
-	Predicted int                 // as Match, with speculative entries; ≥ Match
-	Active    int                 // prompt tokens that requests under way there hold already; 0 without Spec.NeedsActive
-	// AtRisk counts the last tokens of Predicted that are expected to be evicted before the request is scheduled; 0
-	// without Spec.NeedsRisk.
+	Predicted int                 // Match, or more if a longer part of the prompt was sent to the holder
+	Active    int                 // prompt tokens that requests under way there also have; 0 without Spec.NeedsActive
+	// AtRisk is how many tokens at the end of Predicted are expected to be evicted before the request is scheduled. It
+	// is 0 without Spec.NeedsRisk.
 	AtRisk int
-	Full   int // prompt tokens that the groups with full attention alone would match; for explanation only
+	Full   int // prompt tokens that would match if the model had only groups with full attention; for explanation only
 
-	Score  float64           // weighted sum of the scorers, set when the candidate passed the filters; higher is better
+	Score  float64           // the weighted sum of the scorers; set if the candidate passed the filters; higher is better
 	Terms  [MaxTerms]float64 // the parts of Score in the order of [Policy.Terms]; for explanation
-	Reason string            // why it was left out; "" when it passed the filters
+	Reason string            // why the candidate was left out; "" if it passed the filters
 }
 
-// MaxTerms is how many terms a policy may name.
+// MaxTerms is the greatest number of terms of a policy.
 const MaxTerms = 8
 
-// contextDivisor: a context token is a quarter of a prefill token. The package comment says why.
+// contextDivisor says how many context tokens count as much work as one prefill token. The package comment says why.
 const contextDivisor = 4
 
 // Work returns the load of the candidate in prompt tokens, as the package comment defines it.
@@ -75,8 +75,8 @@ func (c *Candidate) Uncached(q *Query) int64 {
 	return int64(max(q.PromptTokens-c.Predicted, 0))
 }
 
-// lighter reports whether a goes before b among equals: less work, the request's own part included; then fewer turns;
-// then fewer requests so far; then the hash.
+// lighter reports whether a is taken before b if both have the same score. It compares in this order: the work, which
+// includes the request's own uncached tokens; the turns; the number of requests so far; the hash. Less is better.
 func lighter(q *Query, a, b *Candidate) bool {
 	if wa, wb := a.Work()+a.Uncached(q), b.Work()+b.Uncached(q); wa != wb {
 		return wa < wb

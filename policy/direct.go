@@ -1,6 +1,6 @@
 package policy
 
-// Direct obeys the worker that the client names, and refuses requests that name none.
+// Direct sends a request to the worker that the client names, and refuses requests that name no worker.
 type Direct struct{}
 
 // Validate finds nothing: there are no parameters.

@@ -6,8 +6,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// HashText returns a hash of several texts that is the same in every router: FNV-1a with a zero byte after each text,
-// and [block.Mix64].
+// HashText returns a hash of several texts, which is the same in every router. It is FNV-1a of the texts, with a zero
+// byte after each text, followed by [block.Mix64].
 func HashText(parts ...string) uint64 {
 	h := uint64(0xcbf29ce484222325)
 	for _, part := range parts {
@@ -19,13 +19,15 @@ func HashText(parts ...string) uint64 {
 	return block.Mix64(h)
 }
 
-// Uniform returns a number in (0, 1) that depends only on the request and the holder, not on the order of candidates.
+// Uniform returns a uniformly random number in (0, 1). It depends only on the request and the holder, and not on the
+// order of candidates.
 func Uniform(q *Query, c *Candidate) float64 {
 	return (float64(block.Mix64(c.Hash^block.Mix64(q.Random))>>11) + 0.5) / (1 << 53)
 }
 
-// Best returns the candidate with the highest Score. Among equals it takes the one with the least work, the request's
-// own uncached tokens included; then the one with the fewest turns, the fewest requests so far, and the lowest hash.
+// Best returns the index of the candidate with the highest Score. If several have the same Score, these figures decide
+// in this order: the least work, which includes the request's own uncached tokens; the fewest turns; the fewest
+// requests so far; the lowest hash.
 func Best(q *Query, c []Candidate) int {
 	b := 0
 	for i := 1; i < len(c); i++ {
@@ -36,7 +38,8 @@ func Best(q *Query, c []Candidate) int {
 	return b
 }
 
-// AnyBest returns the candidate with the highest Score, and among equals each with the same probability.
+// AnyBest returns the index of the candidate with the highest Score. If several have this Score, each of them has the
+// same probability.
 func AnyBest(q *Query, c []Candidate) int {
 	b := 0
 	for i := 1; i < len(c); i++ {
@@ -47,11 +50,11 @@ func AnyBest(q *Query, c []Candidate) int {
 	return b
 }
 
-// Any returns each candidate with the same probability.
+// Any returns the index of a candidate at random. Each candidate has the same probability.
 func Any(q *Query, c []Candidate) int { return below(block.Mix64(q.Random), len(c)) }
 
-// below maps the uniformly random r to 0..n-1 [Lemire, Fast Random Integer Generation in an Interval, 2019, without the
-// rejection step: the bias is n/2^64].
+// below maps a uniformly random r to 0..n-1 [Lemire, Fast Random Integer Generation in an Interval, 2019]. It leaves
+// out the rejection step of the paper, so the result has a bias of n/2^64.
 func below(r uint64, n int) int {
 	hi, _ := bits.Mul64(r, uint64(n))
 	return int(hi)

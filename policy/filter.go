@@ -8,14 +8,14 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Filter leaves candidates out. It reorders c in place: first the candidates that pass, in the order they had. It
-// sets Reason on the others, and returns how many pass. It is called concurrently, must not keep c, and must not
-// allocate.
+// Filter leaves candidates out. It moves the candidates that pass to the front of c, in the order that they had, and
+// returns their number. It sets Reason on the other candidates. Filter is called concurrently. It must not keep c, and
+// must not allocate.
 type Filter interface {
 	Filter(q *Query, c []Candidate) int
 }
 
-// Reasons for which candidates are left out; the Router reads the exported ones.
+// The reasons for which filters leave candidates out. The Router reads the exported reasons.
 const (
 	reasonUnavailable = "unavailable"
 	reasonUseless     = "its answers for this model and endpoint were useless, others' were not"
@@ -30,8 +30,9 @@ const (
 	reasonImbalance   = "too much work for what it matches"
 )
 
-// filtersOf returns the filters of a policy: the common filter (usable), then the filters of s, then the balanced
-// filter if s has a bound and lists none. No filter checks the model: the router offers only candidates that serve it.
+// filtersOf returns the filters of a policy: the common filter (usable), then the filters of s. If s has a bound
+// (ImbalanceTokens) but no balanced filter, a balanced filter comes last. No filter checks the model, because the
+// router offers only candidates that serve it.
 func filtersOf(s *Spec) []Filter {
 	all := append([]Filter{usable{}}, s.Filters...)
 	bounded := slices.ContainsFunc(s.Filters, func(f Filter) bool { _, is := f.(balanced); return is })
@@ -70,15 +71,15 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	case kept > 0:
 	case returning:
 		kept = readmit(c, reasonReturning)
-	case suspect && !saturated: // a worker that works will have a place soon
+	case suspect && !saturated: // with a saturated worker, wait instead: it will have room soon, and it is not frozen
 		kept = readmit(c, reasonSuspect)
-	case useless && !saturated: // no better answer is left
+	case useless && !saturated: // no better holder is left
 		kept = readmit(c, reasonUseless)
 	}
 	return kept
 }
 
-// readmit lets candidates pass that were left out for this reason. It is called when no candidate passed.
+// readmit lets the candidates pass that were left out for this reason. It is called if no candidate passed.
 func readmit(c []Candidate, why string) (kept int) {
 	for i := range c {
 		if c[i].Reason != why {
@@ -93,7 +94,7 @@ func readmit(c []Candidate, why string) (kept int) {
 	return kept
 }
 
-// unusable sets and returns the reason why a request may not go to c, "" when it may.
+// unusable sets and returns the reason why the request may not go to c; "" if it may.
 func unusable(q *Query, c *Candidate) string {
 	c.Reason = barred(q, c)
 	return c.Reason
@@ -125,8 +126,9 @@ var unavailable = [...]string{fleet.BarNone: reasonUnavailable, fleet.BarUnavail
 	fleet.BarLimited: ReasonLimited}
 
 // startsSlowly reports whether q is one of the requests that c does not get during slow start (fleet.Snapshot.Share).
-// All requests of a session get the same result: as the share grows, more sessions are admitted. The first requests
-// that c has at once are exempt, so that a session may leave c again. The random number differs from the pickers'.
+// All requests of a session have the same result at a given share; as the share grows, more sessions are admitted. A
+// session that was admitted only because c had few requests may be sent to another holder later. The draw is
+// independent of the draws of the pickers.
 func startsSlowly(q *Query, c *Candidate) bool {
 	draw := q.Random
 	if q.Session.Key != "" {
@@ -135,8 +137,8 @@ func startsSlowly(q *Query, c *Candidate) bool {
 	return float64(block.Mix64(c.Hash^block.Mix64(draw^0x5107)))/(1<<64) < c.Withheld
 }
 
-// names reports whether target, as a client wrote it, is the worker at url. Target may lack the scheme and a trailing
-// slash.
+// names reports whether target, as a client wrote it, is the worker at url. target may lack the scheme, and may have a
+// trailing slash.
 func names(target, url string) bool {
 	target = strings.TrimSuffix(target, "/")
 	if target == url {
@@ -146,8 +148,9 @@ func names(target, url string) bool {
 	return target == place
 }
 
-// Balanced returns a filter by the sum of a candidate's work and the request's own uncached tokens there. It keeps the
-// candidates whose sum exceeds the least sum by at most this number of tokens. 0 keeps all.
+// Balanced returns a filter by load. For each candidate it adds the candidate's work and the request's own uncached
+// tokens there. It leaves out the candidates whose sum exceeds the least sum by more than this number of tokens. 0
+// leaves out none.
 func Balanced(tokens int) Filter { return balanced(tokens) }
 
 type balanced int

@@ -9,17 +9,18 @@ import (
 // Parameters are the settings of a kind of policy: a pointer to a struct whose fields have yaml keys, filled with the
 // defaults.
 type Parameters interface {
-	// Validate returns all problems, joined. Each begins with its key and a colon.
+	// Validate returns all problems, joined. Each problem begins with its key and a colon.
 	Validate() error
-	// Spec returns the policy under that name. It keeps no reference to the parameters, which may change afterwards.
+	// Spec returns the policy under that name. The parameters may change afterwards without an effect on the policy.
 	Spec(name string) Spec
 }
 
 // Kind is a kind of policy: a name and its settings.
 type Kind struct {
 	Name     string
-	Defaults func() Parameters // new at each call
-	// Moved is for errors about settings that another kind has now: the name of that kind, by the setting's key.
+	Defaults func() Parameters // returns new parameters with the defaults at each call
+	// Moved has the settings that another kind has instead of this one: the name of the other kind, by the setting's
+	// key. An error about such a setting names the other kind.
 	Moved map[string]string
 }
 
@@ -61,7 +62,7 @@ func (k Kind) Set(p Parameters, key, value string) error {
 	return SetParameter(p, key, value)
 }
 
-// Join returns the kinds of all lists, sorted by name. It panics if two kinds have one name.
+// Join returns the kinds of all lists, sorted by name. It panics if two kinds have the same name.
 func Join(lists ...Kinds) Kinds {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, func(a, b Kind) int { return strings.Compare(a.Name, b.Name) })
@@ -91,7 +92,7 @@ func (k Kinds) Names() []string {
 	return names
 }
 
-// BuiltIn returns a policy of each kind with its defaults, without the kinds that have no valid defaults.
+// BuiltIn returns a policy of each kind with its defaults. It leaves out kinds whose defaults are not valid.
 func (k Kinds) BuiltIn() []Spec {
 	var specs []Spec
 	for _, kind := range k {
@@ -102,8 +103,8 @@ func (k Kinds) BuiltIn() []Spec {
 	return specs
 }
 
-// Parse returns the policy that text names: KIND, or KIND:KEY=VALUE,KEY=VALUE with parameters other than the defaults.
-// The policy is then called text.
+// Parse returns the policy that text describes. text is KIND, or KIND:KEY=VALUE,KEY=VALUE with parameters that differ
+// from the defaults. The name of the policy is text.
 func (k Kinds) Parse(text string) (Spec, error) {
 	name, settings, set := strings.Cut(text, ":")
 	kind, ok := k.Find(name)

@@ -2,25 +2,28 @@ package policy
 
 import "time"
 
-// KVAware takes the holder with the longest contiguous match, weighted by tier. Among equals it takes the one with the
-// least work, the request's own uncached tokens included; without a match the one with the least load.
+// KVAware takes the holder with the longest match from the prompt's beginning on, weighted by tier. Among holders with
+// the same match it takes the one with the least work, which includes the request's own uncached tokens. If no holder
+// has a match, it takes the one with the least load.
 type KVAware struct {
-	// TierWeights are the worth of a matched token by where its block lies, 0 to 1.
+	// TierWeights are the worth of a matched token by the tier of its block, 0 to 1.
 	TierWeights TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far a match is followed: a worker is passed over when its work plus the request's
-	// uncached tokens there exceeds the least such sum in the fleet by more. 0 is no bound.
+	// ImbalanceTokens bounds how far a match is followed. For each worker, the policy adds the worker's work and the
+	// request's uncached tokens there. It leaves out workers whose sum exceeds the least sum in the fleet by more than
+	// this number. 0 is no bound.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// EnableSpeculative counts a dispatched prompt as cached before events confirm it.
 	EnableSpeculative bool `yaml:"enable_speculative"`
-	// SpeculativeTTLMs is how long enable_speculative counts it, in milliseconds. 0 means the router's own time:
-	// routing.speculative_ttl.
+	// SpeculativeTTLMs is how long a dispatched prompt counts as cached before events confirm it, in milliseconds. 0
+	// means the router's setting routing.speculative_ttl.
 	SpeculativeTTLMs int `yaml:"speculative_ttl_ms"`
-	// BlockSize is the tokens of the index's blocks. All policies share one index: the value counts only for the
-	// fleet's policy, and only if routing.block_size is not set. 0 means the engines' own block size.
+	// BlockSize is the number of tokens in a block of the index. All policies share one index, so this value has an
+	// effect only in the fleet's default policy, and only if routing.block_size is not set. 0 means the engines' block
+	// size.
 	BlockSize int `yaml:"block_size"`
 }
 
-// DefaultKVAware returns kv_aware as it is defined, without a bound.
+// DefaultKVAware returns kv_aware without a bound.
 func DefaultKVAware() KVAware {
 	w := DefaultTierWeights
 	return KVAware{TierWeights: TierWeights{w[0], w[1], w[2], w[3]}, EnableSpeculative: true}

@@ -2,11 +2,11 @@ package policy
 
 // LeastLoad takes the holder with the least load.
 type LeastLoad struct {
-	// By is what load means: work (prompt tokens to compute and a share of the context) or requests.
+	// By is the measure of load: work (waiting prompt tokens and a quarter of the context) or requests.
 	By string `yaml:"by"`
 }
 
-// DefaultLeastLoad returns our measure of load.
+// DefaultLeastLoad returns the default measure of load: work.
 func DefaultLeastLoad() LeastLoad { return LeastLoad{By: "work"} }
 
 // Validate returns all problems.

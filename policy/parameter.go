@@ -15,7 +15,7 @@ func ParameterKeys(p Parameters) []string {
 	return keys
 }
 
-// SetParameter sets one of p's parameters, given as text: a number, true or false, a duration such as 2s, a word.
+// SetParameter sets one of p's parameters from text: a number, true or false, a duration such as 2s, or a word.
 func SetParameter(p Parameters, key, value string) error {
 	var field reflect.Value
 	eachParameter(reflect.ValueOf(p).Elem(), "", func(k string, v reflect.Value) {

@@ -6,13 +6,13 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Picker chooses one of the candidates that passed the filters, and returns its index. c is not empty. It is called
-// concurrently, must not keep c, and must not allocate.
+// Picker chooses one of the candidates that passed the filters, and returns its index. c is not empty. Pick is called
+// concurrently. It must not keep c, and must not allocate.
 type Picker interface {
 	Pick(q *Query, c []Candidate) int
 }
 
-// pickers by name.
+// pickers has all pickers by name.
 var pickers = map[string]Picker{
 	"best":            best{},
 	"max_score":       maxScore{},
@@ -25,19 +25,19 @@ var pickers = map[string]Picker{
 // PickerNames returns the names of all pickers that a [Spec] may name, sorted.
 func PickerNames() []string { return known(pickers) }
 
-// best takes the highest score as Best does.
+// best takes the highest score, and decides ties as the function Best does.
 type best struct{}
 
 func (best) Pick(q *Query, c []Candidate) int { return Best(q, c) }
 
-// maxScore takes the highest score, and each of several equal ones with the same probability.
+// maxScore takes the highest score. If several candidates have it, each of them has the same probability.
 type maxScore struct{}
 
 func (maxScore) Pick(q *Query, c []Candidate) int { return AnyBest(q, c) }
 
-// weightedRandom takes a candidate with a probability in proportion to its score, which is not negative: the one with
-// the highest u^(1/score), u uniformly random [Efraimidis and Spirakis, Weighted random sampling with a reservoir,
-// 2006]. If all scores are 0, each has the same probability.
+// weightedRandom takes a candidate at random, with a probability in proportion to its score. Scores are not negative.
+// It draws a uniformly random u for each candidate and takes the highest u^(1/score) [Efraimidis and Spirakis, Weighted
+// random sampling with a reservoir, 2006]. If all scores are 0, each candidate has the same probability.
 type weightedRandom struct{}
 
 func (weightedRandom) Pick(q *Query, c []Candidate) int {
@@ -56,13 +56,13 @@ type roundRobin struct{}
 
 func (roundRobin) Pick(q *Query, c []Candidate) int { return int(q.Turn % uint64(len(c))) }
 
-// random takes any with the same probability.
+// random takes any candidate, each with the same probability.
 type random struct{}
 
 func (random) Pick(q *Query, c []Candidate) int { return Any(q, c) }
 
-// powerOfTwo takes two different candidates at random, and of them the one with less work; the first if both have the
-// same. [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
+// powerOfTwo draws two different candidates at random and takes the one with less work; if both have the same work, the
+// first one. [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
 type powerOfTwo struct{}
 
 func (powerOfTwo) Pick(q *Query, c []Candidate) int {

@@ -13,40 +13,40 @@ import (
 // Spec is a policy as data.
 type Spec struct {
 	Name string
-	// Filters are applied in order, after the common filter of all policies (target, rank, excluded, healthy, saturated).
+	// Filters are applied in order, after the common filter of all policies (target, rank, excluded, healthy,
+	// saturated).
 	Filters []Filter
 	Scorers []Weighted
 	Picker  string // "" is best
 
-	// Chooser makes a chooser, which decides after the filters in place of the scorers and the picker. It is called
-	// once for each policy that is built from the spec, so that each policy has a memory of its own. Terms names its
-	// terms.
+	// Chooser makes a chooser, which decides after the filters instead of the scorers and the picker. The function is
+	// called once for each policy that is built from the spec, so that each policy has a memory of its own.
 	Chooser func() Chooser
-	Terms   []string
-	// Reasons are the policy's own words for what a branch means. A branch without an entry has its general words. With
-	// nil, a choice whose branch the Chooser does not name has words that fit any rule.
+	Terms   []string // the names of the chooser's terms
+	// Reasons has the policy's own words for the meaning of a branch. A branch without an entry has its general words.
+	// If Reasons is nil, and the Chooser does not name the branch of a choice, words are used that fit any rule.
 	Reasons map[Branch]string
-	// NeedsMatches and NeedsText say whether the Chooser reads matches and the prompt's text. With NeedsMatches it gets
-	// the prompt's tokens and keys, too.
+	// NeedsMatches says that the Chooser reads matches, or the prompt's tokens and keys. NeedsText says that it reads
+	// the prompt's text.
 	NeedsMatches, NeedsText bool
 
-	// NeedsActive: the policy reads Candidate.Active. The router then makes a lookup at each holder that matches.
+	// NeedsActive says that the policy reads Candidate.Active. It costs a lookup at each holder with a match.
 	NeedsActive bool
-	// NeedsRisk: the policy reads Candidate.AtRisk. The router then makes a lookup at each holder that matches and has
+	// NeedsRisk says that the policy reads Candidate.AtRisk. It costs a lookup at each holder with a match and with
 	// requests under way.
 	NeedsRisk bool
 
-	// Reach says which holders of a large fleet the policy is offered. ReachUnset: it follows from the chooser and the
-	// picker; a chooser without NeedsMatches that nominates no holders is offered all.
+	// Reach says which holders of a large fleet the policy is offered. With ReachUnset it follows from the chooser and
+	// the picker.
 	Reach Reach
 
-	// Source is asked once for each request, before its first decision; the answer is Query.Cached. nil asks nothing.
+	// Source is called once for each request, before its first decision. Its answer is Query.Cached. nil is no source.
 	Source Source
 
 	// NeedsTarget makes the policy refuse requests that do not name their worker.
 	NeedsTarget bool
 
-	// TierWeights are the worth of a matched token by tier, 0 to 1, for the match scorer. All zero means
+	// TierWeights are the worth of a matched token by tier, 0 to 1, for the match scorer. If all are 0, the scorer uses
 	// DefaultTierWeights.
 	TierWeights [block.NumTiers]float64
 
@@ -54,43 +54,45 @@ type Spec struct {
 	// bound gets the filter [Balanced] after its Filters, if it lists none.
 	ImbalanceTokens int
 
-	// Learned takes matches from the requests that the policy sent, in place of the engines' announcements. With nil,
-	// matches come from the announcements. The router keeps the learned matches, for each model.
+	// Learned, if not nil, says that matches come from the requests that the policy sent. With nil, matches come from
+	// the engines' events. The router stores the learned matches, for each model.
 	Learned *Learned
 
 	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached before events confirm it. 0
 	// means the router's own setting; a negative value means not at all.
 	SpeculativeTTL time.Duration
-	// BlockSize is the tokens of the index's blocks, if this is the router's default policy and the router has no
-	// setting of its own. 0 means no wish.
+	// BlockSize is the number of tokens in a block of the index. It counts only if this is the router's default policy
+	// and the router has no setting of its own. 0 leaves the size to the router.
 	BlockSize int
 }
 
-// Learned says for how long a prompt is expected at the holder that it was sent to.
+// Learned says how long a prompt counts as cached at the holder that it was sent to.
 type Learned struct {
-	TTL             time.Duration // 0 is for ever
-	HolderTokens    int           // the most recently used tokens of each holder are remembered; 0 is no limit
-	MaxBlocks       int           // blocks of all holders; 0 is no limit if HolderTokens is set, else 2^20
-	MaxPrefixTokens int           // tokens of a prompt that are compared; 0 is all
+	TTL             time.Duration // the time after the last use; 0 is without end
+	HolderTokens    int           // how many tokens are remembered for each holder, the most recently used; 0 is no limit
+	MaxBlocks       int           // how many blocks are remembered in all; 0 is no limit if HolderTokens is set, else 2^20
+	MaxPrefixTokens int           // how many tokens of a prompt are compared; 0 is all
 }
 
-// Weighted is a scorer and how much it counts.
+// Weighted is a scorer and its weight.
 type Weighted struct {
 	Scorer string  `yaml:"scorer"`
 	Weight float64 `yaml:"weight"` // > 0
 }
 
-// DefaultTierWeights are the worth of a block where nothing was measured. Host memory: the weight that llm-d uses, and
-// close to the cost of a reload over PCIe, relative to computing a long prefix. Disk and remote storage: enough to win
-// over a worker that has nothing, not enough to win over a worker that has half of it on the GPU.
+// DefaultTierWeights are the worth of a matched token by tier if nothing was measured. The weight of host memory is
+// that of llm-d. It is close to the time that a reload over PCIe saves, compared with computing a long prefix. With the
+// weights of disk and remote storage, a worker with the whole prefix there wins over a worker with nothing, but not
+// over a worker with half of the prefix on the GPU.
 var DefaultTierWeights = [block.NumTiers]float64{block.TierGPU: 1.0, block.TierCPU: 0.8, block.TierDisk: 0.3, block.TierRemote: 0.1}
 
-// DefaultImbalanceTokens is the bound for fleets where many conversations share a system prompt: the smallest default
-// token budget of a step in vLLM and SGLang. If the imbalance is less than a step, no queue forms, and moving a request
-// would give up a match for nothing. A larger bound is not needed: the tokens that a match saves are credited in full
-// in addition to the bound, so that a conversation leaves its worker only when it is served sooner elsewhere. With
-// 8,192, each new long conversation would go to a worker that runs 32,000 tokens of others, while other workers are
-// idle.
+// DefaultImbalanceTokens is the bound for fleets where many conversations share a system prompt. It is the smallest
+// default token budget of a step in vLLM and SGLang.
+//
+// It is not smaller, because no queue forms if the imbalance is less than a step: moving a request would then give up a
+// match for nothing. It is not larger, because the tokens that a match saves count in full in addition to the bound: a
+// conversation leaves its worker only if another worker serves it sooner. With 8,192, each new long conversation would
+// go to a worker that already runs 32,000 tokens of other requests, while other workers are idle.
 const DefaultImbalanceTokens = 2048
 
 func (s *Spec) tierWeights() [block.NumTiers]float64 {
@@ -113,7 +115,7 @@ type Policy struct {
 	reasons   map[Branch]string
 	reach     Reach
 	nominator Nominator // the chooser, if it nominates
-	weighs    bool      // matches are weighed against something else
+	weighs    bool      // other terms than the match enter the score
 }
 
 type weightedScorer struct {
@@ -206,29 +208,32 @@ func (p *Policy) Name() string { return p.spec.Name }
 // NeedsTarget reports whether the policy refuses requests that do not name their worker.
 func (p *Policy) NeedsTarget() bool { return p.spec.NeedsTarget }
 
-// Matches reports whether the policy reads matches. A policy that does not needs no tokens.
+// Matches reports whether the policy reads matches. If it does not, it needs no tokens.
 func (p *Policy) Matches() bool { return p.matches }
 
-// NeedsActive reports whether the policy reads which part of the prompt the requests under way hold.
+// NeedsActive reports whether the policy reads Candidate.Active: the part of the prompt that requests under way also
+// have.
 func (p *Policy) NeedsActive() bool { return p.spec.NeedsActive }
 
-// NeedsRisk reports whether the policy reads how much of a match may be evicted before the request is scheduled.
+// NeedsRisk reports whether the policy reads Candidate.AtRisk: the part of a match that may be evicted before the
+// request is scheduled.
 func (p *Policy) NeedsRisk() bool { return p.spec.NeedsRisk }
 
 // NeedsText reports whether the policy reads the prompt's text.
 func (p *Policy) NeedsText() bool { return p.spec.NeedsText }
 
-// Terms names the terms of a candidate's Score, in the order of its Terms: the scorers, or a chooser's own.
+// Terms returns the names of the terms of a candidate's Score, in the order of Candidate.Terms. They are the names of
+// the scorers, or the names in [Spec].Terms.
 func (p *Policy) Terms() []string { return p.terms }
 
-// Routed reports to the policy that a request is sent as it chose.
+// Routed reports to the policy that q is sent to c.
 func (p *Policy) Routed(q *Query, c *Candidate) {
 	if p.chooser != nil {
 		p.chooser.Routed(q, c)
 	}
 }
 
-// Finished reports to the policy how a request ended after Routed.
+// Finished reports to the policy how a request ended. It is called once for each Routed.
 func (p *Policy) Finished(f *Finished) {
 	if p.chooser != nil {
 		p.chooser.Finished(f)
@@ -255,11 +260,11 @@ func (p *Policy) Retire(holders []fleet.Holder) {
 
 // Choice is a policy's decision. Choose leaves the candidates that passed the filters first, and the others after them.
 type Choice struct {
-	Index  int // of the chosen candidate; -1 when no candidate passed the filters
-	Passed int // candidates that passed the filters
+	Index  int // the index of the chosen candidate; -1 if no candidate was chosen
+	Passed int // the number of candidates that passed the filters
 	Branch Branch
 	Reason string // the meaning of the branch, in the policy's words
-	Ranked bool   // the highest score was taken, and among equals the least work; false: by another rule of the picker
+	Ranked bool   // the highest score was taken; false: the picker or chooser has another rule
 }
 
 // Choose filters, scores and picks. It reorders c and overwrites Score and Reason. It allocates nothing.
@@ -306,7 +311,8 @@ func (p *Policy) choose(q *Query, c []Candidate) Choice {
 	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: p.ranks}
 }
 
-// noteTerm stores the part of the score that a scorer added: the score less the terms so far.
+// noteTerm stores, as a term of each candidate, the part of the score that the last scorer added: the score less the
+// terms before.
 func noteTerm(c []Candidate, term int) {
 	for i := range c {
 		added := c[i].Score
@@ -317,7 +323,8 @@ func noteTerm(c []Candidate, term int) {
 	}
 }
 
-// Why says in words why candidate i of c was chosen, was not, or was left out. c must be as Choose left it.
+// Why says in words why candidate i of c was chosen, not chosen, or left out. c must have the order in which Choose
+// left it.
 func (choice *Choice) Why(c []Candidate, i int) string {
 	if i == choice.Index {
 		return choice.Reason

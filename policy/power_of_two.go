@@ -1,6 +1,6 @@
 package policy
 
-// PowerOfTwo takes two holders at random, and of them the one with less work; the first if both have the same.
+// PowerOfTwo draws two holders at random and takes the one with less work; if both have the same work, the first one.
 type PowerOfTwo struct{}
 
 // Validate finds nothing: there are no parameters.

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Problems collects the problems of parameters: Validate of a [Parameters] adds each problem and returns Join. The zero
-// value is empty.
+// Problems collects the problems of parameters. The method Validate of a [Parameters] adds each problem, and returns
+// the result of Join. The zero value is empty.
 type Problems []error
 
 // Join returns all problems as one error, nil when there are none.
@@ -36,7 +36,7 @@ func (p *Problems) AtLeast(key string, v, least float64) {
 // MaxNumber is the greatest value of a parameter: the product of a greater value with a number of tokens loses digits.
 const MaxNumber = 1e12
 
-// Section adds the problems of a group of keys; err is what the group's Validate returned.
+// Section adds the problems of a group of keys. err is the result of the group's Validate.
 func (p *Problems) Section(key string, err error) {
 	if err == nil {
 		return

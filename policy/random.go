@@ -1,6 +1,6 @@
 package policy
 
-// Random takes any holder with the same probability.
+// Random takes any holder, each with the same probability.
 type Random struct{}
 
 // Validate finds nothing: there are no parameters.

@@ -1,7 +1,7 @@
 package policy
 
-// ReasonsBy returns the reasons of a policy whose scores have other terms besides the match. by names the candidate
-// that it takes, such as "the lowest predicted cost".
+// ReasonsBy returns the reasons of a policy whose scores have other terms besides the match. by says which candidate
+// the policy takes, such as "the lowest predicted cost".
 func ReasonsBy(by string) map[Branch]string {
 	return map[Branch]string{
 		BranchAffinity: by + ", and no worker has a longer match",
@@ -25,8 +25,8 @@ var byPicker = map[string]string{
 	"weighted_random": "drawn at random, more likely with a higher score",
 }
 
-// reasonsOf returns the reasons of s; if it has none, the reasons that follow from its scorers and picker. nil stands
-// for the general reasons.
+// reasonsOf returns the reasons of s. If s has none, it returns the reasons that follow from the scorers and the picker
+// of s. nil means the general reasons.
 func reasonsOf(s *Spec) map[Branch]string {
 	ranks := s.Picker == "" || s.Picker == "best"
 	switch {
@@ -42,14 +42,14 @@ func reasonsOf(s *Spec) map[Branch]string {
 	return ReasonsBy(byPicker[s.Picker])
 }
 
-// ownRule are the reasons of a chooser that names neither the branch of a choice nor its reasons.
+// ownRule has the reasons for a chooser that names neither the branch of a choice nor reasons.
 var ownRule = ReasonsBy("the policy's own rule")
 
-// reasonAmong returns the words for a branch where c are the candidates.
+// reasonAmong returns the policy's words for a branch. c are the candidates of the choice.
 func (p *Policy) reasonAmong(b Branch, c []Candidate) string { return p.reason(reasonKey(b, c)) }
 
-// reasonKey returns the key of the words for a branch where c are the candidates. The words for a miss say whether a
-// match was at risk.
+// reasonKey returns the key for a branch in a map of reasons. c are the candidates of the choice. For a miss, the key
+// depends on whether a match was at risk.
 func reasonKey(b Branch, c []Candidate) Branch {
 	if b != BranchMiss {
 		return b

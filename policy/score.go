@@ -5,13 +5,13 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Scorer rates candidates from 0 to 1; higher is better. It adds weight times the rating to each candidate's Score. It
-// is called concurrently, must not keep c, and must not allocate.
+// Scorer rates candidates from 0 to 1; higher is better. It adds weight times the rating to each candidate's Score.
+// Score is called concurrently. It must not keep c, and must not allocate.
 type Scorer interface {
 	Score(q *Query, c []Candidate, weight float64)
 }
 
-// scorers by name.
+// scorers has the constructors of all scorers by name.
 var scorers = map[string]func(*Spec) Scorer{
 	"match":    func(s *Spec) Scorer { return match(s.tierWeights()) },
 	"load":     func(*Spec) Scorer { return load{} },
@@ -24,8 +24,8 @@ var scorers = map[string]func(*Spec) Scorer{
 // ScorerNames returns the names of all scorers that a [Spec] may name, sorted.
 func ScorerNames() []string { return known(scorers) }
 
-// match rates the share of the prompt that a candidate has. Each token is weighted by the tier of its block. Predicted
-// tokens beyond the confirmed blocks were computed a moment ago, and count as on the GPU.
+// match rates the share of the prompt that a candidate has cached. Each token is weighted by the tier of its block.
+// Predicted tokens beyond the confirmed match count as on the GPU, because they were computed a moment ago.
 type match [block.NumTiers]float64
 
 func (m match) Score(q *Query, c []Candidate, weight float64) {
@@ -41,12 +41,12 @@ func (m match) Score(q *Query, c []Candidate, weight float64) {
 	}
 }
 
-// loadHalf is the work in tokens at which the load rating is one half. The scale only matters where load is mixed with
-// other scorers. It is the work of one pass: with more, requests wait for each other.
+// loadHalf is the work, in tokens, at which the rating of load is one half. It is the work of one pass: with more work,
+// requests wait for each other. The value only matters if load is combined with other scorers.
 const loadHalf = fleet.PassTokens
 
-// load rates an idle candidate 1, and less with more work, never 0. Different loads always get different ratings,
-// which a rating normalised by the maximum does not give.
+// load rates an idle candidate 1. With more work the rating falls, but never to 0. Different work always gets a
+// different rating; a rating that is normalised by the maximum would not have this property.
 type load struct{}
 
 func (load) Score(_ *Query, c []Candidate, weight float64) {
@@ -55,7 +55,7 @@ func (load) Score(_ *Query, c []Candidate, weight float64) {
 	}
 }
 
-// requests rates an idle candidate 1, and less with more requests.
+// requests rates an idle candidate 1. With more requests the rating falls.
 type requests struct{}
 
 func (requests) Score(_ *Query, c []Candidate, weight float64) {
@@ -64,8 +64,9 @@ func (requests) Score(_ *Query, c []Candidate, weight float64) {
 	}
 }
 
-// fewest rates the candidate with the least of a figure 1 and the one with the most 0, and all 1 if they are equal,
-// as llm-d rates queues. One request and a hundred get the same rating if they are the extremes.
+// fewest rates candidates by a figure, as llm-d rates queues: the candidate with the smallest figure gets 1, and the
+// candidate with the greatest figure gets 0. If all figures are equal, all candidates get 1. The rating does not depend
+// on how far apart the smallest and the greatest figure are.
 type fewest func(q *Query, x *Candidate) int64
 
 func (f fewest) Score(q *Query, c []Candidate, weight float64) {
@@ -83,7 +84,7 @@ func (f fewest) Score(q *Query, c []Candidate, weight float64) {
 	}
 }
 
-// kvFree rates by the free share of the KV cache.
+// kvFree rates a candidate by the free share of its KV cache.
 type kvFree struct{}
 
 func (kvFree) Score(q *Query, c []Candidate, weight float64) {
