@@ -148,13 +148,13 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	return l
 }
 
-// setBack is the least step back in time that counts as a clock that was set back. Concurrent calls may come out of order
-// by less. A placement may count longer than its TTL by this time.
+// setBack is the least step back in time that counts as a clock that was set back. Concurrent calls may come out of
+// order by less. A placement may count longer than its TTL by this time.
 const setBack = int64(time.Second)
 
-// clock returns the store's time at now, the caller's time. If the caller's clock is set back, the store's time goes on
-// from the latest time. Otherwise all placements would count until the caller's clock has reached that time again. mu is
-// held.
+// clock returns the store's time at now, the caller's time. If the caller's clock is set back, the store's time goes
+// on from the latest time. Otherwise all placements would count until the caller's clock has reached that time again.
+// mu is held.
 func (s *Store) clock(now int64) int64 {
 	if now+s.skew.Load() < s.now-setBack {
 		s.skew.Store(s.now - now)
