@@ -9,16 +9,16 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Bucket sends prompts of similar length to the same worker, so that short prompts do not wait behind long ones. The
-// bounds between workers follow the prompts of the last seconds [SMG 1.9.0, model_gateway/src/policies/bucket.rs,
-// there for prefill workers]. A length is the characters of the text, or four for each token where the text is not
-// known.
+// Bucket sends prompts of similar length to the same worker, so that short prompts do not wait behind long ones. Each
+// worker has a bucket: a range of lengths. The bounds between the buckets follow the prompts of the last seconds [SMG
+// 1.9.0, model_gateway/src/policies/bucket.rs, for prefill workers]. The length of a prompt is the number of characters
+// of its text. If the text is not known, each token counts as four characters.
 type Bucket struct {
-	// BalanceAbsThreshold and BalanceRelThreshold bound how far lengths decide. While the most characters sent to a
-	// worker within the interval exceed the fewest by more than this difference, and by more than the factor
-	// balance_rel_threshold, the worker with the fewest characters is taken.
+	// BalanceAbsThreshold is a difference in characters, and balance_rel_threshold is a factor. They apply to the
+	// characters that were sent to each worker within the interval. If the greatest number exceeds the smallest by more
+	// than both, lengths do not count, and the worker with the smallest number is taken.
 	BalanceAbsThreshold int `yaml:"balance_abs_threshold"`
-	// BalanceRelThreshold is the factor of balance_abs_threshold's rule.
+	// BalanceRelThreshold is the factor in the rule of balance_abs_threshold.
 	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
 	// BucketAdjustIntervalSecs is how often the bounds are computed again, and how far back they look, in seconds.
 	BucketAdjustIntervalSecs int `yaml:"bucket_adjust_interval_secs"`
@@ -67,8 +67,8 @@ type dispatch struct {
 	holder fleet.Holder
 }
 
-// maxWindow bounds the window: 13,000 requests a second for five seconds. Beyond it the oldest requests no longer
-// count.
+// maxWindow is the greatest number of requests in the window: 13,000 requests a second for five seconds. If there are
+// more, the oldest requests do not count.
 const maxWindow = 1 << 16
 
 // firstBuckets is the length in characters over which the buckets spread before any bounds are computed.
@@ -105,7 +105,8 @@ func (b *buckets) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: i, Branch: policy.BranchBucket}
 }
 
-// bucket returns which of m buckets a length belongs to. Until there are bounds for m buckets, all are equally wide.
+// bucket returns the number of the bucket, of m buckets, to which a length belongs. Until there are bounds for m
+// buckets, all buckets are equally wide.
 func (b *buckets) bucket(length int64, m int) int {
 	if len(b.bounds) != m-1 {
 		return int(min(length*int64(m)/firstBuckets, int64(m-1)))
@@ -189,10 +190,10 @@ func (b *buckets) sentTo(h fleet.Holder) int64 {
 
 func (b *buckets) Finished(*policy.Finished) {}
 
-// Forget changes nothing: lengths and characters do not depend on caches.
+// Forget does nothing: lengths and characters do not depend on caches.
 func (b *buckets) Forget(fleet.Holder) {}
 
-// nth returns the candidate that has n candidates with lower holder numbers. Candidates mostly come in that order.
+// nth returns the candidate with the n-th lowest holder number, counted from 0. Candidates mostly come in this order.
 func nth(c []policy.Candidate, n int) int {
 	sorted := true
 	for i := 1; i < len(c) && sorted; i++ {

@@ -8,32 +8,35 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// CacheAware is cache_aware of SMG and the SGLang router [SMG 1.9.0, model_gateway/src/policies/cache_aware.rs]: it
-// takes the holder that was sent the longest beginning of the prompt before. It knows this from its own requests, not
-// from events. It takes the holder with the fewest requests when the fleet is out of balance or that beginning is too
-// short.
+// CacheAware is cache_aware of SMG and the SGLang router [SMG 1.9.0, model_gateway/src/policies/cache_aware.rs]. It
+// takes the holder to which the longest beginning of the prompt was sent before. It knows this from this router's own
+// requests and not from events. If the fleet is out of balance, or if the beginning is too short, it takes the holder
+// with the fewest requests.
 //
-// It differs from the source in three points. Among all holders of the longest beginning it takes the one with the
-// fewest requests; the source takes the holder that was sent it last. If that holder cannot be used, it takes the next
-// best; the source takes the first healthy worker. A worker that leaves is forgotten.
+// It differs from the source in three points. If the longest beginning was sent to several holders, it takes the one
+// with the fewest requests; the source takes the last holder to which the beginning was sent. If the chosen holder
+// cannot be used, it takes the next best one; the source takes the first healthy worker. If a worker leaves, it forgets
+// the worker.
 type CacheAware struct {
 	// CacheThreshold is the share of the prompt, 0 to 1, above which the longest beginning is followed.
 	CacheThreshold float64 `yaml:"cache_threshold"`
-	// BalanceAbsThreshold and BalanceRelThreshold say when the fleet is out of balance: when the busiest holder has
-	// more requests than the idlest by more than the first threshold, and by more than a factor of the second.
+	// BalanceAbsThreshold and BalanceRelThreshold say when the fleet is out of balance. The greatest number of requests
+	// of a holder must exceed the smallest number by more than BalanceAbsThreshold, and it must be more than
+	// BalanceRelThreshold times the smallest number.
 	BalanceAbsThreshold int     `yaml:"balance_abs_threshold"`
 	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
-	// OverloadTokenUsageThreshold and BalanceTokenUsageThreshold do the same with the used share of the KV cache that
-	// engines report: the highest share, and the difference of highest and lowest. 1 is never exceeded.
+	// OverloadTokenUsageThreshold and BalanceTokenUsageThreshold say the same by the used share of the KV cache, as
+	// engines report it. The fleet is out of balance if the highest share exceeds the first threshold, or if the
+	// difference between the highest and the lowest share exceeds the second one. 1 is never exceeded.
 	OverloadTokenUsageThreshold float64 `yaml:"overload_token_usage_threshold"`
 	BalanceTokenUsageThreshold  float64 `yaml:"balance_token_usage_threshold"`
 	// EvictionIntervalSecs is how often holders with more than MaxTreeSize are cut to it, in seconds. 0 means never.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// MaxTreeSize is how many characters of each holder are remembered, of all models; tokens where tokens are
-	// compared.
+	// MaxTreeSize is how many characters are remembered for each holder, for all models together. If tokens are
+	// compared, it is the number of tokens.
 	MaxTreeSize int `yaml:"max_tree_size"`
-	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first, and also differ where
-	// only the chat template differs. When the chosen form of a prompt is not known, the other is used.
+	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first, and also differ
+	// where only the chat template differs. When the chosen form of a prompt is not known, the other is used.
 	By string `yaml:"by"`
 	// MaxBytes bounds the memory for texts, and as much again for tokens. It is never exceeded. The source has no such
 	// bound.
@@ -105,8 +108,8 @@ type cacheAware struct {
 	prompts *prompts
 }
 
-// Terms of cache_aware and prefix_cache_affinity: the share of the prompt that the holder was sent before, and how
-// idle it is: 1 without requests, 1/2 with one, 1/3 with two. Score is the term that decided.
+// The terms of cache_aware and prefix_cache_affinity. The first term is the share of the prompt that was sent to the
+// holder before. The second term is 1 / (requests + 1) of the holder. Score is the term that decided.
 const (
 	termSent = 0
 	termIdle = 1
@@ -139,8 +142,8 @@ func (x *cacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: best, Branch: given(m, c, best, best), Ranked: true}
 }
 
-// given returns the branch for candidate picked, when candidate best was sent the longest beginning among all
-// candidates. The branch is affinity, fallback (a holder with a longer beginning cannot be used) or spill.
+// given returns the branch for candidate picked. best is the candidate to which the longest beginning was sent. The
+// branch is affinity, fallback (a holder with a longer beginning cannot be used) or spill.
 func given(m *placement.Matches, c []policy.Candidate, picked, best int) policy.Branch {
 	switch sent := c[best].Terms[termSent]; {
 	case m == nil:
@@ -182,7 +185,7 @@ func (x *cacheAware) unbalanced(q *policy.Query, c []policy.Candidate) bool {
 func (x *cacheAware) Routed(q *policy.Query, c *policy.Candidate) { x.prompts.sent(q, c.Holder) }
 func (x *cacheAware) Finished(*policy.Finished)                   {}
 
-// Nominate names the holders that were sent the longest beginnings.
+// Nominate names the holders to which the longest beginnings of the prompt were sent.
 func (x *cacheAware) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	return x.prompts.nominate(q, dst)
 }

@@ -5,9 +5,10 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// ConsistentHash sends each session to the next worker on a ring [Karger and others, Consistent Hashing and Random
-// Trees, 1997; vllm-project/router and bet0x/vllm-router 0.11]. Where that worker cannot be used, the next one on the
-// ring takes over, so that its sessions spread.
+// ConsistentHash hashes each session to a place on a ring and sends it to the next worker on the ring [Karger and
+// others, Consistent Hashing and Random Trees, 1997; vllm-project/router and bet0x/vllm-router 0.11]. If this worker
+// cannot be used, the worker after it takes the session. So the sessions of a failed worker spread over the other
+// workers.
 type ConsistentHash struct {
 	// VirtualNodes is how many places on the ring a worker has.
 	VirtualNodes int `yaml:"virtual_nodes"`

@@ -13,7 +13,7 @@ type filterSettings struct {
 	locality        Locality
 }
 
-// filters by the names that the parameter filters lists.
+// filters has all filters by the names that an operator writes into the parameter filters.
 var filters = map[string]func(filterSettings) policy.Filter{
 	"balanced":  func(s filterSettings) policy.Filter { return policy.Balanced(s.imbalanceTokens) },
 	"locality":  func(s filterSettings) policy.Filter { return nearest(s.locality) },
@@ -35,8 +35,8 @@ func filtersOf(names []string, s filterSettings) []policy.Filter {
 	return list
 }
 
-// reachOf returns the reach of a policy with these filters. A near worker may have neither a match nor little load, so
-// a policy with a locality is offered all workers.
+// reachOf returns the reach of a policy with these filters. A policy with a locality is offered all workers, because a
+// near worker may have neither a match nor little load.
 func reachOf(names []string, l Locality) policy.Reach {
 	if l != (Locality{}) && slices.Contains(names, "locality") {
 		return policy.ReachAll
@@ -44,8 +44,8 @@ func reachOf(names []string, l Locality) policy.Reach {
 	return policy.ReachUnset
 }
 
-// keep moves the candidates for which good is true to the front, in their order, and gives the others a reason. If
-// good is true for none, nothing changes.
+// keep moves the candidates for which good is true to the front, in their order, and sets the Reason of the other
+// candidates. If good is true for no candidate, keep changes nothing.
 func keep(c []policy.Candidate, reason string, good func(*policy.Candidate) bool) int {
 	kept := 0
 	for i := range c {

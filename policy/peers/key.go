@@ -5,8 +5,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// hashKey returns the hash of the request's session, or of its prompt if it names no session. source says which of the
-// two was used; "" means that there is neither.
+// hashKey returns the hash of the request's session. If the request names no session, it returns the hash of the
+// prompt. source says which of the two was hashed; "" means that the request has neither.
 func hashKey(q *policy.Query, fallback string) (key uint64, source policy.Branch) {
 	switch {
 	case q.Session.Key != "":
@@ -28,7 +28,7 @@ func hashPrompt[T ~byte | ~uint32](prompt []T) uint64 {
 	return block.Mix64(h)
 }
 
-// keyless are the choices for a request that names no session.
+// keyless has the rules by which a request that names no session can be decided, by name.
 var keyless = []string{"prompt", "least_load", "random"}
 
 // unkeyed chooses for a request that names no session.

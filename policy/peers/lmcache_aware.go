@@ -10,26 +10,29 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// LMCacheAware is lmcache_aware of bet0x/vllm-router 0.11.0 (src/policies/lmcache_aware.rs): it asks the controller of
-// an LMCache deployment. With lookup_mode "occupancy" it asks how many chunks each worker has cached, of any prompt,
-// and weighs that against load. With "prefix_lookup" it asks for each request which worker has the longest beginning of
-// the prompt, and decides by occupancy when no worker has any. Without an answer the fallback policy decides.
+// LMCacheAware is lmcache_aware of bet0x/vllm-router 0.11.0 (src/policies/lmcache_aware.rs). It asks the controller of
+// an LMCache deployment.
 //
-// Occupancy is the source's default. It prefers workers whose caches are full, even if they have nothing of the prompt.
-// A lookup credits each chunk of the prompt to its first holder only: of two workers with one prefix, the second looks
-// empty.
+//   - With lookup_mode "occupancy", the source's default, it asks how many chunks each worker has cached, of any
+//     prompt, and weighs this number against load. So it prefers workers with full caches, even if they have nothing of
+//     the prompt.
+//   - With lookup_mode "prefix_lookup", it asks for each request which worker has the longest beginning of the prompt.
+//     If no worker has any part, the rule of "occupancy" decides. The controller names only the first holder of each
+//     chunk: if two workers have the same prefix, the second one seems to have nothing.
 //
-// The policy's Source asks the controller: internal/discovery in this program.
+// If the controller does not answer, the fallback policy decides. The policy's [policy.Source] asks the controller; in
+// this program it is in internal/discovery.
 type LMCacheAware struct {
 	// ControllerURL is the controller's HTTP address. It is asked only if the policy is in use or listed in the
 	// configuration's policies.
 	ControllerURL string `yaml:"controller_url"`
-	// PollIntervalSecs is how often its list of workers is read, in seconds. A list older than three polls is
-	// forgotten.
+	// PollIntervalSecs is the time in seconds between two polls of the controller's list of workers. A list that is
+	// older than three polls is forgotten.
 	PollIntervalSecs int `yaml:"poll_interval_secs"`
 	// CacheWeight is the share of occupancy in the score, 0 to 1; the rest is load.
 	CacheWeight float64 `yaml:"cache_weight"`
-	// FallbackPolicy decides without an answer: power_of_two, random, round_robin or least_load, by requests.
+	// FallbackPolicy decides if the controller does not answer: power_of_two, random, round_robin, or least_load (the
+	// fewest requests).
 	FallbackPolicy string `yaml:"fallback_policy"`
 	// ControllerTimeoutMs is how long the controller may take to answer, in milliseconds. A lookup, for which a
 	// request waits, gets at most 200.
@@ -38,8 +41,8 @@ type LMCacheAware struct {
 	LookupMode string `yaml:"lookup_mode"`
 	// ControllerAPIKey is sent as a bearer token; "" sends none.
 	ControllerAPIKey string `yaml:"controller_api_key"`
-	// LMCacheWorkerMap names the worker of each LMCache instance: instance id to URL. An instance that is not in it
-	// belongs to the worker on the address that it registered from, if there is exactly one.
+	// LMCacheWorkerMap has the worker's URL for the id of each LMCache instance. An instance without an entry belongs
+	// to the worker at the address from which the instance registered, if there is exactly one such worker.
 	LMCacheWorkerMap map[string]string `yaml:"lmcache_worker_map"`
 }
 
@@ -129,8 +132,9 @@ type lmcacheAware struct {
 	fallback func(q *policy.Query, c []policy.Candidate) int
 }
 
-// Terms of lmcache_aware: the share of the prompt that is cached, or else the worker's occupancy as a share of the
-// fullest worker's; and the difference between its load and the busiest worker's, as a share of the latter, 0 to 1.
+// The terms of lmcache_aware, 0 to 1. The first term is the share of the prompt that the worker has cached; if the rule
+// of occupancy decides, it is the number of the worker's chunks as a share of the greatest number of any worker. The
+// second term is (most requests of any worker − the worker's requests) / most requests.
 const termCached = 0
 
 func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
@@ -165,7 +169,8 @@ func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	return policy.Pick{Index: best, Branch: branch, Ranked: true}
 }
 
-// longest picks the worker with the longest beginning of the prompt, the one with the fewest requests among equals.
+// longest picks the worker with the longest beginning of the prompt. If several have it, it picks the one with the
+// fewest requests.
 func (x *lmcacheAware) longest(q *policy.Query, c []policy.Candidate) (policy.Pick, bool) {
 	best := 0
 	for i := range c {

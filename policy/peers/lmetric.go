@@ -2,12 +2,12 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// LMetric takes the lowest (uncached tokens queued + the request's own uncached tokens) × (requests + 1). So a
-// holder with many requests under way is protected from long prompts. It has no parameter [LMetric, arXiv
-// 2603.15202].
+// LMetric takes the holder with the lowest product: (queued uncached tokens + the request's own uncached tokens) ×
+// (requests + 1) [LMetric, arXiv 2603.15202]. So long prompts avoid a holder with many requests under way. It has no
+// parameter.
 //
-// Where nothing is queued and everything is cached, all products are 0. Ties then go by work, requests so far and
-// hash.
+// If nothing is queued and the whole prompt is cached everywhere, all products are 0. Then the rule for equal scores
+// decides: see policy.Best.
 type LMetric struct{}
 
 // Validate finds nothing: there are no parameters.

@@ -2,7 +2,7 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// Locality is where this router runs. Workers say where they run by labels of the same names.
+// Locality says where this router runs. The labels of a worker with the same names say where the worker runs.
 type Locality struct {
 	Node string `yaml:"node"` // "" is unknown
 	Zone string `yaml:"zone"` // "" is unknown
@@ -16,9 +16,10 @@ const (
 
 const reasonElsewhere = "another node or zone, and there are nearer ones"
 
-// nearest is the locality filter. It keeps the candidates on the router's own node; if there are none, the candidates
-// in its zone; if there are none, all. It comes after the common filter (usable), so that workers that cannot be used
-// or are saturated do not count. [Ray Serve, LocalityMixin: node, availability zone, all]
+// nearest is the locality filter. It keeps the candidates on the router's own node. If there are none, it keeps the
+// candidates in the router's zone. If there are none either, it keeps all. It comes after the common filter (usable),
+// so workers that are saturated or cannot be used do not count as near. [Ray Serve, LocalityMixin: node, availability
+// zone, all]
 type nearest Locality
 
 func (l nearest) Filter(_ *policy.Query, c []policy.Candidate) int {

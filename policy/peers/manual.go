@@ -8,18 +8,19 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Manual keeps each session with the worker that it was first given, and goes back to it when it recovers [SMG 1.9.0,
-// manual; vllm-project/router, sticky_least_loaded is assignment_mode min_group with max_idle_secs 7200]. A request
-// that names no session is placed like a new session and not remembered.
+// Manual keeps each session on its first worker. If this worker fails, the session goes to another worker, and returns
+// when the first worker has recovered [SMG 1.9.0, manual]. A request that names no session is placed like a new
+// session, and not remembered. sticky_least_loaded of vllm-project/router is the same with assignment_mode min_group
+// and max_idle_secs 7200.
 type Manual struct {
 	// AssignmentMode places new sessions: random, min_load (fewest requests), min_group (fewest sessions).
 	AssignmentMode string `yaml:"assignment_mode"`
 	// MaxIdleSecs is the idle time in seconds after which a session is forgotten.
 	MaxIdleSecs int `yaml:"max_idle_secs"`
-	// EvictionIntervalSecs is how often idle sessions are looked for.
+	// EvictionIntervalSecs is the time in seconds between two searches for idle sessions.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// MaxSessions bounds how many sessions are remembered, at some 50 bytes each; when there are more, random ones are
-	// forgotten.
+	// MaxSessions is the greatest number of sessions that are remembered, at about 50 bytes each. Beyond it, each new
+	// session replaces a random one.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
@@ -75,7 +76,8 @@ func (m *manual) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: at, Branch: policy.BranchPlaced}
 }
 
-// place chooses for a session that has no worker. Among equals each has the same probability, as in the source.
+// place chooses a worker for a session that has none. Workers that are equally good have the same probability, as in
+// the source.
 func (m *manual) place(q *policy.Query, c []policy.Candidate) int {
 	for i := range c {
 		switch m.mode {
@@ -93,8 +95,8 @@ func (m *manual) Routed(q *policy.Query, c *policy.Candidate) { learnSession(m.s
 
 func (m *manual) Finished(*policy.Finished) {}
 
-// Forget keeps the sessions: they return to the worker when it is back.
+// Forget does nothing: the sessions of a worker return to it when it is back.
 func (m *manual) Forget(fleet.Holder) {}
 
-// Retire forgets the holder as a home.
+// Retire removes the holders as homes of sessions: they will not come back.
 func (m *manual) Retire(holders []fleet.Holder) { m.sessions.Forget(holders...) }

@@ -10,10 +10,10 @@ const (
 	reasonMoreAdapters = "more adapters are loaded there than elsewhere"
 )
 
-// multiplex keeps, for a request to an adapter, the candidates that have it loaded; if there are none, the candidates
-// with the fewest adapters, where loading it costs least. A request to a base model passes all. The router offers only
-// workers that list the adapter, so this filter matters where a worker can load more adapters than it lists. [Ray
-// Serve, MultiplexMixin: loaded, fewest models, all]
+// multiplex is a filter for requests to an adapter. It keeps the candidates that have loaded the adapter. If there are
+// none, it keeps the candidates with the fewest adapters, where loading one more costs least. For a request to a base
+// model it keeps all candidates. The router offers only workers that list the adapter, so this filter has an effect
+// only if a worker can load more adapters than it lists. [Ray Serve, MultiplexMixin: loaded, fewest models, all]
 type multiplex struct{}
 
 func (multiplex) Filter(q *policy.Query, c []policy.Candidate) int {

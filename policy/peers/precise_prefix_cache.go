@@ -6,9 +6,10 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// PrecisePrefixCache is llm-d's filter → score → pick with its precise prefix cache: match, waiting queue and
-// used KV cache, each rated 0 to 1 and weighted 3, 2, 2 [llm-d-kv-cache, benchmarking/73-capacity; the endpoint
-// picker's queue-scorer, kv-cache-utilization-scorer and max-score-picker].
+// PrecisePrefixCache is llm-d's scheduler with its precise prefix cache. It adds three scores from 0 to 1: the matched
+// share of the prompt with weight 3, the waiting queue with weight 2, and the free share of the KV cache with weight 2
+// [llm-d-kv-cache, benchmarking/73-capacity; the endpoint picker's queue-scorer, kv-cache-utilization-scorer and
+// max-score-picker].
 type PrecisePrefixCache struct {
 	// PrefixWeight is how much the matched share of the prompt counts.
 	PrefixWeight float64 `yaml:"prefix_weight"`

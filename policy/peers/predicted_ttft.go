@@ -6,10 +6,10 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// PredictedTTFT takes the holder where the first token is predicted to come first: the time until the queue's
-// uncached tokens are computed, plus the time of the request's own. A matched token on a slower tier counts in part,
-// as it has to be loaded [Mooncake, FAST'25, algorithm 1; llm-d's predicted latency]. Scores are negated
-// milliseconds.
+// PredictedTTFT takes the holder with the lowest predicted time to first token [Mooncake, FAST'25, algorithm 1; llm-d's
+// predicted latency]. The prediction is the time to compute the uncached tokens in the holder's queue, plus the time to
+// compute the request's own uncached tokens. A matched token on a slower tier counts in part as uncached, because it
+// has to be loaded. Scores are negated milliseconds.
 type PredictedTTFT struct {
 	// Learned uses the learned times of the worker's kind, at the worker's own pace. While none are learned, the
 	// parameters below count.

@@ -9,14 +9,15 @@ import (
 )
 
 // PrefixCacheAffinity is the PrefixCacheAffinityRouter of Ray Serve [Ray documentation, "PrefixCacheAffinityRouter for
-// LLM inference optimization"]. While queues have similar lengths, it takes the holders that were sent the longest
-// beginning of the prompt before. Where that beginning is short, it takes the holders for which the fewest characters
-// are remembered. Among these it takes the shortest queue. Otherwise it takes the shorter queue of two drawn at random.
+// LLM inference optimization"]. The queue of a holder is the number of this router's requests under way there.
 //
-// A queue is this router's requests under way at a holder.
+// If the queues have similar lengths, the policy considers the holders to which the longest beginning of the prompt was
+// sent before. If this beginning is short, it considers the holders for which the fewest characters are remembered
+// instead. Among these holders it takes the shortest queue. If the queues differ too much, or if neither text nor
+// tokens of the prompt are known, it draws two holders at random and takes the shorter queue.
 type PrefixCacheAffinity struct {
-	// ImbalancedThreshold is by how many requests the longest queue may exceed the shortest. If it exceeds it by more,
-	// prompts do not count.
+	// ImbalancedThreshold is by how many requests the longest queue may exceed the shortest. If the difference is
+	// greater, only queues count.
 	ImbalancedThreshold int `yaml:"imbalanced_threshold"`
 	// MatchRateThreshold is the share of the prompt, 0 to 1, from which the longest beginning is followed.
 	MatchRateThreshold float64 `yaml:"match_rate_threshold"`
@@ -31,8 +32,8 @@ type PrefixCacheAffinity struct {
 	Filters []string `yaml:"filters"`
 	// Locality is where this router runs, for the locality filter.
 	Locality Locality `yaml:"locality"`
-	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first. When the chosen form
-	// of a prompt is not known, the other is used. The source knows text only.
+	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first. When the chosen
+	// form of a prompt is not known, the other is used. The source knows text only.
 	By string `yaml:"by"`
 	// MaxBytes bounds the memory for texts, and as much again for tokens. It is never exceeded. The source has no such
 	// bound.
@@ -180,7 +181,7 @@ func (x *prefixAffinity) shorterOfTwo(m *placement.Matches, q *policy.Query, c [
 func (x *prefixAffinity) Routed(q *policy.Query, c *policy.Candidate) { x.prompts.sent(q, c.Holder) }
 func (x *prefixAffinity) Finished(*policy.Finished)                   {}
 
-// Nominate names the holders that were sent the longest beginnings.
+// Nominate names the holders to which the longest beginnings of the prompt were sent.
 func (x *prefixAffinity) Nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	return x.prompts.nominate(q, dst)
 }

@@ -5,10 +5,13 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// PrefixHash sends prompts with the same beginning to the next worker on a ring, and passes over workers that have more
-// than their share of the load [SMG 1.9.0, model_gateway/src/policies/prefix_hash.rs; Mirrokni and others, Consistent
-// Hashing with Bounded Loads, 2018]. By its documentation the source walks the ring; its code takes the worker with the
-// least load. This port walks the ring, which keeps displaced prompts together.
+// PrefixHash hashes the beginning of a prompt to a place on a ring, and takes the next worker on the ring. It passes
+// over workers with more than their share of the load [SMG 1.9.0, model_gateway/src/policies/prefix_hash.rs; Mirrokni
+// and others, Consistent Hashing with Bounded Loads, 2018].
+//
+// If the first worker has too much load, this port takes the next worker on the ring, as SMG's documentation says.
+// SMG's code takes the worker with the least load instead. With the ring, all prompts with the same beginning go to the
+// same second worker.
 type PrefixHash struct {
 	// PrefixTokenCount is how many tokens of the prompt are hashed. Without tokens, four bytes of text stand for a
 	// token.

@@ -10,9 +10,9 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// prompts remembers which holder was sent which prompts, for cache_aware and prefix_cache_affinity: in a store of
-// texts and one of tokens, as a request may come with either. Each model, and each adapter of one, has a root of its
-// own, as engines share no blocks between them.
+// prompts remembers which prompts were sent to which holder, for cache_aware and prefix_cache_affinity. It has a store
+// of texts and a store of tokens, because a request may come with either. Each model and each adapter has a root of its
+// own in the stores, because engines share no blocks between models or adapters.
 type prompts struct {
 	tokensFirst  bool // where text and tokens are known, tokens are used
 	text, tokens *placement.Store
@@ -58,8 +58,8 @@ func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
 	return promptKey{p.tokens, roots.tokens, placement.TokenBytes(q.Prompt.Tokens)}, ok
 }
 
-// match finds how much of q's prompt each holder was sent before. The caller returns the result with done. It is nil
-// when neither text nor tokens are known.
+// match finds how much of q's prompt was sent to each holder before. The caller gives the result back with done. The
+// result is nil if neither text nor tokens are known.
 func (p *prompts) match(q *policy.Query) *placement.Matches {
 	at, ok := p.of(q)
 	if len(at.key) == 0 {
@@ -80,10 +80,10 @@ func (p *prompts) done(m *placement.Matches) {
 	}
 }
 
-// nominees is how many holders of the longest beginnings a policy of a large fleet wants to look at.
+// nominees is how many holders nominate names, in a large fleet.
 const nominees = 32
 
-// nominate appends the holders that were sent the longest beginnings of q's prompt.
+// nominate appends to dst the holders to which the longest beginnings of q's prompt were sent.
 func (p *prompts) nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	m := p.match(q)
 	if m == nil {
@@ -95,7 +95,7 @@ func (p *prompts) nominate(q *policy.Query, dst []fleet.Holder) []fleet.Holder {
 	return dst
 }
 
-// share returns how much of the prompt the holder was sent before, 0 to 1.
+// share returns the share of the prompt that was sent to the holder before, 0 to 1.
 func share(m *placement.Matches, h fleet.Holder) float64 {
 	if m == nil || m.Total() == 0 {
 		return 0
@@ -137,7 +137,7 @@ func (p *prompts) characters(q *policy.Query, h fleet.Holder) int64 {
 	return at.store.Units(h)
 }
 
-// forget drops all that is remembered of h.
+// forget drops everything that is remembered about h.
 func (p *prompts) forget(h fleet.Holder) {
 	p.text.Forget(h)
 	p.tokens.Forget(h)

@@ -7,15 +7,16 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// RendezvousHash sends each session to the worker for which a hash of both is the highest. When a worker leaves, only
-// its sessions move. When one joins, no session moves between the others [Thaler and Ravishankar, Using name-based
-// mappings to increase hit rates, 1998; bet0x/vllm-router 0.12]. The hash has 64 bits; the source's has 23.
+// RendezvousHash computes a hash of the session and each worker, and sends the session to the worker with the highest
+// hash. If a worker leaves, only its sessions move. If a worker joins, only the sessions move that the new worker gets
+// [Thaler and Ravishankar, Using name-based mappings to increase hit rates, 1998; bet0x/vllm-router 0.12]. The hash has
+// 64 bits; the source's hash has 23 bits.
 type RendezvousHash struct {
 	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as the source does),
 	// least_load or random.
 	Fallback string `yaml:"fallback"`
-	// Weighted gives each worker sessions in proportion to the KV blocks that it has room for, if all workers report
-	// theirs.
+	// Weighted gives each worker sessions in proportion to the size of its KV cache in blocks. It has an effect only if
+	// all workers report this size.
 	Weighted bool `yaml:"weighted"`
 }
 
@@ -39,9 +40,9 @@ type rendezvous struct {
 	RendezvousHash
 }
 
-// Choose scores each candidate weight / −ln u, with u a uniform number of key and holder. Then the highest score
-// belongs to a candidate with a probability in proportion to its weight [Schindelhauer and Schomaker, Weighted
-// Distributed Hash Tables, 2005].
+// Choose gives each candidate the score weight / −ln u, where u is a uniform number that follows from the key and the
+// holder, and takes the highest score. So the probability of a candidate is in proportion to its weight [Schindelhauer
+// and Schomaker, Weighted Distributed Hash Tables, 2005].
 func (p *rendezvous) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	key, source := hashKey(q, p.Fallback)
 	if source == "" {

@@ -14,7 +14,7 @@ func spread(c []policy.Candidate) (least, most int64) {
 	return least, most
 }
 
-// idlest picks the candidate with the fewest requests; the caller sets the branch.
+// idlest picks the candidate with the fewest requests. The caller sets the branch.
 func idlest(q *policy.Query, c []policy.Candidate) policy.Pick {
 	best := 0
 	for i := range c {
@@ -26,7 +26,8 @@ func idlest(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: best, Ranked: true}
 }
 
-// idler reports whether a goes before b where requests are counted: fewer requests, then fewer so far, then the hash.
+// idler reports whether a is taken before b by a policy that counts requests. It compares in this order: the requests
+// under way, the requests so far, the hash. Fewer is better.
 func idler(q *policy.Query, a, b *policy.Candidate) bool {
 	if a.Load.Requests != b.Load.Requests {
 		return a.Load.Requests < b.Load.Requests

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// ring has the places of holders on a circle of 2^64 positions. It adds a holder when it is first a candidate, which
-// allocates. Readers never wait.
+// ring has the places of holders on a circle of 2^64 positions. It adds a holder when the holder is a candidate for the
+// first time; this allocates. Readers never wait.
 type ring struct {
 	nodes   int
 	current atomic.Pointer[circle]
@@ -37,13 +37,13 @@ func newRing(nodes int) *ring {
 	return r
 }
 
-// walk goes round the ring from key. It returns the first candidate that suits, and its step: step 1 is the first
-// holder on the way, candidate or not. If none suits, it returns the first candidate.
+// walk goes round the ring from key. It returns the first candidate that suits, and the candidate's step: the first
+// holder on the way has step 1, even if it is no candidate. If no candidate suits, walk returns the first candidate.
 func (r *ring) walk(key uint64, c []policy.Candidate, suits func(*policy.Candidate) bool) (index, steps int) {
 	circle := r.learn(c)
 	start := sort.Search(len(circle.places), func(i int) bool { return circle.places[i].at >= key })
 	first, firstStep := -1, 0
-	var met [8]fleet.Holder // holders met so far; mostly the first one is taken
+	var met [8]fleet.Holder // the holders on the way so far; few, because mostly the first one is taken
 	for i := range circle.places {
 		h := circle.places[(start+i)%len(circle.places)].holder
 		if slices.Contains(met[:min(steps, len(met))], h) {
@@ -114,7 +114,7 @@ func (x *circle) knows(c []policy.Candidate) bool {
 	return true
 }
 
-// remove takes a holder from the ring; it comes back when it is a candidate again.
+// remove removes a holder from the ring. If the holder is a candidate again later, the ring adds it again.
 func (r *ring) remove(h fleet.Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

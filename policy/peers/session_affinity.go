@@ -8,17 +8,18 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// SessionAffinity keeps a session on the worker and rank that it was given while it is used, and gives it another one
-// when that cannot be used [Dynamo, --router-session-affinity-ttl-secs; llm-d, session-affinity-filter]. A new session,
-// and a request that names none, is placed where the least work is left to do, its own uncached tokens included.
+// SessionAffinity keeps a session on its worker and rank, as long as the session has requests. If the worker cannot be
+// used, the session gets another one [Dynamo, --router-session-affinity-ttl-secs; llm-d, session-affinity-filter]. A
+// new session goes to the holder with the least work, which includes the request's own uncached tokens there. So does a
+// request that names no session.
 type SessionAffinity struct {
 	// TTL is the idle time after which a session is forgotten.
 	TTL time.Duration `yaml:"ttl"`
 	// Mode is soft (a session whose worker cannot be used gets another) or hard (its requests are refused until the
 	// worker can be used).
 	Mode string `yaml:"mode"`
-	// MaxSessions bounds how many sessions are remembered, at some 50 bytes each; when there are more, random ones are
-	// forgotten.
+	// MaxSessions is the greatest number of sessions that are remembered, at about 50 bytes each. Beyond it, each new
+	// session replaces a random one.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
@@ -74,7 +75,8 @@ func (a *affinity) Routed(q *policy.Query, c *policy.Candidate) { learnSession(a
 
 func (a *affinity) Finished(*policy.Finished) {}
 
-// Forget unbinds nothing: the bound holder is back soon, or is no longer a candidate.
+// Forget does nothing: a holder that lost its cache keeps its sessions, and a holder that left is no longer a
+// candidate.
 func (a *affinity) Forget(fleet.Holder) {}
 
 // Retire unbinds the sessions that are bound to the holder.

@@ -2,8 +2,8 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// SMGLeastLoad is least_load of SMG [SMG 1.9.0]: it takes the holder with the shortest predicted queue, in seconds. A
-// penalty grows as the KV cache fills.
+// SMGLeastLoad is least_load of SMG [SMG 1.9.0]. It takes the holder with the shortest predicted queue, in seconds,
+// plus a penalty that grows with the used share of the KV cache.
 type SMGLeastLoad struct {
 	// Throughput is the tokens a second that a worker computes. The source takes the generation rate that the engine
 	// reports.
@@ -28,9 +28,10 @@ func (p SMGLeastLoad) Spec(name string) policy.Spec {
 	}
 }
 
-// score sets scores to the negated sum of two terms. The first is (uncached tokens in the queue + tokens sent since the
-// report) / throughput; the second is 0.15·k/(1−k), where k is the used share of the KV cache. If a worker does not
-// report and others do, each of its requests counts as 1,024 tokens. If none reports, requests are counted.
+// score sets each score to the negated sum of two terms. The first term is (uncached tokens in the queue + tokens sent
+// since the report) / throughput. The second term is 0.15·k/(1−k), where k is the used share of the KV cache. If a
+// worker does not report its load and other workers do, each of its requests counts as 1,024 tokens. If no worker
+// reports, the number of requests is the load.
 func (p SMGLeastLoad) score(q *policy.Query, c []policy.Candidate) {
 	const (
 		tokensARequest = 1024

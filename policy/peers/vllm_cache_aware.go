@@ -11,21 +11,21 @@ import (
 )
 
 // VLLMCacheAware is vllm_cache_aware, from the design document "vLLM Cache-Aware Load Balancing Design" of the SGLang
-// model gateway. A tracker records the blocks of the requests that were sent to each holder. It says how much of the
-// prompt each holder has. The holder with the longest run is taken if that run is a large enough share of the prompt
-// and the holder is not much busier than the others. Otherwise the next best such holder is taken; if there is none,
-// the holder with the fewest requests.
+// model gateway. A tracker records the blocks of the requests that were sent to each holder, and so estimates how much
+// of a prompt each holder has. A holder is preferred if it has a large enough share of the prompt and is not much
+// busier than the average. The preferred holder with the longest beginning of the prompt is taken. If no holder is
+// preferred, the holder with the fewest requests is taken.
 //
-// It differs from the document where the document's rules would fail its purpose. Blocks are known by chained keys, not
-// by position and content. The deepest blocks of the least recent request are evicted first, so that the remaining
-// blocks of a holder are always a prefix. If the best holder is overloaded, the next best one is taken, not at once the
-// holder with the fewest requests.
+// It differs from the document in three points, where the document's rules would fail its own purpose. It identifies a
+// block by a key that covers all tokens before it, and not by position and content. It evicts the deepest blocks of the
+// least recently used request first, so that the remaining blocks of a holder are always prefixes. If the best holder
+// is overloaded, it takes the next best one, and not yet the holder with the fewest requests.
 type VLLMCacheAware struct {
-	// BlockSize is the tokens of a block when hits are counted: the share of the prompt's full blocks of this size
-	// that a holder has. The tracker itself keeps the router's own blocks, which are the engines'.
+	// BlockSize is the number of tokens in a unit. Hits and the prompt's length are counted in whole units. The tracker
+	// itself stores blocks of the index, which have another size.
 	BlockSize int `yaml:"block_size"`
-	// MaxBlocksPerBackend is how many of the router's blocks are tracked for each holder. Between two evictions it may
-	// be twice as many.
+	// MaxBlocksPerBackend is how many blocks of the index are tracked for each holder. Between two evictions there may
+	// be up to twice as many.
 	MaxBlocksPerBackend int `yaml:"max_blocks_per_backend"`
 	// EvictionIntervalSecs is how often holders are cut to that number, in seconds; the least recently used blocks are
 	// evicted.
@@ -76,8 +76,8 @@ type blockTracker struct {
 	spare  sync.Pool // *placement.Matches
 }
 
-// trackerStep is how many blocks one request evicts: some 200 µs. A pass over all holders takes as many requests as
-// it needs.
+// trackerStep is the greatest number of blocks that one request evicts; this takes about 200 µs. The next requests
+// continue the eviction until it has visited all holders.
 const trackerStep = 2048
 
 func newBlockTracker(p VLLMCacheAware) *blockTracker {
@@ -139,7 +139,8 @@ func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	return pick
 }
 
-// noteHits sets the candidates' terms, and returns the most hits of any holder, candidate or not.
+// noteHits sets the candidates' terms. It returns the greatest number of hits of any holder, even if it is no
+// candidate.
 func (x *blockTracker) noteHits(q *policy.Query, c []policy.Candidate) (longest float64) {
 	total := q.PromptTokens / x.BlockSize
 	for i := range c {
