@@ -15,8 +15,8 @@ import (
 // result.
 //
 // A policy does no I/O. The program that prepares requests calls the Source once for each request, before the first
-// decision. The request waits for the answer, so the Source must limit its time. If the prompt is nil, the Source answers
-// from memory.
+// decision. The request waits for the answer, so the Source must limit its time. If the prompt is nil, the Source
+// answers from memory.
 type Source func(ctx context.Context, prompt []block.Token) []Cached
 
 // Sourced is implemented by the [Parameters] of a policy that needs a Source. The program that builds the policy makes
