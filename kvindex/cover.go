@@ -65,8 +65,8 @@ func (x *Index) through(h *holder, p *point, add bool) {
 		if add {
 			a.rest.through = append(a.rest.through, at)
 			x.blocks.account(h, 8)
-		} else if i := slices.Index(a.rest.through, at); i >= 0 {
-			x.blocks.steps += uint64(i)
+		} else if i := lastIndex(a.rest.through, at); i >= 0 {
+			x.blocks.steps += uint64(len(a.rest.through) - i)
 			a.rest.through = slices.Delete(a.rest.through, i, i+1)
 			x.blocks.account(h, -8)
 		}
@@ -77,6 +77,16 @@ func (x *Index) through(h *holder, p *point, add bool) {
 			x.cover(h, cover{at, placeBit(r.tier, r.group)}, part{lo: max(a.from(r.size), lo) - lo, hi: a.end - lo}, add)
 		}
 	}
+}
+
+// lastIndex returns the last place of a spot, -1 when it is not there. A tier that is cleared removes the last first.
+func lastIndex(spots []spot, at spot) int {
+	for i, s := range slices.Backward(spots) {
+		if s == at {
+			return i
+		}
+	}
+	return -1
 }
 
 // cover adds or removes a part. The holder has the block while the union of all parts is the whole block. In the common

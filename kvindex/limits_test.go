@@ -208,3 +208,78 @@ func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.
 		}
 	}
 }
+
+// announce announces a chain of blocks of some size under new hashes, and returns them.
+func (l *limited) announce(id fleet.Holder, tier block.Tier, blocks, size int, hashes []uint64, tokens []block.Token) []uint64 {
+	if hashes == nil {
+		for range blocks {
+			l.hash++
+			hashes = append(hashes, l.hash)
+		}
+	}
+	l.x.Store(id, &kvindex.Stored{Tier: tier, Hashes: hashes, Tokens: tokens, BlockSize: size})
+	l.check()
+	return hashes
+}
+
+// The first chunk of the memory for keys may be one of its own, for a long run, and be given back before it is filled.
+func TestTheFirstChunkOfKeysMayBeGivenBack(t *testing.T) {
+	t.Run("forget", func(t *testing.T) {
+		l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
+		for id := range fleet.Holder(2) {
+			l.announce(id, 0, 256, 16, nil, l.words(4096))
+		}
+		l.x.Forget(0)
+		l.announce(0, 0, 1, 16, nil, l.words(16))
+		if n := l.x.Stats().Blocks; n != 257 {
+			t.Errorf("%d blocks", n)
+		}
+	})
+	t.Run("remove", func(t *testing.T) {
+		l := newLimited(t, 16, kvindex.Config{})
+		first := l.announce(0, 0, 1, 16384, nil, l.words(16384))
+		l.announce(0, 0, 1, 16384, nil, l.words(16384))
+		l.x.Remove(0, 0, 0, first)
+		l.announce(1, 0, 1, 16, nil, l.words(16))
+		if n := l.x.Stats().Blocks; n != 1025 {
+			t.Errorf("%d blocks", n)
+		}
+	})
+}
+
+// A removal of one block of many in a row splits them, which takes memory.
+func TestRemovalsStayWithinTheBudget(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
+	var all [][]uint64
+	for l.x.Stats().Evictions == 0 {
+		tokens := l.words(4096)
+		all = append(all, l.announce(0, 0, 256, 16, nil, tokens))
+		l.announce(0, 1, 256, 16, all[len(all)-1], tokens)
+	}
+	for i, hashes := range all {
+		if i%8 == 0 {
+			l.announce(0, 0, 1, 16, nil, l.words(16)) // room is measured
+		}
+		for k := 1; k < len(hashes); k += 2 {
+			l.x.Remove(0, 0, 0, hashes[k:k+1])
+			l.check()
+		}
+	}
+}
+
+// Clear of many continuations of one partial block takes steps in proportion to their number.
+func TestClearOfAPartialBlockWithManyContinuations(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
+	steps := func(n int) int64 {
+		parent := l.store(0, l.words(8), 0)
+		for range n {
+			l.store(0, l.words(8), parent)
+		}
+		before := l.x.Stats().Steps
+		l.x.Clear(0, 0)
+		return l.x.Stats().Steps - before
+	}
+	if one, eight := steps(1000), steps(8000); eight > 10*one {
+		t.Errorf("%d steps for 1,000 continuations, %d for 8,000", one, eight)
+	}
+}

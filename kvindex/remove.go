@@ -221,7 +221,6 @@ func (x *Index) Forget(id fleet.Holder) {
 	if h.claims > 0 || h.begun > 0 {
 		x.sweep(&change{h: h, drop: state{allBits, allBits}}, func(uint32) {})
 	}
-	x.blocks.account(h, -h.extra)
 	x.blocks.holders[id] = nil
 	x.known--
 	x.dismiss(h)
@@ -239,6 +238,7 @@ func (x *Index) dropPoints(h *holder) {
 	x.waiting -= int(h.waiting)
 	x.waitingBytes -= h.waitingBytes
 	x.blocks.steps += uint64(h.pointed)
+	x.blocks.account(h, -h.extra)
 	h.pointed, h.twins, h.waiting, h.waitingBytes = 0, 0, 0, 0
 	h.points, h.queue = list{}, list{}
 	h.byHash, h.waiters, h.pins, h.parts = nil, nil, nil, nil

@@ -99,6 +99,7 @@ func (x *Index) roomToSplit(n int) {
 	b := &x.blocks
 	b.steps += uint64(n)
 	if x.slack.hashes >= n {
+		x.slack.hashes -= n
 		return
 	}
 	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*512) + b.sets.byHash.Growth(n) + 4096

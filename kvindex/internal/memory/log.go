@@ -144,7 +144,7 @@ func (l *Log) alloc(owner uint32, room int) []uint64 {
 		was := i
 		i = l.add(l.size())
 		l.open = i
-		if len(l.chunks) > 1 && l.chunks[was] != nil {
+		if i != was && l.chunks[was] != nil { // the new chunk may have the number of one that was given back
 			c := l.chunks[was]
 			l.garbage += len(c.words) - c.next // the rest stays empty
 			c.next, c.words = len(c.words), c.words[:c.next]
