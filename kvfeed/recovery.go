@@ -129,7 +129,11 @@ func (s *sequence) begin(a *attempt) bool {
 	if a.epoch != s.epoch || a.progress != s.progress {
 		a.votes = 0 // the votes were about another beginning of the engine's history
 	}
-	*a = attempt{epoch: s.epoch, from: s.next - min(s.next, overlap), progress: s.progress, votes: a.votes, votedAt: a.votedAt}
+	from := s.next - min(s.next, overlap)
+	if s.probe > 0 {
+		from, s.probe = min(from, s.probe-1), 0
+	}
+	*a = attempt{epoch: s.epoch, from: from, progress: s.progress, votes: a.votes, votedAt: a.votedAt}
 	a.check = s.verified && !s.wanted && !s.overflow && s.pending.len() == 0
 	s.overflow = false // this replay has the messages for which there was no room
 	return true

@@ -4,7 +4,8 @@ import "github.com/zeebo/xxh3"
 
 // seenSize is the number of last messages whose hashes are remembered; each takes 16 bytes. For these messages, the
 // hash tells a duplicate from a message with the same number of a restarted stream. A live message may come after a
-// replay brought it. Between the two there are at most the messages in flight: some hundreds.
+// replay brought it. Between the two there are the messages in flight: mostly some hundreds. When there are more, as on
+// a busy machine, sequence.askFrom requests them once more.
 const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.

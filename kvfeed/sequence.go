@@ -32,6 +32,8 @@ type sequence struct {
 	verified   bool // next and seen belong to the stream of this connection
 	live       bool // a message came on this connection
 	lastLive   uint64
+	began      uint64 // next when the connection, or the stream on it, began: lower numbers came before
+	probe      uint64 // the next replay begins at this number or earlier, plus one; 0: no such request
 	pending    pending
 	overflow   bool               // there was no room for a live message: only a replay has it
 	wanted     bool               // this connection needs a replay that has not ended yet
@@ -102,6 +104,7 @@ func (s *sequence) connect() {
 	s.seen.disconnect()
 	s.distrust, s.strikes, s.agreed, s.unnumbered = false, 0, false, false
 	s.live, s.announced = false, false
+	s.began, s.probe = s.next, 0
 	s.verified = s.next == 0 // without earlier messages there is nothing to compare with
 	s.wanted = s.canReplay()
 	s.setConnected(true)
@@ -172,8 +175,11 @@ func (s *sequence) receive(parts [][]byte) {
 	first := !s.live
 	s.live, s.lastLive = true, seq
 	switch {
-	case s.repeats(seq, payload, forward && !first):
+	case s.repeats(seq, payload, forward && (!first || seq >= s.began)):
 		s.stats.duplicates.Add(1)
+		if first && !s.agreed {
+			s.askFrom(seq, payload)
+		}
 		return
 	case !forward:
 		s.pending.forget()
@@ -212,8 +218,8 @@ func (s *sequence) count(payload []byte) {
 }
 
 // repeats reports whether a live message was handed over or kept before. onward says that the message's number
-// continues the live stream of this connection. Then a message with a number that is too old to be remembered is a late
-// message of the same stream, and counts as a repetition.
+// continues the live stream of this connection, or was handed over on this connection. Then a message with a number
+// that is too old to be remembered is a late message of the same stream, and counts as a repetition.
 func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
 	if seq >= s.next {
 		return s.pending.compare(seq, payload) == same
@@ -229,6 +235,18 @@ func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
 		return onward
 	}
 	return false
+}
+
+// askFrom requests a replay from the first live message of a connection on. A replay handed that number over before,
+// and seen no longer remembers its content: the live stream came late, as on a busy machine. The new replay shows
+// whether both streams are one engine's.
+func (s *sequence) askFrom(seq uint64, payload []byte) {
+	if !s.canReplay() {
+		return
+	}
+	s.seen.put(seq, payload, true)
+	s.probe, s.wanted = seq+1, true
+	s.wake()
 }
 
 // verify records that next and seen belong to the stream of this connection, and hands over kept messages that follow.
@@ -294,6 +312,7 @@ func (s *sequence) restart(why string) {
 	s.seen.forget()
 	s.verified, s.whole, s.announced, s.gaveUp = true, true, false, false
 	s.unnumbered, s.agreed = false, false
+	s.began, s.probe = 0, 0
 	s.wanted = s.canReplay()
 	s.progress++
 	s.h.Restarted(why)

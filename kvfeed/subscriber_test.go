@@ -539,6 +539,58 @@ func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 	}
 }
 
+// On a busy machine the first live message may come thousands of messages after a replay brought it. That is no restart
+// of the engine. A new replay from this message on shows whether both streams are one engine's.
+func TestAFirstLiveMessageFarBehindTheReplayIsNoRestart(t *testing.T) {
+	for name, before := range map[string]uint64{"first connection": 0, "reconnection": 2000} {
+		t.Run(name, func(t *testing.T) {
+			d := newDiary(t)
+			s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
+			s.connect()
+			if before > 0 {
+				for seq := range before {
+					s.receive(liveMessage("t", seq, payload("a", seq)))
+				}
+				replayed(s, "a", before)
+				s.disconnect(errors.New("gone"))
+				s.connect()
+			}
+			replayed(s, "a", 10000)
+			for seq := uint64(6485); seq < 6490; seq++ {
+				s.receive(liveMessage("t", seq, payload("a", seq)))
+			}
+			if s.strikes != 0 || s.agreed || s.probe != 6486 {
+				t.Errorf("strikes %d, agreed %v, probe %d", s.strikes, s.agreed, s.probe)
+			}
+			replayed(s, "a", 10000)
+			if !s.agreed || s.probe != 0 {
+				t.Errorf("agreed %v, probe %d after the replay from the live message on", s.agreed, s.probe)
+			}
+			for seq := uint64(6490); seq < 10010; seq++ {
+				s.receive(liveMessage("t", seq, payload("a", seq)))
+			}
+			d.expectPayloads("a", 0, 10010)
+			d.expect(0)
+		})
+	}
+}
+
+// If that late live stream is another engine's than the replay, the new replay shows it at the first live message.
+func TestAFirstLiveMessageFarBehindAnotherEnginesReplayIsFound(t *testing.T) {
+	d := newDiary(t)
+	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
+	s.connect()
+	replayed(s, "b", 10000)
+	s.receive(liveMessage("t", 6485, payload("a", 6485)))
+	if len(d.restarts) != 0 {
+		t.Fatalf("restarts %q before the replay from the live message on", d.restarts)
+	}
+	replayed(s, "b", 10000)
+	if len(d.restarts) == 0 || s.strikes == 0 {
+		t.Errorf("restarts %q, %d strikes", d.restarts, s.strikes)
+	}
+}
+
 // silentSocket listens, and never sends the greeting of ZMTP.
 func silentSocket(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "s")
