@@ -70,7 +70,7 @@ var coreForbidden = map[string]string{
 	"math/rand": "randomness is an argument",
 }
 
-// packageFile is one Go file's imports.
+// packageFile is one Go file with its imports.
 type packageFile struct {
 	dir, name string
 	imports   []string
@@ -322,7 +322,7 @@ func goFiles(t *testing.T) []packageFile {
 	return files
 }
 
-// nested are the folders of other modules, of binaries and of examples.
+// nested are the folders that goFiles leaves out: other modules, binaries and examples.
 var nested = []string{"tools", "bench", "bin", "examples"}
 
 func parent(dir string) string {

@@ -133,7 +133,7 @@ func BenchmarkRouteBesideEvents(b *testing.B) {
 			w := newWorld(b, warmpath.Options{Index: kvindex.Config{Bytes: c.bytes}}, vllm(), vllm(), vllm(), vllm())
 			for h := range fleet.Holder(4) {
 				if !c.clash {
-					w.handles[h] = uint64(h) << 32
+					w.hashes[h] = uint64(h) << 32
 				}
 			}
 			text := 0

@@ -78,7 +78,8 @@ func TestASmallerBlockMakesANewIndexThatItsFeederSees(t *testing.T) {
 		t.Errorf("%s", d)
 	}
 
-	// When the worker with the small block leaves, the finer index stays: it costs memory, not correctness.
+	// When the worker with the small blocks leaves, the index keeps its smaller blocks. They cost memory, but matches
+	// stay correct.
 	w.fleet.Remove(2)
 	if got := w.router.Generation(0); got != after {
 		t.Errorf("generation %d, was %d", got, after)
@@ -140,7 +141,7 @@ func TestAStaticBlockSizeStandsInForWhatWorkersReport(t *testing.T) {
 		id := f.Put("http://a", facts)
 		f.SetTrust(0, fleet.TrustExact, "test")
 		if c.static > 0 {
-			f.SetBlockSize(id, 128) // events cannot correct it
+			f.SetBlockSize(id, 128) // the configured block size stays: events cannot correct it
 		}
 		if got := f.Snapshot().ByID(id).Facts; c.reported > 0 && got.BlocksPerRank*got.BlockSize != 640*c.reported {
 			t.Errorf("%+v: the cache has %d blocks of %d tokens", c, got.BlocksPerRank, got.BlockSize)

@@ -16,7 +16,7 @@ var (
 	designRef = regexp.MustCompile(`\bdocs/design/(\d{4})`)
 )
 
-// Every link of a document, and every document that a file names, exists.
+// The target of every link in a document exists, and so does every document that a file names.
 func TestDocumentsThatAreNamedExist(t *testing.T) {
 	seen := 0
 	eachFile(t, func(path string, data []byte) {

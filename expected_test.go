@@ -36,8 +36,9 @@ func TestAPromptIsNotExpectedInACacheThatIsLost(t *testing.T) {
 	}
 }
 
-// Policies expect prompts for different times, and each time has a store. All stores share one limit. The store with
-// the most blocks drops its oldest blocks.
+// Each policy says for how long it expects a prompt in the cache where the prompt was sent (SpeculativeTTL). For each
+// such duration the router has one store of expected blocks. All stores share one limit: beyond the limit, the store
+// with the most blocks drops its oldest blocks.
 func TestExpectedPromptsAreBounded(t *testing.T) {
 	w := newWorld(t, warmpath.Options{
 		Index:    kvindex.Config{MaxSpeculative: 200},
@@ -56,7 +57,7 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 	expected := func(seed, tokens int) {
 		t.Helper()
 		if d := w.explain(warmpath.Request{Tokens: prompt(seed, 161), Policy: "kv_aware", Now: 90}); d.PredictedTokens != tokens {
-			t.Errorf("%d tokens of prompt %d are expected, not %d", d.PredictedTokens, seed, tokens)
+			t.Errorf("%d tokens of prompt %d are expected, want %d", d.PredictedTokens, seed, tokens)
 		}
 	}
 	for i := range 30 {
@@ -73,7 +74,8 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 	expected(37, 160)
 }
 
-// If no policy has a time any more, the time's store goes. The count of dropped blocks never falls.
+// The router removes the store of expected prompts with a certain duration when no policy has this duration any more.
+// The count of dropped blocks includes the blocks that removed stores dropped, so the count never falls.
 func TestStoresOfFormerTimesGo(t *testing.T) {
 	second := int64(time.Second)
 	w := newWorld(t, warmpath.Options{
@@ -103,12 +105,12 @@ func TestExplainForgetsNoExpectedPrompt(t *testing.T) {
 	w.route(warmpath.Request{Tokens: p, Now: 1000})
 	for _, at := range []struct{ now, tokens int64 }{{2000, 160}, {int64(time.Hour), 0}, {3000, 160}} {
 		if d := w.explain(warmpath.Request{Tokens: p, Now: at.now}); int64(d.PredictedTokens) != at.tokens {
-			t.Errorf("at %d: %d tokens are expected, not %d", at.now, d.PredictedTokens, at.tokens)
+			t.Errorf("at %d: %d tokens are expected, want %d", at.now, d.PredictedTokens, at.tokens)
 		}
 	}
 }
 
-// The memory has one bound for all times together.
+// Policies may expect prompts for different durations. All expected blocks together have one bound of memory.
 func TestShortPromptsExpectedForTwoTimesAreBounded(t *testing.T) {
 	const limit = 4096
 	w := newWorld(t, warmpath.Options{
@@ -147,7 +149,7 @@ func TestTheMemoryOfExpectedPromptsIsBounded(t *testing.T) {
 // A decision in a large fleet looks at few holders. The holder at which a prompt is expected must be one of them.
 func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 	w := large(t, 500, warmpath.Options{})
-	for _, h := range []fleet.Holder{30, 7, 400} { // these holders are expected to have less of the prompt
+	for _, h := range []fleet.Holder{30, 7, 400} { // shorter parts of the prompt were sent to these holders
 		w.store(h, prompt(1, 160), kvindex.Stored{})
 	}
 	sent := w.route(warmpath.Request{Tokens: prompt(1, 800), Target: w.fleet.Snapshot().Workers()[377].URL})
@@ -160,7 +162,8 @@ func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 	}
 }
 
-// A prompt is expected under the keys of the engine that it was sent to.
+// An engine with a look-ahead has other block keys. The router expects a prompt under the keys of the engine to which
+// the router sent the prompt.
 func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	if !w.router.SetAhead(0, "", 1) {

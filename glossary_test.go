@@ -60,7 +60,7 @@ func TestExportedNamesAreGlossaryWords(t *testing.T) {
 	instead := map[string]string{}
 	for _, row := range glossary(t) {
 		for _, word := range row.not {
-			if !strings.Contains(word, " ") { // a name with two words of such a term is usually chance
+			if !strings.Contains(word, " ") { // words of a term with several words often stand side by side by chance
 				instead[singular(joined(strings.ToLower(word)))] = row.words[0]
 			}
 		}

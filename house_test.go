@@ -219,7 +219,7 @@ func TestCommentsAndDocumentsEndByTheColumn(t *testing.T) {
 		switch {
 		case strings.HasSuffix(path, ".go"):
 			long = longComments(string(text))
-		case strings.HasSuffix(path, ".md") && !strings.HasPrefix(path, "bench/results/"): // programs write those
+		case strings.HasSuffix(path, ".md") && !strings.HasPrefix(path, "bench/results/"): // programs write the results
 			long = longProse(string(text))
 		}
 		for _, line := range long {

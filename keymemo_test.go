@@ -20,7 +20,8 @@ func mark(tokens []block.Token, n int) block.Prefix {
 	return block.Prefix{Tokens: n, Mark: [2]uint64{m, uint64(n)}}
 }
 
-// A caller may name beginnings of a prompt. The prompt's match is the same with and without them.
+// A caller may name two beginnings of a prompt, so that the router remembers their keys: Known (seen in an earlier
+// request) and Stable (likely in a later one). The prompt's match is the same with and without these two.
 func TestKeysFromMemoryAreTheKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	plain, remembers := newWorld(t, warmpath.Options{}, vllm(), vllm()), newWorld(t, warmpath.Options{}, vllm(), vllm())

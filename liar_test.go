@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// passes is an engine whose passes take the time that a timing gives. It computes each prompt in one pass. After that,
-// each pass computes one token of each answer.
+// passes is a modelled engine. The times of its passes follow a given timing. The engine computes each prompt in one
+// pass. Each later pass computes one token of each answer.
 type passes struct {
 	timing  fleet.Timing
 	free    int64 // time at which the pass under way ends, in Unix nanoseconds
@@ -54,8 +54,8 @@ func (e *passes) pass(now int64, noise float64) (done []*answered) {
 // honest is the engines' real timing. Its passes take half of the assumed time.
 var honest = fleet.Timing{Base: 12, Sequence: 0.03, Context: 5e-5, Token: 0.05, Attention: 3e-6}
 
-// liesOfOne returns the shares that four workers get of 4,000 requests, and the learned timing. Answers come in one
-// piece. The first worker reports the lengths that lie returns.
+// liesOfOne sends 4,000 requests to four workers. It returns each worker's share of the requests, and the timing that
+// the router learned. Answers come in one piece. The first worker reports answers of the lengths that lie returns.
 func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n int) int) (shares [4]float64, learned fleet.Timing) {
 	facts := vllm()
 	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, facts, facts, facts, facts)
@@ -112,8 +112,8 @@ func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n
 	return shares, kinds[0].Timing
 }
 
-// One of four workers reports answers that are longer than such a machine could compute. The router believes lengths of
-// up to four times the tokens of a faster machine.
+// One of four workers reports more tokens than its answers have. The router believes up to four times as many tokens as
+// the worker's timing allows, because a faster machine could compute them.
 func TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers(t *testing.T) {
 	for name, lie := range map[string]func(random *rand.Rand, request, n int) int{
 		"2,000,000,000":      func(*rand.Rand, int, int) int { return 2_000_000_000 },
@@ -143,7 +143,7 @@ func TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers(t *testing.T) {
 					"a pass of 4 with 6,000": learned.Step(4, 6000) / honest.Step(4, 6000), "a prompt of 2,000": learned.Prompt(2000, 2000) / honest.Prompt(2000, 2000),
 				} {
 					if times < 0.9 || times > 1.1 {
-						t.Errorf("seed %d: %s is believed to take %.2f times what it takes", seed, what, times)
+						t.Errorf("seed %d: the learned time of %s is %.2f times the true time", seed, what, times)
 					}
 				}
 			}

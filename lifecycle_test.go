@@ -27,7 +27,7 @@ func TestAWorkerPutAgainKeepsItsHolders(t *testing.T) {
 	before := workers.Snapshot().ByID(id).Holders
 	facts.BlockSize = 32
 	if again := workers.Put("http://a:8000/", facts); again != id {
-		t.Errorf("worker %d, was %d", again, id)
+		t.Errorf("the same URL gets the worker id %d, had %d", again, id)
 	}
 	after := workers.Snapshot().ByID(id)
 	if len(before) != 2 || len(after.Holders) != 2 || after.Holders[0] != before[0] || after.Holders[1] != before[1] || after.Facts.BlockSize != 32 {
@@ -44,7 +44,7 @@ func TestAWorkerPutAgainKeepsItsHolders(t *testing.T) {
 	d.Recycle()
 	workers.Put("http://a:8000", facts)
 	if load := workers.Snapshot().Load(before[0]); load.Requests != 0 {
-		t.Errorf("%d requests of the worker's former life", load.Requests)
+		t.Errorf("the worker returned and counts %d requests from before its removal", load.Requests)
 	}
 }
 

@@ -69,17 +69,17 @@ func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {
 	before.Done(fleet.OutcomeServed, 2)
 	first := made["one"][0]
 	if len(first.routed) != 1 || len(first.finished) != 1 {
-		t.Errorf("the one that decided was told of %d and %d", len(first.routed), len(first.finished))
+		t.Errorf("the policy that decided was called for %d routed and %d finished requests, want 1 and 1", len(first.routed), len(first.finished))
 	}
 	if shade := made["shade"][0]; len(made["shade"]) != 1 || len(shade.finished) != 1 {
-		t.Errorf("the shadow of then was told of %d ends, and made %d times", len(shade.finished), len(made["shade"]))
+		t.Errorf("the shadow policy at the time of the decision was called for %d finished requests and built %d times, want 1 and 1", len(shade.finished), len(made["shade"]))
 	}
 	w.route(warmpath.Request{Policy: "one"}).Done(fleet.OutcomeServed, 3)
 	if last := made["one"][len(made["one"])-1]; last == first || len(last.routed) != 1 || len(first.routed) != 1 {
-		t.Errorf("the new one was told of %d, the old one of %d", len(last.routed), len(first.routed))
+		t.Errorf("the new policy was called for %d routed requests, the replaced policy for %d, want 1 and 1", len(last.routed), len(first.routed))
 	}
 	if len(made["shade"][0].routed) != 1 {
-		t.Error("a shadow that is no more was told")
+		t.Error("a removed shadow policy was called for a new request")
 	}
 	names := w.router.PolicyNames()
 	if slices.Contains(names, "two") || !slices.Contains(names, "three") || !slices.Contains(names, "kv") {
@@ -126,12 +126,12 @@ func TestWhatAReplacedPolicyLearnedIsDropped(t *testing.T) {
 	}
 	w.route(warmpath.Request{Tokens: p, Now: second}).Done(fleet.OutcomeServed, second)
 	if got := predicted(); got != 496 {
-		t.Fatalf("predicted %d", got)
+		t.Fatalf("%d tokens are predicted, want 496", got)
 	}
 	if err := w.router.SetPolicies("kv", nil); err != nil || predicted() != 496 {
-		t.Errorf("choosing the same policy again: %v, predicted %d", err, predicted())
+		t.Errorf("choosing the same policy again: error %v, %d tokens predicted, want 496", err, predicted())
 	}
 	if err := w.router.ChangePolicies(warmpath.PolicyChange{Specs: []policy.Spec{withoutEvents(t)}, Standard: "kv"}); err != nil || predicted() != 0 {
-		t.Errorf("a new one: %v, predicted %d", err, predicted())
+		t.Errorf("after the policy is replaced: error %v, %d tokens predicted, want 0", err, predicted())
 	}
 }

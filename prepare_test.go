@@ -46,17 +46,17 @@ func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	req.Now++
 	w.store(1, p[:160], kvindex.Stored{})
 	if h, match := explain(); h != 1 || match != 160 {
-		t.Errorf("blocks that were stored meanwhile: holder %d matches %d", h, match)
+		t.Errorf("after blocks were stored meanwhile: holder %d is chosen with a match of %d tokens", h, match)
 	}
 	req.Now++
 	w.store(0, p[:288], kvindex.Stored{})
 	if h, match := explain(); h != 0 || match != 288 {
-		t.Errorf("more blocks elsewhere: holder %d matches %d", h, match)
+		t.Errorf("after more blocks were stored elsewhere: holder %d is chosen with a match of %d tokens", h, match)
 	}
 	req.Now++
 	req.Exclude = append(req.Exclude, w.fleet.Snapshot().Worker(0).ID)
 	if h, match := explain(); h != 1 || match != 160 {
-		t.Errorf("without the worker that failed: holder %d matches %d", h, match)
+		t.Errorf("without the worker that failed: holder %d is chosen with a match of %d tokens", h, match)
 	}
 	req.Now++
 	w.fleet.Put("http://small", vllm()) // the index is made again, for blocks of 16 tokens
@@ -66,7 +66,7 @@ func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	w.store(1, p[:160], kvindex.Stored{})
 	req.Now++
 	if h, match := explain(); h != 1 || match != 160 {
-		t.Errorf("in the new index: holder %d matches %d", h, match)
+		t.Errorf("in the new index: holder %d is chosen with a match of %d tokens", h, match)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	for range 2 {
 		for _, name := range w.router.PolicyNames() {
 			if name == "direct" {
-				continue // this policy needs a target
+				continue // this policy refuses requests that name no target
 			}
 			req.Policy = name
 			d, err := prepared.Explain(t.Context())
@@ -208,7 +208,8 @@ func (o *overtaken) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: max(slices.IndexFunc(c, func(c policy.Candidate) bool { return c.Holder == 0 && c.Load.Requests == 0 }), 0)}
 }
 
-// A request that lost its place to another request is decided again, with the changes of the other request.
+// Another request may take the last free place at the chosen holder before the reservation is made. Then Route decides
+// again, and sees the changes that the other request made.
 func TestALostPlaceIsDecidedAnew(t *testing.T) {
 	var o overtaken
 	w := newWorld(t, warmpath.Options{MaxRequests: 1,
@@ -218,6 +219,6 @@ func TestALostPlaceIsDecidedAnew(t *testing.T) {
 	d := w.route(warmpath.Request{Tokens: p})
 	i := slices.IndexFunc(d.Candidates, func(c policy.Candidate) bool { return c.Holder == 0 })
 	if n := d.Candidates[i].Predicted; d.Holder != 1 || n != 160 {
-		t.Errorf("%s: %d tokens are expected where the other request went", d, n)
+		t.Errorf("%s: %d tokens are expected at the holder of the other request", d, n)
 	}
 }

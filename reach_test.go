@@ -67,7 +67,7 @@ func TestLittleLoadIsFoundInALargeFleet(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	// Requests of many sizes come and go, with twice as many under way as there are workers.
 	var open []*warmpath.Decision
-	lighter, asked := 0, 0 // asked: workers that were compared; lighter: those with less load than the chosen worker
+	lighter, asked := 0, 0 // asked: comparisons of a worker with the chosen worker; lighter: the worker had less load
 	for i := range 4000 {
 		if len(open) > 2*workers {
 			at := source.IntN(len(open))
@@ -173,14 +173,14 @@ func TestAnExplanationListsALargeFleetAndDecidesAsRouting(t *testing.T) {
 		again := w.explain(req)
 		d := w.route(req)
 		if explained.Holder != d.Holder || again.Holder != d.Holder {
-			t.Fatalf("explained %d and %d, routed %d", explained.Holder, again.Holder, d.Holder)
+			t.Fatalf("two explanations chose the holders %d and %d, routing chose %d", explained.Holder, again.Holder, d.Holder)
 		}
 		if len(explained.Candidates) != 100 {
 			t.Fatalf("%d candidates", len(explained.Candidates))
 		}
 		last := len(explained.Candidates) - 1
 		if why := explained.Why(last); why != policy.ReasonNotLooked {
-			t.Fatalf("the last was left out because %s", why)
+			t.Fatalf("the last candidate was left out because %s", why)
 		}
 		explained.Recycle()
 		again.Recycle()
@@ -229,6 +229,6 @@ func TestTheFewUsableWorkersOfALargeFleetTakeTurns(t *testing.T) {
 		counts[w.route(warmpath.Request{PromptBytes: 400, Policy: "round_robin"}).Holder]++
 	}
 	if counts[98] < 60 || counts[99] < 60 {
-		t.Errorf("%d and %d of 200 requests", counts[98], counts[99])
+		t.Errorf("the two usable workers got %d and %d of 200 requests, want at least 60 each", counts[98], counts[99])
 	}
 }

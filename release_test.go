@@ -24,7 +24,7 @@ func TestLoadIsHeldUntilFirstTokenAndDone(t *testing.T) {
 		t.Errorf("dispatched: %s", diff)
 	}
 	if _, ok := d.TimeToFirstToken(); ok {
-		t.Error("a first token before it came")
+		t.Error("the decision has a time to its first token before the first token came")
 	}
 	d.FirstToken(3 * second)
 	d.FirstToken(4 * second)

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Policies that guess from earlier requests look at few candidates of a large fleet. The holder to which the prompt's
-// beginning was sent must be one of them.
+// In a large fleet, a policy that guesses matches from earlier requests looks at only a few candidates. The holder to
+// which the prompt's beginning was sent must be one of these candidates.
 func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		t.Run(name, func(t *testing.T) {

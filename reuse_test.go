@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// A new holder may get the id of a holder that left. It must not have the other holder's matches, learned or expected.
+// A new holder may get the id of a holder that left. The new holder must have no match from the former holder: neither
+// from events, nor from prompts that were sent to the former holder.
 func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 	for _, name := range []string{"kv_aware", "marginal", "cache_aware"} {
 		w := newWorld(t, warmpath.Options{}, vllm())
@@ -91,7 +92,7 @@ type faulty struct{ recorder }
 
 func (*faulty) Routed(*policy.Query, *policy.Candidate) { panic("a bug of the policy") }
 
-// A program that recovers from the panic, as the gateway does, has no decision whose Done it could call.
+// After a panic in Route, the caller has no decision, so it cannot call Done. Route must release the load itself.
 func TestAPanicInAPolicyReleasesTheLoad(t *testing.T) {
 	for name, o := range map[string]warmpath.Options{
 		"the policy in use": {Policy: policy.Spec{Name: "faulty", Chooser: func() policy.Chooser { return &faulty{} }}},

@@ -25,7 +25,7 @@ func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 				d := w.route(warmpath.Request{Tokens: p, Now: now})
 				w.store(0, p, kvindex.Stored{})
 				d.FirstToken(now)
-				// After this time, the prompts are no longer expected without an announcement.
+				// After 10 s the router no longer expects the prompts, because no event announced them.
 				now += 10 * second
 				d.Done(fleet.OutcomeServed, now)
 				d.Recycle()
@@ -51,7 +51,7 @@ func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 				t.Errorf("while a prompt waits: %s", r.String())
 			}
 			if !strings.Contains(r.String(), "336 at risk") {
-				t.Errorf("the summary does not tell: %s", r.String())
+				t.Errorf("the summary does not mention the risk: %s", r.String())
 			}
 			d := w.route(warmpath.Request{Tokens: oldest, Now: now})
 			if d.AtRiskTokens != 21*16 || d.PredictedTokens != 19*16 {

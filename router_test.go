@@ -25,16 +25,16 @@ const second = int64(time.Second)
 
 // world is a fleet of workers whose events are applied immediately.
 type world struct {
-	t       testing.TB
-	fleet   *fleet.Fleet
-	router  *warmpath.Router
-	handles map[fleet.Holder]uint64 // by holder: number of engine hashes given out so far
+	t      testing.TB
+	fleet  *fleet.Fleet
+	router *warmpath.Router
+	hashes map[fleet.Holder]uint64 // by holder: number of engine hashes given out so far
 }
 
 // newWorld returns a world with a worker at http://a, http://b, … for each facts, with exact trust.
 func newWorld(t testing.TB, o warmpath.Options, workers ...fleet.Facts) *world {
 	t.Helper()
-	w := &world{t: t, fleet: fleet.New(fleet.Config{}), handles: map[fleet.Holder]uint64{}}
+	w := &world{t: t, fleet: fleet.New(fleet.Config{}), hashes: map[fleet.Holder]uint64{}}
 	o.Fleet = w.fleet
 	if o.Policy.Name == "" {
 		// This policy looks only at matches, so its decisions show the matches.
@@ -65,8 +65,8 @@ func (w *world) store(h fleet.Holder, tokens []block.Token, s kvindex.Stored) {
 	s.Tokens = tokens[:len(tokens)/size*size]
 	s.Hashes = nil
 	for range len(s.Tokens) / size {
-		w.handles[h]++
-		s.Hashes = append(s.Hashes, w.handles[h])
+		w.hashes[h]++
+		s.Hashes = append(s.Hashes, w.hashes[h])
 	}
 	if w.router.Store(h, "", &s) == 0 {
 		w.t.Fatalf("nothing stored for holder %d", h)
@@ -82,7 +82,7 @@ func (w *world) route(req warmpath.Request) *warmpath.Decision {
 	return d
 }
 
-// request sets the model if a test names none.
+// request returns req with the model llama if req names no model.
 func request(req warmpath.Request) *warmpath.Request {
 	if req.Model == "" {
 		req.Model = "llama"
@@ -172,7 +172,7 @@ func TestAPromptThatWasJustSentIsExpectedThere(t *testing.T) {
 				t.Fatalf("%s", first)
 			}
 			for _, at := range []int64{0, c.ttl / 2, max(c.ttl-1, 0), c.ttl} {
-				// explained and not routed, because routing would renew the expectation
+				// The test calls Explain, not Route: Route would renew the expectation.
 				d, err := w.router.Explain(context.Background(), request(warmpath.Request{Tokens: p, Now: second + at}))
 				if err != nil {
 					t.Fatal(err)
@@ -279,7 +279,7 @@ func TestUnknownTokensGoByLoad(t *testing.T) {
 	second := w.route(warmpath.Request{PromptBytes: 400})
 	third := w.route(warmpath.Request{PromptBytes: 400})
 	if second.Holder == first.Holder || third.Holder == first.Holder {
-		t.Errorf("small requests went behind the big one")
+		t.Errorf("small requests went to the holder with the big request")
 	}
 }
 
@@ -411,7 +411,7 @@ func TestAFailedHolderGivesWayToTheNextBest(t *testing.T) {
 	if first.Holder != 0 || retry.Holder != 1 || retry.Branch != policy.BranchFallback {
 		t.Errorf("%s; %s", first, retry)
 	}
-	// After three failures in a row the holder gets no requests for some time, and then one trial.
+	// After three failures in a row the holder gets no requests for some time. Then it gets one request as a trial.
 	for range 2 {
 		w.route(warmpath.Request{Tokens: p}).Done(fleet.OutcomeFailed, 0)
 	}
@@ -456,7 +456,7 @@ func TestABuiltInPolicyCanBeReplaced(t *testing.T) {
 func TestCandidatesOfAnotherAdapterAreNoneOfOurs(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16})
 	p := prompt(1, 100)
-	w.store(1, p, kvindex.Stored{Scope: block.Scope{LoRA: "sql"}}) // the adapter was unloaded after that
+	w.store(1, p, kvindex.Stored{Scope: block.Scope{LoRA: "sql"}}) // worker 1 unloaded the adapter after this event
 	d := w.route(warmpath.Request{Model: "sql", Tokens: p})
 	if d.Holder != 0 || d.Base != "llama" || d.LoRA != "sql" || len(d.Candidates) != 1 {
 		t.Errorf("%+v", d.Record)

@@ -43,7 +43,7 @@ func TestAShadowLearnsWhatWasDoneAndDecidesNothing(t *testing.T) {
 	}
 	would.Recycle()
 	if len(shadow.routed)+len(shadow.finished) != 0 {
-		t.Error("asking counts as routing")
+		t.Error("Explain called Routed or Finished of the policy")
 	}
 	for _, name := range []string{"", "live", "shadow"} {
 		d, err := r.Route(ctx, &warmpath.Request{Model: "m", Policy: name, Now: 1})
@@ -54,10 +54,10 @@ func TestAShadowLearnsWhatWasDoneAndDecidesNothing(t *testing.T) {
 		d.Recycle()
 	}
 	if len(shadow.routed) != 3 || cmp.Diff(shadow.routed, shadow.finished) != "" || len(live.routed) != 1 || len(live.finished) != 1 {
-		t.Errorf("the shadow was told %v and %v, the other %v and %v", shadow.routed, shadow.finished, live.routed, live.finished)
+		t.Errorf("the shadow got the routed requests %v and the finished requests %v, the live policy %v and %v", shadow.routed, shadow.finished, live.routed, live.finished)
 	}
 	if shadow.routed[0] == shadow.routed[2] {
-		t.Errorf("the default sends the first to a, the shadow's own decision is b: told %v", shadow.routed)
+		t.Errorf("the live policy's decision and the shadow's own decision must go to different holders; the shadow got %v", shadow.routed)
 	}
 	if _, err := warmpath.New(warmpath.Options{Fleet: f, Shadow: "nobody"}); !errors.Is(err, warmpath.ErrUnknownPolicy) {
 		t.Errorf("an unknown shadow: %v", err)

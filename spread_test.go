@@ -22,9 +22,9 @@ type talk struct {
 }
 
 // converse runs 32 conversations of 8 turns on 4 workers. All conversations share a system prompt of 1,024 tokens. A
-// turn adds 300 tokens and takes 3 s. Pauses are up to 2 s, and events arrive when the turn ends. converse returns the
-// number of turns of each worker, how often one worker had more than half of the turns under way after the start, and
-// the share of tokens matched.
+// turn adds 300 tokens and takes 3 s. Pauses are up to 2 s, and events arrive when the turn ends. converse returns
+// three results: the number of turns of each worker; crowded, the share of decisions (after the start) at which one
+// worker had more than half of the turns under way; and the share of prompt tokens that matched.
 func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, matched float64) {
 	w := newWorld(t, warmpath.Options{Policy: spec}, vllm(), vllm(), vllm(), vllm())
 	system := prompt(0, 1024)
@@ -75,24 +75,24 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 // prevents that: see the comment of package policy.
 func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
 	turns, crowded, matched := converse(t, policy.DefaultKVAware().Spec("kv_aware"))
-	t.Logf("by definition:  turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*matched)
+	t.Logf("without a bound: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*crowded, 100*matched)
 	if slices.Max(turns) != 32*8 {
-		t.Errorf("by definition all turns go to the first holder; turns: %v", turns)
+		t.Errorf("without a bound all turns go to the first holder; turns: %v", turns)
 	}
 
 	spec := policy.DefaultKVAware().Spec("kv_aware")
 	spec.ImbalanceTokens = policy.DefaultImbalanceTokens
 	turns, crowded, bounded := converse(t, spec)
-	t.Logf("with the bound: turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*bounded)
+	t.Logf("with the bound: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*crowded, 100*bounded)
 	if slices.Max(turns) > 32*8*35/100 || crowded > 0.1 {
-		t.Errorf("with the bound one worker has %d of %d turns and is crowded %.2f of the time", slices.Max(turns), 32*8, crowded)
+		t.Errorf("with the bound one worker has %d of %d turns, and more than half of the turns under way at a share of %.2f of the decisions", slices.Max(turns), 32*8, crowded)
 	}
 	if bounded < matched-0.05 {
-		t.Errorf("the bound costs matches: %.3f, without %.3f", bounded, matched)
+		t.Errorf("the bound costs matches: a share of %.3f matched with it, %.3f without it", bounded, matched)
 	}
 
 	turns, crowded, even := converse(t, policy.Spec{Name: "round_robin", Picker: "round_robin"})
-	t.Logf("round robin:    turns %v, one worker crowded %.0f %% of the time, %.1f %% matched", turns, 100*crowded, 100*even)
+	t.Logf("round robin: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*crowded, 100*even)
 	if bounded < even {
 		t.Errorf("bounded kv_aware matches less (%.3f) than round robin (%.3f)", bounded, even)
 	}

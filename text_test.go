@@ -54,7 +54,7 @@ func TestTextNeverMeetsTokens(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	text := story("same", 6400)
 	ids := make([]block.Token, len(text)/4)
-	for i := range ids { // these ids are equal to the tokens for which the text is hashed
+	for i := range ids { // each id is equal to the number that stands for four bytes of the text when the text is hashed
 		ids[i] = block.Token(text[4*i]) | block.Token(text[4*i+1])<<8 | block.Token(text[4*i+2])<<16 | block.Token(text[4*i+3])<<24
 	}
 	w.store(0, ids, kvindex.Stored{})

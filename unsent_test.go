@@ -35,13 +35,13 @@ func TestWhatWasNotSentIsNotExpected(t *testing.T) {
 				req := request(8001)
 				req.Now = 100
 				if d := w.explain(req); d.PredictedTokens != n {
-					t.Errorf("%s: %d tokens are expected, not %d", what, d.PredictedTokens, n)
+					t.Errorf("%s: %d tokens are expected, want %d", what, d.PredictedTokens, n)
 				}
 			}
 			ask(8001, 1, true)
 			want("nothing was sent", 0)
 			if s := w.router.IndexStats()[0]; s.Speculative != 0 || s.Blocks != 0 {
-				t.Errorf("%d blocks believed, %d kept", s.Speculative, s.Blocks)
+				t.Errorf("%d blocks are expected, %d are in the index, want 0 and 0", s.Speculative, s.Blocks)
 			}
 			ask(4801, 2, false)
 			ask(8001, 3, true)
@@ -69,7 +69,7 @@ func TestAShadowUnlearnsWhatItLearned(t *testing.T) {
 	want := func(tokens int) {
 		t.Helper()
 		if d := w.explain(warmpath.Request{Tokens: p, Policy: "kv", Now: 9}); d.PredictedTokens != tokens {
-			t.Errorf("the shadow expects %d tokens, not %d", d.PredictedTokens, tokens)
+			t.Errorf("the shadow expects %d tokens, want %d", d.PredictedTokens, tokens)
 		}
 	}
 	w.store(0, p[:480], kvindex.Stored{})
@@ -89,7 +89,7 @@ func TestWhatAnotherRequestSentIsExpected(t *testing.T) {
 	first.Unsent()
 	first.Recycle()
 	if d := w.explain(warmpath.Request{Tokens: p, Now: 3}); d.PredictedTokens != 800 {
-		t.Errorf("%d tokens are expected", d.PredictedTokens)
+		t.Errorf("%d tokens are expected, want 800", d.PredictedTokens)
 	}
 	second.Recycle()
 }

@@ -10,9 +10,9 @@ const second = int64(time.Second)
 func TestBreaker(t *testing.T) {
 	config := BreakerConfig{}.withDefaults() // 3 failures, 2 s, 30 s, 30 s
 	type step struct {
-		at      int64 // seconds
+		at      int64 // time of the step, in seconds
 		do      string
-		allowed bool // after the step, at that time
+		allowed bool // whether the breaker allows a request after the step, at the time of the step
 	}
 	for name, steps := range map[string][]step{
 		"two failures are an accident": {

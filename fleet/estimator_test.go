@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// engine is a modelled engine: it computes prompts one after the other between decoding steps, with a timing of its
-// own.
+// engine is a modelled engine with a timing of its own. It computes prompts one after the other, between decoding
+// steps.
 type engine struct {
 	f       *Fleet
 	timing  Timing
@@ -116,8 +116,8 @@ func TestTimingIsLearnedFromHardwareUnlikeTheAssumption(t *testing.T) {
 	}
 }
 
-// TestAnswersThatSharePassesTeachNothing: several answers to one prompt share passes, so the number of passes cannot be
-// known from their tokens.
+// TestAnswersThatSharePassesTeachNothing: several answers to one prompt share the engine's passes. So the number of
+// passes cannot be computed from the answers' tokens.
 func TestAnswersThatSharePassesTeachNothing(t *testing.T) {
 	for name, w := range map[string]Work{"streamed": {}, "in one piece": {Whole: true}} {
 		prompts := 10 // the prompt of a stream always gives a measurement
@@ -159,7 +159,7 @@ func TestAnswersInOnePieceHoldNobodyUpAndTeachNothingBesideGuesses(t *testing.T)
 		var whole, guess Reservation
 		f.Reserve(&whole, 0, Work{UncachedTokens: 1000, PromptTokens: 1000, Whole: true}, now)
 		if got := s.LoadAt(0, now); got.PendingTokens < 900 || got.PendingTokens > 1200 {
-			t.Fatalf("at once %d tokens are to be computed, want about 1000", got.PendingTokens)
+			t.Fatalf("immediately after the dispatch %d tokens are to be computed, want about 1000", got.PendingTokens)
 		}
 		now += 100 * ms
 		if got := s.LoadAt(0, now); got.PendingTokens != 0 || got.Backlog != 0 {
@@ -182,7 +182,7 @@ func TestAnswersInOnePieceHoldNobodyUpAndTeachNothingBesideGuesses(t *testing.T)
 	}
 }
 
-// TestNoMeasurementDecidesByItself: a false count of tokens may come first, before anything is known.
+// TestNoMeasurementDecidesByItself: the first measurement of a kind of worker may have a false count of tokens.
 func TestNoMeasurementDecidesByItself(t *testing.T) {
 	for _, passes := range []float64{1e4, 1e6, 1e9} {
 		e := newEstimator(DefaultTiming)
@@ -190,20 +190,20 @@ func TestNoMeasurementDecidesByItself(t *testing.T) {
 		base := func() float64 { return e.coefficients()[termBase] / DefaultTiming.Base }
 		lie()
 		if got := base(); got < 0.4 {
-			t.Errorf("%v passes in a second: a pass is believed to take %.2f of what was assumed", passes, got)
+			t.Errorf("%v passes in a second: the learned time of a pass is %.2f of the assumed time", passes, got)
 		}
 		for i := range 50 {
 			n, context := float64(50+i), float64(1000*i)
 			e.observe(&[terms]float64{n, n, n * context, 500, 500 * 250}, n*DefaultTiming.Step(1, int64(context))+DefaultTiming.Prompt(500, 500), 100, 1)
 		}
 		if got := base(); got < 0.9 || got > 1.1 {
-			t.Errorf("%v passes in a second, then 50 honest answers: a pass is believed to take %.2f of what it takes", passes, got)
+			t.Errorf("%v passes in a second, then 50 honest answers: the learned time of a pass is %.2f of the true time", passes, got)
 		}
 	}
 }
 
-// TestACountThatNoAnswerCanHaveIsNotBelieved: such a count shows that the request lives, but changes neither load nor
-// times.
+// TestACountThatNoAnswerCanHaveIsNotBelieved: a report of too many answer tokens shows that the request lives, but
+// changes neither the load nor the learned times.
 func TestACountThatNoAnswerCanHaveIsNotBelieved(t *testing.T) {
 	const now = int64(1e18)
 	long := serving("m", 1)

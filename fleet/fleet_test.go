@@ -40,15 +40,15 @@ func TestHoldersAreInternedForTheProcess(t *testing.T) {
 		t.Errorf("a new worker was given an old holder: %s", diff)
 	}
 	if again := f.Put("http://a", serving("m", 3)); again != a {
-		t.Errorf("a worker that returns has id %d, had %d", again, a)
+		t.Errorf("a returned worker has the id %d, had %d before it left", again, a)
 	}
 	if diff := cmp.Diff([]Holder{0, 1, 4}, holders(a)); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestARankThatComesBackStartsAnew: after each change of its settings a worker is shown with one rank until it
-// answers.
+// TestARankThatComesBackStartsAnew: a worker whose settings changed has one rank in the fleet until the worker
+// answers a probe.
 func TestARankThatComesBackStartsAnew(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 2))
@@ -99,7 +99,7 @@ func TestAbsurdRanksAreBounded(t *testing.T) {
 	}
 }
 
-// The first eight ranks of a worker are used, whatever number it reports. The operator may declare another number.
+// A worker may report any number of ranks. The fleet uses the first eight, unless the operator declares another number.
 func TestAWorkersRanksAreUsedAsTheOperatorDeclares(t *testing.T) {
 	f := New(Config{})
 	for _, c := range []struct{ numbered, declared, want int }{
@@ -151,7 +151,7 @@ func TestPoolsKnowModelsAliasesAndAdapters(t *testing.T) {
 			}
 		}
 		if p.Position(7) != -1 || p.Position(NoHolder) != -1 {
-			t.Errorf("%s: a stranger has a position", name)
+			t.Errorf("%s: a holder outside of the pool has a position in it", name)
 		}
 	}
 	if _, ok := f.Snapshot().Pool("gpt"); ok {
@@ -165,11 +165,11 @@ func TestPoolsKnowModelsAliasesAndAdapters(t *testing.T) {
 		t.Error(diff)
 	}
 	if p, ok := f.Snapshot().Pool(""); !ok || p.Name != "llama" {
-		t.Error("no name does not stand for the only base model")
+		t.Error("a request without a model name does not get the only base model")
 	}
 	f.Put("http://c", serving("other", 1))
 	if _, ok := f.Snapshot().Pool(""); ok {
-		t.Error("no name stands for one of two base models")
+		t.Error("a request without a model name gets one of two base models, want none")
 	}
 }
 
@@ -183,7 +183,7 @@ func TestReadinessHasAReason(t *testing.T) {
 			t.Errorf("ready %v %q, want %v %q", w.Ready, w.Why, ready, why)
 		}
 		if f.Snapshot().Available(w.Holders[0], 0) != ready {
-			t.Errorf("available is not ready (%v)", ready)
+			t.Errorf("Available and Ready (%v) differ", ready)
 		}
 	}
 	check(false, "serves no model that we know of")
@@ -219,7 +219,7 @@ func TestTrustIsReadLiveAndStartsAnewAfterRemoval(t *testing.T) {
 	f.Remove(id)
 	check(TrustApproximate)
 	if got, _ := s.Trust(9); got != TrustNone {
-		t.Errorf("a stranger is trusted: %s", got)
+		t.Errorf("a holder that is not in the fleet has the trust %s", got)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestFollowersSeeEveryChange(t *testing.T) {
 		t.Error("the newest snapshot is superseded")
 	default:
 	}
-	f.SetHealth(0, true, "") // nothing new
+	f.SetHealth(0, true, "") // the worker is healthy already
 	if f.Snapshot() != s {
 		t.Error("a new snapshot without a change")
 	}

@@ -27,7 +27,8 @@ func newMachines(n int, truth Timing) *machines {
 	return m
 }
 
-// measure gives holder i a measurement of a random decode or prompt, factor times as long as the true duration.
+// measure gives holder i a measurement of a random decode or prompt. The measured duration is factor times the true
+// duration.
 func (m *machines) measure(i int, factor float64) {
 	requests, context := float64(1+m.random.IntN(30)), float64(m.random.IntN(50_000))
 	x := [terms]float64{16, 16 * requests, 16 * context, 0, 0}
@@ -45,7 +46,7 @@ func (m *machines) take(x *[terms]float64) float64 {
 	return x[termBase]*t.Base + x[termSequence]*t.Sequence + x[termContext]*t.Context + x[termToken]*t.Token + x[termAttention]*t.Attention
 }
 
-// each measures every holder once a step.
+// each lets the duration d pass in steps, and measures every holder once in each step.
 func (m *machines) each(d, step time.Duration, factor func(i int) float64) {
 	for end := m.now + int64(d); m.now < end; m.now += int64(step) {
 		for i := range m.paces {
@@ -67,7 +68,7 @@ func slow(which int, factor float64) func(int) float64 {
 	}
 }
 
-// TestASlowMachineIsFound: one of n machines takes twice as long. All machines together get 200 requests of some 12
+// TestASlowMachineIsFound: one of n machines takes twice as long as the others. Each machine gets 25 requests of 12
 // measurements each.
 func TestASlowMachineIsFound(t *testing.T) {
 	for _, n := range []int{3, 8, 64} {
@@ -87,23 +88,24 @@ func TestASlowMachineIsFound(t *testing.T) {
 				}
 				p := m.pace(1)
 				if !p.Believed || p.Factor <= alike || p.Factor > 2.1 {
-					t.Errorf("the slow one: %+v", p)
+					t.Errorf("the slow machine has the pace %+v", p)
 				}
 				for i := range m.paces {
 					if p := m.pace(i); i != 1 && p.Factor != 1 {
-						t.Errorf("machine %d of its kind: %+v", i, p)
+						t.Errorf("machine %d, which is not slow, has the pace %+v", i, p)
 					}
 				}
 				got := m.kind.times.load()
 				if got.Step(10, 20_000) < 0.9*cpu.Step(10, 20_000) || got.Step(10, 20_000) > 1.2*cpu.Step(10, 20_000) {
-					t.Errorf("the kind's pass takes %.1f ms, its machines' %.1f", got.Step(10, 20_000), cpu.Step(10, 20_000))
+					t.Errorf("the learned time of a pass of the kind is %.1f ms, the true time is %.1f ms", got.Step(10, 20_000), cpu.Step(10, 20_000))
 				}
 			})
 		}
 	}
 }
 
-// TestNoiseIsNoPace: neither independent noise nor other work on one machine for minutes is a pace.
+// TestNoiseIsNoPace: a pace other than 1 means that a machine is slower or faster for long. Neither independent noise
+// nor some minutes of other work on one machine make such a pace.
 func TestNoiseIsNoPace(t *testing.T) {
 	for _, n := range []int{2, 4, 8, 32} {
 		believed, judged := 0, 0
@@ -126,7 +128,7 @@ func TestNoiseIsNoPace(t *testing.T) {
 			}
 		}
 		if share := float64(believed) / float64(judged); share > 0.01 {
-			t.Errorf("of %d alike, one is taken for another %.1f %% of the time", n, 100*share)
+			t.Errorf("of %d equal machines, the router believes that one differs in %.1f %% of the judgements", n, 100*share)
 		}
 	}
 }
@@ -138,15 +140,15 @@ func TestABurstPasses(t *testing.T) {
 	m.each(5*time.Minute, time.Second, slow(0, 1))
 	for i := range m.paces {
 		if p := m.pace(i); p.Factor != 1 {
-			t.Errorf("five minutes after a burst of two: %+v", p)
+			t.Errorf("five minutes after a burst of two minutes the pace is %+v", p)
 		}
 	}
-	m = newMachines(2, DefaultTiming) // a burst at the very beginning
+	m = newMachines(2, DefaultTiming) // this time the burst comes at the very beginning
 	m.each(2*time.Minute, time.Second, slow(0, 2))
 	m.each(10*time.Minute, time.Second, slow(0, 1))
 	for i := range m.paces {
 		if p := m.pace(i); p.Factor != 1 {
-			t.Errorf("ten minutes after a first burst of two: %+v", p)
+			t.Errorf("ten minutes after a burst of two minutes at the beginning the pace is %+v", p)
 		}
 	}
 }
@@ -167,7 +169,8 @@ func TestAPaceFadesWithoutEvidence(t *testing.T) {
 	}
 }
 
-// TestOneBadWorkerTeachesTheOthersLittle: of eight workers, one reports nonsense, ten times as often as the others.
+// TestOneBadWorkerTeachesTheOthersLittle: one of eight workers reports nonsense. It reports ten times as often as each
+// of the other workers.
 func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 	for name, lie := range map[string]func(r *rand.Rand, k int) float64{
 		"answers at once":        func(*rand.Rand, int) float64 { return 1e-3 },
@@ -189,7 +192,7 @@ func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 				m.now += int64(time.Second)
 				for i := 0; i < 7 && k > 60; i++ {
 					if p := m.pace(i); p.Factor != 1 {
-						t.Fatalf("second %d: an honest one has %+v", k, p)
+						t.Fatalf("second %d: an honest worker has the pace %+v", k, p)
 					}
 				}
 			}
@@ -199,7 +202,7 @@ func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 				"a prompt of 4,000":        got.Prompt(4000, 4000) / want.Prompt(4000, 4000),
 			} {
 				if ratio < 0.92 || ratio > 1.08 {
-					t.Errorf("%s is believed to take %.2f times what it takes", what, ratio)
+					t.Errorf("the learned time of %s is %.2f times the true time", what, ratio)
 				}
 			}
 			if f := m.paces[7].believed(); f < 1 || f > farthest {
@@ -209,7 +212,8 @@ func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 	}
 }
 
-// TestOfTwoThatAreTooFarApartNeitherIsBelieved: one of two is unlike the kind, and it is unknown which.
+// TestOfTwoThatAreTooFarApartNeitherIsBelieved: two machines of one kind differ by far. One of them has false times, but
+// the router cannot know which one.
 func TestOfTwoThatAreTooFarApartNeitherIsBelieved(t *testing.T) {
 	m := newMachines(2, cpu)
 	m.each(10*time.Minute, time.Second, slow(1, 1e-3))
@@ -220,8 +224,8 @@ func TestOfTwoThatAreTooFarApartNeitherIsBelieved(t *testing.T) {
 	}
 }
 
-// TestWhatTheDataCannotSeparateStaysAsAssumed: thousands of passes with the same batch show the time of that batch
-// and of no other.
+// TestWhatTheDataCannotSeparateStaysAsAssumed: thousands of passes with the same batch show only the time of that
+// batch. For other batches the assumed proportions stay.
 func TestWhatTheDataCannotSeparateStaysAsAssumed(t *testing.T) {
 	for name, truth := range map[string]Timing{"slow": DefaultTiming.at(3), "fast": DefaultTiming.at(0.3), "all base": {Base: 24.9, Token: 0.06}} {
 		e := newEstimator(DefaultTiming)
@@ -230,7 +234,7 @@ func TestWhatTheDataCannotSeparateStaysAsAssumed(t *testing.T) {
 		for k := range 20_000 {
 			x := [terms]float64{16, 16 * 20, 16 * 20_000, 0, 0}
 			took := 16 * truth.Step(20, 20_000)
-			if k%5 == 0 { // prompts that are alike, too
+			if k%5 == 0 { // each fifth measurement is a prompt, always the same
 				x = [terms]float64{1, 0, 0, 2000, 2000 * 5000}
 				took = truth.Base + truth.Token*2000 + truth.Attention*2000*5000
 			}
@@ -239,14 +243,14 @@ func TestWhatTheDataCannotSeparateStaysAsAssumed(t *testing.T) {
 		c := e.coefficients()
 		got := Timing{Base: c[termBase], Sequence: c[termSequence], Context: c[termContext], Token: c[termToken], Attention: c[termAttention]}
 		if r := got.Step(20, 20_000) / truth.Step(20, 20_000); r < 0.95 || r > 1.05 {
-			t.Errorf("%s: the pass that was measured is off by %.2f", name, r)
+			t.Errorf("%s: the learned time of the measured pass is %.2f times the true time", name, r)
 		}
 		if r := got.Step(200, 200_000) / got.Step(20, 20_000) / (assumed.Step(200, 200_000) / assumed.Step(20, 20_000)); r < 0.9 || r > 1.1 {
-			t.Errorf("%s: ten times the batch takes %.2f times what is assumed of it", name, r)
+			t.Errorf("%s: a batch ten times as large takes longer by %.2f times the assumed factor", name, r)
 		}
 		ratio := func(t *Timing) float64 { return t.Attention * 5000 / t.Token }
 		if r := ratio(&got) / ratio(&assumed); r < 0.7 || r > 1.4 {
-			t.Errorf("%s: attention and tokens are related %.2f times as assumed", name, r)
+			t.Errorf("%s: the ratio of attention time to token time is %.2f times the assumed ratio", name, r)
 		}
 	}
 }
@@ -298,16 +302,17 @@ func TestWorkersOfOneKindLearnTogether(t *testing.T) {
 		t.Errorf("%+v of %v", kinds, of)
 	}
 
-	// A worker that left and came back, and one with a new version, need not learn anew.
+	// A worker that left and came back keeps its kind's timing. A worker with a new version begins with the timing of its
+	// former version.
 	base := f.Snapshot().Timing(0).Base
 	f.Remove(same)
 	f.Put("http://a", facts(nil))
 	if got := f.Snapshot().Timing(0); got.Base != base || got.Samples != 100 {
-		t.Errorf("it came back to %+v", got)
+		t.Errorf("a returned worker has the timing %+v", got)
 	}
 	f.Put("http://a", facts(func(x *Facts) { x.Version = "3" }))
 	if got := f.Snapshot().Timing(0); got.Base != base || got.Samples != 0 {
-		t.Errorf("its new version begins with %+v, want a base of %v", got, base)
+		t.Errorf("a worker with a new version begins with the timing %+v, want a base of %v", got, base)
 	}
 	alone := New(Config{})
 	alone.Put("http://a", facts(nil))
@@ -318,7 +323,7 @@ func TestWorkersOfOneKindLearnTogether(t *testing.T) {
 		t.Errorf("a worker that came back as the only one of its kind has %d measurements", got)
 	}
 
-	// A worker that reports another version each time leaves nothing behind.
+	// A worker that reports a new version each time leaves no kinds behind.
 	for i := range 1000 {
 		f.Put("http://a", facts(func(x *Facts) { x.Version = fmt.Sprint(i) }))
 	}

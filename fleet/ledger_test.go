@@ -34,7 +34,7 @@ func TestThePromptThatIsComputedCountsLessAndLess(t *testing.T) {
 	f.Reserve(&second, 0, whole(1000), 50*ms)
 	pending := func(at int64) int64 { return s.LoadAt(0, at).PendingTokens }
 	if got := pending(0); got != 2000 {
-		t.Errorf("at once %d tokens are left, want 2000", got)
+		t.Errorf("immediately after the dispatch %d tokens are left, want 2000", got)
 	}
 	half := pending(51 * ms)
 	if half < 1450 || half > 1550 {
@@ -45,7 +45,7 @@ func TestThePromptThatIsComputedCountsLessAndLess(t *testing.T) {
 	}
 	first.FirstToken(10_000 * ms)
 	if got := pending(10_000 * ms); got != 1000 {
-		t.Errorf("the second prompt is only begun: %d tokens, want 1000", got)
+		t.Errorf("the second prompt has only begun, and %d tokens are left, want 1000", got)
 	}
 	if got := s.LoadAt(0, 10_050*ms).PrefillTokens; got != 1000 {
 		t.Errorf("%d tokens wait for their first token, want 1000", got)
@@ -56,7 +56,8 @@ func TestThePromptThatIsComputedCountsLessAndLess(t *testing.T) {
 	}
 }
 
-// A late prompt adds its delay to the backlog, until its first token comes.
+// A prompt is late if its first token takes much longer than predicted. Its delay counts as backlog until its first
+// token comes.
 func TestALatePromptIsWaitedFor(t *testing.T) {
 	f := one(t)
 	s := f.Snapshot()
@@ -103,7 +104,7 @@ func TestALatePromptIsWaitedFor(t *testing.T) {
 	before := backlog(at)
 	f.Reserve(&stream, 0, whole(100), int64(at))
 	if got := backlog(at + before/2); got > before*2/3 {
-		t.Errorf("half way through an answer in one piece %v of %v are left", got, before)
+		t.Errorf("half way through an answer in one piece a backlog of %v is left of %v", got, before)
 	}
 }
 
@@ -115,7 +116,7 @@ func TestExpiryMakesNobodyLate(t *testing.T) {
 	f.Reserve(&next, 0, whole(1000), later)
 	f.Expire(later)
 	if got := f.Snapshot().LoadAt(0, later+1e6); got.Requests != 1 || got.Backlog > 200*time.Millisecond {
-		t.Errorf("after what was lost is expired: %d requests, a backlog of %v", got.Requests, got.Backlog)
+		t.Errorf("after the lost request expired: %d requests, a backlog of %v", got.Requests, got.Backlog)
 	}
 }
 
@@ -201,7 +202,8 @@ func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
 }
 
 // An engine's events may correct its block size while requests are under way. The same mark then means more or fewer
-// blocks than when it was first counted.
+// blocks than at the time when it was first counted. (A mark is a position in a prompt up to which requests may share
+// blocks.)
 func TestSharedBlocksAreGivenBackAsTheyWereCounted(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -244,11 +246,11 @@ func TestAnswersGrow(t *testing.T) {
 	s := f.Snapshot()
 	var r Reservation
 	f.Reserve(&r, 0, whole(100), 0)
-	r.Tokens(5, 1) // before the first token: a mistake of the caller that does no harm
+	r.Tokens(5, 1) // a call before the first token is a mistake of the caller that does no harm
 	r.FirstToken(2)
 	r.Tokens(1, 2)
 	r.Tokens(7, 3)
-	r.Tokens(4, 4) // a count that comes late
+	r.Tokens(4, 4) // a smaller count that comes late changes nothing
 	if got := s.Load(0).OutputTokens; got != 7 || r.Output() != 7 {
 		t.Errorf("%d tokens on the holder, %d of the request, want 7", got, r.Output())
 	}
@@ -297,7 +299,7 @@ func TestWhatEnginesReportIsNotCountedTwice(t *testing.T) {
 	second := int64(time.Second)
 	f.Report(0, Reported{At: second, Waiting: 1, QueuedTokens: 1600, KVUsed: 0.1})
 	if got := s.LoadAt(0, second).Others; got != (Others{}) {
-		t.Errorf("the engine reported our own request, and others have %+v", got)
+		t.Errorf("the engine reported only our own request, but the load of other clients is %+v", got)
 	}
 	f.Report(0, Reported{At: second, Running: 3, Waiting: 2, QueuedTokens: 2000, KVUsed: 0.5})
 	at := func(now int64) Load { return s.LoadAt(0, now) }
@@ -309,22 +311,22 @@ func TestWhatEnginesReportIsNotCountedTwice(t *testing.T) {
 		t.Errorf("both: %+v", l)
 	}
 	if got := at(6 * second).Others; got.Requests != 2 || got.ContextBlocks != 200 {
-		t.Errorf("after half of its life a report still counts %+v", got)
+		t.Errorf("after half of the time in which a report counts, the load of other clients is %+v, want half of it", got)
 	}
 	if got := at(12 * second); got.Others != (Others{}) || got.Reported.Running != 3 {
 		t.Errorf("an old report counts: %+v", got)
 	}
 	r.Release(0)
 	if got := at(second).Others; got.Requests != 4 {
-		t.Errorf("the end of our request changed others' to %d", got.Requests)
+		t.Errorf("after the end of our request other clients have %d requests, want 4", got.Requests)
 	}
-	f.Report(0, Reported{At: 20 * second}) // empty
+	f.Report(0, Reported{At: 20 * second}) // the engine reports no requests
 	if got := at(20 * second); got.Requests != 0 || got.ContextBlocks != 0 {
 		t.Errorf("an empty engine has %+v", got)
 	}
 	f.Remove(0)
 	if got := f.Snapshot().LoadAt(0, 20*second).Reported; got != (Reported{}) {
-		t.Errorf("a worker that is gone reports %+v", got)
+		t.Errorf("a removed worker still has the report %+v", got)
 	}
 }
 
@@ -370,8 +372,8 @@ func TestPressureRisesAsACacheFills(t *testing.T) {
 	}
 }
 
-// TestACacheWhoseHistoryIsLostIsNotEmpty: lost messages do not mean an empty cache, and a router that starts after its
-// engines does not know their caches.
+// TestACacheWhoseHistoryIsLostIsNotEmpty: the router must not take a cache for empty because messages were lost, or
+// because the router started after the engine.
 func TestACacheWhoseHistoryIsLostIsNotEmpty(t *testing.T) {
 	f := one(t)
 	pressure := func() float64 { l := f.Snapshot().LoadAt(0, 0); return l.Pressure() }
@@ -444,13 +446,13 @@ func TestAStalledEngineKeepsItsPrompts(t *testing.T) {
 			t.Errorf("running %d, waiting %d: our requests are taken for others': %+v", running, waiting, o)
 		}
 	}
-	report(0, 4, 5000+300+70+1000) // it stalls
-	report(1, 3, 300+70+1000)      // the first is computed, or done
-	report(3, 1, 70+1000)          // the stream has no first token: it counts in full
+	report(0, 4, 5000+300+70+1000) // the engine stalls
+	report(1, 3, 300+70+1000)      // the first prompt is computed, or its answer is complete
+	report(3, 1, 70+1000)          // the stream has no first token yet, so its prompt counts in full
 	stream.FirstToken(later)
 	report(3, 1, 1000)
 	report(4, 0, 0)
-	report(0, 4, 5000+300+1000) // preempted
+	report(0, 4, 5000+300+1000) // the engine preempted the running requests
 	second.FirstToken(later)
 	if got := prefill(later); got != 6000 {
 		t.Errorf("the second answer came: %d prefill tokens, want 6000", got)
@@ -460,6 +462,6 @@ func TestAStalledEngineKeepsItsPrompts(t *testing.T) {
 		r.Release(later)
 	}
 	if got := prefill(later); got != 0 {
-		t.Errorf("all is over: %d prefill tokens", got)
+		t.Errorf("after all requests ended %d prefill tokens are left, want 0", got)
 	}
 }

@@ -29,7 +29,7 @@ func TestAnotherProcessIsToldByItsSigns(t *testing.T) {
 			t.Errorf("%s: restarted is %v", test.name, got)
 		}
 		if f.Answered(id, test.next) {
-			t.Errorf("%s: a restart twice", test.name)
+			t.Errorf("%s: one restart is reported twice", test.name)
 		}
 		if got := f.Snapshot().ByID(id).Incarnation; got != map[bool]uint64{true: 1}[test.restart] {
 			t.Errorf("%s: incarnation %d", test.name, got)

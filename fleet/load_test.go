@@ -28,7 +28,7 @@ func TestLoadIsGivenBackOnceOnEveryPath(t *testing.T) {
 			f.Put("http://a", serving("m", 1))
 			s := f.Snapshot()
 			var r Reservation
-			r.Release(0) // nothing is held yet
+			r.Release(0) // the reservation holds no load yet
 			f.Reserve(&r, 0, work, 0)
 			if diff := cmp.Diff(Load{Requests: 1, Waiting: 1, PrefillTokens: 100, PendingTokens: 100, ContextBlocks: 7, Processed: 1, Turns: 1000}, s.Load(0)); diff != "" {
 				t.Fatalf("reserved: %s", diff)

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// The work of other routers is timed by the engine's own counters, also where this router has learned nothing.
+// The time for the work of other routers' requests is predicted from the engine's own counters, even if this router has
+// learned no times of the engine.
 func TestTheWorkOfOthersIsTimedByTheEnginesOwnPace(t *testing.T) {
 	f := New(Config{})
 	id := f.Put("http://w", Facts{Engine: EngineSGLang, Models: []Model{{ID: "m"}}, BlockSize: 16})

@@ -19,7 +19,8 @@ type cacheFixture struct {
 	now int64
 }
 
-// chain returns the marks of a prompt of this number of blocks. The first common blocks are those of chain 0.
+// chain returns the marks (the positions up to which prompts may share blocks) of a prompt of this number of blocks.
+// The first blocks, as many as common says, are the first blocks of chain 0.
 func chain(id uint64, blocks, common int) (marks []Mark) {
 	for at := NextMark(0); at <= blocks && len(marks) < MaxMarks; at = NextMark(at) {
 		key := uint64(at)
@@ -31,7 +32,7 @@ func chain(id uint64, blocks, common int) (marks []Mark) {
 	return marks
 }
 
-// send dispatches a prompt of this number of blocks; the first ones are cached.
+// send dispatches a prompt of this number of blocks. The first blocks, as many as cached says, are in the cache.
 func (c *cacheFixture) send(marks []Mark, blocks, cached int) *Reservation {
 	return c.sendWork(Work{UncachedTokens: 16 * (blocks - cached), PromptTokens: 16 * blocks, ContextBlocks: blocks, Marks: marks, Trust: TrustExact})
 }
@@ -71,10 +72,10 @@ func TestWhatIsUsedLeastRecentlyIsAtRiskOfThePromptsThatWait(t *testing.T) {
 	c.serve(a, 40, 0)
 	c.serve(b, 40, 0)
 	if n := c.risk(a, 40); n != 0 {
-		t.Errorf("%d blocks are at risk where no request is under way", n)
+		t.Errorf("%d blocks are at risk although no request is under way", n)
 	}
 	r := c.send(w, 40, 0)
-	// 100 blocks less the 40 of w and one partly full block are needed: b's 40 and 19 of a's.
+	// Prompt w needs 40 of the 100 blocks, and one more for its answer. So 59 blocks stay: b's 40 and 19 of a's 40.
 	if got, want := c.risk(a, 40), 21; got != want {
 		t.Errorf("%d blocks of the oldest prompt are at risk, want %d", got, want)
 	}
@@ -82,18 +83,18 @@ func TestWhatIsUsedLeastRecentlyIsAtRiskOfThePromptsThatWait(t *testing.T) {
 		t.Errorf("%d blocks of the newest prompt are at risk", n)
 	}
 	if n := c.risk(w, 40); n != 0 {
-		t.Errorf("%d blocks are at risk that a request under way uses", n)
+		t.Errorf("%d blocks of a request under way are at risk", n)
 	}
 	if n := c.risk(chain(4, 40, 0), 40); n != 0 {
-		t.Errorf("%d blocks are at risk of which nothing is known", n)
+		t.Errorf("%d blocks of an unknown prompt are at risk", n)
 	}
 	c.compute(r, 40, 20)
-	if n := c.risk(a, 20); n > 1 { // w's next block
+	if n := c.risk(a, 20); n > 1 { // one block may go for the next block of w's answer
 		t.Errorf("%d blocks are at risk once the prompt is computed", n)
 	}
 	r.Release(c.now)
 	if n := c.risk(a, 20); n != 0 {
-		t.Errorf("%d blocks are at risk after all requests", n)
+		t.Errorf("%d blocks are at risk after all requests ended", n)
 	}
 }
 
@@ -107,14 +108,14 @@ func TestAPromptThatIsUsedAgainIsTheLastToGo(t *testing.T) {
 	again.Release(c.now)
 	c.send(chain(3, 40, 0), 40, 0)
 	if n := c.risk(a, 40); n != 0 {
-		t.Errorf("%d blocks of what was used last are at risk", n)
+		t.Errorf("%d blocks of the prompt that was used last are at risk", n)
 	}
 	if got, want := c.risk(b, 40), 21; got != want {
-		t.Errorf("%d blocks of the other are at risk, want %d", got, want)
+		t.Errorf("%d blocks of the other prompt are at risk, want %d", got, want)
 	}
 }
 
-// A prefix that a newer prompt shares stays. The prompt's own blocks are evicted.
+// A prefix that a newer prompt shares with an older one stays. The older prompt's own blocks are evicted.
 func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	c := cacheOf(100)
 	a, b := chain(1, 40, 20), chain(2, 40, 20)
@@ -122,7 +123,7 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	r := c.send(b, 40, 20)
 	c.compute(r, 20, 0)
 	r.Release(c.now)
-	c.send(chain(3, 64, 0), 64, 0) // 35 blocks remain: 20 shared, 15 of b's
+	c.send(chain(3, 64, 0), 64, 0) // 35 blocks remain: 20 shared blocks, and 15 of b's own
 	if got, want := c.risk(a, 40), 20; got != want {
 		t.Errorf("%d blocks of the older prompt are at risk, want its own %d", got, want)
 	}
@@ -131,8 +132,8 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	}
 }
 
-// An eviction shows which blocks are evicted next. The count of all blocks does not: hits of other clients are not
-// seen.
+// An eviction shows which blocks the engine evicts next. The count of all blocks does not show it, because the router
+// does not see the cache hits of other clients.
 func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 	c := cacheOf(1000)
 	a, b, d := chain(1, 40, 0), chain(2, 40, 0), chain(3, 40, 0)
@@ -142,18 +143,19 @@ func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 	}
 	c.send(chain(4, 30, 0), 30, 0)
 	if n := c.risk(b, 40); n != 0 {
-		t.Errorf("%d blocks are at risk where much older ones are", n)
+		t.Errorf("%d blocks are at risk although there are much older blocks", n)
 	}
 	if n := c.risk(a, 20); n != 20 {
-		t.Errorf("%d blocks of a prompt are at risk whose end was evicted, want what is left, 20", n)
+		t.Errorf("the end of a prompt was evicted, and %d of its other blocks are at risk, want all 20", n)
 	}
 	c.send(a, 40, 20)
-	// The two requests will store 30 and 20 blocks, and one more each: b's 40 are evicted, and 12 of d's.
+	// The two requests will store 30 and 20 blocks, and one more each: 52 in all. So b's 40 blocks and 12 of d's will be
+	// evicted.
 	if n := c.risk(b, 40); n != 40 {
-		t.Errorf("%d blocks are at risk of the next prompt in order, want all 40", n)
+		t.Errorf("%d blocks of the oldest prompt are at risk, want all 40", n)
 	}
 	if n := c.risk(d, 40); n != 12 {
-		t.Errorf("%d blocks are at risk of the one after it, want 12", n)
+		t.Errorf("%d blocks of the second oldest prompt are at risk, want 12", n)
 	}
 }
 
@@ -161,7 +163,7 @@ func TestAnAnswerAndThePromptsEndArePartOfTheOrder(t *testing.T) {
 	c := cacheOf(100)
 	a := chain(1, 40, 0)
 	c.serve(a, 40, 0)
-	r := c.send(chain(2, 39, 0), 39, 0) // the last mark is at 32
+	r := c.send(chain(2, 39, 0), 39, 0) // the last mark of the prompt is at block 32
 	c.compute(r, 39, 0)
 	r.Tokens(10*16, c.now)
 	c.f.Cached(0, 10, 0)
@@ -183,7 +185,7 @@ func TestPromptsOfOthersOnlyPushOlderOnesOut(t *testing.T) {
 		t.Errorf("%d blocks are at risk, want %d", got, want)
 	}
 	if n := c.risk(b, 20); n != 0 {
-		t.Errorf("%d blocks are at risk that were used last", n)
+		t.Errorf("%d blocks of the prompt that was used last are at risk", n)
 	}
 }
 
@@ -219,23 +221,23 @@ func TestTheLastBlockOfARepeatedPromptIsNotEvicted(t *testing.T) {
 	c.serve(b, 40, 0)
 	waiting := c.send(chain(3, 30, 0), 30, 0) // 69 remain: b's 40 and 29 of a's
 	if n := c.f.Snapshot().AtRisk(0, b, 39, 39); n != 0 {
-		t.Errorf("%d blocks of the newest prompt are at risk where all that its engine can use is cached", n)
+		t.Errorf("%d blocks of the newest prompt are at risk, although all blocks that its engine can use are cached", n)
 	}
 	waiting.Release(c.now)
 	again := c.send(b, 40, 39)
 	c.compute(again, 0, 0)
 	again.Release(c.now)
 	if g := c.evicted(); g != 0 {
-		t.Errorf("a repeated prompt taught that generation %d is evicted", g)
+		t.Errorf("the router learned from a repeated prompt that generation %d is evicted", g)
 	}
-	again = c.send(b, 40, 38) // one block less than an engine can use
+	again = c.send(b, 40, 38) // an engine could use 39 cached blocks, so one block was evicted
 	if g := c.evicted(); g == 0 {
-		t.Error("a block that was evicted taught nothing")
+		t.Error("the router learned no eviction from the missing block")
 	}
 	again.Release(c.now)
 }
 
-// A block that is not matched was evicted only if the history of the cache is complete.
+// A missing match of a known block means an eviction only if the router has the complete history of the cache.
 func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
 	for _, trust := range []Trust{TrustNone, TrustApproximate, TrustDegraded} {
 		c := cacheOf(100)
@@ -247,11 +249,11 @@ func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
 		c.compute(again, 0, 0)
 		again.Release(c.now)
 		if g := c.evicted(); g != 0 {
-			t.Errorf("trust %v: a prompt of which nothing is predicted taught that generation %d is evicted", trust, g)
+			t.Errorf("trust %v: the router learned from a prompt without a match that generation %d is evicted", trust, g)
 		}
 		c.send(chain(3, 30, 0), 30, 0)
 		if n := c.risk(b, 32); n != 0 {
-			t.Errorf("trust %v: %d blocks are at risk since no more is matched", trust, n)
+			t.Errorf("trust %v: %d blocks are at risk because of a missing match", trust, n)
 		}
 	}
 }
@@ -265,7 +267,7 @@ func TestARequestThatEndsBeforeItIsComputedAnnouncesNothing(t *testing.T) {
 		refused := c.sendWork(Work{UncachedTokens: 640, PromptTokens: 640, ContextBlocks: 40, Marks: chain(1, 40, 0), Trust: TrustExact, Whole: whole})
 		refused.Release(c.now)
 		if n := c.f.Snapshot().state(0).work.recency.unannounced; n != 0 {
-			t.Errorf("%s: %d tokens are to be announced after it was refused", name, n)
+			t.Errorf("%s: after the request was refused, the router expects events for %d tokens", name, n)
 		}
 		other.Release(c.now)
 	}
@@ -277,19 +279,19 @@ func TestAnAnswerInOnePieceIsCountedOnce(t *testing.T) {
 	other := c.send(chain(9, 20, 0), 20, 0)
 	c.compute(other, 20, 0)
 	r := c.sendWork(Work{UncachedTokens: 320, PromptTokens: 320, ContextBlocks: 20, Trust: TrustExact, Whole: true})
-	c.compute(r, 30, 0) // 10 are the answer's
+	c.compute(r, 30, 0) // 20 blocks of the prompt and 10 of the answer
 	r.Tokens(160, c.now)
 	r.Release(c.now)
 	l := &c.f.Snapshot().state(0).work
 	if n := l.recency.unannounced; n != 0 {
-		t.Errorf("%d tokens are to be announced", n)
+		t.Errorf("the router expects events for %d tokens, want 0", n)
 	}
 	if n := l.recency.newer(0); n != 30 {
-		t.Errorf("%d blocks are in the order, want 30", n)
+		t.Errorf("%d blocks are in the order of last use, want 30", n)
 	}
 }
 
-// A refused prompt is in no cache, whether its answer would have been streamed or not.
+// The blocks of a refused prompt are not in the order of last use: the prompt never entered the cache.
 func TestARefusedPromptEntersNoOrder(t *testing.T) {
 	c := cacheOf(100)
 	a := chain(1, 40, 0)
@@ -297,16 +299,16 @@ func TestARefusedPromptEntersNoOrder(t *testing.T) {
 	refused.Release(c.now)
 	l := &c.f.Snapshot().state(0).work
 	if n := l.recency.newer(0); n != 0 {
-		t.Errorf("%d blocks of a refused prompt are in the order", n)
+		t.Errorf("%d blocks of a refused prompt are in the order of last use", n)
 	}
 	c.send(a, 40, 0)
 	if g := c.evicted(); g != 0 {
-		t.Errorf("that it is not cached taught that generation %d is evicted", g)
+		t.Errorf("the router learned from a refused prompt, which is not cached, that generation %d is evicted", g)
 	}
 }
 
-// A router that starts after the caches were filled does not know their content. Their removals show that they are
-// full.
+// A router that starts after a cache was filled does not know the cache's content. The removals in the cache's events
+// show that the cache is full.
 func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 	for trust, want := range map[Trust]int{TrustDegraded: 21, TrustExact: 0} {
 		c := cacheOf(100)
@@ -314,12 +316,12 @@ func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 		a, b := chain(1, 40, 0), chain(2, 40, 0)
 		for _, marks := range [][]Mark{a, b} {
 			r := c.send(marks, 40, 0)
-			c.f.Cached(0, 0, 40) // each takes the place of another block
+			c.f.Cached(0, 0, 40) // each new block takes the place of another block
 			c.compute(r, 40, 0)
 			r.Release(c.now)
 		}
 		c.send(chain(3, 40, 0), 40, 0)
-		if got := c.risk(a, 40); got != want { // with an exact history the engine drops blocks although it has room
+		if got := c.risk(a, 40); got != want { // an exact history shows that the engine drops blocks although it has room
 			t.Errorf("trust %v: %d blocks of the oldest prompt are at risk, want %d", trust, got, want)
 		}
 		if n := c.risk(b, 40); n != 0 {
@@ -335,7 +337,7 @@ func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 	}
 }
 
-// A prompt that was never computed leaves nothing behind.
+// A request that was refused leaves no blocks in the order of last use.
 func TestARequestThatWasRefusedLeavesNoTrace(t *testing.T) {
 	c := cacheOf(100)
 	a := chain(1, 40, 0)
@@ -346,12 +348,13 @@ func TestARequestThatWasRefusedLeavesNoTrace(t *testing.T) {
 	}
 	r := c.send(chain(2, 40, 0), 40, 0)
 	if n := c.risk(a, 40); n != 0 {
-		t.Errorf("%d blocks are at risk where there is room for all", n)
+		t.Errorf("%d blocks are at risk although there is room for all blocks", n)
 	}
 	r.Release(c.now)
 }
 
-// Under any events the counts stay within the cache, and the risk within the match.
+// After any sequence of events, the counted blocks do not exceed the cache, and the blocks at risk do not exceed the
+// match.
 func TestRecencyStaysWithinBounds(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -383,7 +386,7 @@ func TestRecencyStaysWithinBounds(t *testing.T) {
 				live[i].Tokens(random.IntN(100), c.now)
 				if random.IntN(2) == 0 {
 					live[i].Release(c.now)
-					live[i].Release(c.now) // the second changes nothing
+					live[i].Release(c.now) // a second call of Release changes nothing
 					live = append(live[:i], live[i+1:]...)
 				}
 			}

@@ -20,7 +20,7 @@ func TestIDsOfHoldersThatLeftAreUsedAgain(t *testing.T) {
 	}
 	retire(0)
 	f.Remove(old)
-	retire(1 * hour) // the first call after the removal: the hour until the ids are retired begins
+	retire(1 * hour) // with this first call after the removal begins the hour until the ids are retired
 	retire(2*hour - 1)
 
 	var busy Reservation
@@ -32,10 +32,10 @@ func TestIDsOfHoldersThatLeftAreUsedAgain(t *testing.T) {
 	busy.Release(9 * hour)
 	retire(7*hour - 1)
 	retire(7*hour, 1)
-	f.Observe(1, OutcomeFailed, 7*hour) // it comes after the id was retired, and has no effect
+	f.Observe(1, OutcomeFailed, 7*hour) // an outcome that comes after the id was retired has no effect
 	f.Expire(7 * hour)
 	if f.Snapshot().Rank(1) != 0 || f.Snapshot().Worker(1) != nil || f.Snapshot().Available(1, 0) {
-		t.Error("a retired id still means something")
+		t.Error("a retired id still belongs to a holder")
 	}
 
 	if again := f.Put("http://old", facts); !slices.Equal(f.Snapshot().ByID(again).Holders, []Holder{4, 5}) {
@@ -62,7 +62,7 @@ func TestAHolderThatComesBackInTimeKeepsItsID(t *testing.T) {
 	f := New(Config{})
 	facts := Facts{Models: []Model{{ID: "m"}}}
 	hour := int64(keepIDs)
-	for i := range int64(5) { // it is away for half an hour, five times
+	for i := range int64(5) { // the worker is away for half an hour, five times
 		id := f.Put("http://a", facts)
 		if h := f.Snapshot().ByID(id).Holders[0]; h != 0 {
 			t.Fatalf("holder %d", h)
@@ -76,7 +76,8 @@ func TestAHolderThatComesBackInTimeKeepsItsID(t *testing.T) {
 	}
 }
 
-// A reservation that expired may be used again without a release: it holds nothing.
+// An expired reservation holds no load, so the caller may use it again without a release. It must not keep the id of
+// its former holder in use.
 func TestAnExpiredReservationThatIsUsedAgainPinsNoID(t *testing.T) {
 	f := New(Config{})
 	facts := Facts{Models: []Model{{ID: "m"}}}
@@ -97,7 +98,7 @@ func TestAnExpiredReservationThatIsUsedAgainPinsNoID(t *testing.T) {
 	}
 }
 
-// A fleet whose workers come and go for ever keeps a bounded number of those that left.
+// Workers may come and go for ever. The fleet remembers only a bounded number of workers that left.
 func TestWorkersThatLeftLongAgoAreForgotten(t *testing.T) {
 	f := New(Config{})
 	facts := Facts{Models: []Model{{ID: "m"}}, Ranks: 2}
@@ -121,10 +122,10 @@ func TestWorkersThatLeftLongAgoAreForgotten(t *testing.T) {
 		t.Errorf("known: present %t, left lately %t, left long ago %t, never seen %t", f.Known(stays), f.Known(last), f.Known(stays+1), f.Known(last+1))
 	}
 	if again := f.Put("http://7", facts); again <= last || f.Snapshot().ByID(again) == nil || f.Snapshot().ByID(stays) == nil {
-		t.Errorf("a forgotten worker comes back as %d", again)
+		t.Errorf("a forgotten worker comes back with the id %d", again)
 	}
 	if again := f.Put("http://8000", facts); again > last || f.Snapshot().ByID(again).Incarnation != 1 {
-		t.Errorf("a worker that left lately comes back as %d, incarnation %d", again, f.Snapshot().ByID(again).Incarnation)
+		t.Errorf("a worker that left lately comes back with the id %d, incarnation %d", again, f.Snapshot().ByID(again).Incarnation)
 	}
 	if id := f.Put("http://stays", facts); id != stays {
 		t.Errorf("a present worker gets another id: %d", id)

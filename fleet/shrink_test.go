@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestOneSlowMachineIsBelievedLessThanOneOfMany: in its first 20 s a machine takes twice as long. If all other machines
-// are alike, this is probably chance, and only a part of the difference is believed. If machines differ as much in
-// general, most of it is believed.
+// TestOneSlowMachineIsBelievedLessThanOneOfMany: a machine takes twice as long as its kind during its first 20 s. If all
+// other machines are alike, the difference is probably chance, and the router believes only a part of it. If the
+// machines of the kind differ as much from each other, the router believes most of the difference.
 func TestOneSlowMachineIsBelievedLessThanOneOfMany(t *testing.T) {
 	believed := func(others func(i int) float64) (share float64) {
 		m := newMachines(16, cpu)
@@ -26,6 +26,6 @@ func TestOneSlowMachineIsBelievedLessThanOneOfMany(t *testing.T) {
 	alone := believed(func(int) float64 { return 1 })
 	among := believed(func(i int) float64 { return []float64{1, 2, 0.5, 1}[i%4] })
 	if alone > 0.6 || among < 0.7 {
-		t.Errorf("%.2f of what is measured is believed of an outlier, %.2f of one of many", alone, among)
+		t.Errorf("the router believes a share of %.2f of the measured difference of an outlier, and %.2f of that of one of many", alone, among)
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// shareBeyond returns the part that h gets of the requests beyond the first that a returning holder may always have.
+// shareBeyond returns h's share of the requests in slow start. A returning holder may always have a first request, so
+// shareBeyond asks for the share while two requests are under way.
 func shareBeyond(f *Fleet, h Holder, scope Scope, tenant string, now int64) float64 {
 	all := make([]Reservation, 2)
 	for i := range all {
@@ -72,7 +73,7 @@ func TestScopesInTroubleAreBounded(t *testing.T) {
 	}
 }
 
-// The ranks of a worker are one process: if one is left out, all are, and one trial is enough.
+// The ranks of a worker are one process. If one rank is left out, all ranks are, and one trial decides for all.
 func TestRanksAreLeftOutTogether(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 4))
@@ -93,7 +94,7 @@ func TestRanksAreLeftOutTogether(t *testing.T) {
 	f.SetHealth(0, false, "flaps")
 	f.SetHealth(0, true, "")
 	if got := barOf(f, 3, 1, "", 3*second); got != BarUseless {
-		t.Errorf("a worker that failed a check got rid of what its answers were worth: bar %d", got)
+		t.Errorf("a failed health check ended the exclusion for useless answers: bar %d", got)
 	}
 	f.ObserveScope(0, 1, OutcomeServed, 3*second)
 	for h := range Holder(4) {
@@ -103,7 +104,7 @@ func TestRanksAreLeftOutTogether(t *testing.T) {
 	}
 }
 
-// A worker may be useless for every request, and serve more model names than scopes are kept.
+// A worker may be useless for every request, and serve more model names than the number of scopes that the fleet keeps.
 func TestAHolderMayBeUselessForEveryScope(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
@@ -147,7 +148,7 @@ func TestALimitOfOneTenantHoldsForThatTenant(t *testing.T) {
 	}
 }
 
-// A client can invent keys. A client with many of them must not shut out tenants that are served.
+// A client can invent API keys. A client with many refused keys must not shut out other tenants that are served.
 func TestATenantThatIsServedIsNotShutOutByTheLimitsOfOthers(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
@@ -219,13 +220,13 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 			}
 			away(f, id, second)
 			expect(second, firstShare)
-			expect(second+int64(rampTime)/2, (1+firstShare)/2) // by time
+			expect(second+int64(rampTime)/2, (1+firstShare)/2) // half of the ramp's time has passed
 			f.Observe(0, OutcomeFailed, 7*second)
-			expect(7*second, firstShare) // from the beginning
+			expect(7*second, firstShare) // the ramp begins again
 			for range rampServed / 2 {
 				f.Observe(0, OutcomeServed, 7*second)
 			}
-			expect(7*second, (1+firstShare)/2) // by answers
+			expect(7*second, (1+firstShare)/2) // the holder gave half of the answers that end the ramp
 			expect(7*second+int64(rampTime), 1)
 			expect(8*second, 1)
 		})
@@ -239,7 +240,7 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 	}
 }
 
-// returned returns a fleet whose only holder had a request, and is a new process now.
+// returned returns a fleet with one holder. The holder had a request, and its worker is a new process now.
 func returned() *Fleet {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 1))
@@ -250,8 +251,8 @@ func returned() *Fleet {
 	return f
 }
 
-// TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: so few requests are at stake, and the holder has its
-// whole share as soon as it answers as many as it gets.
+// TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: a returning holder may have one request more under way than
+// it has answered. So only a few requests can fail, and a holder that answers them soon gets its whole share.
 func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
 	f := returned()
 	share := func() float64 { return f.Snapshot().Standing(0, 1, "", second).Share }
