@@ -212,8 +212,8 @@ func TestOneBadWorkerTeachesTheOthersLittle(t *testing.T) {
 	}
 }
 
-// TestOfTwoThatAreTooFarApartNeitherIsBelieved: two machines of one kind differ by far. One of them has false times, but
-// the router cannot know which one.
+// TestOfTwoThatAreTooFarApartNeitherIsBelieved: two machines of one kind differ by far. One of them has false times,
+// but the router cannot know which one.
 func TestOfTwoThatAreTooFarApartNeitherIsBelieved(t *testing.T) {
 	m := newMachines(2, cpu)
 	m.each(10*time.Minute, time.Second, slow(1, 1e-3))

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestOneSlowMachineIsBelievedLessThanOneOfMany: a machine takes twice as long as its kind during its first 20 s. If all
-// other machines are alike, the difference is probably chance, and the router believes only a part of it. If the
+// TestOneSlowMachineIsBelievedLessThanOneOfMany: a machine takes twice as long as its kind during its first 20 s. If
+// all other machines are alike, the difference is probably chance, and the router believes only a part of it. If the
 // machines of the kind differ as much from each other, the router believes most of the difference.
 func TestOneSlowMachineIsBelievedLessThanOneOfMany(t *testing.T) {
 	believed := func(others func(i int) float64) (share float64) {
