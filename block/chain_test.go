@@ -26,7 +26,7 @@ func TestLocalsAreXXH3OfTheTokens(t *testing.T) {
 			}
 			want = append(want, xxh3.Hash(b))
 			if got := localPortable(tokens[i : i+size]); got != want[len(want)-1] {
-				t.Errorf("block size %d: %x in a portable way, want %x", size, got, want[len(want)-1])
+				t.Errorf("block size %d: the portable code gives %x, want %x", size, got, want[len(want)-1])
 			}
 		}
 		if diff := cmp.Diff(want, h.Locals(nil, tokens)); diff != "" {
@@ -53,7 +53,7 @@ func TestKeysAreSumsOfTermsOfBlocksAndPlaces(t *testing.T) {
 	}
 }
 
-// Routers that share an index must make the same keys, so these keys must not change.
+// Two routers, also of different versions, must make the same keys. So these keys must not change.
 func TestKeysStayWhatTheyAre(t *testing.T) {
 	tokens := make([]Token, 256)
 	for i := range tokens {
@@ -108,7 +108,7 @@ func TestFNV1aHasNoLocals(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s answered", name)
+					t.Errorf("%s did not panic", name)
 				}
 			}()
 			f()
@@ -160,12 +160,13 @@ func TestEveryBitOfEveryTokenPlaceAndParentCounts(t *testing.T) {
 			}
 		}
 		if moved := h.Append(nil, 1, size, tokens, nil); slices.Equal(moved, base) {
-			t.Errorf("block size %d: where a block is does not count", size)
+			t.Errorf("block size %d: the position of a block does not change its key", size)
 		}
 	}
 }
 
-// Sums of terms could be equal for the same blocks in another order, repeated, or at another place. Keys must differ.
+// A key is made from a sum of terms, one for each block. The keys must differ for the same blocks in another order,
+// repeated, or at another place.
 func TestOrdersAndRepetitionsOfFewBlocksDiffer(t *testing.T) {
 	h := newHasher(t, XXH3, 16)
 	for _, alphabet := range [][]Token{{0, 1}, {0, 1 << 31}, {5, 7, 9}, {1, 2, 3, 4}} {
@@ -184,7 +185,7 @@ func TestOrdersAndRepetitionsOfFewBlocksDiffer(t *testing.T) {
 				chain[length-1-i] = locals[rest%len(locals)] // the last block changes fastest
 			}
 			keys = h.Chain(keys[:0], 1, 0, chain)
-			fresh := 0 // number of blocks from the first one on that differs from the last word
+			fresh := 0 // number of blocks of this word, counted from the first block that differs from the word before
 			for rest := n; rest > 0 && rest%len(locals) == 0; rest /= len(locals) {
 				fresh++
 			}
@@ -215,7 +216,7 @@ func TestLongRunsOfOneBlockDiffer(t *testing.T) {
 	}
 }
 
-// Thue-Morse words collide under polynomials modulo 2^64, whatever the base.
+// Thue-Morse words are known to collide under every polynomial hash modulo 2^64.
 func TestThueMorseWordsDiffer(t *testing.T) {
 	h := newHasher(t, XXH3, 16)
 	ab := h.Locals(nil, someTokens(32))
@@ -231,8 +232,8 @@ func TestThueMorseWordsDiffer(t *testing.T) {
 	}
 }
 
-// Among n keys cut to b bits, n²/2^(b+1) pairs are expected to be equal. Any 28 neighbouring bits must do as well as
-// chance.
+// Among n random numbers of b bits, n²/2^(b+1) pairs are expected to be equal. Keys cut to any 28 neighbouring bits
+// must not have many more equal pairs.
 func TestKeysCollideAsOftenAsChance(t *testing.T) {
 	h := newHasher(t, XXH3, 16)
 	r := rand.New(rand.NewPCG(7, 7))

@@ -93,8 +93,8 @@ func TestEventAndRequestSideFoldFeaturesAlike(t *testing.T) {
 	root := h.Root(Scope{Model: "m"})
 	tokens := someTokens(96)
 	request := h.Append(nil, root, 0, tokens, []Feature{{"img", 5}, {"clip", 40}})
-	// An event with blocks 2 to 5 lists the features out of order, one of them from an earlier block, and once for each
-	// block.
+	// The event has blocks 2 to 5. It lists the features out of order, and once for each block. One feature begins in an
+	// earlier block.
 	event := h.Append(nil, request[1], 32, tokens[32:], []Feature{{"clip", 40}, {"img", 5}, {"clip", 40}, {"img", 5}})
 	if diff := cmp.Diff(request[2:], event); diff != "" {
 		t.Errorf("keys (-request +event):\n%s", diff)
@@ -125,7 +125,7 @@ func TestFeaturesChangeTheirBlockAndAllAfterIt(t *testing.T) {
 	}
 	swapped := h.Append(nil, 0, 0, tokens, []Feature{{"b", 20}, {"a", 20}})
 	if diff := cmp.Diff(h.Append(nil, 0, 0, tokens, variants[5]), swapped); diff != "" {
-		t.Errorf("order of features matters:\n%s", diff)
+		t.Errorf("the order of features changes the keys:\n%s", diff)
 	}
 }
 

@@ -65,10 +65,10 @@ func (e *extraKeyVector) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// numberKey is a number alone: the LoRA id of vLLM before 0.11.1.
+// numberKey is an extra key that is a number: the LoRA id in vLLM before 0.11.1.
 func numberKey(n int64) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomNumber, number: n}}} }
 
-// bytesKey is a byte string: the hash of prompt embeddings.
+// bytesKey is an extra key that is a byte string: the hash of prompt embeddings.
 func bytesKey(b []byte) ExtraKey {
 	return ExtraKey{atoms: []atom{{kind: atomBytes, text: string(b)}}}
 }
@@ -191,10 +191,11 @@ func TestVLLMHashesAreReproduced(t *testing.T) {
 				}
 				coarse := Coarse(nil, fine, v.CoarseTo/v.FineSize)
 				if len(coarse) != len(v.Coarse) {
-					t.Fatalf("%d coarse blocks, want %d", len(coarse), len(v.Coarse))
+					t.Fatalf("%d blocks of the larger size, want %d", len(coarse), len(v.Coarse))
 				}
 				for i, d := range coarse {
-					// vLLM's older form concatenates the fine digests, so it ends with the digest that we make.
+					// Older vLLM versions concatenate the digests of the fine blocks. So their digest ends with the digest
+					// that this package makes for the coarse block.
 					if !bytes.HasSuffix(v.Coarse[i], d.Bytes()) {
 						t.Errorf("coarse block %d is %x, want %x", i, d.Bytes(), v.Coarse[i])
 					}

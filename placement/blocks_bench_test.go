@@ -8,11 +8,12 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// BenchmarkLearnBlocks: prompts of 512 blocks on 8 holders at their limits, in steady state.
+// BenchmarkLearnBlocks measures Learn for prompts of 512 blocks. Each of the 8 holders has as many blocks as its limit
+// allows.
 func BenchmarkLearnBlocks(b *testing.B) {
 	for _, c := range []struct {
 		name  string
-		fresh int // blocks of a prompt that are new
+		fresh int // number of a prompt's blocks that are new to the store
 	}{{"known", 0}, {"turn", 16}, {"new", 448}} {
 		b.Run(c.name, func(b *testing.B) {
 			x := newBlocks(Config{HolderUnits: 20_000})
@@ -29,7 +30,7 @@ func BenchmarkLearnBlocks(b *testing.B) {
 			for b.Loop() {
 				keys := prompts[i%256]
 				for k := 512 - c.fresh; k < 512; k++ {
-					keys[k] += 0x9e3779b97f4a7c15 // never seen
+					keys[k] += 0x9e3779b97f4a7c15 // a key that the store has never seen
 				}
 				x.Learn(fleet.Holder(i%8), keys, int64(i))
 				i++

@@ -52,7 +52,7 @@ func (x *blocks) Unlearn(h fleet.Holder, keys []block.Key, l Learned) {
 	x.Store.Unlearn(First, h, BlockBytes(keys), l)
 }
 
-// Match appends the match of each holder, by holder.
+// Match appends the match of each holder, in the order of the holders' numbers.
 func (x *blocks) Match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match {
 	x.Store.Match(First, BlockBytes(keys), now, &x.matches)
 	for _, h := range x.matches.Longest() {
@@ -63,7 +63,8 @@ func (x *blocks) Match(keys []block.Key, now int64, dst []kvindex.Match) []kvind
 	return dst
 }
 
-// tracked and believed are two published designs: the newest blocks of each holder, and blocks for two minutes.
+// tracked and believed are two designs that other routers use. tracked keeps the newest blocks of each holder. believed
+// keeps each block for two minutes.
 var (
 	tracked  = Config{HolderUnits: 100_000}
 	believed = Config{TTL: 120 * time.Second, Units: 1 << 20, PruneTo: 0.8}
@@ -120,11 +121,11 @@ func TestAHolderKeepsWhatItUsedLast(t *testing.T) {
 	x.Learn(0, c, 0)
 	want(t, x, a, 0, map[fleet.Holder]int{0: 10}) // the limit is applied only by a pass
 	if n := evict(x.Store, 0); n != 5 {
-		t.Errorf("%d went, want 5", n)
+		t.Errorf("the pass evicted %d blocks, want 5", n)
 	}
 	want(t, x, a, 0, map[fleet.Holder]int{0: 5}) // the pass dropped blocks from the prompt's end
 	want(t, x, b, 0, map[fleet.Holder]int{0: 10})
-	x.Learn(0, a[:2], 0) // a's head is new again, its tail is not
+	x.Learn(0, a[:2], 0) // the first two blocks of a become the most recently used, the rest of a does not
 	x.Learn(0, prompt(4, 0, 10), 0)
 	evict(x.Store, 0)
 	want(t, x, a, 0, map[fleet.Holder]int{0: 2})
@@ -156,7 +157,7 @@ func TestAPassComesOnceAnInterval(t *testing.T) {
 		}
 	}
 	x.Learn(0, prompt(1, 0, 5), 1000)
-	x.Store.Evict(1000) // the clock starts
+	x.Store.Evict(1000) // the first pass starts the store's clock
 	x.Store.Evict(1099)
 	units(5)
 	x.Store.Evict(1100)
@@ -187,7 +188,7 @@ func TestBlocksAreBelievedForTheirTime(t *testing.T) {
 	x.Learn(1, a, 50*second)
 	x.Learn(0, a[:4], 60*second)
 	if n := evict(x.Store, 120*second-1); n != 0 {
-		t.Errorf("%d went before their time", n)
+		t.Errorf("%d blocks were evicted before the end of their TTL", n)
 	}
 	evict(x.Store, 120*second)
 	want(t, x, a, 120*second, map[fleet.Holder]int{0: 4, 1: 10})
@@ -200,7 +201,7 @@ func TestBlocksAreBelievedForTheirTime(t *testing.T) {
 	}
 }
 
-// The model test runs no pass for some time; the placement counts until the last nanosecond of its TTL all the same.
+// Without a pass of eviction, too, a placement counts exactly until the last nanosecond of its TTL.
 func TestATTLEndsWithoutAPass(t *testing.T) {
 	x := newBlocks(Config{TTL: 100})
 	a, b := prompt(1, 6, 10), prompt(2, 6, 20)
@@ -225,7 +226,7 @@ func TestUnitsThatALimitCostsAreCounted(t *testing.T) {
 	if s := x.Stats(); s.Units != 50 || s.Displaced != 30 {
 		t.Errorf("%+v", s)
 	}
-	x.Learn(5, prompt(9, 0, 10), 105) // the units that it displaces do not count any more
+	x.Learn(5, prompt(9, 0, 10), 105) // this prompt takes the place of units whose TTL has ended: they are not displaced
 	if s := x.Stats(); s.Units != 50 || s.Displaced != 30 {
 		t.Errorf("%+v", s)
 	}
@@ -298,7 +299,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 	x.Learn(0, prompt(7, 0, 1000), 60*second)
 	full := x.Stats().Bytes
-	evict(x.Store, 120*second+100) // the hundred uses of one moment are a nanosecond apart
+	evict(x.Store, 120*second+100) // the store stamps the hundred uses of one moment a nanosecond apart
 	want(t, x, prompt(7, 0, 1000), 0, map[fleet.Holder]int{0: 1000})
 	if left := x.Stats().Bytes; left > full/4 {
 		t.Errorf("%d bytes for 100,000 blocks, %d for 1,000 of them", full, left)
@@ -310,7 +311,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	want(t, x, prompt(7, 0, 2000), 0, nil)
 }
 
-// After a peak the arrays become small again, and what is left is found as before.
+// After a peak the store's arrays become small again, and the remaining blocks still match.
 func TestArraysThatAreMostlyEmptyShrink(t *testing.T) {
 	for name, empty := range map[string]func(x *blocks){
 		"the holders are forgotten": func(x *blocks) {
@@ -376,8 +377,8 @@ func TestWhatMakesNoSenseDoesNoHarm(t *testing.T) {
 	want(t, x, prompt(1, 0, 3), 0, map[fleet.Holder]int{0: 3})
 }
 
-// reference is a naive store: it has the time of the last use of each block of each holder. A use sets the time for the
-// whole prefix.
+// reference is a naive store. For each block of each holder it has the time of the last use. Each use of a prompt sets
+// the time of all blocks of the prompt.
 type reference struct {
 	cfg    Config
 	blocks map[fleet.Holder]map[block.Key]*used
@@ -425,8 +426,8 @@ func (r *reference) holders() (all []fleet.Holder) {
 	return all
 }
 
-// trim leaves n blocks of each of some holders. It drops the least recently used blocks first, within one use the
-// deepest.
+// trim drops blocks until the holders together have n blocks. It drops the least recently used blocks first. Among the
+// blocks of one use, it drops the last block of the prompt first.
 func (r *reference) trim(n int, holders ...fleet.Holder) {
 	type entry struct {
 		h fleet.Holder
@@ -505,7 +506,7 @@ func run(t *testing.T, r *rand.Rand, cfg Config, steps int) {
 	ref := &reference{cfg: cfg, blocks: map[fleet.Holder]map[block.Key]*used{}}
 	now := int64(0)
 	for step := range steps {
-		now += int64(1 + r.IntN(4)) // distinct times: otherwise the order of pruning over holders is open
+		now += int64(1 + r.IntN(4)) // times must differ: for equal times the order of eviction among holders is not defined
 		h := fleet.Holder(r.IntN(4))
 		keys := prompt(r.IntN(8), r.IntN(3)*4, 4+r.IntN(20))
 		keys = keys[:1+r.IntN(len(keys))]
@@ -539,7 +540,7 @@ func run(t *testing.T, r *rand.Rand, cfg Config, steps int) {
 func TestLearningAndMatchingAllocateNothing(t *testing.T) {
 	x := newBlocks(Config{HolderUnits: 500, Units: 10_000})
 	keys := prompt(1, 0, 200)
-	for i := range 100 { // up to the size it keeps
+	for i := range 100 { // the store's arrays grow to their final size
 		x.Learn(0, prompt(i, 0, 200), int64(i))
 	}
 	x.Learn(1, keys, 0)

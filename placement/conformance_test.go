@@ -19,7 +19,7 @@ func TestBlocksConform(t *testing.T) {
 	}
 }
 
-// learner is a store whose prompts are all sent.
+// learner is a store for the conformance tests. All prompts that it learns count as sent.
 type learner struct{ *blocks }
 
 func (l learner) Learn(h fleet.Holder, keys []block.Key, now int64) { l.blocks.Learn(h, keys, now) }

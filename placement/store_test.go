@@ -60,14 +60,14 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Store) {
 	for e, id := range tree.children {
 		n := &tree.nodes[id]
 		if seen[id] || n.parent != e.parent || len(n.text) == 0 || len(n.text)%tree.page != 0 || tree.first(n.text) != e.page {
-			t.Fatalf("node %d does not hang where it should", id)
+			t.Fatalf("node %d is not the child of its parent under its first page", id)
 		}
 		seen[id] = true
 		if n.end != tree.nodes[n.parent].end+len(n.text) {
-			t.Fatalf("node %d ends at %d", id, n.end)
+			t.Fatalf("node %d ends at byte %d, want its parent's end plus its own length", id, n.end)
 		}
 		if len(n.holds) == 0 || !slices.IsSortedFunc(n.holds, func(a, b hold) int { return int(a.holder) - int(b.holder) }) {
-			t.Fatalf("node %d has holds %v", id, n.holds)
+			t.Fatalf("node %d has the holders %v, want at least one, in order", id, n.holds)
 		}
 		nodes++
 		used += nodeBytes + int64(len(n.text)) + linkBytes*int64(len(n.holds))
@@ -78,7 +78,7 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Store) {
 			}
 			if len(tree.nodes[n.parent].text) > 0 {
 				if _, has := tree.find(n.parent, h.holder); !has {
-					t.Fatalf("holder %d has node %d and not its parent", h.holder, id)
+					t.Fatalf("holder %d has node %d, but not the node's parent", h.holder, id)
 				}
 			}
 		}
@@ -89,26 +89,26 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Store) {
 		held += bytes[i]
 	}
 	if held != tree.held {
-		t.Fatalf("%d bytes are held, %d counted", held, tree.held)
+		t.Fatalf("the holders have %d bytes of text, the store counts %d", held, tree.held)
 	}
 	if used != tree.used || nodes != tree.Stats().Runs {
-		t.Fatalf("%d bytes are used, %d counted; %d nodes, %d counted", used, tree.used, nodes, tree.Stats().Runs)
+		t.Fatalf("%d bytes are used, the store counts %d; there are %d nodes, the store counts %d", used, tree.used, nodes, tree.Stats().Runs)
 	}
 	for i := range tree.holders {
 		who := &tree.holders[i]
 		if who.bytes != bytes[i] {
-			t.Fatalf("holder %d has %d bytes, %d counted", i, bytes[i], who.bytes)
+			t.Fatalf("holder %d has %d bytes of text, the store counts %d", i, bytes[i], who.bytes)
 		}
 		rank, last, count := map[uint32]int{}, uint32(0), 0
 		for l := who.newest; l != 0; l = tree.links[l].older {
 			if tree.links[l].newer != last || last != 0 && tree.links[l].at > tree.links[last].at {
-				t.Fatalf("holder %d's list is torn at %d", i, l)
+				t.Fatalf("holder %d's list of links is broken at link %d", i, l)
 			}
 			count++
 			rank[tree.links[l].node], last = count, l
 		}
 		if last != who.oldest || count != who.links {
-			t.Fatalf("holder %d's list ends at %d after %d, not at %d after %d", i, last, count, who.oldest, who.links)
+			t.Fatalf("holder %d's list ends at link %d after %d links, want link %d after %d links", i, last, count, who.oldest, who.links)
 		}
 		for id := range rank {
 			if p := tree.nodes[id].parent; len(tree.nodes[p].text) > 0 && rank[p] > rank[id] {
@@ -148,7 +148,7 @@ func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 					best = max(best, want)
 				}
 				if order := m.Longest(); !slices.IsSortedFunc(order, func(a, b fleet.Holder) int { return m.Of(b) - m.Of(a) }) || len(order) > 0 && m.Of(order[0]) != best {
-					t.Fatalf("the longest first: %v", order)
+					t.Fatalf("the holders are not in the order of their matches, the longest first: %v", order)
 				}
 				if m.Best() != best || m.Total() != len(key)/tree.unit {
 					t.Fatalf("best %d of %d, want %d of %d", m.Best(), m.Total(), best, len(key)/tree.unit)
@@ -160,7 +160,7 @@ func TestAHolderHasTheLongestPrefixOfWhatItWasGiven(t *testing.T) {
 			tree.Forget(holder)
 		}
 		if s := tree.Stats(); s != (Stats{Bytes: nodeBytes}) {
-			t.Fatalf("all is removed, and there is %+v", s)
+			t.Fatalf("all holders are removed, but the store has %+v", s)
 		}
 	})
 }
@@ -199,7 +199,7 @@ func TestTrimLeavesTheMostRecent(t *testing.T) {
 				for _, other := range given[holder] {
 					tree.Match(0, other, 0, &m)
 					if m.Of(holder)*tree.unit > given.match(holder, other, tree.page) {
-						t.Fatalf("holder %d was credited with more than it was given", holder)
+						t.Fatalf("holder %d matches more units than it was sent", holder)
 					}
 				}
 			}
@@ -221,7 +221,8 @@ func TestTheBudgetHoldsAtEveryMoment(t *testing.T) {
 	})
 }
 
-// Pages of different tokens may share a hash, so the tokens are compared.
+// A page is a fixed number of a key's bytes. Two different pages may have the same hash, so the store must compare
+// their bytes.
 func TestAPageIsComparedNotTrusted(t *testing.T) {
 	tree := New(Config{Keys: Tokens, Bytes: 1 << 20})
 	a := TokenBytes(slices.Repeat([]uint32{1}, 32))
@@ -256,10 +257,10 @@ func TestRootsShareTheBoundsAndNothingElse(t *testing.T) {
 	evict(tree, 0)
 	check(t, tree)
 	if tree.Match(one, []byte("the same prompt"), 0, &m); m.Of(3) != 0 {
-		t.Error("the least recent of all roots did not go")
+		t.Error("the least recently used of all roots was not evicted")
 	}
 	if tree.Match(other, []byte("the same prompt"), 0, &m); m.Of(3) != 15 {
-		t.Error("the most recent of all roots went")
+		t.Error("the most recently used of all roots was evicted")
 	}
 }
 
@@ -318,7 +319,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The memory that is counted must not be far from the memory that the process takes.
+// The bytes that Stats reports must be close to the memory that the process takes for the store.
 func TestMemoryIsWhatIsCounted(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -350,7 +351,7 @@ func conversations(holders, n int) (*Store, [][]byte) {
 	return tree, keys
 }
 
-// A clock that is set back lets placements count for their TTL, and passes go on.
+// If the machine's clock is set back, placements still end after their TTL, and passes of eviction continue.
 func TestAClockThatIsSetBackEndsPlacementsInTime(t *testing.T) {
 	const hour = 3600 * second
 	s := New(Config{Keys: Text, TTL: 2 * time.Second, Interval: time.Second, Units: 1000})

@@ -21,17 +21,17 @@ func TestWhatWasNotSentIsUnlearned(t *testing.T) {
 	x.Unlearn(0, a, all)
 	want(t, x, a, 4, map[fleet.Holder]int{0: 6})
 	want(t, x, b, 4, map[fleet.Holder]int{0: 10})
-	x.Unlearn(0, a[:6], other) // of another time
-	x.Unlearn(0, b[:9], other) // it was used further
-	x.Unlearn(1, b, other)     // by another holder
+	x.Unlearn(0, a[:6], other) // no effect: Learn returned other for another use
+	x.Unlearn(0, b[:9], other) // no effect: that use of b was longer than 9 blocks
+	x.Unlearn(1, b, other)     // no effect: that use of b was at holder 0
 	want(t, x, a, 4, map[fleet.Holder]int{0: 6})
 	want(t, x, b, 4, map[fleet.Holder]int{0: 10})
 	x.Unlearn(0, b, other)
 	want(t, x, b, 4, map[fleet.Holder]int{0: 4})
-	x.Unlearn(0, b, x.Learn(0, b, 1)) // clocks of concurrent requests differ
+	x.Unlearn(0, b, x.Learn(0, b, 1)) // time 1 is earlier than the last use: clocks of concurrent requests differ
 	want(t, x, b, 4, map[fleet.Holder]int{0: 4})
 	evict(x.Store, 102)
-	want(t, x, a, 102, map[fleet.Holder]int{0: 4}) // with two overlapping unsent uses, the first counts for the blocks before
+	want(t, x, a, 102, map[fleet.Holder]int{0: 4}) // of two overlapping unsent uses, the first still counts for shared blocks
 	evict(x.Store, 103)
 	want(t, x, a, 103, nil)
 }
@@ -61,7 +61,7 @@ func TestUnlearningLeavesWhatWasThereBefore(t *testing.T) {
 			case r.IntN(2) == 0 && before < len(keys):
 				held := matches(now)
 				if r.IntN(2) == 0 {
-					evict(x.Store, now) // otherwise Learn drops what the holder had for too long
+					evict(x.Store, now) // drops blocks whose TTL has ended, which Learn would do otherwise
 				}
 				known := x.Stats().Units
 				x.Unlearn(h, keys, x.Learn(h, keys, now))
@@ -72,13 +72,14 @@ func TestUnlearningLeavesWhatWasThereBefore(t *testing.T) {
 				x.Learn(h, keys, now)
 			}
 		}
-		if evict(x.Store, now+70); x.Stats().Units != 0 { // stamps of one moment are a nanosecond apart
+		if evict(x.Store, now+70); x.Stats().Units != 0 { // the store stamps uses of one moment a nanosecond apart
 			t.Errorf("seed %d: %d blocks never expire", seed, x.Stats().Units)
 		}
 	}
 }
 
-// A worker that nothing is sent to any more keeps the order that the last calls left behind, until it is forgotten.
+// The store keeps the uses of each holder in the order of their times. Unlearn must keep this order: if no more
+// requests are sent to the holder, no later call repairs it, and blocks would never expire.
 func TestRequestsOfOneMomentAreUnlearnedInOrder(t *testing.T) {
 	t.Run("two", func(t *testing.T) {
 		x := newBlocks(Config{TTL: 100})
@@ -98,7 +99,7 @@ func TestRequestsOfOneMomentAreUnlearnedInOrder(t *testing.T) {
 		for seed := range uint64(200) {
 			r := rand.New(rand.NewPCG(seed, 11))
 			x := newBlocks(Config{TTL: 60})
-			var under []sent // requests that may turn out not to have been sent
+			var under []sent // requests under way: some of them will be unlearned as not sent
 			for range 300 {
 				keys := prompt(r.IntN(3), r.IntN(2)*2, 2+r.IntN(6))
 				keys, h, now := keys[:1+r.IntN(len(keys))], fleet.Holder(r.IntN(2)), int64(r.IntN(3))

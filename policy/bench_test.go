@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// field returns n candidates: every third has a match, and one in fifty is unavailable.
+// field returns a query and n candidates. Every third candidate has a match, and one in fifty is unavailable.
 func field(n int) (policy.Query, []policy.Candidate) {
 	q := policy.Query{PromptTokens: 8000, Known: true, Rank: -1, Random: 7}
 	c := make([]policy.Candidate, n)

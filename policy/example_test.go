@@ -7,7 +7,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// A policy of one's own: match and load weighed against each other, among workers that are not too busy.
+// Build makes a policy from filters and scorers. This policy leaves out workers that are too busy, and weighs match and
+// load against each other.
 func ExampleBuild() {
 	p, err := policy.Build(policy.Spec{
 		Name:            "mixed",

@@ -33,8 +33,8 @@ func eachAlone(t *testing.T, test func(t *testing.T, p *policy.Policy)) {
 	}
 }
 
-// TestSlowStartWorksForEveryPolicy: the holder that returned is idle, and the others are busy. Without slow start, a
-// policy by load would send it every request.
+// TestSlowStartWorksForEveryPolicy: a holder that returned is idle, and the other holders are busy. Without slow start,
+// a policy that compares loads would send every request to the returned holder.
 func TestSlowStartWorksForEveryPolicy(t *testing.T) {
 	eachAlone(t, func(t *testing.T, p *policy.Policy) {
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -81,7 +81,7 @@ func lastToBeAsked(t *testing.T, bar fleet.Bar) {
 			c[0].Bar, c[2].Withheld = bar, 0.9
 			c[1].Load.Requests = 5
 			if choice := p.Choose(q(), c); c[choice.Index].Holder == 0 {
-				t.Fatal("it was chosen though others can take the request")
+				t.Fatal("the holder with the bar was chosen although others can take the request")
 			}
 		}
 		c := three()
@@ -93,12 +93,13 @@ func lastToBeAsked(t *testing.T, bar fleet.Bar) {
 		}
 		c[1].Bar, c[1].Load.Requests = fleet.BarNone, 10
 		if choice := p.Choose(q(), c); choice.Index >= 0 {
-			t.Error("it was chosen though another will have room")
+			t.Error("the holder with the bar was chosen although another holder will have room")
 		}
 	})
 }
 
-// TestASessionIsLetInOnceAndStays: as the share grows, no session moves back and forth.
+// TestASessionIsLetInOnceAndStays: while the share of a holder in slow start grows, a session moves to the holder once
+// and does not move back.
 func TestASessionIsLetInOnceAndStays(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	p := parsed(t, "random")
@@ -111,12 +112,12 @@ func TestASessionIsLetInOnceAndStays(t *testing.T) {
 			p.Choose(&q, c)
 			now := c[slices.IndexFunc(c, func(x policy.Candidate) bool { return x.Holder == 0 })].Reason == ""
 			if in && !now {
-				t.Fatalf("session %d was let in and sent away again", i)
+				t.Fatalf("session %d moved to the returned holder and away from it", i)
 			}
 			in = now
 		}
 		if !in {
-			t.Fatalf("session %d is not let in at the end", i)
+			t.Fatalf("session %d has not moved to the returned holder at the end of slow start", i)
 		}
 	}
 }

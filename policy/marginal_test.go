@@ -28,11 +28,11 @@ func priced(t *testing.T, q policy.Query, c []policy.Candidate) policy.Choice {
 func TestWhatIsAtRiskCountsAsComputedAgain(t *testing.T) {
 	c := alikeHolders(func(a, b *policy.Candidate) { a.Predicted, a.AtRisk, b.Predicted = 4000, 3000, 2000 })
 	if got := priced(t, policy.Query{PromptTokens: 5000}, c); got.Index != 1 || got.Branch != policy.BranchAffinity {
-		t.Errorf("%+v: the other keeps more", got)
+		t.Errorf("%+v: the second holder keeps more of the prompt", got)
 	}
 	c = alikeHolders(func(a, b *policy.Candidate) { a.Predicted, a.AtRisk, b.Predicted = 4000, 1000, 2000 })
 	if got := priced(t, policy.Query{PromptTokens: 5000}, c); got.Index != 0 || got.Branch != policy.BranchAffinity {
-		t.Errorf("%+v: it still keeps more than the other", got)
+		t.Errorf("%+v: the first holder still keeps more of the prompt than the second", got)
 	}
 }
 

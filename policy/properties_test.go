@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// kinds are all kinds of policies, ours and the kinds of other projects: these tests hold for all.
+// kinds are all kinds of policies: our own, and those of other projects. The tests in this file hold for all of them.
 var kinds = policy.Join(policy.Own(), peers.Kinds())
 
 // specs are the built-in policies, and kv_aware with a bound.
@@ -127,7 +127,7 @@ func TestNoPolicyPicksWhatCannotBeUsed(t *testing.T) {
 				any := slices.ContainsFunc(c, func(x policy.Candidate) bool { return eligible(&q, &x) })
 				holder, choice, after := chosen(p, q, c)
 				if (holder != fleet.NoHolder) != any {
-					t.Fatalf("chose holder %d, though that one can be used is %v", holder, any)
+					t.Fatalf("chose holder %d; whether any holder can be used: %v", holder, any)
 				}
 				if holder == fleet.NoHolder {
 					return
@@ -165,7 +165,7 @@ func weights(s policy.Spec) float64 {
 	return sum
 }
 
-// exceptions are policies that break a property by definition, with the reason.
+// exceptions has, by property and policy, the reason why a policy does not have the property by its definition.
 var exceptions = map[string]map[string]string{
 	"order": {
 		"round_robin":      "turns by position",
@@ -233,7 +233,7 @@ func TestMoreLoadNeverAttracts(t *testing.T) {
 		c[i].Load.ContextTokens += context * int64(c[i].BlockSize)
 		c[i].Load.Requests += int64(rapid.IntRange(0, 5).Draw(t, "more requests"))
 		if after, _, _ := chosen(p, q, c); int(after) == i && before != after {
-			t.Fatalf("chose %d, and %d with more load on it", before, after)
+			t.Fatalf("chose holder %d, and holder %d after the load of the latter grew", before, after)
 		}
 	})
 }
@@ -249,7 +249,7 @@ func TestMoreMatchNeverRepels(t *testing.T) {
 		most := (q.PromptTokens - 1) / 16
 		setMatch(&c[before], rapid.IntRange(c[before].Match/16, most).Draw(t, "more match"), &q)
 		if after, _, _ := chosen(p, q, c); after != before {
-			t.Fatalf("chose %d, and %d when %d matched more", before, after, before)
+			t.Fatalf("chose holder %d, and holder %d after the match of holder %d grew", before, after, before)
 		}
 	})
 }

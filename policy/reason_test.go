@@ -15,8 +15,8 @@ func parsed(t *testing.T, text string) *policy.Policy {
 	return build(t, spec)
 }
 
-// TestEachPolicySaysWhatItTakes: the reason "longest match, least work among equals" is only for policies with that
-// rule.
+// TestEachPolicySaysWhatItTakes: only a policy that takes the longest match may give the reason "longest match, least
+// work among equals".
 func TestEachPolicySaysWhatItTakes(t *testing.T) {
 	longest := policy.BranchAffinity.Reason()
 	for text, want := range map[string]string{
@@ -36,7 +36,7 @@ func TestEachPolicySaysWhatItTakes(t *testing.T) {
 		p := parsed(t, text)
 		got := p.ReasonOf(policy.BranchAffinity)
 		if !strings.Contains(got, want) {
-			t.Errorf("%s follows a match and says %q, nothing of %q", text, got, want)
+			t.Errorf("%s follows a match and gives the reason %q, want %q in it", text, got, want)
 		}
 		if p.ReasonOf(policy.BranchNone) != policy.BranchNone.Reason() {
 			t.Errorf("%s has words of its own where no worker can be used: %q", text, p.ReasonOf(policy.BranchNone))
@@ -47,7 +47,7 @@ func TestEachPolicySaysWhatItTakes(t *testing.T) {
 		"round_robin": "turn", "random": "at random", "power_of_two": "two",
 	} {
 		if got := parsed(t, text).ReasonOf(policy.BranchPlain); !strings.Contains(got, want) {
-			t.Errorf("%s says %q, nothing of %q", text, got, want)
+			t.Errorf("%s gives the reason %q, want %q in it", text, got, want)
 		}
 	}
 }

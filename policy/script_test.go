@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what the scripts in testdata expect")
 
-// folders hold the scripts of the kinds of one package each.
+// folders are the folders of scripts. Each folder has the scripts of one package's kinds of policies.
 var folders = []struct {
 	path  string
 	kinds policy.Kinds
@@ -24,18 +24,18 @@ var folders = []struct {
 // lines:
 //
 //	worker NAME [block=N] [rank=N] [trust=T] [unavailable] [node=NAME] [zone=NAME] [adapter=NAME …] [hash=N] [blocks=N]
-//	    a worker, or another rank of one; block: tokens of its engine's block; blocks: size of its cache
+//	    a worker, or another rank of a worker; block: tokens of its engine's block; blocks: size of its cache
 //	index NAME[/RANK] [gpu=N] [cpu=N] [disk=N] [remote=N] [predicted=N] [active=N]
-//	    tokens of the prompt that it has
+//	    tokens of the prompt that the worker has, by tier
 //	load NAME[/RANK] [requests=N] [prefill=N] [pending=N] [context=N] [processed=N] [waiting=N] [output=N]
 //	    context in engine blocks
 //	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   its engine's report, made at the present time
 //	asked NAME [keys=N] [tokens=N]        the answer of an external source about the worker: chunks, tokens of the prompt
 //	route POLICY[:KEY=VALUE,…] tokens=N [option …]   a request that is sent; tokens=?N: N estimated, not known
 //	    → NAME/RANK BRANCH …              the expected choice, indented; rewritten with -update
-//	explain POLICY …                      as route, but nothing is sent, so the policy learns nothing
+//	explain POLICY …                      the same as route, but the request is not sent, so the policy learns nothing
 //	finished NAME[/RANK] [failed]         the oldest request that was sent there ended
-//	forget NAME[/RANK]                    its cache is lost, or it left
+//	forget NAME[/RANK]                    the worker's cache is lost, or the worker left
 //	wait 5s                               time passes
 //
 // Options of route: target=NAME rank=N exclude=NAME,NAME limit=N turn=N random=N imbalance=N weights=G,C,D,R
@@ -114,7 +114,7 @@ func runScript(t *testing.T, text string) string {
 			continue
 		}
 		if len(words) < 2 {
-			t.Fatalf("line %d: %q says too little", n+1, line)
+			t.Fatalf("line %d: %q has too few words", n+1, line)
 		}
 		result, err := s.run(words[0], words[1], words[2:])
 		if err != nil {

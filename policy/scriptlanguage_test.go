@@ -180,7 +180,7 @@ func setCandidate(c *policy.Candidate, key, value string) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("no such trust")
+		return fmt.Errorf("unknown trust")
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil {
@@ -228,7 +228,7 @@ func setCandidate(c *policy.Candidate, key, value string) error {
 	return nil
 }
 
-// policy returns the policy of that name and settings with what it remembers, or a new one.
+// policy returns the policy with this name and these settings. A policy that an earlier line used keeps its memory.
 func (s *script) policy(name string, settings func(*policy.Spec) error) (*policy.Policy, error) {
 	spec, err := kinds.Parse(name)
 	if err != nil {

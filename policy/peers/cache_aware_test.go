@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// learning are the policies that remember prompts, with bounds small enough for tests to reach.
+// learning returns the policies that remember prompts. Their bounds are small, so that tests reach them.
 func learning() map[string]policy.Parameters {
 	aware := DefaultCacheAware()
 	aware.MaxTreeSize, aware.EvictionIntervalSecs, aware.MaxBytes = 3000, 1, 1<<17
@@ -43,16 +43,16 @@ func build(t interface{ Fatal(...any) }, s policy.Spec) *built {
 	return &built{p, chooser}
 }
 
-// remembered returns how much a policy of learning keeps of all holders, in characters and tokens, and its limit for
-// each.
+// remembered returns the amount that a policy of learning remembers for all holders, in characters or tokens, and the
+// policy's limit for each holder.
 func remembered(p *built) (units, limit int64) {
 	switch x := p.chooser.(type) {
 	case *cacheAware:
-		return x.prompts.total(), 3000 + 3000 // of texts, and of tokens
+		return x.prompts.total(), 3000 + 3000 // 3,000 characters of texts and 3,000 tokens
 	case *prefixAffinity:
 		return x.prompts.total(), 12000 + 12000/charsPerToken
 	case *blockTracker:
-		return x.blocks.Stats().Units * 16, 2 * 200 * 16 // twice the limit between passes
+		return x.blocks.Stats().Units * 16, 2 * 200 * 16 // between passes of eviction a holder may have twice its limit
 	}
 	panic("not one that remembers")
 }
@@ -122,7 +122,7 @@ func TestAConversationStaysWhereItBegan(t *testing.T) {
 					source.Shuffle(len(c), func(i, j int) { c[i], c[j] = c[j], c[i] })
 					got := route(p, &q, c).Holder
 					if turns > 1 && got != home[conversation] {
-						t.Errorf("turn %d of conversation %d went to %d, and to %d before", turns, conversation, got, home[conversation])
+						t.Errorf("turn %d of conversation %d went to holder %d, the turn before it to holder %d", turns, conversation, got, home[conversation])
 					}
 					home[conversation] = got
 				}
@@ -157,19 +157,20 @@ func TestMemoryOfPromptsIsBounded(t *testing.T) {
 				route(p, &q, idle(holders))
 			}
 			if total, limit := remembered(p); total > holders*limit {
-				t.Fatalf("%d are remembered of %d holders, %d each are allowed", total, holders, limit)
+				t.Fatalf("%d characters or tokens are remembered for %d holders, want at most %d for each", total, holders, limit)
 			}
 			for h := range holders {
 				p.Forget(fleet.Holder(h))
 			}
 			if total, _ := remembered(p); total != 0 {
-				t.Fatalf("%d are remembered of holders that are gone", total)
+				t.Fatalf("%d characters or tokens are remembered for holders that left", total)
 			}
 		}))
 	}
 }
 
-// TestExplainingTeachesNothing: explanations and shadows call Choose, too, and it must not change the memory.
+// TestExplainingTeachesNothing: explanations and shadow policies call Choose, too. So Choose must not change a policy's
+// memory.
 func TestExplainingTeachesNothing(t *testing.T) {
 	for name, parameters := range learning() {
 		p := build(t, parameters.Spec(name))
@@ -179,7 +180,7 @@ func TestExplainingTeachesNothing(t *testing.T) {
 			p.Choose(&q, idle(4))
 		}
 		if total, _ := remembered(p); total != 0 {
-			t.Errorf("%s: %d are remembered of what was only asked", name, total)
+			t.Errorf("%s: %d characters or tokens are remembered for requests that were only explained", name, total)
 		}
 	}
 }
@@ -246,7 +247,7 @@ func TestChoosingFromMemoryAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkChooseFromMemory: prompts of some 2,900 tokens that continue conversations.
+// BenchmarkChooseFromMemory measures Choose for prompts of about 2,900 tokens that continue conversations.
 func BenchmarkChooseFromMemory(b *testing.B) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		for _, n := range []int{8, 64, 1024} {
@@ -264,7 +265,7 @@ func BenchmarkChooseFromMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkRouted: the same prompts again, the most frequent case.
+// BenchmarkRouted measures Routed for prompts that the policy knows already, which is the most frequent case.
 func BenchmarkRouted(b *testing.B) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		b.Run(name, func(b *testing.B) {
