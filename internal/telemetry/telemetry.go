@@ -83,44 +83,42 @@ var differenceBuckets = []float64{-16384, -4096, -1024, -256, -64, -16, -1, 0, 1
 
 func (t *Telemetry) makeRequestMetrics() {
 	t.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_requests_total",
-		Help: "Finished requests. status is the HTTP status the client got, 499 when it went away first; branch is the rule that decided."},
+		Help: "Finished requests. status is the HTTP status that the client got, or 499 if it left first. branch is the rule that decided."},
 		[]string{"policy", "worker", "status", "branch"})
 	t.retries = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_retries_total",
 		Help: "Attempts that failed before the first byte and were retried elsewhere, by worker and reason: failed (no answer, 502, 503, 504), limited (429), refused (3xx, 4xx), broken (500), useless (200 without an answer), suspect (frozen), local (the router's machine)."}, []string{"worker", "reason"})
 	t.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_refused_total",
-		Help: "Requests answered without asking a worker, by reason."}, []string{"reason"})
+		Help: "Requests that the router answered without asking a worker, by reason: the code of the error (docs/api.md), or headers, method, not_found, connections, client_gone."}, []string{"reason"})
 	t.firstToken = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_first_token_seconds",
-		Help: "From the request's head to the first generated token passing by.", Buckets: latencyBuckets}, []string{"policy", "worker"})
+		Help: "Time from the request's header to the first generated token.", Buckets: latencyBuckets}, []string{"policy", "worker"})
 	t.total = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_request_seconds",
-		Help: "From the request's head to the last byte.", Buckets: latencyBuckets}, []string{"policy", "worker"})
+		Help: "Time from the request's header to the last byte of the answer.", Buckets: latencyBuckets}, []string{"policy", "worker"})
 	t.routing = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_routing_seconds",
-		Help:    "Time inside Router.Route, all attempts of a request together.",
+		Help:    "Time of the decisions of a request (Router.Route), all attempts together.",
 		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}})
 	t.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmpath_panics_total",
 		Help: "Requests whose handler panicked: each is a bug."})
 	t.inFlight = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_requests_in_flight",
-		Help: "Model requests being served now."})
+		Help: "Requests to the model API that are being served now."})
 	t.reloads = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_reloads_total",
 		Help: "Reloads of the configuration file, by result (ok or error)."}, []string{"result"})
 }
 
 func (t *Telemetry) makeQueueMetrics() {
 	t.queued = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_queue_wait_seconds",
-		Help: "What requests waited until a worker could take them, by how that ended: routed, timeout, client_gone, drained, failed (no worker any more), " +
-			"shed (its place went to another tenant), " +
-			"and at once full or too_long.", Buckets: latencyBuckets}, []string{"outcome"})
+		Help: "Time that requests waited in the queue, by how the wait ended: routed, timeout, client_gone, drained, failed (there is no worker any more), shed (its place went to another tenant), full and too_long (the request was refused without a wait).", Buckets: latencyBuckets}, []string{"outcome"})
 }
 
 func (t *Telemetry) makeDecisionMetrics() {
 	t.branches = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_decisions_total",
-		Help: "Decisions, those for a second try included, by the rule that decided."}, []string{"policy", "branch"})
+		Help: "Decisions, by policy and by branch (the rule that decided). A retry of a request is one more decision."}, []string{"policy", "branch"})
 	t.shadowed = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_shadow_decisions_total",
-		Help: "Requests that the shadow policy was asked about, by what it would have done: same, other (another holder), none."}, []string{"policy", "result"})
+		Help: "Requests that the shadow policy decided, too, by the shadow's choice: same (the same holder as the real decision), other (another holder), none."}, []string{"policy", "result"})
 	t.shadowDiff = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_difference_tokens",
-		Help:    "Where the shadow policy would have chosen another holder: its predicted tokens minus those of the decision.",
+		Help:    "For requests that the shadow policy would send to another holder: the cached tokens that the shadow predicted, minus the cached tokens that the real decision predicted.",
 		Buckets: differenceBuckets}, []string{"policy"})
 	t.shadowCost = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_seconds",
-		Help:    "What asking the shadow policy took.",
+		Help:    "The time of the shadow policy's decisions.",
 		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}}, []string{"policy"})
 }
 
@@ -149,18 +147,18 @@ func (t *Telemetry) Queued(outcome string, wait time.Duration) {
 
 func (t *Telemetry) makeTokenMetrics() {
 	t.tokens = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tokens_total",
-		Help: "Prompt tokens of finished requests: prompt (routed on), matched (confirmed blocks), predicted (with speculative ones, less those at risk), at_risk (matched, and taken to be evicted before the request is scheduled), reported (cached, says the engine), uncached (prompt minus reported)."},
+		Help: "Prompt tokens of finished requests, by kind: prompt (all), matched (in confirmed blocks), predicted (expected to be cached: matched and speculative, without those at risk), at_risk (matched, but expected to be evicted before the request is scheduled), reported (cached, as the engine reports), uncached (prompt minus reported)."},
 		[]string{"kind", "policy", "worker"})
 	t.tokenWait = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_token_wait_seconds",
-		Help: "What a request waited for its token ids.", Buckets: []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25}})
+		Help: "The time that a request waited for its token ids.", Buckets: []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25}})
 	t.tokenAsked = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_token_requests_total",
-		Help: "Source of prompts' token ids: text if the prompt's text was used instead, otherwise why there was neither. missing: why there were no ids."},
+		Help: "Prompts by the source of their token ids (outcome); text if the prompt was matched by its text instead. missing says why there were no ids."},
 		[]string{"outcome", "missing"})
 	t.difference = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_prediction_difference_tokens",
-		Help: "Matched tokens that were not at risk minus the engine's reported cached tokens, of requests with a report; the bucket le=0 above le=-1 is equality, everything above le=0 an overcount.", Buckets: differenceBuckets},
+		Help: "Matched tokens not at risk, minus the cached tokens that the engine reported, for each request with a report. The bucket le=0 minus the bucket le=-1 counts equality; values above 0 are predictions that were too high.", Buckets: differenceBuckets},
 		[]string{"worker"})
 	t.compared = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_predictions_total",
-		Help: "Predictions against reports: equal, over, under; unreported when the engine gave no figure, unasked when a stream's client asked for none (stream_options.include_usage), unrouted when there were no tokens to predict with, approximate when the trust was approximate or none: a holder without events, or with blocks that announce no removals."},
+		Help: "Finished requests, by how the predicted cached tokens compare with the reported ones: equal, over (more tokens were predicted), under (fewer). Not compared: unreported (the engine gave no figure), unasked (a stream without stream_options.include_usage), unrouted (no token ids to predict with), approximate (the trust was approximate or none)."},
 		[]string{"outcome", "worker"})
 }
 
