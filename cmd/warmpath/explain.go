@@ -48,7 +48,7 @@ router sends nothing to an engine, except a question for token ids. The admin ke
 	flags := c.Flags()
 	flags.StringVar(&f.admin, "admin", "http://"+admin.DefaultConfig().Listen, "`URL` of the router's admin listener")
 	flags.StringVar(&f.policy, "policy", "", "`NAME[,NAME…]` of policies to ask (default: the policy that would decide)")
-	flags.StringVar(&f.path, "path", "", "`PATH` of the request, /v1/chat/completions or /v1/completions (default: by the body)")
+	flags.StringVar(&f.path, "path", "", "`PATH` of the request, /v1/chat/completions or /v1/completions (default: the path that the body is for)")
 	flags.StringArrayVarP(&f.headers, "header", "H", nil, "`'NAME: VALUE'` of a header that the client would send, such as a session; repeatable")
 	flags.BoolVar(&f.json, "json", false, "print the answer as JSON instead of a table")
 	return c

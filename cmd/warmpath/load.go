@@ -34,7 +34,7 @@ func newLoad() *cobra.Command {
 		Long: `Play a workload against a router or an engine, and measure what clients see. Requests are sent
 by the workload's clock. A latency counts from the time at which the request should have been sent,
 so a slow server cannot hide its delays. Sessions are closed loops: the next turn comes after the
-last answer, and contains it.
+answer to the last turn, and contains this answer.
 
 With --compare every request goes to each address in turn, and the report shows the difference,
 such as what a router adds. Ctrl-C prints the result so far.`,
@@ -51,11 +51,11 @@ such as what a router adds. Ctrl-C prints the result so far.`,
 	flags := c.Flags()
 	flags.StringArrayVarP(&f.specs, "workload", "w", nil, "`FORMAT:FILE` or gen:NAME,key=value (see warmpath workload list); several are merged")
 	f.workload.add(flags)
-	flags.StringVar(&f.compare, "compare", "", "`NAME=URL,NAME=URL` to compare; the others are compared with the first")
+	flags.StringVar(&f.compare, "compare", "", "`NAME=URL,NAME=URL` of the addresses to compare; each address is compared with the first")
 	flags.StringVar(&f.cfg.Model, "model", "", "`NAME` of the model to ask for (default: the first that the address serves)")
 	flags.StringVar(&f.prompt, "prompt", "auto", "`FORM` of prompts: chat, text, tokens (exact), or auto (as in the trace)")
 	flags.IntVar(&f.cfg.Concurrency, "concurrency", 0, "keep `N` requests open and ignore the workload's clock (0: by the clock)")
-	flags.IntVar(&f.cfg.MaxOpen, "max-open", f.cfg.MaxOpen, "`N` requests open at most; further ones are dropped and counted")
+	flags.IntVar(&f.cfg.MaxOpen, "max-open", f.cfg.MaxOpen, "keep at most `N` requests open; further requests are not sent, but counted")
 	flags.DurationVar(&f.cfg.Timeout, "timeout", f.cfg.Timeout, "timeout of one request")
 	flags.BoolVar(&f.cfg.HTTP2, "http2", false, "use HTTP/2 (clear text with prior knowledge)")
 	flags.BoolVar(&f.cfg.Whole, "no-stream", false, "ask for answers in one piece")

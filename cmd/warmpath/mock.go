@@ -65,17 +65,17 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 	flags.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "`TOKENS` in a block")
 	flags.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "blocks of each rank's cache")
 	flags.IntVar(&cfg.CPUBlocks, "cpu-blocks", cfg.CPUBlocks, "blocks of each rank's CPU tier; 0 for none")
-	flags.IntVar(&cfg.MaxSequences, "max-sequences", cfg.MaxSequences, "requests that run at once on a rank; further ones wait")
+	flags.IntVar(&cfg.MaxSequences, "max-sequences", cfg.MaxSequences, "most requests that a rank computes at the same time; further requests wait")
 	flags.IntVar(&cfg.Ranks, "ranks", cfg.Ranks, "data-parallel ranks behind the URL")
 	flags.StringVar(&cfg.Events, "events", cfg.Events, "`ENDPOINT` to publish KV events at; rank r uses port + r, port 0 means free ports; empty for none")
 	flags.StringVar(&cfg.Replay, "replay", cfg.Replay, "`ENDPOINT` of the replay socket; empty for none")
 	flags.StringVar(&cfg.Topic, "topic", cfg.Topic, "first frame of each event message")
-	flags.StringVar(&cfg.Wire, "wire", cfg.Wire, "`VERSION` of the event encoding: "+strings.Join(kvevent.Wires(), ", ")+"; a version between two uses the older encoding; empty for the engine's newest")
-	flags.Float64Var(&cfg.Speed, "speed", cfg.Speed, "`FACTOR` faster than the modelled hardware; 0 for no delays")
+	flags.StringVar(&cfg.Wire, "wire", cfg.Wire, "`VERSION` of the event encoding: "+strings.Join(kvevent.Wires(), ", ")+"; a version between two of these has the encoding of the older one; empty for the engine's newest encoding")
+	flags.Float64Var(&cfg.Speed, "speed", cfg.Speed, "`FACTOR` by which the engine is faster than the modelled hardware; 0 for no delays")
 	flags.IntVar(&cfg.OutputTokens, "output-tokens", cfg.OutputTokens, "length of an answer if the request sets none")
 	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "seed of answers and faults")
 	flags.BoolVar(&cfg.ScaleOut, "scale-out", cfg.ScaleOut, "answer the render endpoints, as vLLM with --enable-scale-out")
-	flags.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "`KEY` that guards /v1/")
+	flags.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "API `KEY` that requests to /v1/ must carry")
 	return c
 }
 

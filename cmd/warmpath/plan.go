@@ -23,9 +23,10 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Find the largest rate that keeps an SLO, or the fewest workers for a rate",
-		Long: `Find by simulation how much load a fleet can take. The result is the largest rate at which the
-share --share of all requests keeps --slo on --workers workers; the rate is a factor on the
-workload's own. With --fewest-workers it is the smallest number of workers for --rate.
+		Long: `Find by simulation how much load a fleet can take. A request is good if it keeps --slo. The result
+is the largest rate at which at least the share --share of all requests is good with --workers
+workers, as a factor of the workload's own rate. With --fewest-workers the result is the smallest
+number of workers for --rate.
 
   warmpath plan --workload mooncake:conversation.jsonl.gz --policies all --workers 8
   warmpath plan --workload gen:interactive-chat --policies kv_aware --fewest-workers --rate 20/s`,

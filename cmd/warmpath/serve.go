@@ -46,7 +46,8 @@ The router computes token ids by itself if it can read the model's files, at the
 engine reports or in the Hugging Face cache, and if the ids equal the engine's. If not, the log
 says so and what to do.
 
-Flags override the file. SIGHUP or POST /admin/reload reads the file again; SIGTERM drains.`,
+Flags override the file. SIGHUP or POST /admin/reload reads the file again. After SIGTERM the router
+finishes the requests under way, and then ends.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, w := range f.workers {
@@ -75,7 +76,7 @@ Flags override the file. SIGHUP or POST /admin/reload reads the file again; SIGT
 	flags.StringVar(&f.adminListen, "admin-listen", d.Admin.Listen, "`ADDR` for operators: /metrics, /admin/…; an address that other machines reach needs a key ("+config.EnvAdminKey+" or admin.key_file)")
 	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME` of a type of policy or of a policy in the file; TYPE:KEY=VALUE,… gives it parameters. `warmpath config sample` lists them")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
-	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with what it cannot report: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,label.NAME=VALUE]; repeatable")
+	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with the facts that the engine cannot report: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,label.NAME=VALUE]; repeatable")
 	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub; needed only if the router does not find the files; repeatable")
 	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models and of models that engines report; uses "+config.EnvHubToken+" and "+config.EnvHubEndpoint)
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")

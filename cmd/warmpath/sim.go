@@ -64,7 +64,7 @@ docs/simulator.md says what is modelled and what is not.`,
 	flags := c.Flags()
 	flags.StringVar(&file, "experiment", "", "YAML `FILE` with the same settings; flags override it")
 	experimentFlags(flags, &x)
-	flags.IntVar(&parallel, "parallel", 0, "runs at once; 0 for one on each core")
+	flags.IntVar(&parallel, "parallel", 0, "most runs at the same time; 0 for one on each core")
 	out.flags(flags)
 	return c
 }
@@ -73,38 +73,38 @@ docs/simulator.md says what is modelled and what is not.`,
 func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.StringVar(&x.Workload, "workload", x.Workload, "`FORMAT:FILE` (mooncake, azure, qwen, burstgpt, ragpulse, agent, openai, warmpath) or gen:NAME,key=value")
 	f.IntVar(&x.Limit, "limit", x.Limit, "play only the first `N` requests; 0 for all")
-	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+", or KIND:KEY=VALUE,… with parameters (kv_aware:imbalance_tokens=0 follows a match however far); or all")
-	f.IntSliceVar(&x.Workers, "workers", x.Workers, "`N` workers; a list to compare")
-	f.StringSliceVar(&x.Rate, "rate", x.Rate, "`X` times as fast as recorded, or X/s for requests a second; a list to compare")
-	f.IntSliceVar(&x.Blocks, "blocks", x.Blocks, "`N` engine blocks in a worker's cache (default: the profile's); a list to compare")
-	f.IntSliceVar(&x.KVTokens, "kv-tokens", x.KVTokens, "`TOKENS` in a worker's cache, in place of --blocks; a list to compare")
+	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+", or KIND:KEY=VALUE,… with parameters (kv_aware:imbalance_tokens=0 follows a match without a limit); or all")
+	f.IntSliceVar(&x.Workers, "workers", x.Workers, "`N` workers; several values make several runs")
+	f.StringSliceVar(&x.Rate, "rate", x.Rate, "`X` times as fast as recorded, or X/s for requests a second; several values make several runs")
+	f.IntSliceVar(&x.Blocks, "blocks", x.Blocks, "`N` engine blocks in a worker's cache (default: the profile's); several values make several runs")
+	f.IntSliceVar(&x.KVTokens, "kv-tokens", x.KVTokens, "`TOKENS` in a worker's cache, in place of --blocks; several values make several runs")
 	f.StringVar(&x.Profile, "profile", x.Profile, "`NAME` or file of the engines' profile")
-	f.IntVar(&x.BlockSize, "block-size", x.BlockSize, "`TOKENS` of an engine block; 0 for the profile's")
-	f.IntVar(&x.Grain, "grain", x.Grain, "`TOKENS` of a modelled block; 0 for the trace's own blocks where they are larger than the engines'")
+	f.IntVar(&x.BlockSize, "block-size", x.BlockSize, "`TOKENS` of an engine block; 0 for the profile's block size")
+	f.IntVar(&x.Grain, "grain", x.Grain, "`TOKENS` of a modelled block; 0 for the trace's blocks if they are larger than the engines' blocks")
 	f.IntVar(&x.CPUTokens, "cpu-tokens", x.CPUTokens, "`TOKENS` of host memory behind each cache; 0 for none")
 	f.BoolVar(&x.OnEvict, "cpu-on-evict", x.OnEvict, "move blocks to host memory when they are evicted, not when they are stored")
 	f.IntVar(&x.Ranks, "ranks", x.Ranks, "data-parallel ranks of a worker")
-	f.IntVar(&x.Decode, "decode-workers", x.Decode, "`N` workers that decode what --workers prefill; 0: each does both")
-	f.IntVar(&x.Routers, "routers", x.Routers, "routers, each with its own view")
+	f.IntVar(&x.Decode, "decode-workers", x.Decode, "`N` workers that only decode; then the --workers only prefill; 0: each worker does both")
+	f.IntVar(&x.Routers, "routers", x.Routers, "number of routers in front of the same workers; each has an index and load counts of its own")
 	f.DurationVar(&x.Lag, "event-lag", x.Lag, "time until routers have applied a pass's KV events")
 	f.DurationVar(&x.LagJitter, "event-jitter", x.LagJitter, "random time that is added to --event-lag")
 	f.Float64Var(&x.Loss, "event-loss", x.Loss, "`SHARE` of event batches that are lost")
 	f.BoolVar(&x.NoReplay, "no-replay", x.NoReplay, "lost events cannot be replayed: the router forgets the worker's blocks")
-	f.DurationVar(&x.Speculative, "speculative", x.Speculative, "how long a dispatched prompt counts as cached without its events; 0 for the router's default, negative for never")
-	f.DurationVar(&x.Metrics, "metrics-interval", x.Metrics, "pause between two reports of an engine's load; 0 for the gateway's, negative for never")
+	f.DurationVar(&x.Speculative, "speculative", x.Speculative, "how long a dispatched prompt counts as cached before its KV events come; 0 for the router's default, negative for never")
+	f.DurationVar(&x.Metrics, "metrics-interval", x.Metrics, "pause between two reports of an engine's load; 0 for the gateway's default, negative for never")
 	f.DurationVar(&x.MetricsLag, "metrics-lag", x.MetricsLag, "age of a load report when the router gets it")
 	f.DurationVar(&x.Hop, "hop", x.Hop, "time from the client through the router to the engine, and back")
-	f.IntVar(&x.MaxRequests, "max-requests", x.MaxRequests, "`N` requests from which on a worker is saturated; 0 for no limit")
+	f.IntVar(&x.MaxRequests, "max-requests", x.MaxRequests, "a worker with `N` requests is saturated; 0 for no limit")
 	f.IntVar(&x.Queue, "queue", x.Queue, "`N` requests that may wait in a router while all workers are saturated")
 	f.StringVar(&x.QueueOrder, "queue-order", x.QueueOrder, "order of the waiting requests: `fcfs` or shortest, as queue.order of the gateway")
-	f.IntVar(&x.InFlight, "in-flight", x.InFlight, "`N` requests under way at most; 0 for no limit")
+	f.IntVar(&x.InFlight, "in-flight", x.InFlight, "keep at most `N` requests under way; 0 for no limit")
 	f.StringSliceVar(&x.Faults, "fault", x.Faults, "`AT:WORKER:DOWN`, such as 60s:2:30s: the second worker dies after a minute for half a minute")
 	slo := "`TTFT/TPOT` that good requests keep"
 	if len(x.SLO) == 0 {
 		slo += " (default 5s/100ms,2s/50ms)"
 	}
 	f.StringSliceVar(&x.SLO, "slo", x.SLO, slo)
-	f.Var(&seedFlag{seeds: &x.Seeds}, "seed", "`N` of everything random; a list to compare")
+	f.Var(&seedFlag{seeds: &x.Seeds}, "seed", "seed `N` of all random numbers; several values make several runs")
 }
 
 // seedFlag is a list of seeds. Its first use on the command line replaces the default.
@@ -228,7 +228,7 @@ type output struct {
 func (o *output) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.json, "json", false, "print the report as JSON")
 	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
-	f.StringVar(&o.html, "html", "", "write a page with plots to `FILE`; it needs nothing else")
+	f.StringVar(&o.html, "html", "", "write an HTML page with plots to `FILE`; the page loads no other files")
 }
 
 // errInterrupted makes the exit code say that the result is incomplete.

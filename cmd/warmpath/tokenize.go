@@ -81,7 +81,7 @@ array of its ids. No template is applied, and special tokens only with --add-spe
 		},
 	}
 	f.add(c)
-	c.Flags().BoolVar(&lines, "json-lines", false, "one JSON string a line in, one JSON array of ids a line out")
+	c.Flags().BoolVar(&lines, "json-lines", false, "read a JSON string from each line, and write a JSON array of ids for each")
 	c.Flags().BoolVar(&special, "add-special-tokens", false, "with --json-lines: put the model's special tokens around each text")
 	c.Flags().IntVar(&blockSize, "block-size", 16, "`TOKENS` in a block")
 	return c

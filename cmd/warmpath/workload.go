@@ -41,7 +41,7 @@ type workloadFlags struct {
 func (f *workloadFlags) add(flags *pflag.FlagSet) {
 	flags.Float64Var(&f.shape.Rate, "rate", 1, "`X` times as fast as recorded")
 	flags.IntVar(&f.shape.Limit, "requests", 0, "take only the first `N` requests (0: all)")
-	flags.DurationVar(&f.shape.Duration, "duration", 0, "take only what arrives before `TIME`, as recorded (0: all)")
+	flags.DurationVar(&f.shape.Duration, "duration", 0, "take only the requests that arrive before `TIME` of the recorded time (0: all)")
 	flags.DurationVar(&f.shape.Jitter, "jitter", 0, "add a uniform random time below `TIME` to each arrival")
 	flags.IntVar(&f.shape.MaxInput, "max-input", 0, "cut prompts to `TOKENS` (0: never)")
 	flags.IntVar(&f.shape.MaxOutput, "max-output", 0, "cut answers to `TOKENS` (0: never)")
