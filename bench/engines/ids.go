@@ -10,10 +10,18 @@ import (
 // engines, 90 % have ids, and the mean time to the first token is at most 10 ms longer. count gets the goals that are
 // met and missed.
 func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
-	b.WriteString("\nToken ids. Goals where the model's files can be read: 99 % by ids, 99 % without waiting more than 1 ms; where engines have to be\n" +
-		"asked: 90 % by ids, and in the median of the rounds at most 10 ms added to the mean first token. In brackets: by ids of a\nbeginning that is known, with the length of the rest estimated. Where files can be read nobody is asked: what takes\n" +
-		"longer than 1 ms is computing the ids of a prompt that is new to the router (1.5 ms for 4,000 tokens on a free core), and\n" +
-		"waiting for a core, as the engines use all of them here.\n\n" +
+	b.WriteString("\n" +
+		"### Token ids\n" +
+		"\n" +
+		"If the router can read the model's files, it asks no engine for ids. The goals are then that 99 % of the prompts are\n" +
+		"matched by ids, and that 99 % wait at most 1 ms. Longer waits have two causes: the ids of a prompt that is new to the\n" +
+		"router take time (1.5 ms for 4,000 tokens on a free core), and the router waits for a core, because the engines use all\n" +
+		"cores.\n" +
+		"\n" +
+		"If the router has to ask engines, the goals are that 90 % of the prompts are matched by ids, and that the mean first\n" +
+		"token comes at most 10 ms later (median of the rounds). In brackets is the share of prompts that were matched by the ids\n" +
+		"of a known beginning, with an estimated length of the rest.\n" +
+		"\n" +
 		"| set | router | by ids, % | waited at most 1 ms, % | added to the mean first token, ms |\n|---|---|---|---|---|\n")
 	for _, s := range all {
 		for _, k := range routers {

@@ -194,9 +194,16 @@ func page(results []result, here machine.Facts, fit *fitted, notes string) (stri
 		fmt.Fprintf(&b, "\n## What to know first\n\n%s", notes)
 	}
 	all := sections(results)
-	b.WriteString("\n## Goals\n\nThe default policy with no setting, against the best of the other rows: hits at most 0.5 points below the best of\n" +
-		"the same round; the median first token (median of the rounds' medians) at most the best row's, and at most 0.9 of it\n" +
-		"in the sets marked *; no engine below 40 % of the requests where both are alike. Rounds are separated by `·`.\n\n" +
+	b.WriteString("\n## Goals\n\n" +
+		"The goals are those of Warmpath's default policy without any setting, compared with the best other router:\n" +
+		"\n" +
+		"- hits: at most 0.5 points below the best of the same round;\n" +
+		"- median first token (the median of the rounds' medians): at most that of the best other router; in the sets marked `*`,\n" +
+		"  at most 0.9 of it;\n" +
+		"- least share of an engine: if both engines are alike, no engine gets less than 40 % of the requests.\n" +
+		"\n" +
+		"Rounds are separated by `·`.\n" +
+		"\n" +
 		"| set | hits, points to the best | median first token | least share of an engine |\n|---|---|---|---|\n")
 	var count goalCounts
 	for _, s := range all {
@@ -297,15 +304,26 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 	if len(others) > 0 {
 		fmt.Fprintf(b, "Other processes used %.2f cores while it was measured (median of the runs; %.2f to %.2f).\n", median(others), slices.Min(others), slices.Max(others))
 	}
-	b.WriteString("Each engine has half of the cores, as a machine of its own would; routers and clients use all of them, and so does one\nengine of two ranks. Command: `bash bench/engines/run.sh`; its head has those\nof SGLang, of asking and of this page.\n\n")
-	b.WriteString("Two engines with a tiny random Llama on the CPU, 65,536 tokens of cache each, block 32; their caches are emptied before each\n" +
-		"run, and the router is started anew. Hits: cached of queried prompt tokens, as the engines count. First token: at the\n" +
-		"client, of a stream, from the first attempt. Whole: without the pause of a router's restart. Failed: attempts, each repeated until\n" +
-		"answered; each answer's status and number of tokens is checked. By ids: prompts that Warmpath matched by token ids.\n" +
-		"Over: its predictions above the engine's report. At risk: cached tokens that it took to be evicted before their request is\n" +
-		"scheduled. A router's processor time is that of all its processes, the engines' that of both. A round's texts are the same\n" +
-		"for every router. Answers differ in length by a third: those of one length end together, and their clients ask in step ever\n" +
-		"after, the more the less a router moves them.\n")
+	b.WriteString("Each engine has half of the cores, as if it had a machine of its own. One engine with two ranks, the routers and the\n" +
+		"clients use all cores. The command is `bash bench/engines/run.sh`; the head of that file has the commands for SGLang,\n" +
+		"for engines that are asked for token ids, and for this page.\n" +
+		"\n")
+	b.WriteString("Two engines serve a tiny random Llama on the CPU. Each has a cache of 65,536 tokens in blocks of 32. Before each run the\n" +
+		"caches are emptied and the router is started anew. Within a round every router gets the same texts. The columns are:\n" +
+		"\n" +
+		"- *hits*: cached prompt tokens as a share of all prompt tokens, as the engines count them;\n" +
+		"- *first token*: the time to the first token of a stream, at the client, from the first attempt on;\n" +
+		"- *whole*: the time of all requests, without the pause while a router is restarted;\n" +
+		"- *failed*: failed attempts. Each request is repeated until it is answered, and the status and the number of tokens of\n" +
+		"  each answer are checked;\n" +
+		"- *by ids*: prompts that Warmpath matched by token ids;\n" +
+		"- *over*: predictions of Warmpath that are above the engine's report of cached tokens;\n" +
+		"- *at risk*: cached tokens that Warmpath expected to be evicted before their request is scheduled;\n" +
+		"- processor time: of all processes of the router, and of both engines.\n" +
+		"\n" +
+		"Answers have different lengths, by up to a third. Answers of the same length that begin together also end together, and\n" +
+		"then their clients send the next requests together. The less a router moves conversations between engines, the longer\n" +
+		"such clients stay in step.\n")
 }
 
 func usedPeer(results []result, name string) bool {

@@ -43,20 +43,20 @@ each() {
 	echo "$(nproc) cores ($(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)), Linux $(uname -r), $(go version | cut -d' ' -f3), load $(cut -d' ' -f1-3 /proc/loadavg)."
 	echo "Commit $(git describe --always --dirty --exclude '*'); \`bash bench/gateway/end_to_end.sh\`: processor time, medians of $RUNS runs."
 	echo
-	echo "| event path: vLLM 0.32 wire bytes → decode → index; every block stored is removed later (ingest, BenchmarkMessage) | block operations/s on one core |"
+	echo "| bytes of vLLM 0.32 messages → decoding → index; every stored block is removed later (\`BenchmarkMessage\` in \`kvfeed\`) | block operations a second on one core |"
 	echo "|---|---|"
 	for c in 1:400000 32:20000 512:2000; do
 		blocks=${c%:*}
 		each kvfeed "Message/blocks=$blocks\$" "${c#*:}" | awk -v b="$blocks" '{printf "| %d blocks a message | %.2f M |\n", b, 2 * b / $1 * 1000}'
 	done
 	echo
-	echo "| match of 512 blocks, 1 M blocks in the index, prompts at random (kvindex, BenchmarkMatch) | µs |"
+	echo "| match of 512 blocks, 1 M blocks in the index, random prompts (\`BenchmarkMatch\` in \`kvindex\`) | µs |"
 	echo "|---|---|"
 	for c in 1_of_8 8_of_8; do
 		each kvindex "Match/^512_blocks,_${c}_holders" 400000 | awk -v c="${c//_/ }" '{printf "| %s holders have it | %.1f |\n", c, $1 / 1000}'
 	done
 	echo
-	echo "| memory (kvindex, BenchmarkBytes) | bytes a block | bytes a (holder, block) |"
+	echo "| memory (\`BenchmarkBytes\` in \`kvindex\`) | bytes for each block | bytes for each pair of holder and block |"
 	echo "|---|---|---|"
 	(cd kvindex && "$work/kvindex" -test.run '^$' -test.bench Bytes -test.benchtime 1x) | awk '/^BenchmarkBytes/ {
 		name = $1; sub(/^BenchmarkBytes\//, "", name); sub(/-[0-9]+$/, "", name); gsub(/_/, " ", name)
