@@ -316,12 +316,20 @@ func (f *fitted) beside(b *strings.Builder, all []section) error {
 	if err := json.Unmarshal(f.Profile, &p); err != nil {
 		return err
 	}
-	fmt.Fprintf(b, "\n## The laboratory beside it\n\nThe same requests, played by `warmpath sim`'s engine model with a profile fitted to these engines (%s, both at work at once;\n"+
-		"`bash bench/engines/run.sh fit`): a pass takes %.2f ms, %.4f ms a prompt token, %.2g ms a token and token of context,\n%.2f ms a sequence, %.2g ms a token of its context. "+
-		"An engine's API server has one core together with its\npasses and works %.1f ms a chat, %.4f ms a prompt token, %.2f ms a pass, %.2f ms a token of an answer\nand %.1f ms at its end; on an idle engine a request takes %.1f ms beside all that.\n"+
-		"First tokens: those at the client less what router and client took on average, as the laboratory models neither. Medians over\n"+
-		"rounds, measured / laboratory; **bold**: more than 15 %% apart. Not modelled: restarts, and SMG with two ranks: it has round robin's hits\n"+
-		"there, and the laboratory's cache_aware would not.\n\n",
+	fmt.Fprintf(b, "\n## The laboratory beside it\n\n"+
+		"`warmpath sim` plays the same requests on its engine model (the laboratory). The profile was fitted to these engines\n"+
+		"while both worked (%s, `bash bench/engines/run.sh fit`):\n"+
+		"\n"+
+		"- An engine step takes %.2f ms, and in addition %.4f ms for each prompt token, %.2g ms for each pair of a prompt token and\n"+
+		"  a token before it, %.2f ms for each sequence, and %.2g ms for each token of a sequence's context.\n"+
+		"- An engine's API server shares one core with the engine steps. It works %.1f ms for each chat, %.4f ms for each prompt\n"+
+		"  token, %.2f ms for each engine step, %.2f ms for each token of an answer, and %.1f ms at the end of an answer.\n"+
+		"- On an idle engine a request takes %.1f ms in addition to all that.\n"+
+		"\n"+
+		"The laboratory models no time of routers and clients, so the mean of this time is subtracted from the measured first\n"+
+		"tokens. Each cell has the medians of the rounds: measured / laboratory. Figures that are more than 15 %% apart are\n"+
+		"**bold**. Restarts are not modelled. SMG with two ranks is left out: it has the hits of round robin there, and the\n"+
+		"laboratory's `cache_aware` would not.\n\n",
 		f.Time, p.Linear.Base, p.Linear.Token, p.Linear.Attention, p.Linear.Sequence, p.Linear.Context,
 		f.Frontend.Request, f.Frontend.Token, f.Frontend.Pass, f.Frontend.Output, f.Frontend.End, f.Hop)
 	b.WriteString("| set | router (laboratory's policy) | hits, % | first token: mean, ms | p50, ms |\n|---|---|---|---|---|\n")
