@@ -49,5 +49,5 @@ type ScopeChange uint8
 const (
 	ScopeUnchanged  ScopeChange = iota
 	ScopeLeftOut                // from now on the holder gets only trials in this scope
-	ScopeReadmitted             // a trial was answered well
+	ScopeReadmitted             // a trial request got a good answer
 )

@@ -50,7 +50,7 @@ other facts: these come from the base profile, or from --kv-tokens.`,
 				}
 			}
 			if ways != 1 {
-				return usageError{errors.New("give one of a URL, --measured FILE and --splitwise FILE")}
+				return usageError{errors.New("give one of these: a URL, --measured FILE or --splitwise FILE")}
 			}
 			return nil
 		},

@@ -164,5 +164,5 @@ func (f *explainFlags) refused(resp *http.Response, answer []byte) error {
 	case refusal.Error.Message != "":
 		return fmt.Errorf("%s", refusal.Error.Message)
 	}
-	return fmt.Errorf("%s answered %s: it is no Warmpath admin listener", f.admin, resp.Status)
+	return fmt.Errorf("%s answered %s: it is not a Warmpath admin listener", f.admin, resp.Status)
 }

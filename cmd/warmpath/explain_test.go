@@ -96,7 +96,7 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 		{404, `{"error":{"message":"there is no POST","code":"unknown_url"}}`, "--admin-listen", "{}", nil},
 		{404, `{"error":{"message":"the model \"x\" is served by no worker"}}`, `the model "x"`, "{}", nil},
 		{400, `{"error":{"message":"policy: \"best\" is none of kv_aware"}}`, "none of kv_aware", "{}", nil},
-		{502, `<html>`, "no Warmpath admin listener", "{}", nil},
+		{502, `<html>`, "not a Warmpath admin listener", "{}", nil},
 		{200, `<html>`, "read the answer", "{}", nil},
 		{200, ``, "no request on standard input", " \n", nil},
 		{200, ``, "http://127.0.0.1:9090", "{}", []string{"--admin", "127.0.0.1:9090"}},

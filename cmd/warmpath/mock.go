@@ -35,7 +35,7 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 				engine, _, _ := strings.Cut(cfg.Wire, "-")
 				return strings.HasPrefix(known, engine+"-")
 			}) {
-				return usageError{fmt.Errorf("--wire %s is another engine's than --kind %s", cfg.Wire, kind)}
+				return usageError{fmt.Errorf("--wire %s is an encoding of another engine than --kind %s", cfg.Wire, kind)}
 			}
 			server, err := mockengine.New(cfg)
 			if err != nil {

@@ -43,7 +43,7 @@ number of workers for --rate.
 			var policies []policy.Spec
 			for _, one := range configs {
 				if one.Rate != first.Rate || one.Seed != first.Seed || one.Groups[0].Count != first.Groups[0].Count || one.Groups[0].KVTokens != first.Groups[0].KVTokens {
-					return usageError{errors.New("a plan takes one value each of workers, rate, memory and seed")}
+					return usageError{errors.New("a plan takes one value each of --workers, --rate, --seed, and --blocks or --kv-tokens")}
 				}
 				policies = append(policies, one.Policy)
 			}

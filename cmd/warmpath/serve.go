@@ -178,7 +178,7 @@ func reloadOnHangup(ctx context.Context, a *app.App, log *slog.Logger) (stop fun
 		select {
 		case <-done:
 		case <-time.After(time.Second): // a reload that hangs must not keep the process from ending
-			log.Error("a reload hangs: the process ends without it")
+			log.Error("a reload hangs: the process ends without waiting for it")
 		}
 	}
 }

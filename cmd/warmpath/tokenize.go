@@ -145,7 +145,7 @@ func tokenizeBody(out io.Writer, m *inprocess.Model, kind tokens.Kind, body []by
 	switch outcome {
 	case tokens.Given:
 	case tokens.Batch:
-		return errors.New("the body holds several prompts, and the router matches none of them: give a single one")
+		return errors.New("the body has several prompts, and the router matches no prompt of such a request: give a single prompt")
 	default:
 		if ids, err = m.Tokens(nil, read, kind); err != nil {
 			return err

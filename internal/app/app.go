@@ -155,7 +155,7 @@ func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	operators = gateway.ConnectionLimit{Serving: min(reserve/4, 256), Waiting: 4, Looking: 8}
 	a.log.Info("descriptors", "limit", limit, "clients", clients.Serving)
 	if limit < fewDescriptors {
-		a.log.Warn("the process may have few descriptors: clients beyond these wait; raise the limit (ulimit -n, LimitNOFILE)",
+		a.log.Warn("the process may open only a few file descriptors, so further clients wait: raise the limit (ulimit -n, LimitNOFILE)",
 			"limit", limit, "clients", clients.Serving)
 	}
 	return clients, operators
@@ -182,7 +182,7 @@ func (a *App) useModels(cfg *config.Config, paths []inprocess.Path) error {
 		return err
 	}
 	for _, p := range paths {
-		a.log.Info("token ids are made here, from files that were named", "model", cmp.Or(p.Name, "the only one of the workers"), "folder", p.Path)
+		a.log.Info("the router makes the model's token ids itself, from the files that the configuration names", "model", cmp.Or(p.Name, "the only one of the workers"), "folder", p.Path)
 	}
 	hub := config.Hub(cfg.Hub)
 	parts := inprocess.FinderParts{Fleet: a.fleet, Asker: a.tokens, Given: given, Off: !cfg.Tokens.Discover, Cache: hub.Cache, Log: a.log,
@@ -263,11 +263,11 @@ func (a *App) Run(ctx context.Context) error {
 		return err
 	case <-limit.C:
 	}
-	err := fmt.Errorf("stop: still running %v after the drain's end: %s", endMargin, strings.Join(g.names(), ", "))
+	err := fmt.Errorf("stop: components still run %v after the end of the drain: %s", endMargin, strings.Join(g.names(), ", "))
 	if why := a.stalled(); why != "" {
 		err = fmt.Errorf("%w; %s", err, why)
 	}
-	a.log.Error("a component hangs: the process ends without it; please report this", "error", err)
+	a.log.Error("a component hangs: the process ends without waiting for it; please report this", "error", err)
 	return err
 }
 
@@ -323,7 +323,7 @@ func (a *App) listen(who, flag, address string) (net.Listener, error) {
 	l, err := network.Of(a.options.Network).Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen for %s: %w; is another router running there? %s takes another address", who, err, flag)
+		return nil, fmt.Errorf("listen for %s: %w; is another router running there? Choose another address with %s", who, err, flag)
 	case err != nil:
 		return nil, fmt.Errorf("listen for %s: %w", who, err)
 	}

@@ -321,7 +321,7 @@ func TestAnAddressInUseSaysHowToChooseAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "; is another router running there? "+flag+" takes another address") {
+		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "; is another router running there? Choose another address with "+flag) {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}

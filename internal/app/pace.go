@@ -56,12 +56,12 @@ func (b believed) look(s *fleet.Snapshot, log *slog.Logger) {
 
 // tellPace logs that a rank's own pace begins to count, or ceases to.
 func tellPace(log *slog.Logger, at ranked, p *fleet.Pace) {
-	message := "the worker's own pace counts no more: predictions take its kind's times"
+	message := "the worker's own pace is no longer used: predictions use the times of the worker's kind"
 	switch {
 	case p.Believed && p.Factor > 1:
-		message = "the worker is slower than others of its kind: predictions take its own pace"
+		message = "the worker is slower than others of its kind: predictions use the worker's own pace"
 	case p.Believed:
-		message = "the worker is faster than others of its kind: predictions take its own pace"
+		message = "the worker is faster than others of its kind: predictions use the worker's own pace"
 	}
 	about := []any{"worker", at.url, "rank", at.rank, "pace", hundredths(p.Factor)}
 	if p.Measured > 0 {

@@ -57,7 +57,7 @@ func TestThePaceOfAWorkerIsLoggedWhenItBeginsAndCeasesToCount(t *testing.T) {
 			t.Errorf("nothing changed, and the log has %q", said)
 		}
 		a.fleet.Returned(1)
-		if said := lines(); !strings.Contains(said[0], "counts no more") || !strings.Contains(said[0], "worker=http://b:1") {
+		if said := lines(); !strings.Contains(said[0], "is no longer used") || !strings.Contains(said[0], "worker=http://b:1") {
 			t.Errorf("b is another process, and the log has %q", said)
 		}
 		cancel()

@@ -70,7 +70,7 @@ func (x *exchange) observeScope(h fleet.Holder, scope fleet.Scope, o fleet.Outco
 		where = "all models and endpoints"
 	}
 	if change == fleet.ScopeReadmitted {
-		log.Info("worker gets requests again for " + where + ": a trial was answered well")
+		log.Info("worker gets requests again for " + where + ": a trial request got a good answer")
 		return
 	}
 	if scope != fleet.EveryScope {

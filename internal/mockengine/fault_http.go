@@ -9,14 +9,14 @@ import (
 )
 
 // FaultDoc describes the requests of POST /mock/fault for the users of the mock engine.
-const FaultDoc = `  {"kind":"die"}                            close every socket at once and stay away
+const FaultDoc = `  {"kind":"die"}                            close all sockets and do not come back
   {"kind":"restart","down":"2s"}            die, come back with an empty cache at the same addresses
   {"kind":"kill_engine"}                    vLLM's EngineCore dies: error event, then [DONE]
   {"kind":"freeze"}                         answer nothing at all
   {"kind":"stall"}                          make no step, while /health answers
   {"kind":"drop_events","share":0.01}       lose live event messages; or "count":3 for the next ones, with "rank"
   {"kind":"lose_replay","share":0.7}        lose replayed messages and end markers
-  {"kind":"limit_replay","count":1000}      end each replay after so many messages, without its end marker
+  {"kind":"limit_replay","count":1000}      end each replay after count messages, without its end marker
   {"kind":"errors","share":0.1}             answer generation requests with 500
   {"kind":"cut","share":0.1}                cut streams in the middle
   {"kind":"slow_first_token","delay":"3s"}  add to the time of each first token

@@ -17,7 +17,7 @@ var (
 	errField        = errors.New("a header field of the answer is malformed")
 	errFraming      = errors.New("the answer's length is ambiguous")
 	errAbandoned    = errors.New("the attempt was abandoned")
-	errSwitch       = errors.New("the worker switched protocols unasked")
+	errSwitch       = errors.New("the worker switched the protocol although the request did not ask for it")
 )
 
 // field is a header field. Its slices point into the buffer that was parsed.

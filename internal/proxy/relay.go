@@ -90,12 +90,12 @@ func (x *exchange) answer(k *conn, head, n int) {
 	ok := x.ans.status < 300
 	x.stream = x.ans.stream && !x.ans.encoded && ok
 	if x.stream && x.a.Whole && !x.a.Plain {
-		x.useless(fmt.Errorf("%s answered with an event stream although asked for an answer in one piece", x.a.Worker))
+		x.useless(fmt.Errorf("%s answered with an event stream although the request asked for an answer in one piece", x.a.Worker))
 		return
 	}
 	if ok && x.ans.encoded && !x.a.Plain {
 		// The request asked for no encoding, and an encoded answer cannot be checked.
-		x.useless(fmt.Errorf("%s encoded its answer although asked for none", x.a.Worker))
+		x.useless(fmt.Errorf("%s encoded its answer although the request allowed no encoding", x.a.Worker))
 		return
 	}
 	x.watching = ok && !x.a.Plain
@@ -307,7 +307,7 @@ func (x *exchange) whole(rest []byte) {
 	case !x.watching || x.watch.Complete():
 		x.res.Class = Success
 	case x.watch.Failed() || x.watch.Finished():
-		x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s ended the answer itself: %s", x.a.Worker, x.watch.ErrorText())))
+		x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s ended its stream without a complete answer: %s", x.a.Worker, x.watch.ErrorText())))
 	default:
 		x.fail(Truncated, api.WorkerBroke(fmt.Errorf("%s gave no finish_reason", x.a.Worker)))
 	}
@@ -415,7 +415,7 @@ func (x *exchange) misbegun(held []byte) error {
 	x.judged = true
 	switch {
 	case !x.watch.Answers():
-		return fmt.Errorf("%s began its stream with an event that is no answer", x.a.Worker)
+		return fmt.Errorf("%s began its stream with an event that is not part of an answer", x.a.Worker)
 	case x.otherModel():
 		return fmt.Errorf("%s answered for the model %q", x.a.Worker, x.watch.Model())
 	}
