@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// aheadWith is a stored event in map form. It has two blocks of two tokens, and these lists of look-ahead tokens.
+// aheadWith returns a stored event in map form. The event has two blocks of two tokens, and lists as the look-ahead
+// tokens of the blocks.
 func aheadWith(lists any) object { return storedWith(nil, nil, "lookahead_token_ids", lists) }
 
 func TestALookAheadIsReadInBothForms(t *testing.T) {

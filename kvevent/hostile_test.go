@@ -16,7 +16,7 @@ func checkBounds(t *testing.T, b *Batch, size int, err error) {
 	t.Helper()
 	if err != nil {
 		if len(b.Events) > 0 || b.Skipped > 0 || b.Incomplete {
-			t.Errorf("rejected, but %d events, %d skipped", len(b.Events), b.Skipped)
+			t.Errorf("the payload is rejected, but the batch has %d events and %d skipped events", len(b.Events), b.Skipped)
 		}
 		return
 	}
@@ -63,7 +63,7 @@ func FuzzDecode(f *testing.F) {
 		checkBounds(t, &b, len(payload), err)
 		if err != nil {
 			if again := d.Decode(payload, &b); again == nil || again.Error() != err.Error() {
-				t.Errorf("%v, and again %v", err, again)
+				t.Errorf("the first decoding gives the error %v, the second %v", err, again)
 			}
 			return
 		}
@@ -71,13 +71,13 @@ func FuzzDecode(f *testing.F) {
 		w := Wire{}
 		first := w.Append(nil, &b)
 		if err := d.Decode(payload, &b); err != nil || !bytes.Equal(w.Append(nil, &b), first) {
-			t.Errorf("decoded into a used batch: %v, or otherwise than into a new one", err)
+			t.Errorf("decoding into a used batch: error %v, or another result than with a new batch", err)
 		}
 		if err := d.Decode(first, &b); err != nil {
-			t.Fatalf("decode what was encoded: %v", err)
+			t.Fatalf("decode the encoded batch: %v", err)
 		}
 		if second := w.Append(nil, &b); !bytes.Equal(first, second) {
-			t.Errorf("encoded\n%x, and again\n%x", first, second)
+			t.Errorf("encoded\n%x, and after decoding and encoding again\n%x", first, second)
 		}
 	})
 }
@@ -178,14 +178,14 @@ func TestManySmallEventsTakeMemoryInProportion(t *testing.T) {
 	}
 }
 
-// The payload's length bounds the time of decoding, too. For a payload 256 times as long, quadratic work would take
-// 65,000 times as long. The limit of the test is far from both factors, because other work on the machine disturbs the
+// The time of decoding must grow linearly with the payload. For a payload 256 times as long, quadratic work would take
+// 65,000 times as long. The test's limit is far from both factors, because other work on the machine disturbs the
 // measurement.
 func TestTimeIsInProportionToThePayload(t *testing.T) {
 	images := func(n int) []byte {
 		hashes, tokens, keys := make([]any, n), make([]any, n), make([]any, n)
 		for i := range n {
-			// Each block names one item, and the items are in another order than the blocks.
+			// Each block names one multimodal item, and the items are in another order than the blocks.
 			hashes[i], tokens[i], keys[i] = i, 1, list(list("image", n-2*i))
 		}
 		return pack(list(1.5, list(storedWith(nil, nil, "block_hashes", hashes, "token_ids", tokens, "block_size", 1,

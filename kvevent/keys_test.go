@@ -18,7 +18,7 @@ func pack(values ...any) []byte {
 			p.null()
 		case int:
 			p.integer(int64(v))
-		case int64: // for values that do not fit into an int of 32 bits
+		case int64: // a value that does not fit into an int on a machine with 32 bits
 			p.integer(v)
 		case float64:
 			p.float(v)
@@ -41,10 +41,10 @@ func pack(values ...any) []byte {
 	return p.b
 }
 
-// object is a map: key, value, key, value, …
+// object is a MessagePack map, as a list of key, value, key, value, …
 type object []any
 
-// list is an array.
+// list returns a MessagePack array.
 func list(v ...any) []any { return v }
 
 func decodeOne(t *testing.T, event any) Event {
@@ -57,13 +57,14 @@ func decodeOne(t *testing.T, event any) Event {
 	return b.Events[0]
 }
 
-// storedWith is a stored event in map form. It has two blocks of two tokens, and the keys and values of more.
+// storedWith returns a stored event in map form. The event has two blocks of two tokens. more has further keys and
+// values of the map.
 func storedWith(parent any, lora any, more ...any) object {
 	return append(object{"type", tagStored, "block_hashes", list(1, 2), "parent_block_hash", parent,
 		"token_ids", list(10, 11, 12, 13), "block_size", 2, "lora_id", nil, "medium", "GPU", "lora_name", lora}, more...)
 }
 
-// array017 is an event in the array form of vLLM 0.17 to 0.19.
+// array017 returns a stored event in the array form of vLLM 0.17 to 0.19.
 func array017(parent any, keys []any) []any {
 	return list(tagStored, list(1, 2), parent, list(10, 11, 12, 13), 2, nil, "GPU", nil, keys)
 }
@@ -188,26 +189,26 @@ func TestAnEventIsIndexableOnlyIfNoOtherRequestCanMatchIt(t *testing.T) {
 	}
 	root, child := offloaded(nil), offloaded(9)
 	if root.Indexable(KeyRoot) {
-		t.Error("an offloaded first block may be salted")
+		t.Error("an offloaded first block is indexable, although its request may have had a salt")
 	}
 	if !root.Indexable(0) {
-		t.Error("no request uses salts or adapters")
+		t.Error("an offloaded first block is not indexable, although no request uses salts or adapters")
 	}
 	if !child.Indexable(KeyRoot) {
-		t.Error("a block with a parent inherits what keeps it apart")
+		t.Error("a block with a parent is not indexable, although its parent's scope is known")
 	}
 	window := decodeOne(t, object{"type", tagStored, "block_hashes", list(1), "token_ids", list(1, 2, 3, 4), "block_size",
 		2})
 	if window.Indexable(0) {
-		t.Error("one hash for two blocks of tokens")
+		t.Error("an event with one hash for two blocks of tokens is indexable")
 	}
 	empty := decodeOne(t, object{"type", tagStored, "block_hashes", list(), "token_ids", list(1, 2), "block_size", 2})
 	if empty.Indexable(0) || empty.Aligned() {
-		t.Error("no hash at all")
+		t.Error("an event without a hash is indexable or aligned")
 	}
 	placeholder := decodeOne(t, object{"type", tagStored, "block_hashes", list(1), "token_ids", list(), "block_size", 0})
 	if placeholder.Indexable(0) {
-		t.Error("a placeholder has no tokens")
+		t.Error("a placeholder, which has no tokens, is indexable")
 	}
 }
 

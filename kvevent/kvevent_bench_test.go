@@ -90,8 +90,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkMsgp reads the same array form with tinylib/msgp's raw functions, without checking anything. The cursor must
-// be faster.
+// BenchmarkMsgp reads the same array form with tinylib/msgp's raw functions, and checks nothing. This package's own
+// reader (cursor) must be faster.
 func BenchmarkMsgp(b *testing.B) {
 	payload := benchPayload(b, "vllm-0.10.2", 1, 32)
 	hashes, tokens := make([]uint64, 0, 32), make([]uint32, 0, 512)

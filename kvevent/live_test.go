@@ -109,7 +109,7 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 				case r.Topic == "load": // SGLang's load messages have their own topic
 					loads++
 					if err == nil {
-						t.Errorf("%s: accepted what is no batch", r.Desc)
+						t.Errorf("%s: a payload that is not a batch is accepted", r.Desc)
 					}
 					continue
 				case err != nil || b.Skipped > 0:
@@ -118,7 +118,7 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 				messages++
 				var events []json.RawMessage
 				if len(r.Decoded) < 2 || json.Unmarshal(r.Decoded[1], &events) != nil {
-					continue // the file has the frames, but not what the recorder read from them
+					continue // the file has the message's frames, but not the contents that the recorder decoded
 				}
 				want := make([]wantEvent, len(events))
 				for i, raw := range events {

@@ -64,7 +64,7 @@ func TestALongMessageComesInPartsOfTheSameEvents(t *testing.T) {
 		t.Errorf("%d of %d events in %d parts", at, len(events), parts)
 	}
 	if d.Next(&b) {
-		t.Error("a part after the last")
+		t.Error("the decoder gives another part after the last part")
 	}
 }
 

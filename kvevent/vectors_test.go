@@ -91,7 +91,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// plain has the part of an Event that the vectors describe. Other tests check the rest of Event.
+// plain has the fields of an Event that the vectors describe. Other tests check the other fields.
 type plain struct {
 	Kind      Kind
 	Hashes    []Hash
@@ -223,7 +223,7 @@ func TestEveryPayloadOfTheVectorsDecodes(t *testing.T) {
 				}
 			case "reject_or_skip":
 				if err == nil && b.Skipped == 0 {
-					t.Error("neither rejected nor skipped")
+					t.Error("the payload is neither rejected nor skipped")
 				}
 			default:
 				t.Fatalf("vector expects %q, which this test does not know", v.Expect)
@@ -308,9 +308,9 @@ func wireFor(t *testing.T, id string) (Wire, bool) {
 	return w, true
 }
 
-// unsaid reports whether a vector has information that an Event without its raw parts lacks. This is how many blocks an
-// image covers, the digest of prompt embeddings, whether a plain string was a salt or an image, or the first bytes of a
-// digest.
+// unsaid reports whether a vector has information that an Event without its raw parts does not have: the number of
+// blocks that an image covers, the digest of prompt embeddings, whether a string was a salt or an image, or the first
+// bytes of a digest.
 func unsaid(id string) bool {
 	return strings.Contains(id, "/bytes_") || strings.Contains(id, "/extra_keys_")
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: when a worker without events leaves, the guesses about its cache are
-// forgotten, since the worker may come back with an empty cache.
+// TestAWorkerWithoutEventsIsForgottenWhenItLeaves: when a worker without events leaves, the router forgets the prompts
+// that it expects in the worker's cache. The worker may come back with an empty cache.
 func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	r := newRig(t, Config{})
 	reconcile := func() { r.feed.reconcile(t.Context(), r.fleet.Snapshot()) }
@@ -24,7 +24,7 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	}
 	d.Done(fleet.OutcomeServed, 2)
 	req.Target = ""
-	branch := func() policy.Branch { // asks a minute later, so that no slow start keeps the request away
+	branch := func() policy.Branch { // routes a minute later, after the slow start, which would keep the request away
 		t.Helper()
 		if d, err := r.router.Explain(t.Context(), req); err == nil {
 			d.Recycle()
@@ -37,19 +37,19 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 		return d.Branch
 	}
 	if got := branch(); got != policy.BranchAffinity {
-		t.Fatalf("the conversation is told as %s", got)
+		t.Fatalf("the conversation's next turn is routed as %s", got)
 	}
 	r.fleet.Remove(first)
 	reconcile()
 	r.fleet.Put(workerURL, facts(fleet.EngineOther, 0))
 	reconcile()
 	if got := branch(); got != policy.BranchMiss {
-		t.Errorf("after it left and came back the conversation is told as %s", got)
+		t.Errorf("after the worker left and came back the conversation's next turn is routed as %s", got)
 	}
 }
 
-// TestATrustEndsWithItsStream: a stream may set a worker's trust after the fleet forgot the worker. If the worker comes
-// back without events, its trust must not be the old one.
+// TestATrustEndsWithItsStream: a stream may set a worker's trust even after the fleet forgot the worker. If the worker
+// comes back without events, it must not have this trust.
 func TestATrustEndsWithItsStream(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -64,8 +64,8 @@ func TestATrustEndsWithItsStream(t *testing.T) {
 	r.trust(s.holder, fleet.TrustApproximate, "no events")
 }
 
-// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: if a worker leaves and comes back between two checks, its stream
-// continues.
+// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: if a worker leaves and comes back between two looks of the feed at the
+// fleet, its stream continues.
 func TestAWorkerThatIsBackAtOnceIsTrustedAsBefore(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -14,14 +14,14 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// aheadEngine is a model of an engine whose block hashes also cover the next ahead tokens. It caches computed blocks,
-// and drops any block at any time.
+// aheadEngine is a model of an engine with a look-ahead: the hash of a block also covers a number of tokens after the
+// block, the field ahead. The engine caches computed blocks, and may drop any block at any time.
 type aheadEngine struct {
 	size, ahead int
 	cached      map[kvevent.Hash]bool
 }
 
-// hashOf is the engine's hash of the block whose last token is before index end.
+// hashOf returns the engine's hash of the block whose last token has the index end-1.
 func (m *aheadEngine) hashOf(tokens []block.Token, end int) kvevent.Hash {
 	h := fnv.New64a()
 	for _, t := range tokens[:end+m.ahead] {
@@ -42,7 +42,7 @@ func (m *aheadEngine) hit(tokens []block.Token) int {
 		n++
 	}
 	if m.ahead == 0 && n*m.size == len(tokens) {
-		n = max(n-1, 0) // it computes at least one token
+		n = max(n-1, 0) // an engine computes at least one token
 	}
 	return n * m.size
 }
@@ -83,8 +83,8 @@ func (m *aheadEngine) drop(h kvevent.Hash) kvevent.Event {
 	return kvevent.Event{Kind: kvevent.Removed, Group: -1, Medium: "GPU", Hashes: []kvevent.Hash{h}}
 }
 
-// drawn makes a prompt that differs from an earlier one from any token on. That token may be the last or first of a
-// block.
+// drawn returns a prompt that equals an earlier prompt up to a random token. Often this token is the last or the first
+// token of a block.
 func drawn(rng *rand.Rand, before [][]block.Token, size int) []block.Token {
 	var tokens []block.Token
 	if len(before) > 0 && rng.IntN(5) > 0 {
@@ -149,7 +149,7 @@ func TestAMatchWithALookAheadEqualsTheEnginesHit(t *testing.T) {
 				}
 			}
 			if hits < 50 {
-				t.Errorf("only %d of 400 prompts hit: this proves little", hits)
+				t.Errorf("only %d of 400 prompts hit the cache, too few for this test", hits)
 			}
 			r.trust(s.holder, fleet.TrustExact, "")
 		})
@@ -182,7 +182,8 @@ func TestTheLastBlockIsNotClaimedByItsOwnTokensAlone(t *testing.T) {
 	}
 }
 
-// Two engines, or two versions of one engine, serve the same model: each prompt is matched with both kinds of hashes.
+// Two engines, or two versions of one engine, serve the same model, one of them with a look-ahead. Each prompt must be
+// matched with both kinds of hashes.
 func TestEnginesWithAndWithoutALookAheadAreMatchedBesideEachOther(t *testing.T) {
 	r := newRig(t, Config{})
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
@@ -215,7 +216,7 @@ func TestEnginesWithAndWithoutALookAheadAreMatchedBesideEachOther(t *testing.T) 
 	other := slices.Clone(tokens)
 	other[65]++
 	if got := matches(other); got[plain] != 64 || got[ahead] != 48 {
-		t.Errorf("a prompt that parts in the look-ahead matches %v, want 64 without one and 48 with it", got)
+		t.Errorf("a prompt that differs within the look-ahead matches %v, want 64 without a look-ahead and 48 with one", got)
 	}
 	// The first engine is restarted as the newer version, and gets the same prompt.
 	streams[0].Restarted("test")
@@ -281,7 +282,8 @@ func TestAnImageInTheLookAheadIsPartOfTheBlockBefore(t *testing.T) {
 	}
 }
 
-// For each look-ahead of a model's engines, every request is hashed once more. So the number of look-aheads is bounded.
+// Each different look-ahead of a model's engines makes the router hash every request once more. So the number of
+// look-aheads is bounded.
 func TestManyLookAheadsOfOneModelAreNotBelieved(t *testing.T) {
 	r := newRig(t, Config{})
 	tokens := prompt(1, 100)

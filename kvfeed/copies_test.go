@@ -13,11 +13,11 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// pool is a model of vLLM's cache. Its blocks have one size, and several blocks may have the same content. When it
-// needs room, it evicts the least recently used block.
+// pool is a model of vLLM's cache. All blocks have one size, and several blocks may have the same content. When the
+// pool needs room, it evicts the least recently used block.
 type pool struct {
 	size, blocks int
-	manner       string // how it announces removals: "each" copy, "last" copy (vllm#55092) or "counted" copies (#48933)
+	manner       string // which removals the pool announces: "each" copy, the "last" copy (vllm#55092), or the number left, "counted" (#48933)
 	copies       map[kvevent.Hash]int
 	order        []kvevent.Hash // hashes of all copies, the least recently used first
 }
@@ -42,7 +42,7 @@ func (p *pool) run(prompts ...[]block.Token) []byte {
 	var fresh []kvevent.Hash
 	for _, tokens := range prompts {
 		from, to := p.hit(tokens)/p.size, len(tokens)/p.size
-		for i := range from { // the block is used once more
+		for i := range from { // these blocks are cached already, and are used once more
 			p.touch(hashOf(tokens, (i+1)*p.size))
 		}
 		if from == to {
@@ -105,9 +105,9 @@ func (p *pool) touch(h kvevent.Hash) {
 func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 	for _, c := range []struct {
 		version, manner string
-		room            bool // the number of the engine's blocks is known
-		exact           bool // match and hit are equal at every step
-		over            int  // number of steps at which the match may be too long, until the meaning is noticed
+		room            bool // the router knows the number of the engine's blocks
+		exact           bool // at every step the router's match equals the engine's hit
+		over            int  // number of steps during which the match may be too long: until the router finds the meaning
 	}{
 		{"0.33.0", "each", true, true, 0},
 		{"0.32.0", "each", false, true, 0},
@@ -115,8 +115,8 @@ func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 		{"0.34.0", "counted", true, true, 0},
 		{"0.34.0", "each", true, false, 0},
 		{"", "each", true, false, 0},
-		{"0.33.0", "last", true, false, 40},    // this version does not announce removals so: the size of the cache shows it
-		{"0.33.0", "counted", true, false, 40}, // the first removal shows it
+		{"0.33.0", "last", true, false, 40},    // vLLM 0.33.0 announces each copy; the cache's size shows the difference
+		{"0.33.0", "counted", true, false, 40}, // the first removal contains a number, which shows its meaning
 	} {
 		t.Run(fmt.Sprint(c.version, c.manner, c.room), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -160,13 +160,13 @@ func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 					}
 				}
 				if lastOver > 0 && lastOver >= c.over {
-					t.Errorf("step %d claims what is gone (%d times in all), allowed until step %d", lastOver, over, c.over)
+					t.Errorf("at step %d the index claims a removed block (%d times in all), which is allowed only until step %d", lastOver, over, c.over)
 				}
 				if c.exact && under > 0 {
-					t.Errorf("%d times less is claimed than is there", under)
+					t.Errorf("%d times the index claims fewer blocks than the cache has", under)
 				}
 				if hits < 1000 {
-					t.Errorf("only %d matches: this proves little", hits)
+					t.Errorf("only %d matches, too few for this test", hits)
 				}
 				t.Logf("%d exact, %d too low, %d too high (until step %d)", hits, under, over, lastOver)
 			})
@@ -191,18 +191,18 @@ func TestAnEngineThatRemovesEachCopyIsSeenToDoSo(t *testing.T) {
 		s.Message(2, wire(t, "vllm-0.33.0", batch(removed(1, 0, 1))))
 		s.look(time.Now())
 		if got := r.match(prompt(1, 100)); got != 0 || s.removals != unproven {
-			t.Errorf("after one removal of two copies %d tokens match, want 0 while it is not known what it means", got)
+			t.Errorf("after one removal of two copies %d tokens match, want 0 while the meaning of a removal is not known", got)
 		}
 		s.Message(3, wire(t, "vllm-0.33.0", batch(removed(1, 0, 1))))
 		s.look(time.Now())
 		if s.removals != perCopy {
-			t.Error("a second removal did not show that each copy is removed by itself")
+			t.Error("a second removal did not show that the engine announces the removal of each copy")
 		}
 		s.Message(4, wire(t, "vllm-0.33.0", batch(kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
 		twice(5)
 		s.Message(7, wire(t, "vllm-0.33.0", batch(removed(1, 0, 1))))
 		if got := r.match(prompt(1, 100)); got != 48 {
-			t.Errorf("after one removal of two copies %d tokens match, want 48: the engine removes each", got)
+			t.Errorf("after one removal of two copies %d tokens match, want 48: the engine announces the removal of each copy", got)
 		}
 		r.trust(s.holder, fleet.TrustExact, "")
 	})
@@ -219,12 +219,12 @@ func TestVersionsAreKnownToRemoveEachCopyUpTo033(t *testing.T) {
 		}
 	}
 	if removalsOf(fleet.EngineSGLang, "1.0") != perCopy {
-		t.Error("SGLang has each block once")
+		t.Error("the router expects several copies of a block in SGLang, which has each block once")
 	}
 }
 
-// Copies in vLLM's KVCR tier are stored and removed independently of the engine's own copies. If an event names another
-// owner of the copies, they count for no holder.
+// vLLM's tier KVCR stores and removes copies of blocks independently of the engine's own copies. If an event names
+// another owner of the copies, the copies count for no holder.
 func TestTheOwnerOfACopyDecidesWhetherItCounts(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

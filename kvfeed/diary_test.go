@@ -19,7 +19,8 @@ import (
 // patience is how long a test waits for something that should happen soon. It is long because a busy machine is slow.
 const patience = time.Minute
 
-// quickStream has settings for tests on loopback: they dial again after a short pause, and give a replay much time.
+// quickStream has settings for tests on loopback: a subscriber dials again after a short pause, and a replay may take a
+// long time.
 var quickStream = StreamConfig{
 	ReplayTimeout: 10 * time.Second, ReplayTime: patience, Verify: -1,
 	BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, HeartbeatInterval: -1,
@@ -49,7 +50,7 @@ func newDiary(t testing.TB) *diary {
 	return &diary{t: t, payloads: make(map[uint64]string), changed: make(chan struct{}, 1)}
 }
 
-// write runs f as one entry.
+// write runs f with the diary locked, as one recorded call. It fails the test if two calls come at the same time.
 func (d *diary) write(f func()) {
 	d.mu.Lock()
 	if d.inside {
@@ -90,7 +91,7 @@ func (d *diary) Restarted(why string) {
 func (d *diary) Lost(from, to uint64) {
 	d.write(func() {
 		if from != d.next || to < from {
-			d.t.Errorf("lost [%d, %d), want from %d", from, to, d.next)
+			d.t.Errorf("messages [%d, %d) are reported as lost, want them from %d on", from, to, d.next)
 		}
 		d.next = to
 		d.lost = append(d.lost, [2]uint64{from, to})
@@ -102,7 +103,7 @@ func (d *diary) Complete() { d.write(func() { d.complete, d.behind = d.complete+
 func (d *diary) Behind(behind bool) {
 	d.write(func() {
 		if behind == d.behind {
-			d.t.Errorf("Behind(%v) twice", behind)
+			d.t.Errorf("Behind(%v) is called twice in a row", behind)
 		}
 		d.behind = behind
 	})
@@ -135,7 +136,7 @@ func (d *diary) await(what string, ok func() bool) {
 		}
 		select {
 		case <-d.changed:
-		case <-time.After(10 * time.Millisecond): // a condition may depend on other things than the diary
+		case <-time.After(10 * time.Millisecond): // ok may depend on something that changes without a call to the diary
 		case <-timeout:
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -182,7 +183,8 @@ func (d *diary) expectPayloads(run string, from, to uint64) {
 	}
 }
 
-// payload is the message that the run named run publishes under seq.
+// payload returns the message that an engine publishes with the sequence number seq. run is the name of the engine's
+// run: a restart begins a new run.
 func payload(run string, seq uint64) string {
 	return fmt.Sprintf("%s %d %s", run, seq, strings.Repeat("x", int(seq%100)))
 }
@@ -247,12 +249,12 @@ func (e *engine) source() fleet.EventSource {
 	return fleet.EventSource{Endpoint: e.Endpoint(), Replay: e.ReplayEndpoint()}
 }
 
-// withReplay is the configuration of a publisher with a replay endpoint, on free loopback ports.
+// withReplay returns the configuration of a publisher with a replay endpoint, on free loopback ports.
 func withReplay() mockengine.PublisherConfig {
 	return mockengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0", Topic: "kv-events"}
 }
 
-// again is the configuration of a publisher at the same endpoints.
+// again returns the configuration of a publisher at the same endpoints as e.
 func (e *engine) again() mockengine.PublisherConfig {
 	c := e.config
 	c.Endpoint, c.Replay = e.Endpoint(), e.ReplayEndpoint()
@@ -284,12 +286,12 @@ func (e *engine) untilSubscribed(t testing.TB, d *diary) {
 	d.awaitSeen(e.Stats().Published)
 }
 
-// liveMessage is the three frames of a live message.
+// liveMessage returns the three frames of a live message.
 func liveMessage(topic string, seq uint64, payload string) [][]byte {
 	return [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, seq), []byte(payload)}
 }
 
-// script is a ROUTER or PUB socket that a test controls.
+// script returns a ROUTER or PUB socket that a test controls.
 func script(t testing.TB, typ zmtp.Type, onMessage func(*zmtp.Peer, [][]byte)) *zmtp.Socket {
 	t.Helper()
 	s, err := zmtp.New(typ, "tcp://127.0.0.1:0", zmtp.Config{Bind: true, OnMessage: onMessage})

@@ -21,7 +21,7 @@ func (p printer) Unnumbered()                        { fmt.Println("no sequence 
 func (p printer) Complete()                          { fmt.Println("complete"); p.done() }
 func (p printer) State(connected bool, _ error)      { fmt.Println("connected:", connected) }
 
-// A subscriber that comes late has the history replayed.
+// A subscriber that connects after the first messages requests a replay of them.
 func ExampleSubscriber() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -22,7 +22,7 @@ func Example() {
 	defer running.Wait()
 	defer cancel()
 
-	// In place of an engine: a publisher of vLLM's events that has stored one block of 16 tokens.
+	// This publisher takes the place of an engine. It publishes an event of vLLM: one block of 16 tokens is stored.
 	prompt := make([]block.Token, 20)
 	for i := range prompt {
 		prompt[i] = block.Token(1000 + i)
@@ -40,7 +40,7 @@ func Example() {
 		Kind: kvevent.Stored, Medium: "GPU", Group: -1, Hashes: []kvevent.Hash{0xa1}, Tokens: prompt[:16], BlockSize: 16,
 	}}}))
 
-	// The router, over two workers. The second one publishes events.
+	// The router has two workers. The second worker publishes events.
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers})
 	if err != nil {
@@ -54,7 +54,8 @@ func Example() {
 	feed := kvfeed.New(router, kvfeed.Config{}, nil)
 	running.Go(func() { _ = feed.Run(ctx) })
 
-	// A program need not wait: the matches come as the history is read. This one waits, so that its output is known.
+	// A program need not wait: matches appear while the feed reads the history. This example waits so that its output is
+	// the same each time.
 	if err := feed.Ready(ctx); err != nil {
 		panic(err)
 	}

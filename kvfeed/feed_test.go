@@ -170,7 +170,7 @@ func TestEngineThatRestartsIsForgotten(t *testing.T) {
 	r.eventually("exact", r.hasTrust(0, fleet.TrustExact, ""))
 	for i := range 20 {
 		if got := r.match(prompt(i, 100)); got != 0 {
-			t.Fatalf("conversation %d of the dead engine: match %d", i, got)
+			t.Fatalf("conversation %d, which only the dead engine had cached: match %d", i, got)
 		}
 	}
 	if st := r.feed.Stats(); st[0].Restarts != 1 {

@@ -19,7 +19,7 @@ func FuzzFrames(f *testing.F) {
 			t.Errorf("live message %d", seq)
 		}
 		if seq, _, end, err := parseReplay(parts[:n]); err == nil && !end && seq == endSeq {
-			t.Error("an end marker taken for a message")
+			t.Error("an end marker of a replay is taken for a message")
 		}
 	})
 }
@@ -54,7 +54,7 @@ func FuzzStream(f *testing.F) {
 			case 1:
 				from := run
 				if ops[0]&0x80 != 0 {
-					from = "a" // the message was still under way when the second run began
+					from = "a" // a message of the first run was still under way when the second run began
 				}
 				if s.connected {
 					s.receive(liveMessage("t", seq, payload(from, seq)))
@@ -97,7 +97,8 @@ func FuzzStream(f *testing.F) {
 		if !replay {
 			return
 		}
-		// A third run takes over: nothing of the first two remains, and nothing of the third is missing.
+		// A third run of the engine begins: no message of the first two runs remains, and no message of the third run is
+		// missing.
 		if s.connected {
 			s.disconnect(errors.New("gone"))
 		}
@@ -109,7 +110,7 @@ func FuzzStream(f *testing.F) {
 			replayed(s, "c", n)
 		}
 		if d.next != n || d.complete == complete || len(d.payloads) != int(n) {
-			t.Fatalf("of the third run's %d messages: next is %d, complete again %d times, restarts %q, lost %v", n, d.next, d.complete-complete, d.restarts, d.lost)
+			t.Fatalf("after the third run's %d messages: the next number is %d, complete again %d times, restarts %q, lost %v", n, d.next, d.complete-complete, d.restarts, d.lost)
 		}
 		d.expectPayloads("c", 0, n)
 	})

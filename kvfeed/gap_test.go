@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// While a holder's trust is exact, the index never has a block that the engine has removed. This holds while the
-// removal waits for messages of a slow replay, and after the replay was given up.
+// While a holder's trust is exact, the index never has a block that the engine has removed. This must hold while the
+// removal waits for messages of a slow replay, and also after the router gave the replay up.
 func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := network.NewMemory()
@@ -41,7 +41,7 @@ func TestNoRemovedBlockIsExactWhileMessagesAreKeptBack(t *testing.T) {
 			p.Publish(vllm(t, stored(2+i, 0, 16, 16)))
 		}
 		p.Publish(vllm(t, removed(1, 0, 4)))
-		given := time.Duration(-1) // when the removal first took effect
+		given := time.Duration(-1) // time until the removal took effect; -1: it has not yet
 		for began := time.Now(); time.Since(began) < 3*time.Minute; testenv.Pass(50 * time.Millisecond) {
 			synctest.Wait()
 			trust, match := view()
@@ -70,10 +70,10 @@ func TestRanksShareTheBoundOnKeptMessages(t *testing.T) {
 	for _, ranks := range []int{2, 8, 64} {
 		got := c.wire(ranks)
 		if got.PendingBytes*ranks > whole.PendingBytes || got.PendingBytes < leastPending {
-			t.Errorf("each of %d ranks may keep %d bytes, a worker of one %d", ranks, got.PendingBytes, whole.PendingBytes)
+			t.Errorf("the router may keep back %[2]d bytes for each of %[1]d ranks, and %[3]d for a worker with one rank", ranks, got.PendingBytes, whole.PendingBytes)
 		}
 		if got.MaxMessage > max(whole.MaxMessage/ranks, leastMessage) || got.MaxMessage < leastMessage {
-			t.Errorf("each of %d ranks may send %d bytes at once, a worker of one %d", ranks, got.MaxMessage, whole.MaxMessage)
+			t.Errorf("each of %d ranks may send messages of %d bytes, the rank of a worker with one rank %d", ranks, got.MaxMessage, whole.MaxMessage)
 		}
 	}
 }

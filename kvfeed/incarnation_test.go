@@ -11,12 +11,12 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// guessing has the policies that learn from requests what caches contain.
+// guessing has the policies that guess the content of caches from the requests that were sent.
 var guessing = []string{
 	"cache_aware", "vllm_cache_aware", "prefix_cache_affinity", "estimated", "kv:use_kv_events=false", "kv", "kv_aware", "marginal",
 }
 
-// guesser is a router with one policy over two workers without events, and its feed.
+// guesser returns a router with one policy and two workers without events, and the router's feed.
 func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *Feed) {
 	t.Helper()
 	spec, err := warmpath.PolicyKinds().Parse(name)
@@ -35,7 +35,7 @@ func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *
 	return f, r, m
 }
 
-// knows returns the expected match of a prompt on each worker, from the policy's candidates.
+// knows returns the policy's candidate for each worker: it has the match of the prompt that the policy expects there.
 func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, now time.Time) map[fleet.Holder]policy.Candidate {
 	t.Helper()
 	d, err := r.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Now: now.UnixNano()})
@@ -90,17 +90,17 @@ func TestNoPolicyUsesGuessesAboutAWorkerThatRestarted(t *testing.T) {
 				m.reconcile(t.Context(), f.Snapshot())
 				after := knows(t, r, tokens, text, now)
 				again := after[home].Terms == fresh[home].Terms || name == "marginal" // marginal also learns how long answers are
-				again = again || after[home].Terms == policy.Candidate{}.Terms        // no request was sent to the worker yet
+				again = again || after[home].Terms == policy.Candidate{}.Terms        // the candidate looks as before any request to the worker
 				if after[home].Predicted != 0 || !again {
-					t.Errorf("%d tokens are still expected, terms %v, before the first request %v", after[home].Predicted, after[home].Terms, fresh[home].Terms)
+					t.Errorf("%d tokens are still expected with the terms %v; before the first request the terms were %v", after[home].Predicted, after[home].Terms, fresh[home].Terms)
 				}
 			})
 		}
 	}
 }
 
-// An event stream shows a restart by itself. When the new process is noticed, the stream may have learned some of its
-// blocks already.
+// An event stream shows a restart of the engine by itself. When a probe finds the new process, the stream may have
+// learned some of the new process's blocks already.
 func TestAnnouncedBlocksStayWhenAnotherProcessIsFound(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -51,12 +51,12 @@ func TestWeFollowARealPublisher(t *testing.T) {
 			order(t, p, "drop", 5)
 			n := order(t, p, "publish", 50)
 			d.awaitSeen(n)
-			n = order(t, p, "drop", 3) // drops the last messages: only the regular check finds them
+			n = order(t, p, "drop", 3) // the engine drops its last messages; only the regular check finds the loss
 			d.awaitSeen(n)
 			d.expect(0)
 			d.expectPayloads("a", 0, n)
 
-			// The engine is restarted at the same address, and then has more messages than before.
+			// A new engine starts at the same address, and publishes more messages than the former engine did.
 			p.Kill()
 			d.await("the disconnect", func() bool { return !d.connected })
 			p, _ = realEngine(t, "b", src, "10000", form)
@@ -71,7 +71,7 @@ func TestWeFollowARealPublisher(t *testing.T) {
 	}
 }
 
-// The ROUTER's default limit of 1000 messages makes libzmq lose most of a long replay.
+// With the default limit of 1000 queued messages, libzmq's ROUTER socket loses most of a long replay.
 func TestALongReplayOfARealRouterArrivesWhole(t *testing.T) {
 	p, src := realEngine(t, "a", anySource, "10000", "topic")
 	n := order(t, p, "publish", 10_000)

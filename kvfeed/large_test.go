@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// large is a message of n events with one block each.
+// large returns a message of n events with one block each.
 func large(t testing.TB, n int) []byte {
 	events := make([]kvevent.Event, n)
 	for i := range events {
@@ -41,14 +41,14 @@ func TestALookAtStreamsDoesNotWaitForALargeMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{})
 		s := r.stream(facts(fleet.EngineVLLM, 16))
-		s.mu.Lock() // as if a message were being applied
+		s.mu.Lock() // the test holds the lock, as the application of a message does
 		defer s.mu.Unlock()
 		s.look(time.Now())
 	})
 }
 
-// A hostile message is short on the wire and large in memory. It takes at most the memory of the decoder's bound, and
-// its unusable parts are counted.
+// A hostile message is short on the wire and large in memory. It must take at most the memory of the decoder's bound,
+// and its unusable parts must be counted.
 func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
 	header := func(n int) []byte {
 		return append([]byte{0x93, 0xca, 0, 0, 0, 0, 0xdd}, binary.BigEndian.AppendUint32(nil, uint32(n))...)
@@ -93,8 +93,8 @@ func TestALongHostileMessageTakesBoundedMemoryAndLowersTrust(t *testing.T) {
 	}
 }
 
-// The application of events counts as stalled if no stream makes progress. It does not count as stalled if one of
-// several streams waits.
+// The application of events counts as stalled if no stream makes progress. While one stream makes progress, another
+// stream may wait without a stall.
 func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{})
@@ -126,11 +126,11 @@ func TestAStreamThatWaitsForOthersIsNoStallOfTheRouter(t *testing.T) {
 		slow.step()
 		testenv.Pass(3 * time.Second)
 		if age, _ := r.feed.Oldest(time.Now()); age != 3*time.Second {
-			t.Errorf("nothing makes progress for 3 s, and the stall is of %v", age)
+			t.Errorf("no stream makes progress for 3 s, but the reported stall takes %v", age)
 		}
 		slow.rest()
 		if age, _ := r.feed.Oldest(time.Now()); age != 0 {
-			t.Errorf("nothing is under way, and the stall is of %v", age)
+			t.Errorf("no events are being applied, but a stall of %v is reported", age)
 		}
 	})
 }

@@ -102,7 +102,8 @@ func TestEachRankThatDialsIsFollowed(t *testing.T) {
 	})
 }
 
-// If an engine that dials loses messages, its statistics show this as they do for other engines.
+// Some engines connect to the router's listener ("dial"). If such an engine loses messages, its statistics show the
+// loss as for other engines.
 func TestMessagesThatAnEngineThatDialsLosesAreCounted(t *testing.T) {
 	r := listening(t)
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
@@ -123,7 +124,7 @@ func TestMessagesThatAnEngineThatDialsLosesAreCounted(t *testing.T) {
 	})
 	r.trust(0, fleet.TrustDegraded, "are lost")
 	if r.match(prompt(1, 48)) != 0 || r.match(prompt(2, 48)) != 32 {
-		t.Error("the blocks from before the loss are not forgotten, or those after it are not known")
+		t.Error("the blocks from before the loss are not forgotten, or the blocks from after the loss are not known")
 	}
 }
 
@@ -131,7 +132,7 @@ func TestMessagesThatAnEngineThatDialsLosesAreCounted(t *testing.T) {
 func TestMessagesThatCameBeforeTheWorkerWasKnownAreMissing(t *testing.T) {
 	r := listening(t)
 	p, _ := r.dialling("kv@127.0.0.1:8000@m")
-	p.DropNext(1) // if message 0 came and the worker were known in time, the history would be whole
+	p.DropNext(1) // without message 0 the history cannot be whole, even if the worker is known in time
 	r.eventually("a subscription", func() bool {
 		p.Publish(vllm(t, stored(1, 0, 32, 16)))
 		return p.Stats().Sent > 3
@@ -204,7 +205,8 @@ func (r *rig) putPods(n int) (ids []fleet.WorkerID) {
 
 func podTopic(i int) string { return fmt.Sprintf("kv@pod-%d:8000@m", i) }
 
-// A client of the listener may send any number of topics. Without a worker of that address, nothing is remembered.
+// A client of the listener may send any number of topics, which contain addresses of workers. For a topic without a
+// worker at its address, the router remembers nothing.
 func TestTopicsWithoutAWorkerTakeNoMemoryAndNoStream(t *testing.T) {
 	r := newRig(t, Config{Listen: anyPort})
 	r.putPods(1)
@@ -212,7 +214,7 @@ func TestTopicsWithoutAWorkerTakeNoMemoryAndNoStream(t *testing.T) {
 	for i := range 5000 {
 		hostile.send(fmt.Sprintf("kv@%s%d", strings.Repeat("x", 1000), i))
 		if n := hostile.send(fmt.Sprintf("kv@no-such-worker-%d@m", i)); n != 0 {
-			t.Fatalf("%d topics of no worker are remembered", n)
+			t.Fatalf("%d topics without a worker are remembered", n)
 		}
 	}
 	if n := r.connection().send(podTopic(0)); n != 1 || r.feed.listener.streams != 1 {
@@ -236,7 +238,7 @@ func TestTheStreamsOfOneConnectionAreBounded(t *testing.T) {
 		t.Errorf("an engine has %d streams while another connection has its greatest number", n)
 	}
 
-	// A worker that left makes room on its connection.
+	// When a worker leaves, another worker's events may come on the same connection.
 	r.fleet.Remove(ids[7])
 	r.feed.reconcile(t.Context(), r.fleet.Snapshot())
 	if n := hostile.send(podTopic(len(ids) - 2)); n != fleet.MaxRanks || r.feed.listener.streams != fleet.MaxRanks+1 {

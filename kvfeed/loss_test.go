@@ -36,7 +36,7 @@ func TestAHolderWhoseBlocksTheIndexDroppedIsDegradedUntilItIsWholeAgain(t *testi
 			}
 			s.look(time.Now())
 			r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
-			s.Complete() // that the stream is whole does not bring the blocks back
+			s.Complete() // Complete says that the stream has all messages; it does not bring the forgotten blocks back
 			r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
 			again(t, s)
 			r.trust(s.holder, fleet.TrustExact, "complete")
@@ -48,7 +48,7 @@ func TestALossShowsAfterTheBatchThatCausedIt(t *testing.T) {
 	r := newRigWithIndex(t, Config{}, kvindex.Config{Bytes: 1 << 20})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	for i := range uint64(48) {
-		s.indexSeen = time.Time{} // as if the index had last been asked long ago
+		s.indexSeen = time.Time{} // the next look reads the index again, as if the last look was long ago
 		s.Message(i, wire(t, "vllm-0.32.0", batch(stored(int(i)+2, 0, 16*1024, 16))))
 	}
 	r.trust(s.holder, fleet.TrustDegraded, "index.bytes")
@@ -64,7 +64,7 @@ func TestAnAnnouncementThatCannotBeReadLowersTrustUntilTheHolderIsWholeAgain(t *
 			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(2, 0, 64, 16), impossible)))
 			r.trust(s.holder, fleet.TrustDegraded, "could not be read")
 			if got := r.match(prompt(2, 100)); got != 64 {
-				t.Errorf("match of what could be read is %d, want 64", got)
+				t.Errorf("the events that could be read match %d tokens, want 64", got)
 			}
 			s.Complete()
 			r.trust(s.holder, fleet.TrustDegraded, "could not be read")
@@ -107,8 +107,8 @@ func TestAResetProvesNothingOfAnOffloadTierThatWasForgotten(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
 
-// TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater: the tier may have blocks from before the reset. The router
-// did not know of the tier, since the worker was new to it and its history is missing.
+// TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater: an offload tier may have blocks from before a reset. The
+// router did not know of the tier at the reset, because the worker was new and its history is missing.
 func TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -125,8 +125,8 @@ func TestAResetProvesNothingOfAnOffloadTierThatShowsUpLater(t *testing.T) {
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
 
-// TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact: the announcement of the offloaded copies has no tokens, and a
-// reset of the accelerator's cache comes before it.
+// TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact: offloaded copies are announced without their tokens. A reset
+// of the accelerator's cache before the announcement removes the blocks that had the tokens.
 func TestAHolderWithBlocksKnownByTheirHashesAloneIsNotExact(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
@@ -177,7 +177,7 @@ func TestAHolderIsNotExactAfterAReconnectUntilItsEngineIsKnownToBeTheSame(t *tes
 			r.trust(s.holder, fleet.TrustExact, "complete")
 			s.State(false, errors.New("gone"))
 			r.trust(s.holder, fleet.TrustDegraded, "disconnected")
-			s.Behind(true) // as on each new connection
+			s.Behind(true) // a subscriber calls Behind(true) on each new connection
 			s.State(true, nil)
 			r.trust(s.holder, fleet.TrustDegraded, catchingUp)
 			confirm(s)

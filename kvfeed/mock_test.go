@@ -106,7 +106,7 @@ func TestPredictionsEqualWhatEnginesReport(t *testing.T) {
 					})
 				}
 				if st := r.feed.Stats(); blocks < 100 && st[0].Removed == 0 {
-					t.Error("nothing was evicted: the test shows less than it should")
+					t.Error("no block was evicted, so the test does not cover evictions")
 				}
 			})
 		}

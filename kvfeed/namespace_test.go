@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// sglangStored announces a prompt as SGLang does in the dynamo format: with its own hashes, which cover the request's
-// keys.
+// sglangStored returns the event with which SGLang announces a prompt in the dynamo format: the event has SGLang's own
+// hashes, and these also cover the request's keys (salt and extra_key).
 func sglangStored(t *testing.T, tokens []block.Token, size int, extra, salt string) kvevent.Event {
 	t.Helper()
 	h, err := block.NewEngineHasher(block.EngineChain{Algorithm: block.SGLangSHA256, Size: size})
@@ -63,8 +63,8 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 	r.trust(s.holder, fleet.TrustDegraded, "an extra_key that this router has not sent")
 }
 
-// In the default format the hash does not cover extra_key. After a request with an extra_key, stored events are not
-// applied.
+// In SGLang's default format the hash does not cover extra_key. After a request with an extra_key, the router cannot
+// know which request an event belongs to, so it does not apply stored events.
 func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineSGLang, 16))
@@ -76,8 +76,8 @@ func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
 	r.trust(s.holder, fleet.TrustApproximate, "extra_key")
 }
 
-// A holder's id goes to another worker an hour after its own worker has left. The keys that requests carried stay with
-// their worker.
+// An hour after a worker left, another worker may get the id of its holder. The router's memory of the keys (such as
+// extra_key) that requests to a worker carried must stay with that worker.
 func TestKeysOfRequestsStayWithTheirWorker(t *testing.T) {
 	r := newRig(t, Config{})
 	stored := func(s *stream) {
@@ -156,12 +156,12 @@ func TestFewExtraKeysAreRemembered(t *testing.T) {
 	}
 	x.add(string(make([]byte, 2000)))
 	if len(x.values) != recentExtras {
-		t.Errorf("%d values are kept", len(x.values))
+		t.Errorf("%d values are remembered", len(x.values))
 	}
 	if got, ok := x.find(7, namespaced(7, "kept", "s"), "s"); !ok || got != "kept" {
 		t.Errorf("found %q, %v", got, ok)
 	}
 	if _, ok := x.find(7, namespaced(7, "a", ""), ""); ok {
-		t.Error("a value of long ago is found")
+		t.Error("a value that was used long ago is still remembered")
 	}
 }

@@ -56,12 +56,12 @@ func TestReadyReturnsWhenEveryHistoryIsRead(t *testing.T) {
 			r.trust(fleet.Holder(i), want, "")
 		}
 		if got := r.match(prompt(29, 100)); got != 64 {
-			t.Errorf("ready, and of the last message's prompt %d tokens match", got)
+			t.Errorf("Ready returned, but only %d tokens of the last message's prompt match", got)
 		}
 	})
 }
 
-// A call waits for the workers in the fleet at the time of the call, also for a worker that came after an earlier call.
+// Each call of Ready waits for the workers that are in the fleet at the time of this call.
 func TestReadyWaitsForTheWorkersOfItsTime(t *testing.T) {
 	r := newRig(t, Config{Stream: quick})
 	r.run()
@@ -80,10 +80,10 @@ func TestReadyWaitsForTheWorkersOfItsTime(t *testing.T) {
 	}
 }
 
-// A busy feed notes thousands of changes a second, while mostly no call of Ready waits.
+// A busy feed changes thousands of times a second, and most of the time no call of Ready waits for a change.
 func TestAChangeThatNoCallOfReadyWaitsForCostsNothing(t *testing.T) {
 	r := newRig(t, Config{})
-	r.feed.mu.Lock() // a change does not wait for the lock of all streams
+	r.feed.mu.Lock() // the test holds the lock of all streams: a change must not wait for it
 	defer r.feed.mu.Unlock()
 	done := make(chan float64)
 	go func() { done <- testing.AllocsPerRun(100, r.feed.noteChange) }()

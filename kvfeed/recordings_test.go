@@ -110,7 +110,7 @@ func TestRecordedStreamsOfRealEnginesAreFollowed(t *testing.T) {
 		name   string
 		engine fleet.Engine
 		trust  fleet.Trust
-		// atMost: the real match may be smaller than the naive model's, for example because it is split over tiers.
+		// atMost: the router's match may be smaller than the naive model's, for example if the blocks lie on several tiers.
 		atMost bool
 	}{
 		{name: "base_and_eviction", trust: fleet.TrustExact},
@@ -149,7 +149,7 @@ func TestRecordedStreamsOfRealEnginesAreFollowed(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if i > 0 && m.Seq < next { // from here on the recording has messages of the next server
+					if i > 0 && m.Seq < next { // smaller numbers begin here: the rest of the recording is of the next server
 						s.Restarted("recorded")
 						s.Complete()
 						truth = newNaive()
@@ -171,7 +171,7 @@ func TestRecordedStreamsOfRealEnginesAreFollowed(t *testing.T) {
 				}
 				// If a model has only sliding windows, it announces no block by its tokens.
 				if checked == 0 && source != "mistral" {
-					t.Error("nothing was compared")
+					t.Error("no prompt was compared")
 				}
 				r.trust(s.holder, test.trust, "")
 				t.Logf("%d messages, %d prompts compared, hash %s, %s", len(messages), checked, s.hash, s.why)

@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// followedInMemory returns an engine and its subscriber on a network in memory, after n messages.
+// followedInMemory returns an engine on a network in memory, its subscriber, and the subscriber's diary. The subscriber
+// has n messages.
 func followedInMemory(t *testing.T, cfg StreamConfig, n int) (*engine, *Subscriber, *diary) {
 	t.Helper()
 	world := network.NewMemory()
@@ -25,7 +26,7 @@ func followedInMemory(t *testing.T, cfg StreamConfig, n int) (*engine, *Subscrib
 	return e, s, d
 }
 
-// reported is the content of a diary at one moment.
+// reported is a copy of a diary's content.
 type reported struct {
 	behind, connected bool
 	complete          int
@@ -41,8 +42,8 @@ func (d *diary) reported() reported {
 	return reported{d.behind, d.connected, d.complete, d.next, len(d.lost), len(d.restarts)}
 }
 
-// A slow replay that sends a message now and then must not delay the stream for ever. Meanwhile later messages are kept
-// back, and blocks that they remove count as cached.
+// A slow replay, which sends a message now and then, must not delay the stream for ever. During the replay the router
+// keeps later messages back, so blocks that these messages remove still count as cached.
 func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultStreamConfig()
@@ -61,7 +62,7 @@ func TestAGapIsReportedAtOnceAndASlowRecoveryIsGivenUp(t *testing.T) {
 				t.Fatalf("not behind, though messages up to 1010 are missing: %+v", got)
 			}
 			if took := time.Since(began); took > cfg.RecoveryTime+cfg.ReplayTimeout {
-				t.Fatalf("not given up after %v", took)
+				t.Fatalf("the recovery is not given up after %v", took)
 			}
 			testenv.Pass(100 * time.Millisecond)
 		}

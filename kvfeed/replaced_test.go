@@ -76,15 +76,15 @@ func TestAnEngineReplacedWhileItsLastMessagesAreUnderWayIsLearnedWhole(t *testin
 				replayed(s, "new", n+1)
 				d.expectPayloads("new", 0, n+1)
 				if !s.announced {
-					t.Error("the history is whole and does not count as complete")
+					t.Error("the history is whole, but Complete was not called")
 				}
 			})
 		}
 	}
 }
 
-// Behind a forwarder the connection stays when the engine is replaced. Then a replay of the new engine before its first
-// live message says nothing about the live stream.
+// Behind a forwarder the connection stays when the engine is replaced. If a replay of the new engine comes before the
+// new engine's first live message, the replay says nothing about the live stream.
 func TestAnEngineReplacedBehindAForwarderIsLearnedWholeByItsFirstMessage(t *testing.T) {
 	for n := uint64(1); n < 9; n++ {
 		for first := range n {
@@ -107,8 +107,9 @@ func TestAnEngineReplacedBehindAForwarderIsLearnedWholeByItsFirstMessage(t *test
 	}
 }
 
-// Replacements, drops, replays and late messages come in any order. When connection and replay endpoint lead to the
-// same engine, the stream knows that engine's whole history, and no message of an older engine.
+// Replacements of engines, drops, replays and late messages come in any order. In the end the connection and the replay
+// endpoint lead to the same engine. Then the stream must know this engine's whole history, and no message of an older
+// engine.
 func TestAnyMixOfReplacedEnginesEndsWithTheLastOnesWholeHistory(t *testing.T) {
 	for seed := range uint64(2000) {
 		dice := rand.New(rand.NewPCG(seed, 1))

@@ -77,7 +77,7 @@ func (r *rig) follow(w *fleet.Worker) *stream {
 	return s
 }
 
-// match returns the number of prompt tokens that the router believes the worker has.
+// match returns the number of prompt tokens that the router expects in the worker's cache.
 func (r *rig) match(tokens []block.Token, change ...func(*warmpath.Request)) int {
 	r.t.Helper()
 	req := &warmpath.Request{Model: "m", Tokens: tokens, Now: time.Now().UnixNano()}
@@ -100,7 +100,7 @@ func (r *rig) trust(h fleet.Holder, want fleet.Trust, why string) {
 	}
 }
 
-// prompt is n tokens of conversation c.
+// prompt returns n tokens of conversation c.
 func prompt(c, n int) []block.Token {
 	tokens := make([]block.Token, n)
 	for i := range tokens {
@@ -109,7 +109,7 @@ func prompt(c, n int) []block.Token {
 	return tokens
 }
 
-// wire encodes events as this version of an engine does.
+// wire encodes a batch of events as this version of an engine does.
 func wire(t testing.TB, version string, b *kvevent.Batch) []byte {
 	t.Helper()
 	w, err := kvevent.ParseWire(version)
@@ -123,7 +123,7 @@ func batch(events ...kvevent.Event) *kvevent.Batch {
 	return &kvevent.Batch{Time: 1763700000.5, HasRank: true, Events: events}
 }
 
-// hashes are the engine's hashes of n blocks of conversation c, from block first on.
+// hashes returns the engine's hashes of n blocks of conversation c, beginning with the block number first.
 func hashes(c, first, n int) []kvevent.Hash {
 	out := make([]kvevent.Hash, n)
 	for i := range out {
@@ -132,7 +132,8 @@ func hashes(c, first, n int) []kvevent.Hash {
 	return out
 }
 
-// stored announces the blocks with the tokens start to start+n of conversation c.
+// stored returns an event that announces blocks: the tokens start to start+n of conversation c, in blocks of size
+// tokens.
 func stored(c, start, n, size int) kvevent.Event {
 	e := kvevent.Event{
 		Kind: kvevent.Stored, Group: -1, Medium: "GPU", BlockSize: size,

@@ -19,7 +19,7 @@ func (c *counter) Complete()                        {}
 func (c *counter) Unnumbered()                      {}
 func (c *counter) State(bool, error)                {}
 
-// inOrder returns a function that feeds a stream its next message.
+// inOrder returns a function that gives a stream its next message.
 func inOrder(h Handler, size int) (feed func()) {
 	s := newSequence(quickStream.withDefaults(), "", h)
 	s.connect()

@@ -27,7 +27,7 @@ func TestEventsBecomeMatches(t *testing.T) {
 				t.Errorf("match %d, want 96", got)
 			}
 			if got := r.match(prompt(1, 64)); got != 48 {
-				t.Errorf("match of a wholly cached prompt %d, want 48: the last token is always computed", got)
+				t.Errorf("a wholly cached prompt matches %d tokens, want 48: an engine always computes the last token", got)
 			}
 			s.Message(2, wire(t, version, batch(removed(1, 3, 3))))
 			if got := r.match(prompt(1, 200)); got != 48 {
@@ -81,7 +81,7 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			extra := func(q *warmpath.Request) { q.Extra = "tenant" }
 			s.Message(0, wire(t, version, batch(stored(1, 0, 64, 16))))
 			if got := r.match(prompt(1, 200)); got != 64 {
-				t.Errorf("plain match %d, want 64", got)
+				t.Errorf("a request without extra_key matches %d tokens, want 64", got)
 			}
 			if got := r.match(prompt(1, 200), extra); got != 0 {
 				t.Errorf("a request with an extra_key matches %d tokens of one without", got)
@@ -93,7 +93,7 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			r.feed.Scoped(s.worker, s.rank, "", "tenant")
 			s.Message(1, wire(t, version, batch(stored(1, 0, 64, 16), stored(1, 64, 64, 16), stored(2, 0, 64, 16))))
 			if got := r.match(prompt(1, 200)); got != 64 {
-				t.Errorf("plain match %d: what was there before is still true, what came may be another's", got)
+				t.Errorf("a request without extra_key matches %d tokens: earlier blocks stay valid, later ones may belong to the other request", got)
 			}
 			if a, b := r.match(prompt(2, 200)), r.match(prompt(2, 200), extra); a != 0 || b != 0 {
 				t.Errorf("an ambiguous chain matches %d and %d", a, b)
@@ -102,7 +102,7 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			if st := s.snapshot(); st.Unapplied != 3 {
 				t.Errorf("%d events not applied, want 3", st.Unapplied)
 			}
-			// The removal may be of either copy. So the index must not keep the copy without extra_key.
+			// The removal may mean the copy with or the copy without extra_key. So the index must not keep the latter.
 			s.Message(2, wire(t, version, batch(removed(1, 0, 4))))
 			if got := r.match(prompt(1, 200)); got != 0 {
 				t.Errorf("match after the removal %d", got)
@@ -179,7 +179,7 @@ func TestLossesAreForgottenAndARestartOrAResetCuresThem(t *testing.T) {
 				// The stream still learns from later events.
 				s.Message(9, wire(t, "vllm-0.32.0", batch(stored(2, 0, 64, 16), stored(3, 64, 64, 16))))
 				if a, b := r.match(prompt(2, 200)), r.match(prompt(3, 200)); a != 64 || b != 0 {
-					t.Errorf("matches %d and %d, want 64 and 0: the second one's beginning is not known", a, b)
+					t.Errorf("matches %d and %d, want 64 and 0: the beginning of the second prompt is not known", a, b)
 				}
 				r.trust(s.holder, fleet.TrustDegraded, test.why)
 				if cure == "restart" {
@@ -217,7 +217,7 @@ func TestOtherMessagesChangeNothing(t *testing.T) {
 	}
 	told := fleet.Reported{QueueReported: true, Computed: 0xb, Busy: 0x4238 * time.Microsecond}
 	if got := r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported; got.At == 0 {
-		t.Error("the load is not told to the fleet")
+		t.Error("the fleet does not get the reported load")
 	} else if got.At = 0; got != told {
 		t.Errorf("the fleet knows %+v, want %+v", got, told)
 	}
@@ -278,7 +278,7 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 		t.Errorf("match %d, want 64", got)
 	}
 
-	// It may not have two numbers.
+	// But all messages of the worker must have the same number.
 	b.Rank = 2
 	s.Message(1, wire(t, "vllm-0.32.0", b))
 	if got := r.match(prompt(1, 200)); got != 0 {
@@ -317,7 +317,7 @@ func TestEventsCorrectTheBlockSize(t *testing.T) {
 			t.Errorf("match %d, want 128", got)
 		}
 		if s.renew.Load() || s.generation.Load() != r.router.Generation(s.holder) {
-			t.Error("the history is asked for again though nothing of it is missing")
+			t.Error("the history is requested again although no message is missing")
 		}
 	}
 }
@@ -352,7 +352,7 @@ func TestAReplacedIndexNeedsTheHistory(t *testing.T) {
 	r.fleet.Put("http://127.0.0.1:9999", facts(fleet.EngineVLLM, 16))
 	s.Message(1, wire(t, "vllm-0.32.0", batch(stored(2, 0, 128, 64))))
 	if !s.renew.Load() {
-		t.Error("it was not noticed")
+		t.Error("the feed did not notice that the index was replaced")
 	}
 }
 
@@ -368,11 +368,11 @@ func TestHybridModelsAreDegraded(t *testing.T) {
 		t.Errorf("match %d, want 480", got)
 	}
 	if got := r.match(prompt(1, 200)); got != 0 {
-		t.Errorf("match of a shorter prompt %d: its window is gone", got)
+		t.Errorf("a shorter prompt matches %d tokens, although the blocks of its window are removed", got)
 	}
 	r.trust(s.holder, fleet.TrustDegraded, "sliding_window")
 
-	// vLLM 0.20 gives its groups numbers and no kinds.
+	// The events of vLLM 0.20 number the cache groups, but do not say their kinds.
 	full.Spec, window.Spec, window.Window = "", "", 0
 	r = newRig(t, Config{})
 	s = r.stream(facts(fleet.EngineVLLM, 32))
@@ -421,7 +421,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 		}
 		testenv.Pass(2 * time.Minute)
 		s.look(time.Now())
-		r.trust(s.holder, fleet.TrustExact, "") // without requests an engine sends no events
+		r.trust(s.holder, fleet.TrustExact, "") // the trust stays exact: an engine without requests sends no events
 		answer(40)
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustApproximate, "no events for 120 s though it answered 40 requests")
@@ -433,7 +433,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 		answer(10)
 		testenv.Pass(2 * time.Minute)
 		s.look(time.Now())
-		r.trust(s.holder, fleet.TrustExact, "") // too few to tell: all ten requests may have been cached
+		r.trust(s.holder, fleet.TrustExact, "") // the trust stays exact: the prompts of all ten requests may have been cached
 		answer(40)
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustDegraded, "no events for 120 s though it answered 50 requests")
@@ -455,7 +455,7 @@ func TestSilenceIsNoLossWhereReplayProvesIt(t *testing.T) {
 		s.look(time.Now())
 		r.trust(s.holder, fleet.TrustExact, "")
 		if !strings.Contains(r.log.String(), "no events for 120 s") {
-			t.Error("it is not said")
+			t.Error("the log does not say that no events came for 120 s")
 		}
 	})
 }
@@ -578,8 +578,8 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// A stream's problems belong to its engine and end with it: another engine may have other groups and tiers. The new
-// engine also has a slow start.
+// The problems of a stream, such as unknown groups or tiers, end with its engine: another engine may have other groups
+// and tiers. The new engine also has a slow start.
 func TestARestartEndsTheProblemsOfTheEngineBefore(t *testing.T) {
 	full, window, host := stored(1, 0, 480, 32), stored(1, 0, 480, 32), stored(2, 0, 64, 32)
 	full.Group, full.Spec = 1, "full_attention"
@@ -608,14 +608,14 @@ func TestARestartEndsTheProblemsOfTheEngineBefore(t *testing.T) {
 				return r.fleet.Snapshot().Share(s.holder, time.Now().UnixNano())
 			}
 			if got := share(); got != 1 {
-				t.Fatalf("its share is %v before the restart", got)
+				t.Fatalf("the holder's share is %v before the restart", got)
 			}
 			s.Restarted("its numbers began again")
 			s.Complete()
 			s.Message(0, wire(t, "vllm-0.32.0", batch(stored(5, 0, 64, 32))))
 			r.trust(s.holder, fleet.TrustExact, "")
 			if got := share(); got >= 1 {
-				t.Errorf("its share is %v after the restart: it does not start slowly", got)
+				t.Errorf("the holder's share is %v after the restart, want a slow start", got)
 			}
 			if name != "unnamed" {
 				return

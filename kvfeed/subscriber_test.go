@@ -65,7 +65,7 @@ func TestDroppedMessagesAreReplayedInOrder(t *testing.T) {
 	e.SetFaults(mockengine.PublisherFaults{Drop: 0.05})
 	e.publish(3000)
 	e.SetFaults(mockengine.PublisherFaults{})
-	e.publish(1) // a dropped message shows when the next message comes
+	e.publish(1) // the next message shows that messages before it were dropped
 	n := e.Stats().Published
 	d.awaitSeen(n)
 	d.expect(0)
@@ -166,7 +166,7 @@ func TestAGapThatTheEngineNoLongerHasIsLost(t *testing.T) {
 }
 
 func TestARestartWhileConnectedIsSeen(t *testing.T) {
-	// An engine behind a forwarder restarts without a disconnect: its numbers begin again.
+	// Behind a forwarder an engine restarts without a disconnect, and its sequence numbers begin again at 0.
 	pub := script(t, zmtp.PUB, nil)
 	d := newDiary(t)
 	subscribe(t, fleet.EventSource{Endpoint: pub.Endpoint()}, quickStream, d)
@@ -241,8 +241,8 @@ func TestAnEngineThatIsStillTheSameAfterADisconnectGoesOn(t *testing.T) {
 	}
 }
 
-// The expected message may come before the replay has shown that the engine is the same. Then it is handed over once,
-// as soon as the replay has shown this.
+// After a reconnect, the expected message may come before the replay has shown that the engine is the same. Then the
+// message is handed over once, as soon as the replay has shown this.
 func TestAMessageBeforeItsReplayAfterADisconnectIsHandedOverOnce(t *testing.T) {
 	for _, reviewed := range []uint64{0, 1} { // number of old messages that the replay sends before it is cut short
 		d := newDiary(t)
@@ -335,8 +335,8 @@ func TestWithoutReplayTheStreamIsWholeOnlyIfSeenFromItsStart(t *testing.T) {
 	d.expectPayloads("a", e.Stats().Published-1, e.Stats().Published)
 }
 
-// cut cuts the connection of the engine's subscriber. If the engine does not know of the connection yet, there is
-// nothing to cut; so cut tries again until the subscriber notices.
+// cut cuts the connection of the engine's subscriber. If the engine does not know of the connection yet, the first try
+// has no effect. So cut tries again until the subscriber notices.
 func (e *engine) cut(d *diary) {
 	d.t.Helper()
 	d.mu.Lock()
@@ -412,8 +412,8 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	subscribe(t, fleet.EventSource{Endpoint: ours.Endpoint(), Replay: other.ReplayEndpoint()}, quickStream, d)
 	d.await("the connection", func() bool { return d.connected })
 	ours.untilHeard(t)
-	other.publish(int(ours.Stats().Published) + 500) // the other engine has more messages than ours
-	// Only the next live messages can contradict the other engine's replay.
+	other.publish(int(ours.Stats().Published) + 500) // the other engine has more messages than the stream's engine
+	// Only later live messages can show that the replay is another engine's.
 	for given := false; !given; {
 		d.mu.Lock()
 		before := len(d.restarts)
@@ -441,7 +441,8 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	}
 }
 
-// replayed passes complete replays to the stream until it requests no more or gives up, as catchUp does.
+// replayed passes complete replays to the stream until the stream requests no more replays or gives up, as catchUp
+// does.
 func replayed(s *sequence, run string, n uint64) {
 	var a attempt
 	for range s.cfg.ReplayTries {
@@ -461,8 +462,8 @@ func replayed(s *sequence, run string, n uint64) {
 	}
 }
 
-// A few live messages show that a replay is another engine's, in any order of replay and live messages, and with any
-// time between them. Until then the history does not count as complete.
+// The replay endpoint belongs to another engine than the live stream. A few live messages must show this, in any order
+// of replay and live messages, and with any time between them. Until then the history does not count as complete.
 func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 	for name, before := range map[string]uint64{"replay first": 0, "live first": 10} {
 		t.Run(name, func(t *testing.T) {
@@ -488,7 +489,7 @@ func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 					t.Errorf("next is %d after %d messages", d.next, before+maxStrikes)
 				}
 				if d.complete != complete {
-					t.Errorf("complete again %d times, though replay and live stream never agreed", d.complete-complete)
+					t.Errorf("complete again %d times, although replay and live stream never agreed", d.complete-complete)
 				}
 			})
 		})
@@ -508,7 +509,7 @@ func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 		t.Fatalf("next is %d", d.next)
 	}
 	complete := d.complete
-	replayed(s, "b", 50) // as at the next regular check
+	replayed(s, "b", 50) // the next regular check requests a replay again
 	if len(d.restarts) != 0 || len(d.lost) != 1 || d.lost[0] != [2]uint64{50, 5000} || d.complete != complete {
 		t.Errorf("restarts %q, lost %v, complete again %d times", d.restarts, d.lost, d.complete-complete)
 	}
@@ -516,8 +517,8 @@ func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	d.expectPayloads("a", 5001, 5002)
 }
 
-// An engine behind a forwarder may restart often without a disconnect: each time its replay agrees with its live
-// stream.
+// Behind a forwarder an engine may restart many times without a disconnect. Each time, the engine's replay agrees with
+// its live stream, so the replay endpoint stays trusted.
 func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 	d := newDiary(t)
 	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -539,8 +540,8 @@ func TestAnEngineThatRestartsOftenBehindAForwarderKeepsItsReplay(t *testing.T) {
 	}
 }
 
-// On a busy machine the first live message may come thousands of messages after a replay brought it. That is no restart
-// of the engine. A new replay from this message on shows whether both streams are one engine's.
+// On a busy machine a replay may bring thousands of messages before the first of them comes on the live stream. This is
+// not a restart of the engine. A new replay from this message on shows whether both streams belong to one engine.
 func TestAFirstLiveMessageFarBehindTheReplayIsNoRestart(t *testing.T) {
 	for name, before := range map[string]uint64{"first connection": 0, "reconnection": 2000} {
 		t.Run(name, func(t *testing.T) {
@@ -575,7 +576,8 @@ func TestAFirstLiveMessageFarBehindTheReplayIsNoRestart(t *testing.T) {
 	}
 }
 
-// If that late live stream is another engine's than the replay, the new replay shows it at the first live message.
+// If a live stream far behind the replay belongs to another engine, the new replay shows this at the first live
+// message.
 func TestAFirstLiveMessageFarBehindAnotherEnginesReplayIsFound(t *testing.T) {
 	d := newDiary(t)
 	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -591,7 +593,7 @@ func TestAFirstLiveMessageFarBehindAnotherEnginesReplayIsFound(t *testing.T) {
 	}
 }
 
-// silentSocket listens, and never sends the greeting of ZMTP.
+// silentSocket returns a socket that accepts connections, and never sends the greeting of ZMTP.
 func silentSocket(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -608,7 +610,7 @@ func TestLiveMessagesOverTheBoundAreReplayed(t *testing.T) {
 	cfg := quickStream
 	cfg.PendingMessages = 5
 	d := newDiary(t)
-	d.slow = 200 * time.Microsecond // the stream continues while the history is read
+	d.slow = 200 * time.Microsecond // the handler is slow, so live messages come while the history is read
 	s, _ := subscribe(t, e.source(), cfg, d)
 	eventually(t, "somebody connects", func() bool { return e.Stats().Subscribers > 0 })
 	for range 30 {
@@ -678,11 +680,11 @@ func TestMessagesWithoutSequenceNumbersAreHandedOverAndTheirHistoryIsNeverWhole(
 	replayed(s, "b", 4)
 	d.expectPayloads("b", 0, 4)
 	if d.complete == 0 {
-		t.Error("the numbered history is whole and is not said to be")
+		t.Error("the history with numbers is whole, but Complete was not called")
 	}
 }
 
-// An idle stream is checked regularly; a check does not count as a replay.
+// The subscriber checks an idle stream regularly by a replay. Such checks do not count in Stats.Replays.
 func TestReplaysOfAnIdleEngineDoNotGrow(t *testing.T) {
 	e := startEngine(t, "a", withReplay())
 	e.publish(5)
@@ -712,12 +714,13 @@ func TestErrorsNameTheEndpoint(t *testing.T) {
 	stop()
 	for _, err := range d.errs {
 		if !strings.Contains(err.Error(), endpoint) {
-			t.Errorf("an error that does not name the endpoint: %v", err)
+			t.Errorf("the error does not name the endpoint: %v", err)
 		}
 	}
 }
 
-// TestRecordedFrames plays each recorded engine's frames through the parsers and a replay.
+// TestRecordedFrames reads the recorded frames of real engines with the parsers, and plays them as a live stream and a
+// replay.
 func TestRecordedFrames(t *testing.T) {
 	type frames [][]string
 	var all struct {
@@ -809,8 +812,8 @@ func unhex(t testing.TB, frames []string) (parts [][]byte) {
 	return parts
 }
 
-// After a replay turned out to be another engine's, it says nothing about the history. The history is whole if the live
-// stream began at message 0.
+// When a replay turned out to be another engine's, the router no longer uses it. The history is then whole only if the
+// live stream began at message 0.
 func TestAnEngineThatRestartsAfterItsReplayWasDistrustedIsComplete(t *testing.T) {
 	d := newDiary(t)
 	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
@@ -825,7 +828,7 @@ func TestAnEngineThatRestartsAfterItsReplayWasDistrustedIsComplete(t *testing.T)
 		t.Fatalf("the replay is not distrusted after restarts %q", d.restarts)
 	}
 	complete := d.complete
-	for seq := range uint64(3) { // behind a forwarder, on the same connection
+	for seq := range uint64(3) { // the new engine's messages come on the same connection, as behind a forwarder
 		live("c", seq)
 	}
 	if d.complete != complete+1 || d.behind || d.next != 3 {

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Only one stream of a worker waits for the index at a time. Otherwise a decision, which also waits there, could wait
-// for all ranks of the worker.
+// Each rank of a worker has a stream. Only one stream of a worker waits for the index's lock at a time. Otherwise a
+// decision, which needs the same lock, could wait for the events of all ranks.
 func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 	r := newRig(t, Config{})
 	ranked := facts(fleet.EngineVLLM, 16)
@@ -27,10 +27,10 @@ func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 		b.Rank = rank
 		return wire(t, "vllm-0.32.0", b)
 	}
-	streams[0].turn.Lock() // as if an event of stream 0 waited for the index
+	streams[0].turn.Lock() // stream 0 has the worker's turn, as if its event waited for the index
 	other.Message(0, message(0))
 	if other.stored != 1 {
-		t.Error("another worker's stream waits")
+		t.Error("a stream of another worker waits for the turn")
 	}
 	done := make(chan struct{})
 	go func() {
@@ -53,6 +53,6 @@ func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 	}
 	streams[2].Message(0, message(2))
 	if streams[2].stored != 0 {
-		t.Error("a stream that ends took a turn")
+		t.Error("a stream that ends took the turn")
 	}
 }

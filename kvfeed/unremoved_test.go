@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// chunk announces a part of a prompt as LMCache does: with one hash for all the tokens. LMCache computes this hash
-// itself, it is not an engine's hash.
+// chunk returns an event that announces a part of a prompt as LMCache does: with one hash for all tokens. LMCache
+// computes this hash; it is not the engine's hash.
 func chunk(c, start, n int, medium string) kvevent.Event {
 	name := func(end int) kvevent.Hash { return kvevent.Hash(c)<<40 | kvevent.Hash(end) }
 	e := kvevent.Event{
@@ -47,7 +47,7 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 		send(chunk(1, 0, 256, "cpu"), chunk(1, 256, 256, "cpu"), chunk(1, 512, 36, "cpu"))
 		check(544, 64, fleet.TrustApproximate, "announces no removals: its blocks count for 1m0s")
 		testenv.Pass(30 * time.Second)
-		send(chunk(1, 0, 256, "cpu")) // the chunk is stored once more, since LMCache had dropped it
+		send(chunk(1, 0, 256, "cpu")) // a second announcement of the chunk means that LMCache dropped it in between
 		testenv.Pass(29 * time.Second)
 		check(544, 64, fleet.TrustApproximate, "events.unremoved_ttl")
 		testenv.Pass(2 * time.Second)
@@ -56,13 +56,13 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 		check(0, 64, fleet.TrustExact, "")
 
 		send(chunk(1, 0, 256, "cpu"))
-		send(kvevent.Event{Kind: kvevent.Cleared, Group: -1}) // resets the accelerator's cache: LMCache keeps its own blocks
+		send(kvevent.Event{Kind: kvevent.Cleared, Group: -1}) // a reset of the accelerator's cache leaves LMCache's blocks as they are
 		check(256, 0, fleet.TrustApproximate, "")
 		s.Restarted("test")
 		s.Complete()
 		check(0, 0, fleet.TrustExact, "")
 		if s.unremoved.queue != nil || s.unremoved.latest != nil {
-			t.Error("a restart leaves blocks behind")
+			t.Error("after a restart of the engine blocks are left")
 		}
 	})
 }
@@ -80,8 +80,8 @@ func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T)
 	r.trust(s.holder, fleet.TrustDegraded, "not believed")
 }
 
-// LMCache with a server writes the same medium as vLLM's own tier, and no cache group. Newer versions announce
-// removals, and the first removal shows this.
+// LMCache with a server announces blocks with the same medium as vLLM's own tier, and without a cache group. Newer
+// versions also announce removals. The first removal shows the router that the tier does so.
 func TestATierIsSeenToAnnounceRemovals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{UnremovedTTL: time.Minute})
@@ -99,7 +99,7 @@ func TestATierIsSeenToAnnounceRemovals(t *testing.T) {
 		testenv.Pass(10 * time.Minute)
 		s.look(time.Now())
 		if got := r.match(prompt(1, 700)); got != 256 {
-			t.Errorf("%d tokens match, want 256: the engine tells what it drops", got)
+			t.Errorf("%d tokens match, want 256: the tier announces its removals", got)
 		}
 		r.trust(s.holder, fleet.TrustExact, "")
 	})

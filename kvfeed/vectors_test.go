@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// vectors has results of an engine's own cache code. The script with the same name in testdata makes them.
+// vectors are results of an engine's own cache code. In testdata, a script with the same name makes each file.
 type vectors struct {
 	Version string `json:"version"`
 	Runs    []struct {
@@ -69,9 +69,9 @@ func (s *vectorStep) request(q *warmpath.Request) {
 	}
 }
 
-// TestEnginesOwnCachesHitTheMatches plays the results of vLLM 0.33's cache manager and SGLang 0.5.23's radix tree:
-// prompts that differ near the ends of blocks, with salts, adapters, extra keys and images, evictions, and two prompts
-// in one step, with and without a look-ahead.
+// TestEnginesOwnCachesHitTheMatches compares matches with the hits of vLLM 0.33's cache manager and SGLang 0.5.23's
+// radix tree. The cases are: prompts that differ near the ends of blocks; salts, adapters, extra keys and images;
+// evictions; two prompts in one step. Each case is run with and without a look-ahead.
 func TestEnginesOwnCachesHitTheMatches(t *testing.T) {
 	for engine, name := range map[fleet.Engine]string{fleet.EngineVLLM: "vllm-0.33.0.json.gz", fleet.EngineSGLang: "sglang-0.5.23.json.gz"} {
 		v := readVectors(t, name)
@@ -122,7 +122,7 @@ func play(t *testing.T, r *rig, s *stream, steps []vectorStep) {
 		t.Errorf("%d of %d prompts match less than the engine hit", low, len(steps))
 	}
 	if hits < len(steps)/4 {
-		t.Errorf("only %d of %d prompts hit: this proves little", hits, len(steps))
+		t.Errorf("only %d of %d prompts hit the cache, too few for this test", hits, len(steps))
 	}
 	t.Logf("%d of %d prompts hit, each as many tokens as match", hits, len(steps))
 }
@@ -193,7 +193,7 @@ func TestTheEnginesStillMakeTheseVectors(t *testing.T) {
 				t.Fatal(err)
 			}
 			if kept, err := io.ReadAll(plain); err != nil || !bytes.Equal(made, kept) {
-				t.Errorf("the engine's code makes other vectors (%d bytes) than are kept (%d, error %v)", len(made), len(kept), err)
+				t.Errorf("the engine's code makes other vectors (%d bytes) than the stored ones (%d bytes, error %v)", len(made), len(kept), err)
 			}
 		})
 	}

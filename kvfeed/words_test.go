@@ -52,7 +52,7 @@ func TestAnEndpointWithoutAnswerIsLogged(t *testing.T) {
 	r.trust(s.holder, fleet.TrustApproximate, "tcp://127.0.0.1:5557 cannot be reached (connect: connection refused); learned from requests")
 	s.look(s.started.Add(time.Second))
 	if log := r.log.String(); log != "" {
-		t.Errorf("logged before a reconnect could have come:\n%s", log)
+		t.Errorf("a warning is logged before the time for a reconnect has passed:\n%s", log)
 	}
 	for i := range 100 {
 		s.look(s.started.Add(6*time.Second + time.Duration(i)*time.Second))
@@ -97,6 +97,6 @@ func TestTheLogShowsTrustThatHasSettled(t *testing.T) {
 	s.State(true, nil)
 	s.look(time.Now().Add(6 * time.Second))
 	if log := r.log.String(); !strings.Contains(log, readingHistory) {
-		t.Errorf("a history that does not end is not told:\n%s", log)
+		t.Errorf("the log does not say that reading the history does not end:\n%s", log)
 	}
 }
