@@ -132,10 +132,9 @@ func (s *Static) note(url string, notes []string) {
 // Run watches the workers until ctx ends; that is no error. The workers stay in the fleet in their last state.
 func (s *Static) Run(ctx context.Context) error {
 	type watching struct {
-		target Target
-		id     fleet.WorkerID
-		stop   context.CancelFunc
-		done   chan struct{}
+		*worker
+		stop context.CancelFunc
+		done chan struct{}
 	}
 	watched := map[string]*watching{}
 	defer func() {
@@ -149,27 +148,30 @@ func (s *Static) Run(ctx context.Context) error {
 		targets, changed := s.targets, s.changed
 		s.mu.Unlock()
 		for url, w := range watched {
-			if slices.ContainsFunc(targets, w.target.Equal) {
+			if slices.ContainsFunc(targets, func(t Target) bool { return t.URL == url }) {
 				continue
 			}
 			w.stop()
 			<-w.done
 			delete(watched, url)
 			s.claims.set(url, false, nil)
-			if !slices.ContainsFunc(targets, func(t Target) bool { return t.URL == url }) {
-				s.fleet.Remove(w.id)
-				s.note(url, nil)
-				s.log.Info("worker removed", "worker", url)
-			}
+			s.fleet.Remove(w.id)
+			s.note(url, nil)
+			s.log.Info("worker removed", "worker", url)
 		}
 		for _, t := range targets {
-			if watched[t.URL] != nil {
-				continue
-			}
 			w := &worker{Static: s, target: t}
-			w.begin()
+			if old := watched[t.URL]; old == nil {
+				w.begin()
+			} else if old.target.Equal(t) {
+				continue
+			} else {
+				old.stop()
+				<-old.done
+				w = old.retarget(t)
+			}
 			wctx, stop := context.WithCancel(ctx)
-			entry := &watching{t, w.id, stop, make(chan struct{})}
+			entry := &watching{w, stop, make(chan struct{})}
 			watched[t.URL] = entry
 			go func() {
 				defer close(entry.done)
@@ -202,6 +204,19 @@ type worker struct {
 func (w *worker) begin() {
 	w.id = w.fleet.Put(w.target.URL, fleet.Facts{})
 	w.fleet.SetHealth(w.id, false, "not probed yet")
+}
+
+// retarget returns a worker with target t, which has the same URL and other settings. The worker keeps its facts and
+// its health, so that a reload disturbs no request. Only its labels change immediately; the next probe changes the rest.
+func (w *worker) retarget(t Target) *worker {
+	next := *w
+	next.target = t
+	if now := w.fleet.Snapshot().ByID(w.id); now != nil && w.last != nil {
+		facts := now.Facts
+		facts.Labels = t.Labels
+		w.fleet.Put(t.URL, facts)
+	}
+	return &next
 }
 
 // watch probes the worker until it answers. Then it checks and probes it until ctx ends.

@@ -315,6 +315,49 @@ func TestWorkersAreReplacedAtRunTime(t *testing.T) {
 	})
 }
 
+// A worker's settings change while its health check takes longer than usual, or times out once. Requests go on, and its
+// event stream is not left.
+func TestAWorkerWhoseSettingsChangeKeepsItsRequests(t *testing.T) {
+	for _, delay := range []time.Duration{0, 3 * time.Second, 5 * time.Second} {
+		t.Run(delay.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := watchingOne(t)
+				defer w.stop()
+				testenv.Pass(time.Second)
+				before, engine := w.worker(t, "http://a"), vllm032()
+				var slow sync.Once
+				w.set("a", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/health" {
+						slow.Do(func() {
+							select {
+							case <-time.After(delay):
+							case <-r.Context().Done():
+							}
+						})
+					}
+					engine.ServeHTTP(rw, r)
+				}))
+				if err := w.Replace([]Target{{URL: "http://a", Labels: map[string]string{"zone": "b"}, APIKey: "new"}}); err != nil {
+					t.Fatal(err)
+				}
+				for range 400 {
+					testenv.Pass(50 * time.Millisecond)
+					a := w.worker(t, "http://a")
+					if !a.Ready || len(a.Facts.Events) != len(before.Facts.Events) || a.Holders[0] != before.Holders[0] {
+						t.Fatalf("after the change the worker is %+v, before it was %+v", a, before)
+					}
+					if a.Facts.Labels["zone"] != "b" {
+						t.Fatalf("labels %v", a.Facts.Labels)
+					}
+				}
+				if delay == 0 && w.count("a/v1/models") < 2 {
+					t.Error("the changed worker was not probed again")
+				}
+			})
+		})
+	}
+}
+
 func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
 	older := vllm032().with("GET /kv_event_sources", "404")
 	reported := Target{URL: "http://h:2", Events: "tcp://*:5557"}
