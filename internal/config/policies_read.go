@@ -18,6 +18,7 @@ import (
 type policyNodes struct {
 	list   *entry // value of the key policies
 	inline *entry // the value of the key policy, if it has parameters; nil: it is a name
+	named  *token.Position // the key policy or routing.policy that was read first
 	// Keys of the section routing that are names of kinds; vllm_cache_aware's design documents use this form.
 	typed []entry
 }
@@ -31,6 +32,7 @@ func (r *reader) config(root ast.Node, cfg *Config) {
 			later.list = &e
 			return true
 		case "policy":
+			r.namesPolicy(&later, e)
 			if _, inline := r.resolve(e.value).(*ast.MappingNode); inline {
 				later.inline = &e
 				return true
@@ -48,6 +50,7 @@ func (r *reader) config(root ast.Node, cfg *Config) {
 func (r *reader) routing(e entry, cfg *Config, later *policyNodes) {
 	r.fields(e.value, reflect.ValueOf(&cfg.Routing).Elem(), section{take: func(e entry) bool {
 		if e.key == "policy" {
+			r.namesPolicy(later, e)
 			r.value(e.value, reflect.ValueOf(&cfg.Policy).Elem())
 			r.places["policy"] = r.places[r.path]
 			return true
@@ -58,6 +61,16 @@ func (r *reader) routing(e entry, cfg *Config, later *policyNodes) {
 		}
 		return kind
 	}})
+}
+
+// namesPolicy notes a key that names the fleet's policy. A second such key is a mistake, since one of the two would have
+// no effect.
+func (r *reader) namesPolicy(nodes *policyNodes, e entry) {
+	if first := nodes.named; first != nil {
+		r.mistake(e.at, fmt.Sprintf("the policy is named twice, first in line %d: keep only one of policy and routing.policy", first.Line))
+		return
+	}
+	nodes.named = e.at
 }
 
 // policies reads all policies. The key policy has either the name of a policy or a whole policy in place. The second
