@@ -22,12 +22,12 @@ func (a *App) Reload() (changes []string, err error) {
 	if a.options.Load == nil {
 		return nil, errors.New("there is no file to read again")
 	}
+	a.mu.Lock() // before the file is read: of two reloads, the later one has the newer file
+	defer a.mu.Unlock()
 	next, err := a.options.Load()
 	if err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if next.Workers == nil && len(a.cfg.Workers) > 0 {
 		return nil, noWorkers(a.options.File)
 	}

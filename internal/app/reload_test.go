@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
@@ -68,6 +69,41 @@ func TestAReloadThatSaysNoWorkersIsRefused(t *testing.T) {
 	next.Workers = nil
 	if _, err := r.Reload(); err != nil {
 		t.Errorf("there is nothing to lose any more: %v", err)
+	}
+}
+
+// An operator corrects the file while a reload of its older content is under way.
+func TestOfTwoReloadsTheLaterOneHasTheNewerFile(t *testing.T) {
+	e := engine(t, nil)
+	var calls atomic.Int64
+	var r *router
+	ended := make(chan error, 1)
+	r = startWith(t, settings(e), app.Options{Log: slog.New(slog.DiscardHandler), Load: func() (*config.Config, error) {
+		c := settings(e)
+		c.Policy = "least_load"
+		if calls.Add(1) == 1 {
+			c.Policy = "round_robin"
+			go func() {
+				_, err := r.Reload()
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				ended <- err
+			case <-time.After(50 * time.Millisecond): // the second reload waits for the first one
+			}
+		}
+		return c, nil
+	}})
+	r.exact(1)
+	if _, err := r.Reload(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if p, err := r.Router().Policy("", "mock"); err != nil || p.Name() != "least_load" {
+		t.Errorf("the file says least_load, in force is %v, %v", p, err)
 	}
 }
 
