@@ -63,8 +63,8 @@ func (r *reader) routing(e entry, cfg *Config, later *policyNodes) {
 	}})
 }
 
-// namesPolicy notes a key that names the fleet's policy. A second such key is a mistake, since one of the two would have
-// no effect.
+// namesPolicy notes a key that names the fleet's policy. A second such key is a mistake, since one of the two would
+// have no effect.
 func (r *reader) namesPolicy(nodes *policyNodes, e entry) {
 	if first := nodes.named; first != nil {
 		r.mistake(e.at, fmt.Sprintf("the policy is named twice, first in line %d: keep only one of policy and routing.policy", first.Line))

@@ -207,7 +207,7 @@ func (w *worker) begin() {
 }
 
 // retarget returns a worker with target t, which has the same URL and other settings. The worker keeps its facts and
-// its health, so that a reload disturbs no request. Only its labels change immediately; the next probe changes the rest.
+// its health, so a reload disturbs no request. Only its labels change immediately; the next probe changes the rest.
 func (w *worker) retarget(t Target) *worker {
 	next := *w
 	next.target = t
