@@ -61,14 +61,15 @@ var sets = []set{
 	{name: "chats-light", about: "24 conversations of 5 turns under 4 system prompts of 4,000 tokens, 2 clients", clients: 2, work: conversations.of(24), seconds: 30},
 	{name: "chats-heavy", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 16 clients", clients: 16, work: conversations, seconds: 27},
 	{name: "agents-light", about: "12 agents of 6 steps, 3 system prompts of 2,500 tokens, tools take 0.3 s, 2 clients", clients: 2,
-		note: "Without a copy one engine serves one of the three system prompts, 33 % of the requests. A copy is 0.8 % of all prompt tokens, " +
-			"so that the goals for hits and for shares exclude each other where a peer makes none.",
+		note: "If no system prompt is copied to the other engine, one engine serves one of the three system prompts, which is 33 % of the " +
+			"requests. A copy costs 0.8 % of all prompt tokens. So if another router makes no copy, a router cannot meet the goals for " +
+			"hits and for shares at the same time.",
 		work: agents{talks: 12, steps: 6, kinds: 3, system: 2500, result: 500, output: 32, pause: 300 * time.Millisecond}, seconds: 28},
 	{name: "agents-heavy", about: "48 agents of 6 steps, 3 system prompts of 2,500 tokens, tools take 0.3 s, 16 clients", clients: 16,
 		work: agents{talks: 48, steps: 6, kinds: 3, system: 2500, result: 500, output: 32, pause: 300 * time.Millisecond}, seconds: 27},
 	{name: "prefix-light", about: "150 short questions after one prefix of 4,100 tokens, 2 clients", clients: 2,
-		note: "Without a copy of the prefix one engine serves all. A copy is 0.7 % of all prompt tokens, so that the goals for hits and for " +
-			"shares exclude each other where a peer makes none.",
+		note: "If the prefix is not copied to the other engine, one engine serves all requests. A copy costs 0.7 % of all prompt tokens. " +
+			"So if another router makes no copy, a router cannot meet the goals for hits and for shares at the same time.",
 		work: prefixes{requests: 150, count: 1, prefix: 4100, question: 45, output: 16}, seconds: 18},
 	{name: "prefix-heavy", about: "400 short questions after one prefix of 4,100 tokens, 16 clients", clients: 16,
 		work: prefixes{requests: 400, count: 1, prefix: 4100, question: 45, output: 16}, seconds: 18},
