@@ -16,8 +16,8 @@ import (
 // policyNodes has the parts of the file that define policies. These parts are read last, because other sections contain
 // the defaults of policies.
 type policyNodes struct {
-	list   *entry // value of the key policies
-	inline *entry // the value of the key policy, if it has parameters; nil: it is a name
+	list   *entry          // value of the key policies
+	inline *entry          // the value of the key policy, if it has parameters; nil: it is a name
 	named  *token.Position // the key policy or routing.policy that was read first
 	// Keys of the section routing that are names of kinds; vllm_cache_aware's design documents use this form.
 	typed []entry
