@@ -14,9 +14,10 @@ import (
 // 1.9.0, model_gateway/src/policies/bucket.rs, for prefill workers]. The length of a prompt is the number of characters
 // of its text. If the text is not known, each token counts as four characters.
 type Bucket struct {
-	// BalanceAbsThreshold is a difference in characters, and balance_rel_threshold is a factor. They apply to the
-	// characters that were sent to each worker within the interval. If the greatest number exceeds the smallest by more
-	// than both, lengths do not count, and the worker with the smallest number is taken.
+	// BalanceAbsThreshold is a number of characters. The policy compares the workers by the characters that were sent to
+	// them within the interval. If the greatest number exceeds the smallest number by more than BalanceAbsThreshold, and
+	// is more than balance_rel_threshold times the smallest number, the worker with the smallest number is taken, for
+	// prompts of any length.
 	BalanceAbsThreshold int `yaml:"balance_abs_threshold"`
 	// BalanceRelThreshold is the factor in the rule of balance_abs_threshold.
 	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
