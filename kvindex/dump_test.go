@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// warm loads what one index has of a holder into another.
+// warm copies all that one index has of a holder to another index, by Dump and Load.
 func warm(t *testing.T, from, to *kvindex.Index, id fleet.Holder) {
 	t.Helper()
 	if err := from.Dump(id, func(r *kvindex.Held) error { return to.Load(id, r) }); err != nil {
@@ -19,8 +19,8 @@ func warm(t *testing.T, from, to *kvindex.Index, id fleet.Holder) {
 	}
 }
 
-// TestAWarmedIndexGoesOnAsTheOther dumps holders after random histories, and lets the copies go through the same
-// events.
+// TestAWarmedIndexGoesOnAsTheOther dumps holders after random histories and loads them into a second index. Then both
+// indexes get the same events, and must give the same answers.
 func TestAWarmedIndexGoesOnAsTheOther(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	for seed := range uint64(60) {

@@ -17,7 +17,7 @@ func Example() {
 	// Holder 0 has cached three blocks of a prompt; 71, 72 and 73 are its engine's hashes.
 	prompt := []block.Token{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	index.Store(0, &kvindex.Stored{Hashes: []uint64{71, 72, 73}, Tokens: prompt, BlockSize: 4})
-	// Holder 1 has the first two, the second in host memory only.
+	// Holder 1 has the first two blocks. Its second block is in host memory only.
 	index.Store(1, &kvindex.Stored{Hashes: []uint64{7}, Tokens: prompt[:4], BlockSize: 4})
 	index.Store(1, &kvindex.Stored{Tier: block.TierCPU, Hashes: []uint64{8}, Parent: 7, HasParent: true, Tokens: prompt[4:8], BlockSize: 4})
 

@@ -6,7 +6,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// The memory that is counted for an exception must be given back when it ends, else the budget fills with nothing.
+// An exception is a fact that a claim cannot express (GLOSSARY.md). When the exception ends, its counted memory must be
+// given back. Otherwise memory that nothing uses would fill the budget.
 func TestExceptionsThatEndTakeNoMemory(t *testing.T) {
 	tokens := make([]block.Token, 160)
 	for i := range tokens {
@@ -45,14 +46,15 @@ func TestExceptionsThatEndTakeNoMemory(t *testing.T) {
 	}
 }
 
-// A hash that names a block gets a point beside the claim when a smaller block is announced under it. Points after the
-// block follow the claim, so that an eviction can drop the points of the block in any order.
+// A point records an engine's block that a claim cannot express. If an engine announces a smaller block under a hash
+// that names a block already, the index adds a point beside the claim. Points after this block depend on the claim, so
+// that an eviction may drop the points of the block in any order.
 func TestAPointBesideAClaimIsEvictedWithThePointsAfterIt(t *testing.T) {
 	tokens := make([]block.Token, 24)
 	x := seeded(t, 16, drawn)
 	x.Store(0, &Stored{Hashes: []uint64{1}, Tokens: tokens[:16], BlockSize: 16})
 	x.Store(0, &Stored{Hashes: []uint64{2}, Tokens: tokens[16:], BlockSize: 8, Parent: 1, HasParent: true})
-	x.Store(0, &Stored{Hashes: []uint64{1}, BlockSize: 8}) // covers less now
+	x.Store(0, &Stored{Hashes: []uint64{1}, BlockSize: 8}) // hash 1 names a smaller block now
 	if x.pointed != 2 {
 		t.Fatalf("%d points, want one beside the block and one after it", x.pointed)
 	}

@@ -57,8 +57,8 @@ func TestAtTheLimitWhatAForgottenHolderLeftGoesBeforeWhatOthersHave(t *testing.T
 	}
 }
 
-// Forget lets other writers in between two stretches. An event of the same holder that comes meanwhile counts for the
-// holder that is new, and never for a part of the old one.
+// Forget works in parts, and lets other writers in between two parts. An event of the same holder that comes between
+// two parts counts for the new content of the holder, and never for the content that is being forgotten.
 func TestAnEventWhileItsHolderIsForgottenCountsAfterIt(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})

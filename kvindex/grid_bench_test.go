@@ -28,15 +28,16 @@ func gridBlocks(b *testing.B) int {
 	return 1_000_000
 }
 
-const gridPrompt = 6250 // blocks: 100,000 tokens
+const gridPrompt = 6250 // length of a prompt in blocks; these are 100,000 tokens
 
-// grid is an index of long prompts. Many holders have some of them.
+// grid is an index of long prompts. Some of the prompts are at many holders.
 type grid struct {
 	x       *kvindex.Index
 	prompts []chain // the prompts that many holders have
 }
 
-// newGrid lets sharing of all holders have each of some prompts, and one holder each of the rest.
+// newGrid returns an index in which some prompts are each at as many holders as sharing says. Each of the other prompts
+// is at one holder.
 func newGrid(b *testing.B, holders, sharing int) *grid {
 	b.Helper()
 	h, err := block.NewHasher(block.XXH3, 16)
@@ -60,8 +61,9 @@ func newGrid(b *testing.B, holders, sharing int) *grid {
 	return g
 }
 
-// BenchmarkMatchGrid measures lookups of ready keys in random order: full hits, and hits of a part, when the request
-// goes on otherwise at a random block. BenchmarkLimit is what no such lookup can avoid.
+// BenchmarkMatchGrid measures lookups of prepared keys in random order. There are three cases: the whole prompt hits;
+// the prompt hits up to a random block; no block hits. BenchmarkLimit measures the part of the time that no lookup in a
+// table of this size can avoid.
 func BenchmarkMatchGrid(b *testing.B) {
 	for _, c := range []struct{ sharing, holders int }{{1, 8}, {4, 8}, {8, 64}, {64, 64}, {1000, 4096}} {
 		b.Run(fmt.Sprintf("%d of %d", c.sharing, c.holders), func(b *testing.B) {
@@ -85,7 +87,7 @@ func BenchmarkMatchGrid(b *testing.B) {
 	})
 }
 
-// measure asks for the first n blocks of random prompts.
+// measure looks up the first n blocks of random prompts.
 func (g *grid) measure(b *testing.B, n, want int, part bool) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var requests [][]block.Key
@@ -121,8 +123,9 @@ func quantiles(b *testing.B, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)*99/100]), "p99-ns")
 }
 
-// BenchmarkLimit reads memory of a table of as many blocks three times, each time where the last word read leads: a
-// slot, the strand it names, the set of holders that names. The clock's own time is in it, as in BenchmarkMatchGrid.
+// BenchmarkLimit reads three words of a table with the benchmark's number of blocks. Each word gives the place of the
+// next one, as in a lookup: a slot of the table, the strand (run of blocks) of the slot, the strand's set of holders.
+// The result includes the time of reading the clock, as in BenchmarkMatchGrid.
 func BenchmarkLimit(b *testing.B) {
 	words := make([]uint64, gridBlocks(b)*2)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -145,13 +148,13 @@ func BenchmarkLimit(b *testing.B) {
 				}
 			}
 			quantiles(b, times)
-			b.ReportMetric(float64(sum&1), "parity") // so that it is read at all
+			b.ReportMetric(float64(sum&1), "parity") // the sum is used, so that the compiler keeps the reads
 		})
 	}
 }
 
-// BenchmarkForgetShared forgets one of eight holders, each of which has an eighth of the blocks and all of a common
-// prefix.
+// BenchmarkForgetShared forgets one of eight holders. Each holder has an eighth of the blocks, and all holders have a
+// common prefix.
 func BenchmarkForgetShared(b *testing.B) {
 	g := newGrid(b, 8, 8)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -169,8 +172,9 @@ func BenchmarkForgetShared(b *testing.B) {
 	}
 }
 
-// BenchmarkMatchBeside measures lookups while another goroutine forgets a holder and learns it again, or stores at the
-// budget, without pause. A reader waits for neither; what it shows beyond "nothing" is caches and processors shared.
+// BenchmarkMatchBeside measures lookups while another goroutine changes the index without pause: it forgets and stores
+// a holder, or stores blocks at the limit of the budget. Readers do not wait for the writer. So the difference from the
+// case "nothing" is the cost of shared processors and processor caches.
 func BenchmarkMatchBeside(b *testing.B) {
 	r := rand.New(rand.NewPCG(7, 8))
 	blocks := gridBlocks(b)

@@ -67,7 +67,7 @@ const MaxHolders = 1 << 20
 // MaxGroups is how many cache groups one holder may announce. With more, none of its blocks proves a prefix.
 const MaxGroups = 15
 
-// MaxChain bounds a chain in tokens. What an engine announces beyond is ignored.
+// MaxChain bounds a chain in tokens. The index ignores announced blocks beyond this bound.
 const MaxChain = 1 << 30
 
 // Origin is the reason why an engine announces a block, if its events contain it.
@@ -97,8 +97,8 @@ type Stored struct {
 	// hashes do not align with the tokens, and blocks are known by their hashes alone.
 	BlockSize int
 	Features  []block.Feature // multimodal items, offsets relative to Tokens[0]; those before it are inherited
-	// First are the prompt's first tokens where the engine hashes blocks with a look-ahead of so many tokens; Tokens
-	// then begin after them (block.Hasher.Ahead). It is used where Scope is.
+	// First is used if the engine's hashes have a look-ahead: it has the prompt's first tokens, as many as the
+	// look-ahead. Tokens then begin after these tokens (block.Hasher.Ahead). First is used where Scope is.
 	First []block.Token
 	// RootUnknown says that the scope cannot be known (offload events drop the salt): no chain is begun, the blocks
 	// only join a parent or a hash that is known.

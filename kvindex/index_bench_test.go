@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// fleetOf returns an index in which each of the holders has the prefixes of its own conversations, blocks in total, and
-// all share a first part.
+// fleetOf returns an index in which each holder has the prefixes of its own conversations: blocks in total. All
+// conversations have a common beginning.
 func fleetOf(tb testing.TB, holders, blocks, shared, each int) (*kvindex.Index, *block.Hasher, [][]block.Token) {
 	tb.Helper()
 	h, err := block.NewHasher(block.XXH3, 16)
@@ -40,7 +40,7 @@ func random(r *rand.Rand, n int) []block.Token {
 	return out
 }
 
-// announce stores a prompt in events of some blocks.
+// announce stores a prompt by several events of a few blocks each.
 func announce(x *kvindex.Index, h fleet.Holder, prompt []block.Token, step int) {
 	hashes := make([]uint64, len(prompt)/16)
 	d := uint64(h) + 1
@@ -102,7 +102,7 @@ func BenchmarkStore(b *testing.B) {
 					hashes[i] = hash * 0x9e3779b97f4a7c15
 				}
 				s := kvindex.Stored{Hashes: hashes, Tokens: tokens[at : at+step*16], BlockSize: 16}
-				if round%16 > 0 { // conversations of 16 events
+				if round%16 > 0 { // a conversation has 16 events
 					s.Parent, s.HasParent = (hash-uint64(step))*0x9e3779b97f4a7c15, true
 				}
 				x.Store(fleet.Holder(round/16%8), &s)
@@ -122,7 +122,8 @@ func BenchmarkStore(b *testing.B) {
 	}
 }
 
-// BenchmarkChurn is a full cache: every event of 32 blocks comes with as many removals, tails first.
+// BenchmarkChurn measures events at a full cache: each event that stores 32 blocks comes with an event that removes 32
+// blocks, beginning with the last blocks of a chain.
 func BenchmarkChurn(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	h, _ := block.NewHasher(block.XXH3, 16)
@@ -149,7 +150,7 @@ func BenchmarkChurn(b *testing.B) {
 	b.ReportMetric(float64(n*step)/b.Elapsed().Seconds(), "blocks/s")
 }
 
-// BenchmarkBytes reports what a block costs.
+// BenchmarkBytes reports the memory of a block.
 func BenchmarkBytes(b *testing.B) {
 	for _, c := range []struct {
 		name    string
@@ -177,7 +178,8 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
-// BenchmarkForget forgets one of eight holders, after others: what two leave is enough to be swept.
+// BenchmarkForget measures Forget of one of eight holders after 0, 1 or 2 others were forgotten. After two, the index
+// sweeps the unused memory.
 func BenchmarkForget(b *testing.B) {
 	for _, before := range []int{0, 1, 2} {
 		b.Run(fmt.Sprintf("after %d others", before), func(b *testing.B) {

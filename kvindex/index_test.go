@@ -64,10 +64,11 @@ func TestMatchKeepsWhatIsInDst(t *testing.T) {
 	}
 }
 
-// TestReadersRunBesideWriters lets every holder's writer store, remove, clear and forget while readers
-// match: two whose blocks are the index's, two of blocks of all sizes, one whose events carry keys. A holder that
-// stands still must always be seen whole; no answer may be longer than what its holder ever had. WARMPATH_STRESS=2m
-// goes on for so long.
+// TestReadersRunBesideWriters lets one writer for each of five holders store, remove, clear and forget blocks while
+// readers match. The engine blocks of two holders have the index's block size, those of two others have several sizes,
+// and the events of the fifth contain block keys. A sixth holder does not change: every answer must have all of its
+// blocks. No answer may be longer than the holder's longest chain ever was. WARMPATH_STRESS=2m lets the test run for 2
+// minutes.
 func TestReadersRunBesideWriters(t *testing.T) {
 	for _, bytes := range []int64{1 << 30, 2 << 20} {
 		t.Run(fmt.Sprintf("%d MiB", bytes>>20), func(t *testing.T) { stress(t, bytes, 4000) })
@@ -112,21 +113,21 @@ func stress(t *testing.T, bytes int64, turns int) {
 		c.index.Forget(w)
 	}
 	if s := c.index.Stats(); s.Blocks != 0 || s.Memberships != 0 || s.Hashes != 0 || s.Waiting != 0 {
-		t.Errorf("left when all are forgotten: %+v", s)
+		t.Errorf("after Forget of all holders the index still has %+v", s)
 	}
 }
 
-// contest is readers and writers at one index.
+// contest has the state that the readers and writers of one index share.
 type contest struct {
 	index   *kvindex.Index
 	prompts [][]block.Token
 	keys    [][]block.Key
-	still   fleet.Holder // has the first prompt, and nothing of it changes
-	ample   bool         // nothing need be evicted
+	still   fleet.Holder // a holder that has the first prompt and does not change
+	ample   bool         // whether the index has room for all blocks, so that it need not evict
 	done    atomic.Bool
 }
 
-const contestBlocks = 64 // of each prompt; the first 16 are common
+const contestBlocks = 64 // number of blocks of each prompt; all prompts share the first 16
 
 func (c *contest) read(t *testing.T, random *rand.Rand) {
 	var dst []kvindex.Match
@@ -170,7 +171,7 @@ func (c *contest) write(w fleet.Holder, turns int, random *rand.Rand) {
 	}
 }
 
-// churnChain stores or removes a stretch of a text whose keys are the hashes.
+// churnChain stores or removes a random range of a prompt's blocks. The block keys serve as engine hashes.
 func (c *contest) churnChain(w fleet.Holder, i int, random *rand.Rand) {
 	from := random.IntN(contestBlocks)
 	to := from + 1 + random.IntN(contestBlocks-from)
@@ -185,12 +186,12 @@ func (c *contest) churnChain(w fleet.Holder, i int, random *rand.Rand) {
 
 var mixed = []int{16, 16, 8, 48}
 
-// churn stores or removes a stretch of a prompt, in engine blocks of one of some sizes.
+// churn stores or removes a random range of a prompt's tokens, in engine blocks of one of the given sizes.
 func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, sizes []int, random *rand.Rand) {
 	size := sizes[random.IntN(len(sizes))]
 	hash := func(i int) uint64 {
 		if i*size < 16*16 {
-			text = 0 // the part that all share
+			text = 0 // all prompts share this part
 		}
 		return uint64(text)<<32 | uint64(size)<<16 | uint64(i+1)
 	}
@@ -216,7 +217,8 @@ func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, siz
 	x.Store(w, &s)
 }
 
-// TestASmallBudgetOnlyForgets compares an index that must evict with one that need not: it may know less, never more.
+// TestASmallBudgetOnlyForgets compares an index that must evict with an index that need not. The first index may know
+// fewer blocks than the second, but no others.
 func TestASmallBudgetOnlyForgets(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	small := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})
@@ -266,7 +268,7 @@ func TestWhatIsEvictedLeavesNoHashes(t *testing.T) {
 	}
 	x := kvindex.New(hasher, kvindex.Config{Bytes: 1 << 20})
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 500 { // chains of engine blocks of one token, eight to a block
+	for range 500 { // chains of engine blocks of one token; eight engine blocks make a block of the index
 		s := kvindex.Stored{BlockSize: 1}
 		for range 400 {
 			s.Hashes = append(s.Hashes, random.Uint64())
@@ -278,9 +280,9 @@ func TestWhatIsEvictedLeavesNoHashes(t *testing.T) {
 	if s.Evictions == 0 {
 		t.Fatal("nothing was evicted")
 	}
-	// Hashes of whole blocks, and perhaps some of the last chain, may be left.
+	// The engine hashes of the remaining blocks may be left, and some hashes of the last chain.
 	if s.Hashes > 8*s.Blocks+400 {
-		t.Errorf("%d hashes of %d blocks of eight are left", s.Hashes, s.Blocks)
+		t.Errorf("%d engine hashes are left for %d blocks of eight engine blocks each", s.Hashes, s.Blocks)
 	}
 }
 

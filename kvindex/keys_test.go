@@ -16,8 +16,9 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestRandomStretchesMatchAsANaiveMap stores, removes and forgets random stretches of chains that part and part
-// again, parents removed before children and children stored before parents, and compares every answer with a map.
+// TestRandomStretchesMatchAsANaiveMap stores, removes and forgets random ranges of chains, and compares every answer
+// with a map. Many chains share a beginning. Parents may be removed before their children, and children may be stored
+// before their parents.
 func TestRandomStretchesMatchAsANaiveMap(t *testing.T) {
 	rounds := uint64(300)
 	if testing.Short() {
@@ -35,7 +36,7 @@ func TestRandomStretchesMatchAsANaiveMap(t *testing.T) {
 }
 
 type keyedModel struct {
-	have [80]map[block.Key][2]int // copies by holder and tier
+	have [80]map[block.Key][2]int // number of copies of each block, by holder and tier
 }
 
 func (m *keyedModel) match(keys []block.Key) []kvindex.Match {
@@ -78,7 +79,7 @@ func keyedRound(t *testing.T, seed uint64) {
 		}
 		chains = append(chains, newChain(tokens))
 	}
-	tidy := r.IntN(2) == 0 // from the roots, from the tails
+	tidy := r.IntN(2) == 0 // store chains from their first block on, and remove them from their last block on
 	for step := range 200 {
 		id := fleet.Holder(r.IntN(holders))
 		c := chains[r.IntN(len(chains))]
@@ -140,9 +141,9 @@ func keyedRound(t *testing.T, seed uint64) {
 	}
 }
 
-// TestReadersRunBesideWritersOfOneSize lets writers extend, part, shrink and forget chains that begin alike, while
-// readers match. A holder that stands still must be seen whole in every answer, and nobody with more than there ever
-// was.
+// TestReadersRunBesideWritersOfOneSize lets writers extend, branch, shorten and forget chains with a common beginning
+// while readers match. Every answer must have all blocks of a holder that does not change, and no block that a holder
+// never had.
 func TestReadersRunBesideWritersOfOneSize(t *testing.T) {
 	turns := 20_000
 	if testenv.Race() || testing.Short() {
@@ -161,7 +162,7 @@ func TestReadersRunBesideWritersOfOneSize(t *testing.T) {
 	}
 	const still = 5
 	chains[0].learn(x, still)
-	shared := make([]uint32, len(chains)) // leading blocks of each chain that the first has too
+	shared := make([]uint32, len(chains)) // number of leading blocks that each chain shares with the first chain
 	for i, c := range chains {
 		for shared[i] < 100 && c.keys[shared[i]] == chains[0].keys[shared[i]] {
 			shared[i]++
@@ -196,7 +197,7 @@ func TestReadersRunBesideWritersOfOneSize(t *testing.T) {
 	for w := range fleet.Holder(3) {
 		writers.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(w), 8))
-			held := map[int]int{} // blocks of each chain, from the root
+			held := map[int]int{} // number of blocks of each chain that the holder has, from the first block on
 			for range turns {
 				i := random.IntN(len(chains))
 				n := 1 + random.IntN(100)

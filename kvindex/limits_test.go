@@ -16,7 +16,7 @@ type limited struct {
 	*testing.T
 	x      *kvindex.Index
 	hash   uint64
-	steps  int64 // after the last operation
+	steps  int64 // the index's count of steps after the last operation
 	source *rand.Rand
 }
 
@@ -31,7 +31,7 @@ func newLimited(t *testing.T, size int, cfg kvindex.Config) *limited {
 	return &limited{T: t, x: kvindex.New(h, cfg), hash: 1 << 40, source: rand.New(rand.NewPCG(20, 26))}
 }
 
-// store announces a block of tokens under a new hash, after a parent; 0: at the root.
+// store announces a block of tokens under a new hash. parent is the hash of the block before it; 0: there is none.
 func (l *limited) store(id fleet.Holder, tokens []block.Token, parent uint64) uint64 {
 	l.hash++
 	l.x.Store(id, &kvindex.Stored{Hashes: []uint64{l.hash}, Tokens: tokens, BlockSize: len(tokens), Parent: parent, HasParent: parent != 0})
@@ -39,7 +39,7 @@ func (l *limited) store(id fleet.Holder, tokens []block.Token, parent uint64) ui
 	return l.hash
 }
 
-// check holds an operation to the budget in bytes and in steps.
+// check fails the test if the last operation exceeded the index's budget of bytes or a bound of steps.
 func (l *limited) check() {
 	l.Helper()
 	s := l.x.Stats()
@@ -127,7 +127,7 @@ func TestALostMessageDoesNotStopAFullIndex(t *testing.T) {
 	skipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 8 << 20})
 	l.fill(0)
-	parent := l.store(0, l.words(16), 0) + 1000 // which is never announced
+	parent := l.store(0, l.words(16), 0) + 1000 // a parent that is never announced
 	for range 70_000 {
 		parent = l.store(0, l.words(16), parent)
 	}
@@ -155,8 +155,8 @@ func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
 	}
 }
 
-// oneEvent announces an event in an index with two other holders that leave room for a third share. They keep their
-// blocks.
+// oneEvent announces an event to an index in which two other holders leave room for a third fair share. The two holders
+// must keep their blocks.
 func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: budget})
 	blocks := int(budget >> 8)
@@ -182,8 +182,8 @@ func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	}
 }
 
-// One worker's waiting blocks are many, another's are large. What is too much is taken from the worker that has most
-// of it.
+// Holder 1 has many waiting blocks, holder 0 has large ones. If their number exceeds its limit, the holder with the
+// most blocks loses waiting blocks; if their bytes exceed their limit, the holder with the most bytes does.
 func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.T) {
 	for _, test := range []struct {
 		cfg   kvindex.Config
@@ -199,17 +199,17 @@ func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.
 		for i := range 590 {
 			l.store(1, l.words(16), 1<<51+uint64(i))
 		}
-		for i := range 10 { // one more than fits, however it is counted
+		for i := range 10 { // more than fits, counted in blocks or in bytes
 			l.store(0, l.words(5000), 1<<52+uint64(i))
 		}
 		s := l.x.Stats()
 		if s.Holders[test.loses].Whole || !s.Holders[1-test.loses].Whole {
-			t.Errorf("%+v: holder %d should lose what waits, and no other: %+v", test.cfg, test.loses, s.Holders)
+			t.Errorf("%+v: only holder %d should lose waiting blocks: %+v", test.cfg, test.loses, s.Holders)
 		}
 	}
 }
 
-// announce announces a chain of blocks of some size under new hashes, and returns them.
+// announce announces a chain of blocks of the given size, and returns their hashes. If hashes is nil, they are new.
 func (l *limited) announce(id fleet.Holder, tier block.Tier, blocks, size int, hashes []uint64, tokens []block.Token) []uint64 {
 	if hashes == nil {
 		for range blocks {
@@ -222,7 +222,8 @@ func (l *limited) announce(id fleet.Holder, tier block.Tier, blocks, size int, h
 	return hashes
 }
 
-// The first chunk of the memory for keys may be one of its own, for a long run, and be given back before it is filled.
+// The memory for keys consists of chunks. A long run of keys gets a chunk of its own. If this is the first chunk, it
+// may be given back before any other chunk exists.
 func TestTheFirstChunkOfKeysMayBeGivenBack(t *testing.T) {
 	t.Run("forget", func(t *testing.T) {
 		l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
@@ -247,7 +248,7 @@ func TestTheFirstChunkOfKeysMayBeGivenBack(t *testing.T) {
 	})
 }
 
-// A removal of one block of many in a row splits them, which takes memory.
+// The removal of a block in the middle of a run of blocks splits the run, which takes memory.
 func TestRemovalsStayWithinTheBudget(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	var all [][]uint64
@@ -258,7 +259,7 @@ func TestRemovalsStayWithinTheBudget(t *testing.T) {
 	}
 	for i, hashes := range all {
 		if i%8 == 0 {
-			l.announce(0, 0, 1, 16, nil, l.words(16)) // room is measured
+			l.announce(0, 0, 1, 16, nil, l.words(16)) // a small announcement makes the index check its room
 		}
 		for k := 1; k < len(hashes); k += 2 {
 			l.x.Remove(0, 0, 0, hashes[k:k+1])
@@ -267,7 +268,7 @@ func TestRemovalsStayWithinTheBudget(t *testing.T) {
 	}
 }
 
-// Clear of many continuations of one partial block takes steps in proportion to their number.
+// If a partial block has many continuations, Clear takes steps in proportion to their number.
 func TestClearOfAPartialBlockWithManyContinuations(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
 	steps := func(n int) int64 {

@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// message is a line of vectors/live: what a real engine sent.
+// message is a line of a recording in vectors/live: a message of a real engine.
 type message struct {
 	Desc    string   `json:"desc"`
 	Src     string   `json:"src"`
@@ -41,7 +41,7 @@ func readLive(t testing.TB, name string) []message {
 	return all
 }
 
-// player applies an engine's messages to an index and keeps its own naive account of them.
+// player applies an engine's messages to an index and keeps a naive account of the engine's blocks.
 type player struct {
 	t       testing.TB
 	hasher  *block.Hasher
@@ -49,11 +49,11 @@ type player struct {
 	decoder kvevent.Decoder
 	batch   kvevent.Batch
 
-	copies  map[string]int    // by tier, group, hash: as announced and removed, reports and copies alike
-	parents map[uint64]uint64 // of hashes that the full-attention events explain
+	copies  map[string]int    // number of announcements minus removals, by tier, group and hash
+	parents map[uint64]uint64 // the parent of each hash that events of the full-attention group contain
 	chains  map[uint64][]block.Token
 	scopes  map[uint64]block.Scope
-	full    int // the group of full attention
+	full    int // number of the full-attention group
 }
 
 func newPlayer(t testing.TB, size int) *player {
@@ -114,7 +114,7 @@ func (p *player) apply(e *kvevent.Event) {
 	}
 }
 
-// explain remembers whole chains by engine hash.
+// explain remembers the chain of tokens that each engine hash stands for.
 func (p *player) explain(e *kvevent.Event) {
 	if e.Tier != block.TierGPU || !e.Aligned() {
 		return
@@ -137,7 +137,7 @@ func (p *player) explain(e *kvevent.Event) {
 	}
 }
 
-// match returns the index's answer for the chain that ends in an engine hash.
+// match returns the index's answer for a prompt.
 func (p *player) match(tokens []block.Token, scope block.Scope) kvindex.Match {
 	keys := p.hasher.Append(nil, p.hasher.Root(scope), 0, tokens, nil)
 	if m := p.index.Match(keys, nil); len(m) == 1 {
@@ -146,7 +146,8 @@ func (p *player) match(tokens []block.Token, scope block.Scope) kvindex.Match {
 	return kvindex.Match{}
 }
 
-// leading returns the leading tokens that the naive account has on the accelerator and from there on the CPU.
+// leading returns the number of leading tokens of a chain that are cached by the naive account: first blocks on the
+// accelerator, then blocks in host memory.
 func (p *player) leading(hash uint64) int {
 	var path []uint64
 	for h, ok := hash, true; ok; h, ok = p.parents[h] {
@@ -169,7 +170,7 @@ func TestLiveRecordings(t *testing.T) {
 	for _, file := range testenv.Recordings(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".jsonl.gz")
 		if name == "hybrid" || name == "lmcache" {
-			continue // below
+			continue // other tests play these recordings
 		}
 		for _, size := range []int{32, 16, 64, 24} {
 			t.Run(fmt.Sprintf("%s in blocks of %d", name, size), func(t *testing.T) { replay(t, name, size) })
@@ -177,13 +178,13 @@ func TestLiveRecordings(t *testing.T) {
 	}
 }
 
-// replay checks after every message that the chains named in the message, and at the end all, match what the events
-// say: exactly, where our blocks are the engine's.
+// replay checks after every message that the chains in the message match as the events say. At the end it checks all
+// chains. The matches must be equal if the index's block size is the engine's.
 func replay(t *testing.T, name string, size int) {
 	players, last := map[string]*player{}, map[string]int{}
 	for _, m := range readLive(t, name) {
 		p := players[m.Src]
-		if p == nil || m.Seq == 0 || m.Seq < last[m.Src] { // seq restarts with each server
+		if p == nil || m.Seq == 0 || m.Seq < last[m.Src] { // a new server begins its sequence numbers again
 			p = newPlayer(t, size)
 			players[m.Src] = p
 		}
@@ -223,8 +224,8 @@ func (p *player) check(t *testing.T, m message, hash uint64) {
 	}
 }
 
-// TestLiveHybrid checks what engines.md §9.4 saw: 480 tokens are cached after the first prompt, and nothing of a
-// prefix of 200 tokens until that was a prompt itself.
+// TestLiveHybrid checks a property of engines with hybrid models: after the first prompt 480 tokens are cached, but a
+// prefix of 200 tokens does not match until it was a prompt itself.
 func TestLiveHybrid(t *testing.T) {
 	for _, src := range []string{"gemma3", "gptoss", "mistral"} {
 		t.Run(src, func(t *testing.T) {
@@ -241,7 +242,7 @@ func TestLiveHybrid(t *testing.T) {
 				whole, part := p.match(prompt, block.Scope{}), p.match(prompt[:192], block.Scope{})
 				want := map[int][2]uint32{0: {15, 0}, 1: {15, 6}, 2: {15, 6}, 6: {15, 6}, 7: {0, 0}}
 				if src == "mistral" {
-					// The event does not say which of the tokens its hashes stand for: nothing is claimed.
+					// The event does not say which of its tokens each hash stands for, so the index claims no block.
 					want = map[int][2]uint32{0: {0, 0}, 1: {0, 0}, 7: {0, 0}}
 				}
 				if w, ok := want[m.Seq]; ok && (whole.Blocks != w[0] || part.Blocks != w[1]) {
@@ -301,7 +302,7 @@ func TestBlockPoolTraces(t *testing.T) {
 		tokens   []block.Token
 		scope    block.Scope
 		features []block.Feature
-		want     []uint32 // blocks after each step
+		want     []uint32 // number of blocks of each prompt after each step
 	}
 	a, b := seq(0, 12), append(seq(0, 8), seq(90, 4)...)
 	image := []block.Feature{{ID: "img-a", Offset: 2}}

@@ -154,8 +154,8 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 	return t, true
 }
 
-// head returns the strand whose first block seems to have a key and follows a block of another strand, or begins a
-// chain when that strand is 0. It reports false when a writer was at it.
+// head returns the strand whose first block seems to have the key and follows block after of the strand parent. If
+// parent is 0, the block begins a chain. head reports false if a writer changed the strand meanwhile.
 func (b *blocks) head(parent, after uint32, key block.Key) (uint32, bool) {
 	h := b.heads.Hash(uint64(key))
 	for v, p := b.heads.Find(h); v != 0; v, p = p.Next() {
@@ -383,8 +383,9 @@ func slowest(mask uint64) uint8 {
 	return 0
 }
 
-// allows reports whether a length of so many tokens is usable, of which fresh blocks are on this tier. mask is the
-// groups that have the last of them, and inRow counts how many in a row each group has.
+// allows reports whether a match of this many tokens is usable, when its last blocks, fresh in number, are on this
+// tier. mask has the groups that have the last of these blocks. inRow counts, for each group, the last blocks in a row
+// that the group has.
 func (v *view) allows(mask uint64, fresh uint32, tokens uint64, inRow *[MaxGroups + 1]uint32) bool {
 	ok := true
 	for g := range v.groups {

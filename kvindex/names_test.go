@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// announceAs stores a prompt under given hashes.
+// announceAs stores a prompt; the caller gives the engine hashes of its blocks.
 func announceAs(x *kvindex.Index, id fleet.Holder, prompt []block.Token, hashes []uint64) {
 	x.Store(id, &kvindex.Stored{Hashes: hashes, Tokens: prompt, BlockSize: 16, Origin: kvindex.OriginNew})
 }
@@ -87,7 +87,7 @@ func TestANewSeedAfterARestartIsLearnedAnew(t *testing.T) {
 	}
 }
 
-// The blocks stay with a holder that has them under other hashes, so that new hashes can name them.
+// Another holder has the same blocks under other hashes. So the blocks stay in the index, and new hashes can name them.
 func TestABlockThatLostItsNameCanBeNamedAgain(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
@@ -104,8 +104,8 @@ func TestABlockThatLostItsNameCanBeNamedAgain(t *testing.T) {
 	}
 }
 
-// TestEnginesThatHashAlikePayForHashesOnce holds what a (holder, block) pair may cost where engines have the same
-// blocks.
+// TestEnginesThatHashAlikePayForHashesOnce bounds the memory of a pair of holder and block if all engines have the same
+// blocks under the same hashes.
 func TestEnginesThatHashAlikePayForHashesOnce(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})
@@ -125,9 +125,9 @@ func TestEnginesThatHashAlikePayForHashesOnce(t *testing.T) {
 		t.Fatalf("%+v", s)
 	}
 	if each := float64(s.Bytes) / float64(s.Memberships); each > 6 {
-		t.Errorf("%.1f bytes a holder and block", each)
+		t.Errorf("%.1f bytes for each pair of holder and block, want at most 6", each)
 	}
-	// Each still loses its own alone.
+	// Forget of one holder leaves the blocks of the others.
 	for id := range fleet.Holder(16) {
 		if id%2 == 0 {
 			x.Forget(id)

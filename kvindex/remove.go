@@ -63,7 +63,7 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uin
 		b.paintOne(at, change{h: h, drop: state{named: bit}})
 		return 1
 	}
-	// Engines evict chains from their ends: the next hash is mostly that of the block before.
+	// Engines evict chains from their ends, so the next hash is mostly the hash of the block before this block.
 	n := 1
 	start, _ := b.segmentAt(at)
 	most := min(len(hashes), int(at.offset()-start)+1)

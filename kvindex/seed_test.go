@@ -21,25 +21,26 @@ func seeded(t *testing.T, size int, seed uint64) *Index {
 
 const colliding = 20_000
 
-// inverse returns the number whose product with an odd one is 1. Each step of Newton's method doubles the bits that are
-// right.
+// inverse returns the number x with x·odd = 1 modulo 2^64. Each step of Newton's method doubles the number of correct
+// bits.
 func inverse(odd uint64) uint64 {
-	inv := odd // three bits are right
+	inv := odd // the lowest three bits are correct
 	for range 5 {
 		inv *= 2 - odd*inv
 	}
 	return inv
 }
 
-// collide returns a key whose hash in a table without a seed is i.
+// collide returns the key that has the hash i in a table with the seed 0.
 func collide(i uint64) uint64 {
 	h := i ^ i>>32
 	h *= inverse(0xd6e8feb86659fd93)
 	return (h ^ h>>32) * inverse(0x9e3779b97f4a7c15)
 }
 
-// TestChosenHashesCollideUnderSeedZeroOnly holds keys that were chosen to collide to what chance makes of as many: 78
-// in a segment, 0.001 at a home.
+// TestChosenHashesCollideUnderSeedZeroOnly checks that keys which collide under seed 0 collide no more than random keys
+// under other seeds. A table has 256 segments, so 20,000 random keys put 78 into each; a home is the place where the
+// search for a key begins, and has 0.001 of them.
 func TestChosenHashesCollideUnderSeedZeroOnly(t *testing.T) {
 	for _, seed := range []uint64{0, drawn, 1, 2, 3} {
 		x := seeded(t, 16, seed)
@@ -53,16 +54,16 @@ func TestChosenHashesCollideUnderSeedZeroOnly(t *testing.T) {
 			}
 			switch {
 			case seed == 0 && (inOne != colliding || atOne != colliding):
-				t.Errorf("%s: with seed 0 %d are in one segment and %d at one home: they were not chosen to collide", what, inOne, atOne)
+				t.Errorf("%s: with seed 0 only %d keys are in one segment and %d at one home: the test's keys do not collide", what, inOne, atOne)
 			case seed != 0 && (inOne > 2*colliding/256 || atOne > 8):
-				t.Errorf("%s: with seed %x %d of %d are in one segment, and %d at one home", what, seed, inOne, colliding, atOne)
+				t.Errorf("%s: with seed %x %d of %d keys are in one segment, and %d at one home", what, seed, inOne, colliding, atOne)
 			}
 		}
 	}
 }
 
-// TestChosenHashesCostNoMoreThanOthers: what a worker announces under hashes that were chosen to collide takes the
-// steps and the memory that it takes under others.
+// TestChosenHashesCostNoMoreThanOthers: a worker may choose engine hashes that collide under seed 0. Its announcements
+// must take no more steps and memory than announcements under other hashes.
 func TestChosenHashesCostNoMoreThanOthers(t *testing.T) {
 	for _, size := range []int{16, 24} {
 		cost := func(hash func(i int) uint64) (steps, bytes int64) {

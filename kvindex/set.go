@@ -116,8 +116,8 @@ func (s *sets) load(id setID) []member {
 	return all
 }
 
-// listed returns the stored members of a set, and whether all of them are simple. While a writer changes the sets, they
-// may be wrong; ok is false when they certainly are. What it returns is valid until sets change.
+// listed returns the stored members of a set, and whether all of them are simple. While a writer changes the sets, the
+// members may be wrong; ok is false if they are certainly wrong. The members are valid until the sets change.
 func (s *sets) listed(id setID, one *[1]uint64) (members []uint64, simple, ok bool) {
 	switch {
 	case id == 0:
@@ -185,7 +185,7 @@ func (s *sets) known(id setID) bool {
 	return false
 }
 
-// with returns the set in which a holder has a claim, or is not if that is 0. Nothing refers to it yet.
+// with returns the set id with the claim c for holder h, or without h if c is 0. No block refers to a new set yet.
 func (s *sets) with(id setID, h fleet.Holder, c claim) setID {
 	var one [1]uint64
 	old := s.members(id, &one)

@@ -22,7 +22,7 @@ type flooder struct {
 
 const flooding fleet.Holder = 3
 
-// store announces n blocks of a size after a parent and returns the hash of the last.
+// store announces n blocks of the given size after a parent, and returns the hash of the last block.
 func (f *flooder) store(n, size int, parent uint64) uint64 {
 	s := kvindex.Stored{Tokens: random(f.source, n*size), BlockSize: size, Parent: parent, HasParent: parent != 0}
 	for range n {
@@ -62,13 +62,13 @@ var floods = map[string]func(f *flooder) (blocks int){
 	},
 }
 
-// floodBlocks is how many blocks WARMPATH_FLOOD_BLOCKS asks for (make hostile: 10^7), 0 when it asks for none.
+// floodBlocks returns the number of blocks in the variable WARMPATH_FLOOD_BLOCKS (`make hostile` sets 10^7), or 0.
 func floodBlocks() int {
 	n, _ := strconv.Atoi(os.Getenv("WARMPATH_FLOOD_BLOCKS"))
 	return n
 }
 
-// skipRaced skips a long test of one goroutine under the race detector, which has nothing to find in it and makes it
+// skipRaced skips a long test with one goroutine under the race detector: there can be no race, and the test would take
 // ten times as long.
 func skipRaced(t *testing.T) {
 	t.Helper()
@@ -93,8 +93,8 @@ func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
 	}
 }
 
-// floodOthers lets one of eight holders announce many blocks. Each of the others keeps 90 % of what an eighth of the
-// budget holds.
+// floodOthers lets one of eight holders announce many blocks. Each of the other holders must keep 90 % of the blocks
+// for which an eighth of the budget has room.
 func floodOthers(t *testing.T, more func(f *flooder) int, budget int64, flood int) {
 	const holders = 8
 	h, _ := block.NewHasher(block.XXH3, 16)
@@ -102,12 +102,12 @@ func floodOthers(t *testing.T, more func(f *flooder) int, budget int64, flood in
 	if budget/holders >= 1<<20 {
 		share = filled(h, budget/holders)
 	} else {
-		share = filled(h, budget) / holders // an eighth is less than any index may have
+		share = filled(h, budget) / holders // an index has a least budget, and an eighth would be less
 	}
 	x := kvindex.New(h, kvindex.Config{Bytes: budget})
 	f := &flooder{x: x, source: rand.New(rand.NewPCG(9, 9)), hash: 1 << 60}
 	stored := 0
-	for ; stored < flood/4; stored += more(f) { // the others come to an index that is full
+	for ; stored < flood/4; stored += more(f) { // the index is full before the other holders announce blocks
 	}
 	prompts := int(share) / 100
 	for id := range fleet.Holder(holders) {
@@ -133,7 +133,7 @@ func floodOthers(t *testing.T, more func(f *flooder) int, budget int64, flood in
 	}
 }
 
-// filled returns how many blocks of one holder fit in an index.
+// filled returns the number of blocks of one holder that fit in an index with this budget.
 func filled(h *block.Hasher, budget int64) int64 {
 	x := kvindex.New(h, kvindex.Config{Bytes: budget})
 	for i := 0; ; i++ {
@@ -145,7 +145,8 @@ func filled(h *block.Hasher, budget int64) int64 {
 	}
 }
 
-// A worker says how many ranks it has. Were shares given to ranks, a worker of many would take the others' blocks.
+// A worker reports its own number of ranks. If each rank had a fair share, a worker could report many ranks and so take
+// the room of other workers. So each worker has one share.
 func TestAWorkerOfManyRanksHasOneShare(t *testing.T) {
 	skipRaced(t)
 	h, _ := block.NewHasher(block.XXH3, 16)

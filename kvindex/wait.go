@@ -119,7 +119,8 @@ func (x *Index) rouse(h *holder, hashes []uint64) {
 	}
 }
 
-// wake gives a place to the points whose parents are known now, then to the points that waited for these, and so on.
+// wake gives places to the points with parents that have become known, then to the points that waited for these points,
+// and so on.
 func (x *Index) wake(h *holder) {
 	for len(x.woken) > 0 {
 		top := len(x.woken) - 1

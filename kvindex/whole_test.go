@@ -66,16 +66,16 @@ func TestAHolderIsWholeWhileNothingOfItIsLost(t *testing.T) {
 	}
 }
 
-// Blocks of one tier can be known by the chains of another alone. A reset of the other tier must not hide that the
-// index lost those chains.
+// Events of one tier may have no tokens, so that only chains of another tier say where their blocks belong. A reset of
+// the second tier must not hide that the index lost these chains.
 func TestALossOutlastsAResetWhileBlocksOfAnotherTierWaitForWhatWasLost(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})
 	announce(x, 0, seq(0, 64), 4)
-	for i := 0; x.Stats().Evictions < 1000; i++ { // the oldest first
+	for i := 0; x.Stats().Evictions < 1000; i++ { // the index evicts the oldest blocks first
 		announce(x, 0, seq(1_000_000+i*16_000, 1600), 20)
 	}
-	// The engine offloads the first block, which the index has evicted: its place is not known.
+	// The engine offloads the first block. The index has evicted this block, so it does not know the block's place.
 	x.Store(0, &kvindex.Stored{Tier: block.TierCPU, Hashes: []uint64{12345}, Tokens: seq(0, 16), BlockSize: 16, RootUnknown: true})
 	x.Clear(0, block.TierGPU)
 	if s, _ := x.Holder(0); s.Waiting != 1 || s.Whole {

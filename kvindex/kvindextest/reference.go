@@ -293,7 +293,7 @@ func (p *refPoint) from(size int) int {
 	return max(0, p.end()-size)
 }
 
-// resolveSome resolves the points whose parents are resolved and reports whether there were any.
+// resolveSome resolves the points that wait for a resolved parent, and reports whether there was such a point.
 func (x *reference) resolveSome(h *refHolder) (any bool) {
 	for _, p := range h.points {
 		if q := h.byHash[p.awaits]; p.waits && q != nil && q.resolved {

@@ -64,7 +64,7 @@ func (r *Run) Words() (Words, bool) {
 	return Words{p}, p != nil
 }
 
-// Firsts returns the first words of n pairs. It does not check n: the writer must have published so many pairs for this
+// Firsts returns the first words of n pairs. It does not check n: the writer must have published n pairs for this
 // memory, or for the memory that it replaced.
 func (w Words) Firsts(n uint32) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(w.at), runHeader*8)), n)

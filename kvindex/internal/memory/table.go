@@ -16,8 +16,8 @@ import (
 // One writer at a time. Readers may run at the same time. A reader finds each entry that is there from the beginning of
 // its search to the end.
 type Table struct {
-	// Seed changes how keys are hashed: without it nobody can choose keys that collide. It must be set while the table
-	// is empty.
+	// Seed changes how keys are hashed: an attacker who does not know Seed cannot choose keys that collide. Set Seed
+	// while the table is empty.
 	Seed uint64
 	// Shared says that there are readers while the writer works.
 	Shared bool
