@@ -35,8 +35,8 @@ type HolderStats struct {
 	Hashes  int64
 	Waiting int64
 	Groups  []GroupStats
-	// Provable is false if the blocks of one of the cache groups prove no prefix, because of the kind of this group: then
-	// all matches are 0.
+	// Provable is false if a cache group is of an unknown kind, or has a sliding window of unknown width. The blocks of
+	// such a group prove no prefix, so all matches are 0.
 	Provable bool
 	// Refused counts announcements and blocks that the index did not take from the holder since it was last
 	// forgotten: they are impossible, do not fit in an empty index, or need room from another holder's fair share.

@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 )
 
-// Explain shows where a model's ids come from, which the finder knows. For a mistyped name it suggests a known name,
-// which the configuration knows.
+// Explain shows the source of a model's token ids, as the finder of files reports it. For a mistyped name it suggests a
+// name from the configuration.
 func TestExplainUsesTheFinderAndTheConfiguration(t *testing.T) {
 	r := start(t, nil, engine(t, nil))
 	r.exact(1)

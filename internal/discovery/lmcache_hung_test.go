@@ -12,7 +12,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestAHungControllerDelaysFewRequests: 500 requests a second for 5 s. The first 32 requests wait, then one a second.
+// TestAHungControllerDelaysFewRequests sends 500 requests a second for 5 s. The first 32 requests wait for the
+// controller. After that, one request a second waits.
 func TestAHungControllerDelaysFewRequests(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.takes = time.Hour })
@@ -35,7 +36,7 @@ func TestAHungControllerDelaysFewRequests(t *testing.T) {
 	})
 }
 
-// TestLookupsUnderWayAreBounded: the requests beyond the bound get at once what the polls found.
+// TestLookupsUnderWayAreBounded: a request beyond the bound does not wait, and gets the result of the last poll.
 func TestLookupsUnderWayAreBounded(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.takes, ctl.layout = 100*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
@@ -65,8 +66,8 @@ func TestLookupsUnderWayAreBounded(t *testing.T) {
 	})
 }
 
-// TestOneRequestTriesTheController: after a rest one request does a lookup. When its client leaves, the next request
-// does one. After an answer all requests do.
+// TestOneRequestTriesTheController: after a pause without lookups, one request does a lookup. If its client leaves, the
+// next request does a lookup. After the controller answered, all requests do lookups.
 func TestOneRequestTriesTheController(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ask := func(n int) (lookups int) {

@@ -417,7 +417,7 @@ func FuzzMetrics(f *testing.F) {
 	})
 }
 
-// BenchmarkMetrics reads the /metrics of a busy engine: thousands of lines, six of which are used.
+// BenchmarkMetrics reads the /metrics of a busy engine: thousands of lines, of which the router uses six.
 func BenchmarkMetrics(b *testing.B) {
 	var text strings.Builder
 	for i := range 3000 {

@@ -68,7 +68,7 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 	f.idle(t)
 }
 
-// A whole fleet is slow, and the router takes it for frozen. The router must not send every request twice.
+// All workers are slow, and the router takes them for frozen. The router must not send every request twice.
 func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})

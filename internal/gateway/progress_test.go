@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// The fleet is told the length of a growing answer. So it takes the request neither for a leak nor for idle.
+// The gateway reports the length of a growing answer to the fleet. So the fleet does not take the request for a leak,
+// and counts the answer's tokens as load.
 func TestTheFleetGetsTheLengthOfAGrowingAnswer(t *testing.T) {
 	next := make(chan struct{})
 	w := worker(t, func(w http.ResponseWriter, r *http.Request) {

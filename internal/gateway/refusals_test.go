@@ -250,7 +250,7 @@ func TestPanicEndsOneRequest(t *testing.T) {
 	f.idle(t)
 }
 
-// routedPanics is a policy that panics when its choice is acted upon.
+// routedPanics is a policy that panics in Routed, when its choice is carried out.
 type routedPanics struct{}
 
 func (*routedPanics) Choose(*policy.Query, []policy.Candidate) policy.Pick { return policy.Pick{} }

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// A conversation goes to the worker that was sent its beginning. The gateway asks for no tokens.
+// A conversation goes to the worker to which its beginning was sent. The gateway asks no engine for token ids.
 func TestPoliciesOnTextGetTheText(t *testing.T) {
 	for _, policy := range []string{"cache_aware", "prefix_cache_affinity"} {
 		t.Run(policy, func(t *testing.T) {

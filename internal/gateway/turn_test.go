@@ -11,8 +11,8 @@ import (
 
 // hesitant is a policy whose decisions end when the test lets them.
 type hesitant struct {
-	asked  chan struct{} // one for each decision that began
-	answer chan struct{} // one for each decision that may end
+	asked  chan struct{} // receives a value when a decision begins
+	answer chan struct{} // each value lets one decision end
 }
 
 func (h hesitant) Choose(*policy.Query, []policy.Candidate) policy.Pick {

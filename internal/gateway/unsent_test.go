@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// If a prompt could not be sent, no cache is expected to have it. If it was sent, the worker's cache is.
+// A prompt that was sent to a worker is expected in the worker's cache. A prompt that could not be sent is expected in
+// no cache.
 func TestAPromptThatWasNotSentIsExpectedNowhere(t *testing.T) {
 	failing := worker(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	for name, c := range map[string]struct {

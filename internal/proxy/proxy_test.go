@@ -764,7 +764,6 @@ func TestForwardAllocatesLittle(t *testing.T) {
 		}
 	})
 	// The allocations are for the header's values, the response controller, and context.AfterFunc. An event needs none.
-	// none.
 	if n > 12 {
 		t.Errorf("%v allocations for an answer of 23 events, want at most 12", n)
 	}

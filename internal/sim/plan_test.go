@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// planned returns a fleet whose SLO is missed if an engine prefills two prompts at the same time.
+// planned returns a configuration with an SLO, and two policies. The fleet misses the SLO if an engine prefills two
+// prompts at the same time.
 func planned() (Config, []policy.Spec) {
 	c := config(families(24, 400, 100*time.Millisecond), "random", func(c *Config) {
 		c.SLOs = []report.SLO{{TTFT: 250 * time.Millisecond}}

@@ -154,9 +154,9 @@ func TestASlowMachineGetsAboutHalf(t *testing.T) {
 	}
 }
 
-// TestAShareReturnsAfterABurst plays engines of which one has passes that take twice as long for a minute. Minutes
-// later this engine must get its full share of the requests. A burst within the first minute looks like a slow machine
-// and takes longer to forget.
+// TestAShareReturnsAfterABurst plays several engines. For a minute, the passes of one engine take twice as long.
+// Minutes later this engine must get its full share of the requests. A burst within the first minute looks like a slow
+// machine and takes longer to forget.
 func TestAShareReturnsAfterABurst(t *testing.T) {
 	sizes, rates, seeds := []int{2, 8}, []float64{0.25, 1.5}, uint64(1)
 	if n := timesSeeds(); n > 0 {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Two segments have the same id: the tokens of the shorter one are the beginning of the longer one. Segments with
-// different ids have different tokens.
+// If two segments have the same id, the tokens of the shorter segment are the beginning of the longer one. Segments
+// with different ids have different tokens.
 func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 	whole := Segment{ID: 46, Tokens: 600}.AppendTokens(nil)
 	for n := range whole {
