@@ -174,7 +174,7 @@ func (d *Decision) learn(s *promptStore, keys []block.Key) {
 	d.learned = append(d.learned, learnedPrompt{s.store, key, s.store.Learn(placement.First, d.Holder, key, d.Now)})
 }
 
-// unlearn removes the entries that were learned from d, as far as they were not known before.
+// unlearn removes the entries that the router learned from d, except entries that it knew before d.
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
 		l.by.Unlearn(placement.First, d.Holder, l.key, l.did)

@@ -263,7 +263,7 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 	l.join(&r.work, now)
 }
 
-// finishGroup learns from the prompts whose first tokens came together.
+// finishGroup learns from the prompts of one pass: their first tokens came at the same time.
 func (l *ledger) finishGroup() {
 	g := &l.passes.group
 	g.open = false

@@ -271,7 +271,7 @@ func (d *Decoder) string(s *string) bool {
 	return ok
 }
 
-// name reads a short string of which few different values exist.
+// name reads a short string that has only few different values, such as a medium.
 func (d *Decoder) name(s *string) bool {
 	b, ok := d.c.text()
 	if !ok || len(b) > maxName {

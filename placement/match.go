@@ -90,7 +90,7 @@ func (s *Store) ended(now int64) int64 {
 	return now - int64(s.config.TTL)
 }
 
-// Clear makes m the result for a key of which no holder has anything.
+// Clear makes m the result for a key that was sent to no holder, not even in part.
 func (m *Matches) Clear() { m.begin(0, 1) }
 
 // begin drops the last result.

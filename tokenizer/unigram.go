@@ -22,7 +22,7 @@ type unigram struct {
 
 var errNoUnknown = errors.New("the model has no token for a character of the text, and no unknown token")
 
-// unknownPenalty is the difference between the score of the worst piece and that of an unknown character.
+// unknownPenalty is the score of the worst piece minus the score of an unknown character.
 const unknownPenalty = 10.0
 
 func newUnigram(tokens []token, scores []float64, unknown block.Token, byteFallback bool) (*unigram, error) {

@@ -20,7 +20,8 @@ type Request struct {
 	Fresh    bool // do not read the prefix cache (vLLM: prompt_logprobs)
 	// Announce again the blocks that the request finds in the cache (vLLM: kv_cache_report_mode=full)
 	Announce bool
-	// Number of leading prompt tokens whose KV came from a prefill worker; only the last prompt token is computed here.
+	// Number of leading prompt tokens for which a prefill worker sent the KV; this engine computes only the last prompt
+	// token.
 	Received int
 	Owner    any // a value of the caller; the model does not use it
 

@@ -22,7 +22,7 @@ type identity struct {
 	headers []namedHeader
 	fields  []api.Field
 	tenant  string // canonical name of the header with the tenant; "" is none
-	// Seed of this process: nobody can compute a tenant's hash from a key outside of this process.
+	// A random seed of this process. Without it, a tenant's hash cannot be computed from an API key.
 	seed maphash.Seed
 }
 

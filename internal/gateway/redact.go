@@ -8,8 +8,9 @@ import (
 	"unicode"
 )
 
-// shortestKey is the least length of a credential's beginning that is blanked, and shortestValue that of another value
-// in the request's head. Shorter texts are too common. Beginnings are blanked because error texts may cut a value off.
+// A log shows neither credentials nor their beginnings, because error texts may cut a value off. shortestKey is the
+// least length of a credential's beginning that is blanked. shortestValue is the least length of any other value in the
+// request's header that is blanked. Shorter texts are too common.
 const (
 	shortestKey   = 6
 	shortestValue = 8

@@ -28,7 +28,7 @@ func hashPrompt[T ~byte | ~uint32](prompt []T) uint64 {
 	return block.Mix64(h)
 }
 
-// keyless has the rules by which a request that names no session can be decided, by name.
+// keyless has the names of the rules for a request that names no session.
 var keyless = []string{"prompt", "least_load", "random"}
 
 // unkeyed chooses for a request that names no session.

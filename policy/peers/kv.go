@@ -91,8 +91,8 @@ func (p KV) Spec(name string) policy.Spec {
 	return s
 }
 
-// kvCost is the chooser of a KV. Scores are negated costs. The term credit is the number of blocks by which the match
-// lowered the term prefill.
+// kvCost is the chooser of a KV. Scores are negated costs. The match lowers the term prefill; the term credit has the
+// number of blocks of this reduction.
 type kvCost struct {
 	policy.Stateless
 	KV
