@@ -9,8 +9,8 @@ import (
 )
 
 // Table gives the time of a pass from measurements, with straight lines between the measured points and beyond. A pass
-// with prefills and decodes takes the time of its prefills, plus the time of its decodes minus the time of the shortest
-// measured decode pass.
+// with prefills and decodes takes the time of its prefills, plus what its decodes add: their time without the fixed
+// part that every decode pass takes.
 type Table struct {
 	Prefill []PrefillPoint `json:"prefill"` // at least two points, of prompts without cached context
 	Decode  []DecodePoint  `json:"decode"`  // at least two points
