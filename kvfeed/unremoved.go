@@ -14,17 +14,23 @@ import (
 // server, LMCache #5076). Such a block counts as cached until UnremovedTTL after it was last stored.
 type unremoved struct {
 	queue  []storedAt // announcements, the oldest first
-	latest map[kvevent.Hash]time.Time
+	latest map[unremovedBlock]time.Time
+}
+
+// unremovedBlock names a block. An engine hash may be on several tiers and in several cache groups.
+type unremovedBlock struct {
+	hash  kvevent.Hash
+	group int
+	tier  block.Tier
 }
 
 // storedAt is one announcement of a block.
 type storedAt struct {
-	hash kvevent.Hash
-	at   time.Time
-	tier block.Tier
+	unremovedBlock
+	at time.Time
 }
 
-// mostUnremoved bounds the remembered announcements of one holder. They take 4 MiB, for 16 million tokens in LMCache's
+// mostUnremoved bounds the remembered announcements of one holder. They take 8 MiB, for 16 million tokens in LMCache's
 // chunks of 256 tokens. Beyond the bound the oldest blocks are removed.
 const mostUnremoved = 1 << 16
 
@@ -43,43 +49,46 @@ func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
 // keep records stored blocks for which no removal will come. s.mu and s.turn are held.
 func (u *unremoved) keep(e *kvevent.Event, now time.Time) {
 	if u.latest == nil {
-		u.latest = map[kvevent.Hash]time.Time{}
+		u.latest = map[unremovedBlock]time.Time{}
 	}
 	for _, h := range e.Hashes {
-		u.latest[h] = now
-		u.queue = append(u.queue, storedAt{h, now, e.Tier})
+		b := unremovedBlock{h, max(e.Group, 0), e.Tier}
+		u.latest[b] = now
+		u.queue = append(u.queue, storedAt{b, now})
 	}
 }
 
-// expired takes hashes of one tier out of u: blocks last stored at or before until, and blocks beyond the bound.
-func (u *unremoved) expired(until time.Time) (tier block.Tier, hashes []kvevent.Hash) {
+// expired takes blocks of one tier and one cache group out of u: blocks last stored at or before until, and blocks
+// beyond the bound.
+func (u *unremoved) expired(until time.Time) (r warmpath.Removed) {
 	n := 0
 	for ; n < len(u.queue); n++ {
 		q := &u.queue[n]
-		if q.at.After(until) && len(u.queue)-n <= mostUnremoved || len(hashes) > 0 && q.tier != tier {
+		another := len(r.Hashes) > 0 && (q.tier != r.Tier || q.group != r.Group)
+		if another || q.at.After(until) && len(u.queue)-n <= mostUnremoved {
 			break
 		}
-		if tier = q.tier; u.latest[q.hash] == q.at { // otherwise a later announcement of the block follows in the queue
-			delete(u.latest, q.hash)
-			hashes = append(hashes, q.hash)
+		if u.latest[q.unremovedBlock] == q.at { // otherwise a later announcement of the block follows in the queue
+			delete(u.latest, q.unremovedBlock)
+			r.Tier, r.Group, r.Hashes = q.tier, q.group, append(r.Hashes, q.hash)
 		}
 	}
 	u.queue = u.queue[n:]
 	if len(u.queue) == 0 {
 		*u = unremoved{}
 	}
-	return tier, hashes
+	return r
 }
 
 // expire removes unremoved blocks whose time is over, and reports whether trust may have changed. s.mu and s.turn are
 // held.
 func (s *stream) expire(now time.Time) (changed bool) {
 	for {
-		tier, hashes := s.unremoved.expired(now.Add(-s.config.UnremovedTTL))
-		if len(hashes) == 0 {
+		r := s.unremoved.expired(now.Add(-s.config.UnremovedTTL))
+		if len(r.Hashes) == 0 {
 			break
 		}
-		s.router.Remove(s.holder, s.model, warmpath.Removed{Tier: tier, Hashes: hashes})
+		s.router.Remove(s.holder, s.model, r)
 	}
 	if s.leaking != "" && !s.doubted && len(s.unremoved.queue) == 0 {
 		s.leaking, changed = "", true

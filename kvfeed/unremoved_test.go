@@ -67,6 +67,30 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 	})
 }
 
+// A connector's event may name a cache group. One hash may then be in several groups, each with its own time.
+func TestBlocksOfATierWithoutRemovalsExpireInEachCacheGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{UnremovedTTL: time.Minute})
+		s := r.stream(facts(fleet.EngineVLLM, 16))
+		for group := range 3 {
+			e := chunk(1, 0, 256, "cpu")
+			e.Group = group
+			s.Message(uint64(group), wire(t, "vllm-0.32.0+bytes", batch(e)))
+		}
+		if got := r.match(prompt(1, 700)); got != 256 {
+			t.Fatalf("%d tokens match, want 256", got)
+		}
+		testenv.Pass(2 * time.Minute)
+		s.look(time.Now())
+		if st, _ := r.router.HolderStats(s.holder, ""); st.Blocks[block.TierCPU] != 0 {
+			t.Errorf("after their time the index still has %d blocks", st.Blocks[block.TierCPU])
+		}
+		if got := r.match(prompt(1, 700)); got != 0 {
+			t.Errorf("after their time %d tokens match", got)
+		}
+	})
+}
+
 // LMCache's events do not contain adapters and salts. If requests carry one of them, LMCache's blocks may belong to
 // such requests.
 func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T) {
