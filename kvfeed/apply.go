@@ -140,7 +140,7 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 // index finds a block's parent by its hash, so only the keys of a chain's beginning matter. This does not hold for
 // tiers that do not use the engine's hashes.
 func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
-	if e.Tier != block.TierGPU && !s.announcesNoRemovals(e) {
+	if e.Tier != block.TierGPU && !s.ofConnector(e) {
 		return kvevent.KeyRoot
 	}
 	return kvevent.Keys(s.used.Load())
@@ -176,10 +176,12 @@ func (s *stream) claimable(e *kvevent.Event) bool {
 		s.rootExtra, s.rootKnown = "", false
 	}
 	switch {
-	case s.announcesNoRemovals(e):
+	case s.ofConnector(e):
 		// The hashes of these blocks are not the engine's own, so nothing shows to which chain their tokens belong.
-		s.leaking = e.Medium
 		ok := e.Aligned() && e.Unread == 0 && e.Hidden&used&kvevent.KeyRoot == 0
+		if !ok || s.announcesNoRemovals(e) {
+			s.leaking = e.Medium
+		}
 		s.doubted = s.doubted || !ok
 		return ok
 	case s.engine == fleet.EngineVLLM:

@@ -84,10 +84,10 @@ type state struct {
 	misplaced   string // why the stream's events belong to another holder; "": they do not
 	number      int    // if hasNumber: the rank number in the events of a worker's only rank
 	hasNumber   bool
-	leaking     string // medium of a tier that announces its blocks and never their removal
+	leaking     string // medium of a connector's tier whose blocks have a time limit or are doubted; "": there is none
 	doubted     bool   // some blocks of that tier were not stored, since they may belong to other requests
 	unremoved   unremoved
-	removes     bool // an event without a cache group removed blocks below the accelerator
+	removes     string // medium of a tier in host memory that announces removals; "": none was seen
 	removals    removals
 	unknownThen int64     // number of removals of unknown blocks when judgeCopies last ran
 	wholeThen   bool      // the history was whole when judgeCopies last ran
@@ -393,7 +393,7 @@ func (s *stream) Restarted(why string) {
 	s.broken = false
 	// The engine may now be another one, with other groups, tiers and blocks.
 	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
-	s.doubted, s.removes, s.namespaced = false, false, false
+	s.doubted, s.removes, s.namespaced = false, "", false
 	s.blockSize, s.hash, s.hashTried, s.offloads = 0, "", false, false
 	s.removals = removalsOf(s.engine, s.version)
 	s.assess(time.Now())

@@ -102,7 +102,7 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case s.unnamed && bits.OnesCount64(s.groups) > 1:
 		return fleet.TrustDegraded, "the engine numbers its cache groups without naming their kinds: not provable"
 	case s.leaking != "":
-		return fleet.TrustDegraded, fmt.Sprintf("tier %q announces no removals, and its blocks may be of requests with other keys: not believed", s.leaking)
+		return fleet.TrustDegraded, fmt.Sprintf("blocks of tier %q may be of requests with other keys: not believed", s.leaking)
 	case s.unplaced:
 		return fleet.TrustDegraded, "blocks are stored of requests with an extra_key that this router has not sent there lately"
 	case s.mixed != "":

@@ -34,16 +34,23 @@ type storedAt struct {
 // chunks of 256 tokens. Beyond the bound the oldest blocks are removed.
 const mostUnremoved = 1 << 16
 
-// announcesNoRemovals reports whether a stored event is about a tier that may announce no removals. s.mu is held.
+// ofConnector reports whether a stored event is about the tier of a connector that computes its own hashes. s.mu is
+// held.
 //
 // The medium of the event does not decide it alone. Connectors in the engine's process write "cpu". vLLM's own tier
 // writes "CPU", and so does LMCache's connector with a server; but vLLM's events name a cache group, and LMCache's do
-// not. Newer versions of LMCache's connector announce removals: the first removal shows this.
-func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
+// not.
+func (s *stream) ofConnector(e *kvevent.Event) bool {
 	if e.Medium == "cpu" {
 		return true
 	}
-	return s.engine == fleet.EngineVLLM && e.Tier == block.TierCPU && e.Owner == "" && e.Group < 0 && len(e.Tokens) > 0 && s.groups != 0 && !s.removes
+	return s.engine == fleet.EngineVLLM && e.Tier == block.TierCPU && e.Owner == "" && e.Group < 0 && len(e.Tokens) > 0 && s.groups != 0
+}
+
+// announcesNoRemovals reports whether a stored event is about a tier that may announce no removals. Newer versions of
+// LMCache's connector announce removals: the first removal shows this. s.mu is held.
+func (s *stream) announcesNoRemovals(e *kvevent.Event) bool {
+	return e.Medium != s.removes && s.ofConnector(e)
 }
 
 // keep records stored blocks for which no removal will come. s.mu and s.turn are held.
@@ -96,9 +103,14 @@ func (s *stream) expire(now time.Time) (changed bool) {
 	return changed
 }
 
-// removesAll records that a tier announces removals, so that its blocks need no time limit. s.mu is held.
+// removesAll records that a tier in host memory announces removals, so that its blocks need no time limit. This counts
+// for the medium of the event only: a second connector of the engine writes another medium. s.mu is held.
 func (s *stream) removesAll(e *kvevent.Event) {
-	if e.Tier != block.TierGPU && e.Owner == "" && e.Group < 0 && !s.removes {
-		s.removes, s.leaking, s.doubted, s.unremoved = true, "", false, unremoved{}
+	if e.Tier != block.TierCPU || e.Owner != "" || e.Group >= 0 && e.Medium != "cpu" || s.removes != "" {
+		return
+	}
+	s.removes = e.Medium
+	if s.leaking == e.Medium {
+		s.leaking, s.doubted, s.unremoved = "", false, unremoved{}
 	}
 }

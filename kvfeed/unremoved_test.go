@@ -93,13 +93,17 @@ func TestBlocksOfATierWithoutRemovalsExpireInEachCacheGroup(t *testing.T) {
 
 // LMCache's events do not contain adapters and salts. If requests carry one of them, LMCache's blocks may belong to
 // such requests.
-func TestBlocksWithoutRemovalsAreNotBelievedWhereRequestsCarryKeys(t *testing.T) {
+func TestAConnectorsBlocksAreNotBelievedWhereRequestsCarryKeys(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	r.feed.Scoped(s.worker, s.rank, "tenant", "")
-	s.Message(0, wire(t, "vllm-0.32.0", batch(chunk(1, 0, 256, "cpu"))))
-	if got := r.match(prompt(1, 700)); got != 0 {
-		t.Errorf("%d tokens match", got)
+	gone := chunk(3, 0, 256, "cpu")
+	gone.Kind = kvevent.Removed
+	for i, e := range []kvevent.Event{chunk(1, 0, 256, "cpu"), gone, chunk(1, 0, 256, "cpu")} {
+		s.Message(uint64(i), wire(t, "vllm-0.32.0", batch(e)))
+		if got := r.match(prompt(1, 700)); got != 0 {
+			t.Errorf("after event %d, %d tokens match", i, got)
+		}
 	}
 	r.trust(s.holder, fleet.TrustDegraded, "not believed")
 }
@@ -126,6 +130,42 @@ func TestATierIsSeenToAnnounceRemovals(t *testing.T) {
 			t.Errorf("%d tokens match, want 256: the tier announces its removals", got)
 		}
 		r.trust(s.holder, fleet.TrustExact, "")
+	})
+}
+
+// After the first removal, blocks from before the removal and blocks from after it count in the same way.
+func TestATierThatAnnouncesRemovalsKeepsAllItsBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{UnremovedTTL: time.Minute})
+		s := r.stream(facts(fleet.EngineVLLM, 16))
+		gone := chunk(3, 0, 256, "cpu")
+		gone.Kind = kvevent.Removed
+		for i, e := range []kvevent.Event{chunk(1, 0, 256, "cpu"), gone, chunk(2, 0, 256, "cpu")} {
+			s.Message(uint64(i), wire(t, "vllm-0.32.0", batch(e)))
+		}
+		testenv.Pass(10 * time.Minute)
+		s.look(time.Now())
+		if a, b := r.match(prompt(1, 700)), r.match(prompt(2, 700)); a != 256 || b != 256 {
+			t.Errorf("%d tokens match from before the removal and %d from after it, want 256 and 256", a, b)
+		}
+		r.trust(s.holder, fleet.TrustExact, "")
+	})
+}
+
+// An engine may have two connectors. The removals of one connector say nothing about the other connector.
+func TestARemovalOfAnotherMediumLeavesTheTimeLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{UnremovedTTL: time.Minute})
+		s := r.stream(facts(fleet.EngineVLLM, 16))
+		gone := chunk(3, 0, 256, "CPU")
+		gone.Kind = kvevent.Removed
+		s.Message(0, wire(t, "vllm-0.32.0", batch(chunk(1, 0, 256, "cpu"), gone)))
+		r.trust(s.holder, fleet.TrustApproximate, "announces no removals")
+		testenv.Pass(2 * time.Minute)
+		s.look(time.Now())
+		if got := r.match(prompt(1, 700)); got != 0 {
+			t.Errorf("after their time %d tokens match", got)
+		}
 	})
 }
 
