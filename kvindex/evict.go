@@ -164,9 +164,8 @@ func (x *Index) cut(i, lo uint32) {
 	if before == 0 || !b.there(before) {
 		return
 	}
-	members := b.sets.load(b.setAt(before))
-	for _, m := range members {
-		if st := b.sets.state(m.claim()); st.named&(known|unnamed) != 0 && st.named&possession == 0 && b.there(before) {
+	for _, m := range b.sets.load(b.setAt(before)) {
+		if b.there(before) {
 			b.dropBare(x.blocks.holders[m.holder()], before)
 		}
 	}
@@ -186,14 +185,13 @@ func (x *Index) dropPinned(i, lo uint32) {
 		at := spotOf(i, hi-1)
 		start, g := b.segmentAt(at)
 		pinning := false
-		members := b.sets.load(g.set)
-		for _, m := range members {
+		for _, m := range b.sets.load(g.set) {
 			b.steps++
-			if b.sets.state(m.claim()).covered == 0 {
+			h := x.blocks.holders[m.holder()]
+			if !b.there(at) || b.stateAt(at, h.id).covered == 0 {
 				continue
 			}
 			pinning = true
-			h := x.blocks.holders[m.holder()]
 			had := h.blocks
 			for pin := h.pins[at]; pin != nil && pin.points.last != nil; pin = h.pins[at] {
 				if p := pin.points.last; p.kids > 0 {

@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"testing"
 
@@ -282,5 +283,30 @@ func TestClearOfAPartialBlockWithManyContinuations(t *testing.T) {
 	}
 	if one, eight := steps(1000), steps(8000); eight > 10*one {
 		t.Errorf("%d steps for 1,000 continuations, %d for 8,000", one, eight)
+	}
+}
+
+// One block that changes its tiers and groups 30,000 times leaves nothing of its earlier states behind.
+func TestStatesThatNoBlockHasTakeNoMemory(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 1 << 20})
+	for id := range fleet.Holder(2) {
+		l.announce(id, 0, 1000, 16, nil, l.words(16000))
+	}
+	tokens, hashes, before := l.words(16), []uint64{1}, l.x.Stats()
+	for i := uint64(1); i < 30_000; i++ { // a Gray code: one tier and group changes at a time
+		k := bits.TrailingZeros64(i)
+		tier, group := block.Tier(k%block.NumTiers), k/block.NumTiers
+		if now := i ^ i>>1; now>>k&1 == 0 {
+			l.x.Remove(2, tier, group, hashes)
+			continue
+		}
+		l.x.Store(2, &kvindex.Stored{Tier: tier, Group: group, Hashes: hashes, Tokens: tokens, BlockSize: 16})
+	}
+	s := l.x.Stats()
+	if s.Evictions > 0 || s.Holders[0].Blocks[0] != 1000 || s.Holders[1].Blocks[0] != 1000 {
+		t.Errorf("%d blocks evicted: %+v", s.Evictions, s.Holders)
+	}
+	if more := s.Bytes - before.Bytes; more > 32<<10 {
+		t.Errorf("one block takes %d bytes", more)
 	}
 }

@@ -284,7 +284,6 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 			}
 		}
 	}
-	states := x.blocks.sets.all()
 	byHolder := func(p, q member) int { return int(p.holder()) - int(q.holder()) }
 	slices.SortFunc(m.members, byHolder)
 	m.members = slices.CompactFunc(m.members, func(p, q member) bool { return p.holder() == q.holder() })
@@ -295,11 +294,10 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 		}
 		m.own = m.own[:0]
 		for i, r := range m.runs {
-			c := m.sets[i].claim(one.holder())
-			if int(c) >= len(states) {
+			held, ok := x.blocks.sets.held(m.sets[i].claim(one.holder()))
+			if !ok {
 				return dst, false
 			}
-			held := states[c].held()
 			if m.own = append(m.own, stretch{held, r.blocks}); anywhere(held)&v.full != v.full {
 				break // the groups of full attention end here
 			}

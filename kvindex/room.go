@@ -102,7 +102,7 @@ func (x *Index) roomToSplit(n int) {
 		x.slack.hashes -= n
 		return
 	}
-	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*512) + b.sets.byHash.Growth(n) + 4096
+	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*512) + b.sets.byHash.Growth(n) + b.sets.statesGrowth(n) + 4096
 	x.evict(nil, func(bool) bool { return x.bytes()+most <= x.config.Bytes })
 }
 

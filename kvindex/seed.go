@@ -14,6 +14,7 @@ func derive(seed, number uint64) uint64 {
 func (x *Index) plant(seed uint64) {
 	b := &x.blocks
 	b.heads.Seed, b.names.Seed, b.sets.byHash.Seed = derive(seed, 1), derive(seed, 2), derive(seed, 3)
+	b.sets.byState.Seed = derive(seed, 5)
 	b.heads.Shared = true
 	if x.config.Bytes < 32<<20 {
 		b.log.Words = 512 // a small part of the least budget

@@ -28,6 +28,9 @@ const (
 // lower.
 type setHead uint64
 
+// single returns the claim of a set that is one holder.
+func (id setID) single() claim { return claim(id&^singleSet) >> holderBits }
+
 const setSimple = 1 << 63 // all members have their blocks on the accelerator, in the first group, and nowhere else
 
 func (w setHead) members() int { return int(w &^ setSimple >> 32) }
@@ -54,7 +57,7 @@ func (s state) held() uint64 { return (s.named | s.covered) & possession }
 // claim is the number of a state; 0: the holder has nothing of the block.
 type claim uint32
 
-const claimBits = 24
+const claimBits = 32
 
 // member is a holder and its claim.
 type member uint64
@@ -69,41 +72,66 @@ func (m member) claim() claim         { return claim(m & (1<<claimBits - 1)) }
 type sets struct {
 	slab    memory.Slab
 	byHash  memory.Table // hash → run
-	states  atomic.Pointer[[]state]
-	claims  map[state]claim
-	largest int // members of the largest set so far
+	states  memory.Arena[storedState]
+	byState memory.Table // hash → claim
+	largest int          // members of the largest set so far
 	scratch []uint64
 }
 
-// claim returns the claim of a state. States are few: combinations of tiers and groups that occur.
+// storedState is a state and the number of references to it. A set of several members refers once to the state of each
+// member, a set of one member once for each reference to the set.
+type storedState struct {
+	state // readers read it atomically
+	refs  uint32
+}
+
+// claim returns the claim of a state. A new state exists until its last reference is dropped.
 func (s *sets) claim(st state) claim {
 	if st == (state{}) {
 		return 0
 	}
-	if c, ok := s.claims[st]; ok {
-		return c
+	h := s.hash(st)
+	for v, p := s.byState.Find(h); v != 0; v, p = p.Next() {
+		if s.state(claim(v)) == st {
+			return claim(v)
+		}
 	}
-	if s.claims == nil {
-		s.claims = map[state]claim{}
-	}
-	all := append(s.all(), st)
-	c := claim(len(all) - 1)
-	s.claims[st] = c
-	s.states.Store(&all)
-	return c
+	i := s.states.Alloc()
+	e := s.states.At(i)
+	atomic.StoreUint64(&e.named, st.named)
+	atomic.StoreUint64(&e.covered, st.covered)
+	e.refs = 0
+	s.byState.Put(h, uint64(i))
+	return claim(i)
 }
 
-var noStates = []state{{}}
-
-func (s *sets) all() []state {
-	if all := s.states.Load(); all != nil {
-		return *all
-	}
-	return noStates[:1:1]
-}
+func (s *sets) hash(st state) uint64 { return s.byState.Hash(st.named ^ s.byState.Hash(st.covered)) }
 
 // state returns the state of a claim, for the writer.
-func (s *sets) state(c claim) state { return s.all()[c] }
+func (s *sets) state(c claim) state {
+	if c == 0 {
+		return state{}
+	}
+	return s.states.At(uint32(c)).state
+}
+
+// held returns the tiers and groups of a claim, for readers. ok is false when the claim is certainly gone.
+func (s *sets) held(c claim) (held uint64, ok bool) {
+	e := s.states.At(uint32(c))
+	if c == 0 || e == nil {
+		return 0, c == 0
+	}
+	return state{atomic.LoadUint64(&e.named), atomic.LoadUint64(&e.covered)}.held(), true
+}
+
+// unref notes one reference less to a state, and frees the state with the last.
+func (s *sets) unref(c claim) {
+	e := s.states.At(uint32(c))
+	if e.refs--; e.refs == 0 {
+		s.byState.Delete(s.hash(e.state), uint64(c))
+		s.states.Release(uint32(c))
+	}
+}
 
 // load returns a copy of the members of a set, for a writer that changes sets while it goes over them.
 func (s *sets) load(id setID) []member {
@@ -123,9 +151,10 @@ func (s *sets) listed(id setID, one *[1]uint64) (members []uint64, simple, ok bo
 	case id == 0:
 		return nil, true, true
 	case id&singleSet != 0:
-		m, all := memberOf(fleet.Holder(id&(1<<holderBits-1)), claim(id&^singleSet)>>holderBits), s.all()
-		one[0] = uint64(m)
-		return one[:], int(m.claim()) < len(all) && all[m.claim()].held() == 1, int(m.claim()) < len(all)
+		c := id.single()
+		held, ok := s.held(c)
+		one[0] = uint64(memberOf(fleet.Holder(id&(1<<holderBits-1)), c))
+		return one[:], held == 1, ok
 	}
 	run := s.slab.At(uint32(id))
 	if len(run) < setHeader {
@@ -226,7 +255,8 @@ func (s *sets) of(members []uint64) setID {
 	atomic.StoreUint64(&run[1], hash)
 	for i, m := range members {
 		atomic.StoreUint64(&run[setHeader+i], m)
-		if s.state(member(m).claim()).held() != 1 {
+		e := s.states.At(uint32(member(m).claim()))
+		if e.refs++; e.held() != 1 {
 			head &^= setSimple
 		}
 	}
@@ -238,7 +268,11 @@ func (s *sets) of(members []uint64) setID {
 
 // hold notes one more reference to a set.
 func (s *sets) hold(id setID) {
-	if id != 0 && id&singleSet == 0 {
+	switch {
+	case id == 0:
+	case id&singleSet != 0:
+		s.states.At(uint32(id.single())).refs++
+	default:
 		w := &s.slab.At(uint32(id))[0]
 		atomic.StoreUint64(w, *w+1)
 	}
@@ -246,7 +280,11 @@ func (s *sets) hold(id setID) {
 
 // drop notes one reference less, and frees the set with the last.
 func (s *sets) drop(id setID) {
-	if id == 0 || id&singleSet != 0 {
+	if id == 0 {
+		return
+	}
+	if id&singleSet != 0 {
+		s.unref(id.single())
 		return
 	}
 	run := s.slab.At(uint32(id))
@@ -254,21 +292,29 @@ func (s *sets) drop(id setID) {
 		atomic.StoreUint64(&run[0], n)
 		return
 	}
+	n := setHeader + setHead(run[0]).members()
+	for _, m := range run[setHeader:n] {
+		s.unref(member(m).claim())
+	}
 	s.byHash.Delete(s.byHash.Hash(run[1]), uint64(id))
-	s.slab.Release(uint32(id), setHeader+setHead(run[0]).members())
+	s.slab.Release(uint32(id), n)
 }
 
 func (s *sets) clear() {
 	s.slab.Clear()
 	s.byHash.Clear()
-	s.states.Store(nil)
-	s.claims, s.largest, s.scratch = nil, 0, nil
+	s.states.Clear()
+	s.byState.Clear()
+	s.largest, s.scratch = 0, nil
 }
 
 func (s *sets) bytes() int64 {
-	return s.slab.Bytes() + s.byHash.Bytes() + int64(len(s.claims))*64 + int64(cap(s.scratch))*8
+	return s.slab.Bytes() + s.byHash.Bytes() + s.states.Bytes() + s.byState.Bytes() + int64(cap(s.scratch))*8
 }
 
 func (s *sets) growth(n int) int64 {
-	return s.slab.Growth(n, setHeader+s.largest+2) + s.byHash.Growth(n) + 64*2
+	return s.slab.Growth(n, setHeader+s.largest+2) + s.byHash.Growth(n) + s.statesGrowth(n)
 }
+
+// statesGrowth returns an upper bound of the memory that n more states take.
+func (s *sets) statesGrowth(n int) int64 { return s.states.Growth(n) + s.byState.Growth(n) }
