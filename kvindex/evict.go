@@ -18,6 +18,10 @@ const (
 	// ampleSamples is after how many samples an eviction stops making more room than is needed. With more, a flood of
 	// small strands takes more of the other holders' blocks.
 	ampleSamples = 2
+	// looksPerBlock is how many looks at strands one evicted block pays for. Few strands may be evictable: a comb, in
+	// which each strand hangs on the one before, has one leaf. With a smaller number an eviction takes more than is
+	// needed. With a larger one, small events take longer.
+	looksPerBlock = 128
 )
 
 // evict drops blocks until there is room: the least recently used first, children before their parents. First it evicts
@@ -54,29 +58,38 @@ func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 
 // evictSome looks at strands in a fixed pseudo-random order, from where the last call ended, until it has found a
 // sample of evictable ones without child strands. It evicts the ends of the oldest eighth, and points that complete no
-// block. It reports whether it found anything.
+// block. If the sample took many looks, it evicts more of them, and then the parents that have no child left. It
+// reports whether it found anything.
 func (x *Index) evictSome(fair bool) bool {
 	b := &x.blocks
 	did := x.evictPartial(fair)
 	type old struct{ strand, used uint32 }
-	var sample [sampled]old
-	n, space := 0, b.strands.Space()
-	for looks := uint64(1) << bits.Len32(space); looks > 0 && n < sampled; looks-- {
+	sample := make([]old, 0, sampled)
+	order := uint32(1) << bits.Len32(b.strands.Space())
+	looks := 0
+	for ; looks < int(order) && len(sample) < sampled; looks++ {
 		x.hand++
 		// Multiplication by an odd number makes an order of all numbers below a power of two.
-		i := x.hand * 0x9e3779b1 & (1<<bits.Len32(space) - 1)
+		i := x.hand * 0x9e3779b1 & (order - 1)
 		s := b.strands.At(i)
 		b.steps++
 		if s == nil || s.length == 0 || s.child != 0 || fair && x.spares(b.setAt(spotOf(i, s.length-1))) {
 			continue
 		}
-		sample[n] = old{i, atomic.LoadUint32(&s.used)}
-		n++
+		sample = append(sample, old{i, atomic.LoadUint32(&s.used)})
 	}
 	now := x.tick()
-	slices.SortFunc(sample[:n], func(p, q old) int { return cmp.Compare(now-q.used, now-p.used) })
-	for _, o := range sample[:(n+7)/8] {
-		did = x.cutEnd(o.strand, fair) || did
+	slices.SortFunc(sample, func(p, q old) int { return cmp.Compare(now-q.used, now-p.used) })
+	few, most, evicted := (len(sample)+7)/8, looks/looksPerBlock, x.counts.Evictions
+	for k := 0; k < len(sample) && (k < few || k < most && x.counts.Evictions-evicted < int64(most)); k++ {
+		s := b.strands.At(sample[k].strand)
+		if s == nil {
+			continue
+		}
+		if parent := s.parent; x.cutEnd(sample[k].strand, fair) {
+			did = true
+			sample = append(sample, old{strand: parent})
+		}
 	}
 	return did
 }

@@ -310,3 +310,30 @@ func TestStatesThatNoBlockHasTakeNoMemory(t *testing.T) {
 		t.Errorf("one block takes %d bytes", more)
 	}
 }
+
+// A comb of strands, each on the first block of the one before, has one leaf. Evictions do not look at all strands for
+// each event.
+func TestACombDoesNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
+	for id := range fleet.Holder(8) {
+		for range 1000 {
+			l.store(id, l.words(16), 0)
+		}
+	}
+	parent, events := uint64(0), int64(0)
+	begun := l.x.Stats().Steps
+	for events < 1000 {
+		hashes := []uint64{l.hash + 1, l.hash + 2}
+		l.hash += 2
+		l.x.Store(8, &kvindex.Stored{Hashes: hashes, Tokens: l.words(32), BlockSize: 16, Parent: parent, HasParent: parent != 0})
+		parent = hashes[0]
+		if s := l.x.Stats(); s.Evictions > 0 {
+			events++
+		} else {
+			begun = s.Steps
+		}
+	}
+	if n := (l.x.Stats().Steps - begun) / events; n > 1500 {
+		t.Errorf("%d steps an event", n)
+	}
+}
