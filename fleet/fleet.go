@@ -360,8 +360,8 @@ func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
 	s.blockedUntil.Store(s.breaker.until)
 }
 
-// reset forgets the health that was learned from requests. The health in scopes stays: otherwise each failed check of a
-// worker would clear it. If the holder had requests before, it starts slowly.
+// reset forgets the health that was learned from requests, except the health in scopes: otherwise each failed check of
+// a worker would clear the health in scopes. If the holder had requests before, its slow start begins.
 func (s *holderState) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -95,7 +95,8 @@ func (s *scopes) observe(c BreakerConfig, scope Scope, o Outcome, now int64) Sco
 	return ScopeUnchanged
 }
 
-// begin records that a request is sent. The request may be a trial of the breaker of its scope, and of EveryScope's.
+// begin records that a request is sent. The request may be a trial of two breakers: the breaker of its scope, and the
+// breaker of EveryScope.
 func (s *scopes) begin(c BreakerConfig, scope Scope, now int64) {
 	if s.all.Load() == nil {
 		return

@@ -57,7 +57,8 @@ var reasons = map[Branch]string{
 // allAtRisk is the beginning of the reason for missAtRisk.
 const allAtRisk = "what workers have of the prompt is expected to be evicted before it is scheduled: "
 
-// Reason returns the general meaning of the branch in words. The Reason of a [Choice] has the words of its policy.
+// Reason returns the general meaning of the branch in words. The Reason of a [Choice] describes the same branch in the
+// words of the policy that chose.
 func (b Branch) Reason() string { return reasons[b] }
 
 // branch returns the rule that led to the choice.

@@ -107,7 +107,8 @@ func fallbackPattern(src string) (string, error) {
 	return out.String(), nil
 }
 
-// spell writes a set as a class. It uses no escapes, because engines treat escapes differently.
+// spell writes a set as a character class in brackets. It uses no class escapes such as \d or \p{L}, because libraries
+// of regular expressions give them different meanings.
 func (s charset) spell(out *strings.Builder) {
 	if len(s) == 0 {
 		out.WriteString(`(?!)`)

@@ -161,8 +161,8 @@ func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	return clients, operators
 }
 
-// fewDescriptors is the limit below which the log has a warning. A common default, 1,024, is too low for several
-// hundred clients.
+// fewDescriptors: if the process may open fewer file descriptors than this, the log has a warning. A common default
+// limit, 1,024, is too low for several hundred clients.
 const fewDescriptors = 4096
 
 // expiry returns how long a request may give no sign of life before it counts as lost. timeout is how long a request

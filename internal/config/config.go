@@ -32,8 +32,8 @@ type Config struct {
 	// also be a whole policy, as type: NAME and its parameters. A reload applies changes of all settings of policies.
 	Policy string `yaml:"policy"`
 	// Policies are policies with parameters that differ from their defaults. An entry has a type, parameters, and a
-	// name if there is more than one entry of the type. These are the parameters of each type with their defaults;
-	// docs/policies/ explains them:
+	// name if there is more than one entry of the type. The sample file lists the parameters of each type with their
+	// defaults; docs/policies/ explains them.
 	Policies []Policy `yaml:"policies"`
 	// ModelPolicies are exceptions from policy for single models, as MODEL: NAME. The policy of a base model is also
 	// the policy of its adapters.

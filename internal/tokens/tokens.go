@@ -299,8 +299,8 @@ func (s *Source) keyOf(p *Prompt, l *promptTurns) key {
 	return l.key().of(s.states.client(p.Authorization))
 }
 
-// answerNow reports whether p gets the known beginning of its ids now, without waiting for the rest. If so, it may ask
-// an engine in the background: the answer serves the chat's next request.
+// answerNow decides whether p gets the known beginning of its ids now, without waiting for the other ids. If so,
+// answerNow may also start a question to an engine in the background: its answer serves the chat's next request.
 func (s *Source) answerNow(p *Prompt, l *promptTurns, start *known, workers []Worker) bool {
 	fresh := len(l.turns) - start.at
 	if !start.own && fresh*newShare >= len(l.turns) {

@@ -454,7 +454,7 @@ func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool,
 		for _, c := range d.Candidates {
 			e := owner[c.Holder]
 			if e == nil || c.Trust == fleet.TrustApproximate {
-				continue // the part of the prompt was learned from requests
+				continue // an approximate match is learned from requests, and may be too long
 			}
 			if has := e.leading(ids, held[c.Holder]); c.Match > has {
 				if !e.provable() && c.Trust != fleet.TrustExact {

@@ -17,8 +17,8 @@ type Path struct {
 	// used for a model after that model's engine agreed in every probe.
 	Name string `yaml:"name"`
 	// Path is one of three things. First, a folder with tokenizer.json, tekken.json or a .tiktoken file, which also has
-	// the chat template. Second, a folder of a Hugging Face cache (models--ORG--NAME), of which the newest snapshot is
-	// used. Third, hub:ORG/NAME[@REVISION], which is downloaded if hub.allow permits it.
+	// the chat template. Second, a folder of a Hugging Face cache (models--ORG--NAME); its newest snapshot is used.
+	// Third, hub:ORG/NAME[@REVISION], which is downloaded if hub.allow permits it.
 	Path string `yaml:"path"`
 }
 

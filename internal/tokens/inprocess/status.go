@@ -138,7 +138,7 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	case !ok:
 		s.Why = u.refusals(now)
 		s.Advice = tokens.DiffersAdvice(u.key.model)
-	case u.standing(p, now) == standsSilent: // the files may have been freed
+	case u.standing(p, now) == standsSilent: // before the cases of f.held: the files may have been freed, and are not loaded again
 		f.compared(&s, u, p, now)
 	case f.held[p] == nil && u.job == nil && len(f.held) >= maxHeld:
 		s.Why, s.Advice = fmt.Sprintf("the files of %d other models are held", maxHeld), "name the model's folder: "+name
@@ -160,7 +160,7 @@ func (f *Finder) notFetched(u *unit) (all []string) {
 	return all
 }
 
-// compared fills s with the comparisons of p's files. The files must be loaded.
+// compared fills s with the results of comparing p's files with the members' answers.
 func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 	var why string
 	for _, m := range u.members {
