@@ -370,9 +370,10 @@ func (feed *Feed) begin(ctx context.Context, s *stream) {
 		cancel()
 	}
 	f := &follower{stream: s, stop: stop, done: make(chan struct{})}
-	feed.mu.Lock()
-	feed.streams[s.holder] = f
-	feed.mu.Unlock()
+	if !feed.insert(f) { // the engine dialled us meanwhile
+		cancel()
+		return
+	}
 	s.mu.Lock()
 	s.assess(time.Now())
 	s.mu.Unlock()
@@ -383,6 +384,18 @@ func (feed *Feed) begin(ctx context.Context, s *stream) {
 			s.State(false, err)
 		}
 	}()
+}
+
+// insert makes f the follower of its holder. It returns false if the holder has another one: nothing would end that one
+// any more.
+func (feed *Feed) insert(f *follower) bool {
+	feed.mu.Lock()
+	defer feed.mu.Unlock()
+	if feed.streams[f.holder] != nil {
+		return false
+	}
+	feed.streams[f.holder] = f
+	return true
 }
 
 // end stops a stream, waits until it has ended, and forgets its holder. The holder's next stream begins with the whole

@@ -308,13 +308,7 @@ func (feed *Feed) take(f *follower) bool {
 		}
 		feed.end(old, "the engine dialled us")
 	}
-	feed.mu.Lock()
-	defer feed.mu.Unlock()
-	if feed.streams[f.holder] != nil {
-		return false
-	}
-	feed.streams[f.holder] = f
-	return true
+	return feed.insert(f)
 }
 
 // closed reports whether all goroutines of the stream have ended.

@@ -1,6 +1,7 @@
 package kvfeed
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -147,6 +148,37 @@ func TestMessagesThatCameBeforeTheWorkerWasKnownAreMissing(t *testing.T) {
 			return ok && st.Stored > 0 && r.match(prompt(2, 48)) == 32
 		})
 		r.eventually("degraded", r.hasTrust(0, fleet.TrustDegraded, "history before message"))
+	}
+}
+
+// dialled returns a stream of an engine that has connected to the router, without a network.
+func (r *rig) dialled() *incoming {
+	return &incoming{feed: r.feed, origin: origin{"kv@127.0.0.1:8000@m", "127.0.0.1:8000", "m"}, peer: "peer"}
+}
+
+// says returns the frames of a message that announces 64 tokens of conversation c.
+func (in *incoming) says(t *testing.T, seq uint64, c int) [][]byte {
+	return liveMessage(in.topic, seq, string(vllm(t, stored(c, 0, 64, 16))))
+}
+
+// The engine may dial the router at the moment at which the router begins to dial the engine.
+func TestTheStreamOfAnEngineThatDialsEndsWithItsWorker(t *testing.T) {
+	r := newRig(t, Config{Stream: quick, Listen: anyPort})
+	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	w := r.fleet.Snapshot().Workers()[0]
+	dial := r.feed.newStream(w, w.Holders[0], fleet.EventSource{Endpoint: nobody(t)})
+	in := r.dialled()
+	if !in.receive(in.says(t, 0, 1)) {
+		t.Fatal("the engine that dials is not followed")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer r.feed.stopAll()
+	defer cancel()
+	r.feed.begin(ctx, dial)
+	r.fleet.Remove(w.ID)
+	r.feed.reconcile(ctx, r.fleet.Snapshot())
+	if !in.follower.closed() {
+		t.Error("the worker left, and its stream goes on")
 	}
 }
 
