@@ -399,16 +399,16 @@ func (feed *Feed) insert(f *follower) bool {
 }
 
 // end stops a stream, waits until it has ended, and forgets its holder. The holder's next stream begins with the whole
-// history.
+// history. It begins only when the holder is forgotten, so that no block of the next stream is forgotten with it.
 func (feed *Feed) end(f *follower, why string) {
 	f.stop()
 	<-f.done
+	feed.router.Forget(f.holder)
 	feed.mu.Lock()
 	if feed.streams[f.holder] == f {
 		delete(feed.streams, f.holder)
 	}
 	feed.mu.Unlock()
-	feed.router.Forget(f.holder)
 	f.log.Info("stopped following KV events", "why", why)
 }
 

@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/internal/zmtp"
 	"github.com/warmpath/warmpath/kvevent"
+	"github.com/warmpath/warmpath/policy"
 )
 
 func TestTopicsOfEngines(t *testing.T) {
@@ -180,6 +182,41 @@ func TestTheStreamOfAnEngineThatDialsEndsWithItsWorker(t *testing.T) {
 	if !in.follower.closed() {
 		t.Error("the worker left, and its stream goes on")
 	}
+}
+
+// atForget is a policy that calls a function when the router forgets a holder.
+type atForget struct {
+	policy.Chooser
+	call func()
+}
+
+func (p atForget) Forget(fleet.Holder) { p.call() }
+
+// An engine restarts: its old connection ends, and at the same time the first message comes on its new connection.
+func TestTheEndOfAStreamForgetsNoBlockOfTheNextStream(t *testing.T) {
+	r := newRig(t, Config{Stream: quick, Listen: anyPort})
+	forgetting := func() {}
+	var err error
+	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, Policy: policy.Spec{Name: "at forget", Chooser: func() policy.Chooser {
+		return atForget{call: func() { forgetting() }}
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	r.feed = New(r.router, Config{Stream: quick, Listen: anyPort}, nil)
+	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	old, next := r.dialled(), r.dialled()
+	old.receive(old.says(t, 0, 1))
+	forgetting = func() {
+		forgetting = func() {} // a stream that begins forgets its holder, too
+		if next.receive(next.says(t, 0, 2)) {
+			t.Error("the next stream begins while its holder is being forgotten")
+		}
+	}
+	old.disconnect(io.EOF)
+	if !next.receive(next.says(t, 1, 2)) || r.feed.list()[0] != next.follower {
+		t.Error("the next stream does not begin after the end of the old one")
+	}
+	r.feed.stopAll()
 }
 
 func TestATopicThatNamesNoWorkerIsLoggedOnce(t *testing.T) {
