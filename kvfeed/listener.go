@@ -268,6 +268,7 @@ func (in *incoming) adopt(parts [][]byte) bool {
 	}
 	if !feed.take(f) {
 		feed.listener.release()
+		feed.listener.refuse(in.peer, fmt.Errorf("topic %q: another stream has the events of this engine", in.topic))
 		return false
 	}
 	in.follower, in.sequence = f, sequence
@@ -292,18 +293,18 @@ func (in *incoming) disconnect(err error) {
 	in.feed.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")
 }
 
-// take makes f the holder's follower, unless the holder already has a working one. A follower that dials and never
-// reached its endpoint does not count as working: older engines do not report that they connect to the router, so the
-// feed dials their default port in vain.
+// take makes f the holder's follower, unless the holder already has a working one. A follower that dials counts as
+// working while it is connected, and for [Config.Grace] after its connection broke. Older engines do not report that
+// they connect to the router, so the feed dials their default port in vain.
 func (feed *Feed) take(f *follower) bool {
 	feed.mu.Lock()
 	old := feed.streams[f.holder]
 	feed.mu.Unlock()
 	if old != nil {
 		old.mu.Lock()
-		up := old.everUp
+		works := old.bound || old.connected || old.everUp && time.Since(old.since) < feed.config.Grace
 		old.mu.Unlock()
-		if old.bound || up {
+		if works {
 			return false
 		}
 		feed.end(old, "the engine dialled us")

@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
@@ -14,6 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestTopicsOfEngines(t *testing.T) {
@@ -217,6 +220,34 @@ func TestTheEndOfAStreamForgetsNoBlockOfTheNextStream(t *testing.T) {
 		t.Error("the next stream does not begin after the end of the old one")
 	}
 	r.feed.stopAll()
+}
+
+// An engine that the router dialled may be restarted with a publisher that dials the router.
+func TestAnEngineThatDialsIsFollowedOnceItsOldEndpointIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{Listen: anyPort, Grace: 5 * time.Second})
+		s := r.stream(facts(fleet.EngineVLLM, 16))
+		ended := make(chan struct{})
+		close(ended)
+		r.feed.streams[s.holder] = &follower{stream: s, stop: func() {}, done: ended}
+		in := r.dialled()
+		if in.receive(in.says(t, 0, 1)) {
+			t.Error("an engine is followed twice")
+		}
+		if !strings.Contains(r.log.String(), "another stream has the events of this engine") {
+			t.Errorf("the log does not say that messages are refused:\n%s", r.log)
+		}
+		s.State(false, io.EOF)
+		testenv.Pass(4 * time.Second)
+		if in.receive(in.says(t, 1, 1)) {
+			t.Error("the old stream ended before its grace was over")
+		}
+		testenv.Pass(2 * time.Second)
+		if !in.receive(in.says(t, 2, 1)) || r.match(prompt(1, 100)) != 64 {
+			t.Error("the engine that dials is not followed")
+		}
+		r.feed.stopAll()
+	})
 }
 
 func TestATopicThatNamesNoWorkerIsLoggedOnce(t *testing.T) {
