@@ -117,22 +117,19 @@ const (
 // A feature changes the key of the block in which its placeholder starts, together with its offset within that block.
 // The keys of later blocks depend on it through their parents. So the keys do not depend on the pieces in which the
 // tokens arrive. The order of features does not matter, and a feature that is listed twice counts once. Append
-// allocates only to grow dst.
+// allocates only to grow dst, and to sort features that are not in the order of (offset, identifier).
 func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, features []Feature) []Key {
-	// A prompt may have tens of thousands of features. If they are sorted, as they usually are, each is read only once.
-	sorted := slices.IsSortedFunc(features, func(a, b Feature) int { return cmp.Compare(a.Offset, b.Offset) })
+	// A prompt may have tens of thousands of features. Engines usually list them in order.
+	if !slices.IsSortedFunc(features, compare) {
+		features = slices.SortedFunc(slices.Values(features), compare)
+	}
 	for {
 		// The blocks before the next block with a feature are hashed without features.
-		next := noFeature
-		if !sorted {
-			next = nextFeature(features, start)
-		} else if features = features[countBefore(features, start):]; len(features) > 0 {
-			next = features[0].Offset
-		}
-		if next == noFeature || next >= start+len(tokens) {
+		features = features[countBefore(features, start):]
+		if len(features) == 0 || features[0].Offset >= start+len(tokens) {
 			return h.blocks(dst, parent, start, tokens)
 		}
-		plain := (next - start) / h.size * h.size
+		plain := (features[0].Offset - start) / h.size * h.size
 		dst = h.blocks(dst, parent, start, tokens[:plain])
 		if plain > 0 {
 			parent = dst[len(dst)-1]
@@ -143,17 +140,19 @@ func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, featur
 		}
 		dst = h.blocks(dst, parent, start, tokens[:h.size])
 		last := len(dst) - 1
-		here := features
-		if sorted {
-			here = features[:countBefore(features, start+h.size)]
-		}
-		dst[last] = h.fold(dst[last], start, here)
+		dst[last] = fold(dst[last], start, features[:countBefore(features, start+h.size)])
 		parent = dst[last]
 		start, tokens = start+h.size, tokens[h.size:]
 	}
 }
 
-const noFeature = int(^uint(0) >> 1)
+// compare orders features by offset, then by identifier.
+func compare(a, b Feature) int {
+	if a.Offset != b.Offset {
+		return cmp.Compare(a.Offset, b.Offset)
+	}
+	return cmp.Compare(a.ID, b.ID)
+}
 
 // countBefore returns how many of the sorted features lie before position at.
 func countBefore(features []Feature, at int) (n int) {
@@ -163,50 +162,20 @@ func countBefore(features []Feature, at int) (n int) {
 	return n
 }
 
-// nextFeature returns the smallest offset that is at least from.
-func nextFeature(features []Feature, from int) int {
-	next := noFeature
-	for i := range features {
-		if o := features[i].Offset; o >= from && o < next {
-			next = o
+// fold returns the key of the block at start, changed by each of the block's sorted features in turn.
+func fold(key Key, start int, features []Feature) Key {
+	for i, f := range features {
+		if i > 0 && f == features[i-1] {
+			continue // listed twice
 		}
-	}
-	return next
-}
-
-// fold returns the key of the block at start, changed by each feature that starts in the block, in the order of
-// (offset, identifier).
-func (h *Hasher) fold(key Key, start int, features []Feature) Key {
-	last := Feature{Offset: start - 1}
-	for {
-		best := -1
-		for i := range features {
-			f := &features[i]
-			if f.Offset < start || f.Offset >= start+h.size || !less(&last, f) {
-				continue
-			}
-			if best < 0 || less(f, &features[best]) {
-				best = i
-			}
-		}
-		if best < 0 {
-			return key
-		}
-		last = features[best]
 		var b [24]byte
 		binary.LittleEndian.PutUint64(b[0:], uint64(key))
-		binary.LittleEndian.PutUint32(b[8:], uint32(last.Offset-start))
-		binary.LittleEndian.PutUint32(b[12:], uint32(len(last.ID)))
-		binary.LittleEndian.PutUint64(b[16:], xxh3.HashString(last.ID))
+		binary.LittleEndian.PutUint32(b[8:], uint32(f.Offset-start))
+		binary.LittleEndian.PutUint32(b[12:], uint32(len(f.ID)))
+		binary.LittleEndian.PutUint64(b[16:], xxh3.HashString(f.ID))
 		key = Key(xxh3.HashSeed(b[:], featureSeed))
 	}
-}
-
-func less(a, b *Feature) bool {
-	if a.Offset != b.Offset {
-		return a.Offset < b.Offset
-	}
-	return a.ID < b.ID
+	return key
 }
 
 // blocks appends one key for each whole block of tokens.

@@ -39,6 +39,33 @@ func BenchmarkHash(b *testing.B) {
 	}
 }
 
+// BenchmarkHashFeatures measures the keys of 8,192 tokens in blocks of 16 with 32,000 features. "spread": the features
+// lie in all blocks, in order. "one block": all features lie in the first block, out of order, as in an event of a
+// hostile engine.
+func BenchmarkHashFeatures(b *testing.B) {
+	tokens := make([]Token, 8192)
+	h, err := NewHasher(XXH3, 16)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, offset := range map[string]func(i int) int{
+		"spread":    func(i int) int { return i * len(tokens) / 32_000 },
+		"one block": func(i int) int { return i % 16 },
+	} {
+		features := make([]Feature, 32_000)
+		for i := range features {
+			features[i] = Feature{ID: fmt.Sprintf("%016x", i), Offset: offset(i)}
+		}
+		b.Run(name, func(b *testing.B) {
+			var keys []Key
+			b.ReportAllocs()
+			for b.Loop() {
+				keys = h.Append(keys[:0], 1, 0, tokens, features)
+			}
+		})
+	}
+}
+
 func BenchmarkEngineAppend(b *testing.B) {
 	tokens := make([]Token, 8192)
 	for i := range tokens {
