@@ -104,7 +104,7 @@ func (s *stream) judgeCopies() (changed bool) {
 			return false // the index also has blocks of other caches, so the figures do not compare
 		}
 		room := int64(w.Facts.BlocksPerRank) * int64(max(w.Facts.BlockSize, s.blockSize))
-		held := st.Blocks[block.TierGPU] * int64(s.router.BlockSize(s.holder, s.model))
+		held := st.Blocks[block.TierGPU] * int64(s.router.BlockSize(s.holder, ""))
 		if room > 0 && held > room {
 			s.removals, changed = lastCopy, true
 			s.forget(fmt.Sprintf("its removals seem to be of last copies: by counting copies it had %d tokens in a cache of %d", held, room))

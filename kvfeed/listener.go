@@ -247,15 +247,17 @@ func (in *incoming) adopt(parts [][]byte) bool {
 	if !ok || feed.router.Generation(h) == 0 {
 		return false
 	}
+	// A topic may have any name for the model. But the name of a model that only other workers serve shows that the
+	// events are another engine's.
+	if pool, known := snap.Pool(in.model); known && pool.Position(h) < 0 {
+		feed.listener.refuse(in.peer, fmt.Errorf("topic %q names a model that worker %s does not serve", in.topic, w.URL))
+		return false
+	}
 	if !feed.listener.reserve() {
 		feed.listener.refuse(in.peer, fmt.Errorf("the streams of all connections are at most %d", feed.listener.config.MaxStreams))
 		return false
 	}
 	s := feed.newStream(w, h, fleet.EventSource{Endpoint: "bound " + in.peer, Topic: in.topic})
-	s.model = in.model
-	if _, known := snap.Pool(s.model); !known {
-		s.model = ""
-	}
 	sequence := newSequence(feed.config.wire(s.ranks).withDefaults(), "", s)
 	s.wire = sequence.snapshot
 	f := &follower{stream: s, done: make(chan struct{}), bound: true}

@@ -250,6 +250,27 @@ func TestAnEngineThatDialsIsFollowedOnceItsOldEndpointIsGone(t *testing.T) {
 	})
 }
 
+func TestATopicThatNamesAnotherWorkersModelIsRefused(t *testing.T) {
+	r := newRig(t, Config{Listen: anyPort})
+	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	other := facts(fleet.EngineVLLM, 16)
+	other.Models = []fleet.Model{{ID: "other"}}
+	r.fleet.Put("http://10.0.0.9:8000", other)
+	for model, want := range map[string]int{"m": 1, "/a/path/of/m": 1, "other": 0} {
+		c := r.connection()
+		if n := c.send("kv@127.0.0.1:8000@" + model); n != want {
+			t.Errorf("a topic of model %s has %d streams, want %d", model, n, want)
+		}
+		if want > 0 && r.feed.list()[0].renew.Load() {
+			t.Errorf("a topic of model %s: the first message ends the stream", model)
+		}
+		c.listener.disconnect(c.peer, io.EOF)
+	}
+	if !strings.Contains(r.log.String(), "names a model that worker "+workerURL+" does not serve") {
+		t.Errorf("the log does not say why a topic is refused:\n%s", r.log)
+	}
+}
+
 func TestATopicThatNamesNoWorkerIsLoggedOnce(t *testing.T) {
 	r := listening(t)
 	p, _ := r.dialling("kv@nonsense")

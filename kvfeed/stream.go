@@ -31,7 +31,6 @@ type stream struct {
 	engine     fleet.Engine
 	source     fleet.EventSource
 	version    string         // the engine's version
-	model      string         // the model in the topic of a stream that the engine connected; "" is the worker's base model
 	used       *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
 	extras     *extras        // values of extra_key that requests to the holder carried
 	wire       func() StreamStats
