@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/internal/network"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestReadyReturnsWhenEveryHistoryIsRead(t *testing.T) {
@@ -57,6 +58,62 @@ func TestReadyReturnsWhenEveryHistoryIsRead(t *testing.T) {
 		}
 		if got := r.match(prompt(29, 100)); got != 64 {
 			t.Errorf("Ready returned, but only %d tokens of the last message's prompt match", got)
+		}
+	})
+}
+
+// The engine is idle, and only its replay endpoint does not answer.
+func TestReadyReturnsWhenAReplayFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := network.NewMemory()
+		r := newRig(t, Config{Stream: StreamConfig{Dial: world.Host("10.0.0.1").Dial}})
+		host := world.Host("10.0.0.2")
+		p, _ := publish(t, mockengine.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Network: host})
+		f := followed(p)
+		f.Events[0].Replay = "tcp://10.0.0.2:5657"
+		r.fleet.Put("http://10.0.0.2:8000", f)
+		r.run()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := r.feed.Ready(ctx); err != nil {
+			t.Fatal(err)
+		}
+		r.trust(0, fleet.TrustDegraded, "the history cannot be read, the replay fails: ")
+		testenv.Pass(time.Minute)
+		if n := strings.Count(r.log.String(), "the replay fails"); n != 2 { // the loss and the change of trust, once each
+			t.Errorf("the log has %d lines about the replay:\n%s", n, r.log)
+		}
+		p.Publish(vllm(t, stored(1, 0, 64, 16))) // message 0: nothing came before it
+		testenv.Pass(time.Second)
+		r.trust(0, fleet.TrustExact, "")
+		if got := r.match(prompt(1, 100)); got != 64 {
+			t.Errorf("match %d, want 64", got)
+		}
+	})
+}
+
+// The engine is idle, and its replays never end. Ready returns; the history is read when a replay ends.
+func TestAHistoryThatWasGivenUpIsReadLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := network.NewMemory()
+		r := newRig(t, Config{Stream: StreamConfig{Dial: world.Host("10.0.0.1").Dial}})
+		p, _ := publish(t, mockengine.PublisherConfig{Endpoint: "tcp://10.0.0.2:5557", Replay: "tcp://10.0.0.2:5657", Network: world.Host("10.0.0.2")})
+		p.SetFaults(mockengine.PublisherFaults{ReplayEndLoss: 1})
+		p.Publish(vllm(t, stored(1, 0, 64, 16)))
+		p.Publish(vllm(t, stored(2, 0, 64, 16)))
+		r.fleet.Put("http://10.0.0.2:8000", followed(p))
+		r.run()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := r.feed.Ready(ctx); err != nil {
+			t.Fatal(err)
+		}
+		r.trust(0, fleet.TrustDegraded, "the replay fails: ")
+		p.SetFaults(mockengine.PublisherFaults{})
+		testenv.Pass(time.Minute)
+		r.trust(0, fleet.TrustExact, "")
+		if a, b := r.match(prompt(1, 100)), r.match(prompt(2, 100)); a != 64 || b != 64 {
+			t.Errorf("matches %d and %d, want 64 and 64", a, b)
 		}
 	})
 }

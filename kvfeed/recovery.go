@@ -349,7 +349,8 @@ func (s *sequence) voteShort(a *attempt) {
 	}
 }
 
-// giveUp gives the missing messages up as lost.
+// giveUp gives the missing messages up as lost. If none is known to be missing, the replay has not shown that the
+// history is whole: then the history itself is given up, until the replay answers or message 0 comes.
 func (s *sequence) giveUp(epoch uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,6 +358,10 @@ func (s *sequence) giveUp(epoch uint64, err error) {
 	if s.epoch != epoch || !s.connected {
 		return
 	}
+	if err == nil {
+		err = errNothing
+	}
+	s.stats.failure.Store(&err)
 	if !s.verified {
 		s.restart(fmt.Sprintf("nothing shows whether the engine is the same: %v", err))
 	}
@@ -369,4 +374,8 @@ func (s *sequence) giveUp(epoch uint64, err error) {
 		s.lose(first)
 	}
 	s.wanted = false
+	if s.whole && !s.announced && !s.overdue() { // a replay that is overdue brings messages: the next check goes on with it
+		s.gaveUp = true
+		s.lose(s.next)
+	}
 }

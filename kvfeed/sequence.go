@@ -64,6 +64,7 @@ type sequenceCounters struct {
 	messages, gaps, replays, replayed, duplicates atomic.Uint64
 	checks                                        atomic.Uint64
 	lost, restarts, malformed                     atomic.Uint64
+	failure                                       atomic.Pointer[error]
 }
 
 func newSequence(cfg StreamConfig, replay string, h Handler) *sequence {
@@ -84,6 +85,9 @@ func (s *sequence) snapshot() StreamStats {
 	}
 	if next := c.next.Load(); next > 0 && st.Messages > 0 {
 		st.HasSequence, st.Sequence = true, uint64(next)-1
+	}
+	if failure := c.failure.Load(); failure != nil {
+		st.ReplayError = *failure
 	}
 	return st
 }
@@ -276,6 +280,9 @@ func (s *sequence) deliver(seq uint64, payload []byte, live bool) {
 	s.stats.next.Store(int64(s.next))
 	s.stats.messages.Add(1)
 	s.seen.put(seq, payload, live)
+	if seq == 0 && !s.unnumbered { // the history begins here, so no part of it is missing
+		s.whole, s.gaveUp = true, false
+	}
 	s.h.Message(seq, payload)
 }
 

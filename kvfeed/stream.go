@@ -405,7 +405,10 @@ func (s *stream) Lost(from, to uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	missing := fmt.Sprintf("messages %d to %d are lost", from, to-1)
+	failure := s.wire().ReplayError
 	switch {
+	case to <= from && s.connected && failure != nil:
+		missing = fmt.Sprintf("the history cannot be read, the replay fails: %v", failure)
 	case to <= from:
 		missing = fmt.Sprintf("messages after %d are missing: the connection broke and there is no replay", from)
 	case from == 0:

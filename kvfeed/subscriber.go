@@ -73,4 +73,6 @@ type StreamStats struct {
 	// Malformed is the number of messages whose frames are neither topic, sequence number and payload, nor topic and
 	// payload.
 	Malformed uint64 `json:"-"`
+	// ReplayError says why a replay was last given up; nil: no replay was given up.
+	ReplayError error `json:"-"`
 }
