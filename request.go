@@ -33,7 +33,7 @@ type Request struct {
 
 	// Cached is the answer of the external source of the policy that decides ([policy.Policy.Source]), by ascending
 	// worker. It may be nil.
-	Cached []policy.Cached
+	Cached []fleet.Cached
 
 	// Scope is the request's scope for the worker's health, see fleet.Scope; 0 is none.
 	Scope fleet.Scope

@@ -23,7 +23,7 @@ type Query struct {
 	Tenant  string  // the client's tenant; "" is not known
 	Now     int64   // Unix nanoseconds
 
-	Cached []Cached // the answer of the policy's Source, by ascending worker; nil is no answer
+	Cached []fleet.Cached // the answer of the policy's Source, by ascending worker; nil is no answer
 }
 
 // Candidate is one holder that serves the request's model. The router fills in the facts; the policy sets Score,

@@ -18,7 +18,7 @@ type script struct {
 	workers    []*fleet.Worker
 	policies   map[string]*policy.Policy // by name and parameters
 	sent       []sent                    // oldest first
-	cached     []policy.Cached
+	cached     []fleet.Cached
 	now        int64
 	routed     bool
 }
@@ -120,10 +120,10 @@ func (s *script) finish(c *policy.Candidate, failed bool) error {
 
 // asked stores the answer of an external source about a worker.
 func (s *script) asked(id fleet.WorkerID, options []string) error {
-	at := slices.IndexFunc(s.cached, func(e policy.Cached) bool { return e.Worker == id })
+	at := slices.IndexFunc(s.cached, func(e fleet.Cached) bool { return e.Worker == id })
 	if at < 0 {
 		at = len(s.cached)
-		s.cached = append(s.cached, policy.Cached{Worker: id})
+		s.cached = append(s.cached, fleet.Cached{Worker: id})
 	}
 	err := eachOption(options, func(key, value string) error {
 		n, err := strconv.Atoi(value)
@@ -137,7 +137,7 @@ func (s *script) asked(id fleet.WorkerID, options []string) error {
 		}
 		return err
 	})
-	slices.SortFunc(s.cached, func(a, b policy.Cached) int { return int(a.Worker) - int(b.Worker) })
+	slices.SortFunc(s.cached, func(a, b fleet.Cached) int { return int(a.Worker) - int(b.Worker) })
 	return err
 }
 

@@ -5,33 +5,43 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // source is the client of one policy's external source.
 type source struct {
-	config policy.SourceConfig
+	config discovery.LMCacheConfig
 	client *discovery.LMCache
 	stop   context.CancelFunc // ends the source's goroutine; nil: the source does not run
 }
 
 // withSource returns the sources of policies, by the policy's name. They are the sources of the policies that the file
 // describes, and of built-in policies in use.
-func withSource(cfg *config.Config) map[string]policy.SourceConfig {
+func withSource(cfg *config.Config) map[string]discovery.LMCacheConfig {
 	used := cfg.Used()
 	for _, p := range cfg.Policies {
 		used = append(used, p.Name)
 	}
-	all := map[string]policy.SourceConfig{}
+	all := map[string]discovery.LMCacheConfig{}
 	for name, p := range cfg.Parameters() {
-		if p, ok := p.(policy.Sourced); ok && slices.Contains(used, name) {
-			all[name] = p.SourceConfig()
+		if p, ok := p.(*peers.LMCacheAware); ok && slices.Contains(used, name) {
+			all[name] = controllerOf(p)
 		}
 	}
 	return all
+}
+
+// controllerOf returns how the controller of lmcache_aware is asked.
+func controllerOf(p *peers.LMCacheAware) discovery.LMCacheConfig {
+	return discovery.LMCacheConfig{
+		URL: p.ControllerURL, APIKey: p.ControllerAPIKey, Workers: p.LMCacheWorkerMap, Lookup: p.LookupMode == peers.LookupPrefix,
+		PollInterval: time.Duration(p.PollIntervalSecs) * time.Second, Timeout: time.Duration(p.ControllerTimeoutMs) * time.Millisecond,
+	}
 }
 
 // sourcesOf returns the sources for cfg, by policy. It keeps a source whose settings did not change. It starts nothing.

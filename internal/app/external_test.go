@@ -5,8 +5,12 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
@@ -32,6 +36,24 @@ func TestPoliciesWithASource(t *testing.T) {
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}
+	}
+}
+
+func TestTheControllerIsAskedAsThePolicySays(t *testing.T) {
+	p := peers.LMCacheAware{
+		ControllerURL: "http://c:9000", ControllerAPIKey: "key", PollIntervalSecs: 3, ControllerTimeoutMs: 40,
+		LookupMode: peers.LookupPrefix, LMCacheWorkerMap: map[string]string{"one": "http://w:8000"},
+	}
+	want := discovery.LMCacheConfig{
+		URL: "http://c:9000", APIKey: "key", PollInterval: 3 * time.Second, Timeout: 40 * time.Millisecond, Lookup: true,
+		Workers: map[string]string{"one": "http://w:8000"},
+	}
+	if diff := cmp.Diff(want, controllerOf(&p)); diff != "" {
+		t.Error(diff)
+	}
+	p.LookupMode = peers.LookupOccupancy
+	if controllerOf(&p).Lookup {
+		t.Error("with lookup_mode occupancy, the controller is asked about prompts")
 	}
 }
 

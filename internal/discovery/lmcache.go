@@ -17,7 +17,6 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/network"
-	"github.com/warmpath/warmpath/policy"
 )
 
 const (
@@ -40,9 +39,19 @@ const (
 	maxLookupAnswer = 256 << 10
 )
 
+// LMCacheConfig says how one LMCache controller is asked.
+type LMCacheConfig struct {
+	URL          string            // the controller's HTTP address
+	APIKey       string            // the API key, sent as a bearer token; "" sends none
+	PollInterval time.Duration     // the time between two questions about the occupancy of all caches
+	Timeout      time.Duration     // the greatest time of one question
+	Lookup       bool              // also ask about the prompt of each request
+	Workers      map[string]string // the URLs of workers by the controller's names; other workers are found by address
+}
+
 // LMCache asks one LMCache controller. Run is called once; the other methods may be called from any goroutine.
 type LMCache struct {
-	config policy.SourceConfig
+	config LMCacheConfig
 	fleet  *fleet.Fleet
 	client *http.Client
 	log    *slog.Logger
@@ -70,7 +79,7 @@ type lmcacheView struct {
 	poll       *lmcachePoll
 	generation uint64                    // generation of the fleet to which the view belongs
 	byInstance map[string]fleet.WorkerID // instances whose worker is in the fleet
-	external   []policy.Cached           // facts from the poll, ordered by worker
+	external   []fleet.Cached            // facts from the poll, ordered by worker
 }
 
 // NewLMCacheClient returns the HTTP client that asks controllers, over n; nil means the machine's network.
@@ -81,7 +90,7 @@ func NewLMCacheClient(n network.Network) *http.Client {
 
 // NewLMCache returns a client for the controller that c describes. It starts nothing. When Run ends, it closes the idle
 // connections of client.
-func NewLMCache(c policy.SourceConfig, f *fleet.Fleet, client *http.Client, log *slog.Logger) *LMCache {
+func NewLMCache(c LMCacheConfig, f *fleet.Fleet, client *http.Client, log *slog.Logger) *LMCache {
 	return &LMCache{config: c, fleet: f, client: client, log: log, born: time.Now()}
 }
 
@@ -129,7 +138,7 @@ func (c *LMCache) poll(ctx context.Context) error {
 // chunks of the last poll, and, if prompts are looked up, the cached tokens of this prompt. If the controller does not
 // answer in time, or maxLookups lookups are under way, the cached tokens are missing. The caller must not change the
 // result.
-func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []policy.Cached {
+func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []fleet.Cached {
 	v := c.view()
 	if !c.config.Lookup || len(prompt) == 0 {
 		return v.external
@@ -257,15 +266,15 @@ func (c *LMCache) place(p *lmcachePoll, snap *fleet.Snapshot) *lmcacheView {
 			}
 		}
 		if ok && id != fleet.NoWorker {
-			v.note(policy.Cached{Worker: id, Keys: in.keys})
+			v.note(fleet.Cached{Worker: id, Keys: in.keys})
 		}
 	}
 	return v
 }
 
 // note adds facts about a worker. If several instances or ranks belong to a worker, the largest numbers count.
-func (v *lmcacheView) note(e policy.Cached) {
-	at, ok := slices.BinarySearchFunc(v.external, e.Worker, func(e policy.Cached, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
+func (v *lmcacheView) note(e fleet.Cached) {
+	at, ok := slices.BinarySearchFunc(v.external, e.Worker, func(e fleet.Cached, id fleet.WorkerID) int { return cmp.Compare(e.Worker, id) })
 	if !ok {
 		v.external = slices.Insert(v.external, at, e)
 		return
@@ -275,11 +284,11 @@ func (v *lmcacheView) note(e policy.Cached) {
 }
 
 // with returns the facts of v together with the result of a lookup.
-func (v *lmcacheView) with(found []lmcacheHit) []policy.Cached {
+func (v *lmcacheView) with(found []lmcacheHit) []fleet.Cached {
 	merged := lmcacheView{external: slices.Clone(v.external)}
 	for _, f := range found {
 		if id, ok := v.byInstance[f.instance]; ok {
-			merged.note(policy.Cached{Worker: id, Tokens: f.tokens})
+			merged.note(fleet.Cached{Worker: id, Tokens: f.tokens})
 		}
 	}
 	return merged.external

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -107,6 +107,6 @@ func TestOneRequestTriesTheController(t *testing.T) {
 func TestAnAnswerOfALookupIsBounded(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.layout = `{"layout_info":{"one":["x",256]}}` + strings.Repeat(" ", 300<<10) })
-		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), []block.Token{1}), fleet.Cached{Worker: 0, Keys: 40}, fleet.Cached{Worker: 2, Keys: 31})
 	})
 }

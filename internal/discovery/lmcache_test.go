@@ -17,8 +17,6 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/policy"
-	"github.com/warmpath/warmpath/policy/peers"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -78,22 +76,21 @@ const threeWorkers = `{"workers":[
 	{"instance_id":"far","worker_id":0,"ip":"10.9.9.9","port":5001,"key_count":7}],"total_count":4}`
 
 // scene runs test with a client of the controller and a fleet of three workers. Two of them share a host.
-func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.T, ctl *lmcacheController, c *LMCache)) {
+func scene(t *testing.T, change func(*LMCacheConfig), test func(t *testing.T, ctl *lmcacheController, c *LMCache)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
 		for _, url := range []string{"http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.2:8001/"} {
 			f.Put(url, fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
 		}
-		p := peers.DefaultLMCacheAware()
-		p.LMCacheWorkerMap["two"] = "http://10.0.0.2:8001/v1"
-		if change != nil {
-			change(&p)
+		config := LMCacheConfig{
+			URL: "http://localhost:9000", PollInterval: 10 * time.Second, Timeout: 2 * time.Second,
+			Workers: map[string]string{"two": "http://10.0.0.2:8001/v1"},
 		}
-		if err := p.Validate(); err != nil {
-			t.Fatal(err)
+		if change != nil {
+			change(&config)
 		}
 		ctl := &lmcacheController{workers: threeWorkers, layout: `{"event_id":"x","layout_info":{}}`}
-		c := NewLMCache(p.SourceConfig(), f, &http.Client{Transport: ctl}, slog.New(slog.DiscardHandler))
+		c := NewLMCache(config, f, &http.Client{Transport: ctl}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {
@@ -108,9 +105,9 @@ func scene(t *testing.T, change func(*peers.LMCacheAware), test func(t *testing.
 	})
 }
 
-func prefix(p *peers.LMCacheAware) { p.LookupMode = peers.LookupPrefix }
+func prefix(c *LMCacheConfig) { c.Lookup = true }
 
-func expect(t *testing.T, got []policy.Cached, want ...policy.Cached) {
+func expect(t *testing.T, got []fleet.Cached, want ...fleet.Cached) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -120,15 +117,15 @@ func expect(t *testing.T, got []policy.Cached, want ...policy.Cached) {
 func TestOccupancyIsPolledAndPlaced(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		// "one" is found by its address, "two" by the map. "far" belongs to no worker.
-		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), []block.Token{1}), fleet.Cached{Worker: 0, Keys: 40}, fleet.Cached{Worker: 2, Keys: 31})
 		if diff := cmp.Diff([]string{"GET /controller/workers"}, ctl.requests()); diff != "" {
 			t.Error(diff)
 		}
 		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "40", "41", 1) })
 		testenv.Pass(9 * time.Second)
-		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), nil), fleet.Cached{Worker: 0, Keys: 40}, fleet.Cached{Worker: 2, Keys: 31})
 		testenv.Pass(2 * time.Second)
-		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 41}, policy.Cached{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), nil), fleet.Cached{Worker: 0, Keys: 41}, fleet.Cached{Worker: 2, Keys: 31})
 	})
 }
 
@@ -136,7 +133,7 @@ func TestAnAddressOfTwoWorkersIsNotUsed(t *testing.T) {
 	scene(t, nil, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.workers = strings.Replace(threeWorkers, "10.9.9.9", "10.0.0.2", 1) })
 		testenv.Pass(11 * time.Second)
-		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 41 - 1}, policy.Cached{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), nil), fleet.Cached{Worker: 0, Keys: 41 - 1}, fleet.Cached{Worker: 2, Keys: 31})
 	})
 }
 
@@ -144,7 +141,7 @@ func TestTheFleetMayChange(t *testing.T) {
 	scene(t, nil, func(t *testing.T, _ *lmcacheController, c *LMCache) {
 		c.fleet.Remove(0)
 		id := c.fleet.Put("http://10.9.9.9:8000", fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
-		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 2, Keys: 31}, policy.Cached{Worker: id, Keys: 7})
+		expect(t, c.Cached(t.Context(), nil), fleet.Cached{Worker: 2, Keys: 31}, fleet.Cached{Worker: id, Keys: 7})
 	})
 }
 
@@ -166,17 +163,17 @@ func TestAControllerThatStopsIsForgottenAfterThreePolls(t *testing.T) {
 }
 
 func TestALookupFindsTheTokensOfEachWorker(t *testing.T) {
-	scene(t, func(p *peers.LMCacheAware) { prefix(p); p.ControllerAPIKey = "secret" }, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
+	scene(t, func(c *LMCacheConfig) { prefix(c); c.APIKey = "secret" }, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.requests()
 		ctl.set(func() {
 			ctl.layout = `{"event_id":"x","layout_info":{"one":["LocalCPUBackend",256],"two":["LocalCPUBackend",768],"far":["x",900]}}`
 		})
-		expect(t, c.Cached(t.Context(), []block.Token{1, 128000, 3}), policy.Cached{Worker: 0, Keys: 40, Tokens: 256}, policy.Cached{Worker: 2, Keys: 31, Tokens: 768})
+		expect(t, c.Cached(t.Context(), []block.Token{1, 128000, 3}), fleet.Cached{Worker: 0, Keys: 40, Tokens: 256}, fleet.Cached{Worker: 2, Keys: 31, Tokens: 768})
 		if diff := cmp.Diff([]string{`POST /lookup Bearer secret {"tokens":[1,128000,3]}`}, ctl.requests()); diff != "" {
 			t.Error(diff)
 		}
 		// The result of a lookup is not kept for the next request. A request without tokens causes no lookup.
-		expect(t, c.Cached(t.Context(), nil), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
+		expect(t, c.Cached(t.Context(), nil), fleet.Cached{Worker: 0, Keys: 40}, fleet.Cached{Worker: 2, Keys: 31})
 		if asked := ctl.requests(); len(asked) != 0 {
 			t.Errorf("asked %v", asked)
 		}
@@ -188,7 +185,7 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 		ctl.set(func() { ctl.takes, ctl.layout = 500*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })
 		ctl.requests()
 		began := time.Now()
-		occupancy := []policy.Cached{{Worker: 0, Keys: 40}, {Worker: 2, Keys: 31}}
+		occupancy := []fleet.Cached{{Worker: 0, Keys: 40}, {Worker: 2, Keys: 31}}
 		expect(t, c.Cached(t.Context(), []block.Token{1}), occupancy...)
 		if took := time.Since(began); took != maxLookup {
 			t.Errorf("took %v", took)
@@ -200,7 +197,7 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 			t.Errorf("asked %v", asked)
 		}
 		testenv.Pass(lookupRest)
-		expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40, Tokens: 256}, occupancy[1])
+		expect(t, c.Cached(t.Context(), []block.Token{1}), fleet.Cached{Worker: 0, Keys: 40, Tokens: 256}, occupancy[1])
 	})
 }
 
@@ -241,7 +238,7 @@ func TestBadAnswersAreNoAnswers(t *testing.T) {
 	for _, layout := range []string{"Internal Server Error", "[]", `{"layout_info":{"one":["x"]}}`, `{"layout_info":{"one":["x","y"]}}`, `{"layout_info":7}`, ""} {
 		scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 			ctl.set(func() { ctl.layout = layout })
-			expect(t, c.Cached(t.Context(), []block.Token{1}), policy.Cached{Worker: 0, Keys: 40}, policy.Cached{Worker: 2, Keys: 31})
+			expect(t, c.Cached(t.Context(), []block.Token{1}), fleet.Cached{Worker: 0, Keys: 40}, fleet.Cached{Worker: 2, Keys: 31})
 		})
 	}
 }

@@ -28,9 +28,9 @@ func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	asked := make(chan []block.Token, 8)
 	f := serve(t, func(s *settings) {
 		spec := peers.DefaultLMCacheAware().Spec("lmcache_aware")
-		spec.Source = func(_ context.Context, prompt []block.Token) []policy.Cached {
+		spec.Source = func(_ context.Context, prompt []block.Token) []fleet.Cached {
 			asked <- prompt
-			return []policy.Cached{{Worker: 2, Keys: 9}}
+			return []fleet.Cached{{Worker: 2, Keys: 9}}
 		}
 		s.specs = []policy.Spec{spec}
 		s.policy, s.allowed, s.tokens.Budget = "lmcache_aware", []string{"random"}, 5*time.Second
@@ -57,9 +57,9 @@ func TestAShadowsSourceIsAsked(t *testing.T) {
 	asked := map[string]*atomic.Int64{"decides": {}, "shadow": {}}
 	spec := func(name string, holder fleet.WorkerID) policy.Spec {
 		s := peers.DefaultLMCacheAware().Spec(name)
-		s.Source = func(context.Context, []block.Token) []policy.Cached {
+		s.Source = func(context.Context, []block.Token) []fleet.Cached {
 			asked[name].Add(1)
-			return []policy.Cached{{Worker: holder, Keys: 9}}
+			return []fleet.Cached{{Worker: holder, Keys: 9}}
 		}
 		return s
 	}
@@ -101,7 +101,7 @@ func TestALookupForTheShadowDelaysNoRequest(t *testing.T) {
 	hang := make(chan struct{})
 	var asked atomic.Int64
 	f := serve(t, func(s *settings) {
-		s.specs = []policy.Spec{lookingUp("shadow", func(context.Context, []block.Token) []policy.Cached {
+		s.specs = []policy.Spec{lookingUp("shadow", func(context.Context, []block.Token) []fleet.Cached {
 			asked.Add(1)
 			<-hang
 			return nil
@@ -134,15 +134,15 @@ func TestTwoSourcesAreAskedAtTheSameTime(t *testing.T) {
 	var f *fixture
 	f = serve(t, func(s *settings) {
 		s.specs = []policy.Spec{
-			lookingUp("decides", func(context.Context, []block.Token) []policy.Cached {
+			lookingUp("decides", func(context.Context, []block.Token) []fleet.Cached {
 				if !testenv.Poll(10*time.Second, func() bool { return asked.Load() && f.ShadowLookups() == 0 }) {
 					t.Error("the source of the shadow was not asked")
 				}
-				return []policy.Cached{{Worker: 1, Tokens: 64}}
+				return []fleet.Cached{{Worker: 1, Tokens: 64}}
 			}),
-			lookingUp("shadow", func(_ context.Context, prompt []block.Token) []policy.Cached {
+			lookingUp("shadow", func(_ context.Context, prompt []block.Token) []fleet.Cached {
 				asked.Store(true)
-				return []policy.Cached{{Worker: 2, Tokens: len(prompt)}}
+				return []fleet.Cached{{Worker: 2, Tokens: len(prompt)}}
 			}),
 		}
 		s.policy, s.shadow, s.sample = "decides", "shadow", 1

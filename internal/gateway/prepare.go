@@ -26,12 +26,12 @@ type prepared struct {
 	route   warmpath.Request
 	// The Router's part of the preparation, from which route decides; nil until it is complete.
 	decisions  *warmpath.Prepared
-	rankChosen bool            // the client chose the rank by a header that engines understand
-	patience   time.Duration   // how long the client would wait in the queue; 0: not given
-	shadow     *shadow         // the shadow that is asked about the request; nil: none
-	forShadow  []policy.Cached // the answer of the shadow's source, in the form of route.Cached
+	rankChosen bool           // the client chose the rank by a header that engines understand
+	patience   time.Duration  // how long the client would wait in the queue; 0: not given
+	shadow     *shadow        // the shadow that is asked about the request; nil: none
+	forShadow  []fleet.Cached // the answer of the shadow's source, in the form of route.Cached
 	// shadowAnswer gives the answer of a lookup for the shadow; nil when forShadow is complete.
-	shadowAnswer <-chan []policy.Cached
+	shadowAnswer <-chan []fleet.Cached
 	explains     bool // find tokens and text even if the policy needs none
 }
 
@@ -119,7 +119,7 @@ func (p *prepared) sure() []block.Token {
 // askSource asks the external source of policy x, and returns its answer, or nil if x has no source. The source is
 // asked here, once for each request, and not during the decision: a decision that waits holds up all requests in the
 // queue.
-func (p *prepared) askSource(ctx context.Context, x *policy.Policy) []policy.Cached {
+func (p *prepared) askSource(ctx context.Context, x *policy.Policy) []fleet.Cached {
 	source := x.Source()
 	if source == nil {
 		return nil

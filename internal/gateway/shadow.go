@@ -54,7 +54,7 @@ func (g *Gateway) askForShadow(ctx context.Context, p *prepared) {
 		p.forShadow = source(ctx, nil)
 		return
 	}
-	answer := make(chan []policy.Cached, 1)
+	answer := make(chan []fleet.Cached, 1)
 	p.shadowAnswer = answer
 	if g.shadowLookups.Add(1) > maxShadowLookups {
 		g.shadowLookups.Add(-1)

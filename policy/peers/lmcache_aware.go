@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
@@ -82,14 +81,6 @@ func (p LMCacheAware) Validate() error {
 func httpURL(s string) bool {
 	scheme, place, ok := strings.Cut(s, "://")
 	return ok && (scheme == "http" || scheme == "https") && place != "" && !strings.ContainsAny(place, " \t?#")
-}
-
-// SourceConfig says how the controller is asked.
-func (p LMCacheAware) SourceConfig() policy.SourceConfig {
-	return policy.SourceConfig{
-		URL: p.ControllerURL, APIKey: p.ControllerAPIKey, Workers: p.LMCacheWorkerMap, Lookup: p.LookupMode == LookupPrefix,
-		PollInterval: time.Duration(p.PollIntervalSecs) * time.Second, Timeout: time.Duration(p.ControllerTimeoutMs) * time.Millisecond,
-	}
 }
 
 // Spec returns the policy.
