@@ -320,11 +320,11 @@ func (feed *Feed) forgetLearned(h fleet.Holder) {
 	feed.mu.Lock()
 	f := feed.streams[h]
 	feed.mu.Unlock()
-	if f != nil && f.hasEvents() {
-		feed.router.ForgetLearned(h)
+	if f == nil {
+		feed.router.Forget(h)
 		return
 	}
-	feed.router.Forget(h)
+	f.forgetLearned()
 }
 
 // outdated reports whether the worker's facts have changed since the stream was made from them.

@@ -1,6 +1,7 @@
 package kvfeed
 
 import (
+	"io"
 	"log/slog"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -111,7 +113,35 @@ func TestAnnouncedBlocksStayWhenAnotherProcessIsFound(t *testing.T) {
 	if !r.fleet.Answered(s.worker, fleet.Signs{}) {
 		t.Fatal("no restart")
 	}
+	s.mu.Lock() // as while a message is being applied, for which the feed must not wait
 	r.feed.forgetAbsent(r.fleet.Snapshot())
+	s.mu.Unlock()
+	if got := r.match(prompt(1, 100)); got != 64 {
+		t.Errorf("match %d while a message is being applied, want 64", got)
+	}
+	r.feed.forgetLearned(s.holder)
+	if got := r.match(prompt(1, 100)); got != 64 {
+		t.Errorf("match %d, want 64", got)
+	}
+}
+
+// While the connection of a stream without blocks is broken, a probe finds a new process. The look-ahead of the
+// stream's engine must be known for the next blocks.
+func TestTheLookAheadIsKnownAfterAnotherProcessIsFound(t *testing.T) {
+	r := newRig(t, Config{})
+	s := r.stream(facts(fleet.EngineVLLM, 16))
+	r.feed.streams[s.holder] = &follower{stream: s, stop: func() {}, done: make(chan struct{})}
+	r.feed.Scoped(s.worker, s.rank, "tenant", "")
+	e := stored(1, 0, 64, 16)
+	e.Ahead = prompt(1, 65)[64:]
+	offloaded := chunk(1, 0, 64, "cpu") // it names no salt, so it is not believed
+	s.Message(0, wire(t, "vllm-0.33.0", batch(e, offloaded, kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
+	s.State(false, io.EOF)
+	r.fleet.Refused(s.worker)
+	r.fleet.Answered(s.worker, fleet.Signs{})
+	r.feed.forgetAbsent(r.fleet.Snapshot())
+	s.State(true, nil)
+	s.Message(1, wire(t, "vllm-0.33.0", batch(e)))
 	if got := r.match(prompt(1, 100)); got != 64 {
 		t.Errorf("match %d, want 64", got)
 	}

@@ -162,12 +162,23 @@ func (s *stream) drop(missing string) {
 	s.tiers, s.reset, s.hasNumber, s.hasAhead, s.wholeThen = 0, false, false, false, false
 }
 
-// hasEvents reports whether the index has the holder's blocks from its events. Blocks learned from requests do not
-// count.
-func (s *stream) hasEvents() bool {
-	s.mu.Lock()
+// forgetLearned forgets what was learned from requests to the holder. Blocks from its events stay.
+func (s *stream) forgetLearned() {
+	// If the lock is taken, a message is being applied. The feed must not wait for the end of the message: other streams
+	// need the feed. A stream that applies messages has blocks from events.
+	if !s.mu.TryLock() {
+		s.router.ForgetLearned(s.holder)
+		return
+	}
 	defer s.mu.Unlock()
-	return s.everUp && (s.connected || s.tiers != 0)
+	if s.everUp && (s.connected || s.tiers != 0) {
+		s.router.ForgetLearned(s.holder)
+		return
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.router.Forget(s.holder)
+	s.hasAhead = false // the router forgot the look-ahead, too
 }
 
 // step records that the present call of the handler makes progress.
