@@ -338,6 +338,9 @@ func workerAt(snap *fleet.Snapshot, address string) *fleet.Worker {
 	var byHost *fleet.Worker
 	several := false
 	for _, w := range snap.Workers() {
+		if !strings.Contains(w.URL, address) { // spares most workers the parsing, which a stranger could cause by each message
+			continue
+		}
 		u, err := url.Parse(w.URL)
 		if err != nil {
 			continue
