@@ -30,7 +30,8 @@
 //
 // A holder that leaves keeps its id for an hour, so that it has its history again if it comes back. Call
 // [Router.Reclaim] every ten minutes, from any goroutine: it frees the ids to which nothing refers any more. A fleet
-// has 2^20 ids. If Reclaim is never called and the ids run out, further holders are not indexed.
+// has 2^20 ids. If Reclaim is never called and the ids run out, further holders are not indexed. Reclaim also drops the
+// indexes of models that no worker has served for an hour.
 //
 // # A request
 //

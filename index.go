@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -28,6 +29,7 @@ type modelIndex struct {
 	expected atomic.Pointer[[]*promptStore]
 	aheads   atomic.Pointer[aheads]
 
+	unserved     int64 // when Reclaim first found no worker of the model; 0: the model has workers. Guarded by the router's mu
 	mostExpected int   // the greatest number of (holder, block) pairs in expected
 	displaced    int64 // pairs that former stores of expected dropped before their TTL ended; guarded by the router's mu
 }
@@ -187,12 +189,14 @@ func (r *Router) Forget(h fleet.Holder) {
 }
 
 // Reclaim frees the ids of holders that left long ago, so that new holders can get them: see [fleet.Fleet.Retire]. The
-// router and its policies forget everything about these holders. Reclaim returns their number. now is in Unix
-// nanoseconds. Calling it once in ten minutes is enough.
+// router and its policies forget everything about these holders. Reclaim returns their number. It also drops the index
+// of a base model that no worker has served for an hour. now is in Unix nanoseconds. Calling it once in ten minutes is
+// enough.
 //
 // Call Store, Remove and Clear only for holders of present workers. A call for a holder that left could count for the
 // next holder with the same id.
 func (r *Router) Reclaim(now int64) int {
+	r.dropUnserved(now)
 	retired := r.fleet.Retire(now)
 	if len(retired) == 0 {
 		return 0
@@ -205,6 +209,36 @@ func (r *Router) Reclaim(now int64) int {
 	}
 	r.fleet.Reuse(retired)
 	return len(retired)
+}
+
+// keepUnserved is how long the index of a model without workers is kept. If a worker comes back within this time, its
+// blocks are still known. The fleet keeps the ids of holders that left for the same time.
+const keepUnserved = int64(time.Hour)
+
+// dropUnserved drops the indexes of models that no worker has served for keepUnserved, and the scouts of models without
+// workers. Otherwise a worker that reports another model name at each probe would make the router grow without bound.
+func (r *Router) dropUnserved(now int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	snap := r.fleet.Snapshot()
+	indexes := maps.Clone(*r.indexes.Load())
+	maps.DeleteFunc(indexes, func(base string, x *modelIndex) bool {
+		if _, served := snap.Pool(base); served {
+			x.unserved = 0
+			return false
+		}
+		if x.unserved == 0 {
+			x.unserved = now
+		}
+		return now-x.unserved >= keepUnserved
+	})
+	r.indexes.Store(&indexes)
+	scouts := maps.Clone(*r.scouts.Load())
+	maps.DeleteFunc(scouts, func(model string, _ *scout) bool {
+		_, served := snap.Pool(model)
+		return !served
+	})
+	r.scouts.Store(&scouts)
 }
 
 // ForgetLearned forgets everything about h's cache that was learned from requests to h. Call it if another process

@@ -30,8 +30,8 @@ type scout struct {
 	places [watched]atomic.Uint32 // each a holder + 1; 0 is none
 }
 
-// scout returns the scout of a model name. It makes the scout on first use and never removes it: the number of scouts
-// is bounded by the number of model names that workers ever served.
+// scout returns the scout of a model name. It makes the scout on first use. [Router.Reclaim] drops the scouts of models
+// without workers.
 func (r *Router) scout(model string) *scout {
 	if s := (*r.scouts.Load())[model]; s != nil {
 		return s

@@ -2,6 +2,7 @@ package warmpath_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -61,6 +62,61 @@ func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	}
 	if n := w.fleet.Snapshot().Holders(); n > 3 {
 		t.Errorf("%d ids for one holder at a time", n)
+	}
+}
+
+// A worker may report another model name at each probe. The router must not keep an index for each of them for ever.
+func TestTheIndexOfAModelThatNoWorkerServesIsDropped(t *testing.T) {
+	w := newWorld(t, warmpath.Options{})
+	p := prompt(1, 160)
+	serve := func(model string, now time.Duration) fleet.Holder {
+		id := w.fleet.Put("http://a", fleet.Facts{Engine: fleet.EngineVLLM, BlockSize: 16, Models: []fleet.Model{{ID: model}}})
+		h := w.fleet.Snapshot().ByID(id).Holders[0]
+		w.store(h, p, kvindex.Stored{})
+		w.route(warmpath.Request{Model: model, Tokens: p, Now: int64(now)}).Done(fleet.OutcomeServed, int64(now))
+		return h
+	}
+	indexes := func() (models []string) {
+		for _, x := range w.router.IndexStats() {
+			models = append(models, x.Model)
+		}
+		return models
+	}
+	now := time.Minute
+	for i := range 10 {
+		serve(fmt.Sprint("name-", i), now)
+	}
+	h := serve("last", now)
+	former := w.router.Generation(h)
+	w.router.Reclaim(int64(now))
+	w.router.Reclaim(int64(now + 59*time.Minute))
+	if n := len(indexes()); n != 11 {
+		t.Errorf("%d indexes within the hour, want all 11", n)
+	}
+	w.router.Reclaim(int64(now + time.Hour))
+	if got := indexes(); !slices.Equal(got, []string{"last"}) || w.router.Generation(h) != former {
+		t.Errorf("indexes of %q after an hour, want only the model with a worker, unchanged", got)
+	}
+
+	// The model that was away for less than an hour keeps its index. The hour begins again when it leaves again.
+	serve("other", 2*time.Hour)
+	w.router.Reclaim(int64(2 * time.Hour))
+	serve("last", 2*time.Hour+30*time.Minute)
+	w.router.Reclaim(int64(2*time.Hour + 30*time.Minute))
+	serve("other", 2*time.Hour+40*time.Minute)
+	w.router.Reclaim(int64(2*time.Hour + 40*time.Minute))
+	w.router.Reclaim(int64(3*time.Hour + 30*time.Minute))
+	if got := indexes(); !slices.Contains(got, "last") {
+		t.Errorf("indexes of %q, want last", got)
+	}
+
+	// A model that comes back after its index was dropped gets a new index, with a greater generation.
+	w.router.Reclaim(int64(4 * time.Hour))
+	if got := indexes(); !slices.Equal(got, []string{"other"}) {
+		t.Errorf("indexes of %q, want other", got)
+	}
+	if h = serve("last", 4*time.Hour); w.router.Generation(h) <= former {
+		t.Errorf("generation %d, the former one was %d", w.router.Generation(h), former)
 	}
 }
 
