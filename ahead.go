@@ -47,11 +47,11 @@ type aheadKeys struct {
 
 // SetAhead notes that h's engine has a look-ahead: its hash of a block also covers this number of tokens after the
 // block, at most block.MaxAhead. The router then compares h's blocks with keys of the prompt that cover these tokens,
-// too. Call SetAhead before the first such block of h is stored. A call with 0, or [Router.Forget], undoes it. model is
-// as for [Router.Store].
+// too. Call SetAhead before the first such block of h is stored. SetAhead with 0 tokens, and [Router.Forget], remove
+// the look-ahead. model is as for [Router.Store].
 //
-// If the holders of the model, or of h's worker, would have too many different look-aheads, SetAhead reports false and
-// changes nothing. Then h's blocks must not be stored.
+// If the holders of the model, or of h's worker, would have too many different look-aheads, SetAhead returns false and
+// changes nothing. In that case h's blocks must not be stored.
 func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
 	x := r.of(h, model)
 	if x == nil || tokens < 0 || tokens > block.MaxAhead {

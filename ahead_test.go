@@ -25,8 +25,8 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	if !w.router.SetAhead(one, "", 11) || !w.router.SetAhead(other, "", 12) {
 		t.Error("nothing is left for the other workers")
 	}
-	// Ranks with the same hashes count as one look-ahead. After a restart, an engine with another look-ahead may report
-	// it rank by rank.
+	// Ranks with the same look-ahead take one place of the limit together. After a restart with another look-ahead, the
+	// ranks report the new look-ahead one after another, and none of them may be refused.
 	for _, h := range hostile {
 		w.router.Forget(h)
 	}
@@ -39,5 +39,5 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 		}
 	}
 	w.fleet.Remove(snap.Workers()[0].ID)
-	w.router.SetAhead(hostile[0], "llama", 9) // a holder that left: this must not panic
+	w.router.SetAhead(hostile[0], "llama", 9) // SetAhead must not panic for a holder that left
 }

@@ -136,7 +136,8 @@ func TestDependenciesHaveOneHome(t *testing.T) {
 	}
 }
 
-// The network in memory stands beside the interface that it implements, but only tests may use it.
+// network.NewMemory is in the same package as the interface that it implements, and not in a test file. Nevertheless
+// only tests may use it.
 func TestOnlyTestsUseTheNetworkInMemory(t *testing.T) {
 	eachFile(t, func(path string, text []byte) {
 		production := strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !strings.HasPrefix(path, "internal/network/")

@@ -127,8 +127,8 @@ func (r *Record) String() string {
 
 // Decision says to which holder one request goes, and holds the request's load on this holder. It belongs to the caller
 // of Route. The caller must call [Decision.Done] when the request has ended, with success or not. After Done, it may
-// call [Decision.Recycle], which saves an allocation for the next decision. Clone facts that must live longer before
-// Recycle.
+// call [Decision.Recycle], which saves an allocation for the next decision. If facts of the decision are needed
+// afterwards, Clone them before Recycle.
 //
 // FirstToken, Tokens and Done may be called from any goroutine, any number of times. Their argument now is the time of
 // the event that they report.
@@ -144,7 +144,7 @@ type Decision struct {
 	learned     []learnedPrompt // entries that Unsent removes
 	prepared    *Prepared       // owns the memory of keys, ahead, matches and sent
 	keys        []block.Key     // the keys of the prompt's blocks
-	ahead       []aheadKeys     // the same for engines that hash with a look-ahead
+	ahead       []aheadKeys     // the keys for engines that hash with a look-ahead
 	matches     []kvindex.Match // confirmed matches; only read while the decision is made
 	sent        []extent        // unconfirmed matches; only read while the decision is made
 

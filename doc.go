@@ -14,7 +14,7 @@
 //		return err
 //	}
 //	defer d.Recycle()
-//	err = send(request, d.Worker.URL, func() { d.FirstToken(now()) }) // calls it when the first token comes
+//	err = send(request, d.Worker.URL, func() { d.FirstToken(now()) }) // send calls the function at the first token
 //	d.Done(outcomeOf(err), now())                                     // the time at which the answer ended
 //
 // # A worker

@@ -174,7 +174,7 @@ func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
 	if d := w.explain(warmpath.Request{Tokens: p}); d.Holder != 0 || d.PredictedTokens != 160 {
 		t.Errorf("%s", d)
 	}
-	if !w.router.SetAhead(0, "", 0) { // another engine serves there, and has other keys
+	if !w.router.SetAhead(0, "", 0) { // as if an engine without a look-ahead served at holder 0 now: its keys differ
 		t.Fatal("the look-ahead stays")
 	}
 	if d := w.explain(warmpath.Request{Tokens: p}); d.PredictedTokens != 0 {

@@ -117,7 +117,8 @@ func TestInterfacesAreFew(t *testing.T) {
 }
 
 // waits returns the places where a file waits for a time: calls of time.Sleep, receives from time.After, and tickers. A
-// receive in a select is a deadline. In a file of tests with synctest, receives and tickers take no real time.
+// receive in a select is a deadline and does not count. In a file with synctest only Sleep counts, because receives and
+// tickers take no real time there.
 func waits(file *ast.File) (found []token.Pos) {
 	virtual := slices.ContainsFunc(file.Imports, func(s *ast.ImportSpec) bool { return s.Path.Value == `"testing/synctest"` })
 	deadlines := map[ast.Node]bool{}

@@ -82,8 +82,8 @@ func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
 	return minBlockSize
 }
 
-// indexConfig returns the index configuration of the options. If it does not say which worker a holder belongs to, the
-// fleet says it.
+// indexConfig returns the index configuration of the options. If this configuration has no function that returns the
+// worker of a holder, indexConfig adds one that asks the fleet.
 func (r *Router) indexConfig() kvindex.Config {
 	cfg := r.options.Index
 	if cfg.Worker == nil {
@@ -316,7 +316,7 @@ func (r *Router) IndexStats() []IndexStats {
 
 // addExpected adds the figures of x's expected prompts to s.
 func (r *Router) addExpected(x *modelIndex, s *IndexStats) {
-	r.mu.Lock() // no store leaves meanwhile
+	r.mu.Lock() // so that no store is removed while the figures are added
 	defer r.mu.Unlock()
 	s.SpeculativeDropped = x.displaced
 	for _, e := range *x.expected.Load() {

@@ -68,7 +68,7 @@ func (x *modelIndex) appendKeys(dst []block.Key, root block.Key, req *Request) [
 	if kept == nil && req.Known.Tokens >= memoTokens {
 		kept = x.memo.get(memoName{req.Known.Mark, root})
 	}
-	kept = kept[:min(len(kept), len(req.Tokens)/size)] // longer: it is another prompt's, as the caller confused marks
+	kept = kept[:min(len(kept), len(req.Tokens)/size)] // kept is longer only if the caller gave the mark of another prompt
 	dst = append(dst, kept...)
 	parent := root
 	if len(kept) > 0 {

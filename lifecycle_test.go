@@ -40,7 +40,7 @@ func TestAWorkerPutAgainKeepsItsHolders(t *testing.T) {
 	workers.Remove(id)
 	d.FirstToken(2)
 	d.Tokens(3, 3)
-	d.Done(fleet.OutcomeServed, 4) // its worker has left
+	d.Done(fleet.OutcomeServed, 4) // the worker of d has left
 	d.Recycle()
 	workers.Put("http://a:8000", facts)
 	if load := workers.Snapshot().Load(before[0]); load.Requests != 0 {

@@ -55,7 +55,7 @@ type spot struct {
 	at    int32  // the index of the candidate
 }
 
-// gather lists the candidates of a decision, without their matches. It reports whether it left any holder out.
+// gather lists the candidates of a decision, without their matches. partial says that it left holders out.
 func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) (partial bool) {
 	d.begin(len(pool.Holders))
 	reach := d.policy.Reach()

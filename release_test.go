@@ -72,7 +72,7 @@ func TestExplainingChangesNothing(t *testing.T) {
 	if first.Worker.URL != "http://a" || second.Worker.URL != "http://b" || first.Branch != policy.BranchPlain {
 		t.Errorf("%s; %s", first, second)
 	}
-	// A policy that does not look at matches still reports them.
+	// The record of a decision has the match even if the policy does not look at matches.
 	if third := w.route(warmpath.Request{Tokens: p}); third.PredictedTokens != 496 {
 		t.Errorf("%s", third)
 	}

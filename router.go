@@ -93,8 +93,8 @@ func (d *Decision) routed() {
 	notified = true
 }
 
-// reserve puts d's load on its holder. It reports false if the holder already has the greatest allowed number of
-// requests.
+// reserve puts d's load on its holder. If the holder already has the greatest allowed number of requests, reserve puts
+// no load on it and returns false.
 func (r *Router) reserve(d *Decision, req *Request) bool {
 	c := &d.Candidates[d.Chosen]
 	uncached := max(d.PromptTokens-c.Predicted, 0)

@@ -99,7 +99,8 @@ func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
 }
 
 // Requests come one after another and find all workers idle. A new conversation has no match anywhere and goes to the
-// worker with the fewest requests so far. The worker that was used first, whose timing is known, must not look better.
+// worker with the fewest requests so far. Only the timing of the worker that was used first is known. This must not
+// make that worker look better than the others.
 func TestConversationsOneAfterAnotherUseAllWorkers(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, vllm(), vllm(), vllm())
 	for h := range 3 {

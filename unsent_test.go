@@ -57,7 +57,8 @@ func TestWhatWasNotSentIsNotExpected(t *testing.T) {
 	}
 }
 
-// The memory of a shadow policy differs from the index, which events fill.
+// A shadow policy without events has a memory of its own. A request that was not sent must leave this memory, too, and
+// the part of the prompt that an earlier request really sent must stay in it.
 func TestAShadowUnlearnsWhatItLearned(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policies: []policy.Spec{withoutEvents(t)}, Shadow: "kv"}, vllm())
 	p := prompt(1, 801)
@@ -81,7 +82,8 @@ func TestAShadowUnlearnsWhatItLearned(t *testing.T) {
 	want(640)
 }
 
-// Two requests with the same prompt come at the same moment. Only the second one is sent.
+// Two requests with the same prompt come at the same moment, and only the second one is sent. Because of the second
+// request, the prompt must stay expected.
 func TestWhatAnotherRequestSentIsExpected(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 801)
