@@ -146,8 +146,8 @@ func (e *estimator) loosen() {
 	}
 }
 
-// sampleTokens is how many tokens of an answer make a measurement. They are enough that it does not matter when single
-// chunks arrive.
+// sampleTokens is how many tokens of an answer make a measurement. With so many tokens, the arrival time of a single
+// chunk hardly matters.
 const sampleTokens = 16
 
 // sample is the state of a holder and of one answer, at the beginning or at the end of a measured interval.
@@ -241,7 +241,7 @@ func (l *ledger) wholeAt(r *Reservation, now int64) sample {
 	return s
 }
 
-// observePrompt records a first token. mu is held, r waits.
+// observePrompt records r's first token. mu is held, and r is in stageWaiting.
 func (l *ledger) observePrompt(r *Reservation, now int64) {
 	p := &l.passes
 	g := &p.group
@@ -280,7 +280,7 @@ func (l *ledger) finishGroup() {
 		0.5*t.Step(g.decoding, g.context)+0.1*took, g.end)
 }
 
-// observeSteps learns from an interval of r's answer. mu is held, r decodes.
+// observeSteps learns from an interval of r's answer. mu is held, and r is in stageRunning.
 func (l *ledger) observeSteps(r *Reservation, now int64) {
 	s := &r.sample
 	p := &l.passes

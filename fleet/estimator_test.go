@@ -21,7 +21,7 @@ type job struct {
 	r            Reservation
 	n, prompt    int
 	out, answer  int
-	left, before int // uncached tokens that are left, and tokens computed before
+	left, before int // left: uncached tokens still to compute; before: prompt tokens cached or computed
 }
 
 func (e *engine) submit(n, prompt, answer int, whole bool) {
@@ -167,7 +167,7 @@ func TestAnswersInOnePieceHoldNobodyUpAndTeachNothingBesideGuesses(t *testing.T)
 		}
 		f.Reserve(&guess, 0, Work{UncachedTokens: 10, PromptTokens: 10, Guess: true}, now)
 		now += 5000 * ms
-		whole.FirstToken(now) // with the rest of the answer
+		whole.FirstToken(now) // the first token arrives together with the rest of the answer
 		whole.Tokens(300, now+1)
 		guess.FirstToken(now)
 		guess.Tokens(30, now+1)
@@ -182,7 +182,8 @@ func TestAnswersInOnePieceHoldNobodyUpAndTeachNothingBesideGuesses(t *testing.T)
 	}
 }
 
-// TestNoMeasurementDecidesByItself: the first measurement of a kind of worker may have a false count of tokens.
+// TestNoMeasurementDecidesByItself: the first measurement of a kind of worker may have a false count of tokens. It must
+// not lower the learned times much, and correct measurements must outweigh it soon.
 func TestNoMeasurementDecidesByItself(t *testing.T) {
 	for _, passes := range []float64{1e4, 1e6, 1e9} {
 		e := newEstimator(DefaultTiming)
@@ -259,7 +260,7 @@ func TestSingleStallsTeachLittle(t *testing.T) {
 	}
 	before := e.coefficients()
 	for i := range 20 {
-		measure(float64(500+i*37%8000), 30_000) // waited for memory
+		measure(float64(500+i*37%8000), 30_000) // too long: the request waited for memory
 		for j := range 20 {
 			measure(float64(500+j*97%8000), 0)
 		}

@@ -348,7 +348,7 @@ func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
 	s.mu.Unlock()
 }
 
-// begin records that a request in a scope is sent: it may be a trial of an open breaker.
+// begin records that a request in a scope is sent. If a breaker is half open, the request is the breaker's trial.
 func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
 	s.scopes.begin(c, scope, now)
 	if s.blockedUntil.Load() == 0 {

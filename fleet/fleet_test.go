@@ -47,8 +47,8 @@ func TestHoldersAreInternedForTheProcess(t *testing.T) {
 	}
 }
 
-// TestARankThatComesBackStartsAnew: a worker whose settings changed has one rank in the fleet until the worker
-// answers a probe.
+// TestARankThatComesBackStartsAnew: a worker whose settings changed has only rank 0 in the fleet until the worker
+// answers a probe. Rank 0 keeps its state. The other rank leaves and comes back, so it must not keep its old state.
 func TestARankThatComesBackStartsAnew(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 2))
@@ -261,7 +261,7 @@ func TestFollowersSeeEveryChange(t *testing.T) {
 		t.Error("the newest snapshot is superseded")
 	default:
 	}
-	f.SetHealth(0, true, "") // the worker is healthy already
+	f.SetHealth(0, true, "") // no change: the worker is healthy already
 	if f.Snapshot() != s {
 		t.Error("a new snapshot without a change")
 	}

@@ -143,7 +143,7 @@ func TestABurstPasses(t *testing.T) {
 			t.Errorf("five minutes after a burst of two minutes the pace is %+v", p)
 		}
 	}
-	m = newMachines(2, DefaultTiming) // this time the burst comes at the very beginning
+	m = newMachines(2, DefaultTiming) // this time the other work on the machine runs at the very beginning
 	m.each(2*time.Minute, time.Second, slow(0, 2))
 	m.each(10*time.Minute, time.Second, slow(0, 1))
 	for i := range m.paces {

@@ -149,8 +149,8 @@ func (l *ledger) projectWhole(out *Load, now int64) {
 }
 
 // report records how many requests wait in the engine's queue. These are the newest requests, because engines take
-// requests in order. report returns how many of them are this router's requests with an answer in one piece, and the
-// uncached tokens of these.
+// requests in order. report returns how many of these are this router's requests with an answer in one piece, and the
+// uncached tokens of those requests.
 func (l *ledger) report(waiting int64) (requests, tokens int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -375,7 +375,7 @@ func (l *ledger) release(r *Reservation, now int64) {
 }
 
 // disown ends the ownership of a reservation that expired, so that its memory may be used for another request. If r
-// still holds a request, disown reports false and does nothing.
+// still holds a request, disown does nothing and returns false.
 func (l *ledger) disown(r *Reservation, now int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

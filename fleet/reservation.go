@@ -100,9 +100,9 @@ const (
 	stageRunning              // the first token has come, or the answer comes in one piece
 )
 
-// Reserve puts w on holder h and fills r, which must hold nothing. If h already has w.Most requests, Reserve reports
-// false and reserves nothing. If h's breaker is half open, the request is its trial. Reserve panics if h does not
-// exist.
+// Reserve puts w on holder h and fills r, which must hold nothing. If h already has w.Most requests, Reserve reserves
+// nothing and returns false. If h's breaker is half open, the request is the breaker's trial. Reserve panics if h does
+// not exist.
 //
 // Reserve allocates nothing in steady state. It takes a lock of h for about a microsecond. Requests to other holders
 // and readers do not wait for this lock.

@@ -19,7 +19,7 @@ func ScopeOf(model, endpoint string) Scope {
 	for i := range len(model) {
 		h = (h ^ uint64(model[i])) * 0x100000001b3
 	}
-	h *= 0x100000001b3 // a zero byte, which neither text contains, separates the two
+	h *= 0x100000001b3 // a zero byte, which neither text contains, separates the two texts
 	for i := range len(endpoint) {
 		h = (h ^ uint64(endpoint[i])) * 0x100000001b3
 	}

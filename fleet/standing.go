@@ -179,8 +179,8 @@ func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
 }
 
 // Suspect starts or ends the suspicion that a worker is frozen. While the worker is suspected, its holders get only
-// requests that no other worker can take. When the suspicion ends, its holders start slowly. Suspect reports whether
-// anything changed.
+// requests that no other worker can take. When the suspicion ends, the holders start slowly. changed is false if the
+// worker already was in the wanted state, or if the fleet does not have it.
 func (f *Fleet) Suspect(id WorkerID, suspect bool, now int64) (changed bool) {
 	w := f.Snapshot().ByID(id)
 	if w == nil {
