@@ -45,7 +45,7 @@ type Candidate struct {
 	Match     int                 // prompt tokens in confirmed blocks of the holder that its engine can use
 	Tier      [block.NumTiers]int // Match by tier
 	Predicted int                 // Match, or more if a longer part of the prompt was sent to the holder
-	Active    int                 // prompt tokens that requests under way there also have; 0 without Spec.NeedsActive
+	Active    int                 // prompt tokens that requests under way at the holder also have; 0 without Spec.NeedsActive
 	// AtRisk is how many tokens at the end of Predicted are expected to be evicted before the request is scheduled. It
 	// is 0 without Spec.NeedsRisk.
 	AtRisk int

@@ -71,7 +71,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	case kept > 0:
 	case returning:
 		kept = readmit(c, reasonReturning)
-	case suspect && !saturated: // with a saturated worker, wait instead: it will have room soon, and it is not frozen
+	case suspect && !saturated: // if a worker is only saturated, the request waits for it instead: it will have room soon
 		kept = readmit(c, reasonSuspect)
 	case useless && !saturated: // no better holder is left
 		kept = readmit(c, reasonUseless)
@@ -79,7 +79,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	return kept
 }
 
-// readmit lets the candidates pass that were left out for this reason. It is called if no candidate passed.
+// readmit lets the candidates pass that were left out for the reason why. It is called if no candidate passed.
 func readmit(c []Candidate, why string) (kept int) {
 	for i := range c {
 		if c[i].Reason != why {

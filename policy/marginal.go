@@ -203,7 +203,7 @@ func timing(c *Candidate) *fleet.Timing {
 	return &fleet.DefaultTiming
 }
 
-// price sets the terms of c and its score, the negated sum.
+// price sets the terms of c, and sets c's score to the negative sum of the terms.
 func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	answer, together := usual.answer, usual.together
 	l := &c.Load

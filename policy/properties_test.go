@@ -165,7 +165,8 @@ func weights(s policy.Spec) float64 {
 	return sum
 }
 
-// exceptions has, by property and policy, the reason why a policy does not have the property by its definition.
+// exceptions lists policies that by their definition lack a property. The keys are property and policy, and the value
+// is the reason.
 var exceptions = map[string]map[string]string{
 	"order": {
 		"round_robin":      "turns by position",
@@ -191,7 +192,7 @@ func each(t *testing.T, property string, check func(t *rapid.T, p *policy.Policy
 		t.Run(s.Name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				p := build(t, s)
-				for range rapid.IntRange(0, 3).Draw(t, "before") { // so that policies with a memory have something in it
+				for range rapid.IntRange(0, 3).Draw(t, "before") { // so that a policy with a memory remembers something
 					q := drawQuery(t)
 					c := drawCandidates(t, &q)
 					if choice := p.Choose(&q, c); choice.Index >= 0 {

@@ -21,7 +21,8 @@ type Bucket struct {
 	BalanceAbsThreshold int `yaml:"balance_abs_threshold"`
 	// BalanceRelThreshold is the factor in the rule of balance_abs_threshold.
 	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
-	// BucketAdjustIntervalSecs is how often the bounds are computed again, and how far back they look, in seconds.
+	// BucketAdjustIntervalSecs is the time in seconds between two computations of the bounds. Each computation uses the
+	// prompts of the last such interval.
 	BucketAdjustIntervalSecs int `yaml:"bucket_adjust_interval_secs"`
 }
 
@@ -46,8 +47,8 @@ func (p Bucket) Spec(name string) policy.Spec {
 	}}
 }
 
-// buckets is the chooser of a Bucket. One lock guards everything, because all workers share one window. It is held
-// while a number is added, and once an interval while the window is sorted.
+// buckets is the chooser of a Bucket. One lock guards everything, because all workers share one window. The lock is
+// held while a number is added, and once an interval while the window is sorted.
 type buckets struct {
 	Bucket
 	interval int64 // nanoseconds
@@ -57,7 +58,7 @@ type buckets struct {
 	head     int
 	sent     []int64 // characters in the window by holder
 	total    int64
-	bounds   []int64 // most characters of each bucket but the last, ascending
+	bounds   []int64 // the greatest length in characters of each bucket except the last one, ascending
 	target   int64   // characters a bucket when the bounds were computed
 	adjusted int64   // when bounds were computed last, Unix nanoseconds
 }
@@ -147,8 +148,8 @@ func (b *buckets) expire(now int64) {
 	}
 }
 
-// adjust computes bounds that divide the window's characters evenly among the workers that were sent any. It keeps the
-// bounds if the target changed by less than a factor of two. mu is held.
+// adjust computes bounds that divide the window's characters evenly among the workers that got any of them. It keeps
+// the bounds if the target changed by at most a factor of two. mu is held.
 func (b *buckets) adjust() {
 	m := 0
 	for _, n := range b.sent {
@@ -194,7 +195,8 @@ func (b *buckets) Finished(*policy.Finished) {}
 // Forget does nothing: lengths and characters do not depend on caches.
 func (b *buckets) Forget(fleet.Holder) {}
 
-// nth returns the candidate with the n-th lowest holder number, counted from 0. Candidates mostly come in this order.
+// nth returns the candidate with the n-th lowest holder number, counted from 0. Candidates are mostly in ascending
+// order of holders already.
 func nth(c []policy.Candidate, n int) int {
 	sorted := true
 	for i := 1; i < len(c) && sorted; i++ {

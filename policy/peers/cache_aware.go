@@ -13,10 +13,10 @@ import (
 // requests and not from events. If the fleet is out of balance, or if the beginning is too short, it takes the holder
 // with the fewest requests.
 //
-// It differs from the source in three points. If the longest beginning was sent to several holders, it takes the one
-// with the fewest requests; the source takes the last holder to which the beginning was sent. If the chosen holder
-// cannot be used, it takes the next best one; the source takes the first healthy worker. If a worker leaves, it forgets
-// the worker.
+// This port differs from the source in three points. If the longest beginning was sent to several holders, the port
+// takes the holder with the fewest requests; the source takes the last holder to which the beginning was sent. If the
+// chosen holder cannot be used, the port takes the next best holder; the source takes the first healthy worker. If a
+// worker leaves, the port forgets the worker.
 type CacheAware struct {
 	// CacheThreshold is the share of the prompt, 0 to 1, above which the longest beginning is followed.
 	CacheThreshold float64 `yaml:"cache_threshold"`
@@ -25,26 +25,27 @@ type CacheAware struct {
 	// BalanceRelThreshold times the smallest number.
 	BalanceAbsThreshold int     `yaml:"balance_abs_threshold"`
 	BalanceRelThreshold float64 `yaml:"balance_rel_threshold"`
-	// OverloadTokenUsageThreshold and BalanceTokenUsageThreshold say the same by the used share of the KV cache, as
-	// engines report it. The fleet is out of balance if the highest share exceeds the first threshold, or if the
-	// difference between the highest and the lowest share exceeds the second one. 1 is never exceeded.
+	// OverloadTokenUsageThreshold and BalanceTokenUsageThreshold apply to the used share of the KV cache, as engines
+	// report it. The fleet is out of balance, too, if the highest share exceeds OverloadTokenUsageThreshold, or if the
+	// difference between the highest and the lowest share exceeds BalanceTokenUsageThreshold. 1 is never exceeded.
 	OverloadTokenUsageThreshold float64 `yaml:"overload_token_usage_threshold"`
 	BalanceTokenUsageThreshold  float64 `yaml:"balance_token_usage_threshold"`
-	// EvictionIntervalSecs is how often holders with more than MaxTreeSize are cut to it, in seconds. 0 means never.
+	// EvictionIntervalSecs is the time in seconds between two evictions, which cut holders with more than MaxTreeSize
+	// to MaxTreeSize. 0 means that there are no evictions.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
 	// MaxTreeSize is how many characters are remembered for each holder, for all models together. If tokens are
 	// compared, it is the number of tokens.
 	MaxTreeSize int `yaml:"max_tree_size"`
 	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first, and also differ
-	// where only the chat template differs. When the chosen form of a prompt is not known, the other is used.
+	// where only the chat template differs. When the chosen form of a prompt is not known, the other form is used.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory for texts, and as much again for tokens. It is never exceeded. The source has no such
-	// bound.
+	// MaxBytes bounds the memory for texts. The memory for tokens has a second bound of the same size. The source has
+	// no such bounds.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
 
-// DefaultCacheAware returns the defaults of the source's command line. Its library has others: 0.5, 32, 1.1, 30 s,
-// 10,000.
+// DefaultCacheAware returns the defaults of the source's command line. The source's library has other defaults:
+// CacheThreshold 0.5, BalanceAbsThreshold 32, BalanceRelThreshold 1.1, EvictionIntervalSecs 30, MaxTreeSize 10,000.
 func DefaultCacheAware() CacheAware {
 	return CacheAware{
 		CacheThreshold: 0.3, BalanceAbsThreshold: 64, BalanceRelThreshold: 1.5,

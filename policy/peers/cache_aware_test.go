@@ -150,7 +150,7 @@ func TestMemoryOfPromptsIsBounded(t *testing.T) {
 					p.Forget(fleet.Holder(rapid.IntRange(0, holders-1).Draw(t, "holder")))
 				}
 			}
-			for range 4 * holders { // one pass needs this many requests
+			for range 4 * holders { // one pass of eviction needs this many requests
 				now += 1e9
 				q := prompted(0, 0, 0)
 				q.Now = now

@@ -22,8 +22,8 @@ import (
 // If the controller does not answer, the fallback policy decides. The policy's [policy.Source] asks the controller; in
 // this program it is in internal/discovery.
 type LMCacheAware struct {
-	// ControllerURL is the controller's HTTP address. It is asked only if the policy is in use or listed in the
-	// configuration's policies.
+	// ControllerURL is the controller's HTTP address. The controller is asked only if the policy is in use or listed in
+	// the configuration's policies.
 	ControllerURL string `yaml:"controller_url"`
 	// PollIntervalSecs is the time in seconds between two polls of the controller's list of workers. A list that is
 	// older than three polls is forgotten.
@@ -89,7 +89,7 @@ func (p LMCacheAware) Spec(name string) policy.Spec {
 	weight, fall := p.CacheWeight, fallbacks[p.FallbackPolicy]
 	return policy.Spec{
 		Name: name, Terms: []string{"cached", "idle"}, NeedsMatches: looks, Reasons: lmcacheReasons,
-		Reach:   policy.ReachAll, // the source may know any worker
+		Reach:   policy.ReachAll, // the controller may know any worker
 		Chooser: func() policy.Chooser { return &lmcacheAware{looks, weight, fall} },
 	}
 }

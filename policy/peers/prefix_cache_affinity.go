@@ -22,8 +22,8 @@ type PrefixCacheAffinity struct {
 	// MatchRateThreshold is the share of the prompt, 0 to 1, from which the longest beginning is followed.
 	MatchRateThreshold float64 `yaml:"match_rate_threshold"`
 	// DoEviction cuts holders with more than EvictionThresholdChars to EvictionTargetChars every EvictionIntervalSecs
-	// seconds; the least recently used are dropped first. Where tokens are compared, one token counts as four
-	// characters.
+	// seconds. The least recently used parts of prompts are dropped first. Where tokens are compared, one token counts
+	// as four characters.
 	DoEviction             bool `yaml:"do_eviction"`
 	EvictionThresholdChars int  `yaml:"eviction_threshold_chars"`
 	EvictionTargetChars    int  `yaml:"eviction_target_chars"`
@@ -33,10 +33,10 @@ type PrefixCacheAffinity struct {
 	// Locality is where this router runs, for the locality filter.
 	Locality Locality `yaml:"locality"`
 	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first. When the chosen
-	// form of a prompt is not known, the other is used. The source knows text only.
+	// form of a prompt is not known, the other form is used. The source knows text only.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory for texts, and as much again for tokens. It is never exceeded. The source has no such
-	// bound.
+	// MaxBytes bounds the memory for texts. The memory for tokens has a second bound of the same size. The source has
+	// no such bounds.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
 
@@ -119,7 +119,7 @@ func (x *prefixAffinity) Choose(q *policy.Query, c []policy.Candidate) policy.Pi
 	switch sent := c[best].Terms[termSent]; {
 	case sent < x.MatchRateThreshold:
 		return x.fill(m, q, c, best)
-	case sent == 0: // a threshold of 0
+	case sent == 0: // the threshold is 0, and no holder has any part of the prompt
 		return x.shorterOfTwo(m, q, c, best)
 	default:
 		return x.follow(m, q, c, sent)

@@ -16,7 +16,7 @@ type PrefixHash struct {
 	// PrefixTokenCount is how many tokens of the prompt are hashed. Without tokens, four bytes of text stand for a
 	// token.
 	PrefixTokenCount int `yaml:"prefix_token_count"`
-	// LoadFactor is how many times the mean number of requests a worker may have before the next one is taken.
+	// LoadFactor is how many times the mean number of requests a worker may have before the next worker is taken.
 	LoadFactor float64 `yaml:"load_factor"`
 	// VirtualNodes is how many places on the ring a worker has.
 	VirtualNodes int `yaml:"virtual_nodes"`

@@ -38,8 +38,8 @@ func idler(q *policy.Query, a, b *policy.Candidate) bool {
 	return block.Mix64(a.Hash^q.Random) < block.Mix64(b.Hash^q.Random)
 }
 
-// twoOf draws two different candidates at random, independent of their order. If there is only one, both are that
-// one.
+// twoOf draws two different candidates at random, independent of their order. If there is only one candidate, first and
+// second are both this candidate.
 func twoOf(q *policy.Query, c []policy.Candidate) (first, second int) {
 	second = -1
 	for i := 1; i < len(c); i++ {

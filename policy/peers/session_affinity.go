@@ -10,13 +10,13 @@ import (
 
 // SessionAffinity keeps a session on its worker and rank, as long as the session has requests. If the worker cannot be
 // used, the session gets another one [Dynamo, --router-session-affinity-ttl-secs; llm-d, session-affinity-filter]. A
-// new session goes to the holder with the least work, which includes the request's own uncached tokens there. So does a
-// request that names no session.
+// new session, and a request that names no session, goes to the holder with the least work. The work includes the
+// request's own uncached tokens there.
 type SessionAffinity struct {
 	// TTL is the idle time after which a session is forgotten.
 	TTL time.Duration `yaml:"ttl"`
-	// Mode is soft (a session whose worker cannot be used gets another) or hard (its requests are refused until the
-	// worker can be used).
+	// Mode is what happens to a session whose worker cannot be used: soft (the session gets another worker) or hard
+	// (the session's requests are refused until its worker can be used).
 	Mode string `yaml:"mode"`
 	// MaxSessions is the greatest number of sessions that are remembered, at about 50 bytes each. Beyond it, each new
 	// session replaces a random one.

@@ -27,8 +27,8 @@ type VLLMCacheAware struct {
 	// MaxBlocksPerBackend is how many blocks of the index are tracked for each holder. Between two evictions there may
 	// be up to twice as many.
 	MaxBlocksPerBackend int `yaml:"max_blocks_per_backend"`
-	// EvictionIntervalSecs is how often holders are cut to that number, in seconds; the least recently used blocks are
-	// evicted.
+	// EvictionIntervalSecs is the time in seconds between two evictions, which cut holders to MaxBlocksPerBackend
+	// blocks. The least recently used blocks are evicted.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
 	// CacheThreshold is the share of the prompt's blocks, 0 to 1, above which a holder is preferred.
 	CacheThreshold float64 `yaml:"cache_threshold"`
