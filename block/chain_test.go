@@ -35,7 +35,7 @@ func TestLocalsAreXXH3OfTheTokens(t *testing.T) {
 	}
 }
 
-// The formula of docs/design/0006, written out.
+// Append must give the keys that the formula of docs/design/0006 gives. This test computes the formula step by step.
 func TestKeysAreSumsOfTermsOfBlocksAndPlaces(t *testing.T) {
 	for _, size := range oddSizes {
 		h := newHasher(t, XXH3, size)

@@ -114,9 +114,9 @@ const (
 // tokens[0] in the prompt, which enters the keys. It must be a multiple of Size. Tokens at the end that fill no block
 // have no key.
 //
-// A feature changes the key of the block in which its placeholder starts, together with its offset within that block.
-// The keys of later blocks depend on it through their parents. So the keys do not depend on the pieces in which the
-// tokens arrive. The order of features does not matter, and a feature that is listed twice counts once. Append
+// A feature and its offset within a block change the key of the block in which the feature's placeholder starts. The
+// keys of later blocks depend on the feature through their parents. So the keys do not depend on the pieces in which
+// the tokens arrive. The order of features does not matter, and a feature that is listed twice counts once. Append
 // allocates only to grow dst, and to sort features that are not in the order of (offset, identifier).
 func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, features []Feature) []Key {
 	// A prompt may have tens of thousands of features. Engines usually list them in order.

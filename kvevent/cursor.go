@@ -10,8 +10,9 @@ import (
 // cursor reads MessagePack. It is 2 to 3 times as fast as tinylib/msgp's raw functions, because the tokens of an event
 // are read in one tight loop (BenchmarkDecode beside BenchmarkMsgp).
 //
-// If a method finds a value of another kind, it returns false and does not move the cursor. If the bytes are not
-// MessagePack or end early, no later method succeeds: broken then has the reason.
+// A method takes a value: it reads the value and moves the cursor behind it. If a method finds a value of another kind,
+// it returns false and does not move the cursor. If the bytes are not MessagePack or end early, no later method
+// succeeds: broken then has the reason.
 type cursor struct {
 	p      []byte
 	i      int

@@ -53,7 +53,7 @@ func hidden(e *Event, r *reading) Keys {
 	switch named := r.has(fieldLoRAName); {
 	case r.has(fieldMetadata): // SGLang 0.5.18 with a salt
 		k = KeyExtra
-	case r.fields > 7: // vLLM 0.14 and later without extra_keys
+	case r.fields > 7: // vLLM 0.14 and later without extra_keys; SGLang's extra_key does not exist there
 		k = KeySalt | KeyFeature
 	case r.fields > 0: // vLLM before 0.14, or SGLang: both write the same arrays
 		k = KeySalt | KeyFeature | KeyExtra

@@ -18,7 +18,7 @@ import (
 
 const second = int64(time.Second)
 
-// prompt returns n chained keys that share their first `shared` with every prompt of the same root.
+// prompt returns n chained keys. The first keys, as many as shared says, are the same for every seed.
 func prompt(seed, shared, n int) []block.Key {
 	keys := make([]block.Key, n)
 	at := uint64(1)

@@ -28,7 +28,7 @@ func (s *Store) fit() {
 func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
 
 // drop drops the holder's least recently used run. If most is above 0 and WholeRuns is not set, it drops at most this
-// number of bytes from the end of the run. It reports false if the holder has no run. mu is held.
+// number of bytes from the end of the run. If the holder has no run, drop returns false. mu is held.
 func (s *Store) drop(h fleet.Holder, most int64) bool {
 	l := s.holders[h].oldest
 	if l == 0 {
@@ -88,8 +88,8 @@ func (s *Store) Evict(now int64) {
 	}
 }
 
-// expire drops placements that are older than TTL at now, at most as many as the constant stretch. It reports whether
-// there may be more of them. mu is held.
+// expire drops placements that are older than TTL at now, at most as many as the constant stretch. more says that there
+// may be more such placements. mu is held.
 func (s *Store) expire(now int64) (more bool) {
 	if s.config.TTL == 0 {
 		return false
@@ -114,7 +114,7 @@ func (s *Store) expireOf(h fleet.Holder, now int64, most int) (n int) {
 }
 
 // trim evicts units of each holder with more than HolderUnits, until HolderTarget are left. It stops after Config.Step
-// units or runs, and reports whether there is more to do. mu is held.
+// units or runs; more says that there is more to do. mu is held.
 func (s *Store) trim() (more bool) {
 	limit, target := s.config.HolderUnits*int64(s.unit), s.config.HolderTarget*int64(s.unit)
 	if limit == 0 {

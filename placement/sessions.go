@@ -52,8 +52,8 @@ func NewSessions(c SessionConfig) *Sessions {
 	return s
 }
 
-// Homes appends the homes of a session to dst, the oldest home first. It reports false if the session is unknown or was
-// idle for too long.
+// Homes appends the homes of a session to dst, the oldest home first. If the session is unknown or was idle for too
+// long, it appends nothing, and known is false.
 func (s *Sessions) Homes(key uint64, now int64, dst []fleet.Holder) (homes []fleet.Holder, known bool) {
 	shard := &s.shards[key%SessionShards]
 	shard.mu.Lock()
@@ -183,7 +183,7 @@ const tallyPart = 256
 func (t *tally) add(h fleet.Holder, n int64) {
 	i := int(h) / tallyPart
 	if i >= len(t.parts) {
-		return // a million holders were seen: later ones are not counted
+		return // holders with numbers from 2^20 on are not counted
 	}
 	part := t.parts[i].Load()
 	if part == nil {

@@ -44,7 +44,7 @@ func (s *Store) admit(h fleet.Holder) {
 	}
 }
 
-// follow sets path to the nodes whose texts together are key. It reports false if no node ends where key ends.
+// follow sets path to the nodes whose texts together are key. It returns false if no node ends where key ends.
 func (s *Store) follow(at uint32, key []byte) bool {
 	s.path = s.path[:0]
 	for len(key) > 0 {

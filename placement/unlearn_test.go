@@ -31,7 +31,7 @@ func TestWhatWasNotSentIsUnlearned(t *testing.T) {
 	x.Unlearn(0, b, x.Learn(0, b, 1)) // time 1 is earlier than the last use: clocks of concurrent requests differ
 	want(t, x, b, 4, map[fleet.Holder]int{0: 4})
 	evict(x.Store, 102)
-	want(t, x, a, 102, map[fleet.Holder]int{0: 4}) // of two overlapping unsent uses, the first still counts for shared blocks
+	want(t, x, a, 102, map[fleet.Holder]int{0: 4}) // the uses at times 3 and 4 are unlearned, but time 3 counts for the shared blocks
 	evict(x.Store, 103)
 	want(t, x, a, 103, nil)
 }
