@@ -24,7 +24,7 @@ type addedSet struct {
 	tokens []addedToken
 	nodes  []addedNode
 	first  [256]bool // first bytes of the tokens
-	only   int       // first byte of all tokens if they have the same, otherwise -1
+	only   int       // first byte of all tokens if it is the same for all of them, otherwise -1
 }
 
 // addedNode is a node of the trie over the tokens' bytes. A node has few children, so a search through the list of its

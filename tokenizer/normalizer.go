@@ -12,7 +12,7 @@ import (
 // concurrently.
 type normalizer interface {
 	// append appends the normalized text to dst. If the text is already normal, it returns dst as it was, and the
-	// change unchanged.
+	// constant unchanged.
 	append(dst []byte, text string) ([]byte, change)
 }
 
@@ -320,8 +320,8 @@ func (spacedChinese) append(dst []byte, text string) ([]byte, change) {
 	return dst, did
 }
 
-// isChinese has the same ranges as the reference. One of them begins at 2B920 by mistake, although the block begins at
-// 2B820. The mistake is copied here.
+// isChinese has the same ranges as the reference. One range of the reference begins at 2B920 by mistake, although
+// Unicode's block begins at 2B820. The mistake is copied here.
 func isChinese(c rune) bool {
 	return c >= 0x3400 && (c <= 0x4dbf || c >= 0x4e00 && c <= 0x9fff || c >= 0xf900 && c <= 0xfaff ||
 		c >= 0x20000 && c <= 0x2a6df || c >= 0x2a700 && c <= 0x2b73f || c >= 0x2b740 && c <= 0x2b81f ||

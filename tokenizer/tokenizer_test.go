@@ -50,7 +50,7 @@ func TestDecodingReturnsTheText(t *testing.T) {
 	if got := tok.Decode(ids, true); got != "hello" {
 		t.Errorf("without special tokens: got %q", got)
 	}
-	// The first id has half a character's bytes, and the last id has no token.
+	// Id 160 is a byte that is only a part of a character. The last id has no token.
 	if got := tok.Decode([]block.Token{ids[1], 160, 1 << 30}, false); got != "hello\ufffd" {
 		t.Errorf("got %q", got)
 	}

@@ -110,8 +110,8 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// hashText returns a hash of a short text, similar to wyhash. It has no secret key. That is no risk, because its tables
-// hold only what a model's files have, and never what a request has.
+// hashText returns a hash of a short text, similar to wyhash. It has no secret key. This is no risk, because
+// vocabularies store only texts of a model's files, and never texts of requests.
 func hashText(s string) uint64 {
 	h := uint64(len(s)) * hashPrime
 	i := 0

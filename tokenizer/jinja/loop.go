@@ -1,7 +1,7 @@
 package jinja
 
 // loop is the state of a running for loop, and its loop variable, as jinja2's LoopContext. If the sequence has a list,
-// items come from list. Otherwise they come from the iterator it.
+// items come from list. Otherwise they come from the iterator in the field it.
 type loop struct {
 	stmt   *forStmt
 	frame  *frame // frame outside of the loop, in which a recursive call starts

@@ -104,7 +104,7 @@ func (r *resolver) stmts(body []stmt, s *symbols) {
 	}
 }
 
-// inner resolves a body, with soft off meanwhile.
+// inner calls fn, which resolves a body, with soft set to false. Afterwards soft is as before.
 func (r *resolver) inner(fn func()) {
 	soft := r.soft
 	r.soft = false

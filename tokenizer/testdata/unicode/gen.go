@@ -62,7 +62,7 @@ func appendMap(out []byte, lines [][]string) []byte {
 		out = binary.AppendUvarint(out, from-last)
 		last = from
 		to := strings.Split(f[2], ",")
-		if f[0] != f[1] { // a pair: compose
+		if f[0] != f[1] { // a pair of code points, which compose to another code point
 			to = append([]string{f[1]}, to...)
 		}
 		out = append(out, byte(len(to)))
