@@ -146,7 +146,7 @@ func (d *diary) await(what string, ok func() bool) {
 	}
 }
 
-// awaitSeen waits until every message before n was handed over or lost, and connected.
+// awaitSeen waits until the stream is connected, and every message before n was handed over or lost.
 func (d *diary) awaitSeen(n uint64) {
 	d.t.Helper()
 	d.await(fmt.Sprintf("messages before %d", n), func() bool { return d.connected && d.next >= n })
@@ -214,7 +214,7 @@ func (e *engine) publish(n int) {
 	}
 }
 
-// runUntilStopped starts run, and returns a function that ends it. It ends with the test at the latest.
+// runUntilStopped starts run, and returns a function that ends run. run ends with the test at the latest.
 func runUntilStopped(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -215,7 +215,8 @@ func TestFleetThatChangesIsFollowed(t *testing.T) {
 	id := r.fleet.Put(workerURL, f)
 	r.eventually("found", func() bool { return len(r.fleet.Snapshot().Workers()) == 1 && r.match(prompt(1, 200)) == 128 })
 
-	// A worker with smaller blocks replaces the index: the history is replayed into the new one.
+	// When a worker with smaller blocks joins, a new index replaces the old one, and the history is replayed into the
+	// new index.
 	small := facts(fleet.EngineVLLM, 16)
 	other := r.fleet.Put("http://127.0.0.1:9999", small)
 	r.eventually("replayed", func() bool { return r.match(prompt(1, 200)) == 128 && r.router.IndexStats()[0].BlockSize == 16 })

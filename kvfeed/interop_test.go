@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// order gives engine.py a command and returns its next sequence number.
+// order gives engine.py a command and returns the engine's next sequence number.
 func order(t *testing.T, p *testenv.Script, command string, n int) uint64 {
 	t.Helper()
 	p.Say(fmt.Sprintf("%s %d", command, n))

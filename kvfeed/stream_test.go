@@ -102,7 +102,8 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 			if st := s.snapshot(); st.Unapplied != 3 {
 				t.Errorf("%d events not applied, want 3", st.Unapplied)
 			}
-			// The removal may mean the copy with or the copy without extra_key. So the index must not keep the latter.
+			// The removal may mean the copy with extra_key or the copy without it. So the index must not keep the copy
+			// without extra_key.
 			s.Message(2, wire(t, version, batch(removed(1, 0, 4))))
 			if got := r.match(prompt(1, 200)); got != 0 {
 				t.Errorf("match after the removal %d", got)

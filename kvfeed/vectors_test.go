@@ -162,8 +162,8 @@ func TestSGLangsOwnLoadStatIsRead(t *testing.T) {
 	}
 }
 
-// TestTheEnginesStillMakeTheseVectors runs the scripts that made the vectors again. `make interop` sets
-// WARMPATH_INTEROP, because that takes a minute.
+// TestTheEnginesStillMakeTheseVectors runs the scripts that made the vectors again. This takes a minute, so the test
+// runs only if WARMPATH_INTEROP is set, as `make interop` does.
 func TestTheEnginesStillMakeTheseVectors(t *testing.T) {
 	if os.Getenv("WARMPATH_INTEROP") == "" {
 		testenv.Missing(t, "the code of vLLM and SGLang", "make test-engines interop")
