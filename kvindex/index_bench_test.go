@@ -178,8 +178,8 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
-// BenchmarkForget measures Forget of one of eight holders after 0, 1 or 2 others were forgotten. After two, the index
-// sweeps the unused memory.
+// BenchmarkForget measures Forget of one of eight holders after 0, 1 or 2 other holders were forgotten. After two
+// forgotten holders, the index sweeps the unused memory.
 func BenchmarkForget(b *testing.B) {
 	for _, before := range []int{0, 1, 2} {
 		b.Run(fmt.Sprintf("after %d others", before), func(b *testing.B) {

@@ -26,7 +26,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	for i := range fleet.Holder(8) {
 		announce(x, i, prompt[:16*(512-int(i))], 32)
 	}
-	// A hybrid model.
+	// Holder 8 serves a hybrid model: it has a group with a sliding window, too.
 	x.Store(8, &kvindex.Stored{Attention: block.AttentionSlidingWindow, Window: 64, Group: 1})
 	announce(x, 8, prompt, 32)
 	keys := h.Append(nil, h.Root(block.Scope{}), 0, prompt, nil)

@@ -66,8 +66,8 @@ func TestAHolderIsWholeWhileNothingOfItIsLost(t *testing.T) {
 	}
 }
 
-// Events of one tier may have no tokens, so that only chains of another tier say where their blocks belong. A reset of
-// the second tier must not hide that the index lost these chains.
+// Events of the CPU tier may have no tokens, so that only chains of the GPU tier say where their blocks belong. A reset
+// of the GPU tier must not hide that the index lost these chains.
 func TestALossOutlastsAResetWhileBlocksOfAnotherTierWaitForWhatWasLost(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})

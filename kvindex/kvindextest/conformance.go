@@ -7,8 +7,8 @@ import (
 )
 
 // Conformance checks the promises of every index, one by one. The cases marked "llm-d" are defects that were seen in
-// the index of llm-d-kv-cache at 7be76e119c. Two defects of its decoder are in the tests of kvindex that replay
-// payloads.
+// the index of llm-d-kv-cache at 7be76e119c. The tests of kvindex that replay payloads check two defects of
+// llm-d-kv-cache's decoder.
 func Conformance(t *testing.T, make Maker) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, make, c.size, c.config)) })
@@ -19,7 +19,7 @@ type conformanceCase struct {
 	name    string
 	size    int
 	config  kvindex.Config
-	learned bool // it means something to an index that learns from requests
+	learned bool // the case also holds for an index that learns from requests
 	run     func(r *rig)
 }
 

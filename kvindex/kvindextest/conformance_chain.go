@@ -70,7 +70,7 @@ var chainCases = []conformanceCase{
 	{name: "an announcement that begins a chain knows the place of a block better than the parent it waits for", size: 4, run: func(r *rig) {
 		a := words(1, 8)
 		r.Store(0, &kvindex.Stored{HasParent: true, Parent: 40, Hashes: []uint64{50, 11}, Tokens: words(2, 8), BlockSize: 4})
-		r.Store(1, &kvindex.Stored{Hashes: []uint64{50, 31}, Tokens: a, BlockSize: 4}) // the second block has another name
+		r.Store(1, &kvindex.Stored{Hashes: []uint64{50, 31}, Tokens: a, BlockSize: 4}) // the second block has another hash than at holder 0
 		r.Store(0, &kvindex.Stored{Tier: block.TierDisk, Hashes: []uint64{50, 11}, Tokens: a, BlockSize: 4})
 		if all := r.Match(r.keys(a, block.Scope{}), nil); len(all) != 2 || all[0].Tier != [block.NumTiers]uint32{2} {
 			r.Errorf("matches %+v", all)
@@ -100,17 +100,17 @@ var chainCases = []conformanceCase{
 		r.store(a, cut{to: 6})
 		r.remove(a, cut{to: 5})
 		r.want(a, nil)
-		r.store(a, cut{from: 6})        // a child of a block that is there
-		r.store(a, cut{from: 4, to: 5}) // a block whose parent is gone
-		r.hint(a, cut{from: 3, to: 4})  // known by its hash
-		r.store(a, cut{from: 0, to: 3}) // the rest
+		r.store(a, cut{from: 6})        // children of block 5, which is still stored
+		r.store(a, cut{from: 4, to: 5}) // block 4, whose parent is removed
+		r.hint(a, cut{from: 3, to: 4})  // block 3 without its tokens: the index knows its place by the hash
+		r.store(a, cut{from: 0, to: 3}) // the remaining blocks
 		r.want(a, only(10))
 	}},
 	{name: "removed blocks leave nothing", size: 16, run: func(r *rig) {
 		a := words(1, 160)
 		for range 3 {
 			r.store(a, cut{})
-			r.remove(a, cut{to: 5}) // parents first
+			r.remove(a, cut{to: 5}) // these parents are removed before their children
 			r.remove(a, cut{from: 5})
 		}
 		if s := r.Stats(); s.Hashes != 0 || s.Blocks != 0 || s.Memberships != 0 {
@@ -176,7 +176,7 @@ var chainCases = []conformanceCase{
 	{name: "llm-d: an index that gets the same history answers the same", size: 16, run: func(r *rig) {
 		again := newRig(r.T, func(*block.Hasher, kvindex.Config) *Door { return r.Door }, 16, kvindex.Config{})
 		a, b := words(1, 160), append(words(1, 80), words(2, 80)...)
-		for range 2 { // the second time after it forgot
+		for range 2 { // the second round begins after the holder was forgotten
 			again.store(a, cut{})
 			again.store(b, cut{from: 5})
 			again.remove(a, cut{from: 8})

@@ -9,7 +9,7 @@ var copyCases = []conformanceCase{
 	{name: "a block stored twice is removed twice", size: 16, run: func(r *rig) {
 		a, b := words(1, 48), append(words(1, 32), words(2, 16)...)
 		r.store(a, cut{})
-		r.store(b, cut{}) // computed at the same time, ends with a block of its own
+		r.store(b, cut{}) // computed at the same time as a: copies of the first two blocks, and another third block
 		r.remove(a, cut{})
 		r.want(b, only(3))
 		r.remove(b, cut{})
@@ -34,7 +34,7 @@ var copyCases = []conformanceCase{
 	}},
 	{name: "a report teaches what was not known", size: 16, run: func(r *rig) {
 		a := words(1, 80)
-		r.store(a, cut{from: 3}) // the parent is not known
+		r.store(a, cut{from: 3}) // these blocks wait, because their parent is not known
 		r.store(a, cut{})
 		r.want(a, only(5))
 		r.remove(a, cut{from: 4})
@@ -107,17 +107,17 @@ var cutCases = []conformanceCase{
 	{name: "engine blocks that are no multiple", size: 16, run: func(r *rig) {
 		a := words(1, 240)
 		r.store(a, cut{size: 24, to: 3})
-		r.want(a, only(4)) // 72 tokens
+		r.want(a, only(4)) // 72 tokens are four whole blocks
 		r.store(a, cut{size: 24, from: 3})
 		r.want(a, only(15))
-		r.remove(a, cut{size: 24, from: 1, to: 2}) // tokens 24..48: half of the second block and the third
+		r.remove(a, cut{size: 24, from: 1, to: 2}) // tokens 24..48: half of the second block, and the third block
 		r.want(a, only(1))
 		r.store(a, cut{size: 24, from: 1, to: 2})
 		r.want(a, only(15))
 	}},
 	{name: "sizes that vary in one stream", size: 16, run: func(r *rig) {
 		a := words(1, 128)
-		// The hashes of one text cut in any way are the engine's hashes of its beginnings.
+		// An engine block's hash depends only on the tokens up to its end, not on the sizes of the blocks.
 		at := func(n int) uint64 { return hashesOf(a, 1, "")[n-1] }
 		for from, to := 0, 0; to < 128; from = to {
 			to = min(128, to+[]int{8, 40, 4, 12, 64}[to%5])
@@ -135,7 +135,7 @@ var cutCases = []conformanceCase{
 		r.store(b, cut{size: 8, from: 3})
 		r.want(a, only(2))
 		r.want(b, only(2))
-		r.remove(a, cut{size: 8, from: 2, to: 3}) // the head of both
+		r.remove(a, cut{size: 8, from: 2, to: 3}) // both texts need this partial block
 		r.want(a, only(1))
 		r.want(b, only(1))
 		r.store(a, cut{size: 8, from: 2, to: 3})
@@ -156,10 +156,10 @@ var cutCases = []conformanceCase{
 		r.Store(0, &kvindex.Stored{Hashes: []uint64{1, 2, 3, 4}, Tokens: a, BlockSize: 4})
 		r.Store(0, &kvindex.Stored{Hashes: []uint64{11, 12}, Tokens: a, BlockSize: 8, Origin: kvindex.OriginNew})
 		r.Remove(0, 0, 0, []uint64{3, 12})
-		r.want(a, nil) // 0..12 twice, 12..16 once: as many tokens as a block
+		r.want(a, nil) // no part has tokens 8..12, although the parts have 20 tokens together
 	}},
 	{name: "a coarse block is named by its last fine hash", size: 4, run: func(r *rig) {
-		// vLLM with groups of block size 8 and 4: the same hashes in both, of other lengths.
+		// As vLLM with groups of block sizes 8 and 4: both groups use the same hashes, for blocks of different sizes.
 		a := words(1, 16)
 		fine := hashesOf(a, 4, "")
 		r.Store(0, &kvindex.Stored{Group: 0, Hashes: []uint64{fine[1], fine[3]}, Tokens: a, BlockSize: 8})

@@ -12,8 +12,8 @@ var (
 	otherOne = kvindex.Stored{Group: 0, Attention: block.AttentionOther}
 )
 
-// hybrid announces a text as vLLM does for models with sliding windows: the window's group first, its last blocks only,
-// without the tokens that would align with them.
+// hybrid announces a text as vLLM does for models with sliding windows. The event of the window's group comes first. It
+// has only the last blocks of the text, and no tokens.
 func (r *rig) hybrid(a []block.Token, blocks int) {
 	w := window
 	w.RootUnknown, w.BlockSize = true, 32
@@ -26,7 +26,7 @@ var groupCases = []conformanceCase{
 		a := words(1, 480)
 		r.hybrid(a, 15)
 		r.want(a, only(15))
-		r.want(a[:192], nil) // the window before the cut is gone
+		r.want(a[:192], nil) // the window before token 192 is not cached any more
 		if m := r.matchOf(a[:192]); m.Full != 6 {
 			r.Errorf("full attention claims %d", m.Full)
 		}
@@ -55,7 +55,7 @@ var groupCases = []conformanceCase{
 		a := words(1, 480)
 		w := window
 		w.RootUnknown, w.BlockSize = true, 32
-		r.hint(a, cut{size: 32, from: 11, Stored: w}) // the event does not say which of the tokens
+		r.hint(a, cut{size: 32, from: 11, Stored: w}) // the event does not say which tokens the hashes stand for
 		r.want(a, nil)
 		b := words(2, 128)
 		r.store(b, cut{Stored: window})
@@ -65,7 +65,7 @@ var groupCases = []conformanceCase{
 		r.want(b, nil)
 		c := words(3, 192)
 		r.store(c, cut{Stored: window})
-		r.remove(c, cut{to: 2, Stored: window}) // out of the window
+		r.remove(c, cut{to: 2, Stored: window}) // these blocks are out of the window, so a longer prefix does not need them
 		r.want(c, only(6))
 		r.want(c[:160], nil)
 	}},
@@ -75,14 +75,14 @@ var groupCases = []conformanceCase{
 		r.store(a, cut{size: 32, Stored: w})
 		r.store(a, cut{size: 32, Stored: fullTwo})
 		r.want(a, only(16))
-		r.want(a[:80], only(4)) // 80 tokens hold two blocks of the engine
+		r.want(a[:80], only(4)) // 80 tokens have two whole engine blocks, which are four blocks of the index
 	}},
 	{name: "a state-space group needs a checkpoint at the end", size: 16, run: func(r *rig) {
 		a := words(1, 160)
 		s := state
 		s.RootUnknown, s.BlockSize = true, 16
 		r.store(a, cut{Stored: fullTwo})
-		r.want(a, only(10)) // no such group is known yet
+		r.want(a, only(10)) // the index does not know yet that there is a state-space group
 		r.hint(a, cut{from: 3, to: 4, Stored: s})
 		r.hint(a, cut{from: 7, to: 8, Stored: s})
 		r.want(a, only(8))
@@ -117,7 +117,7 @@ var groupCases = []conformanceCase{
 	{name: "groups without a kind must all have a block", size: 16, run: func(r *rig) {
 		a := words(1, 64)
 		r.store(a, cut{})
-		r.hint(a, cut{from: 2, Stored: kvindex.Stored{Group: 1, RootUnknown: true, BlockSize: 16}}) // the first two left out
+		r.hint(a, cut{from: 2, Stored: kvindex.Stored{Group: 1, RootUnknown: true, BlockSize: 16}}) // group 1 does not have the first two blocks
 		r.want(a, nil)
 		r.store(a, cut{to: 3, Stored: kvindex.Stored{Group: 1}})
 		r.want(a, only(4))
@@ -142,7 +142,7 @@ var groupCases = []conformanceCase{
 		r.hybrid(a, 8)
 		r.store(a, cut{Stored: kvindex.Stored{Group: 1, Tier: block.TierCPU}})
 		r.Clear(0, block.TierGPU)
-		r.want(a, nil) // the window's group has nothing on this tier
+		r.want(a, nil) // the window's group has no blocks on the CPU tier
 		r.hint(a, cut{from: 4, Stored: kvindex.Stored{Attention: block.AttentionSlidingWindow, Window: 128, Tier: block.TierCPU, RootUnknown: true}})
 		r.want(a, only(8))
 	}},

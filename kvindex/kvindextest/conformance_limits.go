@@ -64,7 +64,7 @@ var boundCases = []conformanceCase{
 		}
 	}},
 	{name: "evictions take chains from their ends", size: 16, config: kvindex.Config{Bytes: 1 << 20}, run: func(r *rig) {
-		// Whatever is left of a text is a prefix: every block that is held is part of the match.
+		// The blocks of a text that are left are a prefix of the text, so every stored block is part of a match.
 		for i := range 1000 {
 			r.store(words(i, 800), cut{})
 		}
@@ -97,7 +97,7 @@ var boundCases = []conformanceCase{
 			r.Forget(fleet.Holder(i))
 			if b := r.Stats().Bytes; i == 0 {
 				first = b
-			} else if b > first+first/4+4096 { // a holder's place in lists stays
+			} else if b > first+first/4+4096 { // each new holder keeps a little memory in lists
 				r.Fatalf("%d bytes after the first, %d after %d", first, b, i+1)
 			}
 		}
@@ -105,7 +105,7 @@ var boundCases = []conformanceCase{
 	{name: "llm-d: forgetting one of many costs what it holds", size: 16, run: func(r *rig) {
 		start := time.Now()
 		for i := range 100 {
-			r.store(words(i, 32_000), cut{holder: fleet.Holder(i % 7)}) // 200,000 blocks
+			r.store(words(i, 32_000), cut{holder: fleet.Holder(i % 7)}) // 100 texts of 2,000 blocks
 		}
 		stored := time.Since(start)
 		best := time.Hour
@@ -116,7 +116,7 @@ var boundCases = []conformanceCase{
 			best = min(best, time.Since(start))
 			r.want(words(1000+i, 160), nil)
 		}
-		if best > stored/100 { // a look at every block takes some tenth
+		if best > stored/100 { // a look at every block would take about a tenth of the time to store them
 			r.Errorf("forgetting 10 blocks took %v, storing 200,000 %v", best, stored)
 		}
 		r.want(words(3, 160), map[fleet.Holder]uint32{3: 10})

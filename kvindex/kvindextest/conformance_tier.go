@@ -35,7 +35,7 @@ var tierCases = []conformanceCase{
 			r.Errorf("%+v", m)
 		}
 		r.remove(a, cut{from: 4, to: 5, Stored: kvindex.Stored{Tier: block.TierDisk}})
-		r.want(a, only(4)) // a hole on all tiers
+		r.want(a, only(4)) // the fifth block is on no tier
 	}},
 	{name: "groups take each block from their best tiers where the engine loads so", size: 16, run: func(r *rig) {
 		a := words(1, 160)
@@ -67,8 +67,8 @@ var tierCases = []conformanceCase{
 		r.store(a, cut{to: 4, Stored: cpu})
 		r.Clear(0, block.TierGPU)
 		r.want(a, only(4))
-		r.store(a, cut{from: 4}) // the hash of the CPU's last block is its parent
-		r.want(a, only(4+0))     // but the GPU has none of the first: the match has descended
+		r.store(a, cut{from: 4}) // the parent of the first of these blocks is the last block on the CPU tier
+		r.want(a, only(4+0))     // after four blocks from the CPU tier a match cannot return to the GPU tier
 		r.hint(a, cut{from: 4, to: 5, Stored: kvindex.Stored{Tier: block.TierCPU, RootUnknown: true}})
 		r.want(a, only(5))
 		r.Clear(0, block.TierCPU)
@@ -81,7 +81,7 @@ var tierCases = []conformanceCase{
 		r.hint(a, cut{to: 6, Stored: hint})
 		r.Clear(0, block.TierGPU)
 		r.want(a, only(3))
-		r.store(a, cut{from: 3}) // the others become known afterwards
+		r.store(a, cut{from: 3}) // these tokens show the places of the last three hinted blocks
 		r.want(a, only(6))
 		if m := r.matchOf(a); m.Tier != [block.NumTiers]uint32{0, 6, 0, 0} {
 			r.Errorf("tiers %v", m.Tier)
@@ -94,10 +94,10 @@ var tierCases = []conformanceCase{
 		off := kvindex.Stored{Tier: block.TierCPU, RootUnknown: true}
 		r.store(a, cut{Stored: off})
 		r.want(a, nil)
-		r.store(a, cut{Stored: kvindex.Stored{Scope: block.Scope{Salt: "tenant"}}}) // other hashes
+		r.store(a, cut{Stored: kvindex.Stored{Scope: block.Scope{Salt: "tenant"}}}) // with a salt the blocks have other hashes
 		r.want(a, nil)
 		r.store(a, cut{to: 1})
-		r.want(a, only(6)) // the first is known now, and the others are its descendants
+		r.want(a, only(6)) // the first block shows the beginning of the chain, and so the places of the blocks after it
 		if m := r.matchOf(a); m.Tier[block.TierCPU] != 5 {
 			r.Errorf("tiers %v", m.Tier)
 		}
@@ -107,7 +107,7 @@ var tierCases = []conformanceCase{
 		salted := block.Scope{Salt: "tenant"}
 		r.store(a, cut{Stored: kvindex.Stored{Scope: salted}})
 		hashes := hashesOf(a, 16, "tenant")
-		for i := 2; i >= 0; i-- { // children before parents
+		for i := 2; i >= 0; i-- { // children are announced before their parents
 			s := &kvindex.Stored{Tier: block.TierCPU, RootUnknown: true, Hashes: hashes[i : i+1], Tokens: a[i*16 : i*16+16], BlockSize: 16}
 			if i > 0 {
 				s.Parent, s.HasParent = hashes[i-1], true

@@ -11,11 +11,13 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Truth checks an index against what engines have, not against what their events say: it runs small engines with a pool
-// of physical blocks, as vLLM's (least recently used first, tails before heads, the same block computed twice by
-// requests that run at once, resets, reports of reused blocks) and a host tier to which blocks are offloaded, and
-// compares each match with the pool. A match may never claim more; and not less, except after a copy or a report that
-// the wire does not distinguish.
+// Truth compares an index with the caches of small modelled engines, and not with the engines' events. An engine has a
+// pool of physical blocks like vLLM's. It evicts the least recently used block first, and the end of a prompt before
+// its beginning. Requests that run at the same time may compute the same block twice. The pool may be reset, and
+// reused blocks may be announced again. An engine also has a host tier, to which blocks are offloaded.
+//
+// A match must never claim more blocks than the engine has. It must not claim fewer blocks either, except after an
+// event that can mean a new copy or a reused block.
 func Truth(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runTruth(make, r, effort.Steps, false) })
@@ -43,17 +45,18 @@ type engine struct {
 	holder    fleet.Holder
 	door      *Door
 	size      int
-	room      int      // physical blocks
+	room      int      // number of physical blocks in the pool
 	pool      []uint64 // cached blocks by hash, least recently used first; a hash may be there twice
 	hostRoom  int
 	host      []uint64
-	reported  bool // blocks were announced again, so that copies which begin a chain do not count any more
-	ambiguous bool // a copy was made that looks like a report, or does not count
+	reported  bool // reused blocks were announced: from then on the index counts no copies that begin a chain
+	ambiguous bool // the index could not recognise a copy, so it may claim too few blocks
 }
 
 func (e *engine) has(h uint64) bool { return slices.Contains(e.pool, h) }
 
-// hit returns how many leading blocks of a prompt the engine need not compute, and how many of them from its pool.
+// hit returns how many leading blocks of a prompt the engine need not compute, and how many of these come from its
+// pool; the others come from the host tier.
 func (e *engine) hit(hashes []uint64) (all, fromPool int) {
 	for fromPool < len(hashes) && e.has(hashes[fromPool]) {
 		fromPool++
@@ -64,7 +67,8 @@ func (e *engine) hit(hashes []uint64) (all, fromPool int) {
 	return all, fromPool
 }
 
-// serve caches a prompt. Prompts that run at once do not see each other's blocks.
+// serve caches a prompt as requests do that run at the same time; atOnce is their number. No request uses the new
+// blocks of another request. With report the engine announces the reused blocks again.
 func (e *engine) serve(r *rand.Rand, t *text, atOnce int, report bool) {
 	hashes := hashesOf(t.tokens, e.size, t.scope.Salt)
 	usable := hashes[:(len(t.tokens)-1)/e.size]
@@ -75,7 +79,7 @@ func (e *engine) serve(r *rand.Rand, t *text, atOnce int, report bool) {
 		e.reported = true
 	}
 	for range atOnce {
-		e.touch(hashes[:hits]) // what the host tier had is loaded and announced like the rest
+		e.touch(hashes[:hits]) // blocks from the host tier are loaded into the pool, and announced like computed blocks
 		if fromPool == len(hashes) {
 			return
 		}
@@ -85,7 +89,7 @@ func (e *engine) serve(r *rand.Rand, t *text, atOnce int, report bool) {
 		for len(e.pool)+len(hashes)-fromPool > e.room {
 			e.evict()
 		}
-		// Tails are freed first and evicted first.
+		// An engine frees the last block of a prompt first, so it also evicts it first.
 		for i := len(hashes) - 1; i >= fromPool; i-- {
 			e.pool = append(e.pool, hashes[i])
 		}
@@ -120,7 +124,8 @@ func (e *engine) announce(t *text, hashes []uint64, from, to int, s kvindex.Stor
 	e.door.Store(e.holder, &s)
 }
 
-// offload copies some blocks to the host tier, children perhaps before parents, with or without tokens.
+// offload copies some blocks to the host tier in random order, so children may come before their parents. An event may
+// have no tokens.
 func (e *engine) offload(r *rand.Rand, t *text, hashes []uint64) {
 	for _, i := range r.Perm(len(hashes)) {
 		if r.IntN(2) == 0 || slices.Contains(e.host, hashes[i]) || !e.has(hashes[i]) {
@@ -142,7 +147,7 @@ func (e *engine) offload(r *rand.Rand, t *text, hashes []uint64) {
 	}
 }
 
-// runTruth plays one history; atLimit: in an index at its budget, see Evicting.
+// runTruth plays one history. With atLimit the index is at its budget: see Evicting.
 func runTruth(make Maker, r *rand.Rand, steps int, atLimit bool) error {
 	m := newModel(&seeded{r})
 	size := m.hasher.Size()
@@ -179,7 +184,8 @@ func runTruth(make Maker, r *rand.Rand, steps int, atLimit bool) error {
 	return nil
 }
 
-// compare holds a match to the pool. less: the index may have forgotten.
+// compare compares the match of a text with the engine's cache. With less the index may claim fewer blocks, because it
+// may have evicted some.
 func (e *engine) compare(m *model, t *text, less bool) error {
 	size := m.hasher.Size()
 	hashes := hashesOf(t.tokens, e.size, t.scope.Salt)

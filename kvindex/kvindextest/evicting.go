@@ -9,9 +9,10 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Evicting is [Truth] at the budget: another holder's blocks push out what the engines announced, again and again,
-// and the engines go on without knowing. The index may then claim less than they have, and still never more; its
-// bytes stay within the budget. The naive reference cannot be compared: it evicts nothing.
+// Evicting does the same as [Truth] with an index at its budget. Because of another holder's blocks, the index must
+// evict blocks of the engines again and again. The engines do not know this. So the index may claim fewer blocks than
+// an engine has, but never more, and its bytes must stay within the budget. This test does not use the naive reference,
+// because the reference evicts nothing.
 func Evicting(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runTruth(make, r, effort.Steps, true) })
@@ -19,10 +20,10 @@ func Evicting(t *testing.T, make Maker, effort Effort) {
 
 const (
 	fillHolder  = 99
-	fillBlocks  = 400 // of each of the texts that push others out
+	fillBlocks  = 400 // number of blocks in each text of fill
 	leastBudget = 1 << 20
-	// patience is the number of texts that must be enough for the evictions: twice as many as when each evicts as many
-	// blocks as it has.
+	// patience is the number of texts that must be enough for the evictions of one call of fill. It is twice the number
+	// that is needed if each text evicts as many blocks as it has.
 	patience = 600
 )
 

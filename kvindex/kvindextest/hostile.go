@@ -12,10 +12,10 @@ import (
 )
 
 // Hostile runs [Truth] in an index that is at its limit from the start, together with holders that announce harmful
-// events: circles, blocks that are their own parents, unknown parents, giants, the same content under new hashes,
-// floods, and the hashes of honest engines with other tokens. After every operation the index is within its budget, and
-// the operation took no more steps than [StepBudget]. The index claims no more than the honest engines have, and claims
-// exactly that for holders that it calls whole.
+// events: circles, blocks that are their own parents, unknown parents, giant blocks, the same content under new hashes,
+// floods, and the hashes of honest engines with other tokens. After every operation the index must be within its
+// budget, and the operation must have taken no more steps than [StepBudget]. The index must not claim more blocks than
+// the honest engines have. For a holder that it calls whole, it must not claim fewer blocks either.
 func Hostile(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runHostile(make, r, effort.Steps) })
@@ -32,9 +32,9 @@ type hostile struct {
 	door   *Door
 	size   int
 	texts  []text
-	next   uint64   // hash
-	recent []uint64 // hashes
-	blocks int      // of the last operation
+	next   uint64   // the last new hash
+	recent []uint64 // some of the last new hashes
+	blocks int      // number of blocks of the last operation
 }
 
 const (
@@ -114,8 +114,8 @@ func (e *engine) live(r *rand.Rand, m *model) {
 	t.features = slices.DeleteFunc(slices.Clone(t.features), func(f block.Feature) bool { return f.Offset >= len(t.tokens) })
 	switch r.IntN(30) {
 	case 0:
-		e.pool, e.reported = nil, false // but offload events may have missed hashes that only a lost copy had
-		e.ambiguous = e.ambiguous && len(e.host) > 0
+		e.pool, e.reported = nil, false
+		e.ambiguous = e.ambiguous && len(e.host) > 0 // an offload event may have named a block that the index had lost
 		e.door.Clear(e.holder, block.TierGPU)
 	case 1:
 		e.pool, e.host, e.ambiguous, e.reported = nil, nil, false, false
@@ -147,7 +147,7 @@ func (h *hostile) hashes(n int) []uint64 {
 	return out
 }
 
-// known returns a hash that may be known or waiting.
+// known returns a hash that may name a known or a waiting block.
 func (h *hostile) known() uint64 {
 	if len(h.recent) == 0 || h.IntN(4) == 0 {
 		return uint64(h.IntN(40)) + 1
@@ -164,7 +164,7 @@ func (h *hostile) flood(id fleet.Holder, n, size int) {
 	h.store(id, &kvindex.Stored{Hashes: h.hashes(n), Tokens: h.words(n * size), BlockSize: size})
 }
 
-// act does one harmful operation and names it.
+// act does one harmful operation and returns a name for the operation.
 func (h *hostile) act(id fleet.Holder) string {
 	h.blocks = 0
 	size := []int{h.size, h.size, h.size, 1, 2*h.size + 1, 24}[h.IntN(6)]

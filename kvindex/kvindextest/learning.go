@@ -9,16 +9,16 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Learner is an index that learns from where requests were sent (placement.Store).
+// Learner is an index that learns blocks from the requests that were sent to holders, such as placement.Store.
 type Learner interface {
 	Learn(h fleet.Holder, keys []block.Key, now int64)
 	Match(keys []block.Key, now int64, dst []kvindex.Match) []kvindex.Match
 	Forget(h fleet.Holder)
 }
 
-// ConformanceOfLearner checks an index that learns against the cases of [Conformance] that mean something to it: those
-// that only grow chains and forget holders. The others are about facts that such an index never gets: removals, copies,
-// engines' blocks of other sizes, tiers, groups, hashes, and blocks that wait for a parent.
+// ConformanceOfLearner checks an index that learns with the cases of [Conformance] that only extend chains and forget
+// holders. The other cases use facts that such an index never gets: removals, copies, engine blocks of other sizes,
+// tiers, groups, hashes, and blocks that wait for a parent.
 func ConformanceOfLearner(t *testing.T, make func(h *block.Hasher) Learner) {
 	ran := 0
 	for _, c := range conformance {
@@ -35,7 +35,8 @@ func ConformanceOfLearner(t *testing.T, make func(h *block.Hasher) Learner) {
 	}
 }
 
-// learning is the door of an index that learns: an announcement is a request for the whole chain up to its last block.
+// learning returns a Door for an index that learns. It turns each announcement into a request for the whole chain up to
+// the announcement's last block.
 func learning(h *block.Hasher, x Learner) *Door {
 	type name struct {
 		holder fleet.Holder
@@ -48,7 +49,7 @@ func learning(h *block.Hasher, x Learner) *Door {
 			if !s.HasParent {
 				chain = nil
 			} else if len(chain) == 0 {
-				return // a request has no part without a beginning
+				return // the parent is unknown, and a request always has its prompt's beginning
 			}
 			if len(chain) > 0 {
 				parent = chain[len(chain)-1]

@@ -17,18 +17,18 @@ import (
 
 // Effort says how long a model test runs.
 type Effort struct {
-	Runs  int    // histories
-	Steps int    // operations in each
-	Seed  uint64 // of the first history; 0 is a new one each time, which a failure names
-	// Progress is called after each hundredth of the histories with the number that are done, from several goroutines.
-	// It may be nil.
+	Runs  int    // number of histories
+	Steps int    // number of operations in each history
+	Seed  uint64 // seed of all histories; 0: a new seed each time, which the message of a failure contains
+	// Progress is called after each hundredth of the histories, with the number of finished histories. Several
+	// goroutines call it. It may be nil.
 	Progress func(done int)
 }
 
-// Model checks that an index answers as the naive reference does, after every operation of random histories: blocks
-// stored and removed twice, in parts, in other sizes, on several tiers and in several groups; parents that come late or
-// go early; holes; hashes that lie; holders that are cleared and forgotten. A
-// failure prints the shortest history found that shows it.
+// Model checks that an index gives the same answers as the naive reference after every operation of random histories.
+// In a history, blocks are stored and removed twice, in parts, in other sizes, on several tiers and in several groups.
+// Parents are announced after their children or removed before them. There are holes and wrong hashes, and holders are
+// cleared and forgotten. A failure prints the shortest history that was found to fail.
 func Model(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	seed := effort.Seed
@@ -56,8 +56,8 @@ func runModel(make Maker, seed uint64, effort Effort) error {
 	})
 }
 
-// inParallel calls f for each history's number and waits for all; after a failure it begins no more. It returns the
-// first number's error.
+// inParallel calls f for the number of each history, and waits until all calls have ended. After a failure it begins no
+// further call. It returns the error of the lowest number that failed.
 func (e *Effort) inParallel(f func(i int) error) error {
 	var next, done atomic.Int64
 	var failed sync.Map
@@ -95,7 +95,7 @@ type seeded struct{ *rand.Rand }
 
 func (s *seeded) choose(n int) (int, bool) { return s.IntN(n), true }
 
-// Fuzz checks the history that a fuzzer's bytes stand for.
+// Fuzz checks the history whose choices are a fuzzer's bytes.
 func Fuzz(t *testing.T, make Maker, data []byte) {
 	t.Helper()
 	m := newModel(&stream{data})
@@ -112,7 +112,7 @@ func Fuzz(t *testing.T, make Maker, data []byte) {
 	}
 }
 
-// stream makes choices of bytes.
+// stream is a source that takes each choice from one byte.
 type stream struct{ data []byte }
 
 func (s *stream) choose(n int) (int, bool) {
@@ -124,7 +124,7 @@ func (s *stream) choose(n int) (int, bool) {
 	return c, true
 }
 
-// difference is where an index and the reference part.
+// difference describes the first answer in which an index differs from the reference.
 type difference struct {
 	step int
 	what string
@@ -151,7 +151,8 @@ func (m *model) check(make Maker, history []op) (bad *difference) {
 	return nil
 }
 
-// compare asks both for every text, or for the first half of each.
+// compare compares the answers of an index and of the reference for every text, or for the first half of every text. It
+// returns "" if they are equal.
 func (m *model) compare(got, want *Door, half bool) string {
 	for i := range m.texts {
 		keys := m.texts[i].keys
@@ -186,8 +187,8 @@ func (m *model) explain(make Maker, history []op) error {
 	return fmt.Errorf("%s", b.String())
 }
 
-// shrink leaves out what is not needed for a history to fail: halves, then quarters, down to single operations, until
-// nothing more can be removed; then single hashes from the ends of the remaining operations.
+// shrink removes operations from a history as long as the history still fails: first halves, then quarters, and at last
+// single operations. Then it removes single hashes from the ends of the remaining operations.
 func shrink(history []op, fails func([]op) bool) []op {
 	for size := (len(history) + 1) / 2; size > 0; {
 		shorter := false
@@ -217,7 +218,8 @@ func shrink(history []op, fails func([]op) bool) []op {
 	return history
 }
 
-// trim returns an operation without its last block, nil when it has one only.
+// trim returns an operation without its last block. It returns nil if the operation has only one block, or none that
+// can be removed alone.
 func trim(o op) *op {
 	s := &o.stored
 	switch {

@@ -10,10 +10,12 @@ import (
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
 )
 
-// steps are the operations of one history of the model test: long enough for cuts, holes and groups to meet.
+// steps is the number of operations in one history of the model test. It is large enough that cuts, holes and groups
+// occur together.
 const steps = 120
 
-// asked is the number of operations that WARMPATH_MODEL_OPS asks for (make model: 10^8), 0 when it asks for none.
+// asked returns the number of operations in the variable WARMPATH_MODEL_OPS (`make model` sets 10^8), or 0 if the
+// variable is not set.
 func asked() int {
 	n, _ := strconv.Atoi(os.Getenv("WARMPATH_MODEL_OPS"))
 	return n
@@ -27,13 +29,13 @@ func operations() int {
 	case testing.Short():
 		return 10_000
 	case os.Getenv("CI") != "":
-		return 1_000_000 // half a minute
+		return 1_000_000 // this takes half a minute
 	}
 	return 100_000
 }
 
-// seed returns the seed of all histories: the same each time, so that no run depends on luck. A run with
-// WARMPATH_MODEL_OPS plays new histories, unless WARMPATH_MODEL_SEED names them.
+// seed returns the seed of all histories. It is the same each time, so that each run has the same result. A run with
+// WARMPATH_MODEL_OPS plays new histories, unless WARMPATH_MODEL_SEED contains a seed.
 func seed() uint64 {
 	if named, err := strconv.ParseUint(os.Getenv("WARMPATH_MODEL_SEED"), 10, 64); err == nil {
 		return named
@@ -97,7 +99,8 @@ func TestIndexClaimsWhatEnginesHave(t *testing.T) {
 
 func TestIndexConforms(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
 
-// The cost-aware backend of llm-d-kv-cache has a budget in bytes, of 2 GiB, and no other setting.
+// An operator who comes from llm-d-kv-cache sets only a budget in bytes, as for its cost-aware backend (2 GiB). This
+// setting alone must be enough for a conforming index.
 func TestABudgetInBytesIsEnough(t *testing.T) {
 	const budget = 2 << 30
 	kvindextest.Conformance(t, func(h *block.Hasher, cfg kvindex.Config) *kvindextest.Door {

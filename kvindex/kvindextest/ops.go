@@ -14,10 +14,10 @@ import (
 type op struct {
 	kind   opKind
 	holder fleet.Holder
-	stored kvindex.Stored // store
-	tier   block.Tier     // remove, clear
-	group  int            // remove
-	hashes []uint64       // remove
+	stored kvindex.Stored // used by opStore
+	tier   block.Tier     // used by opRemove and opClear
+	group  int            // used by opRemove
+	hashes []uint64       // used by opRemove
 }
 
 type opKind uint8
@@ -80,13 +80,13 @@ func (o *op) String() string {
 	return b.String()
 }
 
-// source yields the choices that make a history: from a seed, or from a fuzzer's bytes.
+// source makes the random choices of a history, from a seed or from a fuzzer's bytes.
 type source interface {
-	// choose returns a number below n, and false when there are no more choices.
+	// choose returns a number below n. If there are no more choices, it returns false.
 	choose(n int) (int, bool)
 }
 
-// text is a sequence of tokens that the model's engines see, with all that its keys depend on.
+// text is a prompt of the model, with everything that its keys depend on.
 type text struct {
 	tokens   []block.Token
 	features []block.Feature
@@ -94,15 +94,15 @@ type text struct {
 	keys     []block.Key
 }
 
-// model makes histories of a few engines that see a few texts with common prefixes.
+// model makes histories of a few engines. The engines cache a few texts with common prefixes.
 type model struct {
 	source source
 	done   bool
 	hasher *block.Hasher
 	texts  []text
-	groups [][]kvindex.Stored // by holder: what announcements say of each group
+	groups [][]kvindex.Stored // by holder: for each group, the fields of an announcement that describe the group
 	sizes  []int              // engine block sizes that a holder uses, by holder
-	tame   bool               // no chaos: only what engines do
+	tame   bool               // the history has only operations of correct engines
 }
 
 const (
@@ -153,7 +153,7 @@ func (m *model) choose(n int) int {
 
 func (m *model) one(in int) bool { return m.choose(in) == 0 }
 
-// newText continues an earlier text from somewhere on.
+// newText returns text number i. It begins like an earlier text, up to a random token.
 func (m *model) newText(i, size int) text {
 	var t text
 	n := modelBlocks * size
@@ -181,7 +181,7 @@ func (m *model) newText(i, size int) text {
 	return t
 }
 
-// hash returns an engine's hash of a text's first n tokens: like vLLM's, it says nothing of how they were cut.
+// hash returns an engine's hash of a text's first n tokens. Like vLLM's hash, it does not depend on the block size.
 func (m *model) hash(t *text, n int) uint64 {
 	h := uint64(len(t.scope.Salt)+1) * 0x9e3779b97f4a7c15
 	for i, tok := range t.tokens[:n] {
@@ -195,7 +195,7 @@ func (m *model) hash(t *text, n int) uint64 {
 	return h>>40 | 1<<24
 }
 
-// next returns one more operation, false when the source has run dry.
+// next returns one more operation. If the source has no more choices, it returns false.
 func (m *model) next() (op, bool) {
 	o := op{holder: fleet.Holder(m.choose(modelHolders))}
 	switch c := m.choose(37); {
@@ -214,17 +214,17 @@ func (m *model) next() (op, bool) {
 	return o, !m.done
 }
 
-// run is a stretch of an engine's blocks of one text.
+// run is a range of an engine's blocks of one text.
 type run struct {
 	text     *text
 	size     int
-	from, to int // engine blocks
+	from, to int // range in engine blocks
 }
 
 func (m *model) run(o *op) run {
 	r := run{text: &m.texts[m.choose(modelTexts)], size: m.sizes[o.holder]}
 	if m.one(6) {
-		r.size = 1 + m.choose(9) // sizes may vary in one stream
+		r.size = 1 + m.choose(9) // the block size of one stream may change
 	}
 	blocks := len(r.text.tokens) / r.size
 	if blocks == 0 {
@@ -265,16 +265,16 @@ func (m *model) store(o *op) {
 		}
 	}
 	switch m.choose(16) {
-	case 0: // a placeholder
+	case 0: // a placeholder: one hash without tokens
 		s.Tokens, s.Features, s.BlockSize, s.HasParent, s.Attention, s.Window = nil, nil, 0, false, 0, 0
 		s.Hashes = s.Hashes[len(s.Hashes)-1:]
 		s.RootUnknown = true
-	case 1: // blocks out of the window are left out
+	case 1: // as for a sliding window: the blocks before the window have no hashes
 		s.Hashes = s.Hashes[m.choose(len(s.Hashes)):]
 	case 2:
 		s.Hashes = s.Hashes[m.choose(len(s.Hashes)):]
 		s.Tokens, s.Features, s.RootUnknown = nil, nil, true
-	case 3: // an offload event
+	case 3: // an offload event: it does not say that it begins a chain
 		s.RootUnknown, s.Scope = true, block.Scope{}
 	case 4:
 		s.Hashes, s.Tokens = nil, s.Tokens[:0]
@@ -282,13 +282,13 @@ func (m *model) store(o *op) {
 		s.Origin = kvindex.Origin(1 + m.choose(2))
 	case 6:
 		s.AnyTierOrder = o.holder == 1
-	case 7: // as offloaded chunks were announced once: the size of many blocks
+	case 7: // older engines announced an offloaded chunk of several blocks as one large block
 		s.Tokens, s.Features, s.HasParent = nil, nil, false
 		s.BlockSize = r.size * (1 + m.choose(4))
-	case 8: // hashes collide, and chains bite their tails
+	case 8: // hashes collide, and a chain may be its own ancestor
 		if !m.tame {
 			for i := range s.Hashes {
-				s.Hashes[i] = uint64(m.choose(6)<<4 | i) // none twice: what is there for a moment only, one index may notice and another not
+				s.Hashes[i] = uint64(m.choose(6)<<4 | i) // no hash twice in one event
 			}
 			s.Parent = uint64(m.choose(6)<<4 | m.choose(3))
 		}

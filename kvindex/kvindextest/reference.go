@@ -8,8 +8,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Reference makes the naive index: plain maps and lists, everything computed anew for each match from the tokens of
-// whole chains, no limits. It says what is right; it takes time in the square of what it holds.
+// Reference makes the naive index, whose answers are correct by definition. It has maps and lists without limits, and
+// computes the blocks of a holder from the tokens of whole chains. Its time grows with the square of the stored blocks.
 func Reference(h *block.Hasher, _ kvindex.Config) *Door {
 	x := &reference{hasher: h, holders: map[fleet.Holder]*refHolder{}}
 	return &Door{
@@ -28,11 +28,11 @@ type refHolder struct {
 	tooMany bool
 	anyTier bool
 	byHash  map[uint64]*refPoint
-	points  []*refPoint                  // with the points whose hash names another point now
-	vague   [block.NumTiers]bool         // something may have been a copy or a report
-	broken  [block.NumTiers]bool         // something was refused
-	held    map[place]map[block.Key]bool // nil: to be computed
-	asked   map[asked]kvindex.Match      // since held changed last: most operations change one holder, and all are asked
+	points  []*refPoint                  // all points, also points whose hash names another point now
+	vague   [block.NumTiers]bool         // an announcement may have meant a new copy or a reused block
+	broken  [block.NumTiers]bool         // an announcement was refused
+	held    map[place]map[block.Key]bool // the blocks that the holder has; nil: not computed yet
+	asked   map[asked]kvindex.Match      // the answers since held changed last
 }
 
 type asked struct {
@@ -55,12 +55,12 @@ type place struct {
 type refPoint struct {
 	hash     uint64
 	resolved bool
-	parent   *refPoint // nil: the chain's root; of a resolved point
+	parent   *refPoint // valid for a resolved point; nil: the point is the first one after the root
 	root     block.Key
-	tokens   []block.Token   // since the parent
-	features []block.Feature // offsets since the parent
+	tokens   []block.Token   // tokens after the parent's end
+	features []block.Feature // their offsets count from the parent's end
 
-	waits  bool // it waits for the parent of hash awaits, and has tokens
+	waits  bool // the point has tokens, and waits until its parent is resolved; awaits is the parent's hash
 	awaits uint64
 
 	records map[place]*refRecord
@@ -131,7 +131,7 @@ func (x *reference) store(id fleet.Holder, s *kvindex.Stored) {
 	h := x.holder(id)
 	aligned := s.BlockSize > 0 && len(s.Tokens) == len(s.Hashes)*s.BlockSize
 	if s.BlockSize > block.MaxSize || aligned && ownParent(s) {
-		h.broken[s.Tier] = true // what was refused may be announced again
+		h.broken[s.Tier] = true // later announcements may contain the refused block again
 		return
 	}
 	h.held = nil
@@ -285,7 +285,7 @@ func (p *refPoint) announce(at place, size int, copies bool) {
 	}
 }
 
-// from returns where a record of a size begins.
+// from returns the position at which a record of the given size begins. The record ends at p.
 func (p *refPoint) from(size int) int {
 	if size == 0 {
 		return p.end() - len(p.tokens)
@@ -293,7 +293,7 @@ func (p *refPoint) from(size int) int {
 	return max(0, p.end()-size)
 }
 
-// resolveSome resolves the points that wait for a resolved parent, and reports whether there was such a point.
+// resolveSome resolves the points that wait for a parent which is resolved now. any says that there was such a point.
 func (x *reference) resolveSome(h *refHolder) (any bool) {
 	for _, p := range h.points {
 		if q := h.byHash[p.awaits]; p.waits && q != nil && q.resolved {
@@ -359,7 +359,7 @@ func (x *reference) clear(id fleet.Holder, tier block.Tier) {
 			switch {
 			case at.tier == tier:
 				delete(p.records, at)
-			case lost && !p.resolved: // it may wait for what was refused
+			case lost && !p.resolved: // the point may wait for a block that was refused
 				h.broken[at.tier] = true
 			}
 		}
@@ -369,7 +369,8 @@ func (x *reference) clear(id fleet.Holder, tier block.Tier) {
 
 func (x *reference) forget(id fleet.Holder) { delete(x.holders, id) }
 
-// compute finds what a holder holds: a block of ours is held where the union of what records cover is all of it.
+// compute finds the blocks that a holder has. The holder has a block of the index if its records together cover all
+// tokens of the block.
 func (x *reference) compute(h *refHolder) {
 	if h.held != nil {
 		return

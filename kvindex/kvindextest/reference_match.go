@@ -29,13 +29,13 @@ func (x *reference) match(keys []block.Key, dst []kvindex.Match) []kvindex.Match
 	return dst
 }
 
-// question is one holder and one request.
+// question is the lookup of one prompt at one holder.
 type question struct {
 	x    *reference
 	h    *refHolder
 	keys []block.Key
-	// rows are the keys that are held, by tier and group: looked up once, because the same ones are asked for over
-	// and over.
+	// rows says, by tier and group, which of keys the holder has. It is made once, because each key is asked for many
+	// times.
 	rows [][]bool
 }
 
@@ -54,7 +54,7 @@ func (x *reference) ask(h *refHolder, keys []block.Key) question {
 func (x *reference) measure(h *refHolder, keys []block.Key, m *kvindex.Match) {
 	q := x.ask(h, keys)
 	if slices.ContainsFunc(h.groups, func(g refGroup) bool { return g.kind == block.AttentionFull }) {
-		// The run that full attention alone would claim.
+		// n is the number of blocks that would match if the model had only the groups with full attention.
 		n, tier := 0, block.Tier(0)
 		for ; n < len(keys); n++ {
 			for tier < block.NumTiers && !q.has(n, tier, block.AttentionFull) {
@@ -91,7 +91,7 @@ func (g refGroup) unprovable() bool {
 	return g.kind > block.AttentionStateSpace || g.kind == block.AttentionSlidingWindow && g.window <= 0
 }
 
-// in reports whether a group has block i on a tier.
+// in reports whether a group has block i on a tier; if the holder allows any order of tiers, on any tier.
 func (q *question) in(i int, tier block.Tier, g int) bool {
 	if q.h.anyTier {
 		return q.best(i, g) < block.NumTiers

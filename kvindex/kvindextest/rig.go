@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// rig drives an index as an engine would, in terms of texts.
+// rig announces and removes blocks of texts as an engine does, and checks the index's matches.
 type rig struct {
 	*testing.T
 	*Door
@@ -36,7 +36,8 @@ func words(seed, n int) []block.Token {
 	return out
 }
 
-// hashesOf returns engine hashes of tokens cut in blocks: like an engine's, they depend on all tokens before.
+// hashesOf returns the engine hashes of the blocks of tokens. Like an engine's hash, each of them depends on all tokens
+// up to the block's end.
 func hashesOf(tokens []block.Token, size int, salt string) []uint64 {
 	h := uint64(14695981039346656037)
 	for _, c := range salt {
@@ -52,11 +53,12 @@ func hashesOf(tokens []block.Token, size int, salt string) []uint64 {
 	return out
 }
 
-// cut says what of a text to announce or to remove, and as what.
+// cut says which blocks of a text to announce or to remove, and for which holder. Stored has the other fields of the
+// announcement.
 type cut struct {
 	holder   fleet.Holder
-	size     int // engine block; 0: ours
-	from, to int // engine blocks; to 0: all
+	size     int // tokens of an engine block; 0: the index's block size
+	from, to int // range of engine blocks; if to is 0, up to the last block
 	kvindex.Stored
 }
 
@@ -71,7 +73,7 @@ func (r *rig) fill(tokens []block.Token, c cut) (cut, []uint64) {
 	return c, all
 }
 
-// store announces a stretch of a text as an engine does that has just cached it.
+// store announces the blocks of a text that c selects, as an engine does that has just cached them.
 func (r *rig) store(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
@@ -80,7 +82,7 @@ func (r *rig) store(tokens []block.Token, c cut) {
 	if c.from > 0 {
 		s.Parent, s.HasParent = all[c.from-1], true
 	}
-	// The index must keep nothing of what it is given.
+	// The index must not keep the slices of an announcement. So the rig passes copies, and clears them afterwards.
 	s.Hashes, s.Tokens, s.Features = slices.Clone(s.Hashes), slices.Clone(s.Tokens), slices.Clone(s.Features)
 	r.Store(c.holder, &s)
 	clear(s.Hashes)
@@ -88,7 +90,7 @@ func (r *rig) store(tokens []block.Token, c cut) {
 	clear(s.Features)
 }
 
-// hint announces hashes without the tokens that would align with them.
+// hint announces the hashes of blocks without their tokens.
 func (r *rig) hint(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
@@ -109,7 +111,8 @@ func (r *rig) keys(tokens []block.Token, scope block.Scope, features ...block.Fe
 	return r.hasher.Append(nil, r.hasher.Root(scope), 0, tokens, features)
 }
 
-// want checks the blocks that each holder is said to have of a text; holders that are not named have none.
+// want compares the index's matches of a text with the wanted number of blocks of each holder. A holder that is not in
+// want must have no match.
 func (r *rig) want(tokens []block.Token, want map[fleet.Holder]uint32) {
 	r.Helper()
 	r.wantOf(r.keys(tokens, block.Scope{}), want)
@@ -138,7 +141,7 @@ func (r *rig) wantOf(keys []block.Key, want map[fleet.Holder]uint32) {
 	}
 }
 
-// only is a want of holder 0.
+// only returns the argument of want that says: holder 0 has this number of blocks, and no other holder has any.
 func only(blocks uint32) map[fleet.Holder]uint32 {
 	if blocks == 0 {
 		return nil

@@ -15,7 +15,7 @@ func TestTheReferenceConforms(t *testing.T) {
 	}
 }
 
-// mutants are indexes with one defect each, most of them seen in a peer.
+// mutants are indexes with one defect each. Most of these defects were seen in other projects.
 var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	"a hole is jumped over": func(_ *block.Hasher, d *Door) Door {
 		m := *d
@@ -44,8 +44,8 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		return m
 	},
 	"a set is taken for another of the same size": func(hasher *block.Hasher, d *Door) Door {
-		// Positions with as many holders as the one before are not looked at. Only the reference answers of a block
-		// without those before it.
+		// The mutant takes two positions of a prompt for equal if equally many holders have them. It asks the reference
+		// how many holders have a single block, because only the reference matches a block without the blocks before it.
 		m, alone := *d, Reference(hasher, kvindex.Config{})
 		m.Store = func(h fleet.Holder, s *kvindex.Stored) { d.Store(h, s); alone.Store(h, s) }
 		m.Remove = func(h fleet.Holder, tier block.Tier, group int, hashes []uint64) {
@@ -179,7 +179,8 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	},
 }
 
-// credit gives a holder blocks, at least or in addition.
+// credit changes a holder's match in dst. With atLeast it raises the match to the given number of blocks; otherwise it
+// adds this number to the match.
 func credit(dst []kvindex.Match, h fleet.Holder, blocks uint32, atLeast bool) []kvindex.Match {
 	for i := range dst {
 		if dst[i].Holder == h {
@@ -199,7 +200,7 @@ func TestBrokenIndexesFailTheModel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			maker := func(h *block.Hasher, cfg kvindex.Config) *Door {
 				d := mutate(h, Kvindex(h, cfg))
-				d.Stats = nil // its answers must give it away
+				d.Stats = nil // the model must find the defect by the matches alone
 				return &d
 			}
 			err := runModel(maker, 1, Effort{Runs: 100, Steps: 120})
