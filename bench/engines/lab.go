@@ -199,7 +199,8 @@ type played struct {
 // imitate plays a round of a set on modelled engines. ok is false for sets with restarts, which are not modelled.
 func imitate(fit *fitted, s set, router string, round int, scale float64, seed uint64, answer float64) (out played, ok bool, err error) {
 	policy, known := likeness[router]
-	// On ranks, SMG had the hits of round robin, although its policy chooses ranks.
+	// On ranks, the measured SMG had the hits of round robin, although its policy chooses ranks. So the simulator's
+	// cache_aware is not like SMG there.
 	dpAware := s.ranks && router == "smg"
 	if !known || s.event != nothing || s.work == nil || dpAware {
 		return out, false, nil

@@ -35,9 +35,9 @@ var shapes = []shape{
 	{"decode 1 block an event", 16, 1, 64, 8, 32_768},
 }
 
-// messages returns the messages of one holder. The messages fill fill the cache. Each message of steady stores blocks
-// and removes the same number of the oldest blocks, the end of a conversation first. The steady messages can be played
-// several times, because the blocks of each message are removed later.
+// messages returns the messages of one holder in two parts. The first part, fill, makes the cache full. Each message of
+// the second part, steady, stores blocks and removes the same number of the oldest blocks, the end of a conversation
+// first. The steady messages can be played several times, because the blocks of each message are removed later.
 func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
 	r := rand.New(rand.NewPCG(uint64(h), 9))
 	var events []kvevent.Event

@@ -3,12 +3,12 @@
 // ../README.md.
 //
 //	kvtrace make [flags]                       write a workload file
-//	kvtrace check FILE                         hold a file's answers to a naive set
-//	kvtrace verify FILE              hold the index's answers to the file's
-//	kvtrace lookup FILE [ROUNDS]     time lookups at rest, keys ready
+//	kvtrace check FILE               compare a file's answers with those of a naive set
+//	kvtrace verify FILE              compare the index's answers with the file's
+//	kvtrace lookup FILE [ROUNDS]     time lookups without events, from prepared keys on
 //	kvtrace lookup-local FILE [ROUNDS]   the same, from local hashes on
 //	kvtrace lookup-tokens FILE [ROUNDS]  the same, from tokens on
-//	kvtrace replay FILE [ROUNDS]     time each query where it stands in the trace
+//	kvtrace replay FILE [ROUNDS]     time each query at its place in the trace
 //	kvtrace apply FILE [ROUNDS]      time events on one writer; SPLIT=n cuts them to n blocks
 //	kvtrace mem FILE                 resident memory
 //	kvtrace conc FILE RATE [ROUNDS]  lookups while a writer works; RATE in block operations/s, 0 saturated

@@ -82,7 +82,7 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 		if err != nil {
 			return err
 		}
-		// Print it before Done and Recycle: after them the decision belongs to the router again.
+		// Print the decision before Recycle: afterwards its memory belongs to the router again.
 		fmt.Fprintln(out, d)
 		outcome := fleet.OutcomeServed
 		err = send(ctx, d.Worker.URL, model, prompt, func() { d.FirstToken(now()) })

@@ -78,7 +78,7 @@ type hardWorker struct {
 	held   int // number of held engine blocks; each copy counts
 	chains [][]int32
 
-	// By block that was ever held: the block before it, 0 for the first block of a chain.
+	// parents has, for each block that was ever held, the block before it; 0 for the first block of a chain.
 	parents map[uint64]uint64
 	kids    map[uint64]int // number of held blocks after each block; counted only without Holes
 }

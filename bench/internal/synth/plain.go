@@ -52,7 +52,7 @@ func Plain(to io.WriteSeeker, c PlainConfig) (trace.Header, error) {
 	for !p.done() {
 		conversation, chain := p.request(history)
 		history[conversation] = p.remember(history[conversation], chain)
-		// Three times in four the worker of the conversation; else a random worker.
+		// Three times in four, take the worker of the conversation; otherwise take a random worker.
 		worker := conversation % c.Workers
 		if p.rng.n(4) == 0 {
 			worker = p.rng.n(c.Workers)

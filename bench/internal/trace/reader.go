@@ -76,7 +76,7 @@ type Reader struct {
 // Err returns the error that ended the reading; nil at the end of the file.
 func (r *Reader) Err() error { return r.err }
 
-// Next reads the next record into Record and reports whether there was one.
+// Next reads the next record into Record. At the end, and after an error, it returns false.
 func (r *Reader) Next() bool {
 	if r.err != nil {
 		return false

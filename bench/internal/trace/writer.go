@@ -39,7 +39,7 @@ func (h *Header) append(b []byte) []byte {
 // Header returns the header as it would be written now.
 func (w *Writer) Header() Header { return w.header }
 
-// Write appends a record. Stored records need Locals and Keys, Handles only with more than one unit.
+// Write appends a record. Stored records need Locals and Keys; if Units is above 1, they also need Handles.
 func (w *Writer) Write(r *Record) {
 	units := max(r.Units, 1)
 	n, flags := len(r.Keys), uint32(0)
