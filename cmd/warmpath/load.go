@@ -49,7 +49,7 @@ such as what a router adds. Ctrl-C prints the result so far.`,
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
 	}
 	flags := c.Flags()
-	flags.StringArrayVarP(&f.specs, "workload", "w", nil, "`FORMAT:FILE` or gen:NAME,key=value (see warmpath workload list); several are merged")
+	flags.StringArrayVarP(&f.specs, "workload", "w", nil, "`FORMAT:FILE` or gen:NAME,PARAMETER=VALUE (see warmpath workload list); several are merged")
 	f.workload.add(flags)
 	flags.StringVar(&f.compare, "compare", "", "`NAME=URL,NAME=URL` of the addresses to compare; each address is compared with the first")
 	flags.StringVar(&f.cfg.Model, "model", "", "`NAME` of the model to ask for (default: the first that the address serves)")

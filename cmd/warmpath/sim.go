@@ -71,7 +71,7 @@ docs/simulator.md says what is modelled and what is not.`,
 
 // experimentFlags adds the flags that sim and plan share.
 func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
-	f.StringVar(&x.Workload, "workload", x.Workload, "`FORMAT:FILE` (mooncake, azure, qwen, burstgpt, ragpulse, agent, openai, warmpath) or gen:NAME,key=value")
+	f.StringVar(&x.Workload, "workload", x.Workload, "`FORMAT:FILE` (mooncake, azure, qwen, burstgpt, ragpulse, agent, openai, warmpath) or gen:NAME,PARAMETER=VALUE")
 	f.IntVar(&x.Limit, "limit", x.Limit, "play only the first `N` requests; 0 for all")
 	f.StringSliceVar(&x.Policies, "policies", x.Policies, "`NAMES`: "+strings.Join(sim.Policies(), ", ")+", or KIND:KEY=VALUE,… with parameters (kv_aware:imbalance_tokens=0 follows a match without a limit); or all")
 	f.IntSliceVar(&x.Workers, "workers", x.Workers, "`N` workers; several values make several runs")

@@ -23,7 +23,7 @@ func newWorkload() *cobra.Command {
 		Use:   "workload",
 		Short: "Look at request traces and generators: statistics, conversion",
 		Long: `A workload is requests over time: a trace, FORMAT:FILE (gzip or not), or a generator,
-gen:NAME,key=value,… Several workloads are merged by arrival time. "warmpath workload list" lists
+gen:NAME,PARAMETER=VALUE,… Several workloads are merged by arrival time. "warmpath workload list" lists
 formats and generators.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -206,7 +206,7 @@ func newWorkloadList() *cobra.Command {
 			for _, f := range workload.Formats() {
 				fmt.Fprintf(out, "  %-10s %s\n", f[0], f[1])
 			}
-			fmt.Fprintln(out, "\nGenerators (gen:NAME,key=value,…; every one takes seed=N):")
+			fmt.Fprintln(out, "\nGenerators (gen:NAME,PARAMETER=VALUE,…; every one takes seed=N):")
 			for _, g := range workload.Generators() {
 				fmt.Fprintf(out, "  %s\n      %s\n      from %s\n      %s\n", g[0], g[1], g[2], g[3])
 			}

@@ -19,7 +19,7 @@ import (
 type generator struct {
 	about    string
 	source   string   // where the parameters are published
-	defaults []string // key=value, in the order in which help shows them
+	defaults []string // PARAMETER=VALUE, in the order in which help shows them
 	make     func(g *generation)
 }
 
@@ -119,7 +119,7 @@ func Generators() [][4]string {
 	return out
 }
 
-// generate makes the workload that NAME,key=value,… describes.
+// generate makes the workload that NAME,PARAMETER=VALUE,… describes.
 func generate(spec string, o Options) (*Workload, error) {
 	name, rest, _ := strings.Cut(spec, ",")
 	kind, ok := generators[name]

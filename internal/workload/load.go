@@ -59,14 +59,14 @@ func Formats() [][2]string {
 }
 
 // Load returns the workload that spec describes, ready to be played. spec is FORMAT:FILE, where the file may be packed
-// with gzip, or gen:NAME,key=value,….
+// with gzip, or gen:NAME,PARAMETER=VALUE,….
 func Load(spec string) (*Workload, error) { return LoadWith(spec, Options{}) }
 
 // LoadWith is [Load] with options.
 func LoadWith(spec string, o Options) (*Workload, error) {
 	kind, rest, ok := strings.Cut(spec, ":")
 	if !ok || rest == "" {
-		return nil, fmt.Errorf("workload %q: want FORMAT:FILE (%s) or gen:NAME,key=value", spec, formatNames())
+		return nil, fmt.Errorf("workload %q: want FORMAT:FILE (%s) or gen:NAME,PARAMETER=VALUE", spec, formatNames())
 	}
 	if kind == "gen" {
 		w, err := generate(rest, o)
