@@ -34,7 +34,8 @@ func newConfig() *cobra.Command {
 			case 1:
 				workers = "1 worker"
 			case 0:
-				workers = "no workers, so every request is refused: add them under workers, or with --worker"
+				workers = "no workers"
+				fmt.Fprintf(c.ErrOrStderr(), "warning: %s has no workers, so every request is refused: add them under workers, or with --worker\n", args[0])
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is fine: policy %s, %s\n", args[0], cfg.Policy, workers)
 			return err

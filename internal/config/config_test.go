@@ -218,6 +218,23 @@ f:9:16: a tag (!…) has no meaning here: leave it out, or write a value that be
 	}
 }
 
+func TestAMistakeHidesNoOtherMistakeOfItsSection(t *testing.T) {
+	again := "\nf: correct these and check again: further checks need the corrected values"
+	for _, c := range []struct{ name, text, want string }{
+		{"another value is out of range", "queue: {order: fifo, max_wait: 5}",
+			`f:1:16: queue.order: "fifo" is none of off, fcfs, shortest, priority, deadline, fair
+f:1:32: "5" is not a duration such as 50ms, 2s or 1m30s`},
+		{"the other value was compared with a default", "breaker: {delay: 5, max_delay: 1ms}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s` + again},
+		{"an unknown key may be the missing one", "breaker: {dely: 5s, max_delay: 1ms}", `f:1:11: unknown field breaker.dely; did you mean breaker.delay?` + again},
+		{"all is well beside it", "breaker: {delay: 5, failures: 2}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s`},
+	} {
+		cfg := Default()
+		if err := fill(&cfg, "f", []byte(c.text), nil); err == nil || err.Error() != c.want {
+			t.Errorf("%s: %v\nwant\n%s", c.name, err, c.want)
+		}
+	}
+}
+
 // A file is refused if it has settings after an empty document, an alias that contains itself, or aliases that make a
 // small file very large.
 func TestFilesThatCannotBeReadAreRefused(t *testing.T) {

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -55,9 +55,11 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	var found problems
 	cfg.validate(&found)
 	for _, p := range found {
-		if !r.follows(p) {
-			r.problem(p)
+		if r.follows(p) {
+			r.withheld = r.withheld || !r.broken[p.path]
+			continue
 		}
+		r.problem(p)
 	}
 	return r.err()
 }
@@ -80,15 +82,31 @@ func (r *reader) problem(p *problem) {
 	r.mistakes = append(r.mistakes, mistake{at, p})
 }
 
-// follows reports whether p may be a consequence of a recorded mistake in the same unit, because some values are
-// missing there. A unit is a top-level key, or an entry of a top-level list. All settings of policies count as one
-// unit, because they refer to each other.
+// follows reports whether p may be a consequence of a value that could not be read: the value of p's own key, of a
+// setting around or inside it, or of a setting of the same unit that p's text names. All settings of policies count as
+// one value, because they refer to each other.
 func (r *reader) follows(p *problem) bool {
-	if r.broken[""] || r.broken[unit(p.path)] {
-		return true
+	for path := range r.broken {
+		switch {
+		case path == "", within(p.path, path), within(path, p.path), p.other != "" && within(p.other, path):
+			return true
+		case ofPolicies(p.path) && ofPolicies(path):
+			return true
+		case unit(p.path) == unit(path) && slices.Contains(words.FindAllString(p.err.Error(), -1), path[strings.LastIndexByte(path, '.')+1:]):
+			return true
+		}
 	}
-	return ofPolicies(p.path) && slices.ContainsFunc(slices.Collect(maps.Keys(r.broken)), ofPolicies)
+	return false
 }
+
+// within reports whether path is outer or a setting inside it.
+func within(path, outer string) bool {
+	rest, ok := strings.CutPrefix(path, outer)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// words matches the names of keys in an error.
+var words = regexp.MustCompile(`[a-z_]+`)
 
 func ofPolicies(path string) bool {
 	top := index.ReplaceAllString(unit(path), "")

@@ -26,7 +26,8 @@ type reader struct {
 	file     string
 	known    []string // the paths of all settings, for hints
 	mistakes []mistake
-	broken   map[string]bool            // units with a mistake; see the method unit
+	broken   map[string]bool            // paths of values that could not be read; see the method follows
+	withheld bool                       // a problem was not reported, because it may follow from a mistake elsewhere
 	places   map[string]*token.Position // position of each value, by its path, such as workers[0].url
 	noted    []string                   // the keys of places, in the order in which they were read
 	path     string                     // path of the value that is being read
@@ -73,7 +74,10 @@ func ReadDocument(path string, into any) error {
 
 // mistake records a problem in the value that is being read.
 func (r *reader) mistake(at *token.Position, problem string) {
-	r.broken[unit(r.path)] = true
+	r.broken[r.path] = true
+	if strings.Contains(unit(r.path), "[") { // an entry of a list has required keys, so the whole entry is in doubt
+		r.broken[unit(r.path)] = true
+	}
 	// An anchor is read again for each of its aliases, so its mistakes are found several times.
 	again := func(m mistake) bool { return m.at == at && m.err.Error() == problem }
 	if !slices.ContainsFunc(r.mistakes, again) {
@@ -112,6 +116,9 @@ func (r *reader) err() error {
 		}
 		out = append(out, err)
 	}
+	if r.withheld && len(out) > 0 {
+		out = append(out, fmt.Errorf("%s: correct these and check again: further checks need the corrected values", r.file))
+	}
 	return errors.Join(out...)
 }
 
@@ -122,8 +129,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// unit returns the part of the file to which a path belongs: a top-level key, or an entry of a top-level list. A
-// mistake in one unit says nothing about other units.
+// unit returns the part of the file to which a path belongs: a top-level key, or an entry of a top-level list.
 func unit(path string) string {
 	if i := strings.IndexByte(path, '.'); i >= 0 {
 		path = path[:i]
@@ -216,6 +222,9 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 				return
 			}
 			outer := strings.TrimSuffix(strings.TrimSuffix(r.path, e.key), ".")
+			if outer != "" { // another key of the section lacks the value that this key should set
+				r.broken[unit(outer)] = true
+			}
 			r.mistake(e.at, unknownField(e.key, index.ReplaceAllString(outer, ""), fieldKeys(v.Type()), r.known))
 		})
 	}
