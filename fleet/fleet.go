@@ -119,6 +119,9 @@ const (
 // Put adds the worker at url, or replaces its facts. A new worker counts as healthy, because the caller has just probed
 // it. If the worker has not answered yet, the caller puts it with empty facts: then it serves nothing and gets no
 // request. If the worker no longer has a rank, the holder of the rank leaves the fleet.
+//
+// Put does not check url: the fleet only compares it, and gives it back in [Worker]. A slash at the end is removed.
+// Give the URL to which the program sends requests, with its scheme: http://gpu-1:8000.
 func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	url = strings.TrimRight(url, "/")
 	facts.Ranks = min(max(facts.Ranks, 1), MaxRanks)

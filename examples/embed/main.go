@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -48,6 +49,9 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 	}
 	for _, address := range addresses {
 		part := strings.Split(address+",,", ",") // fields that are not given are ""
+		if u, err := url.Parse(part[0]); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return fmt.Errorf("worker %q: write URL,EVENTS,REPLAY, such as http://gpu-1:8000,tcp://gpu-1:5557,tcp://gpu-1:5657", address)
+		}
 		// A program fills in what its workers report. The feed corrects the block size by the events.
 		facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: model}}, BlockSize: 16}
 		if part[1] != "" {
@@ -117,12 +121,12 @@ func upkeep(ctx context.Context, router *warmpath.Router) {
 
 // send sends the prompt to a worker and reads the answer to its end. It calls token for each piece of the answer; only
 // the first call counts for the decision.
-func send(ctx context.Context, url, model string, prompt []block.Token, token func()) error {
+func send(ctx context.Context, worker, model string, prompt []block.Token, token func()) error {
 	body, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": 8, "stream": true})
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, worker+"/v1/completions", bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -134,7 +138,7 @@ func send(ctx context.Context, url, model string, prompt []block.Token, token fu
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		why, _ := io.ReadAll(io.LimitReader(response.Body, 1000))
-		return fmt.Errorf("%s answered %s: %s", url, response.Status, why)
+		return fmt.Errorf("%s answered %s: %s", worker, response.Status, why)
 	}
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {

@@ -3,12 +3,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
+
+func TestAWorkerWithoutASchemeIsRefused(t *testing.T) {
+	err := run(t.Context(), io.Discard, "mock", []string{"127.0.0.1:18010"})
+	if err == nil || !strings.Contains(err.Error(), `worker "127.0.0.1:18010": write URL,EVENTS,REPLAY`) {
+		t.Error(err)
+	}
+}
 
 func TestThePromptReturnsToTheWorkerThatHasIt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
