@@ -6,7 +6,8 @@
 //
 // The package does no I/O, starts no goroutine and reads no clock. The caller adds workers to a [fleet.Fleet], passes
 // KV events through package kvfeed, and gives the time and a random number with each [Request]. The gateway of this
-// module is one caller, and the simulator is another. The folder examples has programs to copy.
+// module is one caller, and the simulator is another. The lines below are the core of such a caller; the whole program
+// is examples/embed.
 //
 //	now := func() int64 { return time.Now().UnixNano() }
 //	d, err := router.Route(ctx, &warmpath.Request{Model: "llama", Tokens: tokens, Now: now(), Random: rand.Uint64()})
@@ -29,9 +30,9 @@
 //     calls [Router.Forget] for each of the worker's holders.
 //
 // A holder that leaves keeps its id for an hour, so that it has its history again if it comes back. Call
-// [Router.Reclaim] every ten minutes, from any goroutine: it frees the ids to which nothing refers any more. A fleet
-// has 2^20 ids. If Reclaim is never called and the ids run out, further holders are not indexed. Reclaim also drops the
-// indexes of models that no worker has served for an hour.
+// [Router.Reclaim] at least every ten minutes, from any goroutine: it frees the ids to which nothing refers any more.
+// More frequent calls do no harm. A fleet has 2^20 ids. If Reclaim is never called and the ids run out, further holders
+// are not indexed. Reclaim also drops the indexes of models that no worker has served for an hour.
 //
 // # A request
 //
@@ -80,8 +81,8 @@
 //
 // # What is stable
 //
-// All packages outside the folders internal, test, examples and bench are public. The version is v0: a version v0.x
-// may change any exported name, and the CHANGELOG names each such change under "Library". A version v0.x.y changes
-// none. Block keys may differ between versions: do not store them. Texts for people may change at any time: errors
-// (compare them with [errors.Is]), reasons, [Record.String] and log messages.
+// All packages outside the folders internal, test, examples and bench are public. There is no release yet. The first
+// releases will be v0: a version v0.x may change any exported name, and the CHANGELOG names each such change under
+// "Library". A version v0.x.y changes none. Block keys may differ between versions: do not store them. Texts for people
+// may change at any time: errors (compare them with [errors.Is]), reasons, [Record.String] and log messages.
 package warmpath

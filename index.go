@@ -191,7 +191,7 @@ func (r *Router) Forget(h fleet.Holder) {
 // Reclaim frees the ids of holders that left long ago, so that new holders can get them: see [fleet.Fleet.Retire]. The
 // router and its policies forget everything about these holders. Reclaim returns their number. It also drops the index
 // of a base model that no worker has served for an hour. now is in Unix nanoseconds. Calling it once in ten minutes is
-// enough.
+// enough; calling it more often does no harm.
 //
 // Call Store, Remove and Clear only for holders of present workers. A call for a holder that left could count for the
 // next holder with the same id.

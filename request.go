@@ -10,7 +10,7 @@ import (
 )
 
 // Request is what routing needs to know of a request. The router reads it while it decides, and keeps no reference to
-// it. The zero value of each field is safe: it means unknown, none or any.
+// it. Now is required. The zero value of each other field is safe: it means unknown, none or any.
 type Request struct {
 	Model    string          // the model name in the client's request: a base model, one of its names, or a LoRA adapter
 	Tokens   []block.Token   // the whole prompt; nil if it is not known: then Text or load decides
@@ -51,7 +51,9 @@ type Request struct {
 	// cannot conclude from the tokens how many passes the engine computed.
 	Choices int
 
-	Now    int64  // Unix nanoseconds
+	// Now is the time in Unix nanoseconds. With 0 the request seems to have begun in 1970, so the next
+	// [fleet.Fleet.Expire] takes it for a lost one.
+	Now    int64
 	Random uint64 // a uniformly random number; for the same request, state and number, the decision is the same
 }
 
