@@ -28,18 +28,27 @@ func (s *Store) fit() {
 func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
 
 // drop drops the holder's least recently used run. If most is above 0 and WholeRuns is not set, it drops at most this
-// number of bytes from the end of the run. If the holder has no run, drop returns false. mu is held.
+// number of bytes from the end of the run. But if there is no memory for the cut, it drops the whole run. If the holder
+// has no run, drop returns false. mu is held.
 func (s *Store) drop(h fleet.Holder, most int64) bool {
 	l := s.holders[h].oldest
 	if l == 0 {
 		return false
 	}
 	id := s.links[l].node
-	if keep := len(s.nodes[id].text) - int(most); most > 0 && keep >= s.page && !s.config.WholeRuns {
+	if keep := len(s.nodes[id].text) - int(most); most > 0 && keep >= s.page && !s.config.WholeRuns && s.canCut(id) {
 		s.split(id, keep-keep%s.page)
 	}
 	s.leave(h, id)
 	return true
+}
+
+// canCut reports whether a holder can lose the end of a node within Config.Bytes. If the holder shares the node, the
+// cut adds a node, and a placement for each of the other holders. Otherwise the cut adds nothing. mu is held.
+func (s *Store) canCut(id uint32) bool {
+	others := int64(len(s.nodes[id].holds) - 1)
+	added := nodeBytes + others*linkBytes
+	return s.config.Bytes == 0 || others == 0 || s.used+added-int64(len(s.roots))*nodeBytes <= s.config.Bytes
 }
 
 // displace does the same as drop, to keep a limit. If the TTL of the dropped units has not ended, it counts them as

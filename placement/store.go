@@ -13,8 +13,8 @@ import (
 type Config struct {
 	Keys Keys
 
-	// Bytes bounds the memory at every moment. Beyond it, the holder whose placements take the most memory loses its
-	// least recently used runs.
+	// Bytes bounds the memory after every call; the roots do not count. Beyond it, the holder whose placements take the
+	// most memory loses its least recently used runs.
 	Bytes int64
 	// HolderUnits bounds the units of each holder. A pass of [Store.Evict] enforces it. It evicts the least recently
 	// used units first, and the deepest units of a key first. Between two passes a holder may have up to twice as many
@@ -24,7 +24,7 @@ type Config struct {
 	HolderTarget int64
 	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree. Then a holder may
 	// have fewer units than HolderTarget afterwards. Without WholeRuns a run is cut, so that exactly HolderTarget is
-	// left.
+	// left. But if Bytes leaves no memory for the cut of a run that holders share, the whole run is evicted.
 	WholeRuns bool
 	// TTL is how long a placement counts after its last use. After that, a pass of [Store.Evict] frees its memory.
 	TTL time.Duration
