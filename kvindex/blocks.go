@@ -199,9 +199,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 		}
 		atomic.StoreUint32(&s.more, 0)
 	} else {
-		if more == 0 || !memory.SameClass(len(old)+1, len(segs)+1) {
-			atomic.StoreUint32(&s.more, b.segments.Alloc(len(segs)+1))
-		}
+		atomic.StoreUint32(&s.more, b.segments.Alloc(len(segs)+1))
 		run := b.segments.At(s.more)
 		atomic.StoreUint64(&run[0], uint64(len(segs)))
 		for i, g := range segs {
@@ -210,7 +208,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 	}
 	atomic.StoreUint32(&s.length, length)
 	s.turn()
-	if more != 0 && s.more != more {
+	if more != 0 {
 		b.segments.Release(more, len(old)+1)
 	}
 	for _, g := range old {
@@ -394,61 +392,27 @@ func (s *strand) use(tick uint32) {
 }
 
 // grow adds blocks that are not there after the block at a spot, or at a root when that is 0, and returns the spot of
-// the last. All of them get the holder's claim; hashes name them, or nothing if there are none.
-func (b *blocks) grow(at spot, keys []block.Key, hashes []uint64, c *change, tick uint32) spot {
-	own := b.apply(c, 0)
-	set := setID(0)
-	if own != 0 {
-		set = b.sets.with(0, c.h.id, own)
-		b.count(c.h, 0, own, int64(len(keys)))
-		if b.sets.state(own).held() != 0 {
-			b.held += int64(len(keys))
-		}
-	}
-	b.sets.hold(set) // until all is written
+// the last. No holder has them yet. New strands count as begun by h.
+func (b *blocks) grow(h *holder, at spot, keys []block.Key, tick uint32) spot {
 	for len(keys) > 0 {
-		i := b.tip(c.h, at)
+		i := b.tip(h, at)
 		s := b.strands.At(i)
 		from := s.length
 		n := min(len(keys), maxStrand-int(from))
-		words := b.words[:0]
+		b.words = b.words[:0]
 		for _, k := range keys[:n] {
-			words = append(words, uint64(k))
+			b.words = append(b.words, uint64(k))
 		}
-		var seconds []uint64
-		if hashes != nil {
-			for _, hash := range hashes[:n] {
-				words = append(words, hash^b.veil)
-			}
-			seconds = words[n:]
-		}
-		b.words = words
-		b.log.Append(&s.run, i, int(from), words[:n], seconds)
-		b.lengthen(s, set, uint32(n))
+		b.log.Append(&s.run, i, int(from), b.words)
+		b.lengthen(s, uint32(n))
 		s.use(tick)
 		if from == 0 {
 			b.heads.Put(b.heads.Hash(uint64(keys[0])), uint64(i))
 		}
-		if hashes != nil {
-			b.enter(spotOf(i, from), hashes[:n])
-			hashes = hashes[n:]
-		}
 		at = spotOf(i, from+uint32(n)-1)
 		keys = keys[n:]
 	}
-	b.sets.drop(set)
 	return at
-}
-
-// enter puts hashes of blocks that are at spots which follow each other into names.
-func (b *blocks) enter(at spot, hashes []uint64) {
-	var mixed prefetched
-	for k := range hashes {
-		if k%len(mixed) == 0 {
-			mixed.prefetch(b, hashes[k:], 0)
-		}
-		b.names.Put(mixed[k%len(mixed)], (at + spot(k)).entry())
-	}
 }
 
 // tip returns the strand to which blocks after a block are added: the block's own strand if it ends there, else a new
@@ -490,11 +454,11 @@ func (b *blocks) begin(h *holder) uint32 {
 	return (uint32(h.id) + 1) << beganShift
 }
 
-// lengthen adds n blocks of one set to a strand's end.
-func (b *blocks) lengthen(s *strand, set setID, n uint32) {
+// lengthen adds n blocks that no holder has to a strand's end.
+func (b *blocks) lengthen(s *strand, n uint32) {
 	b.old = b.appendSegments(s, b.old[:0])
 	b.new = append(b.new[:0], b.old...)
-	b.push(segment{s.length + n, set})
+	b.push(segment{s.length + n, 0})
 	b.write(s, b.old, b.new)
 }
 

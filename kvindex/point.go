@@ -277,7 +277,7 @@ func (x *Index) extend(h *holder, at spot, keys []block.Key) spot {
 	for len(keys) > 0 {
 		first, n := b.follow(at, keys)
 		if n == 0 {
-			return b.grow(at, keys, nil, &change{h: h}, x.tick())
+			return b.grow(h, at, keys, x.tick())
 		}
 		b.strands.At(first.strand()).use(x.tick())
 		at, keys = first+spot(n)-1, keys[n:]

@@ -211,8 +211,7 @@ func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key,
 		rest, end := keys[done:], uint32(0)
 		at, n := b.follow(l.at, rest)
 		if n == 0 {
-			last := b.grow(l.at, rest, nil, &change{h: h}, tick)
-			end = last.strand()
+			end = b.grow(h, l.at, rest, tick).strand()
 			at, n = b.follow(l.at, rest)
 		}
 		ok := x.nameable(h, at, hashes[done:done+n])

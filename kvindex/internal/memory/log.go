@@ -88,21 +88,21 @@ func (r *Run) Seconds() []uint64 {
 	return w[runHeader+uint32(w[0]):]
 }
 
-// Append writes pairs after the first n pairs of a run. When seconds is nil, the second words are 0.
-func (l *Log) Append(r *Run, owner uint32, n int, firsts, seconds []uint64) {
+// Append writes pairs after the first n pairs of a run. Their second words are 0.
+func (l *Log) Append(r *Run, owner uint32, n int, firsts []uint64) {
 	room := r.Firsts()
 	if n+len(firsts) <= len(room) {
 		for i, v := range firsts {
 			atomic.StoreUint64(&room[n+i], v) // readers may read the word, for a length from before a Cut
 		}
-		fill(r.Seconds()[n:n+len(firsts)], seconds)
+		clear(r.Seconds()[n : n+len(firsts)])
 		return
 	}
 	more := n + len(firsts)
 	if n > 0 {
 		more += min(more/4, mostSpare) + 2
 	}
-	l.move(r, owner, n, more, firsts, seconds)
+	l.move(r, owner, n, more, firsts)
 }
 
 // Cut keeps the first n pairs of a run.
@@ -111,28 +111,19 @@ func (l *Log) Cut(r *Run, owner uint32, n int) {
 		l.release(r.all())
 		r.words.Store(nil)
 	} else if len(r.Firsts()) > 2*n+8 {
-		l.move(r, owner, n, n, nil, nil)
+		l.move(r, owner, n, n, nil)
 	}
 }
 
 // move gives a run new memory for room pairs, with its first n pairs and some more. Readers see it when it is complete.
-func (l *Log) move(r *Run, owner uint32, n, room int, firsts, seconds []uint64) {
+func (l *Log) move(r *Run, owner uint32, n, room int, firsts []uint64) {
 	old := r.all()
 	w := l.alloc(owner, room)
 	copy(w[runHeader:], r.Firsts()[:n])
 	copy(w[runHeader+room:], r.Seconds()[:n])
 	copy(w[runHeader+n:], firsts)
-	fill(w[runHeader+room+n:][:len(firsts)], seconds)
 	r.words.Store(&w[0])
 	l.release(old)
-}
-
-func fill(to, seconds []uint64) {
-	if seconds == nil {
-		clear(to)
-		return
-	}
-	copy(to, seconds)
 }
 
 func (l *Log) alloc(owner uint32, room int) []uint64 {
@@ -215,7 +206,7 @@ func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 		for at := 0; at < len(c.words); {
 			owner, size := uint32(c.words[at]>>32), runHeader+2*int(uint32(c.words[at]))
 			if r, n := owned(owner); r != nil && r.words.Load() == &c.words[at] {
-				l.move(r, owner, n, n, nil, nil)
+				l.move(r, owner, n, n, nil)
 			}
 			at += size
 		}

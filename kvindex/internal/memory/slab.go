@@ -131,10 +131,3 @@ func (s *Slab) Growth(n, words int) int64 {
 	}
 	return bytes + 24*(int64(n*size)/slabChunk+2)
 }
-
-// SameClass reports whether runs of a and of c words are in one size class.
-func SameClass(a, c int) bool {
-	x, _ := slabClass(a)
-	y, _ := slabClass(c)
-	return x == y
-}

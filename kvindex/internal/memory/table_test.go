@@ -150,12 +150,17 @@ func TestALogKeepsRunsAndLittleGarbage(t *testing.T) {
 			if r.IntN(300) == 0 {
 				n = 3000
 			}
-			var firsts, seconds []uint64
+			var firsts []uint64
 			for i := range n {
 				firsts = append(firsts, uint64(k)<<32|uint64(lengths[k]+i))
-				seconds = append(seconds, firsts[i]+1)
 			}
-			l.Append(&runs[k], uint32(k), lengths[k], firsts, seconds)
+			l.Append(&runs[k], uint32(k), lengths[k], firsts)
+			for i, second := range runs[k].Seconds()[lengths[k] : lengths[k]+n] {
+				if second != 0 {
+					t.Fatalf("second word %d of run %d is %x after Append", i, k, second)
+				}
+				runs[k].Seconds()[lengths[k]+i] = firsts[i] + 1
+			}
 			lengths[k] += n
 		}
 		l.Compact(false, func(owner uint32) (*Run, int) { return &runs[owner], lengths[owner] })
