@@ -62,20 +62,6 @@ type stretch struct {
 	blocks uint32
 }
 
-// newMatcher returns a matcher with room for most requests, in one piece.
-func newMatcher() *matcher {
-	m := new(struct {
-		matcher
-		path    [16]visit
-		runs    [16]run
-		sets    [16]reading
-		members [64]member
-		own     [16]stretch
-	})
-	m.matcher = matcher{trail{m.path[:0], m.runs[:0], false}, m.sets[:0], m.members[:0], m.own[:0]}
-	return &m.matcher
-}
-
 // patience is how often a reader retries when a writer changed what it read, before it locks writers out. So many
 // failures in a row are next to impossible.
 const patience = 16
