@@ -11,7 +11,7 @@ import (
 )
 
 // Held is a run of blocks of one chain that a holder has. [Index.Dump] yields runs and [Index.Load] takes them, to fill
-// another router's index.
+// another router's index. A run without blocks announces a cache group: a group without blocks limits matches too.
 type Held struct {
 	Tier      block.Tier // block.NumTiers: the holder lost them, but its events may still name them as parents
 	Group     int
@@ -61,6 +61,12 @@ func (x *Index) Dump(id fleet.Holder, emit func(*Held) error) error {
 // collectHeld returns the runs of a holder's blocks in any order.
 func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 	b, moment := &x.blocks, h.changes
+	for _, g := range h.groups {
+		if h.tooMany || g.unit > int(x.size) {
+			return nil, ErrExceptions
+		}
+		list = append(list, Held{Group: g.id, Attention: g.kind, Window: g.window})
+	}
 	for c := uint32(0); c < b.strands.Space(); c++ {
 		if h.pointed-h.twins > h.waiting || h.disowned {
 			return nil, ErrExceptions
@@ -149,7 +155,9 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 		if g < 0 {
 			return ErrExceptions
 		}
-		h.vague |= 1 << r.Tier
+		if len(r.Keys) > 0 {
+			h.vague |= 1 << r.Tier
+		}
 		bit = placeBit(r.Tier, uint8(g))
 	}
 	parent, has := r.Parent, r.Depth > 0

@@ -139,3 +139,54 @@ func TestDumpAndLoadRefuseExceptions(t *testing.T) {
 		}
 	}
 }
+
+// A group without blocks, or more groups than an index follows, make a match shorter. A copy of the index does not give
+// longer matches.
+func TestADumpHasGroupsWithoutBlocks(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
+	tokens, hashes := seq(0, 64), map[int][]uint64{16: {1, 2, 3, 4}, 32: {5, 6}}
+	store := func(group, size int, kind block.Attention) {
+		x.Store(0, &kvindex.Stored{
+			Hashes: hashes[size], Tokens: tokens, BlockSize: size, Group: group, Attention: kind, Window: 64,
+		})
+	}
+	store(0, 16, block.AttentionFull)
+	store(1, 16, block.AttentionSlidingWindow)
+	x.Remove(0, 0, 1, hashes[16])
+	warm(t, x, y, 0)
+	keys := h.Append(nil, h.Root(block.Scope{}), 0, tokens, nil)
+	if a, b := x.Match(keys, nil), y.Match(keys, nil); !slices.Equal(a, b) {
+		t.Errorf("%+v, the copy says %+v", a, b)
+	}
+	store(2, 32, block.AttentionFull)
+	x.Remove(0, 0, 2, hashes[32])
+	refused := func() bool {
+		return errors.Is(x.Dump(0, func(*kvindex.Held) error { return nil }), kvindex.ErrExceptions)
+	}
+	if !refused() {
+		t.Error("a group of larger blocks is dumped")
+	}
+	x.Forget(0)
+	for group := range kvindex.MaxGroups + 1 {
+		store(group, 16, block.AttentionFull)
+	}
+	if !refused() {
+		t.Error("a holder with too many groups is dumped")
+	}
+}
+
+// A dump begins with the parents that a holder lost. They stay if another holder is forgotten meanwhile.
+func TestForgetKeepsParentsThatAreBeingLoaded(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x := kvindex.New(h, kvindex.Config{})
+	keys := h.Append(nil, h.Root(block.Scope{}), 0, seq(0, 64), nil)
+	announceAs(x, 1, seq(100, 64), []uint64{5, 6, 7, 8})
+	if err := x.Load(0, &kvindex.Held{Tier: block.NumTiers, Keys: keys[:2], Hashes: []uint64{1, 2}}); err != nil {
+		t.Fatal(err)
+	}
+	x.Forget(1)
+	if err := x.Load(0, &kvindex.Held{Depth: 2, Parent: 2, Keys: keys[2:], Hashes: []uint64{3, 4}}); err != nil {
+		t.Error(err)
+	}
+}

@@ -225,7 +225,8 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.known--
 	x.dismiss(h)
 	x.counts.Forgotten++
-	if x.blocks.held == 0 && x.pointed == 0 {
+	// A holder may have claims without blocks: Load begins with parents that the holder lost.
+	if x.pointed == 0 && !slices.ContainsFunc(x.blocks.holders, func(h *holder) bool { return h != nil && h.claims > 0 }) {
 		x.reset()
 	} else {
 		x.fit()
