@@ -27,7 +27,7 @@ func TestTheIndexHasTheSmallestBlockOfItsWorkers(t *testing.T) {
 	}{
 		{0, []int{32}, 32},
 		{0, []int{64, 32, 128}, 32},
-		{0, []int{1}, 16}, // SGLang's default page
+		{0, []int{1}, 16}, // SGLang's default page of one token is below the least default size
 		{0, []int{8, 32}, 16},
 		{0, []int{0}, 16}, // the worker's block size is not known
 		{0, []int{0, 64}, 64},

@@ -257,9 +257,9 @@ func (r *Router) forgetInPolicies(h fleet.Holder) {
 }
 
 // Generation returns the generation of the index for h's events, or 0 if h serves no known model. When a worker with
-// smaller blocks joins, the model gets a new, empty index with a new generation. Then the source of h's events must
-// call Forget and replay h's history. So the source compares the generation with the last one whenever the fleet
-// changed.
+// smaller blocks joins, the model gets a new, empty index with a new generation. The source of h's events must then
+// call Forget and replay h's history. So whenever the fleet changed, the source compares the generation with the
+// generation that it saw last.
 func (r *Router) Generation(h fleet.Holder) uint64 {
 	x := r.of(h, "")
 	if x == nil {

@@ -163,7 +163,7 @@ func TestPreparedDecisionsDoNotAllocate(t *testing.T) {
 	for range 100 {
 		once()
 	}
-	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a collection may empty the pool
+	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a garbage collection may empty the pool of decisions
 		t.Errorf("%v allocations", allocs)
 	}
 }

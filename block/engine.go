@@ -282,9 +282,9 @@ type EngineSample struct {
 }
 
 // IdentifyEngine finds the vLLM or SGLang chain that reproduces every hash of the sample. It tries each algorithm with
-// [DefaultSeed] and with each of seeds. It returns false if no chain does. Then the engine's root is random, or its
-// hashes cover data that its events do not contain (in vLLM 0.32 the path of a LoRA adapter), or the sample has no
-// block.
+// [DefaultSeed] and with each of seeds. It returns false if no chain does, for one of three reasons: the engine's root
+// is random, its hashes cover data that its events do not contain (in vLLM 0.32 the path of a LoRA adapter), or the
+// sample has no block.
 func IdentifyEngine(s EngineSample, seeds ...string) (EngineChain, bool) {
 	if len(s.Hashes) == 0 || s.Size < 1 || len(s.Tokens)/s.Size < len(s.Hashes) {
 		return EngineChain{}, false

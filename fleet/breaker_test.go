@@ -8,7 +8,7 @@ import (
 const second = int64(time.Second)
 
 func TestBreaker(t *testing.T) {
-	config := BreakerConfig{}.withDefaults() // 3 failures, 2 s, 30 s, 30 s
+	config := BreakerConfig{}.withDefaults() // Failures 3, Delay 2 s, MaxDelay 30 s, Trial 30 s
 	type step struct {
 		at      int64 // time of the step, in seconds
 		do      string

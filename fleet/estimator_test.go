@@ -17,7 +17,7 @@ type engine struct {
 }
 
 type job struct {
-	whole        bool // its answer comes in one piece
+	whole        bool // the answer comes in one piece
 	r            Reservation
 	n, prompt    int
 	out, answer  int
@@ -82,7 +82,7 @@ func TestTimingIsLearnedFromHardwareUnlikeTheAssumption(t *testing.T) {
 	} {
 		for answers, pieces := range map[string]struct {
 			whole    float64 // share of answers in one piece
-			arrivals float64 // requests a pass
+			arrivals float64 // mean number of new requests in a pass
 			samples  int
 		}{"streamed": {0, 0.05, 200}, "in one piece": {1, 0.05, 100}, "of both kinds": {0.5, 0.05, 200}, "in one piece, busy": {1, 0.4, 500}} {
 			t.Run(name+", "+answers, func(t *testing.T) {

@@ -24,7 +24,7 @@ type Config struct {
 }
 
 // Fleet is all workers. It is safe for concurrent use: writers exclude each other, build the next snapshot aside and
-// swap it in; readers never wait for them.
+// swap it in; readers never wait for writers.
 type Fleet struct {
 	config  Config
 	current atomic.Pointer[Snapshot]

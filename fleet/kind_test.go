@@ -234,7 +234,7 @@ func TestWhatTheDataCannotSeparateStaysAsAssumed(t *testing.T) {
 		for k := range 20_000 {
 			x := [terms]float64{16, 16 * 20, 16 * 20_000, 0, 0}
 			took := 16 * truth.Step(20, 20_000)
-			if k%5 == 0 { // each fifth measurement is a prompt, always the same
+			if k%5 == 0 { // each fifth measurement is a prompt, always the same prompt
 				x = [terms]float64{1, 0, 0, 2000, 2000 * 5000}
 				took = truth.Base + truth.Token*2000 + truth.Attention*2000*5000
 			}

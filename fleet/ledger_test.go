@@ -50,7 +50,7 @@ func TestThePromptThatIsComputedCountsLessAndLess(t *testing.T) {
 	if got := s.LoadAt(0, 10_050*ms).PrefillTokens; got != 1000 {
 		t.Errorf("%d tokens wait for their first token, want 1000", got)
 	}
-	second.Release(10_060 * ms) // cancelled
+	second.Release(10_060 * ms) // the client cancelled the second request, so its prompt no longer waits
 	if got := s.LoadAt(0, 10_060*ms); got.PendingTokens != 0 || got.Backlog != 0 {
 		t.Errorf("nothing waits, but %d tokens for %v", got.PendingTokens, got.Backlog)
 	}
@@ -79,7 +79,8 @@ func TestALatePromptIsWaitedFor(t *testing.T) {
 		t.Errorf("after its first token the backlog is %v, want that of the second, %v", got, predicted)
 	}
 
-	// A stream with a late first text does not close a holder that serves the requests behind it.
+	// A stream with a late first text adds at most one second to the backlog of a holder that serves the requests
+	// behind the stream.
 	at := 2 * time.Hour
 	for range 100 {
 		var r Reservation
@@ -320,7 +321,7 @@ func TestWhatEnginesReportIsNotCountedTwice(t *testing.T) {
 	if got := at(second).Others; got.Requests != 4 {
 		t.Errorf("after the end of our request other clients have %d requests, want 4", got.Requests)
 	}
-	f.Report(0, Reported{At: 20 * second}) // the engine reports no requests
+	f.Report(0, Reported{At: 20 * second}) // the engine reports no requests, so other routers have none there
 	if got := at(20 * second); got.Requests != 0 || got.ContextBlocks != 0 {
 		t.Errorf("an empty engine has %+v", got)
 	}
@@ -446,13 +447,13 @@ func TestAStalledEngineKeepsItsPrompts(t *testing.T) {
 			t.Errorf("running %d, waiting %d: our requests are taken for others': %+v", running, waiting, o)
 		}
 	}
-	report(0, 4, 5000+300+70+1000) // the engine stalls
+	report(0, 4, 5000+300+70+1000) // the engine computes nothing: all four prompts still count
 	report(1, 3, 300+70+1000)      // the first prompt is computed, or its answer is complete
 	report(3, 1, 70+1000)          // the stream has no first token yet, so its prompt counts in full
 	stream.FirstToken(later)
 	report(3, 1, 1000)
 	report(4, 0, 0)
-	report(0, 4, 5000+300+1000) // the engine preempted the running requests
+	report(0, 4, 5000+300+1000) // the engine preempted all requests: their prompts must be computed again
 	second.FirstToken(later)
 	if got := prefill(later); got != 6000 {
 		t.Errorf("the second answer came: %d prefill tokens, want 6000", got)

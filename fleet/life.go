@@ -25,10 +25,10 @@ func (f *Fleet) Refused(id WorkerID) {
 	}
 }
 
-// Answered records an answer of the worker. If another process gave the answer than the answer before, the worker's
-// Incarnation grows by one, the worker starts slowly, and Answered returns true. The caller must then forget everything
-// that was learned from requests about the worker's cache. Facts from the worker's events stay: an event stream shows a
-// restart by itself.
+// Answered records an answer of the worker. If the answer comes from another process than the previous answer, the
+// worker's Incarnation grows by one, the worker starts slowly, and Answered returns true. In that case the caller must
+// forget everything that was learned from requests about the worker's cache. Facts from the worker's events stay: an
+// event stream shows a restart by itself.
 //
 // The process is another one in four cases: a connection was refused since the last answer, the process started later,
 // it has computed fewer tokens, or a sign differs that does not change while a process runs.

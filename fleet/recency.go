@@ -54,7 +54,7 @@ const (
 	fewestUses, blocksPerUse, mostUses = 256, 8, 1 << 16
 )
 
-// resize forgets the order when the cache has another shape. Then its size has just become known, or the engine is a
+// resize forgets the order when the cache has another shape: the cache's size has just become known, or the engine is a
 // new process.
 func (c *recency) resize(shape cacheShape) {
 	if shape == c.cacheShape {
@@ -107,9 +107,9 @@ func (c *recency) add(g uint32, n int64) {
 }
 
 // take removes the blocks that end with a mark from the order, because a request uses them now. evicted says that one
-// of these blocks was evicted. Then all blocks that were last used in the mark's generation or before are evicted, or
-// soon will be. If a policy counts blocks at risk as uncached, take counts them as evicted, too: they will be evicted
-// before the request is scheduled.
+// of these blocks was evicted. In that case all blocks that were last used in the mark's generation or before are
+// evicted, or soon will be. If a policy counts blocks at risk as uncached, take counts them as evicted, too: they
+// will be evicted before the request is scheduled.
 func (c *recency) take(key uint64, evicted bool) {
 	u := c.find(key)
 	if u == nil {

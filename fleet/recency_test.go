@@ -168,7 +168,7 @@ func TestAnAnswerAndThePromptsEndArePartOfTheOrder(t *testing.T) {
 	r.Tokens(10*16, c.now)
 	c.f.Cached(0, 10, 0)
 	r.Release(c.now)
-	c.send(chain(3, 30, 0), 30, 0) // 69 blocks remain: 49 of the second prompt, 20 of a's
+	c.send(chain(3, 30, 0), 30, 0) // 69 blocks remain: 49 of the second prompt, 20 of a
 	if got, want := c.risk(a, 40), 20; got != want {
 		t.Errorf("%d blocks are at risk, want %d", got, want)
 	}
@@ -180,7 +180,7 @@ func TestPromptsOfOthersOnlyPushOlderOnesOut(t *testing.T) {
 	c.serve(a, 40, 0)
 	c.f.Cached(0, 40, 0)
 	c.serve(b, 20, 0)
-	c.send(chain(3, 30, 0), 30, 0) // 69 remain: b's 20, the 40 of others, 9 of a's
+	c.send(chain(3, 30, 0), 30, 0) // 69 blocks remain: 20 of b, 40 of other clients, 9 of a
 	if got, want := c.risk(a, 40), 31; got != want {
 		t.Errorf("%d blocks are at risk, want %d", got, want)
 	}
@@ -219,7 +219,7 @@ func TestTheLastBlockOfARepeatedPromptIsNotEvicted(t *testing.T) {
 	a, b := chain(1, 40, 0), chain(2, 40, 0)
 	c.serve(a, 40, 0)
 	c.serve(b, 40, 0)
-	waiting := c.send(chain(3, 30, 0), 30, 0) // 69 remain: b's 40 and 29 of a's
+	waiting := c.send(chain(3, 30, 0), 30, 0) // 69 blocks remain: 40 of b and 29 of a
 	if n := c.f.Snapshot().AtRisk(0, b, 39, 39); n != 0 {
 		t.Errorf("%d blocks of the newest prompt are at risk, although all blocks that its engine can use are cached", n)
 	}
@@ -321,7 +321,7 @@ func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 			r.Release(c.now)
 		}
 		c.send(chain(3, 40, 0), 40, 0)
-		if got := c.risk(a, 40); got != want { // an exact history shows that the engine drops blocks although it has room
+		if got := c.risk(a, 40); got != want { // 0 with an exact history, which shows free blocks
 			t.Errorf("trust %v: %d blocks of the oldest prompt are at risk, want %d", trust, got, want)
 		}
 		if n := c.risk(b, 40); n != 0 {

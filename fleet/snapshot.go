@@ -58,7 +58,7 @@ func (p *Pool) Turn(take bool) uint64 {
 func (s *Snapshot) Generation() uint64 { return s.generation }
 
 // Superseded returns a channel that is closed when a newer snapshot exists. To follow the fleet: take a snapshot, act
-// on it, wait for its channel, take the next.
+// on it, wait for its channel, take the next snapshot.
 func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 
 // Workers returns the workers by ascending id. The slice must not be changed.

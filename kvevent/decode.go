@@ -59,9 +59,9 @@ const (
 )
 
 // Decode resets b and reads one payload into it. An event with an unknown name or an unusable field is skipped and
-// counted. If the payload is no batch, ends early, or has bytes after the batch, Decode rejects it as a whole. Then the
-// error names the position, b is empty, and the caller must treat the message as lost, because it may have removed
-// blocks.
+// counted. If the payload is no batch, ends early, or has bytes after the batch, Decode rejects the whole payload. In
+// that case the error names the position, b is empty, and the caller must treat the message as lost, because it may
+// have removed blocks.
 //
 // If b.More is set, the payload has more events than fit into one batch. All its events are well-formed: apply b, then
 // call [Decoder.Next]. Nearly all messages of engines fit. All batches of a payload together allocate at most 32 MiB.

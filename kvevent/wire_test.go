@@ -156,7 +156,7 @@ func drawKeys(t *rapid.T, e *Event, f *format) {
 func TestAnEncodedBatchDecodesToTheSameBatch(t *testing.T) {
 	same := cmp.Options{cmpopts.IgnoreUnexported(Batch{}), cmpopts.EquateEmpty()}
 	forms := []string{"", "+int", "+signed", "+bytes"}
-	var d Decoder // used for all batches, as b is: the test sees if something of an earlier batch remains
+	var d Decoder // d and got are used for all batches, so the test fails if something of an earlier batch remains
 	var got Batch
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(Wires()).Draw(t, "wire") + rapid.SampledFrom(forms).Draw(t, "form")

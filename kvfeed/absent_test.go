@@ -24,7 +24,7 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	}
 	d.Done(fleet.OutcomeServed, 2)
 	req.Target = ""
-	branch := func() policy.Branch { // routes a minute later, after the slow start, which would keep the request away
+	branch := func() policy.Branch { // decides a minute later: before, the worker's slow start would keep the request away
 		t.Helper()
 		if d, err := r.router.Explain(t.Context(), req); err == nil {
 			d.Recycle()

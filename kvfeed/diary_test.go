@@ -42,7 +42,7 @@ type diary struct {
 	connected  bool
 	behind     bool
 	errs       []error
-	changed    chan struct{} // capacity 1
+	changed    chan struct{} // gets a value after each recorded call, if it is empty; capacity 1
 	slow       time.Duration
 }
 

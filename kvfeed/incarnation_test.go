@@ -134,7 +134,7 @@ func TestTheLookAheadIsKnownAfterAnotherProcessIsFound(t *testing.T) {
 	r.feed.Scoped(s.worker, s.rank, "tenant", "")
 	e := stored(1, 0, 64, 16)
 	e.Ahead = prompt(1, 65)[64:]
-	offloaded := chunk(1, 0, 64, "cpu") // it names no salt, so it is not believed
+	offloaded := chunk(1, 0, 64, "cpu") // this event names no salt, so the router does not believe it
 	s.Message(0, wire(t, "vllm-0.33.0", batch(e, offloaded, kvevent.Event{Kind: kvevent.Cleared, Group: -1})))
 	s.State(false, io.EOF)
 	r.fleet.Refused(s.worker)

@@ -271,7 +271,7 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 		t.Errorf("%d messages of another rank are counted, want 1", st.Misdirected)
 	}
 
-	// The only rank of a worker may have any number.
+	// The messages of a worker with one rank may contain any rank number.
 	r = newRig(t, Config{})
 	s = r.stream(facts(fleet.EngineVLLM, 16))
 	s.Message(0, wire(t, "vllm-0.32.0", b))
@@ -279,7 +279,7 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 		t.Errorf("match %d, want 64", got)
 	}
 
-	// But all messages of the worker must have the same number.
+	// But all messages of this worker must contain the same rank number.
 	b.Rank = 2
 	s.Message(1, wire(t, "vllm-0.32.0", b))
 	if got := r.match(prompt(1, 200)); got != 0 {

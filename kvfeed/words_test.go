@@ -82,7 +82,7 @@ func TestWithoutReplayTheHistoryIsUnknown(t *testing.T) {
 func TestTheLogShowsTrustThatHasSettled(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.unconnected(fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5657"})
-	s.State(true, nil) // the history is being read
+	s.State(true, nil) // connected, but the history is not read yet: the trust has not settled
 	s.Complete()
 	if log := r.log.String(); strings.Count(log, "trust changed") != 1 || !strings.Contains(log, "from=approximate to=exact") {
 		t.Errorf("log, want one line from approximate to exact:\n%s", log)

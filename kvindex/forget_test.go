@@ -68,7 +68,7 @@ func TestAnEventWhileItsHolderIsForgottenCountsAfterIt(t *testing.T) {
 			newChain(seq(100_000+i*16, 16)).learn(x, 0)
 		}
 		forgotten := make(chan bool)
-		go func() { // ends with Forget
+		go func() { // ends when Forget returns
 			x.Forget(0)
 			close(forgotten)
 		}()

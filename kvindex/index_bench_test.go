@@ -129,7 +129,7 @@ func BenchmarkChurn(b *testing.B) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 8 << 30})
 	tokens := random(r, 1<<20)
-	const step, cached = 32, 8192 // events in the cache
+	const step, cached = 32, 8192 // blocks of an event; events in the cache
 	event := func(n int) []uint64 {
 		out := make([]uint64, step)
 		for i := range out {

@@ -90,7 +90,7 @@ func stress(t *testing.T, bytes int64, turns int) {
 	c.still = writers
 	end := time.Now()
 	if d, err := time.ParseDuration(os.Getenv("WARMPATH_STRESS")); err == nil {
-		end = end.Add(d / 2) // for each budget
+		end = end.Add(d / 2) // the test runs once for each of two budgets
 	}
 	announce(c.index, c.still, c.prompts[0], contestBlocks)
 
@@ -280,7 +280,7 @@ func TestWhatIsEvictedLeavesNoHashes(t *testing.T) {
 	if s.Evictions == 0 {
 		t.Fatal("nothing was evicted")
 	}
-	// The engine hashes of the remaining blocks may be left, and some hashes of the last chain.
+	// Only these engine hashes may be left: eight for each remaining block, and at most 400 of the last chain.
 	if s.Hashes > 8*s.Blocks+400 {
 		t.Errorf("%d engine hashes are left for %d blocks of eight engine blocks each", s.Hashes, s.Blocks)
 	}

@@ -31,9 +31,9 @@ func TestEngineHashesMeanSomethingWithinOneHolderOnly(t *testing.T) {
 			switch id {
 			case 0:
 				announceAs(x, id, a, []uint64{1, 2, 3, 4})
-			case 1: // other hashes of the same blocks
+			case 1: // holder 1 gives the same blocks other hashes
 				announceAs(x, id, a, []uint64{4, 3, 2, 1})
-			case 2: // the same hashes of other blocks
+			case 2: // holder 2 gives other blocks the same hashes
 				announceAs(x, id, b, []uint64{1, 2, 3, 4})
 			}
 		}
@@ -97,7 +97,7 @@ func TestABlockThatLostItsNameCanBeNamedAgain(t *testing.T) {
 	x.Forget(0)
 	announceAs(x, 0, prompt, []uint64{5, 6, 7, 8})
 	if err := x.Dump(0, func(*kvindex.Held) error { return nil }); err != nil {
-		t.Error(err) // a holder with exceptions cannot be dumped
+		t.Error(err) // Dump fails for a holder with exceptions, and holder 0 must have none
 	}
 	if got := blocksOf(x, h, prompt); got != [3]uint32{4, 4, 0} {
 		t.Errorf("%v blocks", got)
@@ -127,7 +127,7 @@ func TestEnginesThatHashAlikePayForHashesOnce(t *testing.T) {
 	if each := float64(s.Bytes) / float64(s.Memberships); each > 6 {
 		t.Errorf("%.1f bytes for each pair of holder and block, want at most 6", each)
 	}
-	// Forget of one holder leaves the blocks of the others.
+	// Forget of one holder leaves the blocks of the other holders.
 	for id := range fleet.Holder(16) {
 		if id%2 == 0 {
 			x.Forget(id)

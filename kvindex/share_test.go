@@ -102,7 +102,7 @@ func floodOthers(t *testing.T, more func(f *flooder) int, budget int64, flood in
 	if budget/holders >= 1<<20 {
 		share = filled(h, budget/holders)
 	} else {
-		share = filled(h, budget) / holders // an index has a least budget, and an eighth would be less
+		share = filled(h, budget) / holders // an eighth of the budget would be below the least budget of an index
 	}
 	x := kvindex.New(h, kvindex.Config{Bytes: budget})
 	f := &flooder{x: x, source: rand.New(rand.NewPCG(9, 9)), hash: 1 << 60}

@@ -125,7 +125,7 @@ func TestAHolderKeepsWhatItUsedLast(t *testing.T) {
 	}
 	want(t, x, a, 0, map[fleet.Holder]int{0: 5}) // the pass dropped blocks from the prompt's end
 	want(t, x, b, 0, map[fleet.Holder]int{0: 10})
-	x.Learn(0, a[:2], 0) // the first two blocks of a become the most recently used, the rest of a does not
+	x.Learn(0, a[:2], 0) // only the first two blocks of a become the most recently used blocks
 	x.Learn(0, prompt(4, 0, 10), 0)
 	evict(x.Store, 0)
 	want(t, x, a, 0, map[fleet.Holder]int{0: 2})
@@ -304,7 +304,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	if left := x.Stats().Bytes; left > full/4 {
 		t.Errorf("%d bytes for 100,000 blocks, %d for 1,000 of them", full, left)
 	}
-	x.Learn(0, prompt(7, 0, 2000), 130*second) // the store still works
+	x.Learn(0, prompt(7, 0, 2000), 130*second) // after the eviction the store still learns prompts
 	evict(x.Store, 200*second)
 	want(t, x, prompt(7, 0, 2000), 0, map[fleet.Holder]int{0: 2000})
 	evict(x.Store, 250*second)

@@ -37,8 +37,8 @@
 // # Longest match, and how far to follow it
 //
 // kv_aware follows the longest match: load decides only among equal matches. This rule alone fails if all requests
-// share their first block, such as a system prompt. Then the first holder of this block attracts every new
-// conversation, even if it is busy.
+// share their first block, such as a system prompt: the first holder of this block attracts every new conversation,
+// even if it is busy.
 //
 // [Spec].ImbalanceTokens bounds how far a match is followed. For each candidate it takes the sum of the candidate's
 // work and the request's uncached tokens there. A candidate is left out if its sum exceeds the least sum of all

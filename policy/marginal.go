@@ -229,8 +229,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 
 	// The requests that run at the holder now make a part of the answer slower, and the answer makes them slower for
 	// the same time. Both are counted at the holder's own pace, and all other terms at the mean pace. So two idle
-	// holders cost the same, and a slow holder gets work in proportion to its pace. Otherwise its cache would not be
-	// used.
+	// holders cost the same, and a slow holder gets work in proportion to its pace. Otherwise the slow holder's cache
+	// would not be used.
 	alone := answer * t.Base
 	slowed := together * answer * (own.Context*context + own.Sequence*requests)
 	slows := together * answer * (own.Context*prompt + own.Sequence)

@@ -62,7 +62,7 @@ const keepBytes = 1 << 20
 
 // Append appends the ids of text to dst. It allocates nothing if its caches are warm and dst has room. Each byte that
 // is not UTF-8 counts as U+FFFD. An error means that the text cannot be tokenized: a pattern of the fallback engine ran
-// out of time, or the model has no token for unknown characters. Then Append returns dst as it was.
+// out of time, or the model has no token for unknown characters. With an error Append returns dst as it was.
 func (t *Tokenizer) Append(dst []block.Token, text string, opts Options) ([]block.Token, error) {
 	if !utf8.ValidString(text) {
 		text = string([]rune(text))

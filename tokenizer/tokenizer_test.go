@@ -208,7 +208,7 @@ func conversation(turns int) []string {
 
 func TestAGrowingConversationHasTheIDsOfAColdEncoding(t *testing.T) {
 	tok := tiny().parse(t)
-	for _, budget := range []int{0, 1, 1 << 15} { // sizes at which the cache holds everything, nothing, a part
+	for _, budget := range []int{0, 1, 1 << 15} { // 0 is the default size, which holds everything; 1 holds nothing; 1<<15 holds a part
 		turns := NewTurnCache(tok, budget)
 		for i, text := range conversation(30) {
 			for _, opts := range []Options{{}, {AddSpecial: true}, {PlainSpecial: true}} {
@@ -382,7 +382,7 @@ func ExampleTokenizer_Append() {
 
 func TestEqualMarksMeanEqualIDs(t *testing.T) {
 	tok := tiny().parse(t)
-	for _, budget := range []int{0, 1 << 20} { // sizes at which the cache holds everything, a part
+	for _, budget := range []int{0, 1 << 20} { // 0 is the default size, which holds everything; 1<<20 holds a part
 		turns := NewTurnCache(tok, budget)
 		named := map[[2]uint64][]block.Token{}
 		r := rand.New(rand.NewPCG(3, 3))

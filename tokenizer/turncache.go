@@ -394,7 +394,7 @@ func (s *addedSet) solid() *addedSet {
 	return out
 }
 
-// overlapped reports whether a token ends with the beginning of text. Then the two may overlap.
+// overlapped reports whether a token ends with the beginning of text, so that the token and text may overlap.
 func overlapped(text string, tails map[string]bool) bool {
 	for n := 1; n < len(text); n++ {
 		if tails[text[:n]] {

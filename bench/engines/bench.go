@@ -106,7 +106,7 @@ func (r *result) least() float64 {
 }
 
 // way returns the part of the mean time to the first token that was spent outside of the engines, in milliseconds. It
-// returns 0 if the engines do not report the time inside.
+// returns 0 if the engines do not report the time inside the engines.
 func (r *result) way() float64 {
 	first := r.total().First
 	if first == 0 || r.Requests == 0 {

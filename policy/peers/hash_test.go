@@ -96,7 +96,7 @@ func TestWeightedRendezvousFollowsTheRoom(t *testing.T) {
 	if first < 2880 || first > 3120 {
 		t.Errorf("%d of 4000 sessions went to the worker with three quarters of the capacity", first)
 	}
-	c[1].Worker = &fleet.Worker{} // its capacity is unknown
+	c[1].Worker = &fleet.Worker{} // the capacity of this worker's cache is unknown
 	first = 0
 	for _, h := range homes(p, c, 4000) {
 		if h == 0 {

@@ -6,7 +6,7 @@ import "github.com/warmpath/warmpath/policy"
 // (requests + 1) [LMetric, arXiv 2603.15202]. So long prompts avoid a holder with many requests under way. It has no
 // parameter.
 //
-// If nothing is queued and the whole prompt is cached everywhere, all products are 0. Then the rule for equal scores
+// If nothing is queued and the whole prompt is cached everywhere, all products are 0, and the rule for equal scores
 // decides: see policy.Best.
 type LMetric struct{}
 

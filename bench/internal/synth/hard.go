@@ -276,8 +276,8 @@ func (h *hard) choose(w int, chain []int32) []uint64 {
 	return slices.DeleteFunc(all, func(handle uint64) bool { return h.set.Copies(w, handle) == 0 })
 }
 
-// evictLeaves removes copies from the end of a chain on, as long as that leaves no hole. It reports whether the worker
-// can forget the chain, because all blocks that remain belong to other chains.
+// evictLeaves removes copies from the end of a chain on, as long as that leaves no hole. It returns true if all blocks
+// that remain belong to other chains, so that the worker can forget the chain.
 func (h *hard) evictLeaves(w int, chain []int32) bool {
 	worker := &h.workers[w]
 	all := h.handles(w, chain)

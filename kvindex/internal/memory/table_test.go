@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// has reports whether a search for a key finds a value, perhaps after those of other keys.
+// has reports whether a search for a key finds a value. Values of other keys may come before it.
 func has(t *Table, key, value uint64) bool {
 	for v, p := t.Find(t.Hash(key)); v != 0; v, p = p.Next() {
 		if v == value {
@@ -25,7 +25,7 @@ func TestATableFindsWhatWasPutAndNotDeleted(t *testing.T) {
 		for op := range 300_000 {
 			key := r.Uint64()
 			if op%3 == 0 {
-				key = r.Uint64N(2000) // small ones, again and again
+				key = r.Uint64N(2000) // a small key, which is drawn many times
 			}
 			if old := want[key]; old != 0 {
 				if !has(&table, key, old) {
@@ -33,7 +33,7 @@ func TestATableFindsWhatWasPutAndNotDeleted(t *testing.T) {
 				}
 				continue
 			}
-			if len(keys) > 20_000+20_000*(op/100_000%2) { // as much goes as comes, at two sizes
+			if len(keys) > 20_000+20_000*(op/100_000%2) { // at this size, delete as many keys as are added; the size changes during the test
 				i := r.IntN(len(keys))
 				if !table.Delete(table.Hash(keys[i]), want[keys[i]]) {
 					t.Fatalf("operation %d: key %x is not there", op, keys[i])
