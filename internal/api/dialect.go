@@ -1,6 +1,6 @@
 package api
 
-// Dialect says which form a path's requests and responses have.
+// Dialect is the form of requests and responses at one API path.
 type Dialect uint8
 
 const (
@@ -12,8 +12,8 @@ const (
 	numDialects
 )
 
-// A dialect has everything in which two Dialects differ. A new Dialect needs a file with such a value and a line in
-// dialects.
+// A dialect holds everything in which one Dialect differs from another. A new Dialect needs a file with such a value
+// and a line in dialects.
 type dialect struct {
 	name string
 	path string

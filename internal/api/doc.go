@@ -1,8 +1,8 @@
 // Package api knows the dialects of clients and engines. It reads requests as far as routing needs them, writes errors,
 // and follows the state of a response while the response is forwarded.
 //
-// It never changes a body and does no I/O: it reads bytes that its callers hold. A dialect is one file (chat.go,
-// completions.go) and one line in the table of dialect.go.
+// The package never changes a body and does no I/O: it reads bytes that its callers hold. A dialect is one file
+// (chat.go, completions.go) and one line in the table of dialect.go.
 //
 // The calls most readers want:
 //

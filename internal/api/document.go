@@ -18,7 +18,7 @@ const (
 	inUsage
 	inDetails
 	inError
-	inGenerated // a list of tokens: each element counts as one
+	inGenerated // a list of tokens: each element counts as one token
 )
 
 // meaning says what a value means for the watcher. The dialect's watch function returns it for a key in a place.
@@ -48,9 +48,10 @@ const (
 // watchedDepth is the greatest depth of a watched place: root, choices, choice, delta, tool_calls.
 const watchedDepth = 6
 
-// document reads a JSON document that arrives in pieces, which may be split at any byte. It keeps nothing of the
-// document, so a jsonscan.Scanner cannot be used here. It is lenient, because the response comes from the engine. An
-// event stream has many documents; next is called between two of them. The results of all documents are added.
+// document reads a JSON document that arrives in pieces, which may be split at any byte. It does not keep the document,
+// so a jsonscan.Scanner, which needs all bytes, cannot be used here. Syntax errors are ignored where possible, because
+// the response comes from the engine. An event stream has many documents; next is called between two of them. The
+// results of all documents are added.
 type document struct {
 	watch func(in place, key []byte) meaning
 
@@ -284,7 +285,7 @@ func (d *document) beginString(at int) {
 	}
 }
 
-// keep remembers the beginning of a string if it is needed: a key, or a short value with a meaning.
+// keep remembers the beginning of a string if the string is needed: a key, or a short value with a meaning.
 func (d *document) keep(b []byte) {
 	d.length += len(b)
 	if !d.isKey && d.means != isFinish && d.means != isObject && d.means != isMessage && d.means != isModel ||
@@ -408,7 +409,7 @@ func (d *document) endScalar() {
 type choiceSet struct {
 	seen, done [2]uint64 // bits by index, for indexes below 128
 	highest    int       // highest index that was seen
-	doneAbove  int       // number of finished choices with an index from 128 on; each of them finishes once
+	doneAbove  int       // number of finished choices with an index of 128 or more; each choice finishes once
 }
 
 func (c *choiceSet) add(index int, finished bool) {

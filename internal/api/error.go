@@ -47,20 +47,20 @@ func Invalid(param, message string) *Error {
 		Message: message}
 }
 
-// TooLarge returns the error for a body of more than limit bytes (413).
+// TooLarge returns the error for a request body of more than limit bytes (413).
 func TooLarge(limit int64) *Error {
 	return &Error{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
 		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) +
 			" bytes; send less, or have the operator raise body.max_bytes"}
 }
 
-// BodyTimeout returns the error for a body of which no byte arrived for the time after (408).
+// BodyTimeout returns the error for a request body when no byte of it arrived for the duration after (408).
 func BodyTimeout(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "no byte of the request body came for " + after.String() + "; send the request again"}
 }
 
-// BodySlow returns the error for a body that did not arrive completely within the time after (408).
+// BodySlow returns the error for a request body that did not arrive completely within the duration after (408).
 func BodySlow(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "the request body did not arrive within " + after.String() +
@@ -74,8 +74,8 @@ func UnknownModel(model string) *Error {
 }
 
 // NoModelYet returns the error for a model that no known worker serves, while some workers have not reported their
-// models yet (503). This happens at the start, or if these workers never answer. waiting is the number of these
-// workers.
+// models yet (503). The error occurs while the router starts, or if these workers never answer. waiting is the number
+// of these workers.
 func NoModelYet(model string, waiting, workers int) *Error {
 	e := NoWorker(nil)
 	e.Message = "no workers are configured"
@@ -195,7 +195,7 @@ func WorkerUseless(cause error) *Error {
 }
 
 // LongRefusal returns the error that replaces a worker's refusal if the text of the refusal is too long to be buffered.
-// It has the worker's status.
+// The error has the worker's status.
 func LongRefusal(status int) *Error {
 	return &Error{Status: status, Type: typeServer, Code: "worker_refused",
 		Message: "the worker refused the request with status " + strconv.Itoa(status) +

@@ -20,11 +20,11 @@ type eventLines struct {
 	match   int  // number of matching bytes of "[DONE]" in the payload so far
 	open    bool // the current event has begun
 	data    bool // the current event has a data line
-	afterCR bool // the last byte was a CR: a LF now belongs to it
+	afterCR bool // the last byte was a CR: if an LF follows, both are one line end
 	done    bool // [DONE] was seen
 }
 
-// head reads a byte of the line before its payload.
+// head reads a byte of the part of the line that comes before the payload.
 func (l *eventLines) head(c byte) {
 	if l.prefix >= 0 {
 		if c == dataPrefix[l.prefix] {
@@ -147,8 +147,8 @@ func (w *Watcher) endEvent(chunk []byte, start, end int) {
 }
 
 // plainEvent remembers the bytes around the content of the last event that has one piece of content and nothing else.
-// Most events of a stream differ from the event before only in their content. Two comparisons find such an event, at a
-// tenth of the cost of reading its document (BenchmarkWatcher).
+// Most events of a stream differ from the event before only in their content. Two comparisons recognize such an event;
+// this costs a tenth of reading its document (BenchmarkWatcher).
 type plainEvent struct {
 	prefixLen, suffixLen int
 	prefix               [512]byte // bytes from the event's beginning to the quote that opens the content

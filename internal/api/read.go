@@ -15,13 +15,13 @@ import (
 const maxDepth = 200
 
 // MaxPromptIDs is the greatest number of token ids in a request: four times the longest context that is served today.
-// It bounds the memory that a body can take in addition to its own size.
+// The bound limits the memory that a request takes in addition to its body.
 const MaxPromptIDs = 4 << 20
 
 // maxStringBytes is the greatest length of a string that is copied out of a body, in bytes with its escapes. A copy
 // lives as long as the pooled Request and the decision's record. 4096 is the length of the longest file path, and no
-// model's name is longer than a path. A request with a longer model is refused. A request with a longer cache_salt or
-// extra_key is accepted, but claims no match. A longer session is kept as its digest.
+// model's name is longer than a path. A request with a longer model name is refused. A request with a longer cache_salt
+// or extra_key is accepted, but claims no match. A longer session key is replaced by its digest.
 const maxStringBytes = 4096
 
 // maxKeyBytes is more than the longest spelling of a known key, which has 23 letters, each written as an escape of six
@@ -147,7 +147,7 @@ func (r *Request) readMember(s *jsonscan.Scanner) {
 		s.Stop(Invalid(string(raw), "the key "+strconv.Quote(string(raw))+" stands twice in the body; send it once"))
 		return
 	case s.Word("null"):
-		r.clear(f) // otherwise the string of the body before would stay
+		r.clear(f) // otherwise the string of the earlier body would stay
 	default:
 		r.readValue(s, f)
 	}
@@ -247,7 +247,7 @@ func (r *Request) readMaxTokens(s *jsonscan.Scanner, f Field) {
 	}
 }
 
-// readTextOnly reads a string, and ignores a value of any other type.
+// readTextOnly reads a string into *into, and ignores a value of any other type.
 func (r *Request) readTextOnly(s *jsonscan.Scanner, f Field, into *string) {
 	if s.Peek() != '"' {
 		*into = ""
@@ -264,7 +264,7 @@ func (r *Request) readSessionParams(s *jsonscan.Scanner) {
 		s.Skip()
 		return
 	}
-	named := false // true: session_id gave the session
+	named := false // session_id was read: it takes precedence over id
 	found := false
 	for more := s.Open('{'); more; more = s.Next('}') {
 		raw, escaped := s.Key()
@@ -281,8 +281,8 @@ func (r *Request) readSessionParams(s *jsonscan.Scanner) {
 	}
 }
 
-// wrongType ends the reading because a value does not have the type of its key. It reads the value first: if the body
-// is not valid JSON, the error must say that instead.
+// wrongType ends the reading because a value does not have the type that its key requires. It skips the value first: if
+// the value is not valid JSON, the error must say that instead.
 func wrongType(s *jsonscan.Scanner, f Field, want string) {
 	s.Skip()
 	s.Stop(Invalid(f.String(), strconv.Quote(f.String())+" must be "+want))
@@ -328,7 +328,7 @@ func (r *Request) readLong(s *jsonscan.Scanner, f Field, t *string, raw []byte) 
 	case FieldCacheSalt, FieldExtraKey:
 		r.MixedScopes = true
 	case FieldRID, FieldRequestID:
-	default: // the field is a session
+	default: // the field is a session key
 		digest := sha256.Sum256(raw)
 		*t = "sha256-" + hex.EncodeToString(digest[:])
 	}
@@ -345,7 +345,7 @@ func readBool(s *jsonscan.Scanner, f Field, t *bool) {
 	}
 }
 
-// readInt reads a whole number. It may be written as 64, 64.0 or 6.4e1, because the engines accept these forms.
+// readInt reads a whole number. The number may be written as 64, 64.0 or 6.4e1, because the engines accept these forms.
 func readInt(s *jsonscan.Scanner, f Field, t *int) {
 	if !jsonscan.IsNumber(s.Peek()) {
 		wrongType(s, f, "a whole number")

@@ -224,7 +224,7 @@ func chatBody(size int) []byte {
 		`}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":64,"model":"mock"}`)
 }
 
-// FuzzRead compares Read with encoding/json: it must accept every body that Read accepts, with the same values.
+// FuzzRead compares Read with encoding/json, which must accept every body that Read accepts, with the same values.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stream":true}`), false)
 	f.Add([]byte(`{"prompt":[[1,2],[3]],"n":2,"\u006dodel":"\ud83d\ude00","max_tokens":1e2}`), true)
@@ -336,7 +336,8 @@ func comparePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
 	}
 }
 
-// A string that is copied out of a body stays in memory, with the pooled request and with the decision's record.
+// A string that is copied out of a body stays in memory, with the pooled request and with the decision's record. So a
+// long string must not be copied.
 func TestALongTextIsNotCopied(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for field, check := range map[string]func(r *Request) bool{

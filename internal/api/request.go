@@ -27,8 +27,8 @@ func (f PromptForm) String() string {
 }
 
 // Request is the part of a request body that routing needs. The zero value is ready for Read. Keep Requests in a pool,
-// because Read reuses their buffers. Not safe for concurrent use. The strings stay valid without limit. Raw and IDs are
-// valid until the next Read, and only as long as the body is not changed.
+// because Read reuses their buffers. A Request is not safe for concurrent use. Its strings stay valid without limit.
+// Raw and IDs are valid until the next Read, and only as long as the body is not changed.
 type Request struct {
 	Dialect Dialect
 	Model   string // empty when the request names none
@@ -95,7 +95,7 @@ type member struct{ name, value span }
 func (r *Request) TooManyMembers() bool { return r.membersSeen > len(r.members) }
 
 // Members calls yield with the name and the value of each top-level member of the body, as they are spelled and in
-// their order. The name has no quotes. Members is an iterator: range over r.Members. If TooManyMembers is true, it
+// their order. The name has no quotes. Members is an iterator: range over r.Members. If TooManyMembers is true, Members
 // reads the body again.
 func (r *Request) Members(yield func(name, value []byte) bool) {
 	if r.TooManyMembers() {
@@ -109,7 +109,7 @@ func (r *Request) Members(yield func(name, value []byte) bool) {
 	}
 }
 
-// Raw returns the bytes of field f's value in the body, nil when it is absent.
+// Raw returns the bytes of field f's value in the body, nil when the field is absent.
 func (r *Request) Raw(f Field) []byte {
 	s := r.spans[f]
 	if s.end == 0 {
@@ -118,7 +118,7 @@ func (r *Request) Raw(f Field) []byte {
 	return r.body[s.start:s.end:s.end]
 }
 
-// Offsets returns the position of field f's value in the body: body[start:end]. Both are 0 when it is absent.
+// Offsets returns the position of field f's value in the body: body[start:end]. Both are 0 when the field is absent.
 func (r *Request) Offsets(f Field) (start, end int) {
 	return r.spans[f].start, r.spans[f].end
 }
@@ -136,8 +136,8 @@ func (r *Request) List(i int) []uint32 {
 }
 
 // Session returns the session that the body gives in field f: session_id, prompt_cache_key, user, user_id, or
-// session_params. In session_params it is session_id, or else id, which is SGLang's name. Session returns "" if the
-// field is absent, or if f is another field.
+// session_params. In session_params, the key session_id counts, or else id, which is SGLang's name. Session returns ""
+// if the field is absent, or if f is another field.
 func (r *Request) Session(f Field) string {
 	switch f {
 	case FieldSessionID:
@@ -163,7 +163,8 @@ func SessionField(name string) (f Field, ok bool) {
 	return noField, false
 }
 
-// PromptBytes returns the length of the prompt's JSON. It is the size of a prompt whose tokens are not known.
+// PromptBytes returns the length of the prompt's JSON. If a prompt's tokens are not known, this length stands for the
+// prompt's size.
 func (r *Request) PromptBytes() int {
 	n := 0
 	for _, f := range [...]Field{FieldMessages, FieldPrompt, FieldInputIDs, FieldTools} {

@@ -14,18 +14,19 @@ const (
 type Usage struct {
 	Prompt     int
 	Completion int
-	// Cached is prompt_tokens_details.cached_tokens. HasCached is false when the engine leaves it out. SGLang, and vLLM
-	// before 0.24, leave it out if it is zero. Both need a flag to report it at all.
+	// Cached is prompt_tokens_details.cached_tokens. HasCached is false when the engine leaves out cached_tokens.
+	// SGLang, and vLLM before 0.24, leave out a zero. Both engines need a flag to report cached_tokens at all.
 	Cached    int
 	HasCached bool
-	// Seen: the response has a usage. If it has several usages (continuous_usage_stats), the last one counts.
+	// Seen: the response has a usage. If the response has several usages (continuous_usage_stats), the last usage
+	// counts.
 	Seen bool
 }
 
 // Watcher reads a response while the response is forwarded, in pieces that may be split at any byte. It collects what
 // the router needs to know about the response. It allocates nothing, and its memory does not grow with the response. A
-// response that is not JSON is no error: then the Watcher learns nothing. Call Reset before the first response. Not
-// safe for concurrent use.
+// response that is not JSON is no error: the Watcher learns nothing from it. Call Reset before the first response. A
+// Watcher is not safe for concurrent use.
 type Watcher struct {
 	format Format
 	json   document
@@ -46,10 +47,10 @@ func (w *Watcher) Reset(d Dialect, f Format) {
 	w.plain.prefixLen, w.plain.suffixLen = 0, 0
 }
 
-// Feed reads the next piece of the response. For an event stream it returns the offset in chunk behind the last
-// complete event. The rest of chunk is the beginning of an event, which may never be completed. After an event with an
-// error, Feed stops: Failed returns true, whole is the offset behind that event, and the rest is not read. For JSON,
-// Feed always returns len(chunk).
+// Feed reads the next piece of the response. For an event stream, whole is the offset in chunk behind the last complete
+// event. The rest of chunk is the beginning of an event, which may never be completed. After an event with an error,
+// Feed stops: Failed returns true, whole is the offset behind that event, and the rest is not read. For JSON, Feed
+// always returns len(chunk).
 func (w *Watcher) Feed(chunk []byte) (whole int) {
 	if w.format == JSON {
 		w.json.feed(chunk, 0)
@@ -71,8 +72,8 @@ func (w *Watcher) End() {
 // does not count as a token.
 func (w *Watcher) FirstToken() bool { return w.json.token }
 
-// Tokens returns the number of tokens of the answer that have come so far. It is the count of the usage, or else the
-// number of events with a part of the answer, because engines send an event at every step. If the answer is not
+// Tokens returns the number of tokens of the answer that have come so far. It is the larger of the count in the usage
+// and the number of events with a part of the answer, because engines send an event at every step. If the answer is not
 // streamed, the number is known only at the end.
 func (w *Watcher) Tokens() int { return max(w.pieces, w.json.usage.Completion) }
 
@@ -88,8 +89,8 @@ func (w *Watcher) Failed() bool {
 	return w.failed
 }
 
-// ErrorText returns the beginning of the error's message for a log, with its JSON escapes. It is empty when there was
-// no error or no message.
+// ErrorText returns the beginning of the error's message for a log, with its JSON escapes. The text is empty when there
+// was no error or no message.
 func (w *Watcher) ErrorText() string { return string(w.json.message[:w.json.messageLen]) }
 
 // ErrorCode returns the error's code if it is a number, else 0. Engines use the status of the error as its code.
@@ -107,17 +108,17 @@ func (w *Watcher) Answers() bool {
 // Events returns the number of complete events with data, including [DONE].
 func (w *Watcher) Events() int { return w.events }
 
-// Model returns the model that the answer names. It is empty when the answer names no model, a name over 256 bytes, or
-// a name with escapes. It is valid until Reset.
+// Model returns the model that the answer names. The result is empty when the answer names no model, or when the name
+// is over 256 bytes or has escapes. The result is valid until Reset.
 func (w *Watcher) Model() []byte { return w.json.model[:w.json.modelLen] }
 
 // Done reports whether [DONE] was seen.
 func (w *Watcher) Done() bool { return w.lines.done }
 
-// Complete reports whether the response is a complete and successful generation. It must be finished, for no reason of
-// the engine's own (abort, error), and have no error. A JSON document must also be closed, with a message or a text in
-// every choice. A clean end or [DONE] alone proves nothing: when vLLM's EngineCore dies, the API server sends an error
-// event, then [DONE], and ends the response cleanly (measured with vLLM 0.32.0).
+// Complete reports whether the response is a complete and successful generation. The response must be finished and have
+// no error, and no choice may have ended for a reason of the engine (abort, error). A JSON document must also be
+// closed, with a message or a text in every choice. A clean end or [DONE] alone proves nothing: when vLLM's EngineCore
+// dies, the API server sends an error event, then [DONE], and ends the response cleanly (measured with vLLM 0.32.0).
 func (w *Watcher) Complete() bool {
 	if !w.Finished() || w.json.failed || w.json.aborted {
 		return false
@@ -128,7 +129,7 @@ func (w *Watcher) Complete() bool {
 // Whole reports whether the bytes so far are exactly one JSON object. It checks only brackets and quotes.
 func (w *Watcher) Whole() bool { return w.json.closed && !w.json.broken }
 
-// Broken reports whether the bytes so far cannot become one JSON object. It is always false for event streams.
+// Broken reports whether the bytes so far cannot become one JSON object. Broken always returns false for event streams.
 func (w *Watcher) Broken() bool { return w.format == JSON && w.json.broken }
 
 // Usage returns the last usage that was seen.

@@ -125,7 +125,7 @@ var responses = []struct {
 }
 
 func TestWatcherReportsTheSameForEverySplitOfAResponse(t *testing.T) {
-	var w Watcher // one Watcher for all responses: nothing of an earlier response may show
+	var w Watcher // one Watcher for all responses: nothing of an earlier response may remain
 	for _, r := range responses {
 		for n := 1; n <= len(r.body)+1; n++ {
 			if diff := cmp.Diff(r.want, watch(&w, r.format, r.body, n)); diff != "" {
@@ -224,8 +224,8 @@ func TestWatcherAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzWatcher compares two Watchers that get the same response in different pieces. If all events are JSON objects, it
-// also compares the Watcher with the naive reader.
+// FuzzWatcher compares two Watchers that get the same response in different pieces. If all events are JSON objects,
+// FuzzWatcher also compares the Watcher with naive.
 func FuzzWatcher(f *testing.F) {
 	for _, r := range responses {
 		f.Add([]byte(r.body), 3, r.format == EventStream)

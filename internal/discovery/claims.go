@@ -6,9 +6,9 @@ import (
 )
 
 // claims decides which worker owns an endpoint of events: one worker or none. If two workers followed the same
-// publisher, the index would give both of them the blocks of one. The endpoint belongs to the first worker that
-// reported it. If no worker reported it, it belongs to the only worker for which it was guessed. Methods may be called
-// from any goroutine.
+// publisher, the index would count the blocks of one worker for both. An endpoint belongs to the first worker that
+// reported it. An endpoint that no worker reported belongs to the worker for which it was guessed, if there is only one
+// such worker. Methods may be called from any goroutine.
 type claims struct {
 	mu         sync.Mutex            // guards the fields below
 	byEndpoint map[string][]claimant // in the order of their claims
@@ -24,7 +24,7 @@ func newClaims() *claims {
 	return &claims{byEndpoint: map[string][]claimant{}, moved: make(chan struct{})}
 }
 
-// set replaces the claims of the worker at url by endpoints.
+// set replaces the claims of the worker at url by claims to endpoints.
 func (c *claims) set(url string, guessed bool, endpoints []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,12 +25,13 @@ const (
 	maxQuoted  = 200 // number of bytes of an error answer that a message quotes
 )
 
-// connectTimeout bounds one connection to a worker. It is below the 4 s of a health check, so that the check can say
-// that it could not connect.
+// connectTimeout bounds one connection to a worker. It is below the 4 s of a health check, so that the check's error
+// says that the connection failed.
 const connectTimeout = 3 * time.Second
 
-// NewClient returns the HTTP client for probes. It uses no proxy from the environment. It follows no redirects, so that
-// a key stays with its worker. It keeps few idle connections. It connects over n; nil means the machine's network.
+// NewClient returns the HTTP client for probes. The client uses no proxy from the environment. It follows no redirects,
+// so that a worker's key is sent to no other host. It keeps few idle connections. It connects over n; nil means the
+// machine's network.
 func NewClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -60,7 +61,7 @@ type statusError struct {
 	question string // method and path, for example "GET /version"
 	status   int
 	body     string
-	key      bool // a key was sent with the question
+	key      bool // an API key was sent with the question
 }
 
 func (e *statusError) Error() string {
@@ -184,7 +185,7 @@ func decodeInto(out any) func(io.Reader) error {
 }
 
 // withoutKey removes the worker's key from text. text is the beginning of an answer, which may repeat the key. cut says
-// that text was cut off: then its end may be the beginning of the key, and is removed, too.
+// that text was cut off: if so, a beginning of the key at the end of text is removed, too.
 func withoutKey(text, key string, cut bool) string {
 	const blanked = "[redacted]"
 	if key == "" {

@@ -8,8 +8,9 @@
 //	err := s.Run(ctx)
 //
 // [LMCache] asks the HTTP controller of an LMCache deployment (lmcache_controller, 0.5) which tokens its workers have
-// cached. It does so for policies, because policies do no I/O. It never fails a request, and never delays one for long:
-// a lookup takes at most 200 ms, and after a failed lookup there is no other lookup for a second.
+// cached. LMCache asks on behalf of policies, because policies do no I/O. A lookup never fails a request, and never
+// delays a request for long: a lookup takes at most 200 ms, and after a failed lookup there is no other lookup for a
+// second.
 //
 // The code follows the answers of running servers, vLLM 0.32 and SGLang 0.5.23, and the sources of older versions.
 package discovery

@@ -13,15 +13,15 @@ import (
 // These constants are for the detection of frozen workers. A frozen worker and a worker that computes a long prompt
 // both send nothing on their connections. But a running server answers a request that needs no engine without delay. So
 // the guard sends such a request to a worker that was silent for the time quiet. If no answer comes within the worker's
-// patience, the worker becomes a suspect. If the worker answered quickly before, this takes at most a second, including
-// one tick.
+// patience, the worker becomes a suspect. If the worker answered quickly before, a frozen worker becomes a suspect
+// within a second.
 const (
 	guardTick = 100 * time.Millisecond
-	// quiet is the time of several steps of a busy engine. A worker that streams sends a byte sooner, and is never
-	// asked.
+	// quiet is as long as several steps of a busy engine. A worker that streams sends its next byte sooner, and is
+	// never asked.
 	quiet = 300 * time.Millisecond
-	// again is the pause between two questions to the same worker. Two questions a second cost an engine nothing
-	// measurable.
+	// again is the pause between two questions to the same worker. The cost of two questions a second is too small to
+	// measure.
 	again = 500 * time.Millisecond
 )
 
@@ -82,7 +82,7 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 		g.workers[w.ID] = x
 	}
 	if x.since != 0 && !snap.Suspected(w.Holders[0]) {
-		x.since = 0 // a health check has ended the suspicion
+		x.since = 0 // a health check has already cleared the worker
 	}
 	select {
 	case alive := <-x.outcome:
@@ -100,7 +100,7 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 		return
 	}
 	counts := g.Counts(w.URL)
-	if counts == nil { // the worker is new, or about to leave: counts made here would never be deleted
+	if counts == nil { // the worker is new, or about to leave: new counts made here would never be deleted
 		return
 	}
 	x.asking, x.asked, x.patience = true, now, counts.took.patience()
@@ -108,7 +108,8 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	asking.Go(func() { // ends with ctx, or after maxPatience; guard waits
 		asked := time.Now()
 		alive, answered := g.signOfLife(ctx, w)
-		// A suspect's answer time shows how long the worker was frozen, not how slow its API server is.
+		// A suspect's answer time is the time for which the worker was frozen. It says nothing about the speed of its
+		// API server.
 		if answered && !suspect {
 			counts.took.add(time.Since(asked))
 		}
@@ -149,8 +150,8 @@ func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 	return since
 }
 
-// signOfLife sends w a request that needs no engine. alive reports whether any answer came. If this machine itself
-// fails, w counts as alive, because the failure proves nothing about w.
+// signOfLife sends w a request that needs no engine. answered is true if an answer came, with any status. alive is also
+// true if this machine failed or ctx ended, because that proves nothing about w.
 func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) (alive, answered bool) {
 	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: maxPatience}
 	if g.targets != nil {

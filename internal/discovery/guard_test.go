@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// still is a network of workers that answer without delay. A frozen worker answers when it is no longer frozen.
+// still is a network of workers that answer after the time takes. A frozen worker answers when it is no longer frozen.
 type still struct {
 	frozen atomic.Pointer[string] // host of the frozen worker
 	asked  atomic.Int64           // number of questions for a sign of life
@@ -84,7 +84,7 @@ func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 			t.Fatal("a worker that computes a long prompt is a suspect")
 		}
 		n.freeze("a")
-		// When the worker froze, a question may have been under way and have been answered.
+		// The worker may have answered a question just before it froze. So the next question comes up to again later.
 		testenv.Pass(1050 * time.Millisecond)
 		if a, b := suspected(); !a || b {
 			t.Errorf("a second after a froze: a is a suspect: %t, b: %t", a, b)
@@ -103,7 +103,7 @@ func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 	})
 }
 
-// TestAWorkerThatStreamsIsNoSuspect: a worker that streams may be too busy to answer a question.
+// TestAWorkerThatStreamsIsNoSuspect: a worker that streams is alive, but may be too busy to answer a question.
 func TestAWorkerThatStreamsIsNoSuspect(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, requests *[2]fleet.Reservation) {
 		n.freeze("a")
@@ -139,7 +139,7 @@ func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 		suspected := func() bool { return f.Snapshot().Suspected(0) || f.Snapshot().Suspected(1) }
 		for _, c := range []struct {
 			takes time.Duration
-			ticks int // most ticks in which one of the two workers is a suspect
+			ticks int // upper bound on the ticks in which one of the two workers is a suspect
 		}{{10 * time.Millisecond, 0}, {450 * time.Millisecond, 0}, {800 * time.Millisecond, 0}, {10 * time.Millisecond, 0}, {1200 * time.Millisecond, 18}, {1200 * time.Millisecond, 0}} {
 			n.takes.Store(int64(c.takes))
 			ticks := 0
@@ -193,8 +193,9 @@ func TestARestartedWorkerIsNoSuspectForWhatWasBefore(t *testing.T) {
 	})
 }
 
-// TestReportsShowHowSlowAnAPIServerIs: vLLM's reports show it. SGLang's do not, because they wait for its scheduler. A
-// suspect's reports do not count, because they waited until the worker was no longer frozen.
+// TestReportsShowHowSlowAnAPIServerIs: the times of vLLM's load reports count as answer times of its API server. The
+// times of SGLang's reports do not, because they wait for its scheduler. A suspect's times do not count, because its
+// reports waited until the worker was no longer frozen.
 func TestReportsShowHowSlowAnAPIServerIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &still{}

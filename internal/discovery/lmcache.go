@@ -24,8 +24,8 @@ const (
 	// An engine computes about 5,000 tokens in this time.
 	maxLookup = 200 * time.Millisecond
 	// lookupRest is the time without lookups after a failed lookup. After this time one request tries again, while the
-	// other requests do no lookup. So a controller that hangs delays the first maxLookups requests, then about one
-	// request a second. A controller that answers slowly, but within maxLookup, delays every request.
+	// other requests do no lookup. So a controller that does not answer delays the first maxLookups requests, then
+	// about one request a second. A controller that answers slowly, but within maxLookup, delays every request.
 	lookupRest = time.Second
 	// maxLookups bounds the lookups under way. At 10 ms for a lookup, 32 lookups serve 3,200 requests a second. Further
 	// requests do no lookup.
@@ -58,7 +58,8 @@ type LMCache struct {
 
 	polled  atomic.Pointer[lmcachePoll]
 	known   atomic.Pointer[lmcacheView]
-	born    time.Time    // its monotonic reading is the zero of resting: a change of the wall clock has no effect
+	// resting counts from this time on the monotonic clock, so changes of the wall clock have no effect
+	born    time.Time
 	resting atomic.Int64 // no lookup before this time, in nanoseconds after born; 0: the last lookup did not fail
 	lookups atomic.Int32 // lookups under way
 	polling lmcacheAnswers
@@ -150,7 +151,7 @@ func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []fleet.Cach
 	rest, now := c.resting.Load(), int64(time.Since(c.born))
 	next := now + int64(lookupRest)
 	if rest != 0 && (now < rest || !c.resting.CompareAndSwap(rest, next)) {
-		return v.external // the controller rests, or another request tries it
+		return v.external // no lookup now: lookupRest is not over, or another request does the first lookup after it
 	}
 	found, err := c.lookup(ctx, prompt)
 	switch {
@@ -235,8 +236,8 @@ func (c *LMCache) view() *lmcacheView {
 	return v
 }
 
-// place finds the worker of each instance. The configured map decides first. Otherwise it is the worker at the address
-// from which the instance registered, if there is only one.
+// place finds the worker of each instance. The configured map decides first. For other instances, place takes the
+// worker at the address from which the instance registered, if exactly one worker has this address.
 func (c *LMCache) place(p *lmcachePoll, snap *fleet.Snapshot) *lmcacheView {
 	v := &lmcacheView{poll: p, generation: snap.Generation(), byInstance: map[string]fleet.WorkerID{}}
 	byURL, byHost := map[string]fleet.WorkerID{}, map[string]fleet.WorkerID{}

@@ -36,7 +36,8 @@ func TestAHungControllerDelaysFewRequests(t *testing.T) {
 	})
 }
 
-// TestLookupsUnderWayAreBounded: a request beyond the bound does not wait, and gets the result of the last poll.
+// TestLookupsUnderWayAreBounded: a request beyond the bound does no lookup and does not wait. It gets the result of the
+// last poll.
 func TestLookupsUnderWayAreBounded(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ctl.set(func() { ctl.takes, ctl.layout = 100*time.Millisecond, `{"layout_info":{"one":["x",256]}}` })

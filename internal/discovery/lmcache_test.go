@@ -25,7 +25,7 @@ type lmcacheController struct {
 	mu      sync.Mutex
 	workers string        // answer of /controller/workers; "" refuses the connection
 	layout  string        // answer of /lookup
-	takes   time.Duration // time before it answers
+	takes   time.Duration // time before the controller answers
 	asked   []string      // method, path, authorization and body of each request
 }
 
@@ -190,7 +190,8 @@ func TestALookupHolds200Milliseconds(t *testing.T) {
 		if took := time.Since(began); took != maxLookup {
 			t.Errorf("took %v", took)
 		}
-		// No lookup follows for a second, so that a controller that hangs does not delay every request by 200 ms.
+		// No lookup follows for a second, so that a controller that does not answer does not delay every request by 200
+		// ms.
 		ctl.set(func() { ctl.takes = 0 })
 		expect(t, c.Cached(t.Context(), []block.Token{1}), occupancy...)
 		if asked := ctl.requests(); len(asked) != 1 {

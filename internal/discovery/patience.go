@@ -16,8 +16,8 @@ const (
 
 // answerTimes are the durations of a worker's last ten answers to questions that need no engine. They show how slow the
 // worker's API server is. For vLLM the questions are the load reports, one each second, and the guard's questions.
-// SGLang's load reports wait for its scheduler, so only the guard's questions count. These are rare, so an answer
-// counts however old it is. Safe for concurrent use. The zero value has no answers.
+// SGLang's load reports wait for its scheduler, so only the guard's questions count. The guard's questions are rare, so
+// an answer counts no matter how old it is. answerTimes is safe for concurrent use. The zero value has no answers.
 type answerTimes struct {
 	mu   sync.Mutex
 	last [10]time.Duration // a ring buffer

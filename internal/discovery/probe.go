@@ -23,7 +23,7 @@ type Report struct {
 	Seed int64
 	// Guessed means that the worker did not report the endpoint of its events: the engine's default port is assumed.
 	Guessed bool
-	// Notes say which facts are unknown or assumed, and what was tried.
+	// Notes say which facts are unknown or assumed, and which questions were tried.
 	Notes []string
 }
 
@@ -59,7 +59,7 @@ func (p *probe) run(ctx context.Context) error {
 		return err
 	}
 	if owner == "warmpath" {
-		// The worker may be this router: then requests would run in a circle.
+		// The worker may be this router itself: its requests would come back to it without end.
 		return errors.New("this is a Warmpath gateway and not an engine: list its workers instead")
 	}
 	// Every engine names itself as the owner of its models. If a proxy rewrites the list of models, the paths that are
@@ -160,8 +160,8 @@ func (p *probe) overrideModel() {
 	p.Facts.Models = append([]fleet.Model{base}, adapters...)
 }
 
-// blockSize returns the block size that an engine reported. It returns 0 if no block can have that size; then the
-// router learns the size from events.
+// blockSize returns the block size that an engine reported. It returns 0 if no block can have that size; in that case
+// the router learns the size from events.
 func blockSize(tokens int) int {
 	if tokens < 0 || tokens > block.MaxSize {
 		return 0

@@ -85,7 +85,7 @@ func parseLabels(s string) (labels map[string]string, rest string) {
 			text.WriteByte(c)
 		}
 		if i == len(value) {
-			return labels, "" // the text was cut off here: the last label is incomplete
+			return labels, "" // the text ends inside a label, which is dropped
 		}
 		labels[name] = text.String()
 		s = value[i+1:]

@@ -21,7 +21,7 @@ type ReportsConfig struct {
 	// workers.
 	Interval time.Duration `yaml:"interval"`
 	// Timeout is the time limit of one question. Default 1 s: a later answer is of no use. An engine that does not
-	// answer is asked less often, at least every 30 s. It still gets requests.
+	// answer is asked less often, but at least every 30 s. It still gets requests.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
@@ -160,13 +160,14 @@ func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[f
 func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	counts := r.countsOf(w.URL)
 	defer func() {
-		if r.fleet.Snapshot().ByID(w.ID) == nil { // the worker left; otherwise this process stops
+		// the worker left the fleet, so its counts are not needed; otherwise ctx ended because this process stops
+		if r.fleet.Snapshot().ByID(w.ID) == nil {
 			r.mu.Lock()
 			delete(r.counts, w.URL)
 			r.mu.Unlock()
 		}
 	}()
-	// Random, so that workers are not all asked at the same moment.
+	// The first wait is random, so that workers are not all asked at the same moment.
 	wait := time.Duration(rand.Int64N(int64(r.config.Interval)))
 	for {
 		if r.pause(ctx, w.ID, wait) {
@@ -192,7 +193,7 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	}
 }
 
-// pause waits until wait is over, ctx ends, or another process is found behind the worker's URL. another reports the
+// pause waits until wait is over, ctx ends, or another process is found behind the worker's URL. another is true in the
 // last case.
 func (r *Reporter) pause(ctx context.Context, id fleet.WorkerID, wait time.Duration) (another bool) {
 	over := time.NewTimer(wait)
@@ -214,11 +215,12 @@ func (r *Reporter) pause(ctx context.Context, id fleet.WorkerID, wait time.Durat
 	}
 }
 
-// errNotAsked means that the worker is unhealthy, or that its engine does not report its load.
+// errNotAsked means that no question was sent, because the worker is unhealthy, or because its engine does not report
+// its load.
 var errNotAsked = errors.New("not asked")
 
-// ask asks the worker at url once, and reports the answer to the fleet. It looks up the worker each time: a probe may
-// have changed the worker's ranks, and a reload its key.
+// ask asks the worker at url once, and reports the answer to the fleet. It looks up the worker each time, because a
+// probe may have changed the worker's ranks, and a reload may have changed its key.
 func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error {
 	a := asker{client: r.client, target: Target{URL: url}, timeout: r.config.Timeout}
 	if r.targets != nil {
@@ -236,8 +238,8 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 		return err
 	case err == nil || errors.Is(err, errNoLoad):
 		r.fleet.Answered(id, signs)
-		// SGLang answers after its scheduler, and a suspect answers when it is no longer frozen. The times of such
-		// answers do not show how slow the API server is.
+		// SGLang answers only after its scheduler has answered, and a suspect answers only when it is no longer frozen.
+		// The times of such answers do not show how slow the API server is.
 		if w.Facts.Engine == fleet.EngineVLLM && !suspect {
 			r.countsOf(url).took.add(time.Since(asked))
 		}

@@ -222,8 +222,8 @@ func TestAnEngineThatDoesNotAnswerIsAskedLessAndStillGetsRequests(t *testing.T) 
 	})
 }
 
-// TestAnotherProcessIsAskedAtOnce: an engine that reported no load is replaced. The long interval that followed its
-// failures must not hold for the new process.
+// TestAnotherProcessIsAskedAtOnce: an engine that reported no load is replaced. After the failures the old process was
+// asked at a long interval. The new process must be asked without this delay.
 func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := engineFleet("http://w:1", fleet.EngineSGLang, 1)

@@ -83,7 +83,7 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 }
 
 // Replace makes targets the list of workers. It probes new workers, removes missing workers from the fleet, and probes
-// changed workers again. Unchanged workers are not disturbed. If one target is not valid, nothing changes.
+// changed workers again. Nothing changes for unchanged workers. If one target is not valid, nothing changes.
 func (s *Static) Replace(targets []Target) error {
 	var errs []error
 	normal := make([]Target, 0, len(targets))
@@ -219,7 +219,7 @@ func (w *worker) retarget(t Target) *worker {
 	return &next
 }
 
-// watch probes the worker until it answers. Then it checks and probes it until ctx ends.
+// watch probes the worker until it answers. After that it sends health checks and probes until ctx ends.
 func (w *worker) watch(ctx context.Context) {
 	pause := w.config.Retry
 	var probed time.Time
@@ -242,7 +242,7 @@ func (w *worker) watch(ctx context.Context) {
 			return
 		}
 		if w.live(err) {
-			probed = time.Time{} // the worker may be of another version now, with other models
+			probed = time.Time{} // the worker may now run another version, with other models
 		}
 		w.report(err)
 		wait := w.config.Interval
@@ -259,7 +259,7 @@ func (w *worker) watch(ctx context.Context) {
 	}
 }
 
-// live passes the result of a check to the fleet. It returns whether the check shows a new process that was not probed
+// live passes the result of a check to the fleet. unprobed is true if the check shows a new process that was not probed
 // yet.
 func (w *worker) live(err error) (unprobed bool) {
 	if err != nil {
@@ -272,7 +272,7 @@ func (w *worker) live(err error) (unprobed bool) {
 	return restarted && w.healthy
 }
 
-// own returns the event sources that belong only to this worker. If r is not nil, it adds a note to r about the other
+// own returns the event sources that belong only to this worker. If r is not nil, own adds a note to r about the other
 // sources.
 func (w *worker) own(r *Report) []fleet.EventSource {
 	var own []fleet.EventSource
@@ -291,7 +291,8 @@ func (w *worker) own(r *Report) []fleet.EventSource {
 func (w *worker) check(ctx context.Context) error {
 	a := asker{client: w.client, target: w.target, timeout: w.config.Timeout}
 	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, discard)
-	// A proxy in front of the engine may answer 404 for /health. Then the probe decides.
+	// A proxy in front of the engine may answer 404 for /health. In that case the probe decides whether the worker is
+	// healthy.
 	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
 		return nil
 	}

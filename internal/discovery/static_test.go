@@ -212,7 +212,7 @@ func TestOneSlowCheckIsForgiven(t *testing.T) {
 		defer w.stop()
 		testenv.Pass(4 * time.Second)
 		w.set("a", frozen)
-		testenv.Pass(6 * time.Second) // the check at 5 s times out at 9 s, which is later
+		testenv.Pass(6 * time.Second) // the check that began at 5 s times out only at 9 s
 		w.set("a", vllm032())
 		for range 40 {
 			if got := w.worker(t, "http://a"); !got.Ready {
@@ -315,8 +315,8 @@ func TestWorkersAreReplacedAtRunTime(t *testing.T) {
 	})
 }
 
-// A worker's settings change while its health check takes longer than usual, or times out once. Requests go on, and its
-// event stream is not left.
+// A worker's settings change while its health check takes longer than usual, or times out once. The worker keeps
+// getting requests, and its event stream stays connected.
 func TestAWorkerWhoseSettingsChangeKeepsItsRequests(t *testing.T) {
 	for _, delay := range []time.Duration{0, 3 * time.Second, 5 * time.Second} {
 		t.Run(delay.String(), func(t *testing.T) {
@@ -363,7 +363,7 @@ func TestOnePublisherIsNotTwoWorkers(t *testing.T) {
 	reported := Target{URL: "http://h:2", Events: "tcp://*:5557"}
 	for _, test := range []struct {
 		name string
-		// the target first is there from the beginning, and second comes later
+		// the target first is listed from the beginning, and the target second is added later
 		first, second Target
 		want          [2]int // the number of event sources of each target in the end
 	}{

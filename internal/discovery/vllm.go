@@ -76,8 +76,8 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 			p.note("rank %d connects to %s for KV events: a listener must be there (events listen address)", s.rank, s.Endpoint)
 			continue
 		}
-		// Each rank's own settings contain its port. If a version repeats rank 0's settings for every rank, count up
-		// from rank 0's port.
+		// Each rank's own settings contain its port. Some versions repeat rank 0's settings for every rank: for these,
+		// the ports count up from the first rank's port.
 		offset := 0
 		if i > 0 && s.Endpoint == sources[0].Endpoint {
 			offset = s.rank - p.Facts.FirstRank
@@ -94,8 +94,7 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 }
 
 // dials reports whether vLLM connects to the endpoint instead of binding it: vLLM binds only a host that looks like a
-// wildcard. For a host that is the worker's own, dials returns false, because publishers that are not vLLM's bind such
-// a host, too.
+// wildcard. For the worker's own host, dials returns false, because publishers other than vLLM's also bind such a host.
 func (p *probe) dials(raw string) bool {
 	e, err := parseEndpoint(raw)
 	if err != nil || e.Path != "" || e.Wildcard() && e.Host != "0.0.0.0" {

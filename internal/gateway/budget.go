@@ -3,7 +3,7 @@ package gateway
 import "sync/atomic"
 
 // budget is a token bucket for extra attempts. Each request adds a part of a token, and an extra attempt takes a whole
-// token. So extra attempts stay a fixed share of the traffic. It is safe for concurrent use.
+// token. So extra attempts stay a fixed share of the traffic. budget is safe for concurrent use.
 type budget struct{ thousandths atomic.Int64 }
 
 const (

@@ -10,7 +10,7 @@ import (
 
 // Config says how the gateway treats clients.
 type Config struct {
-	// Headers adds X-Warmpath-Worker, -Match, -Policy and -Trust to answers. Turn it off where clients must not see
+	// Headers adds X-Warmpath-Worker, -Match, -Policy and -Trust to answers. Set it to false where clients must not see
 	// workers' addresses.
 	Headers bool `yaml:"headers"`
 	// Attempts is how many workers may be tried before the first byte. The default is 3: a worker that died, a second
@@ -30,8 +30,8 @@ type Config struct {
 	// any reasonable set of tracing and identity headers.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
-	// HTTP2 also serves clients that begin with HTTP/2 in clear text (prior knowledge), such as meshes. Off by
-	// default: few clients do, and a balancer that counts connections sees one connection with many requests.
+	// HTTP2 also serves clients that begin with HTTP/2 in clear text (prior knowledge), such as service meshes. Off by
+	// default: few clients do so, and a balancer that counts connections sees one connection with many requests.
 	HTTP2 bool `yaml:"http2"`
 	// SessionHeaders and SessionFields say where a request's session key is looked for: first in the headers, then in
 	// the body's fields, each in this order. Policies with sessions use the key. The defaults are the names and the
@@ -47,7 +47,7 @@ type Config struct {
 	// is 2 min: most answers end sooner, and orchestrators rarely wait longer.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 	// DrainDelay is how long new connections are still accepted after readiness turned to 503, so that load balancers
-	// notice first. 0 suits a process without a load balancer.
+	// notice before connections are refused. 0 suits a process without a load balancer.
 	DrainDelay time.Duration `yaml:"drain_delay"`
 }
 

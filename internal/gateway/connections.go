@@ -18,7 +18,7 @@ type ConnectionLimit struct {
 	// Waiting is the number of further requests that may wait, in order and without a time limit.
 	Waiting int
 	// Looking is the number of further connections that may be open. On such a connection a probe is answered without
-	// waiting. Another request waits a few seconds for a place.
+	// waiting. Any other request waits up to waitEnough for a place.
 	Looking int
 }
 
@@ -26,8 +26,8 @@ const (
 	// idleEnough is how long a connection must be without a request before it is closed for a waiting client. A busy
 	// client sends its next request within milliseconds, and would lose it if its connection were closed.
 	idleEnough = time.Second
-	// silentEnough is the same limit for a connection that never had a request. A client sends its first request right
-	// after the handshake, so this limit only has to cover slow clients.
+	// silentEnough is the limit for a connection that never had a request. A client sends its first request right after
+	// the handshake, so this limit only has to cover slow clients.
 	silentEnough = 250 * time.Millisecond
 	// waitEnough is how long a request beyond Waiting waits. After one such request waited in vain, further requests
 	// are refused immediately until a place is free. So the listener continues to accept connections, and answers
@@ -37,9 +37,9 @@ const (
 	idleLook = 50 * time.Millisecond
 )
 
-// limitListener is a listener with a limit of connections. While it is full, each answer ends its connection, and idle
-// connections are closed. Its handler makes requests, except probes, wait for a place. A place belongs to a request,
-// not to a connection, because one HTTP/2 connection carries many requests.
+// limitListener is a listener with a limit of connections. While the listener is full, each answer ends its connection,
+// and idle connections are closed. Its handler makes requests, except probes, wait for a place. A place belongs to a
+// request, not to a connection, because one HTTP/2 connection carries many requests.
 type limitListener struct {
 	net.Listener
 	limit ConnectionLimit

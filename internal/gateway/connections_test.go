@@ -99,7 +99,7 @@ const (
 	noPlace   = "HTTP/1.1 503 "
 )
 
-// Clients that are served, waiting clients and silent connections take all places.
+// Clients that are served, waiting clients and silent connections take all places. Probes must still be answered.
 func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -145,7 +145,7 @@ func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	})
 }
 
-// Many clients wait. No client is refused as long as places become free.
+// Many clients wait, each longer than waitEnough. No client is refused as long as places become free.
 func TestNoClientIsRefusedWhilePlacesComeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, most atomic.Int64
@@ -169,7 +169,8 @@ func TestNoClientIsRefusedWhilePlacesComeFree(t *testing.T) {
 	})
 }
 
-// A request over HTTP/1.1 and a stream over HTTP/2 take longer than a connection may be idle.
+// A request over HTTP/1.1 and a stream over HTTP/2 take longer than a connection may be idle. Neither connection is
+// idle, so neither may be closed.
 func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
 	const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	// GET /a with HPACK's static table: :method GET, :scheme http, :path literal, :authority literal.
@@ -200,7 +201,8 @@ func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
 	}
 }
 
-// One HTTP/2 connection carries many requests, and each request needs descriptors for the connection to its worker.
+// One HTTP/2 connection carries many requests, and each request needs a file descriptor for the connection to its
+// worker. So the limit counts requests.
 func TestStreamsOfOneHTTP2ConnectionAreLimitedAsClientsAre(t *testing.T) {
 	const limit = 4
 	var here, most atomic.Int64

@@ -13,7 +13,7 @@ import (
 	"context"
 )
 
-// held is a worker that begins each stream without delay, and ends it when release is closed.
+// held is a worker that begins each stream without delay, and ends the stream when release is closed.
 func held(t *testing.T) (url string, begun, release chan struct{}) {
 	begun, release = make(chan struct{}, 16), make(chan struct{})
 	url = worker(t, func(w http.ResponseWriter, r *http.Request) {

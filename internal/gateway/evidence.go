@@ -13,8 +13,9 @@ import (
 // evidence remembers how the workers answered recently, by scope. A scope is a model name at an endpoint. evidence
 // shows whether the worker or the client is at fault, in two ways.
 //
-// A useless answer is one without a valid result. The request can be repeated. If another worker serves it, the first
-// worker is at fault: it is blamed for the answer. If another worker gives the same answer, the client is at fault.
+// A useless answer is one without a valid result. The request can be repeated. If another worker serves the request,
+// the first worker is at fault: the first worker is blamed for the answer. If another worker gives the same answer, the
+// client is at fault.
 //
 // A lost answer, such as a stream that broke, cannot be repeated. A worker is at fault if it loses far more answers
 // than the best other worker.
@@ -59,10 +60,10 @@ type conduct struct {
 	agreed [verdicts]int
 }
 
-// share is the part of the recent answers that was bad. The older an answer is, the less it counts.
+// share is the part of the recent answers that was bad. An older answer counts less.
 type share struct {
 	part float64
-	of   int // number of answers, at most the memory
+	of   int // number of answers in part, at most the memory for this share
 }
 
 func (s *share) note(bad float64, memory int) {
@@ -75,7 +76,7 @@ func (s *share) count() int { return int(math.Round(s.part * float64(s.of))) }
 
 const (
 	// memory is about the number of recent answers that a share covers. A worker that becomes useless is known after
-	// half as many answers.
+	// memory/2 answers.
 	memory     = 16
 	longMemory = 128  // memory for shares in which rare useless answers count
 	lostMemory = 1024 // memory for streams: enough to show a loss of one stream in a hundred
@@ -84,33 +85,33 @@ const (
 	// few is the number of bad answers below which no worker is left out, because one or two may be chance. Blamed
 	// answers must come in a row: a client may choose a request that only one worker refuses.
 	few = 3
-	// fewEvery is the limit few for all scopes together. These answers must come from several scopes, because a worker
-	// may be useless in only one scope.
+	// fewEvery replaces few when the answers in all scopes are counted together. These answers must come from several
+	// scopes, because a worker may be useless in only one scope.
 	fewEvery = 4 * few
 	// mostScopes bounds the number of remembered scopes: a new scope replaces the oldest. Each served model name has
 	// two scopes.
 	mostScopes = 1024
 	// usual is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed answers
-	// at which it is left out of the scope. Below usual, the worker still gets requests, and other workers serve the
-	// requests that it fails. A client may know requests that only one worker refuses. With these it can exclude the
-	// worker only by sending half of the worker's traffic.
+	// at which the worker is left out of the scope. Below usual, the worker still gets requests, and other workers
+	// serve the requests that it fails. A client may know requests that only one worker refuses. With such requests the
+	// client can exclude the worker only by sending half of the worker's traffic.
 	usual = 0.5
 	// apart is the share of better second opinions from which on every refusal gets a second opinion.
 	apart = 0.05
 	// alike and above say when two workers have similar shares of useless answers: the larger share is at most alike
-	// times the smaller share, and at most above higher. Smaller limits, such as twice the share or 0.1 more, would
-	// often be exceeded by chance, because each share is of few answers.
+	// times the smaller share, and exceeds it by at most above. Smaller limits, such as twice the share or 0.1 more,
+	// would often be exceeded by chance, because each share is computed from few answers.
 	alike = 3
 	above = 0.3
 	// Even if a refusal seems to be the request's fault, one refusal in sampled gets a second opinion. This finds a
 	// worker that becomes useless while many requests are bad.
 	sampled = 16
 	// reason is the share of lost streams at which a worker is left out although no other worker has enough streams to
-	// compare with. Then the other workers get streams, and can be compared.
+	// compare with. While it is left out, the other workers get streams, and can be compared.
 	reason     = 0.02
 	comparable = 64
-	// worse and times: a worker is not asked next if its share of useless answers is more than worse above the best
-	// worker's share, and more than times as large.
+	// worse and times: a worker is not asked next if its share of useless answers exceeds the best worker's share by
+	// more than worse, and is more than times as large.
 	worse = 0.03
 	times = 2
 	// deviations is the difference between two workers' shares of lost answers that is significant, in standard
@@ -125,7 +126,7 @@ func (e *evidence) forget(gone func(fleet.WorkerID) bool) {
 	maps.DeleteFunc(e.streaks, func(id fleet.WorkerID, _ *streak) bool { return gone(id) })
 }
 
-// served records a good answer. streamed says that the answer was a stream, which could have been lost.
+// served records a good answer. streamed is true if the answer was a stream: only a stream can be lost.
 func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
 	if !e.open.Load() {
 		return
@@ -161,8 +162,8 @@ func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Work
 	}
 }
 
-// blame records that w gave a useless answer with this verdict to a request that another worker served. It reports
-// whether w should be left out of the scope, and of all scopes.
+// blame records that w gave a useless answer with this verdict to a request that another worker served. It returns here
+// if w should be left out of the scope, and everywhere if w should be left out of all scopes.
 func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker, v verdict) (here, everywhere bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -195,7 +196,7 @@ func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker, v verdict) {
 }
 
 // lose records that an answer of w was lost and could not be repeated. all are the workers that serve the scope's
-// model. It reports whether w loses far more answers than the best other worker.
+// model. It returns true if w loses far more answers than the best other worker.
 func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -227,7 +228,7 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 
 // standsOut reports whether a worker loses significantly more answers than another worker (two-proportion z-test). If
 // the other worker has too few answers to compare, the worker stands out when its share of lost answers is at least
-// reason. Then it is left out, and the other workers get requests.
+// reason. The worker is then left out, and the other workers get requests.
 func (c *conduct) standsOut(other share) bool {
 	if c.lost.of < memory {
 		return false
@@ -240,7 +241,7 @@ func (c *conduct) standsOut(other share) bool {
 	return p-q > deviations*math.Sqrt(mean*(1-mean)*(1/n+1/m))
 }
 
-// apart reports whether second opinions were better than w's recent answers in the scope. Then w may be at fault for
+// apart reports whether second opinions were better than w's recent answers in the scope. If so, w may be at fault for
 // its refusals, even if many requests are bad.
 func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	if !e.open.Load() {
@@ -258,7 +259,8 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 //   - each of the other workers has given enough answers, and has a similar share of useless answers;
 //   - no recent second opinion was better than an answer of w or of another worker.
 //
-// For one answer in sampled it returns false although the conditions hold, to find out whether they still do.
+// For one in every sampled answers, known returns false although the conditions hold: the second opinion that follows
+// shows whether the conditions still hold.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false
@@ -293,8 +295,8 @@ func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).useless.part >= usual
 }
 
-// better returns the function avoid. It reports whether a worker should not be asked next, because another one of the
-// workers in these gave fewer useless answers.
+// better returns the function avoid, which reports whether a worker should not be asked next, because another one of
+// the workers in these gave fewer useless answers.
 func (e *evidence) better(scope fleet.Scope, these []*fleet.Worker) (avoid func(*fleet.Worker) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

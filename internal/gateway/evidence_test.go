@@ -42,7 +42,8 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	}
 }
 
-// One worker gave useless answers and is good again. Now another worker gives useless answers.
+// One worker gave useless answers and is good again. Now another worker gives useless answers: they must be blamed on
+// it.
 func TestAnswersBlamedOnOneWorkerDoNotExcuseAnother(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
@@ -61,7 +62,8 @@ func TestAnswersBlamedOnOneWorkerDoNotExcuseAnother(t *testing.T) {
 	}
 }
 
-// All workers refused requests. Now one sends HTML pages.
+// All workers refused requests. Now one worker sends HTML pages: the refusals do not show that the requests caused the
+// pages.
 func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}

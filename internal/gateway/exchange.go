@@ -40,7 +40,7 @@ const (
 const statusClientGone = 499
 
 // exchange is one model request from its arrival to its end. Exchanges are pooled: begin prepares one for a request,
-// and end puts it back into the pool. It belongs to the request's goroutine.
+// and end puts it back into the pool. An exchange belongs to the request's goroutine.
 type exchange struct {
 	g       *Gateway
 	w       http.ResponseWriter
@@ -147,7 +147,7 @@ func (x *exchange) serve() {
 }
 
 // forward tries one worker after another. It stops when a worker answers well, when the attempts are used up, when no
-// worker is left, or when another worker's answer would be no better.
+// untried worker is left, or when another worker's answer would be no better.
 func (x *exchange) forward(ctx context.Context) {
 	var last proxy.Result
 	for {
@@ -220,7 +220,8 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	return d, err
 }
 
-// routeWatched routes the request. The router counts as stalled when that takes long; a panic ends it, too.
+// routeWatched routes the request. The router counts as stalled while the decision takes long; a panic ends the
+// decision, too.
 func (x *exchange) routeWatched(ctx context.Context) (*warmpath.Decision, error) {
 	slot := x.g.Telemetry.Deciding.Begin(x.prepared.route.Now)
 	defer x.g.Telemetry.Deciding.End(slot)
@@ -317,8 +318,8 @@ func (x *exchange) showDecision(d *warmpath.Decision) {
 	h.Set(headerTrust, x.rec.Trust)
 }
 
-// outcome returns what the end of one attempt shows about the worker by itself. weigh then compares the attempt with
-// other workers' answers.
+// outcome returns what the end of one attempt shows about the worker by itself. After outcome, weigh compares the
+// attempt with other workers' answers.
 func outcome(r *proxy.Result) fleet.Outcome {
 	switch verdictOf(r) {
 	case failed:
@@ -384,8 +385,8 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 }
 
 // learnReporting finds out whether a worker reports cached tokens. Some engines leave out a count of zero (SGLang, and
-// vLLM before 0.24). So a missing count means zero only for a worker that reported cached tokens before, or if the
-// probe knows that the worker reports them.
+// vLLM before 0.24). So a missing count means zero only for a worker that reported cached tokens before, or when the
+// worker's probe showed that the worker reports them.
 func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
 	_, told := x.g.reporting.Load(w.ID)
 	if u.HasCached && !told {

@@ -18,7 +18,7 @@ type Explanation struct {
 	Session     policy.Session
 	Tenant      string
 	TokenSource tokens.Outcome
-	// TokensMissing is why there are no ids when TokenSource is text.
+	// TokensMissing is the reason why there are no ids; set when TokenSource is text.
 	TokensMissing tokens.Outcome
 	TokensFound   int
 	Waited        time.Duration // time that the request waited for its tokens
@@ -27,8 +27,8 @@ type Explanation struct {
 }
 
 // Explain decides where body would be sent. It reserves nothing and sends nothing. Each of the named policies decides,
-// at the same moment and with the same random number. Without names, the policy that would decide the request does. An
-// error is the client's, ready for api.WriteError.
+// at the same moment and with the same random number. Without names, the policy that would decide the real request
+// decides. An error is the client's fault, and is ready for api.WriteError.
 func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, names ...string) ([]*Explanation, error) {
 	p := prepared{explains: true}
 	if err := g.prepare(ctx, &p, d, body, h); err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The source gets the prompt's tokens. It is asked once for each request, and only if its own policy decides.
+// The source gets the prompt's tokens. It is asked once for each request, and only if the policy that uses the source
+// decides.
 func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tokenize" || r.URL.Path == "/v1/chat/completions/render" {
@@ -50,7 +51,7 @@ func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	}
 }
 
-// The shadow policy uses the answer of its own source, and the deciding policy uses the answer of its own source. The
+// The shadow policy uses the answer of its own source, and the deciding policy uses the answer of another source. The
 // shadow's source is asked only about the sampled requests.
 func TestAShadowsSourceIsAsked(t *testing.T) {
 	workers := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
@@ -95,8 +96,8 @@ func lookingUp(name string, source policy.Source) policy.Spec {
 	return spec
 }
 
-// A request does not wait for a lookup of the shadow's source. The shadow makes no decision then, and the lookups under
-// way are bounded.
+// A request does not wait for a lookup of the shadow's source. Without the answer the shadow makes no decision, and the
+// lookups under way are bounded.
 func TestALookupForTheShadowDelaysNoRequest(t *testing.T) {
 	hang := make(chan struct{})
 	var asked atomic.Int64
@@ -126,8 +127,8 @@ func TestALookupForTheShadowDelaysNoRequest(t *testing.T) {
 	}
 }
 
-// The source of the shadow is asked before that of the policy that decides has answered. The shadow uses an answer that
-// is there when the request is routed.
+// The shadow's source is asked before the deciding policy's source has answered. The shadow uses its source's answer if
+// it is there when the request is routed.
 func TestTwoSourcesAreAskedAtTheSameTime(t *testing.T) {
 	workers := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
 	var asked atomic.Bool

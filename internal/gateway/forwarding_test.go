@@ -287,7 +287,8 @@ func TestPredictionIsBookedAgainstTheReport(t *testing.T) {
 	if last.PromptTokens != 40 || last.TokenSource != "local" || last.FirstTokenMS <= 0 || last.Status != 200 {
 		t.Errorf("record %+v", last)
 	}
-	// From now on the worker does not report a count of zero, as some engines do; it reported one before.
+	// From now on the worker does not report a count of zero, as some engines do. It reported cached tokens before, so
+	// a missing count means zero.
 	silent.Store(true)
 	f.post(t, chatStreamed)
 	if last := f.last(t, 2); last.ReportedTokens == nil || *last.ReportedTokens != 0 {
@@ -377,7 +378,7 @@ func TestRequestTimeout(t *testing.T) {
 	f.idle(t)
 }
 
-// late is a client that takes the last byte so slowly that the request's time is over.
+// late is a client that reads the last byte so slowly that request_timeout is over.
 type late struct {
 	*httptest.ResponseRecorder
 	after time.Duration

@@ -12,7 +12,8 @@ import (
 )
 
 // A request has both a Content-Length and chunks. A proxy in front may use the Content-Length, and take the bytes after
-// the chunks for a part of this request. The worker must get one request with one framing, and the connection must end.
+// the chunks for a part of this request. The worker must get one request with one framing, and the client's connection
+// must be closed.
 func TestALengthBesideChunksSmugglesNothing(t *testing.T) {
 	type received struct {
 		length   int64

@@ -68,7 +68,7 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 	f.idle(t)
 }
 
-// All workers are slow, and the router takes them for frozen. The router must not send every request twice.
+// All workers are slow, and the router mistakes them for frozen workers. The router must not send every request twice.
 func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})
@@ -119,7 +119,7 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	clients.Wait()
 }
 
-// A stream that has begun cannot be repeated at another worker. It continues when its worker continues.
+// A stream that has begun cannot be repeated at another worker. The stream continues when its worker continues.
 func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	url, begun, release := held(t)
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, streaming))

@@ -84,7 +84,7 @@ func benchmarked(b *testing.B, change func(*settings)) *fixture {
 	return serve(b, change, "http://"+l.Addr().String())
 }
 
-// answerAll answers every request on c. It takes a closing brace for the last byte of a request.
+// answerAll answers every request on c. It assumes that the first closing brace ends a request.
 func answerAll(c net.Conn, answer string) {
 	defer func() { _ = c.Close() }()
 	buf := make([]byte, 64<<10)

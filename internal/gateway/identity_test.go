@@ -131,8 +131,8 @@ func TestARequestMayChooseItsPolicyWhereThatIsAllowed(t *testing.T) {
 	}
 }
 
-// A policy that does not look at matches needs no token ids, so the gateway asks for none. This also holds if the
-// client chose the policy.
+// A policy that does not look at matches needs no token ids, so the gateway asks for none. The same rule holds for a
+// policy that the client chose.
 func TestTokensAreAskedForWhereThePolicyThatDecidesWantsThem(t *testing.T) {
 	w := worker(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/render") {

@@ -8,7 +8,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// A reload or a probe removes the last worker of a model while the worker answers a request.
+// A reload or a probe removes the last worker of a model while the worker answers a request. The answer must still
+// arrive.
 func TestAWorkerThatLeavesStillAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc

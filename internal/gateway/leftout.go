@@ -17,8 +17,8 @@ type scopeNames struct {
 	names map[fleet.Scope]LeftOut
 }
 
-// note remembers the names of a scope, cut to the length that logs show. It keeps at most mostScopes scopes. When there
-// are more, it forgets all scopes. A forgotten name is noted again when a worker is left out of its scope.
+// note remembers the names of a scope, cut to the length that logs show. note keeps at most mostScopes scopes. When
+// there are more, note forgets all scopes. A forgotten name is noted again when a worker is left out of its scope.
 func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -68,7 +68,7 @@ func (f *fixture) load(requests int64, body string, headers func(i int64) []stri
 }
 
 // One of three workers answers sooner than the others, and some of its answers are useless. As long as nothing was sent
-// to the client, another worker can serve such a request.
+// to the client, another worker can serve the request, so no request may fail.
 func TestAWorkerThatIsUselessNowAndThenFailsNoRequest(t *testing.T) {
 	requests, shares := int64(*manyRequests), []int{1, 3, 10}
 	if testing.Short() {
@@ -107,9 +107,9 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 			body := strings.Replace(chat, "{", `{"stream":true,`, 1)
 			lost := f.load(requests, body, func(int64) []string { return []string{"X-Streams", "1"} })
 			t.Logf("%d of %d streams were lost", lost, requests)
-			// Streams are lost until the difference between the workers is significant. Then the streams under way are
-			// lost, and each trial may lose one more stream. This takes longest when each other worker gets a quarter
-			// of this worker's streams: then one run in a thousand loses 55 streams.
+			// Streams are lost until the difference between the workers is significant. After that, the streams under
+			// way are lost, and each trial may lose one more stream. This takes longest when each other worker gets a
+			// quarter of this worker's streams: then one run in a thousand loses 55 streams.
 			if lost > max(requests/100, 75) {
 				t.Errorf("%d of %d streams were lost", lost, requests)
 			}
@@ -118,8 +118,8 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 	}
 }
 
-// One request in five makes any worker close the connection, before its answer or after its first event. The other
-// requests are served.
+// One request in five makes any worker close the connection, before its answer or after its first event. The requests
+// are at fault, so the other requests are still served by all workers.
 func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 	for name, deadly := range map[string]http.HandlerFunc{"before the answer": breaks, "behind the first event": breaksOff} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 }
 
 // More than half of the requests are bad, and all workers refuse these. One worker begins to refuse good requests, too,
-// and answers sooner than the others.
+// and answers sooner than the other workers. The gateway must leave it out.
 func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	requests := max(int64(*manyRequests), 2000)
 	if testing.Short() {
@@ -225,7 +225,8 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	}
 }
 
-// Each bad request comes in a new scope, in which no worker is known yet.
+// Each bad request comes in a new scope, in which nothing is known about any worker, so every refusal asks for a second
+// opinion.
 func TestSecondOpinionsStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	answer := func(w http.ResponseWriter, r *http.Request) {
@@ -292,7 +293,7 @@ func TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll(t *testing.T) {
 	}
 }
 
-// The other worker has left, and the worker that was useless is good again.
+// The other worker has left, and the worker that was useless is good again: the remaining worker must still be asked.
 func TestTheLastWorkerIsAskedThoughItsAnswersWereUseless(t *testing.T) {
 	var recovered atomic.Bool
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -315,7 +316,7 @@ func TestTheLastWorkerIsAskedThoughItsAnswersWereUseless(t *testing.T) {
 	}
 }
 
-// A worker limits one API key.
+// A worker answers 429 to one API key. Requests with other keys must still go to that worker.
 func TestA429LimitsOnlyTheTenantThatGotIt(t *testing.T) {
 	var asked atomic.Int64
 	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -340,7 +341,7 @@ func TestA429LimitsOnlyTheTenantThatGotIt(t *testing.T) {
 }
 
 // A client breaks streams on a rank that only one worker has, and gets good answers there with other requests. Neither
-// is evidence about the worker.
+// the broken streams nor the good answers are evidence about the worker.
 func TestARequestThatNamesItsWorkerIsNoEvidence(t *testing.T) {
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Deadly") != "" {
@@ -374,7 +375,8 @@ func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 	}
 }
 
-// Three of four workers refuse one of eight tenants, sooner than the fourth worker answers.
+// Three of four workers refuse one of eight tenants, and answer sooner than the fourth worker. The fourth worker must
+// serve the tenant's requests.
 func TestWorkersThatRefuseATenantDoNotFailItsRequests(t *testing.T) {
 	refuses := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer key-0" {

@@ -163,8 +163,8 @@ func (p *prepared) readRank(h http.Header) error {
 	return nil
 }
 
-// appendWorkers adds the workers that may be asked for the tokens of a base model. If some workers are known to give
-// tokens, it adds only these workers.
+// appendWorkers adds the workers that may be asked for the tokens of a base model. If at least one worker is known to
+// give tokens, only such workers are added.
 func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) []tokens.Worker {
 	gives := func(w *fleet.Worker) bool { return w.Ready && (w.Facts.CanTokenize || w.Facts.CanRender) }
 	some := slices.ContainsFunc(workers, gives)

@@ -18,11 +18,11 @@ type Line struct {
 }
 
 // UseQueue applies cfg from now on; cfg has passed Validate. Requests that already wait are put into the new order. If
-// cfg turns the queue off, no further request waits, and the waiting requests are still served.
+// cfg turns the queue off, no further request waits, and the requests that already wait are still served.
 func (g *Gateway) UseQueue(cfg queue.Config) { g.waiting.use(cfg) }
 
-// Queue returns the order of the queue, or queue.Off when it is off. It also returns a line for each base model for
-// which requests ever waited, ordered by model.
+// Queue returns the order of the queue, or queue.Off when it is off. It also returns a Line for each base model for
+// which a request ever waited, ordered by model.
 func (g *Gateway) Queue() (order string, lines []Line) {
 	all := g.waiting.snapshot()
 	for base, l := range all {

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// rescueTick is the pause between two searches for requests that wait at a suspect. This pause comes after the second
-// that it takes to notice a frozen worker.
+// rescueTick is the pause between two searches for requests that wait at a suspect. A frozen worker becomes a suspect
+// after about a second, so this pause adds little.
 const rescueTick = 50 * time.Millisecond
 
 // roster is the set of exchanges that are at one worker now. It is an unordered linked list through the exchanges.
@@ -95,7 +95,7 @@ func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
 }
 
 // rescueFrom abandons attempts at worker w, if another worker can take them and the budget allows it. An attempt whose
-// answer has begun stays at w: it continues when w does.
+// answer has begun stays at w, and continues when w continues.
 func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	can := map[kind]bool{}
 	r := g.roster(w)
@@ -114,7 +114,7 @@ func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	}
 }
 
-// kind has everything in a first attempt that the result of othersCan depends on.
+// kind holds all properties of a first attempt on which the result of othersCan depends.
 type kind struct {
 	model, tenant, target string
 	scope                 fleet.Scope

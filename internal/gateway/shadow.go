@@ -15,7 +15,7 @@ import (
 )
 
 // shadow asks the router's shadow policy about a sample of the requests, just before they are routed, and counts
-// different choices. It changes no loads, no routes, and nothing that a policy learns.
+// different choices. shadow changes no loads, no routes, and nothing that a policy learns.
 type shadow struct {
 	policy *policy.Policy // nil: there is none
 	sample float64        // share of requests that the policy is asked about, 0 to 1
@@ -90,7 +90,7 @@ type opinion struct {
 }
 
 // ask lets the shadow policy decide about a request that is about to be routed. While the lookup of the shadow's source
-// is under way, there is no decision: a decision without it would follow another rule than the policy's own.
+// is under way, there is no decision: a decision without the lookup's answer would not follow the policy's rule.
 func (s *shadow) ask(ctx context.Context, p *prepared) opinion {
 	began := time.Now()
 	if !p.answered() {

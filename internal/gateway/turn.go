@@ -33,12 +33,12 @@ const (
 	gone           // the client left, or the request's time was over
 )
 
-// passed is the number of waiting requests that may be passed over. The first request in order may find no room when
-// other requests would: it asked for one rank or one worker, or other workers failed it. A larger number would give a
-// turn to the whole queue each time.
+// passed is the number of waiting requests that may be passed over. The first request in order may find no room
+// although other requests would: the first request may have asked for one rank or one worker, or its attempts at other
+// workers failed. A larger number would give a turn to the whole queue each time.
 const passed = 4
 
-// pollInterval bounds how long freed capacity goes unnoticed if it sends no wake-up: a backlog that became shorter with
+// pollInterval bounds how long freed capacity goes unnoticed if no event wakes run: a backlog that became shorter with
 // time, or a worker that came back.
 const pollInterval = 20 * time.Millisecond
 
@@ -94,8 +94,8 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 	return nil, "timeout", w.timedOut(l, time.Since(began))
 }
 
-// turn decides for x, which has its turn, and ends the turn on every path. The ending is noRoom if x must continue to
-// wait.
+// turn decides for x, which has its turn, and ends the turn on every path. The returned ending is noRoom if x must
+// continue to wait.
 func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d *warmpath.Decision, end ending, err error) {
 	defer func() {
 		if cause := recover(); cause != nil { // the client gets an error, and the requests behind it continue
@@ -163,14 +163,14 @@ func (w *waiting) leave(l *line, a *waiter) bool {
 	return true
 }
 
-// run gives turns until ctx ends. Then it sends away the requests that still wait.
+// run gives turns until ctx ends. After that it sends away the requests that still wait.
 func (w *waiting) run(ctx context.Context) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		late := tick.C
 		if w.all.Load() == 0 {
-			late = nil // the first request that comes wakes run
+			late = nil // no request waits: the next request wakes run
 		}
 		select {
 		case <-ctx.Done():
@@ -203,7 +203,7 @@ func (w *waiting) advance(l *line) {
 		}
 		aside = append(aside, a)
 		if a.anywhere {
-			break // then no request finds room
+			break // any worker could serve a, and none has room: no other request finds room
 		}
 	}
 	l.mu.Lock()

@@ -72,8 +72,8 @@ func well(w http.ResponseWriter, r *http.Request) {
 	plain(w, r)
 }
 
-// A worker gives useless answers sooner than the others answer, so by its load it always looks best. No request may
-// fail that another worker could serve.
+// A worker gives useless answers sooner than the others answer, so its load is always the lowest. No request that
+// another worker could serve may fail.
 func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 	requests, policies := int64(*manyRequests), []string{"marginal", "least_load", "round_robin"}
 	if testing.Short() {
@@ -167,7 +167,7 @@ func TestManyUselessWorkersFailNoRequest(t *testing.T) {
 	}
 }
 
-// Two workers give the same useless answer, and the third was not asked yet.
+// Two workers give the same useless answer, and the third worker was not asked yet: it must be asked.
 func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
 	for name, answer := range uselessAnswers() {
 		ill := []string{worker(t, answer), worker(t, answer)}
@@ -180,7 +180,8 @@ func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
 	}
 }
 
-// The request is bad. The client gets the workers' answer, no breaker opens, and after that no further worker is asked.
+// The request is bad. The client gets the workers' answer, and no breaker opens. Once this is known, each further bad
+// request is sent to one worker only.
 func TestARequestThatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -254,7 +255,8 @@ func TestBadRequestsDoNotDoubleTheLoad(t *testing.T) {
 	}
 }
 
-// A client knows requests that one worker refuses and others serve, such as a prompt that is too long there.
+// A client knows requests that one worker refuses and others serve, such as a prompt that is too long there. With them
+// the client must not get the worker left out.
 func TestAClientCannotPoisonAWorker(t *testing.T) {
 	short := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Long") != "" {
@@ -410,7 +412,8 @@ func TestTheClientGetsTheSmallestRetryAfter(t *testing.T) {
 	}
 }
 
-// All workers name another model in their answers than the request does.
+// All workers name another model in their answers than the request does. This is a name of the same model, so the
+// answers are good.
 func TestAFleetThatNamesItsModelOtherwiseIsBelieved(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		for _, streamed := range []bool{false, true} {

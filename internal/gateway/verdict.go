@@ -19,8 +19,8 @@ const (
 	failed                 // the worker was not reached: this is certainly the worker's fault
 	lost                   // the answer ended early, after its first byte: the request cannot be repeated
 	limited                // 429
-	// The request or the worker may be at fault for the next four; another worker's answer decides. Two workers with
-	// the same verdict show the request's fault, unless a third worker may do better.
+	// For cut, refused, broken and useless, the request or the worker may be at fault; another worker's answer decides.
+	// If two workers get the same verdict, the request is at fault, unless a third worker may do better.
 	cut     // the answer ended early, before its first byte; or 502, 503, 504
 	refused // 3xx, 4xx
 	broken  // other 5xx
@@ -185,8 +185,8 @@ func (x *exchange) acquit(now int64) {
 	x.doubts = x.doubts[:0]
 }
 
-// giveUpDoubts ends the doubts of a request that no worker served. If a single worker was asked and gave no answer, it
-// counts as having lost the request.
+// giveUpDoubts ends the doubts of a request that no worker served. If a single worker was asked and gave no answer, the
+// attempt is recorded as a lost answer of this worker.
 func (x *exchange) giveUpDoubts() {
 	now := time.Now().UnixNano()
 	if len(x.doubts) == 1 && x.doubts[0].verdict == cut && x.rec.Attempts == 1 {
@@ -208,7 +208,7 @@ func (x *exchange) opinion() bool {
 	return x.granted
 }
 
-// returnOpinion gives back the extra attempt when no worker was found for it.
+// returnOpinion gives the extra attempt back to the budget when no worker was found for the attempt.
 func (x *exchange) returnOpinion() {
 	if x.granted {
 		x.granted = false
@@ -231,7 +231,8 @@ func (x *exchange) mayAskOn(w *fleet.Worker) bool {
 	return false
 }
 
-// avoid keeps the next attempt away from the workers for which ill returns true, if it can go to another worker.
+// avoid keeps the next attempt away from the workers for which ill returns true, if another worker can take the
+// attempt.
 func (x *exchange) avoid(w *fleet.Worker, ill func(*fleet.Worker) bool) {
 	untried := x.untried(w)
 	if slices.IndexFunc(untried, func(other *fleet.Worker) bool { return !ill(other) }) < 0 {
@@ -259,7 +260,7 @@ func (x *exchange) fresh(w *fleet.Worker) bool {
 	return !slices.Contains(q.Exclude, w.ID) && !x.g.evidence.distrusted(q.Scope, w)
 }
 
-// others returns the workers other than w that take requests like x now. The result is valid until the next call.
+// others returns the workers other than w that take the request of x now. The result is valid until the next call.
 func (x *exchange) others(w *fleet.Worker) []*fleet.Worker {
 	q := &x.prepared.route
 	snap := x.g.Fleet.Snapshot()
@@ -317,9 +318,9 @@ func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	x.doubts = x.doubts[:0]
 }
 
-// knows reports whether an answer is acceptable although it names another model than the request. It is acceptable if
-// the worker serves the same model under several names, if no other worker could do better, or if other workers use
-// that name, too.
+// knows reports whether an answer is acceptable although it names another model than the request. The answer is
+// acceptable if the worker serves the same model under several names, if no other worker could do better, or if other
+// workers use that name, too.
 func (x *exchange) knows(name []byte) bool {
 	d := x.decision
 	if d == nil {
@@ -359,8 +360,8 @@ func (x *exchange) othersCan(d *warmpath.Decision) bool {
 	return false
 }
 
-// better returns the result that is more useful for the client, of two results that did not serve the request. An
-// engine's answer is better than no answer. Of two 429, the one with the smaller Retry-After is better.
+// better returns the result that is more useful for the client, from two results that did not serve the request. An
+// engine's answer is better than no answer. Of two answers 429, the answer with the smaller Retry-After is better.
 func better(a, b *proxy.Result) *proxy.Result {
 	switch {
 	case a.Answer == nil || b.FirstByte || b.Class == proxy.Cut || b.Class == proxy.ClientGone:

@@ -18,8 +18,9 @@ import (
 // model, because the adapters of a model share its workers.
 //
 // One goroutine, run, gives turns. A request that has its turn decides for itself, in its own goroutine, and then ends
-// the turn. run waits for the end before it gives the next turn. So only one request of the process has a turn at a
-// time (docs/design/0024): two requests that looked for room at the same moment could both take the last place.
+// the turn. run waits until the turn has ended before it gives the next turn. So only one request of the process has a
+// turn at any time (docs/design/0024): two requests that looked for room at the same moment could both take the last
+// place.
 //
 // waiting is safe for concurrent use.
 type waiting struct {
@@ -50,8 +51,8 @@ func newWaiting(g *Gateway, cfg queue.Config, most int) *waiting {
 	return w
 }
 
-// use applies cfg from now on. If it turns the queue off, no further request waits, and those in the queue are still
-// served.
+// use applies cfg from now on. If cfg turns the queue off, no further request waits, and the requests in the queue are
+// still served.
 func (w *waiting) use(cfg queue.Config) {
 	w.cfg.Store(&cfg)
 	for _, l := range w.snapshot() {
@@ -215,7 +216,7 @@ func (w *waiting) timedOut(l *line, waited time.Duration) error {
 	defer l.mu.Unlock()
 	retry, known := l.queue.RetryAfter(time.Now().UnixNano())
 	if !known {
-		retry = max(waited, time.Second) // in that time the queue did not move
+		retry = max(waited, time.Second) // during waited the queue served no request
 	}
 	return api.QueueTimeout(waited, retry)
 }

@@ -27,7 +27,7 @@ type gate struct {
 	open chan struct{} // receives one value for each answer that may be sent
 	mu   sync.Mutex
 	came []string // the field user of each request, in the order in which they came
-	lies string   // the user for whose answers it reports 2,000,000,000 tokens
+	lies string   // the user for whose answers the worker reports 2,000,000,000 tokens
 	long string   // the user whose answers are streams of 300 tokens, without usage
 }
 
@@ -307,7 +307,7 @@ func TestALightTenantIsServedBesideAHeavyOne(t *testing.T) {
 	}
 }
 
-// A worker may report any length for its answer. The tenant pays only for a length that is possible.
+// A worker may report any length for its answer. The tenant is charged at most for a length that is possible.
 func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
 	g := newGate()
 	g.lies = "a"

@@ -17,8 +17,8 @@ type Config struct {
 	// shortest: the request with the fewest uncached tokens first. priority: by the priority in the body. deadline: the
 	// request that would be refused first. fair: the tenants in turn, by the tokens that they cost, and each tenant's
 	// shortest request first. With off, a request that finds all workers at routing.max_requests is answered 429. With
-	// an order it waits. Then it also waits when MaxBacklog, MaxWaiting or MaxKVUsed says that all workers are
-	// saturated.
+	// any other order the request waits. It also waits when MaxBacklog, MaxWaiting or MaxKVUsed says that all workers
+	// are saturated.
 	Order string `yaml:"order"`
 	// MaxRequests is the number of requests that may wait for the workers of one base model. If one more request
 	// arrives, it gets 429. With fair, the newest request of the tenant with the most waiting requests gets the 429
@@ -28,17 +28,17 @@ type Config struct {
 	// MaxBytes bounds the memory for the bodies of waiting requests.
 	MaxBytes int64 `yaml:"max_bytes"`
 	// MaxWait is how long a request may wait; after that it is answered 429. A client may ask for a shorter time
-	// (X-Warmpath-Max-Wait). If the pace of the queue shows that a request would wait longer, the request is refused
-	// immediately. The default is 30 s, the patience of most clients.
+	// (X-Warmpath-Max-Wait). If the queue moves so slowly that a request would wait longer, the request is refused
+	// immediately. The default is 30 s, as long as most clients wait.
 	MaxWait time.Duration `yaml:"max_wait"`
-	// AgeingTokens is for shortest and fair. It is the number of uncached tokens that a second of waiting is worth.
-	// With 500, a prompt of 8,000 tokens is served before all prompts that come more than 16 s later, however short
-	// they are. With a smaller value waiting counts more; with a larger value the length of the prompt counts more.
+	// AgeingTokens is for shortest and fair. A second of waiting counts as this number of uncached tokens less. With
+	// 500, a prompt of 8,000 tokens is served before all prompts that come more than 16 s later, however short they
+	// are. With a smaller value waiting counts more; with a larger value the length of the prompt counts more.
 	AgeingTokens int `yaml:"ageing_tokens"`
-	// AgeingPriority is for priority. It is the time of waiting that one step of priority is worth. The default is 30
-	// s, the same as MaxWait: a higher priority is then always served first.
+	// AgeingPriority is for priority. One step of priority counts as this time of waiting. The default is 30 s, the
+	// same as MaxWait: with it a higher priority is always served first.
 	AgeingPriority time.Duration `yaml:"ageing_priority"`
-	// HighFirst serves the higher priority number first, as SGLang does by default. Without it the lower number is
+	// HighFirst serves the higher priority number first, as SGLang does by default. If false, the lower number is
 	// first, as in vLLM.
 	HighFirst bool `yaml:"high_first"`
 	// Quantum is for fair. It is the number of tokens of a tenant that may be served in a row while other tenants wait.

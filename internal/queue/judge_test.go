@@ -35,7 +35,7 @@ func (e *ends) Pop() any          { last := (*e)[len(*e)-1]; *e = (*e)[:len(*e)-
 
 // overload simulates ten minutes of 16 slots. A slot computes 2,000 tokens a second, and then answers for two seconds.
 // Tenant heavy asks for 1.5 times the capacity, in prompts of 500 to 16,000 tokens. Tenant light asks for a twentieth
-// of that, in prompts of 500 tokens. Requests of light have priority 0, and requests of heavy have priority 1.
+// of the capacity, in prompts of 500 tokens. Requests of light have priority 0, and requests of heavy have priority 1.
 func overload(order string, seed uint64) map[string]*outcome {
 	r := rand.New(rand.NewPCG(seed, 7))
 	q := New(config(order))
@@ -101,7 +101,7 @@ func overload(order string, seed uint64) map[string]*outcome {
 	}
 }
 
-// For its own purpose, each order is better than first come, first served. The figures are in docs/operate.md; -v
+// Each order serves its own purpose better than first come, first served does. The figures are in docs/operate.md; -v
 // prints them.
 func TestOrdersDoWhatTheyAreFor(t *testing.T) {
 	const seeds = 5

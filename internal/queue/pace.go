@@ -8,10 +8,10 @@ type pace struct {
 }
 
 const (
-	// enough is the number of intervals that are needed before a request is refused because of them. Fewer may be
-	// chance.
+	// enough is the number of intervals in the mean from which on a request may be refused because of the pace. With
+	// fewer intervals, the mean may be chance.
 	enough = 8
-	// weight is the weight of a new interval. With it the mean follows a change within about ten requests.
+	// weight is the weight of a new interval. With this weight the mean follows a change within about ten requests.
 	weight = 0.1
 )
 
@@ -24,8 +24,8 @@ func (p *pace) served(now int64) {
 	p.last = now
 }
 
-// pause ends the present interval. No request waits, so the time until the next request leaves shows nothing about the
-// pace.
+// pause is called when no request waits. It drops the present interval: without waiting requests, the time until the
+// next request leaves shows nothing about the pace.
 func (p *pace) pause() { p.last = 0 }
 
 // gap returns the time between two requests, or 0 if it is not known. If the present gap is longer than the mean, a

@@ -39,7 +39,7 @@ type line struct {
 // requests returns the number of requests that wait in the line, including requests that have their turn.
 func (l *line) requests() int { return len(l.items) + len(l.out) }
 
-// Queue holds waiting requests in order. Use New: the zero value is not usable. It is not safe for concurrent use.
+// Queue holds waiting requests in order. Use New: the zero value is not usable. A Queue is not safe for concurrent use.
 type Queue struct {
 	cfg   Config
 	lines map[string]*line // by tenant: the tenants that wait, or that were served while others waited
@@ -53,8 +53,8 @@ type Queue struct {
 func New(cfg Config) *Queue { return &Queue{cfg: cfg, lines: map[string]*line{}} }
 
 // Use applies cfg from now on; cfg has passed Validate. The waiting requests are sorted again by the new order, and the
-// queue forgets what the tenants used before. A request that has its turn returns to its place in the new order. If the
-// new limit is lower, requests beyond it stay in the queue.
+// queue forgets what the tenants used before. If a request that has its turn is returned, it gets its place in the new
+// order. If the new limit is lower, requests beyond the limit stay in the queue.
 func (q *Queue) Use(cfg Config) {
 	old := q.lines
 	q.cfg, q.len, q.bytes, q.lines = cfg, 0, 0, map[string]*line{}
@@ -217,9 +217,9 @@ func (q *Queue) count(it *Item, n int) {
 	it.line.bytes += int64(n) * it.Bytes
 }
 
-// RetryAfter returns after what time a request that cannot be served should be sent again. In this time all requests
-// that wait now are served, by the pace of the queue. The time is at least a second and at most MaxWait. known is false
-// if too few requests were served.
+// RetryAfter returns the time after which the client of a refused request should send it again: the time in which, at
+// the present pace, all requests that wait now are served. The time is at least a second and at most MaxWait. known is
+// false if too few requests were served.
 func (q *Queue) RetryAfter(now int64) (retry time.Duration, known bool) {
 	wait, known := q.pace.wait(q.len+1, now)
 	return min(atLeastSecond(wait), max(q.cfg.MaxWait, time.Second)), known
@@ -250,7 +250,6 @@ func (l *line) endTurn(it *Item) {
 
 // cost returns the number of tokens that serving an item subtracts from its tenant's deficit. A prompt that is
 // completely cached costs one token.
-// one token.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
 // rounds returns the number of quanta that every tenant must get before the next request can be served. The waiting
@@ -276,8 +275,8 @@ func (q *Queue) need(l *line) int64 {
 	return -l.deficit/int64(q.cfg.Quantum) + 1
 }
 
-// least returns the line that is next after each tenant got the given number of quanta. Of the lines that may then be
-// served, it is the line whose first item has the earliest virtual time.
+// least returns the line that is next after each tenant got the given number of quanta. Of the lines that may be served
+// after these quanta, least returns the line whose first item has the earliest virtual time.
 func (q *Queue) least(rounds int64) *line {
 	var next *line
 	for _, l := range q.lines {
@@ -291,7 +290,8 @@ func (q *Queue) least(rounds int64) *line {
 	return next
 }
 
-// refill gives every tenant the given number of quanta. No tenant can have more than a new tenant begins with.
+// refill gives every tenant the given number of quanta. No tenant can have more than one quantum, which a new tenant
+// begins with.
 func (q *Queue) refill(rounds int64) {
 	quantum := int64(q.cfg.Quantum)
 	for tenant, l := range q.lines {
@@ -341,9 +341,9 @@ func (q *Queue) drop(it *Item) {
 	it.line = nil
 }
 
-// settle forgets lines that do not matter any more. When no request waits, it forgets all lines. A tenant without
-// waiting requests is remembered until the other tenants were served as much. Otherwise a tenant that always has
-// exactly one waiting request would always be first.
+// settle forgets lines that do not matter any more. When no request waits, settle forgets all lines. A tenant without
+// waiting requests is remembered until the other tenants were served as many tokens. If it were forgotten earlier, a
+// tenant that always has exactly one waiting request would always be first.
 func (q *Queue) settle() {
 	if q.len == 0 {
 		clear(q.lines)
@@ -385,7 +385,7 @@ type Share struct {
 	Oldest   int64 // time at which the tenant's oldest request came, in Unix nanoseconds; 0: no request waits
 }
 
-// Shares returns the tenants that wait, or that were served while others waited, ordered by name. Orders without
+// Shares returns the tenants that wait, or that were served while other tenants waited, ordered by name. Orders without
 // tenants have only the tenant "".
 func (q *Queue) Shares() []Share {
 	shares := make([]Share, 0, len(q.lines))

@@ -64,7 +64,7 @@ func TestOrders(t *testing.T) {
 		want  []string
 	}{
 		{FCFS, false, []string{"first", "small", "vip", "late"}},
-		// The virtual times are 2.005, 5.5, 5.5 and 7.5 s. Of the equal ones, the second was pushed later.
+		// The virtual times are 2.005, 5.5, 5.5 and 7.5 s. Of the two items at 5.5 s, "first" was pushed earlier.
 		{Shortest, false, []string{"small", "first", "vip", "late"}},
 		{Priority, false, []string{"vip", "late", "first", "small"}},
 		{Priority, true, []string{"small", "first", "late", "vip"}},
@@ -135,7 +135,7 @@ func TestAHeavyTenantDoesNotStarveALightOne(t *testing.T) {
 		it := q.Pop()
 		q.Served(it, second)
 		if it.Tenant == "light" {
-			if i > 2 { // before the light tenant, at most the rest of one quantum is served
+			if i > 2 { // at most the rest of the heavy tenant's quantum is served before the light tenant
 				t.Errorf("served after %d of the heavy tenant's, want 2 at the most", i)
 			}
 			return
@@ -160,8 +160,8 @@ func TestTenantsShareByTokensNotByRequests(t *testing.T) {
 			break
 		}
 	}
-	// Tenant short asks for 100,000 tokens in total. Until it has them, both tenants get the same number of tokens, up
-	// to a difference of one request and one quantum.
+	// Tenant short asks for 100,000 tokens in total. Until short has them, both tenants get the same number of tokens,
+	// up to a difference of one request and one quantum.
 	if d := got["long"] - got["short"]; got["short"] == 100_000 && d < 0 {
 		t.Errorf("%v", got)
 	}
@@ -325,7 +325,7 @@ func TestARequestMayLeaveDuringItsTurn(t *testing.T) {
 	}
 }
 
-// A request that has its turn still counts against the limit, because it may be returned.
+// A request that has its turn still counts towards the queue's limit, because Return may put it back.
 func TestATurnMakesNoRoom(t *testing.T) {
 	c := config(FCFS)
 	c.MaxRequests = 1

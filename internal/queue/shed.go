@@ -2,14 +2,14 @@ package queue
 
 import "container/heap"
 
-// makeRoom sheds requests until it fits, and returns the shed requests. ok is false when it must be refused instead;
-// then nothing has changed. Only the order fair sheds: a header or a key identifies a tenant, while a client chooses
-// its own priority and deadline.
+// makeRoom sheds requests until there is room for the item, and returns the shed requests. ok is false when the item
+// must be refused instead; in that case nothing has changed. Only the order fair sheds: a header or a key identifies a
+// tenant, while a client chooses its own priority and deadline.
 //
 // The heavy tenant has the largest share of the limit that is reached: of the requests at MaxRequests, of the bytes at
-// MaxBytes. It loses its newest requests, as these have waited least. It keeps at least as much as the newcomer's
-// tenant then has, so that two equal tenants do not shed each other's requests in turns (longest queue drop: McKenney,
-// "Stochastic fairness queueing", 1990).
+// MaxBytes. This tenant loses its newest requests, because these have waited least. It keeps at least as much as the
+// new item's tenant has after that, so that two equal tenants do not shed each other's requests in turns (longest queue
+// drop: McKenney, "Stochastic fairness queueing", 1990).
 func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 	if q.fits(it, q.cfg.MaxRequests, q.cfg.MaxBytes) {
 		return nil, true
@@ -17,7 +17,8 @@ func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 	if q.cfg.Order != Fair || it.Bytes > q.cfg.MaxBytes {
 		return nil, false
 	}
-	// After Use lowered a limit the queue may hold more than the limit. Then it sheds only as much as it adds.
+	// After Use lowered a limit, the queue may hold more than the limit. In that case makeRoom sheds only as much as
+	// the new item adds.
 	requests, bytes := max(q.cfg.MaxRequests, q.len), max(q.cfg.MaxBytes, q.bytes)
 	for !q.fits(it, requests, bytes) {
 		victim := q.newestOfHeaviest(it, q.len < requests)
@@ -39,13 +40,13 @@ func (q *Queue) putBack(shed []*Item) {
 	}
 }
 
-// fits reports whether there is room for it within these limits.
+// fits reports whether there is room for the item within these limits.
 func (q *Queue) fits(it *Item, requests int, bytes int64) bool {
 	return q.len < requests && q.bytes+it.Bytes <= bytes
 }
 
-// newestOfHeaviest returns the newest request of the heavy tenant. It returns nil when the heavy tenant would keep
-// less than the newcomer's tenant then has.
+// newestOfHeaviest returns the newest request of the heavy tenant. It returns nil when the heavy tenant would keep less
+// than the new item's tenant has after that.
 func (q *Queue) newestOfHeaviest(it *Item, byBytes bool) *Item {
 	usage := func(l *line) int64 { return int64(l.requests()) }
 	cost := func(*Item) int64 { return 1 }

@@ -54,8 +54,8 @@ func TestAQueueFullOfBytesShedsTheTenantWithTheMostBytes(t *testing.T) {
 	if refused != nil || len(shed) != 1 || names(shed)[0] != "big8" || q.Bytes() != 86 {
 		t.Errorf("shed %v, refused %v, %d bytes wait", names(shed), refused, q.Bytes())
 	}
-	// The newcomer's tenant would have more than the heavy tenant keeps: nothing changes, even though some requests
-	// were removed first.
+	// The new item's tenant would have more than the heavy tenant keeps, so the item is refused. Nothing may have
+	// changed, although Push removes some requests before it knows this.
 	before := q.Bytes()
 	if shed, refused := q.Push(&Item{Tenant: "other", Arrived: 10, Bytes: 50}, 10); refused == nil || shed != nil || q.Bytes() != before || q.Len() != 9 {
 		t.Errorf("shed %v, refused %v, %d bytes of %d requests wait", names(shed), refused, q.Bytes(), q.Len())
@@ -90,8 +90,8 @@ func TestAnEmptiedLimitIsNotFilledBySheddingMore(t *testing.T) {
 	}
 }
 
-// Five clients compete with 2,000 clients of another tenant. Each of the five sends its next request when it has its
-// answer.
+// Five clients compete with 2,000 clients of another tenant. Each of the five clients sends its next request when it
+// has the answer. None of their requests may be refused.
 func TestNoRequestOfALightTenantIsRefusedForAHeavyOne(t *testing.T) {
 	q := New(config(Fair))
 	type client struct {

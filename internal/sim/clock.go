@@ -9,14 +9,14 @@ type moment struct {
 	kind kind
 	seq  uint64
 	a    int32  // index of the rank, router, fault or request to which the event happens; kind says which of them
-	gen  uint32 // atWake only: the moment is void if the rank's gen is larger, because the rank was planned anew
+	gen  uint32 // atWake only: the moment is void if the rank's gen is larger: a newer wake was planned
 	with any    // the object of the event: a *flight, a batch of KV events or a metrics reading
 }
 
 type kind uint8
 
 // The kinds are in the order in which they happen at the same time. First the world changes, then KV events arrive,
-// then requests arrive. Last, engines begin a pass, so that the pass includes everything before.
+// then requests arrive. Last, engines begin a pass, so that the pass includes the earlier events of that time.
 const (
 	atFault kind = iota
 	atRestart

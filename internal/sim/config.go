@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Config is one run. Workload, Policy and Groups are required. The zero value of every other field is sensible.
+// Config is one run. Workload, Policy and Groups are required. Every other field may be zero.
 type Config struct {
 	Workload *workload.Workload
 	Policy   policy.Spec
@@ -35,9 +35,9 @@ type Config struct {
 	// Lag is the time from a pass's end until routers have applied its events. LagJitter adds a uniformly random part,
 	// drawn for each batch; the batches of one worker stay in order.
 	Lag, LagJitter time.Duration
-	// Loss is the share of event batches that are lost. The router notices the gap with the next batch. With Replay it
-	// then gets the lost batch and applies it. Otherwise it forgets the worker's blocks, as in production for a
-	// publisher without replay.
+	// Loss is the share of event batches that are lost. The router notices the gap with the next batch. With Replay the
+	// router then gets the lost batch and applies it. Without Replay the router forgets the worker's blocks, as in
+	// production for a publisher without replay.
 	Loss   float64
 	Replay bool
 	// Speculative is how long a prompt that was sent counts as cached without events. 0: the router's default, 2 s;
@@ -55,11 +55,13 @@ type Config struct {
 	// Number of requests that a router holds while all workers are saturated; further requests are rejected.
 	Queue int
 	// QueueOrder is the order in which the router's queue serves the requests that it holds. fcfs is by arrival.
-	// shortest is by uncached tokens, the fewest first; there, a second of waiting is worth 500 tokens. "" is fcfs.
+	// shortest is by uncached tokens, the fewest first; in this order a second of waiting counts as 500 tokens less. ""
+	// is fcfs.
 	QueueOrder string
 
 	// InFlight bounds the requests that the clients have under way, as the number of threads of a load generator does.
-	// Further requests wait at the client, and their times count from when they are sent. 0: no limit.
+	// Further requests wait at the client; their latencies are measured from the moment at which the client sends them.
+	// 0: no limit.
 	InFlight int
 
 	Faults       []Fault
@@ -96,7 +98,7 @@ func (g *Group) used() int {
 type Fault struct {
 	At     time.Duration // time after the first arrival
 	Worker int           // number of the worker, counted from 0 over all groups
-	Down   time.Duration // time until the worker answers again; 0: it never does
+	Down   time.Duration // time until the worker answers again; 0: never
 }
 
 // Autoscale adds and drains workers according to the number of requests for each worker. It works with one group only.
@@ -224,7 +226,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// checkTimes checks the times at which requests arrive.
+// checkTimes checks that no arrival and no think time is too long.
 func (c *Config) checkTimes(check func(ok bool, format string, args ...any)) {
 	last, think := time.Duration(0), time.Duration(0)
 	for i := range c.Workload.Requests {

@@ -11,8 +11,8 @@ import (
 )
 
 // crowdedTalks returns 40 conversations of 5 turns under 4 system prompts of about 4,000 tokens. Two caches of 65,536
-// tokens cannot keep them for long. Each client either plays its conversations in turn, which is the worst order for a
-// cache, or draws the next conversation at random.
+// tokens cannot keep these conversations for long. Each client either plays its conversations in turn, which is the
+// worst order for a cache, or draws the next conversation at random.
 func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
 	r := rand.New(rand.NewPCG(seed, 1))
 	segments := uint64(1)
@@ -95,8 +95,9 @@ func smallEngine() engine.Profile {
 
 // TestCrowdedCachesArePredictedAndKept: prompts evict each other's blocks. Still, predictions are rarely above the
 // tokens that are cached when a request is scheduled, and the default policy has as many hits as policies that weigh
-// matches before load. Both figures are means over seeds. Questions of 16 clients miss the goal of 1 %
-// (docs/design/0018-at-risk.md): their bound is above the measured figure.
+// matches before load. Both figures are means over seeds. With the questions of 16 clients, more than 1 % of the
+// predictions are too high, which misses the goal (docs/design/0018-at-risk.md): the bound for this load is above the
+// measured figure.
 func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seeds of three policies under nine loads take some seconds")

@@ -1,6 +1,7 @@
 // Package sim plays a workload against a fleet of modelled engines in virtual time. The production router makes the
-// decisions: warmpath.Router with its index, policies and fleet. It is called as the gateway calls it. Two runs of the
-// same configuration give exactly the same result, because a run has one goroutine, one clock and seeded randomness.
+// decisions: warmpath.Router with its index, policies and fleet. The simulator calls it as the gateway does. Two runs
+// of the same configuration give exactly the same result, because a run has one goroutine, one clock and seeded
+// randomness.
 //
 //	cfg := sim.Config{Workload: w, Policy: policy.DefaultKVAware().Spec("kv_aware"), Groups: []sim.Group{{Count: 8, Profile: profile}}}
 //	run, err := sim.Run(ctx, cfg, nil)

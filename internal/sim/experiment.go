@@ -113,8 +113,7 @@ func (f Files) profile(name string) (engine.Profile, error) {
 	return p, nil
 }
 
-// Configs returns the runs of the experiment over w. In their order the policy changes fastest, so that runs that are
-// compared follow each other.
+// Configs returns the runs of the experiment over w. Runs that differ only in the policy follow each other.
 func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
 	base, err := x.base(w)
 	if err != nil {

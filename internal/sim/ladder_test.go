@@ -30,8 +30,8 @@ var ladders = []ladder{
 	{policy: "precise_prefix_cache", published: map[string]float64{"10 qps": 3902, "20 qps": 9184, "35 qps": 9780, "40 qps": 10270}, within: .10, seeds: 1},
 	{policy: "estimated", published: map[string]float64{"10 qps": 3842, "20 qps": 8082, "35 qps": 7443, "40 qps": 8046}, knee: "40 qps", seeds: 1},
 	// Two runs of random differ by five per cent. From 40 requests a second on, the clients' bound limits the load, and
-	// the eight published stages of random are alike: 4,764 to 4,970 tokens a second. The first of these stages had
-	// 4,774. The mean of the eight stages is used in its place.
+	// the eight published stages of random are alike: 4,764 to 4,970 tokens a second. "40 qps" has the mean of these
+	// eight stages; the stage of 40 requests a second alone had 4,774.
 	{policy: "random", published: map[string]float64{"10 qps": 3568, "20 qps": 4933, "35 qps": 4332, "40 qps": 4842}, knee: "20 qps", within: .10, seeds: 3},
 	// llm-d's load scheduler: the waiting queue and the KV cache in use, with equal weights.
 	{policy: "precise_prefix_cache:prefix_weight=0,queue_weight=1,kv_cache_weight=1", knee: "20 qps",
@@ -41,9 +41,10 @@ var ladders = []ladder{
 var ladderStages = []string{"10 qps", "20 qps", "35 qps", "40 qps"}
 
 // The test reproduces llm-d's 73 %-capacity table: the throughput of precise and random within a tenth, stage by stage,
-// and the order and the knee of all four policies. The engine is vLLM of the table's time. Clients have at most 800
-// requests under way. This is inference-perf's default on eight cores, and the published time between tokens of precise
-// above 40 requests a second shows it. The endpoint picker reads metrics every 50 ms (bench/results/simulator.md).
+// and the order and the knee of all four policies. The engine is the vLLM release that was current when the table was
+// published. Clients have at most 800 requests under way: this is inference-perf's default on eight cores, and agrees
+// with the published time between tokens of precise above 40 requests a second. The endpoint picker reads metrics every
+// 50 ms (bench/results/simulator.md).
 func TestLLMDsTableIsReproduced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of a core")

@@ -23,8 +23,8 @@ import (
 // A mock fleet runs behind the real gateway, over real sockets in real time. Its results must agree with its
 // simulation: the hit rate within a point, the mean time to the first token within a tenth. Engines run at half speed,
 // so that the machine's own delays matter less. A busy machine makes the live fleet slower, never faster. So the live
-// fleet is played up to three times. A difference of more than a tenth is logged, and a difference of more than a half
-// fails the test.
+// fleet is played up to three times. If all plays differ by more than a tenth, the difference is logged; a difference
+// of more than a half fails the test.
 func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
@@ -51,7 +51,8 @@ func playBoth(t *testing.T, w *workload.Workload, kvTokens int) {
 	agree(t, func() *report.Run { return playLive(t, w, workers, kvTokens, speed) }, simulated, len(w.Requests))
 }
 
-// agree plays the live fleet and compares its result with the simulated one. It plays again when the machine was slow.
+// agree plays the live fleet and compares its result with the simulated one. When the machine was slow, it plays the
+// live fleet again.
 func agree(t *testing.T, play func() *report.Run, simulated *report.Run, requests int) {
 	t.Helper()
 	live := play()
@@ -76,8 +77,8 @@ func agree(t *testing.T, play func() *report.Run, simulated *report.Run, request
 	}
 }
 
-// Live and simulated results must also agree for conversations. There the next turn comes a think time after the end of
-// the last answer, and repeats that answer.
+// Live and simulated results must also agree for conversations. In a conversation, the next turn comes a think time
+// after the end of the last answer, and repeats that answer.
 func TestConversationsLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")

@@ -21,8 +21,8 @@ func (w *world) report(a *answer) {
 	}
 }
 
-// askEngines makes routers ask the ranks that are not asked yet, as long as there are requests. The questions are
-// spread over the interval, as a scraper spreads them.
+// askEngines plans the first load report of each rank that reports nothing yet, as long as there are requests. The
+// questions are spread over the interval, as a scraper spreads them.
 func (w *world) askEngines() {
 	if w.cfg.Metrics < 0 || w.asking == len(w.ranks) {
 		return
@@ -44,7 +44,7 @@ const spread = 16
 // askEngine reads r's gauges for every router. A dead engine does not answer.
 func (w *world) askEngine(r *rank) {
 	if !w.busy() {
-		r.asked = false // the rank is not asked again until the next request
+		r.asked = false // no requests are left: the next request plans a report again
 		w.asking--
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Each of four routers sees a quarter of the load. It knows the rest of the load only from the engines' reports.
+// Each of four routers sees a quarter of the load. A router knows the rest of the load only from the engines' reports.
 func TestRoutersLearnFromEnginesTheLoadOfOtherRouters(t *testing.T) {
 	w := families(400, 800, 45*time.Millisecond)
 	several := func(c *Config) { c.Routers = 4 }
@@ -32,7 +32,8 @@ func TestClientsSendNoMoreThanTheyMay(t *testing.T) {
 	}
 }
 
-// Policies that use text get a text that is equal if the tokens are equal.
+// Policies that use text get a text made from the tokens: equal tokens give equal text. So these policies find
+// prefixes.
 func TestPoliciesOnTextFindPrefixes(t *testing.T) {
 	w := families(12, 200, 40*time.Millisecond)
 	random := run(t, config(w, "random", nil))

@@ -2,7 +2,7 @@ package sim
 
 import "time"
 
-// Disturbance is other work on a worker's machine for some time. During it the worker's passes take longer.
+// Disturbance is other work on a worker's machine for some time. During a disturbance the worker's passes take longer.
 type Disturbance struct {
 	At     time.Duration // time after the first arrival
 	For    time.Duration

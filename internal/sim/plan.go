@@ -39,7 +39,7 @@ type Plan struct {
 const ratePrecision = 0.02
 
 // PlanRate finds the largest rate that keeps the goal, for each policy. It starts from c.Rate, doubles or halves the
-// rate, and then bisects. When ctx ends, it stops and returns the plans that are certain by then.
+// rate, and after that bisects. When ctx ends, PlanRate returns the plans that are certain by then.
 func PlanRate(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
 	return plans(ctx, policies, tell, func(p policy.Spec) (Plan, error) {
 		try := trial{ctx: ctx, config: c, goal: goal}

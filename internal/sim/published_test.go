@@ -104,7 +104,7 @@ func TestThePrefillLoadScaleSaturates(t *testing.T) {
 // worst case for event lag.
 const bursts = "gen:burst,size=24,spread=2,bursts=16,every=4,system=16000,seed=1"
 
-// Event lag costs hits and makes tail latency longer. With speculative entries it does not.
+// Event lag costs hits and makes tail latency longer. With speculative entries, event lag costs neither.
 func TestEventLagCostsHitsAndTails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes ten seconds of a core")

@@ -63,14 +63,15 @@ func (w *world) wakeAt(r *rank, at time.Duration) {
 	w.agenda.plan(moment{at: at, kind: atWake, a: int32(r.index), gen: r.gen})
 }
 
-// notify tells a rank about a submitted request. An idle rank sees it immediately, another rank with its next pass.
+// notify tells a rank about a submitted request. An idle rank sees the request immediately, any other rank with its
+// next pass.
 func (w *world) notify(r *rank) {
 	switch r.doing {
 	case idle:
 		r.doing = awaiting
 		w.wakeAt(r, w.now)
 	case steady:
-		// The passes that have begun before now are played to their end. Only then the new request counts.
+		// The passes that have begun before now are played to their end, because the new request is not part of them.
 		end := r.since + w.playSteady(r, w.now-r.since)
 		r.doing = awaiting
 		w.wakeAt(r, max(end, w.now))

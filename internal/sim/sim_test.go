@@ -35,8 +35,8 @@ func families(groups, requests int, gap time.Duration) *workload.Workload {
 	return w
 }
 
-// sessions returns a closed-loop workload. Each turn repeats the conversation so far. It comes after the end of the
-// turn before.
+// sessions returns a closed-loop workload. Each turn repeats the conversation so far. A turn comes after the answer of
+// the turn before has ended.
 func sessions(count, turns int, think time.Duration) *workload.Workload {
 	w := &workload.Workload{Name: "sessions", Block: 64}
 	last := make([]int, count)
@@ -161,8 +161,8 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 	if aware.HitRate < random.HitRate+.1 {
 		t.Errorf("kv_aware hits %.3f, random %.3f", aware.HitRate, random.HitRate)
 	}
-	// If the load is low, routers know what engines have cached. The exception is requests of one family that are under
-	// way at the same time.
+	// If the load is low, routers know what engines have cached. Predictions are too low only for requests of one
+	// family that are under way at the same time.
 	if aware.PredictedTokens < aware.CachedTokens*97/100 {
 		t.Errorf("predicted %d tokens, engines found %d", aware.PredictedTokens, aware.CachedTokens)
 	}
@@ -171,7 +171,7 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 func TestSessionsWaitForTheirLastAnswer(t *testing.T) {
 	w := sessions(10, 6, 3*time.Second)
 	r := run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].KVTokens = 64 * 2000 }))
-	// A session has 6 turns, five pauses, and about 50 tokens at 24 ms in each turn.
+	// A session has 6 turns with 5 pauses of 3 s. Each turn has about 50 tokens at 24 ms.
 	if want := 5*3 + 6*1.2; r.Seconds < want || r.Seconds > want+8 {
 		t.Errorf("it took %.1f s, want a bit above %.1f", r.Seconds, want)
 	}
@@ -194,7 +194,7 @@ func TestTheModelSeparatesPoolsByAdapter(t *testing.T) {
 }
 
 func TestEventLagCostsHitsAndSpeculationSavesThem(t *testing.T) {
-	// The workload has bursts of requests with the same new prefix: event lag hurts these most.
+	// The workload has bursts of requests with the same new prefix, for which event lag costs most hits.
 	w := &workload.Workload{Name: "bursts", Block: 64}
 	for i := range 600 {
 		w.Requests = append(w.Requests, workload.Request{
@@ -386,7 +386,7 @@ func TestMistakesAreAllReported(t *testing.T) {
 	}
 }
 
-// A time that is far too long is a mistake of the caller. Sums of such times overflow, and then the run would not end.
+// A time that is far too long is a mistake of the caller. Sums of such times overflow, and a run would never end.
 func TestTimesThatAreTooLongAreRefused(t *testing.T) {
 	const ever = time.Duration(1 << 62)
 	for name, change := range map[string]func(*Config){

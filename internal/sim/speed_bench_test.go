@@ -13,7 +13,7 @@ import (
 
 // BenchmarkConversation plays the Mooncake conversation trace on 8 workers with one policy. The goal is half a second
 // of one core. The blocks are the trace's own blocks of 512 tokens. cpu-ms/op is the user and system time of the
-// process; other work on the machine affects it less than it affects the wall clock's time.
+// process; other work on the machine changes this figure less than it changes the elapsed time.
 func BenchmarkConversation(b *testing.B) {
 	w, err := workload.Load("mooncake:" + testenv.Path(b, "traces/mooncake_conversation.jsonl.gz"))
 	if err != nil {

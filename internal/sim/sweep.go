@@ -15,7 +15,7 @@ import (
 type Progress struct {
 	Runs, RunsDone     int
 	Requests, Ended    int64         // numbers of requests over all runs
-	Elapsed, Remaining time.Duration // Remaining is an estimate; it is 0 before there is one
+	Elapsed, Remaining time.Duration // Remaining is an estimate; 0: no estimate yet
 }
 
 // progressEvery is how often Sweep reports progress.

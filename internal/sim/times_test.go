@@ -17,8 +17,8 @@ import (
 )
 
 // timesSeeds is the number of seeds that WARMPATH_TIMES_SEEDS asks for; 0 when it is not set. `make times` sets it to
-// 3. With seeds, the tests of this file play whole hours, more sizes and more rates. Without, they take a second
-// together.
+// 3. With seeds, the tests of this file play whole hours, more sizes and more rates. Without seeds, the tests of this
+// file take about a second in total.
 func timesSeeds() uint64 {
 	n, _ := strconv.ParseUint(os.Getenv("WARMPATH_TIMES_SEEDS"), 10, 64)
 	return n
@@ -34,7 +34,7 @@ func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Work
 	return w
 }
 
-// unsteady returns n equal engines whose passes vary by 30 %.
+// unsteady returns n equal engines. The times of their passes vary by 30 %.
 func unsteady(w *workload.Workload, n int, seed uint64) Config {
 	return config(w, "marginal", func(c *Config) {
 		c.Seed = seed
@@ -126,7 +126,7 @@ func TestASlowMachineIsFound(t *testing.T) {
 		}
 		t.Logf("%g requests/s: found in %d of %d seeds, at factors from %.2f to %.2f; %d of %d others believed unlike",
 			rate, found, seeds, least, most, wronged, 7*seeds)
-		// By the model, an engine that is like the others is believed to differ with a probability of at most 2.5 %.
+		// By the model, the probability that an equal engine is taken for a different one is at most 2.5 %.
 		if float64(found) < 0.99*float64(seeds) || float64(wronged) > 0.025*7*float64(seeds) {
 			t.Errorf("%g requests/s: found in %d of %d seeds, %d of %d others believed unlike", rate, found, seeds, wronged, 7*seeds)
 		}

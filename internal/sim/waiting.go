@@ -45,7 +45,7 @@ func (w *world) hold(f *flight, asked *warmpath.Prepared) bool {
 }
 
 // uncached returns the number of prompt tokens that remain to compute at the worker that has most of the prompt cached.
-// The gateway orders requests by the same number.
+// The gateway's queue uses the same number as a request's cost.
 func (w *world) uncached(f *flight, asked *warmpath.Prepared) int {
 	d, _ := asked.Explain(context.Background())
 	if d == nil {
@@ -73,8 +73,8 @@ func (w *world) admitHeld(router int) {
 }
 
 // admitFreed sends held requests after a change other than the end of an answer. Such changes are: an engine refused a
-// prompt or handed it over; a worker died, came back or joined; a worker reported less load of other routers. Without
-// admitFreed, held requests would wait without end when no answer is under way.
+// prompt or handed it over; a worker died, came back or joined; a worker's report shows less load from other routers.
+// Without admitFreed, held requests would wait without end when no answer is under way.
 func (w *world) admitFreed() {
 	for w.freed {
 		w.freed = false

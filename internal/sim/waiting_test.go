@@ -26,8 +26,8 @@ func mixedLengths(requests int) *workload.Workload {
 	return w
 }
 
-// On a saturated fleet, the order shortest shortens the wait of most requests. No request waits much longer than the
-// ageing of waiting requests allows: a difference of 500 tokens is worth a second.
+// On a saturated fleet, the order shortest shortens the wait of most requests. Waiting also counts: 500 tokens more
+// delay a request by at most about a second of waiting, so no request waits much longer.
 func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	in := func(order string) *report.Run {
 		return run(t, config(mixedLengths(600), "least_load", func(c *Config) {
@@ -49,8 +49,8 @@ func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	}
 }
 
-// Held requests are sent as soon as there is room, for any reason. Otherwise a run whose last answer has ended would
-// not end.
+// Held requests are sent as soon as there is room, for any reason. If one stayed in the queue after the last answer had
+// ended, the run would never end.
 func TestHeldRequestsNeverWaitForever(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"an engine refuses a prompt": func(c *Config) {

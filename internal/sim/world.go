@@ -12,7 +12,7 @@ import (
 )
 
 // Run plays one configuration to its end. When ctx ends, Run returns the result so far, marked as stopped. progress, if
-// not nil, is called at times with the number of requests that have ended.
+// not nil, is called every checkEvery moments with the number of requests that have ended.
 func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, error) {
 	began := time.Now()
 	w, err := newWorld(c)
@@ -105,10 +105,10 @@ func newWorld(c Config) (*world, error) {
 	return w, nil
 }
 
-// checkEvery is the number of moments between two checks of the context. So many moments take a few milliseconds.
+// checkEvery is the number of moments between two checks of the context. 4096 moments take a few milliseconds.
 const checkEvery = 4096
 
-// play plays moments until none is left. It returns whether ctx stopped it before.
+// play plays moments until none is left. stopped is true if ctx ended first.
 func (w *world) play(ctx context.Context, progress func(int)) (stopped bool) {
 	for n := 1; ; n++ {
 		if n%checkEvery == 0 {
@@ -215,8 +215,8 @@ type clocked struct {
 	shift    time.Duration // time by which all later arrivals have moved, because stages were drained
 }
 
-// peek returns the time at which the next request arrives. ok is false when no request arrives, either for now or at
-// all.
+// peek returns the time at which the next request arrives. ok is false when no request is left, or when the next
+// request waits for the drain of its stage.
 func (c *clocked) peek(w *world) (at time.Duration, ok bool) {
 	requests := c.workload.Requests
 	for c.next < len(requests) && requests[c.next].After >= 0 {
@@ -260,7 +260,7 @@ func (c *clocked) span() time.Duration {
 type followers struct {
 	begin   []int32 // index in list at which the followers of request i begin
 	list    []int32
-	missing []int32 // number of ends that request i still waits for
+	missing []int32 // number of requests whose end request i still waits for
 }
 
 func newFollowers(requests []workload.Request) followers {
@@ -293,7 +293,7 @@ func newFollowers(requests []workload.Request) followers {
 	return f
 }
 
-// over plans the requests that waited for the end of request i.
+// over records the end of request i, and plans the requests that waited for it.
 func (w *world) over(i int) {
 	w.live--
 	w.ended++
