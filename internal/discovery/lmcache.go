@@ -56,8 +56,8 @@ type LMCache struct {
 	client *http.Client
 	log    *slog.Logger
 
-	polled  atomic.Pointer[lmcachePoll]
-	known   atomic.Pointer[lmcacheView]
+	polled atomic.Pointer[lmcachePoll]
+	known  atomic.Pointer[lmcacheView]
 	// resting counts from this time on the monotonic clock, so changes of the wall clock have no effect
 	born    time.Time
 	resting atomic.Int64 // no lookup before this time, in nanoseconds after born; 0: the last lookup did not fail

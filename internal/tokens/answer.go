@@ -46,8 +46,8 @@ func decodeRender(data []byte) (*answer, error) {
 	return decodeIDs(data, "token_ids")
 }
 
-// maxAnswerDepth is how deep an answer may nest. An answer of render repeats parts of the request, which nests at most
-// 200 deep.
+// maxAnswerDepth is the greatest depth of nested JSON in an answer. The answer of render repeats parts of the request,
+// whose depth is at most 200.
 const maxAnswerDepth = 256
 
 // decodeIDs reads an object with ids in field, or a list with one such object.

@@ -29,7 +29,8 @@ const (
 func (e endpoint) renders() bool { return e == renderChat || e == renderCompletions }
 
 const (
-	// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, a rendered image's kwargs_data some more.
+	// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, and the kwargs_data of rendered images
+	// come in addition.
 	maxAnswer = 32 << 20
 	// An answer may have at most idsPerByte ids for each byte of its question, plus moreIDs for the text that a
 	// template adds. A byte is usually at most one id, but a normalizer may expand it. A worker whose answer has more
@@ -70,13 +71,14 @@ type question struct {
 	workers []Worker      // workers that may be asked
 	not     string        // URL of a worker that failed and must not be asked
 	worth   time.Duration // see Source.worth; guarded by workerStates.mu; 0: no request waits for the answer
-	behind  int           // guarded by workerStates.mu; number of the client's questions before this one in the line
+	// guarded by workerStates.mu; number of questions of the same client that come before this question in the line
+	behind  int
 	anyhow  bool          // the question is asked even if no request waits and no engine is calm
 	granted chan grant    // capacity 1; receives the grant that ends the wait in the line
 	wanted  chan struct{} // capacity 1; signals that a request waits for the answer now
 }
 
-// fill sets q's fields for the prompt p. Requests that wait for q's answer may have a reference to q already.
+// fill sets q's fields for the prompt p. Requests that wait for q's answer may already hold a reference to q.
 func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
 	q.client = s.states.client(p.Authorization)
@@ -201,7 +203,7 @@ func (s *Source) endingOf(err error) ending {
 	return broke
 }
 
-// dialing reports whether no connection was made. Then the prompt cannot be the reason of the error.
+// dialing reports whether no connection was made. If so, the prompt cannot be the reason of the error.
 func dialing(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
@@ -315,8 +317,8 @@ func statusError(status int, e endpoint, said []byte) error {
 	return errStatus
 }
 
-// serviceError adapts an error of statusError to the tokenizer service. The service gets no client's key, so its
-// refusal of a key concerns all clients.
+// serviceError changes an error of statusError for the tokenizer service. The service gets no client's key, so status
+// 401 or 403 concerns all clients.
 func serviceError(err error) error {
 	switch {
 	case errors.Is(err, errKey):

@@ -344,7 +344,7 @@ func TestAfterAFailureAnotherEngineIsAsked(t *testing.T) {
 	})
 }
 
-// If the line is full of questions that are worth more, a question tries again after a pause.
+// If the line is full of questions that are worth more than a new question, the new question tries again after a pause.
 func TestAQuestionPausesBeforeItTriesAFullLineAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSource(map[string]handler{"a": rendering})

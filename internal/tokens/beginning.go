@@ -19,13 +19,13 @@ import (
 const (
 	// margin is how many ids at the end of a beginning are not used: the tokenizer may join them with the next text.
 	margin = 8
-	// mostDropped is how many of the last ids of a list's answer may be missing in the answer for a longer list. These
-	// ids are the generation prompt. A template that drops more ids rewrites earlier turns.
+	// mostDropped is how many of the last ids of a list's answer may be missing in the answer for a longer list. The
+	// missing ids are normally the generation prompt. A template that drops more ids rewrites earlier turns.
 	mostDropped = 64
 	// leastBeginning is the length of the shortest beginning that is remembered, in ids. 16 ids are one block.
 	leastBeginning = 16
-	// mostAlike is how many bytes the texts after a beginning may have in common. If they have more, two answers do not
-	// show where the beginning ends, because each common byte may be a common id.
+	// mostAlike is how many bytes the texts after a beginning may have in common. If the texts have more bytes in
+	// common, two answers do not show where the beginning ends, because each common byte may be a common id.
 	mostAlike = 16
 	// agreeFirst is how many answers must agree before beginnings are used for a kind of list. agreeAgain is how many
 	// answers of a model must agree in a row after a difference.
@@ -80,8 +80,8 @@ func (b *beginnings) off() []string {
 type known struct {
 	tokens []block.Token
 	at     int // number of bytes of the turns that tokens cover
-	// own: tokens are the answer for an earlier state of the same chat. Otherwise tokens are the ids that two lists
-	// have in common that diverge after this beginning.
+	// own: tokens come from the answer for an earlier state of the same chat. Otherwise tokens are the common ids of
+	// two lists that diverge after this beginning.
 	own  bool
 	from key // the cache's key of the answer or the fork
 }
@@ -104,8 +104,8 @@ func (l *promptTurns) forkKind(i int) key {
 	return k
 }
 
-// forkOf returns the key under which ids are remembered that lists have in common if they diverge after step i and
-// their next turns have the same role.
+// forkOf returns the key of a fork: under it are remembered the common ids of lists that diverge after step i and whose
+// next turns have the same role.
 func (l *promptTurns) forkOf(i int) key {
 	k := l.steps[i].key
 	k[0] ^= 0xf0
@@ -143,8 +143,8 @@ func (s *Source) beginning(model string, l *promptTurns) (found known, used bool
 }
 
 // forked returns the ids that l has in common with two lists that diverged after step i. Both lists had one more turn
-// after step i. If l has more turns than that, the ids count only after answers for such lists agreed. The caller holds
-// beginnings.mu.
+// after step i. If l has more than one turn after step i, the ids count only after answers for such lists agreed. The
+// caller holds beginnings.mu.
 func (s *Source) forked(m *template, l *promptTurns, i int) (known, bool) {
 	fork, ok := s.cache.get(l.forkOf(i))
 	if !ok || fork.tokens == nil {
@@ -269,7 +269,7 @@ func (m *template) learn(kind key, dropped int) {
 }
 
 // fork records the answer at the place where l's last turn begins. If another list has diverged from l at this place,
-// it keeps the ids that both answers have in common.
+// fork keeps the ids that both answers have in common.
 func (s *Source) fork(l *promptTurns, a *answer) {
 	i := len(l.steps) - 2
 	if i < 0 || len(l.head) == 0 || l.rewritten(i) {
@@ -310,7 +310,7 @@ func common[T comparable](a, b []T) int {
 const standIn block.Token = 1 << 31
 
 // leastStride and mostStride bound how many bytes of text one stand-in id represents. The ratio of bytes to ids in the
-// known part alone may be wrong: its ids also cover tools, which are not in the turns.
+// known part may be too small, because the known ids also cover tools, which are not in the turns.
 const leastStride, mostStride = 2, 8
 
 // withStandIns returns the known ids of l. After them it puts stand-in ids for the rest of the turns, in the same ratio

@@ -511,7 +511,8 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 	}
 }
 
-// A body of 4 MiB has room for 1.4 million turns, and each turn would cost a hash.
+// A body of 4 MiB has room for 1.4 million turns, and each turn would cost a hash. So the turns of a long list are
+// hashed together.
 func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	list := func(n int) *promptTurns {
 		return turnsOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+
@@ -527,7 +528,7 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	if more.key() == most.key() || more.key() == list(maxTurns+2).key() || more.key() != list(maxTurns+1).key() {
 		t.Error("different lists of many turns have the same key")
 	}
-	// Each field of a body takes time for sorting, and no engine accepts so many fields.
+	// A body with more fields than any engine accepts is hashed as a whole, because sorting its fields would take long.
 	fields := func(last string) key {
 		p := prompt(api.OpenAIChat, `{"messages":[{"role":"user"}]`+strings.Repeat(`,"x":1`, 1000)+`,"x":`+last+`}`)
 		l := turnsOf(p.Request)

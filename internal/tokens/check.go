@@ -15,16 +15,17 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// These constants say how often ids made in process are compared with the engine's while serving.
+// These constants say how often ids made in process are compared with the engine's ids while serving.
 const (
 	// checkFirst is how many prompts are compared at first, for each model and worker. If a tokenizer file or a
 	// template is wrong, the first prompts differ.
 	checkFirst = 20
-	// checkProbed replaces checkFirst for a model whose files passed the probes: what remains are differences that only
-	// real prompts show.
+	// checkProbed replaces checkFirst for a model whose files passed the probes: only real prompts can still show
+	// differences.
 	checkProbed = 5
-	// checkEvery says that after the first prompts one prompt in checkEvery is compared. A rare character or a changed
-	// engine then shows within hours, and an engine gets calls for a thousandth of the prompts.
+	// checkEvery says that after the first prompts one prompt in checkEvery is compared. So a difference in a rare
+	// character, or after a change of the engine, is found within hours, and an engine gets calls for a thousandth of
+	// the prompts.
 	checkEvery = 1000
 	// checkPasses is how many prompts in a row must be equal before a model is believed again.
 	checkPasses = 20
@@ -63,7 +64,7 @@ const maxRecent = 64
 type Comparison struct {
 	Distrusted bool   // the engine's ids are used now instead of ids made in process
 	Differed   int    // number of the last Prompts comparisons that found a difference
-	Prompts    int    // number of comparisons that Differed refers to, at most 64
+	Prompts    int    // number of the last comparisons, at most 64; Differed counts among these
 	Worker     string // URL of the engine with the last difference
 }
 
@@ -122,8 +123,9 @@ func failingOf[T any](models map[string]T, failing func(T) bool) (names []string
 	return names
 }
 
-// due returns the worker with which the next prompt is to be compared. ok is false if no comparison is due. first is
-// how many prompts are compared with each worker at first. The workers take turns, because a comparison may fail.
+// due returns the worker whose ids the next prompt's ids are compared with, and records that this comparison has begun.
+// ok is false if no comparison is due. first is the number of prompts that are compared with each worker at the
+// beginning. The workers take turns, because a comparison may fail.
 func (c *checks) due(model string, workers []Worker, first int, now time.Time) (w Worker, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +229,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	c, v := s.states.take(question, w, now)
 	if v != granted { // a later prompt is compared instead of this one
 		again := now
-		if v != full && v != refusing { // the reason is not this client: no client can ask the worker now
+		if v != full && v != refusing { // no client can ask the worker now, so the next comparison waits
 			again = now.Add(s.cfg.Pause)
 		}
 		s.drop(question)
@@ -237,13 +239,14 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	}
 	replies := make(chan reply, 1)
 	s.start(grant{worker: w, call: c}, question, replies)
-	s.drop(question)    // the call has its own hold on the question
+	s.drop(question)    // the call holds the question itself, until it ends
 	s.calls.Go(func() { // ends with the call
 		defer s.checks.running.Add(-1)
 		switch r := <-replies; {
 		case r.err == nil:
 			s.compare(model, w.URL, &made, &r.found)
-		case errors.Is(r.err, errKey), errors.Is(r.err, errLimit): // another client's prompt may be compared without a pause
+		// the worker refused only this client: another client's prompt may be compared without a pause
+		case errors.Is(r.err, errKey), errors.Is(r.err, errLimit):
 			s.checks.undo(name, w, now)
 		default:
 			s.checks.undo(name, w, time.Now().Add(s.cfg.Pause))

@@ -13,12 +13,12 @@ type Config struct {
 	// were equal to the engine's in every probe. False: if a model is not listed under models, engines are asked for
 	// its ids.
 	Discover bool `yaml:"discover"`
-	// Budget is the longest time that a request waits for its token ids. After it, the request is matched by its text.
-	// A request waits for a tenth of the time that a match is expected to save. The expected saving is the prompt's
-	// length, times the time to compute a token, times the chance that a part is cached. The wait is at least 10 ms: an
-	// engine that is not busy answers in 3–5 ms. Default 500 ms: a prompt of 100,000 tokens that takes 5 s to compute
-	// waits so long, and users would notice a longer wait. With 0 no engine is asked: then only ids in the body and ids
-	// made by the router count.
+	// Budget is the longest time that a request waits for its token ids. After this time, the request is matched by its
+	// text. A request waits for a tenth of the time that a match is expected to save. The expected saving is the
+	// prompt's length, times the time to compute a token, times the chance that a part is cached. The wait is at least
+	// 10 ms: an engine that is not busy answers in 3–5 ms. Default 500 ms: a prompt of 100,000 tokens that takes 5 s to
+	// compute waits the whole 500 ms, and users would notice a longer wait. With 0 no engine is asked: only ids in the
+	// body and ids made by the router are used.
 	Budget time.Duration `yaml:"budget"`
 	// MaxPromptBytes is the length of the longest request body for which an engine is asked. It is bounded because each
 	// question copies the body, and because a tokenizer takes longer than Budget for a megabyte. 4 MiB are about a
@@ -34,16 +34,16 @@ type Config struct {
 	// answer is not a failure. If all failures were status 500 or timeouts for prompts of one client, the worker is
 	// still asked for other clients' prompts. Default 3, because one or two failures happen when an engine restarts.
 	Failures int `yaml:"failures"`
-	// Pause is how long a failing worker is not asked. After it one call tries the worker. Default 5 s, as often as
-	// health checks.
+	// Pause is how long a failing worker is not asked. After the pause one call tries the worker. Default 5 s, as often
+	// as health checks.
 	Pause time.Duration `yaml:"pause"`
 	// Service is a tokenizer service that is asked before any engine: unix:///run/tokenizer.sock or http://host:port.
 	// `vllm launch render` is such a service (docs/api.md has the protocol). The service's ids are not compared with an
 	// engine's. An empty text means no service.
 	Service string `yaml:"service"`
-	// Forward is off or auto. With auto an engine gets the ids instead of the text if it is proven that nothing is lost
-	// (docs/api.md has the rule). Then the engine need not tokenize the text. Off is the default: bodies are passed on
-	// byte for byte.
+	// Forward is off or auto. With auto an engine gets the ids instead of the text if the answer is proven to stay the
+	// same (docs/api.md has the rule), so that the engine need not tokenize the text. Off is the default: bodies are
+	// sent to the engine byte for byte as they came.
 	Forward string `yaml:"forward"`
 }
 

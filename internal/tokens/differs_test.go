@@ -21,7 +21,8 @@ func (spelling) Text(string, []uint32) string { return "what a client wrote" }
 
 func (spelling) Folder(model string, _ Kind) string { return "/models/" + model }
 
-// The ids of every request differ.
+// The ids of every request differ from the engine's ids. The log must say so once, and must not show the prompt at
+// level INFO.
 func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
 		t.Run(level.String(), func(t *testing.T) {

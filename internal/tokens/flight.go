@@ -20,8 +20,8 @@ type flight struct {
 	background bool // guarded by flights.mu; asked in the background: no request needs to wait
 }
 
-// of returns the key of one client's question for k. Clients do not share a question: it is asked with the
-// authorization of one client, and an engine may refuse that. Clients share remembered answers.
+// of returns the key of one client's question for k. Clients do not share a question, because a question carries the
+// authorization of one client, which an engine may refuse. Clients share remembered answers.
 func (k key) of(client uint64) key {
 	binary.LittleEndian.PutUint64(k[:], binary.LittleEndian.Uint64(k[:])^client)
 	return k
@@ -103,9 +103,9 @@ func newFlight(k key, bytes int64, worth time.Duration) *flight {
 	return &flight{key: k, question: q, done: make(chan struct{}), result: Found{Outcome: Failed}}
 }
 
-// leave records that one request stops waiting for f. inLine reports that the question is still in the line. If it is
-// in the line, and no other request waits for it, the question moves to the background: its answer serves the
-// conversation's next request. If the background has no room, the question is dropped.
+// leave records that one request stops waiting for f. inLine is true if the question is still in the line. If it is,
+// and no other request waits for f, the question moves to the background: its answer serves the conversation's next
+// request. If the background has no room, the question is dropped.
 func (fs *flights) leave(f *flight) (inLine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -138,7 +138,7 @@ func (fs *flights) isBackground(f *flight) bool {
 	return f.background
 }
 
-// end ends f after its result is written. late reports that requests waited for f and all of them gave up.
+// end ends f after its result is written. late is true if requests waited for f and all of them gave up.
 func (fs *flights) end(f *flight) (late bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

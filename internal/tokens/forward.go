@@ -11,7 +11,8 @@ import (
 
 // Ids may replace a body's text only if all other fields of the body are in these sets: fields that choose tokens,
 // shape the answer or name the request. Any other field could need the text, such as echo, suffix, prompt_logprobs,
-// truncate_prompt_tokens, a template's arguments, or a future engine's fields. Then the body is passed on unchanged.
+// truncate_prompt_tokens, a template's arguments, or a future engine's fields. With such a field the body is sent
+// unchanged.
 var (
 	forwardable = map[string]bool{
 		"model": true, "stream": true, "stream_options": true, "max_tokens": true, "min_tokens": true, "temperature": true,
@@ -82,8 +83,8 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 	return dst, false
 }
 
-// appendBeside appends body to dst, with one more field before the body's own fields. The text of that field is before,
-// then the ids, then after. body must have at least one field.
+// appendBeside appends body to dst, with one more field before the body's own fields. The new field consists of the
+// text before, the ids, and the text after. body must have at least one field.
 func appendBeside(dst, body []byte, before string, ids []block.Token, after string) []byte {
 	open := bytes.IndexByte(body, '{') + 1
 	dst = append(dst, body[:open]...)

@@ -125,7 +125,7 @@ func TestRefusalsDoNotCountForTheTimeOfAnswers(t *testing.T) {
 	}
 }
 
-// A worker that refused its first question may be the fastest.
+// A worker that refused its first question may be the fastest worker, so it must be asked again.
 func TestAWorkerThatOnlyRefusedIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusing := true

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// textOnly makes the ids of texts in process. If image is set, it also makes those of prompts with images, with this
-// name.
+// textOnly makes the ids of texts in process. If image is set, it also makes the ids of prompts with images, and gives
+// every image this name.
 type textOnly struct{ image string }
 
 func (l *textOnly) Find(_ context.Context, p *Prompt) (Found, bool) {
@@ -45,7 +45,8 @@ func TestOnlyPromptsWithImagesLeaveTheProcess(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": seeing})
 		defer s.Close()
 		s.Local = &textOnly{}
-		s.checks.of("m").started = map[string]int{a.URL: checkFirst} // prevents comparisons, since these would be calls, too
+		// all first comparisons count as done, so that the only calls are the test's own
+		s.checks.of("m").started = map[string]int{a.URL: checkFirst}
 		wants(t, find(t, s, of("m", chat("hello")), a), InProcess, 1, 2)
 		if calls := e.calls(); len(calls) != 0 {
 			t.Errorf("a text was asked for: %v", calls)

@@ -18,7 +18,8 @@ type memory struct {
 	used atomic.Int64
 }
 
-// take books size bytes if at least twice as many are free. So a few long questions leave room for short questions.
+// take books size bytes if at least twice as many bytes are free. So a few long questions leave room for short
+// questions.
 func (r *memory) take(size int64) bool {
 	for {
 		used := r.used.Load()

@@ -8,8 +8,8 @@ const (
 	leastWait  = 10 * time.Millisecond
 	leastShare = 50
 	// worthShare says that a request waits 1/worthShare of the time that a match is expected to save. It does not wait
-	// longer for two reasons: the text often finds the same worker without ids, and a busy engine delays other requests
-	// to answer this one.
+	// longer, for two reasons: a match by text often finds the same worker, and an engine that answers the question has
+	// less time for other requests.
 	worthShare = 10
 	// assumedPerToken is how long a prompt's token takes to compute, while no measured time is known. It is the time of
 	// a 32B model on two H100 (fleet.DefaultTiming).
@@ -41,7 +41,7 @@ func (s *Source) worth(model string, bytes int, workers []Worker) time.Duration 
 	return max(time.Duration(min(worth, float64(time.Hour))), 1) // at least 1, since 0 marks a question for which no request waits
 }
 
-// patience returns how long a request waits for ids that save the time worth.
+// patience returns how long a request waits for ids. worth is the time that these ids are expected to save.
 func (s *Source) patience(worth time.Duration) time.Duration {
 	return min(max(worth/worthShare, leastWait, s.cfg.Budget/leastShare), s.cfg.Budget)
 }

@@ -12,15 +12,16 @@ import (
 type Prompt struct {
 	// Request is the request's body. Find does not change it, and does not use it after it returns.
 	Request *api.Request
-	// Authorization is the client's Authorization header. It is passed on, because engines demand it at render. It may
-	// be empty.
+	// Authorization is the client's Authorization header. Questions to engines repeat the header, because engines
+	// demand it at render. It may be empty.
 	Authorization string
 	// Model is the base model of the request's model name.
 	Model string
 	// Kind is the engine that the prompt will go to. Find sets it.
 	Kind Kind
 	// Root is used when an engine names images after the folder or name from which it loaded the model. If all engines
-	// loaded the model from the same one, Root is that folder or name. Otherwise Root is empty. Find sets it.
+	// loaded the model from the same folder or name, Root is this folder or name. Otherwise Root is empty. Find sets
+	// it.
 	Root string
 	// Scratch is a buffer for the prompt's text. Found.Text may be a part of it. Scratch may be nil.
 	Scratch []byte

@@ -10,7 +10,7 @@ import (
 )
 
 // maxLine bounds the number of questions that wait for their turn. Within the time that requests wait, engines answer a
-// few dozen questions. If the line is longer, its last question is not asked.
+// few dozen questions. If one more question comes, the last question in the line is not asked.
 const maxLine = 64
 
 // grant is the result of a question's wait: the call that was booked for it, or the reason why no call was booked.
@@ -22,7 +22,8 @@ type grant struct {
 
 // acquire books a call for f's question to the service or a worker. If all of them have reached their limits of calls,
 // a question for which a request waits stands in line. A question for which no request waits is held back until an
-// engine is calm, that is has nothing else to do. The verdict is full if ctx ends first, or if the line is full.
+// engine is calm, which means that the engine has nothing else to do. The verdict is full if ctx ends first, or if the
+// line is full.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {
@@ -50,8 +51,8 @@ const (
 	calmCheck = 25 * time.Millisecond
 )
 
-// calmly books a call for q to a calm engine. When ctx ends, it books one to any engine. wanted reports that a request
-// now waits for the answer: then no call is booked.
+// calmly books a call for q to a calm engine. When ctx ends, calmly books a call to any engine. wanted is true if a
+// request now waits for the answer; in that case no call is booked.
 func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool) {
 	next := time.NewTimer(settle)
 	defer next.Stop()

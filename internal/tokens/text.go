@@ -19,7 +19,7 @@ var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs
 const maxText = 4 << 20
 
 // These bytes separate the parts of a prompt's text. In JSON these bytes occur only as escapes in strings. A client
-// that writes them there confuses only its own requests.
+// that writes these bytes into its prompts gets wrong matches only for its own requests.
 const (
 	markRole  = 0x01
 	markField = 0x02

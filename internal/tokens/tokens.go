@@ -55,8 +55,9 @@ type Found struct {
 	// used.
 	Probed bool
 
-	// Text is the prompt as one text (AppendText), for matches by text when there are no ids. Then Outcome is Text, and
-	// Missing says why there are no ids. If there are neither ids nor a text, the request must be routed by load.
+	// Text is the prompt as one text (AppendText), for matches by text when there are no ids. With a text and no ids,
+	// Outcome is Text, and Missing says why there are no ids. If there are neither ids nor a text, the request must be
+	// routed by load.
 	Text    []byte
 	Missing Outcome
 }
@@ -88,8 +89,8 @@ func atLeast(version string, major, minor int) bool {
 	return n == 2 && (is > major || is == major && sub >= minor)
 }
 
-// rootOf returns the root that all workers have in common, or "" if there is none. Before 0.32, vLLM hashed other bytes
-// to name an image. So every worker must be vLLM 0.32 or later.
+// rootOf returns the root that all workers have in common, or "" if there is none. If a worker is not vLLM 0.32 or
+// later, the result is "", because earlier versions hashed other bytes to name an image.
 func rootOf(workers []Worker) string {
 	if len(workers) == 0 {
 		return ""
@@ -259,8 +260,8 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 }
 
 // fromOthers returns the tokens of p that the service or a worker makes, or that one of them made before. The cache
-// does not record which of the two made an answer. That is not needed: engineOnly marks a prompt whose ids Local can
-// make, and the service is never asked for such a prompt.
+// does not record whether the service or a worker made an answer. This is not needed: engineOnly marks a prompt whose
+// ids Local can make, and the service is never asked for such a prompt.
 func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}

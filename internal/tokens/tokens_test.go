@@ -69,7 +69,8 @@ func pass(d time.Duration) { <-time.After(d) }
 
 type handler = func(*http.Request, string) (int, string)
 
-// rendering answers render with 1,2,3; tokenizing knows only /tokenize and answers 4,5.
+// rendering is an engine that answers render with the ids 1,2,3. tokenizing is an engine that has only /tokenize and
+// answers with the ids 4,5.
 func rendering(*http.Request, string) (int, string) {
 	return 200, `{"token_ids":[1,2,3],"features":null}`
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // key is a hash of everything that decides the tokens of a prompt, or of a prompt's beginning. It has 128 bits of
-// SHA-256. So no tenant can construct a prompt whose key equals the key of another tenant's prompt. Two such prompts
-// would share their ids.
+// SHA-256. So no tenant can construct a prompt whose key equals the key of another tenant's prompt. With equal keys,
+// one tenant's prompt would get the ids of the other.
 type key [16]byte
 
 // promptTurns is a request's prompt in parts: first everything but the turns (model, template, tools, …), then one turn
@@ -68,9 +68,9 @@ const (
 	// diverge near the beginning, and grow at the end.
 	firstSteps = 8
 	lastSteps  = 120
-	// maxTurns is how many turns are read one by one. Each turn costs a hash: a body of 4 MiB has room for 1.4 million
-	// turns, which would take 0.3 s. A list with more turns has no known beginning, and its text ends after maxTurns
-	// turns.
+	// maxTurns is the number of turns that are read one by one. Each turn costs a hash: a body of 4 MiB has room for
+	// 1.4 million turns, which would take 0.3 s. A list with more turns has no known beginning, and its text ends after
+	// maxTurns turns.
 	maxTurns = 4096
 )
 

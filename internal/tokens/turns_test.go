@@ -57,8 +57,8 @@ func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	}
 }
 
-// A client with many questions takes turns with other clients, however much its prompts are worth. Of its questions,
-// the one that is worth most comes first.
+// A client with many questions takes turns with other clients, however much its prompts are worth. Of one client's
+// questions, the question that is worth most comes first.
 func TestClientsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -17,8 +17,8 @@ const (
 	// restarted with other flags, this is noticed within a minute. A shorter time would waste more calls.
 	relearn = time.Minute
 	// callsPerEngine bounds the calls under way to one engine. An engine's API server is one Python process, which also
-	// sends the tokens of every answer. While it computes one call, the next one travels. A third call would only wait
-	// there.
+	// sends the tokens of every answer. While the process computes the answer to one call, the next call is on its way.
+	// A third call would only wait in the process.
 	callsPerEngine = 2
 	// longQuestion is the size in bytes from which a question is long. A tokenizer reads one or two megabytes a second.
 	// So a long question takes longer than a short one waits (leastWait). One call to each engine is reserved for short
@@ -36,9 +36,10 @@ const (
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
 	// maxRefusals bounds the refused keys that are remembered for each worker: 1,000 keys take some 50 KB. If more keys
-	// are refused, any of the refusals may be forgotten, and that key is tried sooner.
+	// are refused, a random refusal is forgotten, and its key is tried sooner.
 	maxRefusals = 1000
-	// maxReach is how many workers are compared for one question. It is enough to find an idle worker in a large fleet.
+	// maxReach is how many workers are compared for one question. 32 workers are enough to find an idle worker in a
+	// large fleet.
 	maxReach = 32
 )
 
@@ -68,7 +69,7 @@ type workerState struct {
 	noTokens  time.Time             // all token endpoints were missing: none is asked before this time
 	v1Only    bool                  // the worker has SGLang's /v1/tokenize instead of /tokenize
 	lastAsked uint64                // value of workerStates.asked at the worker's last call, to spread calls among equal workers
-	refusals  map[refusal]time.Time // refused keys, and the time before which they are not tried again
+	refusals  map[refusal]time.Time // refused keys, each with the time before which it is not tried again
 }
 
 // refusal is a client whose key an engine refused, at render or at every endpoint. It does not concern other clients.
@@ -88,9 +89,9 @@ const (
 	broke           // any other error
 )
 
-// stalled reports whether the worker seems frozen to a client. It does if a call of that client is late, or if calls of
-// two other clients are late. A late call of one other client is not enough: that client's prompt may be the reason,
-// such as an image that is slow to fetch.
+// stalled reports whether the worker seems frozen to a client. The worker seems frozen if a call of that client is
+// late, or if calls of two other clients are late. A late call of one other client is not enough: that client's prompt
+// may be the reason, such as an image that is slow to fetch.
 func (p *workerState) stalled(client uint64, now time.Time) bool {
 	var late *call
 	for _, c := range p.calls {
@@ -139,7 +140,7 @@ func (ps *workerStates) expected(url string, bytes int) time.Duration {
 }
 
 // verdict says whether a question may be asked now, and if not, why. If no worker may be asked, the smallest verdict of
-// all workers is reported, because its reason may end soonest.
+// all workers counts, because its reason is likely to end first.
 type verdict uint8
 
 const (
@@ -217,8 +218,8 @@ func (ps *workerStates) refuse(url string, client uint64, render bool, why error
 }
 
 // pick chooses the worker that should answer q soonest, and books a call to it. This is the worker with the smallest
-// product of expected time, calls under way and requests of the engine. Of workers that are about equal, pick takes the
-// one that was asked longest ago, so that all of them are asked. The caller holds ps.mu.
+// product of expected time, calls under way and requests of the engine. Of workers with about equal products, pick
+// takes the worker that was asked longest ago, so that all of them are asked. The caller holds ps.mu.
 func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
 	var (
 		best  *workerState
@@ -297,7 +298,7 @@ func (p *workerState) assumed(bytes int, usual time.Duration, now time.Time) tim
 }
 
 // rests reports whether p gets no questions of a client because p failed. If only one client had failures, and all were
-// of kind faulted, that client's prompts may be the reason: then p still gets the questions of other clients.
+// of kind faulted, that client's prompts may be the reason, so p still gets the questions of other clients.
 func (ps *workerStates) rests(p *workerState, client uint64, now time.Time) bool {
 	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.forAll || p.failedFor == client)
 }
@@ -317,7 +318,8 @@ func (ps *workerStates) failed(p *workerState, c *call, how ending, now time.Tim
 }
 
 // calm reports whether a question in the background would delay nothing. This is so if no other question is under way,
-// and no request waits for its first token. Such a request counts because the engine has to tokenize its prompt, too.
+// and no request waits for its first token. A request without its first token counts because the engine may still have
+// to tokenize its prompt.
 func (p *workerState) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
 // book records a call to p. The caller holds ps.mu.
@@ -387,8 +389,8 @@ func (ps *workerStates) done(url string, c *call, how ending, now time.Time) {
 }
 
 // hedgeAfter returns how long to wait for url before another worker is asked, too: three times the expected time, and
-// at least 5 ms. If the worker has not answered any question yet, it is a third of the request's wait, so that the
-// second worker still has time to answer.
+// at least 5 ms. If the worker has not answered any question yet, hedgeAfter returns a third of the request's wait, so
+// that the second worker still has time to answer.
 func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	s.states.mu.Lock()
 	defer s.states.mu.Unlock()

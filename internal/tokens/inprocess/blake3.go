@@ -36,7 +36,8 @@ var blakeOrder = func() (order [7][16]uint8) {
 	return order
 }()
 
-// blakeNode is a compression that is delayed: only when no input follows is it known that a compression is the root.
+// blakeNode is a compression that is not computed yet: the last compression is the root and needs a flag, and only the
+// end of the input shows which one is the last.
 type blakeNode struct {
 	cv      [8]uint32
 	block   [16]uint32

@@ -32,7 +32,7 @@ func (f contentFormat) String() string {
 
 // vllmFormat detects the format as vLLM does (renderers/hf.py, _detect_content_format). It looks for a loop over the
 // content of a message. A message is the variable of a loop over messages. A loop over a variable named content counts,
-// too. So does a loop over a macro's parameter, if a call of the macro passes a message's content for this parameter.
+// too. A loop over a macro's parameter counts if a call of the macro passes a message's content for this parameter.
 func vllmFormat(o *jinja.Outline) contentFormat {
 	messages := messageVariables(o)
 	if messages == nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // Harmony prompts are written as the library openai-harmony writes them (src/encoding.rs of oss-harmony 0.0.10). The
-// library's oddities are copied, because a prompt must have the same tokens. Each piece is encoded separately. So a
+// library's exceptions are copied, because a prompt must have the same tokens. Each piece is encoded separately. So a
 // special token that a client spells in a text remains text.
 
 // harmonyPiece is a part of a prompt that is encoded separately: a special token, or a text without special tokens.

@@ -10,8 +10,8 @@ import (
 )
 
 // In Harmony, tools are written as a namespace of TypeScript types. openai-harmony derives the types from JSON schemas
-// (src/encoding.rs, json_schema_to_typescript). This file copies the oddities of openai-harmony, because the prompt
-// must have the same tokens.
+// (src/encoding.rs, json_schema_to_typescript). This file copies every special case of openai-harmony, because the
+// prompt must have the same tokens.
 
 // errSchema says that this package cannot write the TypeScript of a schema.
 var errSchema = errors.New("a tool's schema is very long, or has numbers that only the engine can spell")

@@ -23,11 +23,11 @@ var errMedia = errors.New("the prompt depends on the model's media processor")
 // requestConfig has the options of an engine that change prompts. The zero value is vLLM with its defaults.
 type requestConfig struct {
 	Engine  templateEngine
-	Content contentFormat // --chat-template-content-format; formatAuto: as the engine detects it
+	Content contentFormat // --chat-template-content-format; formatAuto: the format that the engine detects
 	// Kwargs is the object of --default-chat-template-kwargs. The request's chat_template_kwargs take precedence.
 	Kwargs []byte
-	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. With tool_choice none, SGLang always leaves
-	// the tools out.
+	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. SGLang needs no flag: with tool_choice none
+	// it always leaves the tools out.
 	ExcludeToolsWhenNone bool
 	// TrustTemplate accepts the chat_template of a request, as vLLM's --trust-request-chat-template does.
 	TrustTemplate bool

@@ -24,7 +24,7 @@ import (
 // BenchmarkChatFigures prints how long requests wait for their ids, and how much of this time is processor time. It
 // plays 40 conversations of 5 turns with 4 system prompts of 4,000 tokens, from 6 clients, with the files of the model
 // in test/engines. It runs first alone, then together with two other processes that only compute, and then with six.
-// The difference between wall clock and processor time is the scheduler's.
+// The wait minus the processor time is the time that the operating system gave to other processes.
 func BenchmarkChatFigures(b *testing.B) {
 	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	dir := testenv.Installed(b, "engines/vllm/tiny-llama", "make test-engines")
@@ -94,7 +94,7 @@ func playChats(t testing.TB, models *Models) (all []timed) {
 	var wg sync.WaitGroup
 	for client := range clients {
 		wg.Go(func() {
-			runtime.LockOSThread() // processor time can only be measured for a thread
+			runtime.LockOSThread() // the kernel counts processor time by thread
 			defer runtime.UnlockOSThread()
 			r := rand.New(rand.NewPCG(2, uint64(client)))
 			type message struct {
@@ -128,7 +128,8 @@ func playChats(t testing.TB, models *Models) (all []timed) {
 					t.Error(err)
 					return
 				}
-				<-time.After(time.Duration(20+r.IntN(40)) * time.Millisecond) // as long as an engine would work
+				// stands for the time that an engine works on the answer
+				<-time.After(time.Duration(20+r.IntN(40)) * time.Millisecond)
 				var read api.Request
 				if err := api.Read(api.OpenAIChat, body, &read); err != nil {
 					t.Error(err)

@@ -1,6 +1,6 @@
 // Package inprocess makes a prompt's token ids in this process, from the model's own files: its tokenizer and its chat
-// template. It uses files that the operator names, and files that it finds itself. A [Finder] first compares ids from
-// found files with engines' ids, in questions called probes.
+// template. The package uses files that the operator names, and files that it finds itself. A [Finder] first compares
+// ids from found files with engines' ids, in questions called probes.
 //
 // The package knows which template a request takes, how vLLM 0.32 and SGLang 0.5.23 turn a chat request into its
 // prompt, and how they encode images. It does not know how text becomes ids (tokenizer), or how a template is rendered

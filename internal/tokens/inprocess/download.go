@@ -27,9 +27,9 @@ const (
 
 var errDigest = errors.New("the file differs from the hub's listing")
 
-// download downloads f into dir, unless dir has the file. It writes into a file with the suffix .incomplete. If a
-// download broke off, it continues that download, also after a restart. When the file is complete and has the digest of
-// the hub's listing, download renames it. It returns the file's size in bytes.
+// download downloads f into dir, unless dir has the file. It writes into a file with the suffix .incomplete. If an
+// earlier download broke off, download continues it, also after a restart of the router. When the file is complete and
+// has the digest of the hub's listing, download renames it. It returns the file's size in bytes.
 func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) (size int64,
 	err error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.Name))

@@ -18,9 +18,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// look searches this machine for folders with the unit's files. It looks at one origin after another. An origin is the
-// folder or name that a worker reports for its model. So a read that hangs delays only the workers that named this
-// origin.
+// look searches this machine for folders with the unit's files, one origin after another. An origin is the folder or
+// name that a worker reports for its model. A read that hangs delays only the workers that named its origin.
 func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.Time) {
 	if u.round == nil || u.round.changes != u.changes {
 		u.round = &round{changes: u.changes, left: u.origins, found: map[string][]place{}}
@@ -28,7 +27,8 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	r := u.round
 	at := slices.IndexFunc(r.left, func(origin string) bool { return !f.hangs(u.naming(origin)) })
 	switch {
-	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load(): // the look begins when a read that hangs has ended
+	// every remaining origin has a read that hangs: the look continues when such a read has ended
+	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load():
 		u.slow = whyHangs
 	case at < 0:
 		if f.several.Load() {
@@ -245,12 +245,13 @@ const (
 	// failedPause is the first pause after a worker did not answer a probe. The pause doubles with each failure, up to
 	// lookEvery.
 	failedPause = 2 * time.Second
-	// failedOften is how many probes in a row must fail until a worker's group is no longer waited for. That is half a
-	// minute of pauses. If another group agreed, the files are then used without this group. The worker is still asked.
+	// failedOften is how many probes in a row must fail until a worker's group is no longer waited for. The pauses
+	// between failedOften probes take half a minute. If another group agreed, the files are used without this group
+	// from then on. The worker is still asked.
 	failedOften = 5
 	// silentPause is the pause before a worker that gave no ids is asked again. differsPause is the pause before a
-	// worker with other ids is asked again. Both are long because nothing seems to have changed. But a template can
-	// depend on the date.
+	// worker with other ids is asked again. Both are long because the worker's process is the same, so the result
+	// seldom changes. It can change: a template may depend on the date.
 	silentPause, differsPause = 5 * time.Minute, 10 * time.Minute
 )
 

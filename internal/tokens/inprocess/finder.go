@@ -23,8 +23,9 @@ const (
 	maxHeld = 8
 	// maxReaders is how many folders are read at the same time. Loading a tokenizer takes a second of a processor.
 	maxReaders = 2
-	// maxStuck is how many reads may hang before all reading stops. A read from a dead network disk cannot be ended,
-	// and holds a thread. While a read of a folder that a worker named hangs, no other folder of that worker is read.
+	// maxStuck is how many reads may hang before no further read begins. A read from a dead network disk cannot be
+	// ended, and holds a thread. While a read of a folder that a worker named hangs, no other folder of that worker is
+	// read.
 	maxStuck = 16
 	// maxVerifying is how many workers get probes at the same time. Each worker gets one probe at a time.
 	maxVerifying = 4
@@ -42,7 +43,7 @@ const (
 	// fetchTime is how long a download may take before it is another model's turn. The next try continues the download.
 	// The largest tokenizers have 35 MB.
 	fetchTime = 10 * time.Minute
-	// fetchDay is how long a download counts against maxFetched.
+	// fetchDay is how long a download counts towards maxFetched.
 	fetchDay = 24 * time.Hour
 )
 
@@ -64,7 +65,7 @@ type FinderParts struct {
 	// Given has the models with files that the operator named. These files are preferred to found files. Nil means
 	// none.
 	Given *Models
-	// Off says that the Finder looks for no files, and uses Given only.
+	// If Off is true, the Finder looks for no files, and uses Given only.
 	Off bool
 	// Cache is the Hugging Face cache of this machine.
 	Cache string
@@ -134,7 +135,8 @@ func NewFinder(parts FinderParts) *Finder {
 		f.held[f.nameless] = m
 	}
 	if f.Hub != nil {
-		f.Hub.most, f.Hub.inAll = maxFoundFile, maxFoundBytes // larger files would be refused when they are read
+		// the Finder reads no larger files, so they are not downloaded
+		f.Hub.most, f.Hub.inAll = maxFoundFile, maxFoundBytes
 	}
 	f.search = func(origin string) ([]place, string) { return look(origin, f.Cache) }
 	f.read = func(dir string) (*Model, string) { return loadFound(dir, f.Log) }
@@ -381,8 +383,8 @@ func (j *job) giveUp(f *Finder) {
 	}
 }
 
-// start runs work in a goroutine. Then it runs the function that work returns, in the goroutine of Run, unless the job
-// was given up. slot is the unit's field for the job.
+// start runs work in a goroutine. After that, the goroutine of Run calls the function that work returned, unless the
+// job was given up. slot is the unit's field for the job.
 func (f *Finder) start(ctx context.Context, slot **job, j *job, work func(ctx context.Context) (apply func())) {
 	own, cancel := context.WithCancel(ctx)
 	j.cancel, *slot = cancel, j

@@ -22,7 +22,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// engines are fake engines by URL. Each makes its ids from its own files.
+// engines are fake engines by URL. Each fake engine makes its ids from its own files.
 type engines struct {
 	mu      sync.Mutex
 	by      map[string]*fakeEngine       // guarded by mu
@@ -165,7 +165,7 @@ func (x *finderTest) status(model string) Status {
 	return all[i]
 }
 
-// wants checks from where the ids of a model come.
+// wants checks the source of a model's ids, and the reasons that its status gives.
 func (x *finderTest) wants(model string, source Source, why ...string) {
 	x.t.Helper()
 	s := x.status(model)
@@ -414,7 +414,7 @@ func TestWorkersOfOneModelMustAllAgree(t *testing.T) {
 		// Files that differ are replaced by files at another path that agree.
 		x.serve("http://e", "o", other, &fakeEngine{model: load(t, files())})
 		x.serve("http://f", "o", right, &fakeEngine{model: load(t, files())})
-		// One worker cannot be asked.
+		// One of the two workers has no token endpoint, so only the other worker's answers count.
 		x.serve("http://g", "p", right, &fakeEngine{model: load(t, files())})
 		x.serve("http://h", "p", other, &fakeEngine{outcome: tokens.Unsupported})
 		x.after(5 * time.Second)

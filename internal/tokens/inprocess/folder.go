@@ -14,7 +14,7 @@ import (
 type Path struct {
 	// Name is the base model's name in the workers' /v1/models. Empty means the fleet's only base model, whatever its
 	// name is. While the fleet has several base models, a folder without a name is treated as a found folder: it is
-	// used for a model after that model's engine agreed in every probe.
+	// used for a model after that model's engine gave equal ids in every probe.
 	Name string `yaml:"name"`
 	// Path is one of three things. First, a folder with tokenizer.json, tekken.json or a .tiktoken file, which also has
 	// the chat template. Second, a folder of a Hugging Face cache (models--ORG--NAME); its newest snapshot is used.

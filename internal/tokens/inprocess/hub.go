@@ -71,7 +71,7 @@ func parseHub(text string) (m hubModel, is bool, err error) {
 	return hubModel{name, revision}, true, nil
 }
 
-// errNotAllowed is returned for a path that needs a download. It says what to do without one.
+// errNotAllowed is returned for a path that needs a download. The error says how to use the model without a download.
 var errNotAllowed = errors.New("downloads are off: allow them with --allow-hub (in the file: hub: {allow: true}), " +
 	"or fetch the model's tokenizer and chat template yourself and name their folder")
 

@@ -43,7 +43,7 @@ func jpegHead(data []byte) (h head, ok bool) {
 		}
 		marker := data[at+1]
 		switch {
-		case marker == 0xff: // this byte only fills space between segments
+		case marker == 0xff: // a fill byte between segments
 			at++
 			continue
 		case marker == 0x01 || marker >= 0xd0 && marker <= 0xd7:
@@ -71,7 +71,7 @@ func jpegHead(data []byte) (h head, ok bool) {
 			}
 			return h, h.sane()
 		case marker == 0xd9 || marker == 0xda:
-			return h, false // the image's data begins, and there was no frame header
+			return h, false // the image's data begins, so no frame header will follow
 		}
 		at += 2 + n
 	}

@@ -168,7 +168,8 @@ func TestAPromptThatNoModelTakesIsNotEncoded(t *testing.T) {
 	}
 }
 
-// A value in a body takes a hundred times as much memory as the value's text.
+// A decoded value takes up to a hundred times as much memory as its text in the body. So the number of values is
+// bounded.
 func TestABodyOfManyValuesTakesBoundedMemory(t *testing.T) {
 	const size = 4 << 20
 	plain, sighted := load(t, files()), load(t, seeing(qwenConfig, qwenPictures))

@@ -128,7 +128,7 @@ func configTemplates(files fs.FS, sources map[string]string) error {
 }
 
 // template returns the template for a request. If the request has tools and the model has a template for tools, it
-// returns that one.
+// returns the template for tools.
 func (m *Model) template(tools bool) *chatTemplate {
 	if t := m.templates[toolTemplate]; tools && t != nil {
 		return t

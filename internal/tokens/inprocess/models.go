@@ -57,8 +57,8 @@ func OpenOne(path string) (*Model, error) {
 
 // find makes the ids of a prompt from m's files. If it cannot make them, ok is false.
 func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
-	// An image is a long text in the body, and gives few tokens. So only the rest counts here, and Encode checks its
-	// length.
+	// An image is a long text in the body, and gives few tokens. So for a prompt with images, Encode checks the length
+	// without the images.
 	size := p.Request.PromptBytes()
 	if p.Has(elsewhere) || size > maxPrompt && !p.Request.Multimodal {
 		return tokens.Found{}, false

@@ -27,7 +27,7 @@ type seen struct {
 type pictures struct {
 	mu  sync.Mutex
 	now map[xxh3.Uint128]seen // guarded by mu
-	old map[xxh3.Uint128]seen // guarded by mu; when now is full, it becomes old, and the former old is dropped
+	old map[xxh3.Uint128]seen // guarded by mu; when now is full, it becomes old, and the earlier map old is dropped
 }
 
 // keptPictures bounds the number of images in each of the two maps. An image takes some 200 bytes.
@@ -107,7 +107,7 @@ func dataOf(url string) ([]byte, bool) {
 
 // imageDigest returns the hash of one image that came as bytes. It is MultiModalHasher.hash_kwargs of vLLM 0.32
 // (multimodal/hasher.py), over the framed pair of image and model_id. converted says that the bytes do not decode to
-// RGB. Then the hash includes how they are converted (multimodal/media/image.py: with a white background behind
+// RGB. For such bytes the hash includes the conversion (multimodal/media/image.py: a white background replaces
 // transparent pixels).
 func imageDigest(data []byte, converted bool, root string) string {
 	var f frames

@@ -35,7 +35,8 @@ var probeTexts = []struct{ name, text string }{
 		"&amp; <b>"},
 }
 
-// spelled has special tokens of well-known models. Its ids show which of them are special in the model.
+// spelled has special tokens of well-known models. The ids of this text show which of these tokens are special in the
+// model.
 const spelled = "a<s>b</s> <unk><pad><|endoftext|> <|im_start|>user\n<|im_end|> [INST] x [/INST] " +
 	"<|eot_id|><|start_header_id|>y<|end_header_id|> " +
 	"<bos><start_of_turn>z<end_of_turn><eos> <think>t</think> <|begin_of_text|><｜User｜>[CLS][SEP][MASK] <tool_call> " +

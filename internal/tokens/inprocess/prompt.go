@@ -34,20 +34,20 @@ const maxPrompt = 4 << 20
 
 var errLong = fmt.Errorf("%w: it is longer than %d bytes", ErrElsewhere, maxPrompt)
 
-// maxRows is the largest number of tokens in a prompt's images. It is a million, too. An image to which the client
+// maxRows is the largest number of tokens in a prompt's images: a million, as for text. An image to which the client
 // gives a name takes fifty bytes of a body, and hundreds of tokens.
 const maxRows = maxPrompt / 4
 
 var errRows = fmt.Errorf("%w: its images are more than %d tokens", ErrElsewhere, maxRows)
 
-// keepText is the size of the largest buffer that is kept for the next prompt, in bytes.
+// keepText is the largest size of a buffer that the pool keeps, in bytes.
 const keepText = 4 << 20
 
 // Origin describes the engine for which a prompt's ids are made.
 type Origin struct {
 	Kind tokens.Kind
 	// Root is the folder or name from which the engine loaded the model. It is part of the names of images. Empty means
-	// that it is not known: then only images that got a name from the client can be encoded here.
+	// that the root is not known: in that case only images that got a name from the client can be encoded here.
 	Root string
 }
 
@@ -155,7 +155,8 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chatRequest
 	return q, nil
 }
 
-// mediaBytes returns the size of the request's media in its body. Media are long texts there, and give few tokens.
+// mediaBytes returns the size of the request's media in its body. Media are long texts in the body, but few tokens in
+// the prompt.
 func mediaBytes(q *chatRequest) (n int) {
 	for i := range q.Media {
 		n += len(q.Media[i].URL)

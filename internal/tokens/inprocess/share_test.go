@@ -96,7 +96,8 @@ func withHub(t *testing.T, h *hubInMemory) func(*FinderParts) {
 	}
 }
 
-// The worker comes back each minute as another model. The hub has some of these models.
+// One worker names another model each minute. Its downloads must leave room for other workers' models. The hub has some
+// of these models.
 func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/1": files(), "bad/2": files()},
@@ -183,8 +184,8 @@ func TestADownloadOfManyLargeFilesIsRefused(t *testing.T) {
 	})
 }
 
-// The worker names one folder after another, and the read of each folder hangs. Each time it serves another model, and
-// once it serves a model that an honest worker serves, too.
+// The worker names one folder after another, and the read of each folder hangs. The hostile worker serves another model
+// each time, and once a model that an honest worker serves, too.
 func TestOneWorkersHangingReadsDelayNoOtherWorker(t *testing.T) {
 	for _, what := range []string{"look", "load"} {
 		t.Run(what, func(t *testing.T) {
@@ -238,7 +239,7 @@ func TestOneWorkersHangingReadsDelayNoOtherWorker(t *testing.T) {
 	}
 }
 
-// The network disk with the folder hangs for a while and then answers again.
+// The network disk with the folder does not answer for a while. After that, the folder must be read again.
 func TestAFolderIsReadAgainAfterItsHangingReadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})

@@ -91,7 +91,7 @@ func (u *unit) agreed(p place) map[string]bool {
 	return all
 }
 
-// renew forgets earlier comparisons of the model's ids if the files are other ones, or if all workers are new.
+// renew forgets earlier comparisons of the model's ids if the files have changed, or if all workers are new.
 func (f *Finder) renew(u *unit, p place) {
 	var members []identity
 	same := false
@@ -138,7 +138,9 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	case !ok:
 		s.Why = u.refusals(now)
 		s.Advice = tokens.DiffersAdvice(u.key.model)
-	case u.standing(p, now) == standsSilent: // before the cases of f.held: the files may have been freed, and are not loaded again
+	// this case comes before the cases that look at f.held, because the files may have been freed and are not loaded
+	// again
+	case u.standing(p, now) == standsSilent:
 		f.compared(&s, u, p, now)
 	case f.held[p] == nil && u.job == nil && len(f.held) >= maxHeld:
 		s.Why, s.Advice = fmt.Sprintf("the files of %d other models are held", maxHeld), "name the model's folder: "+name
@@ -202,7 +204,7 @@ func (u *unit) refusals(now time.Time) string {
 	return strings.Join(all, "; ")
 }
 
-// tell logs from where the ids come: once when it is decided, and then each time it changes.
+// tell logs the source of the ids: once when it is decided, and after that at each change.
 func (f *Finder) tell(u *unit, s *Status) {
 	said := strings.Join([]string{string(s.Source), s.Folder, s.Why}, "\x00")
 	if s.Source == Searching || s.Source == FromGiven || said == u.logged {

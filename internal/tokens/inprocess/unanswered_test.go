@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// The silent engine is logged once, after half a minute. The status shows it until the engine answers.
+// One log line names the silent engine after half a minute. The status names the engine until it answers.
 func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
@@ -61,7 +61,8 @@ func TestOneSilentWorkerOfManyDelaysNothing(t *testing.T) {
 	})
 }
 
-// The worker that fails is the only one of its version.
+// The worker that fails its probes is the only worker of its version. After failedOften probes the files are used
+// without it.
 func TestAWorkerThatFailsItsProbesDoesNotBlockTheFiles(t *testing.T) {
 	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
 		t.Run(string(outcome), func(t *testing.T) {

@@ -187,7 +187,7 @@ func (u *unit) ready() bool {
 
 func (u *unit) verdict(p place, m *member) *verdict { return u.verdicts[verdictKey{m.identity, p}] }
 
-// current returns the first place whose files differ from no ready worker.
+// current returns the first place whose ids differ from those of no ready worker.
 func (u *unit) current(now time.Time) (p place, ok bool) {
 	for _, p := range u.places {
 		if u.rejected[p] == "" && u.standing(p, now) != standsDiffering {

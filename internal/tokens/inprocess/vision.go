@@ -19,7 +19,7 @@ type vision struct {
 	before, after []block.Token // tokens before and after the row
 	row           block.Token   // the token of which the row consists
 
-	fixed int // number of tokens of every image; 0: it follows from the image's size
+	fixed int // number of tokens of every image; 0: the number follows from the image's size
 
 	// unit, least and most are numbers of pixels. Width and height are rounded to multiples of unit, and scaled until
 	// the area is between least and most. Each square with sides of unit pixels is one token (smart_resize of
@@ -64,8 +64,8 @@ type imageProcessor struct {
 	SequenceLen int   `json:"image_seq_length"` // this field is in processor_config.json itself
 }
 
-// loadVision returns the model's vision. It returns nil if the model has no vision, or one that is not known here:
-// prompts without images do not need it.
+// loadVision returns the model's vision. It returns nil if the model takes no images, or if its image processing is not
+// known here. That is no error, because prompts without images can still be encoded.
 func loadVision(files fs.FS, t *tokenizer.Tokenizer) *vision {
 	var c visionConfig
 	if !readOptional(files, "config.json", &c) {
@@ -159,8 +159,9 @@ func qwenVL(c *visionConfig, p *imageProcessor) *vision {
 	return v
 }
 
-// gemma3 returns the vision of Gemma 3 without pan and scan (vLLM's models/gemma3_mm.py). An image is: line feeds,
-// begin, the row, end, line feeds. These line feeds merge with those of the text, as the tokenizer would merge them.
+// gemma3 returns the vision of Gemma 3 without pan and scan (vLLM's models/gemma3_mm.py). An image becomes: line feeds,
+// the begin token, the row, the end token, line feeds. These line feeds merge with line feeds of the text, as the
+// tokenizer would merge them.
 func gemma3(c *visionConfig, p *imageProcessor, t *tokenizer.Tokenizer) *vision {
 	if p.PanAndScan != nil && *p.PanAndScan || c.BeginIndex == nil || c.EndIndex == nil || c.TokenIndex == nil {
 		return nil
@@ -245,8 +246,8 @@ func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token,
 	return out, features, true
 }
 
-// melt merges neighbouring tokens of line feeds in three passes, as vLLM does: first one and two line feeds, then two
-// and one, then two and two.
+// melt merges neighbouring tokens of line feeds in three passes, as vLLM does: first a token of one line feed with a
+// token of two, then two with one, then two with two.
 func (v *vision) melt(ids []block.Token, features []block.Feature) []block.Token {
 	one, two := v.newlines[0], v.newlines[1]
 	for _, rule := range [...]struct{ a, b, to block.Token }{{one, two, v.newlines[2]}, {two, one, v.newlines[2]},
@@ -257,7 +258,7 @@ func (v *vision) melt(ids []block.Token, features []block.Feature) []block.Token
 			if i+1 < len(ids) && ids[i] == rule.a && ids[i+1] == rule.b {
 				width = 2
 			}
-			// If a placeholder begins in the second of two merged tokens, it then begins in the merged token.
+			// A placeholder that began in the second of two merged tokens begins in the merged token.
 			for next < len(features) && features[next].Offset < i+width {
 				features[next].Offset = at
 				next++
