@@ -37,15 +37,15 @@ type Options struct {
 	Load func() (*config.Config, error)
 	// File is the name of the file that Load reads, for errors.
 	File string
-	// Models are the folders of models' files on this machine. They include the files that the configuration names and
-	// that were downloaded. nil means the configuration's paths.
+	// Models are the folders of models' files on this machine. They include the downloaded models that the
+	// configuration names. nil means the configuration's paths.
 	Models []inprocess.Path
 	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are
 	// always downloaded over the machine's network.
 	Network network.Network
 }
 
-// App is a whole router. Its methods may be called from any goroutine; Run once.
+// App is a whole router. Its methods may be called from any goroutine. Run may be called once.
 type App struct {
 	options   Options
 	indexes   lastKnown[[]warmpath.IndexStats]
@@ -138,11 +138,11 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	return a, nil
 }
 
-// connections returns the limits of the two listeners that follow from the limit of file descriptors; zero is no limit.
-// A client that is served needs three descriptors: for its own connection, for the connection to its worker, and for
-// the kept connection on which its tokens were asked for. An eighth of the descriptors is reserved for operators,
-// health checks, reports, events and other uses. Another eighth is reserved for connections that are accepted only to
-// find out whether they are probes.
+// connections derives the limits of both listeners from the process's limit of file descriptors. A limit of zero means
+// no limit. A client that is served needs three descriptors: for its own connection, for the connection to its worker,
+// and for the kept connection on which its tokens were asked for. An eighth of the descriptors is reserved for
+// operators, health checks, reports, events and other uses. Another eighth is reserved for connections that are
+// accepted only to find out whether they are probes.
 func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	limit := network.Descriptors()
 	if limit == 0 || a.options.Network != nil {
@@ -161,11 +161,11 @@ func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	return clients, operators
 }
 
-// fewDescriptors: if the process may open fewer file descriptors than this, the log has a warning. A common default
-// limit, 1,024, is too low for several hundred clients.
+// fewDescriptors: if the process may open fewer file descriptors, the log has a warning. A common default limit, 1,024,
+// is too low for several hundred clients.
 const fewDescriptors = 4096
 
-// expiry returns how long a request may give no sign of life before it counts as lost. timeout is how long a request
+// expiry returns the time without a sign of life after which a request counts as lost. timeout is how long a request
 // may take; 0 is no limit. An answer in one piece gives no sign of life before its end, so the expiry is longer than
 // timeout. Without a timeout the expiry is a day.
 func expiry(timeout time.Duration) time.Duration {
@@ -238,10 +238,11 @@ func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 // s), and the admin listener ends (2 s). The rest is for a busy machine.
 const endMargin = 5 * time.Second
 
-// Run serves until ctx ends. Then it drains the gateway while workers are still watched and events still followed, and
-// ends everything else. It returns when everything that it started has ended. Its error says what could not start, what
-// failed, or what had to be cut. If a component has not ended endMargin after the drain, Run returns without waiting
-// for it, so that the process ends; the error names the component.
+// Run serves until ctx ends. After that it drains the gateway, while the other components still watch workers and
+// follow events. When the gateway has ended, it ends these components. It returns when everything that it started has
+// ended. Its error says what could not start, what failed, or what had to be cut. If a component has not ended
+// endMargin after the drain, Run returns without waiting for it, so that the process ends; the error names the
+// component.
 func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg

@@ -47,7 +47,7 @@ func running(t *testing.T, run func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }() // the cleanup waits
+	go func() { ended <- run(ctx) }() // ends with ctx; the cleanup waits for it
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -96,7 +96,7 @@ func settings(engines ...*mockengine.Server) *config.Config {
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Health.Retry = 10 * time.Millisecond
-	cfg.Tokens.Budget = time.Second // a second, so that a request gets its token ids even on a slow machine
+	cfg.Tokens.Budget = time.Second // one second, so that a request gets its token ids even on a slow machine
 	for _, e := range engines {
 		cfg.Workers = append(cfg.Workers, discovery.Target{URL: e.URL()})
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// Both policies of the file have a source, and so has a built-in policy in use.
+// The policies that the file describes have a source each, and so does a built-in policy in use.
 func TestPoliciesWithASource(t *testing.T) {
 	described := config.Policy{Name: "warm", Type: "lmcache_aware", Parameters: &peers.LMCacheAware{ControllerURL: "http://c:9000"}}
 	other := config.Policy{Name: "mine", Type: "cache_aware", Parameters: &peers.CacheAware{}}

@@ -83,7 +83,7 @@ func (m *mutator) next() []byte {
 	switch what {
 	case "other ids":
 		rename()
-	case "cycle": // two events, each of which names the other as its parent
+	case "cycle": // two events: each has the other event's block as its parent
 		rename()
 		if n := len(e.Hashes); n > 0 {
 			back := *e
@@ -206,7 +206,7 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 				took = max(took, both())
 				worst = max(worst, took)
 				if limit := promise(calm); took > limit {
-					// A busy machine may stop for one round. A real delay shows in several rounds.
+					// A busy machine may delay one round. If the router itself is slow, several rounds are late.
 					if late++; late > 1 || took > 5*limit {
 						t.Errorf("after %d messages an answer took %v, limit %v; that is number %d", sent, took, limit, late)
 					}

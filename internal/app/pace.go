@@ -11,8 +11,8 @@ import (
 )
 
 // paceEvery is the time between two comparisons of the paces, for the log. A pace is a factor: how much slower a rank
-// is than the others of its kind. A log line that is 10 s late is early enough for people, and a pace that counts for a
-// shorter time is not important.
+// is than the others of its kind. For operators a log line may be 10 s late, and a pace that is used for less than 10 s
+// is not important.
 const paceEvery = 10 * time.Second
 
 // believed says for each rank whether predictions use the rank's own pace.
@@ -54,7 +54,7 @@ func (b believed) look(s *fleet.Snapshot, log *slog.Logger) {
 	maps.DeleteFunc(b, func(at ranked, _ bool) bool { return !present[at] })
 }
 
-// tellPace logs that a rank's own pace begins to count, or ceases to.
+// tellPace logs that a rank's own pace begins to be used, or is no longer used.
 func tellPace(log *slog.Logger, at ranked, p *fleet.Pace) {
 	message := "the worker's own pace is no longer used: predictions use the times of the worker's kind"
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// If worker b's prompts begin to take three times as long as worker a's, the router logs one line. While this stays so,
-// the router logs no further line. When another process serves at b, the router logs one more line.
+// If worker b's prompts begin to take three times as long as worker a's, the router logs one line. As long as they take
+// this long, the router logs no further line. When another process serves at b, the router logs one more line.
 func TestThePaceOfAWorkerIsLoggedWhenItBeginsAndCeasesToCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log testenv.Buffer

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// reclaimEvery is the pause between two searches for ids that may be used again. A search costs a look at every holder.
+// reclaimEvery is the pause between two searches for ids that may be used again. A search looks at every holder.
 const reclaimEvery = 10 * time.Minute
 
 // reclaim frees the ids of holders that left long ago, until ctx ends.

@@ -22,7 +22,7 @@ func (a *App) Reload() (changes []string, err error) {
 	if a.options.Load == nil {
 		return nil, errors.New("there is no file to read again")
 	}
-	a.mu.Lock() // before the file is read: of two reloads, the later one has the newer file
+	a.mu.Lock() // locked before the file is read, so that the later of two reloads applies the newer file
 	defer a.mu.Unlock()
 	next, err := a.options.Load()
 	if err != nil {
@@ -66,7 +66,7 @@ func noWorkers(file string) error {
 	return err
 }
 
-// take copies the settings that a reload applies from next into in, the configuration in force.
+// take copies the settings that a reload applies from next into in. in is the configuration in force.
 func take(in, next *config.Config) {
 	in.Workers, in.Queue = next.Workers, next.Queue
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies

@@ -72,7 +72,8 @@ func TestAReloadThatSaysNoWorkersIsRefused(t *testing.T) {
 	}
 }
 
-// An operator corrects the file while a reload of its older content is under way.
+// An operator corrects the file and reloads while a reload of its older content is under way. The corrected file must
+// be in force at the end.
 func TestOfTwoReloadsTheLaterOneHasTheNewerFile(t *testing.T) {
 	e := engine(t, nil)
 	var calls atomic.Int64
@@ -158,7 +159,7 @@ func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
 			TierWeights: policy.DefaultKVAware().TierWeights, BlockSize: 64}}}
 		c.Policy = "coarse"
 	}
-	for range 2 { // the refused file is not in force at the second reload either
+	for range 2 { // the file is refused twice: the first refusal must not have put it in force
 		changes := reload(change)
 		for _, want := range []string{"body: differs, a restart", "gateway: differs, a restart", "routing: differs, a restart"} {
 			if !slices.ContainsFunc(changes, func(c string) bool { return strings.Contains(c, want) }) {

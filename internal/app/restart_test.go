@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// A worker without events has restarted, so its cache is empty. No tokens may be expected there, although no health
-// check failed.
+// A worker without events has restarted, so its cache is empty. The router must expect no cached tokens there, although
+// no health check failed.
 func TestNothingIsExpectedOfAWorkerWithoutEventsThatRestarted(t *testing.T) {
 	engines := []*mockengine.Server{engine(t, nil), engine(t, nil)}
 	cfg := settings(engines...)

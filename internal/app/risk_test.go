@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// completion returns a request with 640+more token ids. Requests with different text have different ids.
+// completion returns a request with 640+more token ids. Requests with different values of text have different ids.
 func completion(text, more int) string {
 	ids := make([]string, 640+more)
 	for i := range ids {
@@ -25,7 +25,7 @@ func completion(text, more int) string {
 // A prompt that waits at an engine with a full cache will evict the end of the oldest prompt there. Explain, the
 // decision's record and the metrics show how much of that prompt is at risk.
 func TestTokensAtRiskAreShown(t *testing.T) {
-	e := engine(t, func(c *mockengine.Config) { c.Blocks = 101 }) // 100 of these can be used
+	e := engine(t, func(c *mockengine.Config) { c.Blocks = 101 }) // 100 of the 101 blocks can be used
 	r := start(t, nil, e)
 	r.exact(1)
 	complete := func(body string) {

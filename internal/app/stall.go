@@ -10,8 +10,9 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// lastKnown caches the result of fetch. It returns the cached result when fetch takes too long: figures that are read
-// under a lock must be available even if the lock is never released. Its methods may be called from any goroutine.
+// lastKnown caches the result of fetch. get returns the cached result when fetch takes too long. fetch may wait for a
+// lock that is never released, and the figures must be shown nevertheless. Its methods may be called from any
+// goroutine.
 type lastKnown[T any] struct {
 	fetch func() T // set before the first get
 
@@ -34,7 +35,7 @@ func (l *lastKnown[T]) get() T {
 	}
 	limit := fetchLimit
 	if !l.known {
-		limit = telemetry.StallAfter // there is no earlier result, so get waits longer
+		limit = telemetry.StallAfter // there is no cached result yet, so get waits longer
 	}
 	running, left := l.running, limit-time.Since(l.begun)
 	l.mu.Unlock()

@@ -37,7 +37,7 @@ func lockIndexes(r *warmpath.Router) (unlock func()) {
 	})
 }
 
-// look requests a path and returns status and body. Every path that reports stalls must answer during one.
+// look requests a path and returns status and body. Every path that reports stalls must answer during a stall.
 func (r *router) look(url string) (int, string) {
 	r.t.Helper()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -72,7 +72,7 @@ func stall(t *testing.T, log io.Writer) (r *router, unlock func()) {
 		return err == nil && resp.StatusCode == http.StatusOK
 	}
 	ask(r.url, "before")
-	// After this, the router has last known figures.
+	// This request makes the router fetch its figures once, so that it has last known figures.
 	r.look("http://" + r.AdminAddr().String() + "/admin/workers")
 	unlock = lockIndexes(r.Router())
 	t.Cleanup(unlock)
@@ -143,7 +143,7 @@ func TestTheProcessEndsWhateverIsLocked(t *testing.T) {
 	r.wait("what hung has ended", func() bool { return !r.listens() })
 }
 
-// listens reports whether the address accepts connections.
+// listens reports whether the router's address accepts connections.
 func (r *router) listens() bool {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(r.url + "/health")

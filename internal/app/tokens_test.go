@@ -39,7 +39,8 @@ func wrongTokenizer(t *testing.T, e *mockengine.Server) string {
 	_, odd := ids("odd")
 	vocabulary := map[string]uint32{}
 	for id := range max(yes, bad, odd) + 1 {
-		vocabulary[fmt.Sprint("filler", id)] = id // a vocabulary has no holes to speak of
+		// unused ids get filler words, because a vocabulary must have nearly no gaps
+		vocabulary[fmt.Sprint("filler", id)] = id
 	}
 	for word, id := range map[string]uint32{"yes": yes, "bad": odd, "odd": bad} {
 		delete(vocabulary, fmt.Sprint("filler", id))
@@ -157,7 +158,8 @@ func TestAMockEngineServesAsTokenizerService(t *testing.T) {
 	r.exact(1)
 	r.chat(strings.Repeat("alpha beta ", 60))
 	r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) == 1 })
-	// Requests whose ids came from the service: on a busy machine an engine that is asked second may answer first.
+	// served counts the requests whose ids came from the service. On a busy machine a few may come from an engine,
+	// which is asked when the service is slow.
 	served := 0
 	for i := range 10 {
 		r.indexed(e)

@@ -88,7 +88,8 @@ func TestUsageIsStreamedOnlyOnRequest(t *testing.T) {
 	}
 }
 
-// A client sends an answer back in its next request. Then the prompt continues the blocks that the generation cached.
+// A client sends an answer back in its next request. The prompt of that request must find the blocks that the
+// generation cached.
 func TestGrowingConversationsShareTheirPrefix(t *testing.T) {
 	s := start(t, func(c *Config) { c.ScaleOut = true })
 	tools := []any{object{"type": "function", "function": object{"name": "look", "parameters": object{"type": "object"}}}}

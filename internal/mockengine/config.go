@@ -46,7 +46,7 @@ type Config struct {
 	MaxSequences   int // number of requests that run at the same time, per rank
 
 	// Events is the address of rank 0's KV events, tcp://host:port. Rank r takes port+r. With port 0 each rank takes a
-	// free port. SGLang takes free ports in a row, because it reports only the first port. "" publishes no events.
+	// free port. SGLang takes consecutive free ports, because it reports only the first port. "" publishes no events.
 	//
 	// Replay is the address of the replay socket, with the same rules. "" serves no replay.
 	Events, Replay string
@@ -59,7 +59,7 @@ type Config struct {
 	Seed         uint64  // seed of the answers and of random faults; the same seed gives the same behaviour
 
 	Version string // engine version in /version and /server_info
-	APIKey  string // key that requests under /v1/ need; "": none
+	APIKey  string // key that requests to paths under /v1/ need; "": no key is needed
 
 	HideCachedTokens bool // answers have no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
 	ScaleOut         bool // the render endpoints answer (vLLM's --enable-scale-out); false: they answer 403
@@ -73,7 +73,8 @@ type Config struct {
 
 // Faults are faults that last until they are changed. A share is a number from 0 to 1. See [Server.SetFaults].
 type Faults struct {
-	DropEvents float64 `json:"drop_events"` // share of event messages that subscribers do not get; a replay has them
+	// share of event messages that subscribers do not get; a replay contains these messages
+	DropEvents float64 `json:"drop_events"`
 	LoseReplay float64 `json:"lose_replay"` // share of messages and end markers that are left out of replays
 	// ReplayLimit is the number of messages after which each replay stops without an end marker; 0: no limit.
 	ReplayLimit int           `json:"replay_limit"`

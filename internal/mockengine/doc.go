@@ -1,6 +1,6 @@
 // Package mockengine imitates an inference engine for routers. It puts the HTTP API of vLLM or SGLang, and their KV
-// events over ZMQ, in front of the model of an engine in internal/engine. It has a working prefix cache, correct
-// cached_tokens, and faults on demand. Tests, demos and `warmpath mock` use it. It needs no accelerator and no
+// events over ZMQ, in front of the model of an engine in internal/engine. The mock engine has a working prefix cache,
+// correct cached_tokens, and faults on demand. Tests, demos and `warmpath mock` use it. It needs no accelerator and no
 // download.
 //
 // It has the parts of an engine that a router uses: completions (streamed or not), models, tokenize, render, metrics,

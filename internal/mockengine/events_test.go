@@ -173,8 +173,8 @@ func converse(t testing.TB, s *Server, conversations, turns int) {
 	wait.Wait()
 }
 
-// For every version of the event format, applying the events gives exactly the engine's cache: with evictions, a CPU
-// tier, duplicates and preemptions.
+// For every version of the event format, applying the events gives exactly the engine's cache, also after evictions,
+// copies to a CPU tier, duplicates and preemptions.
 func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 	for _, wire := range append(kvevent.Wires(), "vllm-0.32.0+bytes", "sglang-0.5.6") {
 		if wire == "sglang-0.4.6" || wire == "sglang-0.4.7" {
@@ -302,8 +302,8 @@ func TestAResetIsAnnouncedAsTheEngineDoes(t *testing.T) {
 			continue
 		}
 		complete(t, s, chatPath, body)
-		// The engine caches the same blocks as before the reset. So the old events agree with its cache, too, and the
-		// condition also counts the new events.
+		// The engine caches the same blocks as before the reset. So the old events alone agree with the cache, and the
+		// condition must also wait for two new events.
 		waitFor(t, func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) })
 		if e := l.taken()[before:]; e[0].Kind != kvevent.Cleared || e[1].Kind != kvevent.Stored {
 			t.Errorf("after the reset: %+v, want cleared, then stored", e)
@@ -356,7 +356,7 @@ func TestDiscoveryReportsTheEventAddresses(t *testing.T) {
 	}
 }
 
-// SGLang reports one port for all its ranks: rank r must be at that port plus r.
+// SGLang reports one port for all its ranks, so rank r must publish at that port plus r.
 func TestSGLangsRanksPublishAtPortsInARow(t *testing.T) {
 	s := start(t, func(c *Config) { withEvents(c); c.Kind, c.Ranks = SGLang, 3 })
 	events := decode(t, s, "/server_info", nil, 200)["kv_events"].(object)

@@ -32,7 +32,7 @@ func (s *faultState) set(f Faults) {
 	s.changed = make(chan struct{})
 }
 
-// hits decides at random whether a fault occurs. share selects the fault's probability.
+// hits decides at random whether a fault occurs. share returns the fault's probability from the present faults.
 func (s *faultState) hits(share func(*Faults) float64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -292,7 +292,8 @@ func TestSpeedScalesTheModelledTime(t *testing.T) {
 	s := start(t, func(c *Config) { c.Speed, c.OutputTokens = 10, 20 })
 	begin := time.Now()
 	complete(t, s, chatPath, anyChat)
-	// The answer takes 21 steps of 24 ms, at ten times the speed. A busy machine may take longer, but never less.
+	// The answer takes 21 steps of 24 ms, and the engine runs at ten times the normal speed: 50 ms. A busy machine may
+	// take longer, but never less.
 	if took := time.Since(begin); took < 50*time.Millisecond {
 		t.Errorf("21 steps took %v, want at least 50 ms", took)
 	}

@@ -150,8 +150,8 @@ func (l *life) newRun(g *generation) *run {
 	return x
 }
 
-// chooseRank returns the rank that the request names. If it names none, it returns the rank with the fewest requests.
-// Ranks with equally many requests take turns.
+// chooseRank returns the rank that the request names. If the request names no rank, it returns the rank with the fewest
+// requests. Ranks with equally many requests take turns.
 func (l *life) chooseRank(asked int) *rank {
 	if asked >= 0 {
 		return l.ranks[asked]

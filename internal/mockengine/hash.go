@@ -44,7 +44,7 @@ func engineHash(c *Config) engine.HashFunc {
 }
 
 // chainRoot returns the hash that stands for the parent of a first block. SGLang's cache separates adapters and extra
-// keys, but its hashes do not contain them. The engine model finds blocks by their hashes. So for SGLang the root
+// keys, but its hashes do not contain them. The engine model finds blocks by their hashes. So for SGLang the root hash
 // contains adapter and extra key. vLLM has adapters in the extra keys of its hashes, and does not know SGLang's
 // extra_key.
 func chainRoot(h *block.EngineHasher, kind Kind, s *block.Scope) block.Digest {

@@ -65,9 +65,10 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 30 * time.Second,
 		MaxHeaderBytes:    1 << 20,
-		ErrorLog:          log.New(io.Discard, "", 0), // the log would only report streams that a fault cut
+		// without this, the server would log every stream that a fault cuts
+		ErrorLog: log.New(io.Discard, "", 0),
 	}
-	s.mu.Lock() // locked before the first request is answered: a client that got an answer must find this life
+	s.mu.Lock() // locked before the first answer is sent, so that a client with an answer finds this life in s.life
 	s.addr, s.sources, s.life = listener.Addr().String(), sources, l
 	s.starts++
 	s.mu.Unlock()
@@ -90,8 +91,8 @@ func (l *life) listen(addr string) (listener net.Listener, err error) {
 	return listener, err
 }
 
-// patiently opens a socket. After a restart the kernel may still hold the address. So with patient it tries again for a
-// second.
+// patiently opens a socket. After a restart the kernel may still hold the address. So if patient is set, it tries again
+// for a second.
 func patiently(ctx context.Context, patient bool, open func() error) error {
 	for try := 0; ; try++ {
 		err := open()

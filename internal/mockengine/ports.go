@@ -36,7 +36,7 @@ func rows(on network.Network, n int, endpoints ...*string) error {
 		if err != nil {
 			return fmt.Errorf("find ports for %s: %w", *endpoint, err)
 		}
-		held = append(held, row...) // kept open meanwhile, so that the next endpoint gets other ports
+		held = append(held, row...) // kept open until rows returns, so that the next endpoint gets other ports
 		if strings.Contains(host, ":") {
 			host = "[" + host + "]"
 		}

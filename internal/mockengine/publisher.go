@@ -185,7 +185,7 @@ func (p *Publisher) Publish(payload []byte) uint64 {
 	return seq
 }
 
-// happens decides at random, with the probability share, whether a fault happens.
+// happens returns true with the probability share.
 func (p *Publisher) happens(share float64) bool { return share > 0 && p.random.Float64() < share }
 
 // Stats returns the counters.
@@ -272,7 +272,7 @@ func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 }
 
 // kept returns the payloads to replay and the sequence number of the first. end reports whether the end marker follows.
-// A payload is nil if a fault drops it.
+// A payload is nil if a fault drops its message.
 func (p *Publisher) kept(start uint64) (first uint64, payloads [][]byte, end bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,7 +25,7 @@ type rank struct {
 	mu     sync.Mutex // guards engine
 	engine *engine.Engine
 
-	batch batch // used only by run's goroutine, which alone publishes
+	batch batch // used only by the goroutine of run, the only goroutine that publishes
 }
 
 // engineConfig returns the configuration of the engine model of one rank.
@@ -38,8 +38,8 @@ func engineConfig(c *Config) engine.Config {
 	return cfg
 }
 
-// startRanks creates the ranks, opens their event sockets and starts the ranks. If there was an earlier life, the
-// sockets get its addresses. startRanks returns the addresses of the ranks' events.
+// startRanks creates the ranks, opens their event sockets and starts the ranks. After a restart, the sockets get the
+// addresses of the earlier life. startRanks returns the addresses of the ranks' events.
 func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	var sources []EventSource
 	events, replay := l.cfg.Events, l.cfg.Replay
@@ -75,8 +75,8 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 	return sources, nil
 }
 
-// openPublisher opens the rank's sockets. If there was an earlier life, it uses that life's addresses. Otherwise it
-// adds the rank to the ports of events and replay.
+// openPublisher opens the rank's sockets. After a restart it uses the addresses of the earlier life. At the first start
+// it adds the rank's number to the ports of events and replay.
 func (r *rank) openPublisher(known []EventSource, events, replay string) (EventSource, error) {
 	cfg := r.life.cfg
 	config := PublisherConfig{
@@ -195,7 +195,7 @@ func (p *pace) wait(ctx context.Context, d time.Duration) bool {
 		return ctx.Err() == nil
 	}
 	now := time.Now()
-	// After a stall of the process, the missed steps are not made up for.
+	// After a stall of the process, later steps keep their length: the lost time is not made up for.
 	if now.Sub(p.due) > time.Second {
 		p.due = now
 	}

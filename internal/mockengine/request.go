@@ -218,7 +218,7 @@ func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 }
 
 // readScript reads mock_answer, a field that only the mock engine has: the ids of the answer, cut at max_tokens. So a
-// mock engine can repeat the answers of a real engine, and then caches the same blocks.
+// mock engine can repeat the answers of a real engine, and caches the same blocks as the real engine.
 func (g *generation) readScript(body *fastjson.Value) (err error) {
 	if !given(body, "mock_answer") {
 		return nil
@@ -248,8 +248,9 @@ func stopStrings(v *fastjson.Value) ([]string, error) {
 	return stop, nil
 }
 
-// forcedTool returns the tool that the request makes the model call; "" means none. If tool_choice is "required", this
-// is the first tool. If it is an object, this is the tool that it names. With "auto" the mock engine answers in text.
+// forcedTool returns the tool that the request makes the model call; "" means none. If tool_choice is "required",
+// forcedTool returns the first tool. If tool_choice is an object, forcedTool returns the tool that the object names.
+// With "auto" the mock engine answers in text.
 func forcedTool(body *fastjson.Value) (string, error) {
 	choice := body.Get("tool_choice")
 	if choice == nil {
@@ -278,8 +279,8 @@ func forcedTool(body *fastjson.Value) (string, error) {
 	return "", errors.New("tool_choice: names no tool of the request")
 }
 
-// readRank returns the data-parallel rank that the request names. The header counts before the body, and only SGLang
-// reads the body. A value that is not a number is ignored. A number out of range is an error.
+// readRank returns the data-parallel rank that the request names. A rank in the header takes precedence over a rank in
+// the body, and only SGLang reads the body. A value that is not a number is ignored. A number out of range is an error.
 func (g *generation) readRank(body *fastjson.Value, header string, cfg *Config) error {
 	value, err := strconv.Atoi(header)
 	if err != nil {

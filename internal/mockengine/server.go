@@ -81,7 +81,7 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Run opens the addresses and serves until ctx ends, and returns nil then. When it returns, everything that it started
-// has ended. It may be called once.
+// has ended. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	if s.begun {
@@ -159,7 +159,8 @@ func (s *Server) URL() string {
 	return ""
 }
 
-// Sources returns the event addresses of each rank. It is nil before Ready, and if the engine publishes no events.
+// Sources returns the event addresses of each rank. The result is nil before Ready, and if the engine publishes no
+// events.
 func (s *Server) Sources() []EventSource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +173,7 @@ func (s *Server) Faults() Faults {
 	return f
 }
 
-// SetFaults replaces all faults. They stay the same over restarts.
+// SetFaults replaces all faults. A restart does not change the faults.
 func (s *Server) SetFaults(f Faults) error {
 	if err := f.validate(); err != nil {
 		return fmt.Errorf("set faults: %w", err)
@@ -184,8 +185,8 @@ func (s *Server) SetFaults(f Faults) error {
 	return nil
 }
 
-// Die closes every socket without warning, as when a process is killed. It returns when they are closed. Restart starts
-// the engine again.
+// Die closes every socket without warning, as when a process is killed. Die returns when all sockets are closed.
+// Restart starts the engine again.
 func (s *Server) Die() error { return s.order(order{}) }
 
 // Restart ends the engine without warning. After the time down it starts the engine again, at the same addresses, with
@@ -234,8 +235,8 @@ func (s *Server) ResetPrefixCache() bool {
 	return l != nil && l.reset()
 }
 
-// CachedHashes returns the distinct engine hashes that a rank has on a tier now, in no particular order. It is nil
-// while the engine is dead.
+// CachedHashes returns the distinct engine hashes that a rank has on a tier now, in no particular order. The result is
+// nil while the engine is dead.
 func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
 	l := s.current()
 	if l == nil || rank < 0 || rank >= len(l.ranks) {

@@ -14,10 +14,10 @@ import (
 //   - all other bytes are pieces of up to two bytes;
 //   - each piece has one id, and each id one piece.
 //
-// Text is cut into pieces from left to right, and each cut depends only on the bytes at its position. So the text of
-// the first n tokens has exactly these tokens. If a text that begins with a space is appended to another text, the
-// other text's tokens do not change. English has about four bytes a token. Ids are below 2^24, which is some hundred
-// times the size of a real vocabulary.
+// Text is cut into pieces from left to right, and each cut depends only on the bytes at its position. So a text that is
+// cut after its first n tokens has exactly these n tokens. If a text that begins with a space is appended to another
+// text, the other text's tokens do not change. English has about four bytes a token. Ids are below 2^24, which is some
+// hundred times the size of a real vocabulary.
 const (
 	byteBase   = 64 // first id of single bytes; special tokens have lower ids
 	pairBase   = byteBase + 256
@@ -30,7 +30,8 @@ const (
 	spaceSymbol = 0
 )
 
-// Special tokens. A text never contains them: if a prompt has the spelling of one, it is ordinary text.
+// Special tokens. A text never contains them: if a prompt contains the spelling of a special token, the spelling is
+// ordinary text.
 const (
 	tokenBegin block.Token = iota
 	tokenEnd               // ends a message; an answer that nothing cuts ends with it

@@ -84,8 +84,8 @@ func versionOf(name string) (family string, version []int) {
 	return family, version
 }
 
-// replaysWithoutTopic reports whether replays have no topic frame. vLLM has it from 0.26 on (#45177), SGLang after
-// 0.5.18.
+// replaysWithoutTopic reports whether replays have no topic frame. Replays of vLLM have a topic frame from 0.26 on
+// (#45177), and replays of SGLang after 0.5.18.
 func replaysWithoutTopic(name string) bool {
 	family, version := versionOf(name)
 	switch {

@@ -33,8 +33,8 @@ type Attempt struct {
 	// accepted.
 	Model string
 	Knows func(name []byte) bool
-	// Plain means that the answer is no generation (models, tokenize). It is complete when the connection ends it
-	// cleanly, and its content is not checked.
+	// Plain means that the answer is no generation (models, tokenize). The answer is complete when its framing ends
+	// without an error, and its content is not checked.
 	Plain bool
 	// Whole means that the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
@@ -51,8 +51,9 @@ type Attempt struct {
 	abandoned bool
 }
 
-// Abandon ends the attempt if it still waits for the first byte of an answer, and reports whether it ended it. Forward
-// then returns Abandoned. Abandon may be called from any goroutine, also after Forward has returned.
+// Abandon ends the attempt if the attempt still waits for the first byte of an answer, and returns true in this case.
+// Forward then returns a Result of class Abandoned. Abandon may be called from any goroutine, also after Forward has
+// returned.
 func (a *Attempt) Abandon() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +81,7 @@ func (a *Attempt) wait(k *conn) bool {
 	return !a.abandoned
 }
 
-// begin resets the attempt, because an earlier try may have been abandoned.
+// begin resets the attempt, because an earlier use of the same Attempt may have been abandoned.
 func (a *Attempt) begin() {
 	a.mu.Lock()
 	a.waits, a.abandoned = nil, false
@@ -103,7 +104,8 @@ const (
 	Limited
 	// ClientGone: the client left, or stopped reading. The worker's connection was closed immediately.
 	ClientGone
-	// Refused: the worker could not be reached or would not take the request (connect error, 502, 503, shutdown text).
+	// Refused: the worker could not be reached, or answered that it takes no request now (connect error, 502, 503,
+	// shutdown text).
 	Refused
 	// Reset: the connection ended before the first byte of an answer.
 	Reset
@@ -139,9 +141,8 @@ func (c Class) String() string {
 		"engine_error", "truncated", "useless", "cut", "abandoned", "local", "bad_attempt"}[c]
 }
 
-// WorkerFault reports whether the outcome by itself counts against the worker's health. It does not for Rejected,
-// Useless, and an EngineError that was held back: there only a comparison with other workers shows whether the worker
-// is at fault.
+// WorkerFault reports whether the outcome by itself counts against the worker's health. WorkerFault returns false for
+// Rejected and Useless: for these, only a comparison with other workers shows whether the worker is at fault.
 func (c Class) WorkerFault() bool { return c >= Refused && c <= Truncated }
 
 // Result says how an attempt ended.
@@ -149,11 +150,12 @@ type Result struct {
 	Class Class
 	// Status is the status of the worker's answer, 0 when none came.
 	Status int
-	// FirstByte means that a part of the answer reached the client, at least its header. Then the request can neither
-	// be retried nor answered with an error. While FirstByte is false, neither Writer nor its header was written.
+	// FirstByte means that a part of the answer reached the client, at least its header. After that, the request can
+	// neither be retried nor answered with an error. While FirstByte is false, neither Writer nor its header was
+	// written.
 	FirstByte bool
 	// Retryable means that nothing reached the client, and that another worker may do better. It is also true when the
-	// request itself may be at fault: then another worker's answer shows that.
+	// request itself may be at fault: another worker's answer shows whether it is.
 	Retryable bool
 	// Abort means that the client has a part of an answer, and must see that the answer is incomplete. The handler must
 	// end with panic(http.ErrAbortHandler), after its own bookkeeping.
@@ -161,8 +163,8 @@ type Result struct {
 	// Err is the error of the attempt. It is an *api.Error if the client should get it. It is nil for Success, and for
 	// a Rejected answer that was forwarded.
 	Err error
-	// Answer is a worker's answer that was held back because another worker may do better; else nil. If no other worker
-	// can be asked, forward it with Answer.WriteTo.
+	// Answer is a worker's answer that was held back because another worker may do better; nil if no answer was held
+	// back. If no other worker can be asked, forward it with Answer.WriteTo.
 	Answer *Answer
 	// RetryAfter is the pause that the worker asked for in a Limited answer; 0 when it named none.
 	RetryAfter time.Duration
@@ -174,7 +176,8 @@ type Result struct {
 	Start, Sent, FirstByteAt, FirstTokenAt, End time.Time
 	// BytesUp and BytesDown are the body bytes sent to the worker and written to the client.
 	BytesUp, BytesDown int64
-	// Reused means that the last connection was a kept-alive one. Fresh means that a stale connection was replaced.
+	// Reused means that the last connection was a kept-alive connection. Fresh means that a new connection replaced a
+	// stale one.
 	Reused, Fresh bool
 }
 

@@ -56,7 +56,7 @@ type Body struct {
 
 // Read reads the whole body of r, with a Content-Length or in chunks. Its errors are *api.Error: 413 for a body that is
 // too large, 408 for a body that stops arriving, 400 for a body that ends too early. After an error the client's
-// connection cannot be used again. Read sets the header that closes it.
+// connection cannot be used again. Read sets the header Connection: close, so that the server closes the connection.
 func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if r.ContentLength > b.cfg.MaxBytes {
 		w.Header().Set("Connection", "close")
@@ -66,7 +66,8 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if size < 0 {
 		size = smallestBody - 1
 	}
-	// One byte more, so that the end of the body is seen without growing the buffer.
+	// The buffer has room for one byte more than the body, so that the read that finds the body's end needs no larger
+	// buffer.
 	body := b.get(int(size) + 1)
 	err := b.fill(body, http.NewResponseController(w), r)
 	if err != nil {
@@ -88,7 +89,7 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 	}
 	defer func() {
 		if !set.IsZero() {
-			rc.SetReadDeadline(time.Time{}) // this fails only if the deadline could not be set before
+			rc.SetReadDeadline(time.Time{}) // fails only if setting the deadline failed, too
 		}
 	}()
 	for {

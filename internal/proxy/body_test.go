@@ -115,7 +115,7 @@ func TestAKeptConnectionHasNoDeadlineLeft(t *testing.T) {
 		defer c.Close()
 		br := bufio.NewReader(c)
 		for i := range 3 {
-			// Longer than the deadline that Read must have removed.
+			// The pause is longer than StallTimeout: if Read had not removed its deadline, the next request would fail.
 			testenv.Pass(cfg.StallTimeout + 100*time.Millisecond)
 			io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
 			resp, err := http.ReadResponse(br, nil)
@@ -140,7 +140,8 @@ func TestAnUntruthfulLengthTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// A body arrives without a stall and without an end. Read must end it, and the error must say why.
+// A body arrives byte by byte, without a stall and without an end. Read must stop after Timeout, and the error must say
+// why.
 func TestABodyThatTricklesIsCut(t *testing.T) {
 	for _, stall := range []time.Duration{0, time.Minute} {
 		s := bodyServer(t, BodyConfig{MaxBytes: 1000, StallTimeout: stall, Timeout: 60 * time.Millisecond})

@@ -28,8 +28,8 @@ const (
 	chunkDone
 )
 
-// chunkReader decodes a chunked body (RFC 9112 §7.1). It gets the body in pieces, which may be split at any byte. It
-// checks extensions and trailers, and drops them. The zero value is ready.
+// chunkReader decodes a chunked body (RFC 9112 §7.1). decode gets the body in pieces, which may be split at any byte.
+// Extensions and trailers are checked and dropped. The zero value is ready.
 type chunkReader struct {
 	state chunkState
 	left  int64 // bytes that are left of the chunk's data
@@ -40,8 +40,8 @@ type chunkReader struct {
 func (c *chunkReader) done() bool { return c.state == chunkDone }
 
 // decode decodes src into dst, and returns the number of bytes that it wrote to dst and read from src. It stops at the
-// body's end; otherwise it reads all of src. dst must have room for len(src) bytes. dst may begin before src in the
-// same array: then data moves within the array.
+// body's end; otherwise it reads all of src. dst must have room for len(src) bytes. dst and src may be parts of the
+// same array if dst begins before src: decode then moves the data within the array.
 func (c *chunkReader) decode(dst, src []byte) (out, in int, err error) {
 	for in < len(src) && c.state != chunkDone {
 		if c.state == chunkData {

@@ -21,8 +21,8 @@ func New(cfg Config) *Client {
 	return &Client{cfg: cfg, workers: make(map[string]*worker)}
 }
 
-// Run closes connections that were idle for too long, until ctx ends. Then it closes all idle connections, and the
-// Client keeps no further connections. It returns nil.
+// Run closes connections that were idle for too long, until ctx ends. After that it closes all idle connections, and
+// the Client keeps no further connections. It returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	tick := time.NewTicker(max(c.cfg.IdleTimeout/2, 10*time.Millisecond))
 	defer tick.Stop()
@@ -44,7 +44,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// Forget closes the idle connections to a worker that has left the fleet. Requests under way are not disturbed.
+// Forget closes the idle connections to a worker that has left the fleet. Requests under way continue.
 func (c *Client) Forget(url string) {
 	c.mu.Lock()
 	w := c.workers[url]
@@ -94,9 +94,9 @@ func (c *Client) worker(url string) (*worker, error) {
 	return w, nil
 }
 
-// Forward sends the attempt to its worker and forwards the answer to the client. ctx ends when the client is gone or
-// the time is up. Then Forward closes the worker's connection immediately, so that the engine drops the request. When
-// Forward returns, no goroutine of the attempt is running.
+// Forward sends the attempt to its worker and forwards the answer to the client. The caller ends ctx when the client is
+// gone or the request's time is over. When ctx ends, Forward closes the worker's connection immediately, so that the
+// engine drops the request. When Forward returns, no goroutine of the attempt is running.
 func (c *Client) Forward(ctx context.Context, a *Attempt) Result {
 	x := exchanges.Get().(*exchange)
 	x.begin(c, a)

@@ -29,14 +29,14 @@ type Config struct {
 	// MaxHeaderBytes and MaxHeaders bound the header of an answer.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
-	// RetryStatuses are statuses after which another worker is asked. The worker did not take the request or failed at
-	// it, and the client has seen no byte of an answer. 500 is one of them, because a request that makes one engine
-	// fail rarely fails on all engines. 3xx and 4xx need not be listed: another worker gives a second opinion as long
-	// as it is not known which side is at fault.
+	// RetryStatuses are statuses after which another worker is asked. With such a status the worker did not take the
+	// request, or could not answer it. The client has seen no byte of an answer. 500 is one of them, because a request
+	// that makes one engine fail rarely fails on all engines. 3xx and 4xx need not be listed: another worker gives a
+	// second opinion as long as it is not known which side is at fault.
 	RetryStatuses []int `yaml:"retry_statuses"`
-	// RetryTexts are texts that mean the same in the body of a 500, or in an error event before the first token. The
-	// defaults are texts that vLLM sends while it shuts down, and after its engine process died (concurrent.futures in
-	// CPython 3.12; EngineDeadError in vLLM's vllm/v1/engine/exceptions.py).
+	// RetryTexts are texts after which another worker is asked, too, if they occur in the body of a 500 or in an error
+	// event before the first token. The defaults are texts that vLLM sends while it shuts down, and after its engine
+	// process died (concurrent.futures in CPython 3.12; EngineDeadError in vLLM's vllm/v1/engine/exceptions.py).
 	RetryTexts []string `yaml:"retry_texts"`
 	// TLS is the configuration for https workers; nil uses the system's root certificates.
 	TLS *tls.Config `yaml:"-"`

@@ -20,7 +20,7 @@ type conn struct {
 	pieces [2][]byte   // the two slices that writeBoth writes
 	bufs   net.Buffers // the part of pieces that is not written yet
 	since  time.Time   // when the connection became idle
-	// The connection's deadline, which an earlier exchange may have set; zero when it has none.
+	// The connection's deadline, which an earlier exchange may have set; zero when there is no deadline.
 	limit   time.Time
 	aborted atomic.Bool
 	abort   func() // a stored function value, so that passing it to context.AfterFunc allocates no closure
@@ -38,10 +38,11 @@ func newConn(c, tcp net.Conn, w *worker) *conn {
 }
 
 // quiet reports whether nothing came on the connection while it was idle, neither bytes nor its end. Bytes that come
-// before a request would be taken for the answer to the request. If the system cannot tell, quiet returns true.
+// before a request would be taken for the answer to the request. On a system on which this cannot be tested, quiet
+// returns true.
 func (k *conn) quiet() bool { return k.look.quiet() }
 
-// writeBoth writes a and then b. Over plain TCP it needs one system call.
+// writeBoth writes a and then b. Over plain TCP this takes one system call.
 func (k *conn) writeBoth(a, b []byte) error {
 	k.pieces = [2][]byte{a, b}
 	k.bufs = k.pieces[:]
@@ -56,7 +57,7 @@ func (k *conn) writeBoth(a, b []byte) error {
 func (k *conn) arm(t time.Time, patience time.Duration) {
 	if k.limit.Before(t) {
 		k.limit = t.Add(patience / 4)
-		// This fails only on a closed connection, and then the next read or write shows it.
+		// This fails only on a closed connection, and the next read or write returns that error.
 		k.SetDeadline(k.limit)
 	}
 }
@@ -92,7 +93,7 @@ func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 		w.mu.Unlock()
 		return k
 	}
-	old := w.idle // all idle connections are older than this one, and so too old
+	old := w.idle // the last connection is the youngest, so all idle connections are too old
 	w.idle = nil
 	w.mu.Unlock()
 	closeAll(old)

@@ -92,8 +92,8 @@ func (x *exchange) run(ctx context.Context) {
 	x.try(ctx, w, true)
 }
 
-// try makes the exchange on one connection. stale reports that the connection was a kept-alive one that could not be
-// used: the worker closed it before any byte of an answer, or bytes came on it before the request.
+// try makes the exchange on one connection. stale is true if the connection was a kept-alive connection that could not
+// be used: the worker closed it before any byte of an answer, or bytes came on it before the request.
 func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) {
 	if err := ctx.Err(); err != nil {
 		x.gone(ctx)
@@ -211,8 +211,8 @@ func (x *exchange) send(k *conn) error {
 	return k.writeBoth(x.out, x.a.Body)
 }
 
-// readHead reads until the answer's header is complete. Then the header is in x.buf[:end], and parsed in x.ans. n is
-// the number of bytes that were read.
+// readHead reads until the answer's header is complete. After that the header is in x.buf[:end], and its parsed form is
+// in x.ans. n is the number of bytes that were read.
 func (x *exchange) readHead(k *conn) (n, end int, err error) {
 	interim, seen := 0, 0
 	for {
@@ -291,8 +291,8 @@ func (x *exchange) fail(c Class, err error) {
 	x.res.Class, x.res.Err = c, err
 }
 
-// gone ends an exchange whose context ended. Either the client left, or the time was up, or the context's cause is an
-// *api.Error, which the client gets.
+// gone ends an exchange whose context ended: the client left, or the request's time was over, or the context's cause is
+// an *api.Error, which the client gets.
 func (x *exchange) gone(ctx context.Context) {
 	x.res.Answer = nil
 	x.res.Abort = x.res.FirstByte

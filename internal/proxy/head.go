@@ -140,7 +140,7 @@ func (h *answerHead) note(f field) error {
 	case len("connection"):
 		if equalFold(f.name, "connection") {
 			if h.drop != nil {
-				h.close = true // two Connection fields are rare, so they are not merged
+				h.close = true // two Connection fields are rare: instead of merging them, the connection is closed
 			}
 			h.drop = f.value
 			h.close = h.close || listed(f.value, "close")
@@ -196,7 +196,7 @@ func (h *answerHead) retryAfter(now time.Time) time.Duration {
 	return 0
 }
 
-// copyTo adds the fields to to. It leaves out fields that belong to the connection, and fields that to already has.
+// copyTo adds the fields to to. It leaves out fields that belong to the connection, and fields that are already in to.
 func (h *answerHead) copyTo(to http.Header) {
 	values := make([]string, 0, len(h.fields))
 	var kept []string
@@ -231,8 +231,8 @@ next:
 	}
 }
 
-// hopByHop reports whether the field with this canonical name belongs to one connection (RFC 9110 §7.6.1), or was
-// treated so by old clients.
+// hopByHop reports whether the field with this canonical name belongs to one connection (RFC 9110 §7.6.1), or was used
+// by old clients as such a field.
 func hopByHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",

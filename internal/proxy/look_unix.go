@@ -35,7 +35,7 @@ func (l *look) init(c net.Conn) {
 }
 
 // quiet reports whether there is nothing to read on the connection, neither bytes nor its end. It may consume a byte.
-// If it cannot tell, it returns true.
+// If the system does not allow this test, quiet returns true.
 func (l *look) quiet() bool {
 	return l.conn == nil || l.conn.Read(l.call) == nil && l.err == syscall.EAGAIN
 }

@@ -33,8 +33,8 @@ type rawWorker struct {
 	requests atomic.Int64
 }
 
-// newRawWorker starts a worker. serve is called for each request of a connection. It returns whether to read another
-// request.
+// newRawWorker starts a worker. serve is called for each request of a connection. If serve returns true, the next
+// request is read from the connection.
 func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []byte) bool) *rawWorker {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -91,8 +91,8 @@ func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []b
 	return w
 }
 
-// answering returns a worker that answers every request with the same bytes. Unless keep is set, it then closes the
-// connection.
+// answering returns a worker that answers every request with the same bytes. Unless keep is set, it closes the
+// connection after the answer.
 func answering(t testing.TB, keep bool, answer string) *rawWorker {
 	return newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
 		io.WriteString(c, answer)
@@ -123,8 +123,8 @@ func attempt(worker string, w http.ResponseWriter) *Attempt {
 	return &Attempt{Worker: worker, Path: "/v1/chat/completions", Header: http.Header{}, Body: []byte(`{"x":1}`), Writer: w}
 }
 
-// gateway is a server that forwards each request. change completes the attempt. The server ends each request as a
-// handler should.
+// gateway is a server that forwards each request. change completes the attempt. If the result says Abort, the server
+// panics with http.ErrAbortHandler, as a handler must.
 func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, results chan Result) {
 	t.Helper()
 	results = make(chan Result, 1024)
@@ -399,7 +399,8 @@ func TestTheEnginesRefusalsPassByteForByte(t *testing.T) {
 
 const jsonHead = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
-// A request can be retried at another worker as long as no byte of the answer has reached the client.
+// A useless answer must not reach the client: as long as no byte of it has, the request can be retried at another
+// worker.
 func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	const good = `{"model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}`
 	length := func(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body) }
@@ -407,7 +408,7 @@ func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer   string
 		class    Class
-		passable bool // the answer is held back, and can be passed on if no worker has a better one
+		passable bool // the answer is held back, and can be forwarded if no worker has a better answer
 	}{
 		"HTML":                                {"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + length("<html>hello</html>"), Useless, false},
 		"nothing":                             {"HTTP/1.1 200 OK\r\n" + length(""), Useless, false},
@@ -465,7 +466,7 @@ func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	}
 }
 
-// The worker sends without end, so the answer is never complete.
+// The worker sends without end, so the answer is never complete. The proxy must decide after maxHeld bytes.
 func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 	for name, c := range map[string]struct {
 		head  string
@@ -511,7 +512,7 @@ func TestAnEndlessAnswerIsJudgedByItsBeginning(t *testing.T) {
 	}
 }
 
-// A client that asked for JSON cannot read a stream, and a stream may have no end.
+// A client that asked for JSON cannot read a stream, so the stream must not reach the client.
 func TestAnUnrequestedStreamIsHeldBack(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()
@@ -607,7 +608,7 @@ func TestAClientThatLeavesCancelsAtOnce(t *testing.T) {
 	}
 }
 
-// Many clients close the connection at [DONE]. The end of the framing may come later.
+// Many clients close the connection at [DONE], before the end of the framing comes. Such an answer counts as success.
 func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
 	whole := chunks(token, finish, usage, done)
 	for name, events := range map[string]string{"served": whole, "before its end": chunks(token, finish)} {
@@ -631,7 +632,8 @@ func TestAClientThatLeavesAtDoneWasServed(t *testing.T) {
 	}
 }
 
-// After [DONE], some workers keep the connection open and do not send the end of the framing.
+// After [DONE], some workers keep the connection open and do not send the end of the framing. The stream still counts
+// as complete.
 func TestAStreamThatFallsSilentBehindDoneIsWhole(t *testing.T) {
 	events := token + finish + usage + done
 	w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {

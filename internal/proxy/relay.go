@@ -76,7 +76,7 @@ type relay struct {
 	stream   bool // the answer is a stream: events are forwarded as they come, and only complete events
 	gather   bool // nothing is forwarded before the answer is complete or larger than maxHeld
 	judged   bool // the beginning of the stream was checked, and is good
-	cut      bool // the bytes that were forwarded last ended inside an event
+	cut      bool // the last forwarded bytes ended inside an event
 	given    bool // the client got everything up to [DONE]
 
 	guarded  time.Time // time at which the client's write deadline was last set
@@ -116,7 +116,7 @@ func (x *exchange) answer(k *conn, head, n int) {
 	x.w = x.a.Writer
 	x.rc = http.NewResponseController(x.w)
 	if x.client.cfg.StreamIdleTimeout > 0 {
-		k.disarm() // the deadline for the header may be later than the deadline for the body
+		k.disarm() // the header's deadline is removed, because it may be later than the body's deadline
 	}
 	x.pump(k, head, n-head)
 	if x.watching {
@@ -146,7 +146,7 @@ func (x *exchange) frame() {
 }
 
 // pump reads, decodes, checks and forwards bytes until the body ends. The body begins at x.buf[head]. n is the number
-// of bytes of it that were read. data[:held] is decoded and not forwarded yet.
+// of the body's bytes that were read. data[:held] is decoded and not forwarded yet.
 func (x *exchange) pump(k *conn, head, n int) {
 	data := x.buf[head:]
 	held := 0
@@ -237,7 +237,7 @@ func (x *exchange) pass(b []byte, last bool) bool {
 	if t := x.client.cfg.ClientTimeout; t > 0 && x.res.BytesDown >= unguarded {
 		if now := time.Now(); now.Sub(x.guarded) > t/4 {
 			x.guarded = now
-			// Not every writer supports a deadline; without one there is no limit.
+			// Not every writer supports a deadline. For other writers, there is no limit.
 			x.rc.SetWriteDeadline(now.Add(t + t/4))
 		}
 	}
@@ -385,7 +385,7 @@ func (x *exchange) refused(body []byte, code int) {
 	case code >= 300 && code < 500:
 		x.res.Class = Rejected
 	default:
-		// A status that is not listed, such as 529, says no more about the request than 500 does.
+		// Another 5xx status than 500, such as 529, says nothing about the request, so another worker is asked.
 		x.res.Retryable = again || x.res.Status < 300 || code != http.StatusInternalServerError
 		x.fail(EngineError, api.WorkerUseless(answered))
 	}
@@ -402,9 +402,9 @@ func (x *exchange) keep(body []byte) {
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
 }
 
-// misbegun returns the reason why the received bytes cannot be an answer, or nil if they can. In a stream the first
-// event with data decides. Comments before that event are forwarded as they come, because they keep clients from timing
-// out.
+// misbegun returns the reason why the received bytes cannot be the beginning of an answer, or nil if they can be. In a
+// stream the first event with data decides. Comments before that event are forwarded as they come, because they keep
+// clients from timing out.
 func (x *exchange) misbegun(held []byte) error {
 	if x.watching && !x.res.FirstByte && x.watch.Broken() {
 		return fmt.Errorf("%s gave no answer: %.64q", x.a.Worker, held)
@@ -438,8 +438,9 @@ func (x *exchange) shutdown(body []byte) bool {
 	return false
 }
 
-// engineError ends a stream after the engine's own error event. The rest of the stream is not forwarded: vLLM then
-// sends [DONE] and ends cleanly, so a client that ignores the error event would take the stream for complete.
+// engineError ends a stream after the engine's own error event. The rest of the stream is not forwarded: after the
+// error event vLLM sends [DONE] and ends cleanly, so a client that ignores the error event would take the stream for
+// complete.
 func (x *exchange) engineError(events []byte) {
 	if !x.res.FirstByte {
 		x.refused(events, x.watch.ErrorCode())
