@@ -162,7 +162,7 @@ func (f *calibrateFlags) climb(c *cobra.Command, address string) ([]loadgen.Poin
 		return nil, usageError{err}
 	}
 	f.cfg.Targets = targets
-	// The ladder needs new prompts, because earlier calibrations left theirs in the cache.
+	// The ladder needs new prompts, because the prompts of earlier calibrations may still be in the engine's cache.
 	f.ladder.Nonce = uint64(time.Now().UnixNano())
 	out := c.ErrOrStderr()
 	f.ladder.Progress = func(done, total int, what string) {

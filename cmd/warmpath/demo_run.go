@@ -1,9 +1,9 @@
 package main
 
 // The demo shows what Warmpath does on one machine in half a minute, without a download. Three policies play the same
-// work at the same time: round robin, another project's cache_aware and the default policy. Each has four mock engines
-// and a gateway of its own. The demo is a client of the public API: it prints what the answers' headers and usage say,
-// and does not look inside the router.
+// work at the same time: round robin, another project's cache_aware and the default policy. Each policy has four mock
+// engines and a gateway of its own. The demo is a client of the public API: it prints what the answers' headers and
+// usage say, and does not look inside the router.
 
 import (
 	"context"
@@ -32,10 +32,10 @@ const (
 	demoSpeed     = 1.5
 	demoBlockSize = 16 // tokens
 	// demoBlocks is the size of an engine's cache in blocks. The conversations under way need about three times the
-	// blocks of one cache. The four caches together have enough, with few to spare.
+	// blocks of one cache. The four caches together have enough blocks, with few to spare.
 	demoBlocks = 8000
-	// demoRamp is the time over which the users start. If all started at the same time, they would be a burst on empty
-	// caches, and its effect would hide all others.
+	// demoRamp is the time over which the users start. If all users started at the same time, a burst would meet empty
+	// caches, and the effect of this burst would hide all others.
 	demoRamp = 2 * time.Second
 )
 
@@ -59,8 +59,8 @@ type demoOptions struct {
 // errDemoInterrupted tells scripts that the demo did not reach its end.
 var errDemoInterrupted = errors.New("the demo was interrupted before its end: there is nothing to compare")
 
-// runDemo shows the demo and returns what the runs measured, in the order of [demoPolicies]. It ends when the context
-// does.
+// runDemo shows the demo and returns what the runs measured, in the order of [demoPolicies]. It ends early when ctx
+// ends.
 func runDemo(ctx context.Context, o demoOptions) ([]*demoResult, error) {
 	out := &stickyWriter{out: o.Out}
 	o.Out = out

@@ -27,7 +27,7 @@ func showDemo(results []*demoResult, done <-chan struct{}, o *demoOptions) {
 		}
 		if o.Live {
 			lines = redrawDemo(o.Out, results, lines)
-			// The last tick may have shown the end already.
+			// The last tick may already have printed the final state, which is not printed twice.
 		} else if so := demoProgress(results); running || so != printed {
 			fmt.Fprintf(o.Out, "%4.0f s%s\n", time.Since(results[0].began).Seconds(), so)
 			printed = so

@@ -116,8 +116,8 @@ func demoTranscripts(r *demoResult) map[int][]string {
 	return said
 }
 
-// TestTheCommandsThatTheDemoSuggestsWork runs each line that the demo prints, as a reader would. The test itself does
-// the shell's part.
+// TestTheCommandsThatTheDemoSuggestsWork runs each line that the demo prints, as a reader would. The test parses the
+// line as a shell would.
 func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()

@@ -19,15 +19,16 @@ const (
 	demoConversations = 68
 	demoTurns         = 6
 	systemWords       = 1500
-	// The length of the text that a turn adds is log-normal. turnWords is the median in words. One turn in six has a
-	// third of it or less, and one turn in six has more than three times as much.
+	// The length of the text that a turn adds is log-normal. turnWords is the median in words. One turn in six has at
+	// most a third of the median, and one turn in six has more than three times the median.
 	turnWords    = 350
 	turnSpread   = 1.2
 	mostWords    = 3000
 	answerTokens = 24
 )
 
-// agentKindOf returns the kind of agent of a conversation: 0 for every second one, the others in turn.
+// agentKindOf returns the kind of agent of a conversation: 0 for every second conversation, and the other kinds in
+// turn.
 func agentKindOf(conversation int) int {
 	if conversation%2 == 0 {
 		return 0

@@ -16,9 +16,9 @@ type demoGain struct {
 	unproven bool    // the difference may be chance
 }
 
-// alikeRatio is the ratio up to which a difference counts as chance, even if its standard error is small: the error is
-// only over the conversations of one run. On a busy machine, three simultaneous runs of the same policy differed by up
-// to 4 %.
+// alikeRatio is the ratio up to which a difference counts as chance, even if its standard error is small: the error
+// covers only the differences between conversations of one run, not between runs. On a busy machine, three simultaneous
+// runs of the same policy differed by up to 4 %.
 const alikeRatio = 1.05
 
 func (g demoGain) judged() demoGain {
@@ -26,9 +26,9 @@ func (g demoGain) judged() demoGain {
 	return g
 }
 
-// pairedGain compares the cost of each conversation in both runs. Its requests are the same in both, so most
-// differences between conversations cancel. The ratio of the sums has the standard error √(Σ(aᵢ−R·bᵢ)²·n/(n−1)) / Σbᵢ
-// (W. G. Cochran, Sampling Techniques, 3rd edition, 1977, §2.11), for conversations that do not affect one another.
+// pairedGain compares the cost of each conversation in both runs. A conversation has the same requests in both runs, so
+// most differences between conversations cancel. The ratio of the sums has the standard error √(Σ(aᵢ−R·bᵢ)²·n/(n−1)) /
+// Σbᵢ (W. G. Cochran, Sampling Techniques, 3rd edition, 1977, §2.11), for conversations that do not affect one another.
 func pairedGain(other, ours map[int]float64) demoGain {
 	var a, b float64
 	for c, cost := range other {
@@ -75,8 +75,9 @@ func demoWorthOf(other, ours *demoResult) demoWorth {
 	}
 }
 
-// tooLateFor is the lateness of timers from which on measured times show more about the machine than about a policy.
-// Below it, the default policy's gain had the same sign in 9 of 9 runs on a busy machine; above it, in 5 of 6 runs.
+// tooLateFor is the lateness of timers from which on measured times show more about the machine than about a policy. On
+// a busy machine, the default policy's gain had the same sign in 9 of 9 runs with less lateness, and in 5 of 6 runs
+// with more.
 const tooLateFor = 5 * time.Millisecond
 
 // printDemoWorth prints the gain of the last policy over each of the other policies. late is the mean lateness of the

@@ -27,7 +27,8 @@ func TestTheFilesThatPagesShowWork(t *testing.T) {
 		for _, block := range blocks.FindAllStringSubmatch(string(text), -1) {
 			seen++
 			example, command := block[1], []string{"config", "check"}
-			if filepath.Base(page) == "simulator.md" { // with a workload that is at hand, and few requests of it
+			// its examples are run with a workload of the repository and few requests
+			if filepath.Base(page) == "simulator.md" {
 				example = regexp.MustCompile(`(?m)^workload: .*$`).ReplaceAllString(example, "workload: gen:independent")
 				command = []string{"sim", "--limit", "2", "--experiment"}
 			}

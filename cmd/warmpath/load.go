@@ -146,7 +146,7 @@ func (f *loadFlags) write(c *cobra.Command, o *loadgen.Outcome) error {
 	return nil
 }
 
-// progressLine is one line of a terminal that is redrawn. It shows nothing where the output is no terminal.
+// progressLine is one line of a terminal that is redrawn. It shows nothing if the output is no terminal.
 type progressLine struct {
 	out   io.Writer
 	live  bool

@@ -31,7 +31,7 @@ func (l leakChecked) Run() int {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", RequireExplicitExec: true,
-		// A command that should fail and serves instead must not hang the test.
+		// If a command that should fail serves instead, this deadline ends the test.
 		Deadline: time.Now().Add(3 * time.Minute),
 	})
 }

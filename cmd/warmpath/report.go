@@ -55,6 +55,6 @@ func readReport(path string) (*report.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read, so an error of Close does not matter
 	return report.Read(f)
 }

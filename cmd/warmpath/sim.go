@@ -107,7 +107,7 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.Var(&seedFlag{seeds: &x.Seeds}, "seed", "seed `N` of all random numbers; several values make several runs")
 }
 
-// seedFlag is a list of seeds. Its first use on the command line replaces the default.
+// seedFlag is a list of seeds. The first seed on the command line replaces the default; further seeds are added.
 type seedFlag struct {
 	seeds *[]uint64
 	given bool

@@ -56,13 +56,14 @@ type Parts struct {
 // Admin answers the questions of operators. It is an http.Handler, safe for concurrent use.
 type Admin struct {
 	Parts
-	// Digest of the key: the time that comparing digests takes shows nothing about the key.
+	// Digest of the key. Digests are compared instead of keys, because the time of the comparison then reveals nothing
+	// about the key.
 	key     [sha256.Size]byte
 	guarded bool
 	routes  http.Handler
 }
 
-// New returns the handler. cfg has passed Validate, its key is read.
+// New returns the handler. cfg has passed Validate, and cfg.Key has been read.
 func New(cfg Config, parts Parts) *Admin {
 	a := &Admin{Parts: parts, key: sha256.Sum256([]byte(cfg.Key)), guarded: cfg.Key != ""}
 	mux := http.NewServeMux()
@@ -85,13 +86,13 @@ func New(cfg Config, parts Parts) *Admin {
 		mux.HandleFunc(r.path, wrongMethod(r.method))
 	}
 	mux.HandleFunc("/", unknown)
-	// A web page in the operator's browser can send requests to loopback addresses, too. It must not be able to post
-	// here.
+	// A web page in the operator's browser can send requests to loopback addresses, too. Such a page must not be able
+	// to post here.
 	a.routes = http.NewCrossOriginProtection().Handler(mux)
 	return a
 }
 
-// Serve answers on l until ctx ends. Then it waits at most 2 s for running requests.
+// Serve answers on l until ctx ends. After that it waits at most 2 s for running requests.
 func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           a,

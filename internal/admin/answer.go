@@ -21,7 +21,7 @@ type Workers struct {
 }
 
 // Tokens says where token ids come from. It also says how often the ids that were made in process differed from the
-// engines' ids, counted from the start of the process.
+// engines' ids, since the start of the router's process.
 type Tokens struct {
 	Checked  uint64 `json:"checked"`  // number of prompts that were compared
 	Differed uint64 `json:"differed"` // number of compared prompts whose ids differed
@@ -35,7 +35,7 @@ type Tokens struct {
 // TokenModel says where the token ids of a base model come from, for engines of one kind.
 type TokenModel struct {
 	Model  string `json:"model"`
-	Engine string `json:"engine"`           // vllm, sglang: how they are asked
+	Engine string `json:"engine"`           // vllm or sglang: the kind of the engines
 	Source string `json:"source"`           // given, files, engine, search
 	Folder string `json:"folder,omitempty"` // folder of the files from which ids are made
 	// Number of prompts that were compared with an engine before the found files were used.
@@ -78,12 +78,12 @@ type Holder struct {
 	Rank        int    `json:"rank"`  // global rank
 	Trust       string `json:"trust"` // exact, degraded, approximate, none
 	TrustReason string `json:"trust_reason"`
-	// BlockedUntil is when the breaker lets a request pass again; absent while it is closed.
+	// BlockedUntil is when the open breaker lets a request pass again; absent while the breaker is closed.
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
 	// LimitedUntil is the end of the pause after a 429, which may hold for only one tenant; absent when there is none.
 	LimitedUntil *time.Time `json:"limited_until,omitempty"`
-	// Useless are the models and endpoints for which the holder gets no requests but trials, as its answers there were
-	// useless and another worker's were not.
+	// Useless are the models and endpoints for which the holder gets only trial requests, because its answers there
+	// were useless and another worker's answers were good.
 	Useless []Useless `json:"useless,omitempty"`
 	// Suspect: the worker seems to be frozen. Share is below 1 during slow start: the holder may have N requests at
 	// once, and gets this share of the requests beyond N. N is one more than the number of requests that it has
@@ -98,12 +98,13 @@ type Holder struct {
 	Kind   string       `json:"kind"` // the name of one of kinds
 	Leaked uint64       `json:"leaked_requests"`
 	IndexHolder
-	// Statistics of its event stream; they are fields of the holder, and absent if the holder has no event source.
+	// Statistics of the holder's event stream. In JSON they are fields of the holder; absent if the holder has no event
+	// source.
 	*kvfeed.Stats
 }
 
-// Useless is a model name and an endpoint for which a holder gets no requests. Until is when the next one may be a
-// trial.
+// Useless is a model name and an endpoint for which a holder gets no requests. Until is the time from which on the next
+// request may be sent there as a trial.
 type Useless struct {
 	Model    string    `json:"model"`
 	Endpoint string    `json:"endpoint"`
@@ -169,7 +170,7 @@ type QueueLine struct {
 	Requests int           `json:"requests"`
 	Bytes    int64         `json:"bytes"`
 	OldestMS float64       `json:"oldest_ms"` // how long the oldest request has waited
-	Tenants  []QueueTenant `json:"tenants"`   // at most 100; orders without tenants have one, ""
+	Tenants  []QueueTenant `json:"tenants"`   // at most 100; orders without tenants have only the tenant ""
 }
 
 // QueueTenant is one tenant's part of a line.

@@ -22,10 +22,10 @@ type Config struct {
 // DefaultConfig listens on loopback without a key, at port 9090, which Prometheus users expect.
 func DefaultConfig() Config { return Config{Listen: "127.0.0.1:9090"} }
 
-// minKey is the minimum length of a key. A shorter one can be guessed over a network.
+// minKey is the minimum length of a key. A shorter key can be guessed over a network.
 const minKey = 8
 
-// Validate returns all problems of c. Each begins with the name of its field. It is called after the key was read.
+// Validate returns all problems of c. Each begins with the name of its field. Call Validate after the key was read.
 func (c Config) Validate() error {
 	var problems []error
 	if c.Listen != "" {

@@ -1,5 +1,5 @@
-// Package admin is the second listener: metrics and the questions of operators. It shows the state of other components.
-// It changes it only through the functions in Parts.
+// Package admin is the second listener: metrics and the questions of operators. The package shows the state of other
+// components. It changes their state only through the functions in Parts.
 //
 //	GET  /metrics                    Prometheus text, never behind the key
 //	GET  /admin/workers              workers and, per holder, trust and why, event stream, load   (Workers)

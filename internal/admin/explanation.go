@@ -27,7 +27,7 @@ type Explanation struct {
 	Branch          string  `json:"branch"`
 	Reason          string  `json:"reason"`
 	Summary         string  `json:"summary"`          // the decision in one line
-	Worker          string  `json:"worker,omitempty"` // absent if none could be chosen; error says why
+	Worker          string  `json:"worker,omitempty"` // absent if no worker could be chosen; error says why
 	Rank            int     `json:"rank"`
 	Trust           string  `json:"trust"`
 	TokenSource     string  `json:"token_source"`
@@ -39,20 +39,21 @@ type Explanation struct {
 	BlockSize       int     `json:"block_size"`
 	MatchTokens     int     `json:"match_tokens"`
 	PredictedTokens int     `json:"predicted_tokens"`
-	AtRiskTokens    int     `json:"at_risk_tokens,omitempty"` // matched, and expected to be evicted before scheduling
-	Error           string  `json:"error,omitempty"`
-	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if it
-	// was chosen, or if there is no match.
+	// number of matched tokens that are expected to be evicted before the request is scheduled
+	AtRiskTokens int    `json:"at_risk_tokens,omitempty"`
+	Error        string `json:"error,omitempty"`
+	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if
+	// that candidate was chosen, or if no candidate has a match.
 	Best *Best `json:"best_match,omitempty"`
 	// Terms are the names of the scores' terms, in order. SessionSource is the header or field that named the session.
 	Terms         []string    `json:"terms"`
 	SessionSource string      `json:"session_source,omitempty"`
 	Tenant        string      `json:"tenant,omitempty"`
 	Queued        bool        `json:"queued"`     // the request would wait, since all workers are saturated
-	Candidates    []Candidate `json:"candidates"` // the ones that no filter left out come first
+	Candidates    []Candidate `json:"candidates"` // candidates that no filter left out come first
 }
 
-// Best is a holder with a longer match than the chosen one's.
+// Best is a holder with a longer match than the chosen holder.
 type Best struct {
 	Worker          string `json:"worker"`
 	Rank            int    `json:"rank"`
@@ -75,9 +76,10 @@ type Candidate struct {
 	Trust           string         `json:"trust"`
 	TrustReason     string         `json:"trust_reason"`
 	Load            Load           `json:"load"`
-	Pace            fleet.Pace     `json:"pace"` // the duration of its passes over that of its kind's median holder
-	Score           float64        `json:"score"`
-	// Terms are the terms of the score, by name; absent if a filter left it out.
+	// the time of the holder's passes, divided by the time of the passes of its kind's median holder
+	Pace  fleet.Pace `json:"pace"`
+	Score float64    `json:"score"`
+	// Terms are the terms of the score, by name; absent if a filter left the candidate out.
 	Terms   map[string]float64 `json:"terms,omitempty"`
 	LeftOut string             `json:"left_out,omitempty"` // the filter's reason
 }
@@ -126,7 +128,7 @@ func limited(s *fleet.Snapshot, e *gateway.Explanation, h fleet.Holder) string {
 	return fmt.Sprintf("answered 429: gets no requests for another %d s", (until-now+int64(time.Second)-1)/int64(time.Second))
 }
 
-// bestOf returns the candidate with the longest match; nil if it was chosen.
+// bestOf returns the candidate with the longest match; nil if this candidate was chosen.
 func bestOf(r *warmpath.Record) *Best {
 	best := -1
 	for i := range r.Candidates {

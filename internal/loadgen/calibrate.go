@@ -32,8 +32,8 @@ func FitMeasured(rows []Measured, base engine.Profile) (engine.Profile, Quality,
 	best := math.Inf(1)
 	x := regress(rows)
 	if b, ok := base.Timing.(engine.Linear); ok && x[2] == 0 && b.Token > 0 {
-		// The prompts were too short to show the cost of attention. Zero would make long prompts too cheap: begin with
-		// base's share.
+		// The prompts were too short to show the cost of attention. A coefficient of zero would make long prompts too
+		// cheap, so begin with the ratio of base's coefficients.
 		x[2] = x[1] * b.Attention / b.Token
 	}
 	for _, budget := range batchBudgets {
@@ -55,8 +55,8 @@ func linear(x []float64) engine.Linear {
 	return engine.Linear{Base: x[0], Token: x[1], Attention: x[2], Sequence: x[3], Context: x[4]}
 }
 
-// sequenceLimit returns the largest number of requests that ran at the same time, if other requests had then waited for
-// a second or more. Otherwise it returns 0, because no limit was reached.
+// sequenceLimit returns the largest number of requests that ran at the same time, if at that number other requests had
+// to wait for a second or more. If none had to, it returns 0, because no limit was reached.
 func sequenceLimit(rows []Measured) int {
 	most, waited := 0, false
 	for i := range rows {

@@ -36,7 +36,7 @@ type Target struct {
 // Config says how a workload is played. Start from [DefaultConfig].
 type Config struct {
 	// Targets has one target in most runs. If there are several, each of them gets every request, one target after the
-	// other. The order rotates, so that each target is first equally often.
+	// other. The order of the targets rotates, so that each target is asked first equally often.
 	Targets []Target
 	Model   string // name of the model; "": the first model of /v1/models
 	Prompt  Prompt
@@ -46,14 +46,14 @@ type Config struct {
 	// times are ignored. 0: requests are sent at their arrival times.
 	Concurrency int
 	// MaxOpen bounds the number of open requests when Concurrency is 0. A further request is dropped and counts as
-	// failed: if it waited, a slow server would determine the rate.
+	// failed: if it waited, a slow server would slow down the load.
 	MaxOpen int
 
 	HTTP2   bool          // cleartext HTTP/2 with prior knowledge (over TLS: by negotiation)
 	Whole   bool          // asks for answers in one piece, which have no time to first token
 	Timeout time.Duration // time limit of one request
-	// Plain sends only fields of OpenAI's API. Without it answers have the workload's exact length (ignore_eos,
-	// min_tokens) and their token ids (return_token_ids), so that later turns can repeat them.
+	// Plain sends only fields of OpenAI's API. Without Plain, answers have the workload's exact length (ignore_eos,
+	// min_tokens) and contain their token ids (return_token_ids), so that later turns can repeat these ids.
 	Plain bool
 	// made-up token ids are below this number; 0: below 17,384, because all common models have these ids.
 	Vocabulary int
@@ -66,8 +66,8 @@ type Config struct {
 	Progress func(Progress)
 }
 
-// DefaultConfig returns the defaults, without a target. 4,096 open requests are more than any published ladder has at
-// its knee.
+// DefaultConfig returns the defaults, without a target. 4,096 open requests are more than any published load test had
+// when its server became saturated.
 func DefaultConfig() Config {
 	return Config{MaxOpen: 4096, Timeout: 10 * time.Minute}
 }

@@ -21,7 +21,7 @@ import (
 type exchange struct {
 	first, end time.Time       // times of the first token and of the end; first is zero when no token came
 	gaps       []time.Duration // pauses between pieces of the stream that have tokens
-	status     int             // HTTP status; 0: none came
+	status     int             // HTTP status; 0: no answer came
 	err        error           // error of an incomplete answer; nil: the answer is complete
 
 	worker, policy string // from the router's headers
@@ -83,7 +83,8 @@ func (c *client) do(ctx context.Context, path string, body []byte) *exchange {
 	defer func() { _ = resp.Body.Close() }() // an error of closing adds nothing
 	x.status = resp.StatusCode
 	x.worker, x.policy = resp.Header.Get("X-Warmpath-Worker"), resp.Header.Get("X-Warmpath-Policy")
-	x.predicted, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent: the target is not Warmpath
+	// 0 if the header is absent, because the target is not Warmpath
+	x.predicted, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match"))
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		// The beginning of the text, for the error message.

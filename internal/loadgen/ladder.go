@@ -54,7 +54,7 @@ func (l Ladder) Climb(ctx context.Context, cfg Config) ([]Point, error) {
 	cfg.Prompt = Tokens
 	m := &climb{ladder: l, client: c, prompts: newPrompter(&cfg, model, &workload.Workload{})}
 	m.total = len(l.Prompts) + len(l.Sequences)*len(l.Contexts)
-	// The first request is not measured: it pays for connections and lazy initialisation.
+	// The first request is not measured, because it is slowed down by new connections and lazy initialisation.
 	if _, err := m.ask(ctx, 16, 2); err != nil {
 		return nil, fmt.Errorf("measure engine: %w", err)
 	}
@@ -135,7 +135,7 @@ func (m *climb) decode(ctx context.Context, n, context int) (Point, error) {
 	for range max(m.ladder.Repeats, 1) {
 		results := make([]*exchange, n)
 		errs := make([]error, n)
-		// The first request must still generate when the last one begins, so outputs grow with n.
+		// The first request must still generate when the last request begins, so outputs grow with n.
 		output := m.ladder.Output + 4*n
 		var all sync.WaitGroup
 		for i := range n {

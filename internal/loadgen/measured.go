@@ -128,7 +128,7 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 }
 
 // ReadSplitwise reads the ladders of one model, hardware and tensor parallel size from splitwise-sim's perf_model.csv.
-// An empty argument matches everything. If more than one choice is left, the error lists the choices.
+// An empty argument matches everything. If more than one combination matches, the error lists them.
 func ReadSplitwise(r io.Reader, model, hardware string, parallel int) ([]Point, error) {
 	var columns map[string]int
 	seen := map[string]bool{}

@@ -176,7 +176,7 @@ func TestLaterTurnsRepeatTheEnginesText(t *testing.T) {
 			cfg := t.against(t.mock(nil))
 			cfg.Prompt = form
 			r := run(t, w, cfg).Runs[0]
-			// All of the history is cached, answers included, except the last block of each turn.
+			// The history of each turn is cached, answers included, except its last block.
 			ideal := workload.Measure(w, workload.StatsOptions{Block: 16}).Infinite.All
 			if r.Requests.Answered != 12 || math.Abs(r.HitRate-ideal) > 0.06 {
 				t.Errorf("%s: %d answered with hit rate %.3f, want 12 with %.3f", form, r.Requests.Answered, r.HitRate, ideal)
@@ -293,7 +293,7 @@ func TestComparisonFindsTheAddedLatency(t *testing.T) {
 				return
 			}
 			defer resp.Body.Close()
-			_, _ = io.Copy(w, resp.Body) // an error of the copy makes the request a failed request
+			_, _ = io.Copy(w, resp.Body) // an error here shows as a failed request
 		})
 		cfg := t.against(url)
 		cfg.Targets = []Target{{"direct", url}, {"through", slow}}

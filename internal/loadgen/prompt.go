@@ -73,8 +73,8 @@ func (p *prompter) form(r *workload.Request) Prompt {
 	return Text
 }
 
-// variant returns r for one of several targets. Made-up content differs between targets. Otherwise an engine behind two
-// targets would have the second target's prompt in its cache. Recorded text stays unchanged.
+// variant returns r for one of several targets. Made-up content differs between targets. If the content were equal, an
+// engine behind both targets would already have the second target's prompt in its cache. Recorded text stays unchanged.
 func variant(r *workload.Request, target int) *workload.Request {
 	if target == 0 || r.Text != nil {
 		return r

@@ -161,8 +161,8 @@ func (p *player) tell() {
 	p.cfg.Progress(g)
 }
 
-// start sends all requests that are due within lead, and returns how long the loop may sleep. more is false when the
-// only unsent requests follow open requests.
+// start sends all requests that are due within lead, and returns how long the loop may sleep. more is false when every
+// unsent request still waits for the end of an open request.
 func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	const forever = time.Hour
 	for {
@@ -283,7 +283,7 @@ func sleepUntil(ctx context.Context, t time.Time) bool {
 	}
 }
 
-// finish counts an exchange. After the last one of a request it releases the followers.
+// finish counts an exchange. After the last exchange of a request it releases the followers.
 func (p *player) finish(r result) {
 	l := p.lanes[r.lane]
 	p.late = append(p.late, r.late)

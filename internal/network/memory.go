@@ -16,8 +16,8 @@ import (
 const (
 	// backlog is how many connections may wait for Accept. Further dials wait. 128 is the default of Linux before 5.4.
 	backlog = 128
-	// window is how many bytes one direction of a connection holds. When it is full, Write waits. 64 KiB is as little
-	// as real sockets begin with, so writers meet a full window often.
+	// window is how many bytes one direction of a connection holds. When it is full, Write waits. 64 KiB is as small as
+	// the first window of real sockets, so that tests often meet a full window.
 	window = 64 << 10
 	// connectPatience bounds how long a dial to a host that does not answer takes: Linux gives up after six SYNs.
 	connectPatience = 127 * time.Second
@@ -25,9 +25,9 @@ const (
 	firstPort = 32768
 )
 
-// Memory is a network in memory for tests. It has hosts that listen and dial, and connections with deadlines,
-// half-close and bounded buffers. It can show the faults of real networks on demand. It uses only mutexes, conditions
-// and timers. So in a bubble of testing/synctest all its waiting is durable, and a whole application runs over it in
+// Memory is a network in memory for tests. Memory has hosts that listen and dial, and connections with deadlines,
+// half-close and bounded buffers. Tests can cause the faults of real networks. Memory uses only mutexes, conditions and
+// timers. So in a bubble of testing/synctest every wait is durably blocked, and a whole application runs over it in
 // virtual time.
 //
 // Programs see TCP's behaviour: bytes arrive in order, EOF follows the other side's last byte, bytes sent to a closed
@@ -83,7 +83,7 @@ func (n *Memory) Open() int {
 }
 
 // Lose starts or ends a loss of all packets to and from the host. Bytes that are sent meanwhile arrive after the end of
-// the loss, because TCP retransmits them. A dial keeps trying until then.
+// the loss, because TCP retransmits them. A dial waits until the end of the loss.
 func (h *Host) Lose(on bool) {
 	h.lost.Store(on)
 	h.network.stir()
@@ -102,8 +102,8 @@ func (h *Host) Cut(port uint16) int {
 }
 
 // HalfClose takes the connections that the host accepted at a port, and ends the direction towards the dialling side.
-// It returns their number. Port 0 means all ports. The dialling side then reads EOF, and the accepting side cannot
-// write.
+// It returns their number. Port 0 means all ports. After that the dialling side reads EOF, and the accepting side
+// cannot write.
 func (h *Host) HalfClose(port uint16) int {
 	return h.each(port, func(p *pair) { p.down.end() })
 }

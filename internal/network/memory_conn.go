@@ -97,7 +97,7 @@ func (d *direction) end() {
 	d.cond.Broadcast()
 }
 
-// reset makes the reader see a reset after the bytes already written. The writer's calls then fail.
+// reset makes the reader see a reset after the bytes already written. After that, the writer's calls fail.
 func (d *direction) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -171,7 +171,7 @@ func (d *direction) read(b []byte, closed *atomic.Bool) (int, error) {
 	}
 }
 
-// write writes to d. back is the connection's other direction: there a reset arrives.
+// write writes to d. back is the connection's other direction, in which a reset would arrive.
 func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -210,7 +210,7 @@ func (f *family) last(agent string, by time.Duration) int {
 	return -1
 }
 
-// awaited returns the calls that call i waited for. Only calls that were added are found.
+// awaited returns the calls that call i waited for. Only calls that were added to the family are found.
 func (f *family) awaited(i int) []int {
 	me := &f.calls[i]
 	own := f.last(me.session, me.start)

@@ -81,8 +81,8 @@ func (c *queueCache) unlink(id int32) {
 }
 
 // optimalCache is Belady's optimum: it knows the future, and evicts the block whose next use is latest. A request that
-// needs a block needs all blocks before it, so a prefix is never needed later than the blocks that follow it. Of blocks
-// that are needed next by the same request, the deepest is evicted first.
+// needs a block needs all blocks before that block, too. So the next use of a prefix is never later than the next use
+// of the blocks that follow it. Of blocks that are needed next by the same request, the deepest is evicted first.
 type optimalCache struct {
 	capacity int
 	present  []bool

@@ -71,7 +71,7 @@ func (t *table) count(column string) (int, error) {
 	return int(v), nil
 }
 
-// azureTimes are the formats of a time: first that of the trace of 2023, then that of the trace of 2024.
+// azureTimes are the formats of a time: first the format of the trace of 2023, then the format of the trace of 2024.
 var azureTimes = []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999-07:00"}
 
 // readAzure reads the Azure LLM inference traces. They have arrivals and lengths, and no content.

@@ -18,7 +18,7 @@ var publishedTraces = map[string][2]string{
 }
 
 // The file of curves joins the results of two computations. One touches a prompt's blocks from the first to the last,
-// the other from the last to the first. Each point must agree with one of the two.
+// the other from the last to the first. Each published point must agree with one of the two computations.
 func TestPublishedCurvesAreReproduced(t *testing.T) {
 	var published struct {
 		Traces map[string]struct {

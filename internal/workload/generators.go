@@ -191,7 +191,7 @@ func rag(g *generation) {
 }
 
 // rollouts makes steps of groups × samples requests. All requests of a step are sent at the same time. The next step
-// begins when they have ended.
+// begins when all requests of the step have ended.
 func rollouts(g *generation) {
 	at := 0.0
 	for step := range g.count("steps") {
@@ -207,7 +207,9 @@ func rollouts(g *generation) {
 				g.add(g.prompt(g.lognormal("output"), prompt), at)
 			}
 		}
-		at += 0.001 // this difference only keeps the order; the field Drain moves the stage to its real start
+		// this difference only keeps the steps in order; Drain delays the next step until all earlier requests have
+		// ended
+		at += 0.001
 	}
 }
 

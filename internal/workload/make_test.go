@@ -181,8 +181,8 @@ func TestMergedWorkloadsShareNothing(t *testing.T) {
 	}
 }
 
-// A small workload is played at every capacity. LRU and FIFO must equal a list that is searched. The optimum must equal
-// the best of all possible choices.
+// A small workload is played at every capacity. LRU and FIFO must have the same hits as a naive list. The optimum must
+// equal the best of all possible choices.
 func TestCachesAgreeWithNaiveOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for round := range 20 {
@@ -222,7 +222,7 @@ func treeWorkload(random *rand.Rand, requests int) *Workload {
 	return w
 }
 
-// listCache is queueCache as a list that is searched.
+// listCache is a naive queueCache: it searches a list.
 type listCache struct {
 	capacity        int
 	move, headFirst bool

@@ -327,7 +327,7 @@ func TestGzipAndLimits(t *testing.T) {
 	}
 }
 
-// Mooncake's timestamps are multiples of 3 s.
+// Mooncake's timestamps are multiples of 3 s. Reading must spread the requests of a bin over the 3 s.
 func TestBinnedTimestampsAreSpread(t *testing.T) {
 	spec := "mooncake:" + testenv.Path(t, "traces/mooncake_conversation.jsonl.gz")
 	w, err := LoadWith(spec, Options{Seed: 1})
@@ -353,7 +353,7 @@ func TestBinnedTimestampsAreSpread(t *testing.T) {
 	if !slices.ContainsFunc(w.Notes, func(n string) bool { return strings.Contains(n, "bins of 3s") }) {
 		t.Errorf("the jitter is not told: %q", w.Notes)
 	}
-	// A Poisson trace gets no jitter.
+	// A Poisson trace has no bins, so it gets no jitter.
 	var text strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&text, `{"timestamp": %d, "input_length": 5, "output_length": 1, "hash_ids": [1]}`+"\n", i*i)

@@ -34,8 +34,8 @@ func (s Shape) Apply(w *Workload) (*Workload, error) {
 	out.Stages = slices.Clone(w.Stages)
 	out.Notes = slices.Clone(w.Notes)
 	if s.Duration > 0 {
-		// Arrivals are in order, and a request comes after the request that it follows. So the beginning of the list is
-		// complete.
+		// Arrivals are in order, and a request comes after the request that it follows. So the first n requests follow
+		// no later request.
 		n, _ := slices.BinarySearchFunc(out.Requests, s.Duration, func(r Request, d time.Duration) int { return cmp.Compare(r.Arrival, d) })
 		out.limit(n)
 	}
@@ -106,7 +106,7 @@ func (r *Request) cut(input, output int) {
 	}
 }
 
-// cutText shortens recorded text and ids. A chat has no place at which its text can be cut, so only its segments are
+// cutText shortens recorded text and ids. The messages of a chat cannot be cut at any place, so only its segments are
 // cut.
 func (r *Request) cutText(input int) {
 	t := *r.Text

@@ -14,8 +14,8 @@ type StatsOptions struct {
 	// Cache sizes in tokens; for each, the hit rate of one cache of that size for all requests is measured.
 	Capacities []int
 	Block      int // tokens in a block; 0: the trace's own, or 16
-	// HeadFirst touches a prompt's blocks from the first to the last, as the published curves of kvcache-ai do.
-	// Otherwise the blocks are touched from the last to the first, as engines free them: then a prefix stays in the
+	// HeadFirst touches a prompt's blocks from the first to the last, as the published curves of kvcache-ai do. If
+	// false, the blocks are touched from the last to the first, as engines free them, so that a prefix stays in the
 	// cache longer than the blocks that follow it.
 	HeadFirst bool
 }

@@ -37,13 +37,15 @@ type Stage struct {
 type Request struct {
 	ID int // index of the request in Workload.Requests
 	// Arrival is the time at which the request is sent, from the workload's start. If After is not negative, it is only
-	// the recorded or estimated time: then the request is sent Think after the end of the request that it follows.
+	// the recorded or estimated time: in this case the request is sent the time Think after the end of the request that
+	// it follows.
 	Arrival time.Duration
 
 	Session int // the conversation that the request belongs to; -1: none
 	Turn    int // the request's place in the session, from 0
 
-	After int           // index of the request that must end first, always an earlier one; -1: none, Arrival decides
+	// index of the request that must end first, always an earlier request; -1: none, so Arrival decides
+	After int
 	Join  []int         // indexes of other requests that must end first: an agent waits for its sub-agents
 	Think time.Duration // pause after the last end of After and Join, in which a user types or a tool runs
 
@@ -112,8 +114,8 @@ func (r *Request) AppendSpan(dst []block.Token, from, n int) []block.Token {
 }
 
 // Run returns run i of the request's content, which is the prompt followed by the answer. The prompt's runs are its
-// segments, or one run for the whole prompt if it has no segments. The last run is the answer. Recorded ids do not
-// matter.
+// segments, or one run for the whole prompt if it has no segments. The last run is the answer. Run ignores recorded
+// ids.
 func (r *Request) Run(i int) Segment {
 	switch prompt := r.runs(); {
 	case i < len(r.Segments):
@@ -199,7 +201,8 @@ func pair(v uint64) uint64 { return v&0xffff | v<<16&(0xffff<<32) }
 // no lane overflows.
 const lanes = 1<<48 | 1<<32 | 1<<16 | 1
 
-// The state of a segment before its token 4·n is (mix(ID) + n·Golden)·factor. It grows by step.
+// The state of a segment before its token 4·n is (mix(ID) + n·Golden)·factor. For each four tokens the state grows by
+// step.
 const (
 	factor = 0xbf58476d1ce4e5b9
 	step   = block.Golden * factor & (1<<64 - 1)

@@ -36,7 +36,7 @@ func (f *mockFleet) settleQuickly(t *testing.T) {
 }
 
 func TestAWorkerThatDiesInMidStreamFailsNoOtherRequest(t *testing.T) {
-	// A stream then takes more than a second.
+	// With these settings a stream takes more than a second.
 	slow := func(c *mockengine.Config) { c.Speed = 5; c.OutputTokens = 400 }
 	workers := []*mockengine.Server{mock(t, slow), mock(t, slow)}
 	f := serve(t, workers)

@@ -54,7 +54,7 @@ type mockFleet struct {
 }
 
 // patient lets a request wait 10 s for its token ids, the longest time that can be configured. On a busy machine an
-// engine may need more than the default of 50 ms, and without ids the router predicts nothing.
+// engine may need longer than the default, and without ids the router predicts nothing.
 const patient = "tokens: {budget: 10s}\n"
 
 func serve(t *testing.T, workers []*mockengine.Server, args ...string) *mockFleet {

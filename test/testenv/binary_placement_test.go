@@ -120,7 +120,7 @@ func TestLostEventMessagesAreReplayed(t *testing.T) {
 	if over > 0 {
 		t.Errorf("%d of %d predictions were above the engine's report", over, requests)
 	}
-	f.trusted(t) // then a replay has closed every gap
+	f.trusted(t) // exact trust shows that a replay has closed every gap
 	gaps := uint64(0)
 	for _, w := range f.state(t).Workers {
 		for _, h := range w.Holders {

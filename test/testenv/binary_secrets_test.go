@@ -113,7 +113,7 @@ policies:
 		ask("GET", gateway.URL+"/nothing", "", "Authorization", "Bearer "+canary)
 	}
 	failed := 0
-	for i := range 12 { // these clients may be shown their own key
+	for i := range 12 { // a client's answer may show the client's own key
 		body := fmt.Sprintf(`{"model":"parrot","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, i%2 == 0)
 		req, err := http.NewRequest(http.MethodPost, gateway.URL+"/v1/chat/completions?token="+canary+"-query", strings.NewReader(body))
 		if err != nil {

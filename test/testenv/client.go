@@ -17,8 +17,8 @@ import (
 var driver string
 
 // Client is a running driver of the official OpenAI client for Python. With it the gateway gets exactly the requests
-// that the OpenAI client sends, and the test sees the answers that the OpenAI client accepts. It answers one call after
-// another. Safe for concurrent use.
+// that the OpenAI client sends, and the test sees the answers that the OpenAI client accepts. The driver answers one
+// call after another. A Client is safe for concurrent use.
 type Client struct {
 	mu  sync.Mutex
 	in  io.WriteCloser

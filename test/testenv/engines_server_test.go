@@ -70,7 +70,7 @@ func begin(t *testing.T, name string, l launch) *realEngine {
 		args := append([]string{script, name, strconv.Itoa(e.http), strconv.Itoa(e.pub), strconv.Itoa(e.rep)}, l.args...)
 		cmd := exec.Command("bash", args...)
 		cmd.Env = append(append(os.Environ(), key+dir, "LOGDIR="+logs), l.env...)
-		// So that stop can end the whole group, with all children of the engine.
+		// The engine gets its own process group, so that stop can end the engine with all its children.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if out, err := cmd.Output(); err != nil {
 			t.Fatalf("start %s: %v\n%s", name, err, out)

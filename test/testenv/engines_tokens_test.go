@@ -74,8 +74,8 @@ func foundFiles(t *testing.T, k *clientTalk) {
 }
 
 // askedIDs repeats the basic tests with a gateway that looks for no files and asks the engines. The budget is 200 ms.
-// With the default budget, the gateway waits at most 10 ms for an engine if it knows how the chat begins. Then its
-// prediction is a block less than the engine has.
+// With the default budget, the gateway waits at most 10 ms for an engine if it knows how the chat begins. With that
+// shorter wait, the prediction may be a block less than the engine has.
 func askedIDs(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
 	if err := os.WriteFile(config, []byte("tokens:\n  discover: false\n  budget: 10s\n"), 0o600); err != nil {

@@ -16,7 +16,8 @@ func TestTwoPlainWorkers(t *testing.T) {
 	client := testenv.StartClient(t)
 	lora := []string{"--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
 		"--lora-modules", "a=" + dir + "/lora-a", "b=" + dir + "/lora-b", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
-	// One engine serves /render, the other does not. One engine publishes integer hashes, the other raw bytes.
+	// One engine serves /render, the other engine does not. One engine publishes integer hashes, the other engine
+	// publishes raw bytes.
 	model := dir + "/tiny-turns"
 	one := begin(t, "one", launch{kind: "vllm", args: append(slices.Clone(lora), "--enable-scale-out"), env: []string{"MODEL=" + model}})
 	two := begin(t, "two", launch{kind: "vllm", args: lora, env: []string{"MODEL=" + model, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}})
@@ -223,7 +224,7 @@ func gatewayRestart(whole, t *testing.T, k *clientTalk, engines ...*realEngine) 
 func engineRestart(t *testing.T, k *clientTalk, e *realEngine) {
 	messages := []chatMessage{say("user", sentences("restart", 150))}
 	var home *reply
-	for i := 0; i < 8; i++ { // find a prompt that is routed to e
+	for i := 0; i < 8; i++ { // send prompts until one is routed to e
 		messages = []chatMessage{say("user", sentences(fmt.Sprintf("restart%d", i), 150))}
 		if home = k.chat(t, "tiny", messages, nil); home.worker == e.url {
 			break

@@ -2,8 +2,8 @@ package testenv
 
 import "runtime/debug"
 
-// Race reports whether the test runs under the race detector. There sync.Pool drops values at random, so a test cannot
-// count allocations.
+// Race reports whether the test runs under the race detector. Under the race detector sync.Pool drops values at random,
+// so a test cannot count allocations.
 func Race() bool {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

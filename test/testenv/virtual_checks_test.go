@@ -28,8 +28,9 @@ func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	}
 }
 
-// The router forgets the metrics of a worker's process when its address refuses a connection. Then a server without
-// metrics follows, and later a process with metrics. The router cannot know that this is another process.
+// The router forgets the metrics of a worker's process when its address refuses a connection. After that, a server
+// without metrics answers at the address, and later a process with metrics. The router cannot know that this process is
+// not the first one.
 func TestARestartBehindAServerWithoutSignsIsNotPlain(t *testing.T) {
 	one := engineSetup{Kind: mockengine.VLLM, Ranks: 1, BlockSize: 16, Blocks: 40, BufferSteps: 20, NoEvents: true, Speed: 5, Model: "mock", MaxSequences: 64}
 	why := run(t, history{

@@ -205,7 +205,7 @@ func (w *world) unready() string {
 
 // serves sends a request to each rank, and some requests whose worker the policy chooses. All must be answered, because
 // the workers are healthy and idle. The workers' new events then show the router which messages it missed. Each prompt
-// has a block that no other prompt has: if a worker has all blocks of a prompt, it sends no event.
+// has a block that no other prompt has, because a worker that already has all blocks of a prompt sends no event.
 func (w *world) serves() bool {
 	for _, e := range w.listed() {
 		for rank := range e.setup.Ranks {
@@ -320,8 +320,8 @@ func (w *world) untrue() string {
 	return ""
 }
 
-// acquaint waits until the router has read the metrics of each worker's process. By them it notices a restart: without
-// an earlier reading it cannot know that a process is new.
+// acquaint waits until the router has read the metrics of each worker's process. The router notices a restart by these
+// metrics: without an earlier reading it cannot know that a process is new.
 func (w *world) acquaint() {
 	guesses := slices.ContainsFunc(w.engines, func(e *engine) bool { return e.setup.NoEvents })
 	if w.first() != "" || w.setup.Reports == 0 || !guesses && !slices.Contains(learning, w.setup.Policy) {

@@ -55,7 +55,7 @@ const (
 	// stuck bounds a run in real time, at a hundred times the usual duration of a run. After that the process ends, and
 	// prints the history and all stacks: a run that spins cannot be ended in another way.
 	stuck = 2 * time.Minute
-	// tries is how often a candidate of shrinking is played before it counts as passing.
+	// tries is the number of times that a shrunk history is played before it counts as passing.
 	tries = 3
 )
 

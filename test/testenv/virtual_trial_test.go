@@ -34,7 +34,7 @@ var trials = []string{
 	"broken stream", // every worker closes the connection after the first event
 }
 
-// honest is the number of good requests in a trial. The trial judges only these.
+// honest is the number of good requests in a trial. The trial judges only the good requests.
 const honest = 16
 
 // trial ends all faults, makes workers give useless answers to a part of the requests, and sends good requests one

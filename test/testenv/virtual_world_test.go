@@ -212,8 +212,8 @@ func (e *engine) vacate() {
 }
 
 // begins records that a new process serves at the address. The router sees a new process in vLLM's /metrics, if it has
-// read the metrics of an earlier process. It drops the earlier metrics when connections were refused and then another
-// server answers.
+// read the metrics of an earlier process. The router drops the earlier metrics when connections were refused and
+// another server answers after that.
 func (e *engine) begins() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
