@@ -17,7 +17,7 @@ type Filter interface {
 
 // The reasons for which filters leave candidates out. The Router reads the exported reasons.
 const (
-	reasonUnavailable = "unavailable"
+	ReasonUnavailable = "unavailable"
 	reasonUseless     = "its answers for this model and endpoint were useless, others' were not"
 	ReasonLimited     = "answered 429: gets no requests for now"
 	reasonSuspect     = "seems to be frozen"
@@ -122,7 +122,7 @@ func barred(q *Query, c *Candidate) string {
 	return ""
 }
 
-var unavailable = [...]string{fleet.BarNone: reasonUnavailable, fleet.BarUnavailable: reasonUnavailable,
+var unavailable = [...]string{fleet.BarNone: ReasonUnavailable, fleet.BarUnavailable: ReasonUnavailable,
 	fleet.BarLimited: ReasonLimited}
 
 // startsSlowly reports whether q is one of the requests that c does not get during slow start (fleet.Snapshot.Share).

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,8 +41,8 @@ completions) on standard input:
 
 The answer lists every candidate: how much of the prompt it has, its load, the parts of its score,
 and why it was chosen or not. With several policies all of them decide at the same moment. The
-router sends nothing to an engine, except a question for token ids. The admin key is read from
-` + config.EnvAdminKey + `.`,
+router sends nothing to an engine, except a question for token ids. If a policy can choose no
+worker, the exit code is 1. The admin key is read from ` + config.EnvAdminKey + `.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return explain(c, &f) },
 	}
@@ -78,10 +79,6 @@ func explain(c *cobra.Command, f *explainFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.json {
-		_, err = c.OutOrStdout().Write(answer)
-		return err
-	}
 	var all admin.Explanations
 	if err := json.Unmarshal(answer, &all); err != nil {
 		return fmt.Errorf("read the answer of %s: %w", f.admin, err)
@@ -93,8 +90,19 @@ func explain(c *cobra.Command, f *explainFlags) error {
 		}
 		all.Policies = []*admin.Explanation{&one}
 	}
-	return writeExplanations(c.OutOrStdout(), &all)
+	if f.json {
+		_, err = c.OutOrStdout().Write(answer)
+	} else {
+		err = writeExplanations(c.OutOrStdout(), &all)
+	}
+	if err == nil && slices.ContainsFunc(all.Policies, func(e *admin.Explanation) bool { return e.Worker == "" && !e.Queued }) {
+		err = errNoChoice
+	}
+	return err
 }
+
+// errNoChoice ends explain with exit code 1, so that a script sees that the request would fail.
+var errNoChoice = errors.New("no worker can be chosen: WHY says the reason for each worker")
 
 // ask posts body to the admin listener and returns its answer. Errors say what to do next.
 func (f *explainFlags) ask(ctx context.Context, body []byte) ([]byte, error) {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -59,7 +61,7 @@ They differ: kv_aware: http://b:1 rank 0, least_load: nobody.
 func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 	t.Setenv(config.EnvAdminKey, "a-secret-key")
 	var got *http.Request
-	status, answer := 200, `{"policy":"kv_aware","candidates":[]}`
+	status, answer := 200, `{"policy":"kv_aware","worker":"http://a:1","candidates":[]}`
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = r
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -108,9 +110,32 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 			t.Errorf("%d %s: %v, want %q\n%s", c.status, c.answer, err, c.want, out)
 		}
 	}
+	for _, one := range []string{"", `"queued":true,`} { // a request that would wait is not a failure
+		status, answer = 200, `{"policy":"kv_aware",`+one+`"candidates":[]}`
+		for _, args := range [][]string{nil, {"--json"}} {
+			if out, err := run("{}", args...); errors.Is(err, errNoChoice) == (one != "") || !strings.Contains(out, "kv_aware") {
+				t.Errorf("%s %v: %v\n%s", answer, args, err, out)
+			}
+		}
+	}
 	t.Setenv(config.EnvAdminKey, "")
 	status, answer = 401, `{}`
 	if _, err := run("{}"); err == nil || !strings.Contains(err.Error(), "needs the admin key: set WARMPATH_ADMIN_KEY") {
 		t.Errorf("without a key: %v", err)
+	}
+}
+
+func TestAMockEngineOnAUsedPortSaysHowToChooseAnother(t *testing.T) {
+	used, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = used.Close() }()
+	c := newMock()
+	c.SetArgs([]string{"--listen", used.Addr().String()})
+	c.SetOut(io.Discard)
+	c.SilenceErrors, c.SilenceUsage = true, true
+	if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "choose another address with --listen") {
+		t.Error(err)
 	}
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -54,6 +56,9 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 			err = server.Run(ctx)
 			cancel()
 			<-announced
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return fmt.Errorf("%w; choose another address with --listen, --events or --replay", err)
+			}
 			return err
 		},
 	}

@@ -149,12 +149,16 @@ func wrongMethod(method string) http.HandlerFunc {
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allowed)
-		problem(w, http.StatusMethodNotAllowed, fmt.Errorf("%s does not answer %s, only %s", r.URL.Path, api.Bounded(r.Method), allowed))
+		answers := allowed
+		if r.URL.Path == "/admin/explain" {
+			answers += " with the body of a request"
+		}
+		problem(w, http.StatusMethodNotAllowed, fmt.Errorf("%s does not answer %s, only %s", r.URL.Path, api.Bounded(r.Method), answers))
 	}
 }
 
 func unknown(w http.ResponseWriter, r *http.Request) {
-	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /admin/workers, GET /admin/decisions, "+
+	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /admin/workers, GET /admin/decisions, "+
 		"GET /admin/queue, POST /admin/explain or POST /admin/reload", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 

@@ -270,11 +270,11 @@ func TestAWrongMethodIsAnsweredWithTheAllowedOne(t *testing.T) {
 		status       int
 		says         string
 	}{
-		{"GET", "/admin/explain", 405, "only POST"},
+		{"GET", "/admin/explain", 405, "only POST with the body of a request"},
 		{"GET", "/admin/reload", 405, "only POST"},
 		{"POST", "/admin/workers", 405, "only GET, HEAD"},
 		{"DELETE", "/metrics", 405, "only GET, HEAD"},
-		{"GET", "/admin/nothing", 404, "try GET /metrics"},
+		{"GET", "/admin/nothing", 404, "try GET /metrics, GET /health, GET /readiness, "},
 	} {
 		if status, text := ask(t, a, c.method, c.path, ""); status != c.status || !strings.Contains(text, c.says) {
 			t.Errorf("%s %s: %d %s, want %d %q", c.method, c.path, status, text, c.status, c.says)
@@ -293,8 +293,8 @@ func TestExplainSaysWhyNoHolderCanBeChosen(t *testing.T) {
 		t.Errorf("%d %v: %s", status, err, text)
 	}
 	for _, c := range e.Candidates {
-		if c.LeftOut == "" {
-			t.Errorf("%s is not said to be left out", c.Worker)
+		if c.LeftOut != "unavailable" || c.Why != "unavailable: away" {
+			t.Errorf("%s is left out: %q, why: %q", c.Worker, c.LeftOut, c.Why)
 		}
 	}
 }

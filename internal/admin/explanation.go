@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,6 +105,9 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, models []TokenModel)
 	for i := range r.Candidates {
 		c := candidate(&r.Candidates[i], r.PromptTokens)
 		c.Chosen, c.Why = i == r.Chosen, r.Why(i)
+		if c.LeftOut == policy.ReasonUnavailable {
+			c.Why = unavailable(s, &r.Candidates[i])
+		}
 		if c.LeftOut == policy.ReasonLimited {
 			c.LeftOut = limited(s, e, r.Candidates[i].Holder)
 			c.Why = strings.ReplaceAll(c.Why, policy.ReasonLimited, c.LeftOut)
@@ -116,6 +120,18 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, models []TokenModel)
 		out.Candidates = append(out.Candidates, c)
 	}
 	return out
+}
+
+// unavailable says why a holder cannot get requests.
+func unavailable(s *fleet.Snapshot, c *policy.Candidate) string {
+	i := slices.IndexFunc(s.Workers(), func(w *fleet.Worker) bool { return w.ID == c.Worker.ID })
+	if i >= 0 && s.Workers()[i].Why != "" {
+		return policy.ReasonUnavailable + ": " + s.Workers()[i].Why
+	}
+	if s.BlockedUntil(c.Holder) != 0 {
+		return policy.ReasonUnavailable + ": several connections in a row failed, so its breaker keeps requests away"
+	}
+	return policy.ReasonUnavailable
 }
 
 // limited says for how long a holder that answered 429 gets no requests of the tenant.
