@@ -226,6 +226,7 @@ func TestAMistakeHidesNoOtherMistakeOfItsSection(t *testing.T) {
 f:1:32: "5" is not a duration such as 50ms, 2s or 1m30s`},
 		{"the other value was compared with a default", "breaker: {delay: 5, max_delay: 1ms}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s` + again},
 		{"an unknown key may be the missing one", "breaker: {dely: 5s, max_delay: 1ms}", `f:1:11: unknown field breaker.dely; did you mean breaker.delay?` + again},
+		{"a setting as its flag is written", "admin_listen: ':9'", `f:1:1: unknown field "admin_listen"; write admin: {listen: …}`},
 		{"all is well beside it", "breaker: {delay: 5, failures: 2}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s`},
 	} {
 		cfg := Default()

@@ -21,6 +21,11 @@ func unknownField(key, section string, inside, known []string) string {
 			meant = nearest(key, inside, limit, whole)
 		}
 	}
+	for _, path := range known { // admin_listen is the flag --admin-listen, and the setting admin.listen
+		if meant == "" && section == "" && strings.Contains(path, ".") && strings.ReplaceAll(path, ".", "_") == strings.ReplaceAll(key, "-", "_") {
+			return problem + "; write " + strings.ReplaceAll(path, ".", ": {") + ": …" + strings.Repeat("}", strings.Count(path, "."))
+		}
+	}
 	if meant != "" {
 		return problem + "; did you mean " + section + "." + meant + "?"
 	}

@@ -118,7 +118,7 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 	for _, setting := range strings.Split(settings, ",") {
 		key, value, ok := strings.Cut(setting, "=")
 		if !ok {
-			return nil, fmt.Errorf("%q is not NAME=VALUE", setting)
+			return nil, fmt.Errorf("%q is not NAME=VALUE (known: %s)", setting, strings.Join(policy.ParameterKeys(p), ", "))
 		}
 		if err := k.Set(p, key, value); err != nil {
 			return nil, err
@@ -154,7 +154,11 @@ func (c *Config) validatePolicies(found *problems) {
 		if k, is := warmpath.PolicyKinds().Find(name); is && !slices.Contains(names, name) {
 			// If the defaults of the kind are valid, a parameter in routing is wrong, and is reported there.
 			if err := k.Defaults().Validate(); err != nil {
-				found.add(path, fmt.Errorf("%s needs parameters (docs/policies/%s.md): %w", name, name, err))
+				example := ""
+				if name == "mix" {
+					example = "; in the file, for example: policy: {type: mix, scorers: [{scorer: match, weight: 3}, {scorer: queue, weight: 2}], picker: max_score}"
+				}
+				found.add(path, fmt.Errorf("%s needs parameters (docs/policies/%s.md): %w%s", name, name, err, example))
 			}
 			return
 		}

@@ -153,9 +153,10 @@ func TestANameMayContainParameters(t *testing.T) {
 	for name, want := range map[string]string{
 		"kv_awear:imbalance_tokens=7":             `policy: "kv_awear" is none of`,
 		"kv_aware:imbalance_token=7":              `policy: there is no "imbalance_token" (known: tier_weights.gpu,`,
-		"kv_aware:imbalance_tokens":               `policy: "imbalance_tokens" is not NAME=VALUE`,
+		"kv_aware:imbalance_tokens":               `policy: "imbalance_tokens" is not NAME=VALUE (known: tier_weights.gpu, `,
 		"lmcache_aware:controller_api_key=s3cret": "policy: controller_api_key cannot be a part of a policy",
-		"kv_aware:tier_weights.cpu=3":             "policy: tier_weights.cpu: 3 is outside 0..1",
+		"mix":                         "; in the file, for example: policy: {type: mix, ",
+		"kv_aware:tier_weights.cpu=3": "policy: tier_weights.cpu: 3 is outside 0..1",
 	} {
 		if _, err := Load("", func(c *Config) { c.Policy = name }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
