@@ -61,8 +61,8 @@ func newRoot() *cobra.Command {
 		Use:   "warmpath",
 		Short: "Send each LLM request to the worker whose KV cache is warm for it",
 		Long: `Warmpath sends each LLM request to the worker whose KV cache already holds the longest
-part of its prompt. It knows this from the engines' own cache events (vLLM, SGLang), and shows
-with every answer how much of the prompt was cached.
+part of its prompt. It knows this from the engines' own cache events (vLLM, SGLang, TensorRT-LLM).
+A header of each answer says how much of the prompt was cached (gateway.headers turns it off).
 
 Start with "warmpath demo": three policies on mock engines, side by side on this machine.
 Then "warmpath serve --worker URL" with your engines.`,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -53,7 +54,7 @@ page with plots. So predictions stand beside measurements.
 func readReport(path string) (*report.Report, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, errors.Unwrap(err) // without the path, which the caller adds
 	}
 	defer func() { _ = f.Close() }() // the file was only read, so an error of Close does not matter
 	return report.Read(f)

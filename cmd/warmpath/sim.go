@@ -33,6 +33,11 @@ the production router with its index, policies and fleet. Every combination of -
 
   warmpath sim --workload mooncake:conversation.jsonl.gz --policies all --workers 8 --rate 1,1.5,2 --html report.html
 
+In the table, times are from the arrival of a request: TTFT to its first token, E2E to its last
+one. ITL is the time between two tokens. "SLO % A/B" is the share of requests with a TTFT of at most
+A and a mean time of at most B between tokens. "work max/mean" is the prompt tokens that the busiest
+worker computed, over the mean of all workers: 1 is an even load.
+
 Engine profiles:
 ` + profileList() + `
 docs/simulator.md says what is modelled and what is not.`,

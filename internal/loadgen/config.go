@@ -91,7 +91,7 @@ func (c *Config) Validate() error {
 	for _, t := range c.Targets {
 		u, err := url.Parse(t.URL)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			bad("address %q: want http://HOST:PORT", t.URL)
+			bad("address %q: want http://HOST:PORT; with --compare NAME=http://HOST:PORT,…", t.URL)
 		}
 		if names[t.Name] {
 			bad("two addresses are named %q", t.Name)

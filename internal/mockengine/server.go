@@ -68,7 +68,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("make mock engine: %w", err)
 	}
 	if _, err := engine.New(engineConfig(&cfg)); err != nil {
-		return nil, fmt.Errorf("make mock engine: %w", err)
+		return nil, err // it begins with "make engine"
 	}
 	return &Server{
 		cfg:    cfg,

@@ -71,9 +71,9 @@ func (u *unit) looksDone(r *round, now time.Time) {
 		}
 	}
 	if len(u.why) == 0 && u.places == nil {
-		why := "its engine names no folder and no ORG/NAME that it was loaded from"
+		why := "the engine does not report from where the model was loaded"
 		if len(u.origins) > 0 {
-			why += ", but " + shownOrigin(u.origins[0])
+			why = "the engine reports " + shownOrigin(u.origins[0]) + ", which is neither a folder nor ORG/NAME"
 		}
 		u.why = []string{why}
 	}

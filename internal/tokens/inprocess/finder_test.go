@@ -490,7 +490,7 @@ func TestTheCacheOfThisMachineIsSearchedByName(t *testing.T) {
 		x.wants("m", FromFiles)
 		x.wants("org/words", FromFiles)
 		x.wants("n", FromEngine, "org/missing", cache)
-		x.wants("o", FromEngine, "names no folder")
+		x.wants("o", FromEngine, "neither a folder nor ORG/NAME")
 		if s := x.status("n"); !strings.Contains(s.Advice, "--allow-hub") {
 			t.Errorf("advice %q", s.Advice)
 		}
