@@ -116,7 +116,7 @@ func (k Kinds) Parse(text string) (Spec, error) {
 		for _, setting := range strings.Split(settings, ",") {
 			key, value, ok := strings.Cut(setting, "=")
 			if !ok {
-				return Spec{}, fmt.Errorf("policy %q: %q is not KEY=VALUE", name, setting)
+				return Spec{}, fmt.Errorf("policy %q: %q is not KEY=VALUE (known: %s)", name, setting, strings.Join(ParameterKeys(p), ", "))
 			}
 			if err := kind.Set(p, key, value); err != nil {
 				return Spec{}, fmt.Errorf("policy %q: %w", name, err)

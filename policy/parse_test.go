@@ -26,7 +26,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 	for text, want := range map[string]string{
 		"best":                             `no policy is called "best" (known: bucket, `,
 		"kv:scale=16":                      `there is no "scale" (known: overlap_score_weight, `,
-		"kv:prefill_load_scale":            `"prefill_load_scale" is not KEY=VALUE`,
+		"kv:prefill_load_scale":            `"prefill_load_scale" is not KEY=VALUE (known: overlap_score_weight, `,
 		"kv:prefill_load_scale=lots":       `prefill_load_scale: "lots" is not a number`,
 		"kv:prefill_load_scale=-1":         "prefill_load_scale: -1 is not a number from 0",
 		"kv:prefill_load_scale=NaN":        "prefill_load_scale: NaN is not a number from 0",

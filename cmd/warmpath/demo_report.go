@@ -100,9 +100,9 @@ that the engine caches later, before it computes the request, are only reported.
 func printDemoNext(out io.Writer, s *demoFleet, stay bool) {
 	if !stay {
 		fmt.Fprintf(out, `
-What to try next:
+What to try next, after make build && export PATH=$PWD/bin:$PATH in the clone:
   warmpath demo --stay                        leave it running and look inside
-  warmpath serve --worker http://HOST:8000 …  your own vLLM or SGLang, with KV events on
+  warmpath serve --worker http://HOST:8000 …  your own engines, with KV events on
   warmpath mock --listen 127.0.0.1:8000       an engine to test against, with faults
   warmpath sim --help                         policies on your own traffic, simulated
 `)

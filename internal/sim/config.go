@@ -331,6 +331,9 @@ func lossText(loss float64, replay bool) string {
 // for imbalance_tokens; its value 0 means no bound.
 func ParsePolicy(s string) (policy.Spec, error) {
 	name, settings, set := strings.Cut(s, ":")
+	if _, ok := warmpath.PolicyKinds().Find(name); !ok {
+		return policy.Spec{}, fmt.Errorf("no policy is called %q (known: %s)", name, strings.Join(Policies(), ", "))
+	}
 	text := name
 	if set {
 		keys := strings.Split(settings, ",")
