@@ -94,8 +94,8 @@ func (m *keyMemo) get(name memoName) []block.Key {
 	return e.run.keys[:e.n:e.n]
 }
 
-// put keeps a copy of keys under name. before may be the name of a shorter beginning of the same prompt, which may be
-// kept already.
+// put keeps a copy of keys under name. before may be the name of a shorter beginning of the same prompt. If the memo
+// has that beginning as the longest one of its run, put appends only the new keys to the run.
 func (m *keyMemo) put(name, before memoName, keys []block.Key) {
 	if len(keys)*8 > memoBytes/8 {
 		return // one prompt must not evict all others

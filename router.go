@@ -180,7 +180,7 @@ func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 	d.noteActive(snap)
 	d.noteRisks(snap)
 	choice := d.policy.Choose(&d.query, d.Candidates)
-	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // no holder of this part will do: look at all
+	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // no candidate may take the request: look at all holders
 		d.query.Turn = turn
 		d.begin(len(pool.Holders))
 		d.addAll(snap, pool)

@@ -129,8 +129,8 @@ func (e *estimator) observe(amounts *[terms]float64, took, expected, weight floa
 	e.samples++
 }
 
-// loosen raises the variance of the factors by their drift. It does nothing while they are known no better than at the
-// beginning.
+// loosen raises the variance of the factors by their drift. It does nothing while the factors are known no better than
+// at the beginning.
 func (e *estimator) loosen() {
 	trace := 0.0
 	for i := range e.spread {

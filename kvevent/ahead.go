@@ -78,7 +78,7 @@ func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 }
 
 // forEachHash moves the cursor to r.later, the field that is read last. The field must be an array with one element for
-// each hash. The error calls the field name, and an element what.
+// each hash. For the error, name is the name of the field, and what is a word for an element.
 func (d *Decoder) forEachHash(e *Event, r *reading, name, what string) (problem string) {
 	d.c.i = r.later
 	n, ok := d.c.array()

@@ -32,7 +32,7 @@ const (
 )
 
 // The positions of the fields in arrays, after the name (vLLM distributed/kv_events.py, SGLang
-// disaggregation/kv_events.py).
+// disaggregation/kv_events.py). The comments name the first versions with these fields.
 var (
 	storedPlaces = []field{
 		fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoRAID, // vLLM 0.9.0, SGLang 0.4.6

@@ -103,10 +103,10 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 				payload := r.payload(t)
 				err := d.Decode(payload, &b)
 				switch {
-				case len(payload) == 0: // the end marker of a replay
+				case len(payload) == 0: // the end marker of a replay is no batch: Decode must refuse it
 					ends++
 					fallthrough
-				case r.Topic == "load": // SGLang's load messages have their own topic
+				case r.Topic == "load": // SGLang's load messages are no batches: Decode must refuse them
 					loads++
 					if err == nil {
 						t.Errorf("%s: a payload that is not a batch is accepted", r.Desc)

@@ -190,7 +190,7 @@ func replay(t *testing.T, name string, size int) {
 		}
 		last[m.Src] = m.Seq
 		if m.Src == "replay-dealer" && strings.Repeat("f", 16) == m.Frames[len(m.Frames)-2] {
-			continue // the end of a replay
+			continue // the end marker of a replay has no events
 		}
 		if strings.Contains(m.Payload, hex.EncodeToString([]byte("LoadStat"))) {
 			continue // SGLang's load messages come on a socket of their own

@@ -36,7 +36,8 @@ func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 	}
 	m.follow(s, root, key)
 	ended := s.ended(now + s.skew.Load())
-	// The holders of a node are a subset of the holders of its parent. If both have the same number, they are the same.
+	// The holders of a node are a subset of the holders of its parent. So two nodes with equally many holders have the
+	// same holders.
 	seen := 0
 	for i := len(m.path) - 1; i >= 0; i-- {
 		holds := s.nodes[m.path[i]].holds

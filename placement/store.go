@@ -29,8 +29,8 @@ type Config struct {
 	// TTL is how long a placement counts after its last use. After that, a pass of [Store.Evict] frees its memory.
 	TTL time.Duration
 	// Units bounds the units of all holders together, where a shared unit counts for each holder. Beyond it, the least
-	// recently used units of all holders are evicted, until PruneTo of Units are left. Each call of [Store.Learn]
-	// evicts at least 2,048 of them.
+	// recently used units of all holders are evicted, until PruneTo of Units are left. One call of [Store.Learn] evicts
+	// about 2,048 units at most, or twice the units of its key if that is more; the next calls continue.
 	Units int64
 	// PruneTo is the part of Units that remains after an eviction, above 0 and at most 1. Default 0.8, as Dynamo's
 	// prune_target_ratio.
@@ -60,7 +60,7 @@ func (c Config) withDefaults() Config {
 type Store struct {
 	config Config
 	unit   int          // bytes of a unit
-	page   int          // bytes of a page; two keys part at a multiple of it
+	page   int          // bytes of a page; keys are compared and cut in whole pages
 	due    atomic.Int64 // when the next pass of Evict begins; 0 before the first call
 	skew   atomic.Int64 // the time that is added to the times of calls, see clock; changed under mu
 

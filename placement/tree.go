@@ -25,7 +25,7 @@ type hold struct {
 	link   uint32 // index in Store.links
 }
 
-// edge leads from a node to the child whose text begins with a page.
+// edge leads from the node parent to its child whose text begins with page.
 type edge struct {
 	parent uint32
 	page   uint64 // the bytes of the page, or a hash of its 16 tokens; the whole text is compared anyway

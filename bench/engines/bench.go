@@ -203,7 +203,7 @@ func coresOf(i, n, cores int) string {
 
 // raise starts the engines of a set, unless they run already.
 func (b *bench) raise(ctx context.Context, ranks bool) error {
-	// An engine may have died in a failed run.
+	// An engine may have died in a failed run. In that case all engines are started again.
 	alive := !slices.ContainsFunc(b.running, func(e *engine) bool { return e.process == nil || e.gone() })
 	if alive && len(b.running) > 0 && (b.running[0].ranks > 1) == ranks {
 		return nil

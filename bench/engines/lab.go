@@ -42,7 +42,7 @@ type fitted struct {
 	Quality []loadgen.Residual `json:"quality"`
 }
 
-// frontend returns the simulator's model of the API server. It shares a core with the engine.
+// frontend returns the simulator's model of the API server. The API server shares a core with the engine.
 func (f *fitted) frontend() sim.Frontend {
 	front := &f.Frontend
 	return sim.Frontend{Request: lasting(front.Request), Token: lasting(front.Token), Pass: lasting(front.Pass), Output: lasting(front.Output), End: lasting(front.End), Shared: true}

@@ -134,7 +134,7 @@ func (b *bench) balancer(urls []string, port int) (string, []string, error) {
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "worker_processes 1;\npid %s/pid;\nerror_log stderr;\ndaemon off;\nevents { worker_connections 1024; }\n", dir)
 	if os.Geteuid() == 0 {
-		conf.WriteString("user root;\n") // nginx's temporary files are in a folder of the user root
+		conf.WriteString("user root;\n") // so that nginx can write its temporary files into a folder of the user root
 	}
 	conf.WriteString("http {\naccess_log off;\nclient_max_body_size 64m;\nclient_body_buffer_size 256k;\n")
 	for _, t := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {

@@ -89,7 +89,7 @@ func (e *engine) serve(r *rand.Rand, t *text, atOnce int, report bool) {
 		for len(e.pool)+len(hashes)-fromPool > e.room {
 			e.evict()
 		}
-		// An engine frees the last block of a prompt first, so it also evicts it first.
+		// An engine frees the last block of a prompt first, so it also evicts this block first.
 		for i := len(hashes) - 1; i >= fromPool; i-- {
 			e.pool = append(e.pool, hashes[i])
 		}
