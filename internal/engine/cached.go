@@ -3,7 +3,7 @@ package engine
 import "math/bits"
 
 // cached maps each cached hash to the oldest block that has this hash. It is an open-addressing table with linear
-// probing. A pool spends most of its time here, and with Go's map a simulation takes 5 % longer.
+// probing. A pool spends most of its time in this table; with Go's map a simulation takes 5 % longer.
 type cached struct {
 	places []place // the length is a power of two; at most half of the places are taken
 	n      int
@@ -15,7 +15,8 @@ type place struct {
 	id   int32
 }
 
-// home returns the index at which the search for h begins. It mixes h, because tests use small numbers as hashes.
+// home returns the index at which the search for h begins. home mixes the bits of h, because tests use small numbers as
+// hashes.
 func (c *cached) home(h Hash) int {
 	return int(uint64(h) * 0x9e3779b97f4a7c15 >> (64 - bits.TrailingZeros(uint(len(c.places)))))
 }

@@ -2,9 +2,9 @@
 // paged KV pool with prefix caching, as vLLM's V1 scheduler and BlockPool do it, the KV events, and the time of each
 // step. An engine with several ranks is several Engines.
 //
-// It has no I/O, no goroutine, no clock and no randomness. The simulator calls its steps in virtual time, and the mock
-// engine calls them behind real sockets. A request contains its answer. The model decides when each token comes, and
-// what is cached.
+// The package has no I/O, no goroutine, no clock and no randomness. The simulator calls its steps in virtual time, and
+// the mock engine calls them behind real sockets. A request contains its answer. The model decides when each token
+// comes, and what is cached.
 //
 //	e, err := engine.New(engine.DefaultConfig())
 //	err = e.Submit(&engine.Request{Prompt: prompt, Output: answer})

@@ -71,12 +71,13 @@ type Output struct {
 	Last    bool // the request has ended and released its blocks
 }
 
-// Step is the result of one scheduler pass. It becomes visible at the pass's end, Duration after its start.
+// Step is the result of one scheduler pass. The result becomes visible at the end of the pass, Duration after the start
+// of the pass.
 type Step struct {
 	Duration time.Duration
 	Events   []Event // in the order in which they happened
 	Outputs  []Output
-	// Requests that began in this pass; a preempted request that begins again is not one of them.
+	// Requests that began in this pass; without preempted requests that begin again.
 	Admitted  []*Request
 	Tokens    int // number of computed tokens
 	Preempted int
@@ -198,8 +199,8 @@ func (e *Engine) Submit(r *Request) error {
 	return nil
 }
 
-// Cancel ends a waiting or running request immediately. Its cached blocks stay cached. For any other request it does
-// nothing.
+// Cancel ends a waiting or running request immediately. Its cached blocks stay cached. Cancel does nothing for any
+// other request.
 func (e *Engine) Cancel(r *Request) {
 	switch r.state {
 	case waiting:

@@ -11,7 +11,7 @@ type Kind uint8
 // The kinds of event.
 const (
 	Stored  Kind = iota // blocks were cached
-	Removed             // copies of blocks were evicted: a hash that was stored twice is removed twice
+	Removed             // copies of blocks were evicted; a hash with two copies is removed once for each copy
 	Cleared             // the accelerator's prefix cache was reset; the CPU tier was not
 )
 

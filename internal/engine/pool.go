@@ -6,7 +6,7 @@ import "github.com/warmpath/warmpath/block"
 const nullBlock = 0
 
 // pool is a paged KV pool that caches full blocks by their hash, like vLLM's BlockPool. The free list is in the order
-// of reuse. A free block keeps its hash, and can be found by it, until the block is reused.
+// of reuse. A free block keeps its hash until the block is reused, so a lookup of the hash still finds it.
 type pool struct {
 	slots []slot
 	free  int // number of blocks in the free list
@@ -139,8 +139,8 @@ func (p *pool) release(blocks []int32) {
 }
 
 // store caches blocks under hashes, and announces them with event e; it sets e.Hashes. It does not cache a null block,
-// but announces the null block's tokens. If a block has another hash, because it was cached while partly full, it loses
-// that hash first.
+// but announces the null block's tokens. If a block already has another hash, because it was cached while partly full,
+// the block loses that hash first.
 func (p *pool) store(blocks []int32, hashes []Hash, e Event) {
 	for i, id := range blocks {
 		if id != nullBlock && p.slots[id].hashed && p.slots[id].hash != hashes[i] {

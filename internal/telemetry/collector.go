@@ -45,17 +45,18 @@ type Holder struct {
 	Rank     int
 	Trust    fleet.Trust
 	Load     fleet.Load     // load of this router's requests
-	Reported fleet.Reported // the engine's last load report; if its At is 0, there is none
+	Reported fleet.Reported // the engine's last load report; if At is 0, the engine has not reported
 	Timing   fleet.Timing   // time that its passes take
 	Pace     fleet.Pace
 	Blocks   int64 // number of blocks that the index has for the holder
 	// Blocks of the holder that the index evicted since it last forgot all of the holder's blocks.
 	Evicted int64
-	Refused int64         // blocks that the index refused since it last forgot all of the holder's blocks
-	Suspect bool          // the holder's worker seems to be frozen
-	Share   float64       // share of its normal requests that the holder gets: below 1 during slow start
-	Useless bool          // it gets no requests for a model and endpoint, because its answers there were useless
-	Limited bool          // it is paused after a 429, at least for one tenant
+	Refused int64   // blocks that the index refused since it last forgot all of the holder's blocks
+	Suspect bool    // the holder's worker seems to be frozen
+	Share   float64 // share of its normal requests that the holder gets: below 1 during slow start
+	// the holder gets no requests for some model and endpoint, because its answers there were useless
+	Useless bool
+	Limited bool          // the holder gets no requests for a time after a 429, at least of one tenant
 	Leaked  uint64        // requests that were lost without a release of their load
 	Stream  *kvfeed.Stats // nil if the holder has no event source
 }

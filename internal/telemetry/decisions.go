@@ -10,7 +10,7 @@ import (
 type Record struct {
 	// ID counts the requests of this process from 1.
 	ID uint64 `json:"id"`
-	// Time is when the request's head had been read.
+	// Time is the time at which the request's head had been read.
 	Time time.Time `json:"time"`
 	// RequestID is the client's X-Request-Id, if it sent one.
 	RequestID string `json:"request_id,omitempty"`
@@ -49,17 +49,17 @@ type Record struct {
 	ReportedTokens *int `json:"reported_tokens,omitempty"`
 	Difference     *int `json:"difference,omitempty"`
 	// UsageUnasked means that the answer is a stream and the client did not ask for the usage
-	// (stream_options.include_usage). Then most engines report none.
+	// (stream_options.include_usage). For such an answer, most engines report no usage.
 	UsageUnasked bool `json:"-"`
 	// OutputTokens is the number of generated tokens that the engine reported.
 	OutputTokens *int `json:"output_tokens,omitempty"`
-	// Shadow is the decision of the shadow policy; absent if it was not asked.
+	// Shadow is the decision of the shadow policy; absent if the shadow policy was not asked.
 	Shadow *Shadow `json:"shadow,omitempty"`
 	// Attempts is the number of workers tried. Failed are the workers that failed before the first byte, with their
 	// errors.
 	Attempts int      `json:"attempts"`
 	Failed   []string `json:"failed,omitempty"`
-	// Status is the status that the client got. 499 means that the client closed its connection before it got one.
+	// Status is the status that the client got. 499 means that the client closed its connection before it got a status.
 	Status int `json:"status"`
 	// Finish says how the request ended: success (the answer had a finish_reason), rejected, client_gone, refused,
 	// reset, header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without a
@@ -82,12 +82,12 @@ type Shadow struct {
 	Policy          string `json:"policy"`
 	Agrees          bool   `json:"agrees"` // the shadow chose the same holder as the decision
 	Branch          string `json:"branch,omitempty"`
-	Worker          string `json:"worker,omitempty"` // absent if the shadow chose none; error says why
+	Worker          string `json:"worker,omitempty"` // absent if the shadow chose no worker; error says why
 	Rank            int    `json:"rank"`
 	MatchTokens     int    `json:"match_tokens"`
 	PredictedTokens int    `json:"predicted_tokens"`
-	// Difference is the shadow's predicted tokens minus the decision's predicted tokens. A positive number means more
-	// tokens in the cache.
+	// Difference is the shadow's predicted tokens minus the decision's predicted tokens. A positive number means that
+	// the shadow's choice has more tokens in the cache.
 	Difference int     `json:"difference"`
 	Error      string  `json:"error,omitempty"`
 	MS         float64 `json:"ms"` // milliseconds that the shadow's decision took

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestWorkersThatLeftAreForgotten: an autoscaled fleet has new names every hour. The number of series must not grow
-// without bound.
+// TestWorkersThatLeftAreForgotten: an autoscaled fleet has workers with new names every hour. The number of series must
+// not grow without bound.
 func TestWorkersThatLeftAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := New(DefaultConfig())

@@ -39,8 +39,8 @@ func (t Type) String() string {
 }
 
 // Config are the settings of a socket. The callbacks of one peer are called one at a time, in the order OnConnect,
-// OnMessage…, OnDisconnect. Callbacks of different peers may run concurrently. A callback may block: then that peer is
-// not read.
+// OnMessage…, OnDisconnect. Callbacks of different peers may run concurrently. A callback may block: meanwhile no
+// message of that peer is read.
 type Config struct {
 	// Bind makes the socket listen at the endpoint. Without Bind the socket dials the endpoint, and dials again after
 	// each failure and each lost connection, until Run's context ends.

@@ -2,8 +2,8 @@
 // mechanism, and SUB, PUB, DEALER and ROUTER sockets over tcp:// and ipc://, which dial or bind.
 //
 // Unlike libzmq, a socket reports when a connection comes up and goes down, since a subscriber must know that it may
-// have missed messages. And a socket bounds the memory that a peer can make it use. The package does not know what
-// messages mean. It does not support CURVE, PLAIN, ZMTP 1 and 2, and the other socket types.
+// have missed messages. A socket also bounds the memory that a peer can make the socket use. The package does not know
+// what messages mean. It does not support CURVE, PLAIN, ZMTP 1 and 2, and the other socket types.
 //
 //	s, err := zmtp.New(zmtp.SUB, "tcp://10.0.0.7:5557", zmtp.Config{
 //		Topics: []string{""},

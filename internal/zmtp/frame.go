@@ -18,8 +18,8 @@ const (
 const maxHeader = 9
 
 // shrinkAfter is how many messages in a row must fit into a quarter of a grown buffer before the buffer is freed. With
-// a smaller number, large messages that come now and then would each allocate. With a larger one, one rare large
-// message would hold its memory for long.
+// a smaller number, each occasional large message would allocate. With a larger number, the memory for a rare large
+// message would be kept for long.
 const shrinkAfter = 1024
 
 // limits bounds the size and the number of parts of one message.
@@ -45,7 +45,8 @@ type reader struct {
 	small int // number of messages in a row that fit into a quarter of the buffer
 }
 
-// span is the place of a frame, relative to the message's first byte. So it stays valid when the buffer moves.
+// span is the place of a frame, relative to the message's first byte. So a span stays valid when the message moves
+// within the buffer.
 type span struct{ from, to int }
 
 func newReader(src io.Reader, size int, l limits) *reader {
@@ -124,8 +125,8 @@ func (r *reader) frame(at int) (flags byte, from, to int, err error) {
 	return flags, from, to, r.need(to, false)
 }
 
-// need reads until the buffer has n bytes from head on. If the stream ends there, the error is io.EOF only if boundary
-// is set, that is between two messages.
+// need reads until the buffer has n bytes from head on. If the stream ends before that, the error is io.EOF only if
+// boundary is set. boundary says that the reader is between two messages.
 func (r *reader) need(n int, boundary bool) error {
 	for r.tail-r.head < n {
 		if r.tail == len(r.buf) || r.head+n > len(r.buf) {
@@ -147,7 +148,7 @@ func (r *reader) need(n int, boundary bool) error {
 }
 
 // makeRoom moves unread bytes to the front of the buffer, and grows the buffer if it is full. The buffer never grows
-// beyond twice the bytes that have arrived. So a peer cannot make it allocate by announcing a length.
+// beyond twice the bytes that have arrived. So a peer cannot cause a large allocation by announcing a length.
 func (r *reader) makeRoom(n int) {
 	have := r.tail - r.head
 	buf := r.buf

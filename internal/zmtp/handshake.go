@@ -45,7 +45,8 @@ func shakeHands(rw io.ReadWriter, r *reader, self Type, identity string) (minor 
 	}
 	if !slices.Contains(typeTable[self].peers, m.socketType) {
 		reason := fmt.Sprintf("a %v socket cannot talk to a %.16s socket", self, m.socketType)
-		// The reason is for the peer. An error of this write does not matter, because the connection ends anyway.
+		// The ERROR command tells the peer the reason. An error of this write does not matter, because the connection
+		// ends anyway.
 		_, _ = rw.Write(appendCommand(nil, "ERROR", append([]byte{byte(len(reason))}, reason...)))
 		return 0, m, errors.New(reason)
 	}

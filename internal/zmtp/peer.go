@@ -71,7 +71,7 @@ func (p *Peer) Name() string { return p.name }
 // sockets the identity is empty.
 func (p *Peer) Identity() string { return p.identity }
 
-// Drop closes the connection. OnDisconnect follows with err. A socket that dials then dials again.
+// Drop closes the connection. OnDisconnect follows with err. A socket that dials connects again after that.
 func (p *Peer) Drop(err error) { p.close(err) }
 
 // Send queues a copy of the message without waiting. If the queue is full, it returns ErrQueueFull. After the
@@ -107,7 +107,7 @@ func (p *Peer) enqueue(message []byte, wait bool) error {
 	return nil
 }
 
-// publish queues an encoded message if the peer subscribed to its topic. dropped reports that the queue was full.
+// publish queues an encoded message if the peer subscribed to its topic. dropped is true if the queue was full.
 func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +146,7 @@ func (p *Peer) close(err error) {
 	p.conn.Close()
 }
 
-// handshake exchanges greetings with the peer. On a SUB socket it then subscribes.
+// handshake exchanges greetings with the peer. On a SUB socket it subscribes after that.
 func (p *Peer) handshake() error {
 	cfg := &p.socket.cfg
 	if err := p.conn.SetDeadline(time.Now().Add(cfg.HandshakeTimeout)); err != nil {

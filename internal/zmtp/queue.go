@@ -1,6 +1,6 @@
 package zmtp
 
-// queue is a ring of encoded messages. It grows as needed: its caller checks the bounds.
+// queue is a ring of encoded messages. The ring grows as needed: the caller checks the bounds.
 type queue struct {
 	ring  [][]byte
 	head  int

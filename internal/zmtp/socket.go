@@ -99,9 +99,9 @@ func (s *Socket) Close() error {
 	return l.Close()
 }
 
-// Run serves the socket until ctx ends, and returns nil then. A dialling socket never gives up. If an endpoint cannot
-// be bound, Run returns an error. When Run returns, all connections and goroutines of the socket have ended, and no
-// callback runs.
+// Run serves the socket until ctx ends, and returns nil then. A dialling socket dials again after every failure. If an
+// endpoint cannot be bound, Run returns an error. When Run returns, all connections and goroutines of the socket have
+// ended, and no callback runs.
 func (s *Socket) Run(ctx context.Context) error {
 	s.mu.Lock()
 	running := s.running
@@ -135,8 +135,8 @@ func (s *Socket) connect(ctx context.Context) {
 	}
 }
 
-// backoff returns the pause after the given number of attempts. It doubles with each attempt up to most. It varies by
-// ±50 %, so that sockets that lost the same peer do not all come back at the same time.
+// backoff returns the pause after the given number of attempts. The pause doubles with each attempt, up to most, and
+// varies by ±50 %, so that sockets that lost the same peer do not all come back at the same time.
 func backoff(least, most time.Duration, tries int) time.Duration {
 	d := most
 	if tries < 32 && least < most>>tries {
@@ -287,7 +287,7 @@ func (s *Socket) snapshot() []*Peer {
 	return s.peers
 }
 
-// DropPeers closes all connections, as a network fault does. A socket that dials then dials again.
+// DropPeers closes all connections, as a network fault does. A socket that dials connects again after that.
 func (s *Socket) DropPeers() {
 	for _, p := range s.snapshot() {
 		p.Drop(errors.New("dropped on purpose"))

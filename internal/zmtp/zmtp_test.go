@@ -65,7 +65,7 @@ func receive[T any](t testing.TB, c <-chan T, what string) T {
 	}
 }
 
-// start runs a socket. It ends when the test ends or when stop is called; stop waits until Run has returned.
+// start runs a socket. The socket ends when the test ends or when stop is called; stop waits until Run has returned.
 func start(t testing.TB, typ Type, endpoint string, cfg Config) (s *Socket, stop func()) {
 	t.Helper()
 	if cfg.BackoffMin == 0 {
