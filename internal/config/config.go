@@ -95,9 +95,9 @@ type Routing struct {
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
 	// ImbalanceTokens bounds how much extra work kv_aware accepts for a match. Each worker has a sum: its work plus the
 	// tokens of the request that it does not have cached. kv_aware does not choose a worker whose sum exceeds the
-	// smallest sum in the fleet by more than this bound. 0 is no bound: then all conversations with the same system
-	// prompt go to its first holder, however busy the holder is. The default 2048 is one small engine step; with a
-	// smaller difference no queue builds up.
+	// smallest sum in the fleet by more than this bound. 0 is no bound: all conversations with the same system prompt
+	// go to the first holder of this prompt, however busy the holder is. The default 2048 is one small engine step;
+	// with a smaller difference no queue builds up.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// SpeculativeTTL is how long a prompt that was sent counts as cached until events confirm it. 2 s is much more than
 	// the time from sending to the event, and short enough if the request fails.

@@ -17,7 +17,7 @@ import (
 // the defaults of policies.
 type policyNodes struct {
 	list   *entry          // value of the key policies
-	inline *entry          // the value of the key policy, if it has parameters; nil: it is a name
+	inline *entry          // the value of the key policy, if it has parameters; nil: its value is a name
 	named  *token.Position // the key policy or routing.policy that was read first
 	// Keys of the section routing that are names of kinds; vllm_cache_aware's design documents use this form.
 	typed []entry

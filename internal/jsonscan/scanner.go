@@ -11,8 +11,8 @@ import (
 // that RFC 8259 does not allow, and nesting beyond a limit. It does not check whether the text continues after the
 // value: a caller asks End.
 //
-// The first error stays. After it the text counts as ended: every later call takes nothing. So a caller checks Err
-// once, after its last call. A copy of a Scanner looks ahead without moving the original. A Scanner is not safe for
+// The first error stays. After an error the text counts as ended: every later call takes nothing. So a caller checks
+// Err once, after its last call. A copy of a Scanner looks ahead without moving the original. A Scanner is not safe for
 // concurrent use.
 type Scanner struct {
 	text     []byte

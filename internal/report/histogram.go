@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Histogram counts durations in buckets. A bucket is 1/128 as wide as its values are large. A Histogram takes 58 KB.
-// Its sums are exact, and its percentiles are exact within 0.4 %. The zero value is empty and ready. It is not safe for
+// Histogram counts durations in buckets. The width of a bucket is 1/128 of its values. A Histogram takes 58 KB. Its
+// sums are exact, and its percentiles are exact within 0.4 %. The zero value is empty and ready. It is not safe for
 // concurrent use.
 type Histogram struct {
 	counts []int64
