@@ -112,7 +112,7 @@ func (x *Index) matchSlowly(keys []block.Key, dst []Match) []Match {
 func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 	t.path, t.runs = t.path[:0], t.runs[:0]
 	for parent, after := uint32(0), uint32(0); len(keys) > 0; {
-		i, ok := b.head(parent, after, keys[0])
+		i, ok := b.head(parent, after, keys[0], !t.fixed)
 		if i == 0 || !ok {
 			return t, ok
 		}
@@ -140,16 +140,25 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 	return t, true
 }
 
-// head returns the strand whose first block seems to have the key and follows block after of the strand parent. If
-// parent is 0, the block begins a chain. head reports false if a writer changed the strand meanwhile.
-func (b *blocks) head(parent, after uint32, key block.Key) (uint32, bool) {
+// head returns the strand whose first block has a key and follows a block of another strand; it begins a chain if that
+// strand is 0. It reports false when a writer was at it. Without compare it relies on the key's hash and saves a cache
+// miss: if two keys have one hash, it may return the strand of the other key. Then trace finds no equal key and fails,
+// and matchSlowly compares.
+func (b *blocks) head(parent, after uint32, key block.Key, compare bool) (uint32, bool) {
 	h := b.heads.Hash(uint64(key))
 	for v, p := b.heads.Find(h); v != 0; v, p = p.Next() {
 		s := b.strands.At(uint32(v))
 		if s == nil {
 			return 0, false
 		}
-		if atomic.LoadUint32(&s.parent) == parent && atomic.LoadUint32(&s.at)&strandOffset == after {
+		if atomic.LoadUint32(&s.parent) != parent || atomic.LoadUint32(&s.at)&strandOffset != after {
+			continue
+		}
+		words, ok := s.run.Words()
+		if !ok {
+			return 0, false
+		}
+		if !compare || atomic.LoadUint64(&words.Firsts(1)[0]) == uint64(key) {
 			return uint32(v), true
 		}
 	}

@@ -90,3 +90,19 @@ func TestChosenHashesCostNoMoreThanOthers(t *testing.T) {
 		}
 	}
 }
+
+// Two first blocks whose keys have one hash in the table of heads are told apart by their keys.
+func TestPromptsWhoseFirstKeysCollideAreMatched(t *testing.T) {
+	x := seeded(t, 16, 0)
+	keys := []block.Key{block.Key(collide(1 << 60)), block.Key(collide(1<<60 | 1<<10))} // a table does not keep bit 10
+	for i, key := range keys {
+		if err := x.Load(0, &Held{Keys: []block.Key{key}, Hashes: []uint64{uint64(i) + 1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range keys {
+		if m := x.Match([]block.Key{key}, nil); len(m) != 1 || m[0].Blocks != 1 {
+			t.Errorf("%+v", m)
+		}
+	}
+}
