@@ -23,6 +23,7 @@ type Held struct {
 	Keys   []block.Key
 	// Hashes are the engine's hashes of the blocks; nil when the holder's events carry keys.
 	Hashes []uint64
+	Copies uint32 // how many copies of each block the holder has there; 0 counts as 1
 }
 
 var (
@@ -89,8 +90,8 @@ func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 	return list, nil
 }
 
-// appendHeld appends n blocks of one state that follow each other, from a spot on: once for each tier and group, and
-// once for each copy.
+// appendHeld appends n blocks of one state that follow each other, from a spot on: once for each tier and group. Blocks
+// with copies are runs of their own.
 func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) ([]Held, error) {
 	b := &x.blocks
 	held := Held{Depth: int(b.end(at)) - 1, Tier: block.NumTiers}
@@ -127,9 +128,8 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 			if r.size != x.size {
 				return nil, ErrExceptions
 			}
-			for range r.count {
-				list = append(list, on(one, r.tier, r.group))
-			}
+			one.Copies = r.count
+			list = append(list, on(one, r.tier, r.group))
 		}
 	}
 	return list, nil
@@ -139,6 +139,34 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 // holder's next events continue from there. If an engine's reports look the same as copies, they count as reports from
 // then on.
 func (x *Index) Load(id fleet.Holder, r *Held) error {
+	for range max(1, min(r.Copies, 2)) { // the second copy makes the record that counts further ones
+		if err := x.load(id, r); err != nil {
+			return err
+		}
+	}
+	if r.Copies <= 2 || r.Tier == block.NumTiers {
+		return nil
+	}
+	x.lock()
+	defer x.unlock()
+	h := x.holder(id)
+	if h == nil {
+		return ErrChanged
+	}
+	for _, hash := range r.Hashes {
+		p, _ := x.refer(h, hash)
+		if p == nil {
+			return ErrChanged
+		}
+		if k := p.find(r.Tier, uint8(h.find(r.Group))); k >= 0 {
+			p.records[k].count += r.Copies - 2
+		}
+	}
+	return nil
+}
+
+// load adds one copy of each block of a run.
+func (x *Index) load(id fleet.Holder, r *Held) error {
 	if r.Depth < 0 || len(r.Keys) > MaxChain/int(x.size) || r.Depth > MaxChain/int(x.size)-len(r.Keys) || len(r.Hashes) != len(r.Keys) || r.Tier > block.NumTiers {
 		return fmt.Errorf("load %d blocks of holder %d at depth %d: not a run that Dump gives", len(r.Keys), id, r.Depth)
 	}

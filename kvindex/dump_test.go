@@ -112,6 +112,29 @@ func TestHolesAndCopiesAreDumped(t *testing.T) {
 	}
 }
 
+// A dump has one run for the copies of a block, and not one for each copy.
+func TestManyCopiesDoNotMakeADumpLarge(t *testing.T) {
+	h, _ := block.NewHasher(block.XXH3, 16)
+	x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
+	c, runs := newChain(seq(0, 640)), 0
+	c.learn(x, 0)
+	for range 500 {
+		c.store(x, 0, block.TierGPU, 10, 40)
+	}
+	if err := x.Dump(0, func(r *kvindex.Held) error { runs++; return y.Load(0, r) }); err != nil || runs > 40 {
+		t.Errorf("%d runs: %v", runs, err)
+	}
+	for removed := range 501 {
+		if m := y.Match(c.keys, nil); len(m) != 1 || m[0].Blocks != 40 {
+			t.Fatalf("after %d removals: %+v", removed, m)
+		}
+		y.Remove(0, block.TierGPU, 0, asHashes(c.keys[39:]))
+	}
+	if m := y.Match(c.keys, nil); len(m) != 1 || m[0].Blocks != 39 {
+		t.Errorf("after all removals: %+v", m)
+	}
+}
+
 func TestDumpAndLoadRefuseExceptions(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
