@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -186,12 +185,6 @@ func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 // Output returns the answer's length in tokens: what Tokens reported, limited to the longest answer that the request
 // allows.
 func (d *Decision) Output() int { return d.reservation.Output() }
-
-// TimeToFirstToken returns the time from the decision to the first token. ok is false when no token has come.
-func (d *Decision) TimeToFirstToken() (t time.Duration, ok bool) {
-	at := d.firstToken.Load()
-	return time.Duration(at - d.Now), at != 0
-}
 
 // Unsent notes that nothing of the request was sent, because the worker could not be reached or the client left before.
 // From then on the prompt is not expected in the holder's cache, unless another request with the same prompt was sent

@@ -134,11 +134,11 @@ func TestModelsHavePoliciesOfTheirOwn(t *testing.T) {
 	check("the base model", decided(warmpath.Request{}), "kv_aware")
 	check("the adapter", decided(warmpath.Request{Model: "sql"}), "round_robin")
 	check("a request that asks", decided(warmpath.Request{Model: "sql", Policy: "random"}), "random")
-	if err := w.router.SetPolicies("least_load", map[string]string{"llama": "random", "sql": "clever"}); err == nil {
+	if err := w.router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", ByModel: map[string]string{"llama": "random", "sql": "clever"}}); err == nil {
 		t.Fatal("an unknown policy is taken")
 	}
 	check("after a change that failed", decided(warmpath.Request{}), "kv_aware")
-	if err := w.router.SetPolicies("least_load", map[string]string{"llama": "random"}); err != nil {
+	if err := w.router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", ByModel: map[string]string{"llama": "random"}}); err != nil {
 		t.Fatal(err)
 	}
 	check("the adapter of a base model with one", decided(warmpath.Request{Model: "sql"}), "random")

@@ -79,17 +79,6 @@ func (t *policyTable) choose(standard string, byModel map[string]string, shadow 
 	return errors.Join(errs...)
 }
 
-// SetPolicies changes which policy decides. standard is the policy for requests that name no policy. byModel has the
-// policies of single models, by the model name in requests or by the base model. All these policies must exist; they
-// keep what they remember. If SetPolicies returns an error, which lists every unknown policy, nothing has changed.
-func (r *Router) SetPolicies(standard string, byModel map[string]string) error {
-	shadow := ""
-	if s := r.Shadow(); s != nil {
-		shadow = s.Name()
-	}
-	return r.ChangePolicies(PolicyChange{Standard: standard, ByModel: byModel, Shadow: shadow})
-}
-
 // ChangePolicies adds, replaces and removes policies, and sets which policy decides, in one step. A policy that c does
 // not name stays and keeps what it remembers. The end of a request under way is reported to the policy that decided the
 // request. If ChangePolicies returns an error, nothing has changed.

@@ -128,7 +128,7 @@ func TestWhatAReplacedPolicyLearnedIsDropped(t *testing.T) {
 	if got := predicted(); got != 496 {
 		t.Fatalf("%d tokens are predicted, want 496", got)
 	}
-	if err := w.router.SetPolicies("kv", nil); err != nil || predicted() != 496 {
+	if err := w.router.ChangePolicies(warmpath.PolicyChange{Standard: "kv"}); err != nil || predicted() != 496 {
 		t.Errorf("choosing the same policy again: error %v, %d tokens predicted, want 496", err, predicted())
 	}
 	if err := w.router.ChangePolicies(warmpath.PolicyChange{Specs: []policy.Spec{withoutEvents(t)}, Standard: "kv"}); err != nil || predicted() != 0 {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/zeebo/xxh3"
 )
@@ -36,14 +35,6 @@ func (a EngineAlgorithm) String() string {
 		return engineAlgorithmNames[a]
 	}
 	return "unknown"
-}
-
-// ParseEngineAlgorithm returns the algorithm that an engine calls name.
-func ParseEngineAlgorithm(name string) (EngineAlgorithm, error) {
-	if i := slices.Index(engineAlgorithmNames[:], name); i >= 0 {
-		return EngineAlgorithm(i), nil
-	}
-	return 0, fmt.Errorf("parse engine hash algorithm: %q is none of %q", name, engineAlgorithmNames)
 }
 
 // DefaultSeed is the seed of vLLM's SHA-256 chains if PYTHONHASHSEED is not set, in versions from August 2026 on
@@ -261,15 +252,6 @@ func appendSGLangPage(b []byte, parent Digest, tokens []Token, bigram bool) []by
 		b = binary.LittleEndian.AppendUint32(b, tokens[i+1])
 	}
 	return b
-}
-
-// Coarse appends the digests of blocks that are n fine blocks long to dst. A coarse block has the digest of its last
-// fine block. vLLM before June 2026 concatenated the digests of the fine blocks instead; the normal form is the same.
-func Coarse(dst, fine []Digest, n int) []Digest {
-	for i := n - 1; n > 0 && i < len(fine); i += n {
-		dst = append(dst, fine[i])
-	}
-	return dst
 }
 
 // EngineSample holds the first blocks of a chain, as an engine's event announced them.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -151,6 +152,16 @@ func readVectors(t testing.TB) *hashVectors {
 	return &v
 }
 
+// algorithmNamed returns the algorithm that an engine calls name.
+func algorithmNamed(t testing.TB, name string) EngineAlgorithm {
+	t.Helper()
+	i := slices.Index(engineAlgorithmNames[:], name)
+	if i < 0 {
+		t.Fatalf("%q is none of %q", name, engineAlgorithmNames)
+	}
+	return EngineAlgorithm(i)
+}
+
 func engineHasher(t testing.TB, c EngineChain) *EngineHasher {
 	t.Helper()
 	h, err := NewEngineHasher(c)
@@ -189,7 +200,10 @@ func TestVLLMHashesAreReproduced(t *testing.T) {
 					}
 					fine = append(fine, d)
 				}
-				coarse := Coarse(nil, fine, v.CoarseTo/v.FineSize)
+				var coarse []Digest // a coarse block has the digest of its last fine block
+				for n, i := v.CoarseTo/v.FineSize, v.CoarseTo/v.FineSize-1; i < len(fine); i += n {
+					coarse = append(coarse, fine[i])
+				}
 				if len(coarse) != len(v.Coarse) {
 					t.Fatalf("%d blocks of the larger size, want %d", len(coarse), len(v.Coarse))
 				}
@@ -217,10 +231,7 @@ func TestVLLMHashesAreReproduced(t *testing.T) {
 				}
 				return
 			}
-			algorithm, err := ParseEngineAlgorithm(v.Algo)
-			if err != nil {
-				t.Fatal(err)
-			}
+			algorithm := algorithmNamed(t, v.Algo)
 			seed := v.EffectiveSeed
 			if v.Seed != nil {
 				seed = *v.Seed
@@ -336,11 +347,7 @@ func TestFNV1aChainIsReproduced(t *testing.T) {
 
 func TestLLMDRequestKeysAreReproduced(t *testing.T) {
 	for i, v := range readVectors(t).LLMD {
-		algorithm, err := ParseEngineAlgorithm(v.Algorithm)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := engineHasher(t, EngineChain{Algorithm: algorithm, Size: v.BlockSize, Seed: v.Seed})
+		h := engineHasher(t, EngineChain{Algorithm: algorithmNamed(t, v.Algorithm), Size: v.BlockSize, Seed: v.Seed})
 		parent := h.Root(v.Model, "")
 		if v.ModelHash != 0 && h.Normal(parent) != uint64(v.ModelHash) {
 			t.Errorf("case %d: model hash %d, want %d", i, h.Normal(parent), v.ModelHash)
@@ -415,9 +422,6 @@ func TestImpossibleChainsAreRefused(t *testing.T) {
 		if _, err := NewEngineHasher(c); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}
-	}
-	if _, err := ParseEngineAlgorithm("builtin"); err == nil {
-		t.Error("builtin was accepted")
 	}
 	if _, ok := IdentifyEngine(EngineSample{Size: 16, Hashes: []uint64{1}, Tokens: make([]Token, 15)}); ok {
 		t.Error("a sample with fewer tokens than hashes was explained")

@@ -184,7 +184,7 @@ func TestWorkersShowTheAssumptionsOfDiscovery(t *testing.T) {
 
 func TestExplainByAnotherPolicy(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
-	if err := a.Router.SetPolicies("round_robin", nil); err != nil {
+	if err := a.Router.ChangePolicies(warmpath.PolicyChange{Standard: "round_robin"}); err != nil {
 		t.Fatal(err)
 	}
 	const body = `{"model":"m","messages":[{"role":"user","content":"x"}]}`

@@ -76,7 +76,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := router.SetPolicies(s.policy, s.modelPolicies); err != nil {
+	if err := router.ChangePolicies(warmpath.PolicyChange{Standard: s.policy, ByModel: s.modelPolicies, Shadow: s.shadow}); err != nil {
 		t.Fatal(err)
 	}
 	transport := &http.Transport{}
