@@ -363,8 +363,9 @@ func (s *holderState) begin(c BreakerConfig, scope Scope, now int64) {
 	s.blockedUntil.Store(s.breaker.until)
 }
 
-// reset forgets the health that was learned from requests, except the health in scopes: otherwise each failed check of
-// a worker would clear the health in scopes. If the holder had requests before, its slow start begins.
+// reset forgets the health that was learned from requests, except the health in scopes: otherwise one failed check and
+// the recovery after it would clear the health in scopes, too. If the holder had requests before, its slow start
+// begins.
 func (s *holderState) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

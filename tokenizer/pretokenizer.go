@@ -341,7 +341,7 @@ func (e *encoder) change(p *preStep, step int, text string, atStart bool) string
 	return view(buf)
 }
 
-// appendReplaced appends text, in which with replaces old.
+// appendReplaced appends text to dst, and writes the string with in place of each occurrence of old.
 func appendReplaced(dst []byte, text, old, with string) []byte {
 	for {
 		at := strings.Index(text, old)

@@ -59,8 +59,8 @@ func readTrace(path string) (rows []row, sum string, err error) {
 
 // shape has the parameters that turn a trace into a corpus. The defaults are those of Dynamo's published runs.
 type shape struct {
-	Holders     int // tokens in a block
-	BlockSize   int // tokens
+	Holders     int // number of holders
+	BlockSize   int // tokens in a block
 	Blocks      int // number of blocks in each holder's pool
 	Length      int // number of blocks for each id
 	Duplication int // number of copies of the trace; each copy has its own ids
@@ -93,7 +93,7 @@ type operation struct {
 type corpus struct {
 	shape
 	operations    []operation
-	locals, keys  []uint64 // removed blocks have only keys
+	locals, keys  []uint64 // local hash and key of each operation's blocks; the local hash of a removed block is 0
 	requests      int
 	events        [4]int // number of events by kind
 	requestBlocks int

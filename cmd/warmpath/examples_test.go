@@ -27,7 +27,8 @@ func TestTheFilesThatPagesShowWork(t *testing.T) {
 		for _, block := range blocks.FindAllStringSubmatch(string(text), -1) {
 			seen++
 			example, command := block[1], []string{"config", "check"}
-			// its examples are run with a workload of the repository and few requests
+			// The examples of simulator.md are experiments: they run with generated requests in place of their trace,
+			// and only two of them.
 			if filepath.Base(page) == "simulator.md" {
 				example = regexp.MustCompile(`(?m)^workload: .*$`).ReplaceAllString(example, "workload: gen:independent")
 				command = []string{"sim", "--limit", "2", "--experiment"}

@@ -84,7 +84,7 @@ func TestConversationsLiveAndSimulatedAgree(t *testing.T) {
 		t.Skip("skipped: it takes half a minute of real time")
 	}
 	t.Parallel() // in parallel with the other live test, because both mostly wait
-	// A pool holds half of the blocks that its worker's requests use, so blocks are evicted all the time.
+	// A pool holds about three quarters of the blocks that a busy worker computes, so blocks are evicted.
 	playBoth(t, conversations(40, 4), 16*700)
 }
 

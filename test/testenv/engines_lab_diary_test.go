@@ -38,7 +38,7 @@ func (c *contents) of(parent int, tokens []block.Token) int {
 type sight struct {
 	live     map[int]int // number of copies, by content
 	evicted  []int       // contents, in the order of eviction
-	firsts   []int       // contents, in the order of their first store
+	order    []int       // contents, in the order in which they were stored; one that is stored again is listed again
 	stored   int
 	messages int
 	problem  string
@@ -69,7 +69,7 @@ func (d *labDiary) look() sight {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.now
-	s.live, s.evicted, s.firsts = maps.Clone(s.live), slices.Clone(s.evicted), slices.Clone(s.firsts)
+	s.live, s.evicted, s.order = maps.Clone(s.live), slices.Clone(s.evicted), slices.Clone(s.order)
 	return s
 }
 
@@ -77,7 +77,7 @@ func (d *labDiary) look() sight {
 func (d *labDiary) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.now.evicted, d.now.firsts, d.now.stored = nil, nil, 0
+	d.now.evicted, d.now.order, d.now.stored = nil, nil, 0
 }
 
 func (d *labDiary) Message(seq uint64, payload []byte) {
@@ -108,7 +108,7 @@ func (d *labDiary) note(e *kvevent.Event) {
 			parent = d.known.of(parent, e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize])
 			d.content[h] = parent
 			d.now.live[parent]++
-			d.now.firsts = append(d.now.firsts, parent)
+			d.now.order = append(d.now.order, parent)
 			d.now.stored++
 		}
 	case kvevent.Removed:

@@ -168,7 +168,7 @@ func (l *lab) waves(t *testing.T) {
 			}
 			questions[i].answer = 30 + l.random.IntN(200)
 		}
-		before := len(l.real.diary.look().firsts)
+		before := len(l.real.diary.look().order)
 		// Without clear_cache=false a pause empties the cache in every mode.
 		l.real.post(t, "/pause?mode=keep&clear_cache=false")
 		answers := l.all(t, l.real, questions, func(int) []block.Token { return nil }, func() {
@@ -177,7 +177,7 @@ func (l *lab) waves(t *testing.T) {
 			l.real.post(t, "/resume")
 		})
 		l.settle(t)
-		order := l.order(t, questions, l.real.diary.look().firsts[before:])
+		order := l.order(t, questions, l.real.diary.look().order[before:])
 		if err := l.server.SetFaults(mockengine.Faults{Stalled: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +220,7 @@ func (l *lab) waves(t *testing.T) {
 
 // order returns the questions in the order in which the engine began them. It uses the order of the first block that no
 // other question has.
-func (l *lab) order(t *testing.T, questions []question, firsts []int) []int {
+func (l *lab) order(t *testing.T, questions []question, stored []int) []int {
 	t.Helper()
 	at := make([]int, len(questions))
 	order := make([]int, len(questions))
@@ -228,7 +228,7 @@ func (l *lab) order(t *testing.T, questions []question, firsts []int) []int {
 		id, shared := 0, 0
 		for n := labBlock; n <= len(q.prompt); n += labBlock {
 			id = l.real.diary.known.of(id, q.prompt[n-labBlock:n])
-			if shared = slices.Index(firsts, id); shared >= 0 && n > len(q.prompt)-labBlock {
+			if shared = slices.Index(stored, id); shared >= 0 && n > len(q.prompt)-labBlock {
 				break
 			}
 		}

@@ -34,8 +34,8 @@ type ask struct {
 	status  int
 }
 
-// margin bounds the time from a request's time limit to the end of its answer. A deadline that several exchanges share
-// may fire late by a quarter of its length.
+// margin is how much longer than the router's request_timeout a request of these tests may take. The other deadlines of
+// a connection may fire late by a quarter of their length: at most 2.5 s here.
 const margin = 10 * time.Second
 
 var corpus = strings.Fields(`a router sends each request to the worker whose cache is already warm for it and tells why

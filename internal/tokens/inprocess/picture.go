@@ -161,8 +161,9 @@ type head struct {
 	converted     bool // Pillow decodes the image to another mode than RGB
 }
 
-// readHead reads the header of the image formats that clients send. For other formats, and for images that need a
-// decoder, ok is false.
+// readHead reads the header of a PNG, JPEG, GIF or WebP image. ok is false for other formats, and if this code cannot
+// learn everything from the header: the image may be animated, damaged, of a size that no engine accepts, or turned in
+// a way that is not read here.
 func readHead(data []byte) (h head, ok bool) {
 	switch {
 	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
