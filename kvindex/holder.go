@@ -161,8 +161,19 @@ func (x *Index) join(h *holder, s *Stored) int {
 	return g
 }
 
-// recount computes anew what the records of a group cover, for another kind of the group.
+// recount computes anew what the records of a group cover, for another kind of the group. If the budget has no room for
+// the result, the records are dropped.
 func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
+	if most := x.recountGrowth(h, g); most > x.config.Bytes/4 ||
+		!x.evict(h, func(bool) bool { return x.bytes()+most <= x.config.Bytes }) {
+		x.dropAll(h, func(p *point, r *record) bool {
+			if r.group == g && p.end != 0 {
+				h.broken |= 1 << r.tier
+			}
+			return r.group == g && p.end != 0
+		})
+		return
+	}
 	old := h.groups[g].kind
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
 		x.blocks.steps++
@@ -177,6 +188,19 @@ func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 		}
 	}
 	h.groups[g].kind = old
+}
+
+// recountGrowth returns an upper bound of the memory that recount takes.
+func (x *Index) recountGrowth(h *holder, g uint8) (bytes int64) {
+	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
+		x.blocks.steps++
+		for _, r := range p.records {
+			if r.group == g && p.end != 0 {
+				bytes += int64((p.end-p.from(r.size))/x.size+2) * (partsBytes + 2*partBytes + 64) // 64: segments
+			}
+		}
+	}
+	return bytes
 }
 
 // publish shows readers a new view of a holder.

@@ -337,3 +337,17 @@ func TestACombDoesNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 		t.Errorf("%d steps an event", n)
 	}
 }
+
+// When a group turns out to be of another kind, the index computes anew which blocks its announcements cover. That takes
+// memory.
+func TestAnotherKindOfAGroupStaysWithinTheBudget(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 1 << 20})
+	for range 60 {
+		l.announce(0, 0, 16, 32, nil, l.words(512))
+	}
+	for n := 0; n < 20_000 && l.x.Stats().Bytes < 1<<20-12<<10; n++ {
+		l.store(1, l.words(16), 0)
+	}
+	l.x.Store(0, &kvindex.Stored{Attention: block.AttentionStateSpace})
+	l.check()
+}

@@ -186,21 +186,24 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	if h.named > 0 {
 		x.sweep(&change{h: h, drop: state{named: anyGroup << tier}}, func(i uint32) { x.blocks.dropBares(h, i) })
 	}
+	x.dropAll(h, func(p *point, r *record) bool {
+		if p.wait != nil && lost && r.tier != tier {
+			h.broken |= 1 << r.tier
+		}
+		return r.tier == tier
+	})
+}
+
+// dropAll drops the records that which chooses, of all points of a holder.
+func (x *Index) dropAll(h *holder, which func(p *point, r *record) bool) {
 	var all []*point
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
 		all = append(all, p)
 	}
 	for _, p := range slices.Backward(all) { // children mostly before parents
-		x.blocks.steps++
-		if p.gone {
-			continue
+		if x.blocks.steps++; !p.gone {
+			x.dropRecords(h, p, func(r *record) bool { return which(p, r) })
 		}
-		for _, r := range p.records {
-			if p.wait != nil && lost && r.tier != tier {
-				h.broken |= 1 << r.tier
-			}
-		}
-		x.dropRecords(h, p, func(r *record) bool { return r.tier == tier })
 	}
 }
 
