@@ -60,14 +60,21 @@ func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 // sample of evictable ones without child strands. It evicts the ends of the oldest eighth, and points that complete no
 // block. If the sample took many looks, it evicts more of them, and then the parents that have no child left. It
 // reports whether it found anything.
+//
+// If nearly all strands have holders below their shares, a fair look at all strands finds too little. The looks that no
+// evicted block paid for are a debt. While there is a debt, a fair call pays for 128 looks, and looks at no more strands
+// than that.
 func (x *Index) evictSome(fair bool) bool {
 	b := &x.blocks
 	did := x.evictPartial(fair)
 	type old struct{ strand, used uint32 }
 	sample := make([]old, 0, sampled)
 	order := uint32(1) << bits.Len32(b.strands.Space())
-	looks := 0
-	for ; looks < int(order) && len(sample) < sampled; looks++ {
+	looks, mostLooks, indebted := 0, int(order), fair && x.debt > 0
+	if indebted {
+		mostLooks = looksPerBlock
+	}
+	for ; looks < mostLooks && len(sample) < sampled; looks++ {
 		x.hand++
 		// Multiplication by an odd number makes an order of all numbers below a power of two.
 		i := x.hand * 0x9e3779b1 & (order - 1)
@@ -90,6 +97,11 @@ func (x *Index) evictSome(fair bool) bool {
 			did = true
 			sample = append(sample, old{strand: parent})
 		}
+	}
+	if indebted {
+		x.debt -= looksPerBlock
+	} else if fair {
+		x.debt = looks - looksPerBlock*(sampled+int(x.counts.Evictions-evicted))
 	}
 	return did
 }

@@ -151,6 +151,7 @@ type Index struct {
 	workers      map[workerKey]*worker
 	counts       Stats         // the counters of Stats
 	hand         uint32        // where evictSome continues
+	debt         int           // looks at strands of evictSome for which no evicted block paid; below 0: none
 	clock        atomic.Uint32 // operations so far: the unit of recency
 	matchers     sync.Pool     // of *matcher
 	slack        need          // it surely fits, so that room is not measured for each announcement

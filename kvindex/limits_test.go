@@ -338,6 +338,30 @@ func TestACombDoesNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 	}
 }
 
+// One prefill worker has each prompt, and each of five decode workers has a fifth of the prompts. Nearly all blocks of
+// the prefill worker, the only one above its share, then have a holder below its share. Evictions do not look at all
+// strands for each event.
+func TestSharedBlocksDoNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
+	prompts := func(n int) {
+		for range n {
+			l.hash++
+			s := &kvindex.Stored{Hashes: []uint64{l.hash}, Tokens: l.words(16), BlockSize: 16}
+			l.x.Store(0, s)
+			l.x.Store(1+fleet.Holder(l.source.IntN(5)), s)
+		}
+	}
+	for l.x.Stats().Evictions == 0 {
+		prompts(100)
+	}
+	prompts(16_000)
+	before := l.x.Stats().Steps
+	prompts(1000)
+	if n := (l.x.Stats().Steps - before) / 2000; n > 500 {
+		t.Errorf("%d steps an event", n)
+	}
+}
+
 // When a group turns out to be of another kind, the index computes anew which blocks its announcements cover. That takes
 // memory.
 func TestAnotherKindOfAGroupStaysWithinTheBudget(t *testing.T) {
