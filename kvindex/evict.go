@@ -58,12 +58,12 @@ func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 
 // evictSome looks at strands in a fixed pseudo-random order, from where the last call ended, until it has found a
 // sample of evictable ones without child strands. It evicts the ends of the oldest eighth, and points that complete no
-// block. If the sample took many looks, it evicts more of them, and then the parents that have no child left. It
-// reports whether it found anything.
+// block. If the sample took many looks, it evicts more of them. A parent that has no child left joins the sample at the
+// place of its age. evictSome reports whether it found anything.
 //
-// If nearly all strands have holders below their shares, a fair look at all strands finds too little. The looks that no
-// evicted block paid for are a debt. While there is a debt, a fair call pays for 128 looks, and looks at no more strands
-// than that.
+// If nearly all strands have holders below their shares, a fair look at all strands finds too little. The looks for
+// which no evicted block paid are a debt. While there is a debt, a fair call pays for 128 looks, and looks at no more
+// strands than that.
 func (x *Index) evictSome(fair bool) bool {
 	b := &x.blocks
 	did := x.evictPartial(fair)
@@ -86,7 +86,8 @@ func (x *Index) evictSome(fair bool) bool {
 		sample = append(sample, old{i, atomic.LoadUint32(&s.used)})
 	}
 	now := x.tick()
-	slices.SortFunc(sample, func(p, q old) int { return cmp.Compare(now-q.used, now-p.used) })
+	oldestFirst := func(p, q old) int { return cmp.Compare(now-q.used, now-p.used) }
+	slices.SortFunc(sample, oldestFirst)
 	few, most, evicted := (len(sample)+7)/8, looks/looksPerBlock, x.counts.Evictions
 	for k := 0; k < len(sample) && (k < few || k < most && x.counts.Evictions-evicted < int64(most)); k++ {
 		s := b.strands.At(sample[k].strand)
@@ -95,7 +96,11 @@ func (x *Index) evictSome(fair bool) bool {
 		}
 		if parent := s.parent; x.cutEnd(sample[k].strand, fair) {
 			did = true
-			sample = append(sample, old{strand: parent})
+			if p := b.strands.At(parent); parent != 0 && p != nil && p.length > 0 && p.child == 0 {
+				one := old{parent, atomic.LoadUint32(&p.used)}
+				at, _ := slices.BinarySearchFunc(sample[k+1:], one, oldestFirst)
+				sample = slices.Insert(sample, k+1+at, one)
+			}
 		}
 	}
 	if indebted {

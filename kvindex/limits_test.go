@@ -362,8 +362,32 @@ func TestSharedBlocksDoNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 	}
 }
 
-// When a group turns out to be of another kind, the index computes anew which blocks its announcements cover. That takes
-// memory.
+// An eviction of a comb takes old parents, and not prompts that are used all the time.
+func TestACombDoesNotEvictPromptsInUse(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
+	hasher, _ := block.NewHasher(block.XXH3, 16)
+	var used [][]block.Key
+	for range 20 {
+		tokens := l.words(16)
+		used = append(used, hasher.Append(nil, hasher.Root(block.Scope{}), 0, tokens, nil))
+		l.store(0, tokens, 0)
+	}
+	for parent := uint64(0); l.x.Stats().Evictions < 3000; {
+		hashes := []uint64{l.hash + 1, l.hash + 2}
+		l.hash += 2
+		l.x.Store(0, &kvindex.Stored{Hashes: hashes, Tokens: l.words(32), BlockSize: 16, Parent: parent, HasParent: parent != 0})
+		parent = hashes[0]
+		l.x.Store(1, &kvindex.Stored{}) // time passes: the prompts are used after the comb
+		for i, keys := range used {
+			if len(l.x.Match(keys, nil)) == 0 {
+				t.Fatalf("prompt %d was evicted with the first %d blocks", i, l.x.Stats().Evictions)
+			}
+		}
+	}
+}
+
+// When a group turns out to be of another kind, the index computes anew which blocks its announcements cover. That
+// takes memory.
 func TestAnotherKindOfAGroupStaysWithinTheBudget(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 1 << 20})
 	for range 60 {
