@@ -70,7 +70,7 @@ func newEstimator(t Timing) estimator {
 	return e
 }
 
-// coefficients returns the learned coefficients.
+// coefficients returns the learned coefficients of a Timing: the assumed coefficients times the learned factors.
 func (e *estimator) coefficients() (c [terms]float64) {
 	for i := range c {
 		c[i] = e.assumed[i] * e.factor[i]
@@ -78,16 +78,17 @@ func (e *estimator) coefficients() (c [terms]float64) {
 	return c
 }
 
-// predict returns how many milliseconds amounts of the terms take, and the variance of a measurement of them. This
-// variance is the sum of two: the variance of the measurement's expected error, and the variance of the coefficients.
+// predict returns how many milliseconds the given amounts of the terms take, and the variance of a measurement of these
+// milliseconds. This variance is the sum of two: the variance of the measurement's expected error, and the variance
+// that comes from the coefficients.
 func (e *estimator) predict(amounts *[terms]float64, expected float64) (predicted, variance float64) {
 	predicted, variance, _ = e.project(amounts)
 	noise := expected * e.scale
 	return predicted, variance + noise*noise
 }
 
-// project returns how many milliseconds amounts of the terms take, the variance that the coefficients contribute, and
-// the covariance with each factor.
+// project returns how many milliseconds the given amounts of the terms take, the variance that comes from the
+// coefficients, and the covariance with each factor.
 func (e *estimator) project(amounts *[terms]float64) (predicted, variance float64, covariance [terms]float64) {
 	var x [terms]float64
 	for i := range x {

@@ -81,8 +81,8 @@ const (
 	// settledAfter decides when a new kind begins to measure paces: after this number of measurements for each of its
 	// holders, where at most eight holders count.
 	settledAfter = 16
-	// misfits bounds pace.misfit as a multiple of the median misfit. Beyond it, one factor does not explain a holder's
-	// times.
+	// misfits bounds pace.misfit as a multiple of the median misfit. If the misfit of a holder is greater, one factor does
+	// not explain its times.
 	misfits = 4
 )
 
@@ -101,7 +101,7 @@ func (k *kind) join(p *pace) {
 	k.members = append(k.members, p)
 }
 
-// leave removes a holder. What the kind learned from it stays.
+// leave removes a holder. What the kind learned from the holder stays.
 func (k *kind) leave(p *pace) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -125,7 +125,8 @@ func (k *kind) empty() bool {
 	return len(k.members) == 0
 }
 
-// learn learns from the milliseconds that a holder took for amounts of the terms; expected is the expected error.
+// learn records one measurement: the holder with the pace p took so many milliseconds for the amounts of the terms of a
+// Timing (see estimator). expected is the expected error of the measurement, in milliseconds.
 func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, now int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,8 +160,9 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	}
 }
 
-// weight returns how much a measurement of p counts for its kind. Each teacher has an equal share of the kind's last
-// measurements. The weight is 1 while p contributed at most this share, lower above it, and 0 from twice the share on.
+// weight returns how much a measurement of p counts for its kind. The kind learns to equal parts from all teachers,
+// that is from all members with a taught that is not 0. The weight is 1 if p taught at most its equal part of what the
+// kind has learned lately. It falls above this part, and is 0 from twice the part on.
 func (k *kind) weight(p *pace) float64 {
 	switch {
 	case p.away:
@@ -171,7 +173,7 @@ func (k *kind) weight(p *pace) float64 {
 	return min(max(2-p.taught/k.taught*float64(k.teachers), 0), 1)
 }
 
-// survey compares the holders and decides which paces are believed. mu is held.
+// survey compares the holders of the kind, and decides which paces are believed. mu is held.
 //
 // The level of a holder is compared with the median of all levels, so that a few outliers do not change the judgement
 // of the other holders. A pace is believed if its 95 % confidence interval excludes everything within 10 % of the
@@ -206,7 +208,7 @@ func (k *kind) survey(now int64) {
 	}
 }
 
-// medianOf returns the median of a statistic over the holders with evidence, and their number.
+// medianOf returns the median of a statistic over the holders with evidence, and the number of these holders.
 func (k *kind) medianOf(now int64, of func(*pace) float64) (float64, int) {
 	k.scratch = k.scratch[:0]
 	for _, p := range k.members {
@@ -227,11 +229,12 @@ func (p *pace) evident(now int64) bool {
 	return p.samples >= fewSamples && p.varianceAt(now) < mostVariance
 }
 
-// errorAt returns the variance of the estimated level. It is greater if the measured times scatter more than expected
-// [Birge 1932].
+// errorAt returns the variance of the estimated level. The variance is greater if the measured times scatter more than
+// expected [Birge 1932].
 func (p *pace) errorAt(now int64) float64 { return p.varianceAt(now) * max(p.misfit, 1) }
 
-// judge returns the judgement of p's pace.
+// judge compares p with the median of its kind. It returns how much slower or faster p is, with a confidence interval,
+// and whether this factor is believed. It sets p.away if the kind must learn nothing from p. mu is held.
 func (k *kind) judge(p *pace, now int64) Pace {
 	p.away = false
 	judged := Pace{Factor: 1, Samples: p.samples}

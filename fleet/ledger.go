@@ -16,8 +16,8 @@ type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
 	processed, turns, leaked                            atomic.Uint64
 
-	// heard is the time of the last sign of life of any request; or, if it is later, the time of a dispatch to the
-	// holder while it was idle. Unix nanoseconds.
+	// heard is the time of the last sign of life of any request: its first token, or a new number of tokens. If a request
+	// was dispatched later to the idle holder, heard is the time of this dispatch. Unix nanoseconds.
 	heard atomic.Int64
 
 	// Waiting prompts are computed in the order of their dispatch. predicted is the predicted nanoseconds of all
@@ -25,9 +25,10 @@ type ledger struct {
 	// began to compute the first one.
 	predicted, head, since atomic.Int64
 
-	// The first token of an answer in one piece is not seen. For the requests with such answers, whole is the predicted
-	// time at which all their prompts are computed, unseen is the number of their uncached tokens, and queued is the
-	// part of unseen in the engine's queue by its last report.
+	// If an answer comes in one piece, the router does not see when its prompt is computed. whole, unseen and queued
+	// concern the requests with such answers: whole is the time at which all their prompts will be computed, as predicted.
+	// unseen is the number of uncached tokens of these prompts. queued is the number of those of these tokens that were in
+	// the engine's queue at the engine's last load report.
 	whole, unseen, queued atomic.Int64
 
 	kind   atomic.Pointer[kind] // changed under mu
@@ -48,8 +49,8 @@ type ledger struct {
 	learnAt   int64 // the earliest time of the next measurement of an answer
 }
 
-// sharing counts the requests under way that have a mark of a prompt, and the blocks between the mark before it and
-// this mark. These blocks take memory once, for all of these requests.
+// sharing counts the requests under way whose prompts have the same Mark, and the blocks between this mark and the mark
+// before it. These blocks take memory once, for all of these requests.
 type sharing struct {
 	requests int32
 	blocks   int32 // as the first request counted them: the engine's block size may change meanwhile
@@ -80,8 +81,8 @@ func (l *ledger) restart() {
 // assumed for a request of another router.
 func (l *ledger) meanUncached() int64 { return l.mean.Load() }
 
-// maxShared bounds the marks that are counted for a holder. It is enough for 1,024 long prompts with nothing in common.
-// The blocks of further marks count as not shared.
+// maxShared bounds the marks that are counted for a holder: 1,024 prompts with MaxMarks marks each, and nothing in
+// common. The blocks of further marks count as not shared.
 const maxShared = 1 << 16
 
 func (l *ledger) load() Load {
@@ -149,8 +150,8 @@ func (l *ledger) projectWhole(out *Load, now int64) {
 }
 
 // report records how many requests wait in the engine's queue. These are the newest requests, because engines take
-// requests in order. report returns how many of these are this router's requests with an answer in one piece, and the
-// uncached tokens of those requests.
+// requests in order. report returns how many of the waiting requests are this router's requests with an answer in one
+// piece, and the uncached tokens of those requests.
 func (l *ledger) report(waiting int64) (requests, tokens int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,8 +26,8 @@ func ScopeOf(model, endpoint string) Scope {
 	return min(Scope(max(h, 1)), EveryScope-1)
 }
 
-// scopes is the passive health of one worker, in the scopes with recent trouble. All ranks of the worker share it. They
-// are one process, so a trial at one rank is a trial of all ranks.
+// scopes is the passive health of one worker, in the scopes with recent trouble. The ranks of a worker are one process.
+// So they share one scopes, and a trial at one rank is a trial of all ranks.
 type scopes struct {
 	mu  sync.Mutex                             // guards the breakers, and replacing all
 	all atomic.Pointer[map[Scope]*scopeHealth] // nil is none
@@ -44,14 +44,15 @@ type scopeHealth struct {
 // trouble.
 func (x *scopeHealth) leavesOut(now int64) bool { return x != nil && now < x.until.Load() }
 
-// mostScopes bounds the scopes that are kept for a worker: no worker serves as many adapters. If there are more scopes
-// with trouble, the scope whose pause ends first is dropped.
+// mostScopes bounds the scopes that are kept for a worker: no worker serves so many adapters. If more scopes have
+// trouble, the scope whose pause ends first is dropped. EveryScope is never dropped.
 const mostScopes = 1024
 
-// ObserveScope records how a request in a scope at h ended, at now. It concerns only the passive health of h's worker
-// in that scope, and returns how this health changed. One OutcomeFailed is enough to leave the worker out, because the
-// caller has compared the worker's answers with those of other workers. After OutcomeUnknown for a trial, the next
-// request may be a trial.
+// ObserveScope records how a request in a scope at h ended, at now. It changes the passive health of h's worker in that
+// scope, and returns how this health changed. An OutcomeServed also records that h serves requests while some tenants
+// are in a pause (see Limit). One OutcomeFailed is enough to leave the worker out of the scope, because the caller has
+// compared the worker's answers with those of other workers. If a trial ends with OutcomeUnknown, the next request may
+// be a trial.
 func (f *Fleet) ObserveScope(h Holder, scope Scope, o Outcome, now int64) ScopeChange {
 	s := f.Snapshot().state(h)
 	if s == nil {
@@ -111,7 +112,7 @@ func (s *scopes) begin(c BreakerConfig, scope Scope, now int64) {
 	}
 }
 
-// of returns the health in a scope, or nil if the scope had no trouble.
+// of returns the health in a scope. It returns nil if the scope had no recent trouble.
 func (s *scopes) of(scope Scope) *scopeHealth {
 	all := s.all.Load()
 	if all == nil {

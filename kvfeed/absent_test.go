@@ -48,8 +48,8 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	}
 }
 
-// TestATrustEndsWithItsStream: a stream may set a worker's trust even after the fleet forgot the worker. If the worker
-// comes back without events, it must not have this trust.
+// TestATrustEndsWithItsStream: a stream may report to the fleet how far its worker's events are trusted even after the
+// worker was removed from the fleet. If the worker comes back without events, it must not have the old trust.
 func TestATrustEndsWithItsStream(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -11,20 +11,21 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// removals says what it means that vLLM announces the removal of a block. vLLM's cache may have several copies of a
-// block, and it announces each copy. Up to version 0.33 it also sends a removal for each copy. Pull requests that are
-// still open would send one removal for the last copy (vllm#55092), or report how many copies remain (#48933).
-// docs/design/0031 says how the router distinguishes these versions.
+// removals says what a removal event of vLLM means for a block that the engine has several copies of. vLLM may compute
+// a block again and keep both copies. Then it sends a stored event for each copy. Up to version 0.33 it also sends a
+// removal for each copy. Pull requests that are still open would send one removal for the last copy (vllm#55092), or
+// report how many copies remain (vllm#48933). docs/design/0031 says how the router distinguishes these versions.
 type removals uint8
 
 const (
-	// perCopy: the engine sends a removal for each copy. The router counts the copies.
+	// perCopy: the engine sends a removal for each copy. The index counts the copies, and the last removal removes the
+	// block.
 	perCopy removals = iota
 	// unproven: it is not known what this version does. The router does not count copies, so the first removal removes
 	// the block. If the engine still has other copies, this is too early.
 	unproven
-	// lastCopy: the engine sends one removal, for the last copy. Either the event says so, or counting copies led to
-	// more blocks than the engine's cache can hold.
+	// lastCopy: the engine sends one removal, when it removes the last copy. The router knows this because a removal event
+	// said so, or because counting copies led to more blocks than the engine's cache can hold.
 	lastCopy
 )
 
@@ -34,7 +35,7 @@ var lastCounted = [3]int{0, 33, 0}
 // removalsOf returns what the removals of an engine version mean.
 func removalsOf(e fleet.Engine, version string) removals {
 	if e != fleet.EngineVLLM {
-		return perCopy // other engines have each block once
+		return perCopy // other engines have one copy of each block
 	}
 	v, ok := release(version)
 	for i, n := range v {
@@ -85,8 +86,8 @@ func (s *stream) lastRemoved() {
 	s.removals = lastCopy
 }
 
-// judgeCopies compares the figures that askIndex got last from the index with the possible meanings of removals. If the
-// figures contradict s.removals, it changes s.removals and reports true. s.mu is held.
+// judgeCopies compares the meaning in s.removals with the figures that askIndex got last from the index. If the figures
+// contradict this meaning, judgeCopies changes s.removals and reports true. s.mu is held.
 func (s *stream) judgeCopies() (changed bool) {
 	st := &s.indexSaid
 	switch s.removals {

@@ -27,7 +27,7 @@ type stream struct {
 	worker     fleet.WorkerID
 	url        string
 	rank       int
-	ranks      int // number of the worker's ranks, whether requests use them or not
+	ranks      int // number of the worker's ranks, including ranks that requests do not use
 	engine     fleet.Engine
 	source     fleet.EventSource
 	version    string         // the engine's version
@@ -53,7 +53,8 @@ type stream struct {
 	state
 }
 
-// state is the part of a stream from which its trust and its statistics follow.
+// state is the part of a stream from which its trust and its statistics follow. The trust says how far the holder's
+// blocks in the index are believed to be those in the engine's cache.
 type state struct {
 	started   time.Time
 	connected bool
@@ -81,7 +82,7 @@ type state struct {
 	rootKnown   bool
 	ambiguous   string // why stored events are not applied; "": they are
 	misplaced   string // why the stream's events belong to another holder; "": they do not
-	number      int    // if hasNumber: the rank number in the events of a worker's only rank
+	number      int    // if hasNumber: the rank number in the stream's events; used if the worker has one rank, see misdirected
 	hasNumber   bool
 	leaking     string // medium of a connector's tier whose blocks have a time limit or are doubted; "": there is none
 	doubted     bool   // some blocks of that tier were not stored, since they may belong to other requests

@@ -1,7 +1,7 @@
 package policy
 
-// ReasonOf returns the words of p for a branch.
+// ReasonOf lets tests of package policy_test read the reason that p gives for a branch.
 func (p *Policy) ReasonOf(b Branch) string { return p.reason(b) }
 
-// ReasonAmong returns the words of p for a branch when c are the candidates.
+// ReasonAmong lets tests of package policy_test read the reason that p gives for a branch if the candidates are c.
 func (p *Policy) ReasonAmong(b Branch, c []Candidate) string { return p.reasonAmong(b, c) }

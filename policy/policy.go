@@ -36,7 +36,7 @@ type Spec struct {
 	// requests under way.
 	NeedsRisk bool
 
-	// Reach says which holders of a large fleet the policy is offered. With ReachUnset it follows from the chooser and
+	// Reach says which holders of a large fleet become candidates. With ReachUnset, the reach follows from the chooser and
 	// the picker.
 	Reach Reach
 
@@ -86,13 +86,15 @@ type Weighted struct {
 // over a worker with half of the prefix on the GPU.
 var DefaultTierWeights = [block.NumTiers]float64{block.TierGPU: 1.0, block.TierCPU: 0.8, block.TierDisk: 0.3, block.TierRemote: 0.1}
 
-// DefaultImbalanceTokens is the bound for fleets where many conversations share a system prompt. It is the smallest
-// default token budget of a step in vLLM and SGLang.
+// DefaultImbalanceTokens is the value of ImbalanceTokens for fleets where many conversations share a system prompt. It
+// is the smallest default of vLLM and SGLang for the number of tokens in one step.
 //
-// It is not smaller, because no queue forms if the imbalance is less than a step: moving a request would then give up a
-// match for nothing. It is not larger, because the tokens that a match saves count in full in addition to the bound: a
-// conversation leaves its worker only if another worker serves it sooner. With 8,192, each new long conversation would
-// go to a worker that already runs 32,000 tokens of other requests, while other workers are idle.
+// With a smaller value, requests would leave a holder where they do not have to wait: no queue forms while the
+// imbalance is less than one step. Such a request would give up its match for nothing. With a greater value, new
+// conversations would go to busy workers, because resident context counts only a quarter as work: with 8,192, a new
+// conversation would follow the shared system prompt to a worker that already runs 32,000 tokens of other requests,
+// while other workers are idle. A conversation with a long match does not need a greater value, because the tokens that
+// the match saves are added to the bound.
 const DefaultImbalanceTokens = 2048
 
 func (s *Spec) tierWeights() [block.NumTiers]float64 {
@@ -258,7 +260,8 @@ func (p *Policy) Retire(holders []fleet.Holder) {
 	}
 }
 
-// Choice is a policy's decision. Choose leaves the candidates that passed the filters first, and the others after them.
+// Choice is a policy's decision. Choose also reorders the candidates: first the candidates that passed the filters,
+// then the other candidates.
 type Choice struct {
 	Index  int // the index of the chosen candidate; -1 if no candidate was chosen
 	Passed int // the number of candidates that passed the filters

@@ -35,15 +35,15 @@ type engine struct {
 	kind    kind
 	name    string
 	url     string
-	ports   int // the first of the engine's four ports; more ranks use more ports
+	ports   int // the first of the engine's ports: one for HTTP, then one of each rank for events, then one of each rank for replays
 	ranks   int
-	dir     string // folder of its logs
+	dir     string // folder of the engine's logs
 	scripts string // folder of serve.sh and serve_sglang.sh
 	root    string // folder of the installed engines
 	cores   string // the engine's cores, in the form of taskset; empty: all cores
 }
 
-// blockSize is the engines' block size in tokens, as the scripts set it.
+// blockSize is the engines' block size in tokens: the default of serve.sh and serve_sglang.sh.
 const blockSize = 32
 
 // endpoints returns the engine's endpoints for KV events and for replays, by rank, separated by commas.

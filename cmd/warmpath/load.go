@@ -106,7 +106,7 @@ func (f *loadFlags) run(c *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = rows.Close() }() // an error of writing a row is reported elsewhere
+		defer func() { _ = rows.Close() }() // loadgen.Run returns the error if a row cannot be written
 		f.cfg.Rows = rows
 	}
 	progress := newProgressLine(c.ErrOrStderr())

@@ -18,7 +18,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// modelFlags say for which model tokens are made.
+// modelFlags are the flags that choose a tokenizer, a chat template, and the engine whose behaviour is reproduced.
 type modelFlags struct {
 	path, kind string
 	allowHub   bool

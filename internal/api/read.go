@@ -155,7 +155,8 @@ func (r *Request) readMember(s *jsonscan.Scanner) {
 	r.keep(name, r.spans[f])
 }
 
-// keep remembers the position of a member.
+// keep adds the positions of a member's name and value to r.members. If the array is full, keep only counts the member:
+// then Members reads the body again.
 func (r *Request) keep(name, value span) {
 	if r.membersSeen < len(r.members) {
 		r.members[r.membersSeen] = member{name, value}

@@ -82,8 +82,8 @@ func (r *router) adminText(path string) string {
 	return string(text)
 }
 
-// An answer in one piece gives no sign of life before its end. It must not count as lost while a request may still take
-// time.
+// An answer in one piece sends no byte before its end. The fleet must not count its request as lost while the request's
+// time limit has not passed.
 func TestALongAnswerIsNotLost(t *testing.T) {
 	cfg := config.Default()
 	a, err := app.New(&cfg, app.Options{Log: slog.New(slog.DiscardHandler)})

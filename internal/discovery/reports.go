@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// ranks is the load that an engine reports, by the engine's global data-parallel rank.
+// ranks is the load that an engine reports. The key is the engine's global data-parallel rank.
 type ranks map[int]fleet.Reported
 
 // loadOf asks a worker for its load. The answer may also contain signs by which the router recognizes its process.
@@ -49,7 +49,8 @@ func (a asker) loads(ctx context.Context) (ranks, error) {
 			Waiting int64   `json:"num_waiting_reqs"`
 			Queued  *int64  `json:"num_waiting_uncached_tokens"`
 			Used    float64 `json:"token_usage"`
-			// These are counters. SGLang has them since 0.5.23 [SGLang srt/managers/load_snapshot.py].
+			// The next two only grow: they count since the engine's start. SGLang has them since 0.5.23 [SGLang
+			// srt/managers/load_snapshot.py].
 			Computed int64 `json:"total_prefill_uncached_tokens"`
 			Busy     int64 `json:"total_prefill_busy_us"`
 		} `json:"loads"`

@@ -193,7 +193,7 @@ type worker struct {
 	id     fleet.WorkerID
 
 	last    *Report             // report of the last probe that succeeded
-	events  []fleet.EventSource // event sources as reported or guessed, before claims were checked
+	events  []fleet.EventSource // event sources of the last probe, reported or guessed; other workers may claim some of them, see own
 	logged  string              // the notes that were logged last
 	misses  int                 // number of checks in a row that timed out
 	healthy bool

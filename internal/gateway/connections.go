@@ -17,8 +17,8 @@ type ConnectionLimit struct {
 	Serving int
 	// Waiting is the number of further requests that may wait, in order and without a time limit.
 	Waiting int
-	// Looking is the number of further connections that may be open. On such a connection a probe is answered without
-	// waiting. Any other request waits up to waitEnough for a place.
+	// Looking is the number of connections that may be open in addition to Serving and Waiting. They are for probes: a
+	// probe on such a connection is answered without waiting. Any other request on it waits up to waitEnough for a place.
 	Looking int
 }
 
@@ -37,14 +37,17 @@ const (
 	idleLook = 50 * time.Millisecond
 )
 
-// limitListener is a listener with a limit of connections. While the listener is full, each answer ends its connection,
-// and idle connections are closed. Its handler makes requests, except probes, wait for a place. A place belongs to a
-// request, not to a connection, because one HTTP/2 connection carries many requests.
+// limitListener is a listener with a limit of connections. While no further connection may be open and a client waits
+// to be accepted, each answer ends its connection, and idle connections are closed. The handler makes requests, except
+// probes, wait for a place. A place belongs to a request, not to a connection, because one HTTP/2 connection carries
+// many requests.
 type limitListener struct {
 	net.Listener
 	limit ConnectionLimit
 	open  chan struct{} // holds a token for each open connection
-	full  atomic.Bool   // a client waits to be accepted
+	// True after Accept found no free token, until a later Accept finds one without waiting. While full is true, each
+	// answer ends its connection.
+	full atomic.Bool
 	// Holds a token for each request that is served; a channel serves its senders in order.
 	serving chan struct{}
 	waiting atomic.Int64 // number of requests that wait
@@ -153,7 +156,8 @@ func (l *limitListener) leave() {
 	l.stuck.Store(false)
 }
 
-// turn is called when the state of a connection changes. It removes a connection that is closed, and frees its token.
+// turn is server's ConnState: it is called when the state of a connection changes. If the connection is closed, turn
+// removes it from conns and frees its token.
 func (l *limitListener) turn(conn net.Conn, state http.ConnState) {
 	c, ours := conn.(*limitedConn)
 	if !ours || state != http.StateClosed && state != http.StateHijacked {

@@ -33,9 +33,9 @@ const (
 	gone           // the client left, or the request's time was over
 )
 
-// passed is the number of waiting requests that may be passed over. The first request in order may find no room
-// although other requests would: the first request may have asked for one rank or one worker, or its attempts at other
-// workers failed. A larger number would give a turn to the whole queue each time.
+// passed is how many waiting requests may be passed over in one round because they find no room. A request that finds
+// no room may stand before requests that would find room: it may have asked for one rank or one worker, or its attempts
+// at other workers failed. A larger number would give a turn to the whole queue in each round.
 const passed = 4
 
 // pollInterval bounds how long freed capacity goes unnoticed if no event wakes run: a backlog that became shorter with
@@ -51,7 +51,8 @@ func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
 	}
 }
 
-// await blocks until x has decided, its client leaves, or its patience ends. outcome is the label of a metric.
+// await blocks until x has a decision, its client leaves, or its time in the queue is over. a is x's waiter in the line
+// l. outcome is the label of a metric.
 func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, began time.Time) (d *warmpath.Decision, outcome string, err error) {
 	timer := time.NewTimer(time.Duration(a.item.Deadline - began.UnixNano()))
 	defer timer.Stop()
@@ -70,7 +71,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 			if w.leave(l, a) {
 				break
 			}
-			sentAway = <-a.called // the waiter was called at the moment at which its wait ended
+			sentAway = <-a.called // a is out of the line, because it was called just before: act on that call
 		}
 		switch {
 		case errors.Is(sentAway, errDraining):
@@ -94,8 +95,8 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 	return nil, "timeout", w.timedOut(l, time.Since(began))
 }
 
-// turn decides for x, which has its turn, and ends the turn on every path. The returned ending is noRoom if x must
-// continue to wait.
+// turn makes the decision for x, which has its turn, and ends the turn on every path. end is noRoom if x must continue
+// to wait.
 func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d *warmpath.Decision, end ending, err error) {
 	defer func() {
 		if cause := recover(); cause != nil { // the client gets an error, and the requests behind it continue
@@ -119,7 +120,7 @@ func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d 
 	return d, decided, err
 }
 
-// end records how a's turn ended, and lets run continue.
+// end records how the turn of the waiter a ended, and lets run continue.
 func (w *waiting) end(l *line, a *waiter, e ending) {
 	l.mu.Lock()
 	a.turn = false
@@ -137,22 +138,22 @@ func (w *waiting) end(l *line, a *waiter, e ending) {
 	a.ended <- e
 }
 
-// left removes a from the line's waiters. l.mu is held.
+// left removes the waiter a from l.waiters and from the counters of waiting requests. l.mu is held.
 func (w *waiting) left(l *line, a *waiter) {
 	delete(l.waiters, &a.item)
 	l.here.Add(-1)
 	w.all.Add(-1)
 }
 
-// sendAway ends a's wait with the error of its client. l.mu is held, and a does not have its turn.
+// sendAway ends the wait of the waiter a. Its client gets err. l.mu is held, and a does not have its turn.
 func (w *waiting) sendAway(l *line, a *waiter, err error) {
 	l.queue.Remove(&a.item)
 	w.left(l, a)
 	a.called <- err
 }
 
-// leave removes a from the line. It returns false when a was called at the same moment: then the channel called has the
-// reason.
+// leave removes the waiter a from the line l. It returns false if a is not in the line any more, because a was called
+// just before: then a.called has the reason.
 func (w *waiting) leave(l *line, a *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,12 +14,14 @@ import (
 )
 
 const (
-	// backlog is how many connections may wait for Accept. Further dials wait. 128 is the default of Linux before 5.4.
+	// backlog is how many connections may wait for a listener's Accept. Further dials to this listener wait. 128 is the
+	// default of Linux before 5.4.
 	backlog = 128
-	// window is how many bytes one direction of a connection holds. When it is full, Write waits. 64 KiB is as small as
-	// the first window of real sockets, so that tests often meet a full window.
+	// window is how many bytes one direction of a connection holds. When a window is full, Write waits. 64 KiB is as
+	// small as the first window of real sockets, so that tests often meet a full window.
 	window = 64 << 10
-	// connectPatience bounds how long a dial to a host that does not answer takes: Linux gives up after six SYNs.
+	// connectPatience bounds how long a dial takes if the host does not answer. Linux gives up after the same time: it
+	// repeats the SYN six times, with pauses from 1 s to 64 s.
 	connectPatience = 127 * time.Second
 	// firstPort is the first port for dialling sides, and for listeners that ask for any port.
 	firstPort = 32768
@@ -59,10 +61,10 @@ type Host struct {
 	network *Memory
 	ip      netip.Addr
 	lost    atomic.Bool  // packets to and from this host are lost
-	delay   atomic.Int64 // nanoseconds that each way to or from the host takes longer
+	delay   atomic.Int64 // nanoseconds added to the time of each packet to or from the host
 }
 
-// Host returns the host with that IP address, made at the first call.
+// Host returns the host with that IP address. The first call with an address makes the host.
 func (n *Memory) Host(ip string) *Host {
 	addr := netip.MustParseAddr(ip)
 	n.mu.Lock()
@@ -89,7 +91,7 @@ func (h *Host) Lose(on bool) {
 	h.network.stir()
 }
 
-// Delay makes each way to or from the host take d longer. Bytes under way are not affected.
+// Delay sets the time that is added to each packet to or from the host. Bytes under way are not affected.
 func (h *Host) Delay(d time.Duration) { h.delay.Store(int64(d)) }
 
 // Cut resets the connections that the host accepted at a port, at both ends, and returns their number. Port 0 means all
@@ -132,7 +134,7 @@ func (n *Memory) stir() {
 	}
 }
 
-// stirred wakes waiting dials. n.mu is held.
+// stirred wakes the dials that wait for the network. n.mu is held.
 func (n *Memory) stirred() {
 	close(n.changed)
 	n.changed = make(chan struct{})

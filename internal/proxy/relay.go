@@ -364,7 +364,7 @@ func (x *exchange) shorten() {
 	a.Body = append(x.a.Dialect.AppendError(nil, api.LongRefusal(a.Status)), '\n')
 }
 
-// useless ends an exchange with a useless answer.
+// useless ends an exchange whose answer cannot be used although the worker answered. Another worker may be asked.
 func (x *exchange) useless(why error) {
 	x.res.Retryable = true
 	x.fail(Useless, api.WorkerUseless(why))

@@ -161,10 +161,11 @@ func (q *Queue) virtualTime(it *Item) int64 {
 	return it.Arrived
 }
 
-// ahead estimates how many requests will be served before it. it has its virtual time, but is not in the queue yet.
-func (q *Queue) ahead(it *Item) int {
+// ahead estimates how many requests will be served before a new item. The item has its virtual time, but is not in the
+// queue yet.
+func (q *Queue) ahead(item *Item) int {
 	n, waiting := 0, 0
-	mine := q.tenantOf(it)
+	mine := q.tenantOf(item)
 	for tenant, l := range q.lines {
 		if l.requests() > 0 && tenant != mine {
 			waiting++
@@ -174,7 +175,7 @@ func (q *Queue) ahead(it *Item) int {
 		}
 		n += len(l.out)
 		for _, other := range l.items {
-			if other.virtual <= it.virtual {
+			if other.virtual <= item.virtual {
 				n++
 			}
 		}
@@ -252,8 +253,8 @@ func (l *line) endTurn(it *Item) {
 // completely cached costs one token.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
-// rounds returns the number of quanta that every tenant must get before the next request can be served. The waiting
-// tenant with the smallest debt determines this number.
+// rounds returns the number of quanta (Config.Quantum tokens) that every tenant must get before the next request can be
+// served. The waiting tenant with the smallest debt, that is a negative deficit, determines this number.
 func (q *Queue) rounds() int64 {
 	least := int64(-1)
 	for _, l := range q.lines {
@@ -341,9 +342,10 @@ func (q *Queue) drop(it *Item) {
 	it.line = nil
 }
 
-// settle forgets lines that do not matter any more. When no request waits, settle forgets all lines. A tenant without
-// waiting requests is remembered until the other tenants were served as many tokens. If it were forgotten earlier, a
-// tenant that always has exactly one waiting request would always be first.
+// settle forgets lines that do not matter any more. When no request waits, settle forgets all lines. While other
+// tenants wait, a tenant without waiting requests keeps its line until refill has raised its deficit to a whole
+// quantum. If the line were forgotten earlier, a tenant that always has exactly one waiting request would always begin
+// anew with a whole quantum, and be first.
 func (q *Queue) settle() {
 	if q.len == 0 {
 		clear(q.lines)

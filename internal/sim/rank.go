@@ -18,8 +18,8 @@ type rank struct {
 	step   engine.Step
 	doing  doing
 	gen    uint32        // generation of the planned wake that is valid; older planned wakes are void
-	since  time.Duration // start of the first of the steady passes
-	passes int
+	since  time.Duration // start of the first steady pass, see steady
+	passes int           // number of steady passes
 	live   []*flight
 	life   int // number of times that the rank was started
 	dead   bool
@@ -40,10 +40,10 @@ type line struct {
 type doing uint8
 
 const (
-	idle doing = iota
-	stepping
-	steady
-	awaiting // a wake at this moment is planned
+	idle     doing = iota
+	stepping       // one pass is under way
+	steady         // several passes of an unchanged batch are under way; they are played together when they end
+	awaiting       // a wake at this moment is planned
 )
 
 func (r *rank) add(f *flight) {
@@ -63,8 +63,8 @@ func (w *world) wakeAt(r *rank, at time.Duration) {
 	w.agenda.plan(moment{at: at, kind: atWake, a: int32(r.index), gen: r.gen})
 }
 
-// notify tells a rank about a submitted request. An idle rank sees the request immediately, any other rank with its
-// next pass.
+// notify tells a rank about a submitted request. An idle rank takes the request immediately. Any other rank takes it
+// with its next pass.
 func (w *world) notify(r *rank) {
 	switch r.doing {
 	case idle:
@@ -95,10 +95,10 @@ func (w *world) wake(r *rank) {
 	w.begin(r)
 }
 
-// playSteady plays the steady passes that begin before until, and returns how long they take. until counts from the
-// start of the first pass.
-func (w *world) playSteady(r *rank, until time.Duration) time.Duration {
-	made, took := r.engine.Advance(r.passes, until)
+// playSteady plays the steady passes of r that begin before the time limit, and returns how long they take. limit
+// counts from the start of the first steady pass.
+func (w *world) playSteady(r *rank, limit time.Duration) time.Duration {
+	made, took := r.engine.Advance(r.passes, limit)
 	if made == 0 {
 		return 0
 	}

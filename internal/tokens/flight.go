@@ -69,8 +69,9 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 	return f, true
 }
 
-// inBackground returns a new flight for k for which no request waits. The caller must begin it. It returns nil if there
-// is already a flight for k, or if too many flights are in the background.
+// inBackground returns a new flight for k for which no request waits. The caller must begin this flight. inBackground
+// returns nil if there is already a flight for k, if too many flights are in the background, or if there is no memory
+// for the question.
 func (fs *flights) inBackground(k key, bytes int64) *flight {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -103,9 +104,9 @@ func newFlight(k key, bytes int64, worth time.Duration) *flight {
 	return &flight{key: k, question: q, done: make(chan struct{}), result: Found{Outcome: Failed}}
 }
 
-// leave records that one request stops waiting for f. inLine is true if the question is still in the line. If it is,
-// and no other request waits for f, the question moves to the background: its answer serves the conversation's next
-// request. If the background has no room, the question is dropped.
+// leave records that one request stops waiting for f. inLine is true if the question was still in the line. If it was,
+// and no other request waits for f, the question moves to the background, because its answer serves the conversation's
+// next request. If the background has no room, the question is dropped.
 func (fs *flights) leave(f *flight) (inLine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -119,7 +120,7 @@ func (fs *flights) leave(f *flight) (inLine bool) {
 		return true
 	}
 	if fs.states.lower(f.question) {
-		delete(fs.all, f.key) // the next request with this key begins a new flight
+		delete(fs.all, f.key) // the question will not be asked: a later request with this key must not join f
 	}
 	return true
 }
@@ -174,7 +175,8 @@ func (s *Source) fly(f *flight, p *Prompt, l *promptTurns, workers []Worker) {
 	})
 }
 
-// wait returns f's result. If patience or ctx ends first, it returns an outcome without ids. The caller has joined f.
+// wait returns f's result. If the result has not come after the time patience, or when ctx ends, wait returns an
+// outcome without ids. The caller has joined f.
 func (s *Source) wait(ctx context.Context, f *flight, patience time.Duration, leads bool) Found {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()

@@ -26,7 +26,7 @@ type promptTurns struct {
 	plain bool   // the prompt is a chat of known roles without media; only then a beginning can be known
 }
 
-// step is the state of the list after one of its turns.
+// step is the state of the list of turns after one of the turns.
 type step struct {
 	key        key
 	at         int  // number of bytes of the turns up to here, as spelled

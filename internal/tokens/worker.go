@@ -55,7 +55,7 @@ type call struct {
 type workerState struct {
 	failures  int       // number of failures in a row: errors, not slow answers
 	failedFor uint64    // the client whose call was the first of these failures
-	forAll    bool      // the failures count for all clients: calls of two clients failed, or one failure was of kind broke
+	forAll    bool      // the failures count for all clients: calls of two clients failed, or one call ended with broke
 	until     time.Time // the worker is not asked before this time while failures has reached Config.Failures
 	trying    bool      // one call is trying whether the worker answers again
 	calls     []*call   // calls under way
@@ -72,7 +72,8 @@ type workerState struct {
 	refusals  map[refusal]time.Time // refused keys, each with the time before which it is not tried again
 }
 
-// refusal is a client whose key an engine refused, at render or at every endpoint. It does not concern other clients.
+// refusal is a client whose API key an engine refused, at render or at every endpoint. A refusal does not concern other
+// clients.
 type refusal struct {
 	client uint64 // see workerStates.client
 	render bool   // the key was refused at render only
@@ -183,7 +184,7 @@ func (ps *workerStates) of(url string) *workerState {
 	return p
 }
 
-// client returns the hash of an Authorization header. It identifies a client.
+// client returns the hash of an Authorization header. The hash identifies a client.
 func (ps *workerStates) client(authorization string) uint64 {
 	return maphash.String(ps.seed, authorization)
 }
@@ -297,8 +298,9 @@ func (p *workerState) assumed(bytes int, usual time.Duration, now time.Time) tim
 	return usual
 }
 
-// rests reports whether p gets no questions of a client because p failed. If only one client had failures, and all were
-// of kind faulted, that client's prompts may be the reason, so p still gets the questions of other clients.
+// rests reports whether p gets no questions of a client because calls to p failed. If only one client had failures, and
+// all these calls ended with faulted, that client's prompts may be the reason. Then p still gets the questions of other
+// clients.
 func (ps *workerStates) rests(p *workerState, client uint64, now time.Time) bool {
 	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.forAll || p.failedFor == client)
 }
@@ -338,7 +340,7 @@ const (
 	jitter = 2 * time.Millisecond
 )
 
-// take books a call for q to w, if w may be asked now.
+// take is pick for a single worker: it books a call for q to w, if w may be asked now.
 func (ps *workerStates) take(q *question, w Worker, now time.Time) (*call, verdict) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -361,8 +363,8 @@ func (ps *workerStates) prune(inUse int) {
 	}
 }
 
-// done records the end of a call, and gives its place to a question in line. Only answers count for the expected time,
-// because refusals come faster.
+// done records the end of a call, and gives its place to a question in line. Only calls that ended with answered count
+// in the worker's mean time, because refusals come faster.
 func (ps *workerStates) done(url string, c *call, how ending, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -421,7 +423,8 @@ func (ps *workerStates) endpoints(w Worker, q *question, now time.Time) (all []e
 	return []endpoint{renderCompletions, tokenize}, nil
 }
 
-// learn applies change to the state of the worker at url, if that worker is known.
+// learn calls the function change with the state of the worker at url, if that worker is known. ps.mu is held during
+// the call.
 func (ps *workerStates) learn(url string, change func(*workerState)) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

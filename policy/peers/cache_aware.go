@@ -9,14 +9,14 @@ import (
 )
 
 // CacheAware is cache_aware of SMG and the SGLang router [SMG 1.9.0, model_gateway/src/policies/cache_aware.rs]. It
-// takes the holder to which the longest beginning of the prompt was sent before. It knows this from this router's own
-// requests and not from events. If the fleet is out of balance, or if the beginning is too short, it takes the holder
-// with the fewest requests.
+// takes the holder to which the longest beginning of the prompt was sent before. It learns this from the requests that
+// this router sent, not from engines' events. If the fleet is out of balance, or if the beginning is too short, it
+// takes the holder with the fewest requests.
 //
-// This port differs from the source in three points. If the longest beginning was sent to several holders, the port
-// takes the holder with the fewest requests; the source takes the last holder to which the beginning was sent. If the
-// chosen holder cannot be used, the port takes the next best holder; the source takes the first healthy worker. If a
-// worker leaves, the port forgets the worker.
+// This port differs from SMG in three points. If the longest beginning was sent to several holders, the port takes the
+// holder with the fewest requests; SMG takes the last holder to which the beginning was sent. If the chosen holder
+// cannot be used, the port takes the next best holder; SMG takes the first healthy worker. If a worker leaves, the port
+// forgets the worker.
 type CacheAware struct {
 	// CacheThreshold is the share of the prompt, 0 to 1, above which the longest beginning is followed.
 	CacheThreshold float64 `yaml:"cache_threshold"`
@@ -39,13 +39,13 @@ type CacheAware struct {
 	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first, and also differ
 	// where only the chat template differs. When the chosen form of a prompt is not known, the other form is used.
 	By string `yaml:"by"`
-	// MaxBytes bounds the memory for texts. The memory for tokens has a second bound of the same size. The source has
-	// no such bounds.
+	// MaxBytes bounds the memory for texts. The memory for tokens has a second bound of the same size. SMG has no such
+	// bounds.
 	MaxBytes int64 `yaml:"max_bytes"`
 }
 
-// DefaultCacheAware returns the defaults of the source's command line. The source's library has other defaults:
-// CacheThreshold 0.5, BalanceAbsThreshold 32, BalanceRelThreshold 1.1, EvictionIntervalSecs 30, MaxTreeSize 10,000.
+// DefaultCacheAware returns the defaults of SMG's command line. SMG's library has other defaults: CacheThreshold 0.5,
+// BalanceAbsThreshold 32, BalanceRelThreshold 1.1, EvictionIntervalSecs 30, MaxTreeSize 10,000.
 func DefaultCacheAware() CacheAware {
 	return CacheAware{
 		CacheThreshold: 0.3, BalanceAbsThreshold: 64, BalanceRelThreshold: 1.5,

@@ -12,12 +12,12 @@ import (
 type ConsistentHash struct {
 	// VirtualNodes is how many places on the ring a worker has.
 	VirtualNodes int `yaml:"virtual_nodes"`
-	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as the source does),
+	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as vllm-router does),
 	// least_load or random.
 	Fallback string `yaml:"fallback"`
 }
 
-// DefaultConsistentHash returns the source's defaults.
+// DefaultConsistentHash returns vllm-router's defaults.
 func DefaultConsistentHash() ConsistentHash {
 	return ConsistentHash{VirtualNodes: 160, Fallback: "prompt"}
 }

@@ -21,7 +21,7 @@ type Estimated struct {
 	Picker string `yaml:"picker"`
 }
 
-// estimatedBlock: the source's blocks are 64 characters, which it counts as 16 tokens.
+// estimatedBlock is the number of tokens in a block. llm-d's blocks have 64 characters, which count as 16 tokens.
 const estimatedBlock = 16
 
 // DefaultEstimated returns the weights and the capacity of llm-d's published measurement.

@@ -12,7 +12,7 @@ import (
 // LMCacheAware is lmcache_aware of bet0x/vllm-router 0.11.0 (src/policies/lmcache_aware.rs). It asks the controller of
 // an LMCache deployment.
 //
-//   - With lookup_mode "occupancy", the source's default, it asks how many chunks each worker has cached, of any
+//   - With lookup_mode "occupancy", vllm-router's default, it asks how many chunks each worker has cached, of any
 //     prompt, and weighs this number against load. So it prefers workers with full caches, even if they have nothing of
 //     the prompt.
 //   - With lookup_mode "prefix_lookup", it asks for each request which worker has the longest beginning of the prompt.
@@ -34,7 +34,7 @@ type LMCacheAware struct {
 	// fewest requests).
 	FallbackPolicy string `yaml:"fallback_policy"`
 	// ControllerTimeoutMs is how long the controller may take to answer, in milliseconds. A lookup, for which a
-	// request waits, gets at most 200.
+	// request waits, gets at most 200 milliseconds.
 	ControllerTimeoutMs int `yaml:"controller_timeout_ms"`
 	// LookupMode is "occupancy" or "prefix_lookup".
 	LookupMode string `yaml:"lookup_mode"`
@@ -51,7 +51,7 @@ const (
 	LookupPrefix    = "prefix_lookup"
 )
 
-// DefaultLMCacheAware returns the defaults of the source.
+// DefaultLMCacheAware returns vllm-router's defaults.
 func DefaultLMCacheAware() LMCacheAware {
 	return LMCacheAware{
 		ControllerURL: "http://localhost:9000", PollIntervalSecs: 10, CacheWeight: 0.7, FallbackPolicy: "power_of_two",

@@ -77,7 +77,7 @@ func (m *manual) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 }
 
 // place chooses a worker for a session that has none. Workers that are equally good have the same probability, as in
-// the source.
+// SMG.
 func (m *manual) place(q *policy.Query, c []policy.Candidate) int {
 	for i := range c {
 		switch m.mode {

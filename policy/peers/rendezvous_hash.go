@@ -10,9 +10,9 @@ import (
 // RendezvousHash computes a hash of the session and each worker, and sends the session to the worker with the highest
 // hash. If a worker leaves, only its sessions move. If a worker joins, only the sessions move that the new worker gets
 // [Thaler and Ravishankar, Using name-based mappings to increase hit rates, 1998; bet0x/vllm-router 0.12]. The hash has
-// 64 bits; the source's hash has 23 bits.
+// 64 bits; vllm-router's hash has 23 bits.
 type RendezvousHash struct {
-	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as the source does),
+	// Fallback decides for requests that name no session: prompt (a hash of the whole prompt, as vllm-router does),
 	// least_load or random.
 	Fallback string `yaml:"fallback"`
 	// Weighted gives each worker sessions in proportion to the size of its KV cache in blocks. It has an effect only if
@@ -20,7 +20,7 @@ type RendezvousHash struct {
 	Weighted bool `yaml:"weighted"`
 }
 
-// DefaultRendezvousHash returns the source's defaults.
+// DefaultRendezvousHash returns vllm-router's defaults.
 func DefaultRendezvousHash() RendezvousHash { return RendezvousHash{Fallback: "prompt"} }
 
 // Validate returns all problems.

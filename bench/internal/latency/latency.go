@@ -52,7 +52,7 @@ func (s Samples) String() string {
 		len(s), s.Mean(), s.Quantile(0.5), s.Quantile(0.9), s.Quantile(0.99), s.Quantile(0.999), s.Quantile(1))
 }
 
-// Distribution is a summary in the field names of Dynamo's benchmark.
+// Distribution has quantiles in nanoseconds. Its JSON names are those of Dynamo's benchmark.
 type Distribution struct {
 	P50  uint64 `json:"p50_ns"`
 	P99  uint64 `json:"p99_ns"`
