@@ -32,8 +32,8 @@ type memoEntry struct {
 	n          int
 }
 
-// keyRun holds the keys of several beginnings, each a continuation of the one before: the keys of the longest
-// beginning. Keys are only appended, so a slice of the first keys can be read without a lock.
+// keyRun holds the keys of the longest of several beginnings, each of which continues a shorter one. Keys are only
+// appended, so a slice of the first keys can be read without a lock.
 type keyRun struct {
 	keys    []block.Key
 	entries int // the number of entries that use the run
@@ -95,7 +95,7 @@ func (m *keyMemo) get(name memoName) []block.Key {
 }
 
 // put keeps a copy of keys under name. before may be the name of a shorter beginning of the same prompt. If the memo
-// has that beginning as the longest one of its run, put appends only the new keys to the run.
+// has the shorter beginning, and its keys are all the keys of its run, put appends only the new keys to this run.
 func (m *keyMemo) put(name, before memoName, keys []block.Key) {
 	if len(keys)*8 > memoBytes/8 {
 		return // one prompt must not evict all others

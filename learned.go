@@ -43,7 +43,7 @@ func (r *Router) learned(x *modelIndex, p *policy.Policy) *promptStore {
 	return all[p]
 }
 
-// newLearned returns an empty store for a policy and blocks of size tokens.
+// newLearned returns an empty store with the settings p of a policy. A block has as many tokens as size says.
 func newLearned(p *policy.Learned, size int) *promptStore {
 	c := placement.Config{
 		Keys:        placement.Blocks,
@@ -60,15 +60,15 @@ func newLearned(p *policy.Learned, size int) *promptStore {
 
 // Limits of the stores of expected prompts.
 const (
-	// speculativePrune is the part of the blocks that stays when a store reaches its limit. It drops a twentieth in one
-	// call, because finding the oldest block of many holders costs more than dropping it.
+	// speculativePrune is the part of the blocks that stays when a store reaches its limit. The store
+	// drops a twentieth in one call, because finding the oldest block of many holders costs more than dropping a block.
 	speculativePrune = .95
 	// speculativeBytes is the memory that is allowed for each block of kvindex.Config.MaxSpeculative. A block takes 8
 	// bytes, and a run of blocks takes about 200 more. So with runs of four blocks or more, the number of blocks is the
 	// limit, and with shorter runs the memory is.
 	speculativeBytes = 64
 	// leastSpeculative is the memory that is allowed in any case, in bytes. A smaller store could not keep a long
-	// prompt: it forgets the end of a prompt that takes more than a quarter of its memory.
+	// prompt, because a store drops the end of a prompt that takes more than a quarter of the store's memory.
 	leastSpeculative = 64 << 10
 )
 

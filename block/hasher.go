@@ -119,7 +119,8 @@ const (
 // the tokens arrive. The order of features does not matter, and a feature that is listed twice counts once. Append
 // allocates only to grow dst, and to sort features that are not in the order of (offset, identifier).
 func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, features []Feature) []Key {
-	// A prompt may have tens of thousands of features. Engines usually list them in order.
+	// The check saves a sorted copy in the usual case: engines list features in order, and a prompt may have tens of
+	// thousands of them.
 	if !slices.IsSortedFunc(features, compare) {
 		features = slices.SortedFunc(slices.Values(features), compare)
 	}

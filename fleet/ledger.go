@@ -358,7 +358,7 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 	r.output, r.touched = n, now
 	switch {
 	case r.work.Whole:
-		if r.came.at != 0 && came == n { // the first count of this answer
+		if r.came.at != 0 && came == n { // nothing was reported before: n is the whole answer
 			l.observeWhole(r, n)
 		}
 	case came > sampleTokens: // many tokens in one call: the times at which they came are unknown

@@ -44,13 +44,13 @@ func (o *others) time(r *Reported) {
 }
 
 const (
-	mostReported   = 1 << 32 // requests, or tokens
-	longestBacklog = 24 * time.Hour
+	mostReported   = 1 << 32        // upper bound for a reported number of requests or tokens
+	longestBacklog = 24 * time.Hour // upper bound for the predicted time of other routers' prompts
 )
 
 // Report stores an engine's report about h. The reported work less this router's own work on h, if positive, is the
-// work of other routers. It may be too small, but never too large: this router's own work includes requests that have
-// not reached the engine yet. Report allocates, which is acceptable because engines are asked once a second.
+// work of other routers. The result may be too small, but never too large: this router's own work includes requests
+// that have not reached the engine yet. Report allocates, which is acceptable because engines are asked once a second.
 func (f *Fleet) Report(h Holder, r Reported) {
 	snap := f.Snapshot()
 	s := snap.state(h)
@@ -115,7 +115,7 @@ func (o *others) add(l *Load, now int64) {
 	l.Backlog += time.Duration(min(float64(l.Others.PrefillTokens)*token*1e6, float64(longestBacklog)))
 }
 
-// reset forgets the last report: the worker left.
+// reset forgets the last report. It is called when the worker left.
 func (o *others) reset() {
 	o.at.Store(0)
 	o.perToken.Store(0)

@@ -17,17 +17,17 @@ type Timing struct {
 	Context   float64 `json:"context_ms"   yaml:"context_ms"`   // for each token of a decoding request's context
 	Token     float64 `json:"token_ms"     yaml:"token_ms"`     // for each prompt token
 	Attention float64 `json:"attention_ms" yaml:"attention_ms"` // for each pair of a prompt token and a token before it
-	Samples   int     `json:"samples"      yaml:"-"`            // measurements of its kind; 0: the times are assumed
+	Samples   int     `json:"samples"      yaml:"-"`            // number of measurements behind these times; 0: the times are assumed
 }
 
 // DefaultTiming is assumed for holders before anything is measured. It describes Qwen3-32B on two H100, fitted to
 // llm-d's published table (8,192 tokens in 0.40 s) and to the devices' arithmetic and memory rates. If all holders are
-// alike, only the ratios of its parts matter. For dense models from 8B to 70B on the usual devices these ratios are
+// alike, only the ratios of these times matter. For dense models from 8B to 70B on the usual devices these ratios are
 // right within a factor of two.
 var DefaultTiming = Timing{Base: 24, Sequence: 0.02, Context: 4.9e-5, Token: 0.0363, Attention: 2.35e-6}
 
 // PassTokens is how many prompt tokens an engine computes in one pass: the default budget of vLLM
-// (max_num_batched_tokens) and SGLang (chunked_prefill_size) on the devices they are usually run on.
+// (max_num_batched_tokens) and SGLang (chunked_prefill_size) on the devices that these engines usually run on.
 const PassTokens = 8192
 
 // Step returns the milliseconds of a pass that only decodes. requests is the number of decoding requests, and context
@@ -44,7 +44,8 @@ func (t *Timing) Prompt(n, prompt int) float64 {
 	return t.Token*x + t.Attention*x*(context+x/2) + t.Base*x/PassTokens
 }
 
-// Timing returns how long h's passes take, as learned so far: its kind's times at its own pace.
+// Timing returns how long h's passes take, as learned so far: the times of h's kind (see kindKey), multiplied by h's
+// own pace.
 func (s *Snapshot) Timing(h Holder) Timing {
 	st := s.state(h)
 	if st == nil {
@@ -53,7 +54,7 @@ func (s *Snapshot) Timing(h Holder) Timing {
 	return st.work.timing()
 }
 
-// Pace returns h's own pace. It takes the lock under which h's kind learns.
+// Pace returns h's own pace. It takes the lock that is also held while the kind of h learns.
 func (s *Snapshot) Pace(h Holder) Pace {
 	st := s.state(h)
 	if st == nil {

@@ -40,7 +40,7 @@ type sequence struct {
 	whole      bool               // no message is missing from 0 to next
 	announced  bool               // Complete was called for the present state
 	gaveUp     bool               // history was lost because the replay failed, although the engine may still have it
-	relearned  uint64             // the epoch in which that history was requested once more
+	relearned  uint64             // the epoch in which the lost history was requested once more
 	strikes    int                // contradictions between replay and live stream since they last agreed
 	agreed     bool               // replay and live stream had an equal message, and no contradiction followed
 	behind     bool               // the value that Behind reported last
@@ -92,7 +92,8 @@ func (s *sequence) snapshot() StreamStats {
 	return st
 }
 
-// canReplay reports whether the stream has a replay that is trusted.
+// canReplay reports whether replays may be asked for: there is a replay endpoint, and its messages have not
+// contradicted the live stream on this connection.
 func (s *sequence) canReplay() bool { return s.replay != "" && !s.distrust }
 
 // connect begins a connection.

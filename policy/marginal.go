@@ -74,8 +74,8 @@ func (p Marginal) Spec(name string) Spec {
 type marginal struct {
 	Marginal
 	weights [block.NumTiers]float64
-	answers means // the number of tokens of an answer
-	crowds  means // the number of requests that a chosen holder already has
+	answers means // mean number of tokens of an answer, by model
+	crowds  means // mean number of requests that a holder already has when it is chosen, by model
 }
 
 func (m *marginal) Routed(q *Query, c *Candidate) {
@@ -279,8 +279,8 @@ func shortage(c *Candidate, n float64) float64 {
 	return 0
 }
 
-// means holds a running mean for each model. Two models may share a slot, and then one mean: this makes their prices a
-// little wrong.
+// means holds a running mean for each model. If two models share a slot, they share one mean, which makes their
+// predicted costs a little wrong.
 type means struct {
 	// A slot has the mean as a float32 in its upper half, and the number of its values, at most meanOver, in its lower.
 	slots [32]atomic.Uint64

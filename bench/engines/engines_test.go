@@ -122,7 +122,8 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// mockRouter answers with the text "<n>" repeated. It fails when the test tells it to.
+// mockRouter answers each chat with "answer to " and the first word of the last message. If fail returns true for the
+// number of a request, which counts from 1, mockRouter answers 503.
 type mockRouter struct {
 	mu       sync.Mutex
 	requests []chatRequest

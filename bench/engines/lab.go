@@ -115,10 +115,9 @@ func (b *bench) fit(ctx context.Context, path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// These are settings of the scripts that start engines, and vLLM's default batch size for a server on a CPU.
 const (
-	cacheTokens = 65536
-	batchTokens = 2048
+	cacheTokens = 65536 // size of the KV cache, as serve.sh (KVBYTES) and serve_sglang.sh (--max-total-tokens) set it
+	batchTokens = 2048  // vLLM's default for max_num_batched_tokens of a server on a CPU
 )
 
 // chatCost is the cost of cached chats on an engine.

@@ -113,7 +113,8 @@ func run(args []string) error {
 	return os.WriteFile(*out, append(data, '\n'), 0o644)
 }
 
-// bench replays one corpus in windows.
+// bench replays the operations of one corpus several times: each time in another window, which is the time in which all
+// operations are issued.
 type bench struct {
 	c     *corpus
 	set   settings

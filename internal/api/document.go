@@ -48,10 +48,10 @@ const (
 // watchedDepth is the greatest depth of a watched place: root, choices, choice, delta, tool_calls.
 const watchedDepth = 6
 
-// document reads a JSON document that arrives in pieces, which may be split at any byte. It does not keep the document,
-// so a jsonscan.Scanner, which needs all bytes, cannot be used here. Syntax errors are ignored where possible, because
-// the response comes from the engine. An event stream has many documents; next is called between two of them. The
-// results of all documents are added.
+// document reads a JSON document that arrives in pieces, which may be split at any byte. It does not keep the
+// document, so a jsonscan.Scanner, which needs all bytes, cannot be used here. Syntax errors are ignored where
+// possible, because the response comes from the engine. An event stream has many documents; next is called between two
+// of them. The results of all documents are kept together.
 type document struct {
 	watch func(in place, key []byte) meaning
 
@@ -80,7 +80,7 @@ type document struct {
 	effects                  bool // the document has more than content
 	generated                bool // the document has a part of the answer
 
-	// The fields below are the results of all documents.
+	// The fields below are about all documents of the response so far.
 	choices    choiceSet
 	token      bool
 	failed     bool // an error was seen, perhaps in a document that is not complete yet

@@ -291,8 +291,8 @@ func compare(t *testing.T, r *Request, body []byte) {
 	comparePrompt(t, r, m)
 }
 
-// wholeNumber reads a number that is spelled exactly as a whole number. It does not use float64, which has only 53
-// bits.
+// wholeNumber reads a number. A whole number is read as an int, because a float64 would be exact only to 53 bits. Other
+// spellings, such as 1e3 and 2.5, are read as a float64, whose fraction is dropped.
 func wholeNumber(raw []byte) (n int, ok bool) {
 	var whole *int
 	if json.Unmarshal(raw, &whole) == nil {

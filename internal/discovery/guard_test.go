@@ -16,7 +16,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// still is a network of workers that answer after the time takes. A frozen worker answers when it is no longer frozen.
+// still is a network of workers. An answer takes as long as the field takes says. A frozen worker answers when it is no
+// longer frozen.
 type still struct {
 	frozen atomic.Pointer[string] // host of the frozen worker
 	asked  atomic.Int64           // number of questions for a sign of life
@@ -84,7 +85,8 @@ func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 			t.Fatal("a worker that computes a long prompt is a suspect")
 		}
 		n.freeze("a")
-		// The worker may have answered a question just before it froze. So the next question comes up to again later.
+		// The worker may have answered a question just before it froze. Then half a second passes before the next
+		// question (see the constant again).
 		testenv.Pass(1050 * time.Millisecond)
 		if a, b := suspected(); !a || b {
 			t.Errorf("a second after a froze: a is a suspect: %t, b: %t", a, b)
@@ -132,8 +134,8 @@ func TestAWorkerThatStreamsIsNoSuspect(t *testing.T) {
 	})
 }
 
-// TestASlowAPIServerIsNoSuspect: after slow answers the guard waits longer for the next answer, up to a bound. A server
-// that suddenly becomes slow is a suspect until its first late answer comes.
+// TestASlowAPIServerIsNoSuspect: after a worker's slow answers the guard waits longer for its next answer, up to a
+// bound. A worker that suddenly answers more slowly than the guard waits is a suspect until its late answer comes.
 func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 	guarding(t, func(f *fleet.Fleet, n *still, _ *[2]fleet.Reservation) {
 		suspected := func() bool { return f.Snapshot().Suspected(0) || f.Snapshot().Suspected(1) }

@@ -46,7 +46,7 @@ func Probe(ctx context.Context, client *http.Client, t Target) (*Report, error) 
 	return p.Report, nil
 }
 
-// probe is one probe under way.
+// probe is the state of one call of Probe: the worker that is asked, and the report that the answers fill.
 type probe struct {
 	asker
 	*Report

@@ -45,7 +45,8 @@ type optional[T any] struct {
 	present bool
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. encoding/json calls it only for a field that is present, also if its value
+// is null.
 func (o *optional[T]) UnmarshalJSON(data []byte) error {
 	o.present = true
 	return json.Unmarshal(data, &o.value)

@@ -63,9 +63,11 @@ type conduct struct {
 // share is the part of the recent answers that was bad. An older answer counts less.
 type share struct {
 	part float64
-	of   int // number of answers in part, at most the memory for this share
+	of   int // number of answers in part, at most the parameter memory of note
 }
 
+// note adds an answer: bad is 1 if the answer was bad, else 0. memory is about how many of the last answers the share
+// covers.
 func (s *share) note(bad float64, memory int) {
 	s.of = min(s.of+1, memory)
 	s.part += (bad - s.part) / float64(s.of)

@@ -220,8 +220,8 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	return d, err
 }
 
-// routeWatched routes the request. The router counts as stalled while the decision takes long; a panic ends the
-// decision, too.
+// routeWatched routes the request. Telemetry.Deciding records when the decision began: if a decision does not end in
+// telemetry.StallAfter, the router counts as stalled. The record is removed by a defer, so also after a panic.
 func (x *exchange) routeWatched(ctx context.Context) (*warmpath.Decision, error) {
 	slot := x.g.Telemetry.Deciding.Begin(x.prepared.route.Now)
 	defer x.g.Telemetry.Deciding.End(slot)

@@ -31,15 +31,18 @@ func (s *shadow) wants() bool { return s.policy != nil && s.policy.Matches() }
 // wantsText reports whether the shadow policy needs the text of a request's prompt.
 func (s *shadow) wantsText() bool { return s.policy != nil && s.policy.NeedsText() }
 
-// asks reports whether to ask the shadow policy about a request that the policy decides routes.
-func (s *shadow) asks(decides *policy.Policy) bool {
-	return s.policy != nil && s.policy != decides && (s.sample >= 1 || rand.Float64() < s.sample)
+// asks reports whether to ask the shadow policy about a request. router is the policy that routes the request: if it is
+// the shadow policy, there is nothing to compare.
+func (s *shadow) asks(router *policy.Policy) bool {
+	return s.policy != nil && s.policy != router && (s.sample >= 1 || rand.Float64() < s.sample)
 }
 
-// maxShadowLookups bounds the lookups under way for shadow policies. It is the bound of a source's own lookups.
+// maxShadowLookups bounds the lookups under way for shadow policies. A source of matches (package discovery) has the
+// same bound for its own lookups.
 const maxShadowLookups = 32
 
-// errNoAnswer is the error of a shadow whose source was looked up and has not answered when the request is routed.
+// errNoAnswer is the error of a shadow policy whose external source was asked, but has not answered when the request is
+// routed.
 var errNoAnswer = errors.New("the external source of the shadow policy had not answered yet: the shadow made no decision")
 
 // askForShadow asks the source of p's shadow, and never waits for a lookup. If the shadow reads matches, its source

@@ -207,7 +207,7 @@ func (c *client) model(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ask for models: %w", err)
 	}
-	defer func() { _ = resp.Body.Close() }() // read below
+	defer func() { _ = resp.Body.Close() }() // an error is of no interest: all that is needed was read before
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
 		return "", fmt.Errorf("ask %s for models: %w", c.target.URL, err)

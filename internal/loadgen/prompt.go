@@ -94,7 +94,7 @@ func variant(r *workload.Request, target int) *workload.Request {
 	return &v
 }
 
-// body returns the path and the body of r.
+// body returns the path and the body of the HTTP request that asks for r.
 func (p *prompter) body(r *workload.Request) (path string, body []byte) {
 	form := p.form(r)
 	dst := append(make([]byte, 0, 6*r.Input+512), '{')
@@ -164,7 +164,8 @@ func appendMessage(dst []byte, role, content string) []byte {
 	return append(appendString(dst, content), '}')
 }
 
-// text returns the prompt as text.
+// text returns r's prompt as text: the recorded text if there is one; else words for r's tokens, in which the answers
+// to earlier requests of the session are spelled as the server sent them.
 func (p *prompter) text(r *workload.Request) string {
 	if t := r.Text; t != nil && t.Prompt != "" {
 		return t.Prompt

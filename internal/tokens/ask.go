@@ -240,7 +240,8 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 	return Found{}, errMissing
 }
 
-// post makes one HTTP call.
+// post asks w at one endpoint for the ids of q, and decodes the answer. It tries nothing else if the call fails: its
+// caller does.
 func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (Found, error) {
 	body := q.tokenize
 	if e.renders() {

@@ -46,8 +46,8 @@ type checks struct {
 // check is the record of one model.
 type check struct {
 	made    uint64               // number of prompts with ids made in process
-	started map[string]int       // worker URL → number of comparisons begun, up to checkFirst
-	again   map[string]time.Time // worker URL → time before which no comparison begins, because the last one failed
+	started map[string]int       // worker URL → number of leading comparisons begun, see due
+	again   map[string]time.Time // worker URL → time before which no comparison begins, because the last one had no result
 	failing bool                 // the engine's ids are used instead of ids made in process
 	passes  int                  // while failing: number of equal prompts in a row
 	equal   int                  // number of equal prompts in a row
@@ -123,17 +123,18 @@ func failingOf[T any](models map[string]T, failing func(T) bool) (names []string
 	return names
 }
 
-// due returns the worker whose ids the next prompt's ids are compared with, and records that this comparison has begun.
-// ok is false if no comparison is due. first is the number of prompts that are compared with each worker at the
-// beginning. The workers take turns, because a comparison may fail.
-func (c *checks) due(model string, workers []Worker, first int, now time.Time) (w Worker, ok bool) {
+// due counts a prompt of the model. It returns the worker whose ids this prompt's ids are compared with; ok is false if
+// no comparison is due. For each worker, leading prompts are compared at the beginning: due counts such a comparison as
+// begun. Later, one prompt in checkEvery is compared. The workers take turns, so that a worker that gives no answers
+// does not keep the others from being compared.
+func (c *checks) due(model string, workers []Worker, leading int, now time.Time) (w Worker, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.of(model)
 	m.made++
 	for i := range workers {
 		w := workers[(int(m.made%uint64(len(workers)))+i)%len(workers)]
-		if m.started[w.URL] < first && !now.Before(m.again[w.URL]) {
+		if m.started[w.URL] < leading && !now.Before(m.again[w.URL]) {
 			m.started[w.URL]++
 			m.prune(workers)
 			return w, true
@@ -145,7 +146,8 @@ func (c *checks) due(model string, workers []Worker, first int, now time.Time) (
 	return Worker{}, false
 }
 
-// prune forgets workers that are gone. It does so only when many more workers are known than are in use.
+// prune forgets workers that are gone. It does so only when check knows many more workers than are in use, because a
+// search at each call would cost time.
 func (m *check) prune(workers []Worker) {
 	if len(m.started) <= 4*len(workers)+64 {
 		return
@@ -157,8 +159,8 @@ func (m *check) prune(workers []Worker) {
 	maps.DeleteFunc(m.again, func(url string, _ time.Time) bool { return gone(url) })
 }
 
-// undo forgets a comparison with w that failed. Another prompt is compared in its place, and no comparison with w
-// begins before notBefore.
+// undo forgets a comparison with w that had no result. So another prompt is compared in place of this one. No
+// comparison with w begins before notBefore.
 func (c *checks) undo(model string, w Worker, notBefore time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -295,7 +295,8 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	return found
 }
 
-// keyOf returns the key of p's question.
+// keyOf returns the key under which equal questions share one call to an engine: the key of the whole prompt, and of
+// the client, because an engine answers each client by that client's own API key.
 func (s *Source) keyOf(p *Prompt, l *promptTurns) key {
 	return l.key().of(s.states.client(p.Authorization))
 }
@@ -320,9 +321,9 @@ func (s *Source) answerNow(p *Prompt, l *promptTurns, start *known, workers []Wo
 }
 
 const (
-	// newShare decides when a busy engine is asked for a chat's ids although a beginning is known: if at least
-	// 1/newShare of the chat's text is new. So a chat that only shares its beginning with another chat waits for the
-	// answer.
+	// newShare: much of a chat is new if at least 1/newShare of the bytes of its turns come after the known beginning.
+	// If the beginning is known from another chat, such a chat waits for all its ids. If the beginning is known from
+	// the chat's own earlier turns, it does not wait, but an engine is asked in the background.
 	newShare = 2
 	// sampleEvery: for one in sampleEvery growing chats with a known beginning, an engine is asked anyway.
 	sampleEvery = 16

@@ -301,7 +301,8 @@ func (e *entry) fillPrompt(r *Request) error {
 	return nil
 }
 
-// fit makes r's segments n tokens long, at least 1. It cuts the end, or appends content that no other request has.
+// fit makes r's segments n tokens long in all; n is at least 1. If the segments are longer, fit cuts their end. If they
+// are shorter, fit appends a segment that no other request has.
 func (r *Request) fit(n int) {
 	if n > MaxTokens {
 		r.Input = n // the method add returns the error for this length

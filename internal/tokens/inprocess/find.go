@@ -52,7 +52,7 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	}
 }
 
-// looksDone stores the results of a finished round in u.
+// looksDone stores the results of r in u. In r every origin was searched, or has a read that hangs.
 func (u *unit) looksDone(r *round, now time.Time) {
 	u.round, u.looked, u.lookedAt, u.places, u.why, u.slow = nil, true, now, nil, r.why, ""
 	if r.hung || len(r.left) > 0 {

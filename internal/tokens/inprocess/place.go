@@ -218,14 +218,14 @@ func cacheFolder(cache, name string) string {
 	return filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--"))
 }
 
-// hubNamed reports whether an origin can be the name of a model on the hub.
+// hubNamed reports whether an origin can be the name of a model on the hub: ORG/NAME without a revision.
 func hubNamed(origin string) bool {
 	_, _, err := parseHub(hubPrefix + origin)
 	return err == nil && !strings.Contains(origin, "@")
 }
 
-// look returns the places on this machine for an origin. If there are none, it returns the reason. If an origin is
-// neither a path nor ORG/NAME, it has no places and no reason.
+// look returns the places on this machine for an origin. If there are none, why is the reason. If the origin is neither
+// an absolute path nor ORG/NAME, look returns no places and no reason.
 func look(origin, cache string) (places []place, why string) {
 	switch {
 	case filepath.IsAbs(origin):

@@ -15,8 +15,8 @@ type Source string
 
 // The sources. The values are shown to operators and are labels of a metric.
 const (
-	FromGiven  Source = "given"  // made here, from files that the operator named
-	FromFiles  Source = "files"  // made here, from files that were found
+	FromGiven  Source = "given"  // the router makes the ids, from files that the operator named
+	FromFiles  Source = "files"  // the router makes the ids, from files that it found
 	FromEngine Source = "engine" // the engine is asked for the ids
 	Searching  Source = "search" // the engine is asked for the ids, while files are looked for and compared
 )
@@ -32,7 +32,7 @@ type Status struct {
 	Folder  string // folder of the files; empty: the ids come from the engine
 	Prompts int    // number of prompts that were compared with an engine before the files were used
 	Why     string // if the ids come from the engine: the reason
-	Advice  string // what the operator can do to change that
+	Advice  string // what the operator can do so that the router makes the ids
 }
 
 // Statuses returns from where the ids of each model come now, sorted by model name.
@@ -44,8 +44,8 @@ func (f *Finder) Statuses() []Status {
 	return all
 }
 
-// distrust changes s if the model's ids made here differed from the engine's ids while serving. Then the ids come from
-// the engine.
+// distrust changes s if the ids that the router made for real prompts differed from the engine's ids. Then the ids come
+// from the engine.
 func (f *Finder) distrust(s *Status) {
 	if s.Source != FromGiven && s.Source != FromFiles {
 		return
