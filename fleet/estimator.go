@@ -175,18 +175,18 @@ type passes struct {
 	pairs    float64 // pairs of tokens that attention has computed so far, see pairsOf
 	guesses  int64   // prompts for which the number of computed tokens is unknown
 
-	// Integrals over the time until at: decoded is nanoseconds times decoding requests, and resident is nanoseconds
-	// times the tokens of these requests. For an answer in one piece they are the only way to know how many requests
-	// decoded at the same time.
+	// Sums over time. decoded grows by decoding for each nanosecond, and resident by the number of tokens of the
+	// decoding requests. The growth of a sum during an interval, divided by the length of the interval, is a mean. For
+	// an answer in one piece, this is the only way to know how many requests decoded at the same time.
 	decoded, resident float64
-	at                int64 // Unix nanoseconds
+	at                int64 // the time up to which decoded and resident are summed, Unix nanoseconds
 
 	// The prompts whose first tokens came at the same time. One pass computed the last part of all these prompts.
 	group struct {
 		open       bool    // more prompts may still join the group
-		start, end int64   // when the holder began to compute these prompts, and their last first token; Unix nanoseconds
+		start, end int64   // when the holder began to compute these prompts, and the latest first token; Unix nanoseconds
 		decoding   int64   // requests that decoded meanwhile
-		context    int64   // tokens of these requests
+		context    int64   // tokens of the decoding requests
 		tokens     int64   // computed tokens of the prompts
 		pairs      float64 // pairs of tokens that attention computed for the prompts
 		busy       bool    // at start the engine was in the middle of a pass
@@ -194,11 +194,11 @@ type passes struct {
 	}
 }
 
-// sameTime is the greatest time between two first tokens of one pass. They are not exactly simultaneous, because the
-// engine writes them one after the other.
+// sameTime is the greatest time between two first tokens of one pass. The two are not exactly simultaneous, because the
+// engine writes one after the other.
 const sameTime = 2e6 // nanoseconds
 
-// elapse adds the time until now to the integrals. output is the number of tokens of all answers under way.
+// elapse continues the sums decoded and resident until now. output is the number of tokens of all answers under way.
 func (p *passes) elapse(now, output int64) {
 	if d := float64(now - p.at); d > 0 {
 		p.decoded += d * float64(p.decoding)

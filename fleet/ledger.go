@@ -428,14 +428,15 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	return true
 }
 
-// expire ends, at now, the requests whose last sign of life was earlier than before. It returns their number.
-func (l *ledger) expire(before, now int64) (leaks int) {
+// expire ends the requests whose last sign of life was earlier than cutoff, and returns the number of these requests.
+// now is the present time. Both times are Unix nanoseconds.
+func (l *ledger) expire(cutoff, now int64) (leaks int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, requests := range []*list{&l.queue, &l.running} {
 		for r := requests.first; r != nil; {
 			next := r.next
-			if r.touched < before {
+			if r.touched < cutoff {
 				l.end(r, now)
 				leaks++
 			}

@@ -15,6 +15,7 @@ func (s *Snapshot) Resident(h Holder, marks []Mark) int {
 	if len(l.shared) == 0 {
 		return 0
 	}
-	// A request that has a mark has all marks before it.
+	// A mark depends on all tokens before it. So a request that has a mark of the prompt also has all earlier marks of
+	// the prompt, and a binary search finds the first mark that no request has.
 	return sort.Search(len(marks), func(i int) bool { return l.shared[marks[i].Key].requests == 0 })
 }

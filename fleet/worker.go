@@ -30,7 +30,7 @@ func (e Engine) String() string {
 	return "unknown"
 }
 
-// Model is one line of a worker's /v1/models.
+// Model is one entry of a worker's /v1/models.
 type Model struct {
 	ID          string // the name requests use
 	Root        string // the model's source: two ids with the same root on one worker are one model; "" is unknown

@@ -11,9 +11,11 @@ type Kind uint8
 
 // The kinds of event.
 const (
-	Stored  Kind = iota // blocks are cached; without hashes, a sliding-window group kept none of the blocks while decoding
-	Removed             // one physical copy of each block is gone; ignore hashes that are not known
-	Cleared             // every block on the tier is gone; other tiers do not change
+	// Stored: blocks are cached. The event may have no hashes: then a sliding-window group computed blocks while decoding,
+	// and kept none of them.
+	Stored  Kind = iota
+	Removed      // one physical copy of each block is gone; ignore hashes that are not known
+	Cleared      // every block on the tier is gone; other tiers do not change
 )
 
 var kindNames = [...]string{"stored", "removed", "cleared"}

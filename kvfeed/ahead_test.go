@@ -47,7 +47,7 @@ func (m *aheadEngine) hit(tokens []block.Token) int {
 	return n * m.size
 }
 
-// compute caches a prompt and returns the engine's announcements of new blocks.
+// compute caches a prompt, and returns the events with which the engine announces the new blocks.
 func (m *aheadEngine) compute(tokens []block.Token) (events []kvevent.Event) {
 	for from, n := 0, m.blocks(tokens); from < n; from++ {
 		to := from
@@ -62,7 +62,7 @@ func (m *aheadEngine) compute(tokens []block.Token) (events []kvevent.Event) {
 	return events
 }
 
-// stored announces a range of a prompt's blocks.
+// stored returns the event that announces a prompt's blocks with the indexes from to to-1.
 func (m *aheadEngine) stored(tokens []block.Token, from, to int) kvevent.Event {
 	e := kvevent.Event{Kind: kvevent.Stored, Group: -1, Medium: "GPU", BlockSize: m.size, Tokens: tokens[from*m.size : to*m.size]}
 	for i := from; i < to; i++ {
@@ -77,7 +77,7 @@ func (m *aheadEngine) stored(tokens []block.Token, from, to int) kvevent.Event {
 	return e
 }
 
-// drop takes a block out of the cache.
+// drop takes a block out of the cache, and returns the event that announces it.
 func (m *aheadEngine) drop(h kvevent.Hash) kvevent.Event {
 	delete(m.cached, h)
 	return kvevent.Event{Kind: kvevent.Removed, Group: -1, Medium: "GPU", Hashes: []kvevent.Hash{h}}

@@ -22,16 +22,16 @@ const (
 	// with a steady run gives 3 votes, a shorter whole replay 1. If 70 % of messages are lost on the way, this decision
 	// is wrong less often than once in ten thousand times.
 	enoughVotes, steadyVote, shortVote = 6, 3, 1
-	// settleAfter is the time of the first check after a recovery. It finds messages that were published between the
-	// replay and the moment when the subscription took effect.
+	// settleAfter is the time of the first check after a recovery. The check finds messages that were published between
+	// the replay and the moment when the subscription took effect.
 	settleAfter = time.Second
 )
 
 // errNothing means that a replay ended before its end marker.
 var errNothing = errors.New("the replay was cut short")
 
-// recover requests a replay when messages are missing. It also requests one regularly, to find out whether messages are
-// missing. It returns when ctx ends.
+// recover requests a replay when messages are missing. It also requests replays regularly, to find out whether
+// messages are missing. It returns when ctx ends.
 func (s *sequence) recover(ctx context.Context) {
 	verify := s.cfg.Verify
 	if verify < 0 {
@@ -102,15 +102,15 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // attempt is one replay request and its result. The votes are kept for the next attempt. Guarded by the stream's mu.
 type attempt struct {
-	epoch    uint64
-	from     uint64
+	epoch    uint64 // number of the connection to which the attempt belongs
+	from     uint64 // the first requested sequence number
 	progress uint64 // value of sequence.progress before the attempt
 	ended    bool   // the replay's end marker came
-	check    bool   // no message was known to be missing: the attempt only finds out
-	count    uint64
-	first    uint64
-	last     uint64
-	torn     bool // the replay had a gap
+	check    bool   // no message was known to be missing: the attempt only finds out whether one is
+	count    uint64 // number of replayed messages
+	first    uint64 // the sequence number of the first replayed message
+	last     uint64 // the sequence number of the last replayed message
+	torn     bool   // a sequence number is missing between first and last
 
 	votes   int // votes that the engine has no message before votedAt
 	votedAt uint64
@@ -234,7 +234,8 @@ func (s *sequence) replayed(a *attempt, parts [][]byte) (enough bool) {
 	return s.early(a, seq, payload)
 }
 
-// reviewed takes a replayed message whose number was handed over before.
+// reviewed takes a replayed message whose sequence number is below the expected one: a message with this number was
+// handed to the handler before, or counts as lost. It compares the two messages.
 func (s *sequence) reviewed(seq uint64, payload []byte) (enough bool) {
 	switch s.seen.compare(seq, payload) {
 	case same:
@@ -249,12 +250,14 @@ func (s *sequence) reviewed(seq uint64, payload []byte) (enough bool) {
 	return false
 }
 
-// early takes a replayed message whose predecessors are missing. Either they were lost on the way, or the engine no
-// longer has them.
+// early takes a replayed message whose predecessors are missing. Either the predecessors were lost on the way, or the
+// engine no longer has them.
 func (s *sequence) early(a *attempt, seq uint64, payload []byte) (enough bool) {
 	if a.first > s.next || !s.verified {
 		if a.count < steady && !a.torn {
-			return false // it is not yet known why they are missing; the next replay repeats these messages
+			// It is not yet known whether the predecessors were lost on the way. This message is dropped: the next replay
+			// repeats it.
+			return false
 		}
 		if a.count == steady && !a.torn {
 			return s.vote(a, steadyVote)
@@ -317,7 +320,8 @@ func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 		return false, true
 	case clean && atEnd && s.live && s.next <= s.lastLive:
 		// The replay is complete and ends before the last live message of this connection. So it comes from another engine,
-		// or from this engine after a restart and before its first message. Its messages are not used.
+		// or from this engine after a restart and before its first message. The replay is of no use: all messages up to the
+		// last live one count as lost.
 		s.wanted, s.gaveUp = false, true
 		s.lose(s.lastLive + 1)
 		return true, gained

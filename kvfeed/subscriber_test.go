@@ -496,8 +496,9 @@ func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 	}
 }
 
-// A replay may end before the last message of the live stream. Its messages are not used, even if the replay answers
-// again after it was given up.
+// A replay may end before the last message of the live stream: here the replay has the messages 0 to 49, and the live
+// stream is at 5000. The messages between them are lost. If a later replay ends there, too, the history neither begins
+// anew nor counts as complete.
 func TestAReplayThatEndsBeforeTheLiveStreamIsNotBelieved(t *testing.T) {
 	d := newDiary(t)
 	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)

@@ -94,11 +94,11 @@ func (s *Store) ended(now int64) int64 {
 // Clear makes m the result for a key that was sent to no holder, not even in part.
 func (m *Matches) Clear() { m.begin(0, 1) }
 
-// begin drops the last result.
+// begin makes m an empty result for a key of the given number of bytes. unit is the number of bytes of a unit.
 func (m *Matches) begin(bytes, unit int) {
 	m.path, m.ends, m.order = m.path[:0], m.ends[:0], m.order[:0]
 	m.total, m.unit = bytes, unit
-	if m.round++; m.round == 0 {
+	if m.round++; m.round == 0 { // the number overflowed: without clear, results of old rounds would count again
 		clear(m.at)
 		m.round = 1
 	}

@@ -37,14 +37,15 @@ const (
 	linkBytes = 36  // a placement
 )
 
-// admit extends the holders to include h.
+// admit makes room for h in s.holders.
 func (s *Store) admit(h fleet.Holder) {
 	if n := int(h) + 1; n > len(s.holders) {
 		s.holders = append(s.holders, make([]holder, n-len(s.holders))...)
 	}
 }
 
-// follow sets path to the nodes whose texts together are key. It returns false if no node ends where key ends.
+// follow finds the nodes below the node with the id at whose texts, one after the other, are key. It sets s.path to
+// them, in this order. It returns false if there are no such nodes.
 func (s *Store) follow(at uint32, key []byte) bool {
 	s.path = s.path[:0]
 	for len(key) > 0 {
@@ -58,7 +59,7 @@ func (s *Store) follow(at uint32, key []byte) bool {
 	return true
 }
 
-// grow makes the nodes for key below node at, as far as they do not exist, and returns the last node of key.
+// grow makes the nodes for key that do not exist yet, below the node with the id at. It returns the last node of key.
 func (s *Store) grow(at uint32, key []byte) uint32 {
 	for len(key) > 0 {
 		e := edge{at, s.first(key)}
@@ -153,7 +154,8 @@ func (s *Store) split(id uint32, after int) uint32 {
 	return head
 }
 
-// find returns the index of the holder among the node's holds, or the index where it belongs.
+// find returns the index of the holder among the node's holds. If the holder is not there, find returns false and the
+// index at which the holder would be inserted.
 func (s *Store) find(id uint32, h fleet.Holder) (int, bool) {
 	return slices.BinarySearchFunc(s.nodes[id].holds, h, func(a hold, h fleet.Holder) int { return cmp.Compare(a.holder, h) })
 }

@@ -289,7 +289,8 @@ func (e *encoder) words(step int, text string, atStart bool) error {
 	return nil
 }
 
-// isolate is words for the split that nearly every model has. It needs no bookkeeping, and other splits do.
+// isolate does the same as words, for a step that most models have: a split by an automaton, with behavior isolated
+// (each match, and each text between two matches, is a piece). It is faster than the general loop of words.
 func (e *encoder) isolate(auto *automaton, step int, text string, atStart bool) error {
 	last := step+1 == len(e.t.pre)
 	for at := 0; at < len(text); {

@@ -15,24 +15,24 @@ type run struct {
 	marks  []mark // in the order of their requests
 
 	mu        sync.Mutex
-	gate      *sync.Cond // uses mu: clients wait here while a mark is reached
-	sent      int        // number of requests sent
-	open      int        // number of requests sent and not yet answered
-	held      bool       // true: no client may send a request
-	paused    time.Duration
-	firsts    []time.Duration
-	prompt    int
-	cached    int
-	failed    int      // attempts that failed
-	abandoned int      // requests that failed at each attempt
-	errors    []string // the first few errors
-	broken    error    // first error of a mark's function do
+	gate      *sync.Cond      // uses mu: clients wait here while the work of a mark is done
+	sent      int             // number of requests sent
+	open      int             // number of requests sent and not yet answered
+	held      bool            // true: no client may send a request
+	paused    time.Duration   // time for the work of marks with drain; not counted in the time of the run
+	firsts    []time.Duration // times to first token of the answered requests
+	prompt    int             // prompt tokens of the answered requests, as the engines counted them
+	cached    int             // cached tokens among these prompt tokens
+	failed    int             // attempts that failed
+	abandoned int             // requests whose attempts all failed
+	errors    []string        // the first few errors
+	broken    error           // first error of a mark's function do
 }
 
-// mark is an event after a number of sent requests. With drain, no client sends until all open requests are answered
-// and the mark's work is done.
+// mark is work, such as a restart of the router, that is done after a number of sent requests. Meanwhile no client
+// sends a request. With drain, the work begins only when all open requests have ended.
 type mark struct {
-	after int
+	after int // number of sent requests
 	drain bool
 	do    func(context.Context) error
 }
@@ -81,7 +81,8 @@ func (r *run) send(ctx context.Context, lane []step) {
 	}
 }
 
-// ask repeats a request until it has a whole answer. The time to the first token counts from the first attempt.
+// ask repeats a request until it gets a whole answer, at most attempts times. The time to the first token counts from
+// the first attempt.
 func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, error) {
 	start := time.Now()
 	for i := 1; ; i++ {
@@ -106,8 +107,8 @@ func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, 
 	}
 }
 
-// enter counts a request that is being sent, and runs the marks that are due. It returns false when ctx has ended or a
-// mark failed.
+// enter counts a request that is being sent. Before that, it does the work of the next mark if the mark is due. It
+// returns false when ctx has ended or a mark failed.
 func (r *run) enter(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -175,7 +175,7 @@ func (p *plainEvent) match(b []byte) int {
 			return end
 		case '\\':
 			i += 2
-		default: // at a control character a line may end
+		default: // a control character: it may end the line, so this event is not plain
 			return 0
 		}
 		if i >= len(b) {

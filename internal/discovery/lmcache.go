@@ -284,7 +284,7 @@ func (v *lmcacheView) note(e fleet.Cached) {
 	old.Tokens, old.Keys = max(old.Tokens, e.Tokens), max(old.Keys, e.Keys)
 }
 
-// with returns the facts of v together with the result of a lookup.
+// with returns the facts of v, with found added: found is the result of a lookup.
 func (v *lmcacheView) with(found []lmcacheHit) []fleet.Cached {
 	merged := lmcacheView{external: slices.Clone(v.external)}
 	for _, f := range found {

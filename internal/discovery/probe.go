@@ -103,7 +103,7 @@ func (p *probe) run(ctx context.Context) error {
 	return nil
 }
 
-// models reads /v1/models into the facts and returns the owner of the last model.
+// models reads /v1/models into the facts. It returns the owner of the last model: engines write their name there.
 func (p *probe) models(ctx context.Context) (owner string, err error) {
 	var list struct {
 		Data []struct {

@@ -281,7 +281,7 @@ func TestAClientCannotPoisonAWorker(t *testing.T) {
 }
 
 // A worker that is useless for one endpoint serves the other endpoint. The same code handles a worker that is useless
-// for one model, because both are scopes.
+// for one model: the router counts useless answers by scope, and a scope is a model at an endpoint.
 func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
 	var chats, others atomic.Int64
 	url := worker(t, func(w http.ResponseWriter, r *http.Request) {

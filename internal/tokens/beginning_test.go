@@ -384,7 +384,9 @@ func TestQuestionsInTheBackgroundComeLast(t *testing.T) {
 		}
 		before := calls.asked("a")
 		var wg sync.WaitGroup
-		for i := range 40 { // growing chats: each answer serves a later request, and no request waits for it
+		// Chats with a known beginning: Find returns this beginning without waiting, and asks for the other ids in the
+		// background.
+		for i := range 40 {
 			wg.Go(func() {
 				turns := []turn{{"system", words("s", 100)}, {"user", words("0-u0-", 60)}, {"assistant", fmt.Sprint(i)},
 					{"user", words("x", 300)}}

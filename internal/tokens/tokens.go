@@ -329,9 +329,9 @@ const (
 	sampleEvery = 16
 )
 
-// idle reports whether an engine has nothing else to do, so that a question delays no request. unhurried reports that p
-// waits for its ids although a beginning is known. The reason is that an idle engine answers within leastWait, or that
-// the budget is long.
+// idle returns two facts about a prompt with a known beginning. idle is true if an engine has no requests: then a
+// question to it delays no request. unhurried is true if p can wait for all of its ids, because an idle engine should
+// answer within leastWait, or because the budget is long.
 func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	unhurried = s.cfg.Budget > leastWait*leastShare
 	if s.Loads == nil {
@@ -347,8 +347,9 @@ func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	return idle, unhurried
 }
 
-// asksOn reports whether an engine is asked in the background for a chat with a known earlier turn. It is asked if much
-// of the chat is new, and for one in sampleEvery chats.
+// asksOn reports whether an engine is asked in the background for a chat with a known earlier turn. The engine is asked
+// if at least 1/newShare of the chat is new, and for one in sampleEvery chats. If the load of engines is unknown, it is
+// always asked. fresh is the number of new bytes.
 func (s *Source) asksOn(fresh int, l *promptTurns) bool {
 	return s.Loads == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
 }

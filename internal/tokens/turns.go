@@ -64,8 +64,8 @@ const (
 	// headBytes is how many bytes of a text's beginning are kept. They show the first difference of two texts. If the
 	// kept bytes of two texts are equal, the texts are not compared further.
 	headBytes = 32
-	// firstSteps and the constant after it say how many first and last steps of a long list are kept. Conversations
-	// diverge near the beginning, and grow at the end.
+	// Of a long list, the first firstSteps steps and at least the last lastSteps steps are kept: conversations diverge
+	// near the beginning, and grow at the end.
 	firstSteps = 8
 	lastSteps  = 120
 	// maxTurns is the number of turns that are read one by one. Each turn costs a hash: a body of 4 MiB has room for
@@ -150,7 +150,8 @@ func longer(array []byte, n int) bool {
 	return false
 }
 
-// add appends the step after a turn. at is the position in the turns at which this turn ends.
+// add appends the step that describes the list after turn. at is the position in l.turns at which turn ends, and r is
+// the role of turn.
 func (l *promptTurns) add(h hash.Hash, turn []byte, at int, r role) {
 	before := &l.steps[len(l.steps)-1]
 	before.next = r

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The figures are those of test/testenv/testdata/README.md, which another program computed. They are for the recorded
-// order.
+// The expected figures were computed by another program, which played the requests in the order in which they were
+// recorded. So Options.Raw must keep this order.
 func TestStatsReproduceThePublishedPoints(t *testing.T) {
 	for _, c := range []struct {
 		file                     string

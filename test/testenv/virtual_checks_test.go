@@ -28,9 +28,9 @@ func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	}
 }
 
-// The router forgets the metrics of a worker's process when its address refuses a connection. After that, a server
-// without metrics answers at the address, and later a process with metrics. The router cannot know that this process is
-// not the first one.
+// A worker's process ends, its address refuses connections, and then a server without metrics answers there. So the
+// router drops the metrics of the ended process. When a new process with metrics begins at the address, the router
+// cannot see that it is another process, and the checks must not expect this: engine.plain is false.
 func TestARestartBehindAServerWithoutSignsIsNotPlain(t *testing.T) {
 	one := engineSetup{Kind: mockengine.VLLM, Ranks: 1, BlockSize: 16, Blocks: 40, BufferSteps: 20, NoEvents: true, Speed: 5, Model: "mock", MaxSequences: 64}
 	why := run(t, history{

@@ -74,7 +74,7 @@ type engine struct {
 	blamed bool            // the engine has given, or may give, useless answers to requests that other workers serve
 	liedAt time.Time       // time at which a server other than the mock engine was last at the address
 	born   time.Time       // time at which the present process began; guarded by the world's mu
-	// The router can see that the present process is another one than before; guarded by the world's mu.
+	// plain means that the router can see that the present process is another one than before; guarded by the world's mu.
 	plain  bool
 	undone chan struct{} // closing it ends all passing faults early
 }

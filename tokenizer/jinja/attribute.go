@@ -87,7 +87,8 @@ func (r *run) notThere(obj *Value, name string) Value {
 	return undefined("'" + obj.typeName() + " object' has no attribute '" + name + "'")
 }
 
-// attribute does the same as getattr(obj, name) in the sandbox.
+// attribute does the same as getattr(obj, name) in the sandbox. For a name that the sandbox forbids, it returns an
+// undefined value and true. It returns false if obj has no such attribute.
 func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	switch obj.kind {
 	case kindNamespace:
@@ -124,8 +125,8 @@ func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	return Value{}, false, nil
 }
 
-// pythonDunder reports whether Python's objects of that type have a special attribute such as __len__. It knows only
-// the common ones.
+// pythonDunder reports whether Python's objects of obj's type have the special attribute name, such as __len__.
+// pythonDunder knows only the common special attributes.
 func pythonDunder(obj *Value, name string) bool {
 	switch name {
 	case "__class__", "__doc__", "__init__", "__new__", "__dir__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",

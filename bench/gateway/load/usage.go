@@ -49,7 +49,7 @@ func (u *usage) since(n int) map[string]any {
 func tree(root int) (ticks, kb int64) {
 	type process struct{ ticks, kb int64 }
 	processes, children := map[int]process{}, map[int][]int{}
-	// There are no such files on other systems: then nothing is counted.
+	// Only Linux has these files. On other systems both results are 0.
 	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range paths {
 		data, err := os.ReadFile(path)

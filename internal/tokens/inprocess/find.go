@@ -27,7 +27,8 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	r := u.round
 	at := slices.IndexFunc(r.left, func(origin string) bool { return !f.hangs(u.naming(origin)) })
 	switch {
-	// every remaining origin has a read that hangs: the look continues when such a read has ended
+	// No folder was found, and every origin that is left has a read that hangs. This round continues when such a read
+	// has ended.
 	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load():
 		u.slow = whyHangs
 	case at < 0:
