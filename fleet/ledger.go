@@ -16,8 +16,8 @@ type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
 	processed, turns, leaked                            atomic.Uint64
 
-	// heard is the time of the last sign of life of any request: its first token, or a new number of tokens. If a request
-	// was dispatched later to the idle holder, heard is the time of this dispatch. Unix nanoseconds.
+	// heard is the time of the last sign of life of any request: a first token, further tokens, or an OutcomeServed. If a
+	// request was dispatched later to the idle holder, heard is the time of this dispatch. Unix nanoseconds.
 	heard atomic.Int64
 
 	// Waiting prompts are computed in the order of their dispatch. predicted is the predicted nanoseconds of all

@@ -20,7 +20,7 @@ type pace struct {
 	at                                           int64   // when the last measurement was taken, Unix nanoseconds; 0: none
 	samples                                      int     // the number of measurements
 	misfit                                       float64 // running mean of innovation² / its variance; 1 if the model fits
-	taught                                       float64 // how much the kind learned from it; fades with taughtFor
+	taught                                       float64 // how much the kind learned from this holder; fades with taughtFor
 	away                                         bool    // the kind learns nothing from this holder, see Pace.Away
 	current                                      Pace    // the judgement of the last survey
 
@@ -85,7 +85,8 @@ func (p *pace) elapse(now int64) {
 	p.at = now
 }
 
-// observe learns from the logarithm of a measured time over the predicted one, and its variance.
+// observe learns from one measurement. off is the logarithm of the measured time divided by the predicted time, and
+// variance is the variance of off.
 func (p *pace) observe(off, variance float64) {
 	off -= p.level + p.transient
 	level, transient := p.levelVariance+p.covariance, p.covariance+p.transientVariance

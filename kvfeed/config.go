@@ -12,8 +12,8 @@ type Config struct {
 	// Listen is a ZMQ endpoint to bind for engines that connect to the router. Their topic kv@<host:port>@<model> names
 	// the worker. Default "": none.
 	Listen string `yaml:"listen"`
-	// Silence is how long a holder may send no events while it gets requests. After it the holder's trust is degraded.
-	// Default 60 s.
+	// Silence is how long a holder may send no events while it gets requests. After this time the holder's trust is
+	// degraded. Default 60 s.
 	Silence time.Duration `yaml:"silence"`
 	// SilenceRequests is how many requests the holder must have answered within Silence before its trust is degraded.
 	// Default 20: a few requests whose prompts are fully cached cause no events.

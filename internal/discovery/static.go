@@ -30,7 +30,7 @@ type Config struct {
 	Misses int `yaml:"misses"`
 	// Refresh is the time between two probes of a healthy worker. A probe finds new and removed adapters. Default 60 s.
 	Refresh time.Duration `yaml:"refresh"`
-	// Retry is the first pause before the router asks a worker again that did not answer. The pause doubles up to
+	// Retry is the pause before a worker that did not answer is asked again. The pause doubles after each failure, up to
 	// Interval. Default 500 ms.
 	Retry time.Duration `yaml:"retry"`
 }

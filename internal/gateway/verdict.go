@@ -15,10 +15,10 @@ import (
 type verdict uint8
 
 const (
-	good    verdict = iota // also a failure that the worker did not cause
+	good    verdict = iota // a complete answer, or a failure that the worker did not cause
 	failed                 // the worker was not reached: this is certainly the worker's fault
 	lost                   // the answer ended early, after its first byte: the request cannot be repeated
-	limited                // 429
+	limited                // the worker answered 429
 	// For cut, refused, broken and useless, the request or the worker may be at fault; another worker's answer decides.
 	// If two workers get the same verdict, the request is at fault, unless a third worker may do better.
 	cut     // the answer ended early, before its first byte; or 502, 503, 504

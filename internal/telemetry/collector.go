@@ -81,12 +81,14 @@ type Index struct {
 // TokenStats is the state of the token cache, and the counts of questions to engines.
 type TokenStats struct {
 	CacheBytes, CacheEntries int64
-	// Asked: calls to engines; Hedged: second calls, because the first call took long; Opened: breakers that opened.
+	// Asked counts the calls to engines. Hedged counts the second calls that were made because the first call was slow.
+	// Opened counts the pauses of workers after failures.
 	Asked, Hedged, Opened uint64
-	// Waited: questions that waited for their turn; Late: answers that came after their request was routed without
-	// them.
+	// Waited counts the questions that waited for their turn. Late counts the answers that came after all their requests
+	// had stopped waiting.
 	Waited, Late uint64
-	// Prompts whose ids were made in process; Checked: compared with an engine's ids; Differed: different from them.
+	// Checked counts the prompts whose ids were made in process and compared with an engine's ids. Differed counts those
+	// of these prompts whose ids were different.
 	Checked, Differed uint64
 	// Distrusted are the models whose ids the router does not make in process at present, because they differed.
 	Distrusted []string
@@ -94,7 +96,7 @@ type TokenStats struct {
 	// the answers that differed from it. BeginningsOff are the models whose known beginnings are not used at present.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string
-	// Models is the number of models by the source of their ids; nil if it is unknown.
+	// Models has the number of models for each source of ids; nil: the sources are unknown.
 	Models map[string]int
 }
 

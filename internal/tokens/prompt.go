@@ -21,9 +21,9 @@ type Prompt struct {
 	Kind Kind
 	// Root is used when an engine names images after the folder or name from which it loaded the model. If all engines
 	// loaded the model from the same folder or name, Root is this folder or name. Otherwise Root is empty. Find sets
-	// it.
+	// Root.
 	Root string
-	// Scratch is a buffer for the prompt's text. Found.Text may be a part of it. Scratch may be nil.
+	// Scratch is a buffer for the prompt's text. Found.Text may share its memory. Scratch may be nil.
 	Scratch []byte
 
 	engineOnly bool // the tokenizer service is not asked
@@ -99,8 +99,8 @@ var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true,
 	"reasoning_effort": true, "reasoning": true, "continue_final_message": true, "chat_template_kwargs": true}
 
-// tokenizeBody returns a body for the /tokenize endpoint of an engine of that kind. It gives the same tokens as r's
-// request. The bytes of the values are unchanged.
+// tokenizeBody returns a body for the /tokenize endpoint of an engine of that kind. For this body the engine returns
+// the tokens of r's prompt. The bytes of the values are unchanged.
 func tokenizeBody(r *api.Request, kind Kind) []byte {
 	out := make([]byte, 0, r.PromptBytes()+256)
 	out = append(out, '{')

@@ -23,10 +23,10 @@ func leading(present []bool, ids []int32) int {
 // queueCache evicts the block at the old end of one list. If a touch moves a block to the new end, the cache is LRU,
 // else FIFO.
 type queueCache struct {
-	capacity  int
-	move      bool
-	headFirst bool
-	present   []bool
+	capacity  int     // in blocks
+	move      bool    // a touch moves a cached block to the new end: LRU
+	headFirst bool    // a prompt's first block is touched first, and so evicted first; false: its last block
+	present   []bool  // by block
 	older     []int32 // neighbours of each block in the list; the last index is the anchor of the list
 	newer     []int32
 	count     int

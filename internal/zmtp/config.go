@@ -48,8 +48,8 @@ type Config struct {
 	// Topics has the prefixes that a SUB socket subscribes to. The empty prefix means every message. Without a prefix
 	// the socket receives no message.
 	Topics []string
-	// Identity is sent to ROUTER peers. If it is empty, a ROUTER makes an identity up. At most 255 bytes, and the first
-	// byte is not zero.
+	// Identity is sent to ROUTER peers. If it is empty, a ROUTER makes up an identity. Identity has at most 255
+	// bytes, and its first byte is not zero.
 	Identity string
 
 	// Dial and Listen open connections and listeners; nil means package net. The end of Dial's context ends the attempt,

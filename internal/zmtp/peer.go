@@ -67,7 +67,7 @@ func newPeer(s *Socket, conn net.Conn) *Peer {
 // Name returns the peer's network address, for log lines and errors.
 func (p *Peer) Name() string { return p.name }
 
-// Identity returns the peer's identity on a ROUTER socket. If the peer has none, the ROUTER made one up. On other
+// Identity returns the peer's identity on a ROUTER socket. If the peer sent none, the ROUTER made one up. On other
 // sockets the identity is empty.
 func (p *Peer) Identity() string { return p.identity }
 

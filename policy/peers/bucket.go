@@ -54,13 +54,13 @@ type buckets struct {
 	interval int64 // nanoseconds
 
 	mu       sync.Mutex // guards the fields below
-	window   []dispatch // of the last interval, oldest first from head on
+	window   []dispatch // requests of the last interval, oldest first; the entries before head have expired
 	head     int
 	sent     []int64 // characters in the window by holder
 	total    int64
 	bounds   []int64 // the greatest length in characters of each bucket except the last one, ascending
-	target   int64   // characters a bucket when the bounds were computed
-	adjusted int64   // when bounds were computed last, Unix nanoseconds
+	target   int64   // number of characters for each bucket when the bounds were computed last
+	adjusted int64   // when the bounds were computed last, Unix nanoseconds
 }
 
 type dispatch struct {

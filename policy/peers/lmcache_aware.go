@@ -19,8 +19,8 @@ import (
 //     If no worker has any part, the rule of "occupancy" decides. The controller names only the first holder of each
 //     chunk: if two workers have the same prefix, the second one seems to have nothing.
 //
-// If the controller does not answer, the fallback policy decides. The policy's [policy.Source] asks the controller; in
-// this program it is in internal/discovery.
+// If the controller does not answer, the fallback policy decides. The policy's [policy.Source] asks the controller;
+// package internal/discovery makes this Source.
 type LMCacheAware struct {
 	// ControllerURL is the controller's HTTP address. The controller is asked only if the policy is in use or listed in
 	// the configuration's policies.
@@ -123,9 +123,10 @@ type lmcacheAware struct {
 	fallback func(q *policy.Query, c []policy.Candidate) int
 }
 
-// The terms of lmcache_aware, 0 to 1. The first term is the share of the prompt that the worker has cached; if the rule
-// of occupancy decides, it is the number of the worker's chunks as a share of the greatest number of any worker. The
-// second term is (most requests of any worker − the worker's requests) / most requests.
+// The terms of lmcache_aware, 0 to 1. If prefix_lookup decides, the first term is the share of the prompt that the
+// worker has cached. If occupancy decides, the first term is the worker's number of chunks divided by the greatest
+// number of chunks of any worker. The second term is (most requests of any worker − the worker's requests) / most
+// requests.
 const termCached = 0
 
 func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {

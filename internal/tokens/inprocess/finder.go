@@ -47,11 +47,12 @@ const (
 	fetchDay = 24 * time.Hour
 )
 
-// Asker is the part of [tokens.Source] that a Finder uses. It asks engines for ids, and records how ids made here
-// compare with them.
+// Asker is the part of [tokens.Source] that a Finder uses. It asks engines for ids. It also records whether ids that
+// this process made are equal to the engines' ids.
 type Asker interface {
 	Ask(ctx context.Context, w tokens.Worker, p tokens.Prompt) tokens.Found
-	// Compared returns how ids made here compared with engines' ids while serving. Renew forgets these comparisons.
+	// Compared returns the comparisons of ids that this process made with engines' ids, for requests of clients. Renew
+	// forgets these comparisons.
 	Compared(model string) tokens.Comparison
 	Renew(model string)
 	// Keep forgets everything about models that are not served.
@@ -87,11 +88,11 @@ type Finder struct {
 	several  atomic.Bool // the fleet has several base models, so that files without a model's name are treated differently: see followNameless
 
 	// The following fields are used only by the goroutine of Run.
-	units       map[unitKey]*unit
-	held        map[place]*Model
-	nameless    place           // the place of files that the operator named without a model; these files are always held
-	nameChecked map[string]bool // models with named files whose names were checked: a worker serves the model, or a warning was logged
-	since       time.Time       // when the first worker reported its models
+	units       map[unitKey]*unit // a unit is a base model on one kind of engine (vLLM or SGLang)
+	held        map[place]*Model  // the loaded models; a place is a folder with the state of its files
+	nameless    place             // the place of files that the operator named without a model; these files are always held
+	nameChecked map[string]bool   // models with named files whose names were checked: a worker serves the model, or a warning was logged
+	since       time.Time         // when the first worker reported its models
 	fetched     map[string]*fetch
 	fetching    int
 	readers     int            // number of reads and loads under way that do not hang
@@ -145,7 +146,7 @@ func NewFinder(parts FinderParts) *Finder {
 	return f
 }
 
-// Find makes the ids of a prompt. If it cannot make them, or not yet, ok is false.
+// Find makes the ids of a prompt. If it cannot make these ids, or not yet, ok is false.
 func (f *Finder) Find(_ context.Context, p *tokens.Prompt) (found tokens.Found, ok bool) {
 	if m := f.given(p.Model); m != nil {
 		return m.find(p)
@@ -263,8 +264,9 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 	}
 }
 
-// drop frees models that are not needed. If another model wants their room, it also frees models that were held for
-// lookEvery and whose workers cannot be asked now. Loading such a model once more takes a second of a processor.
+// drop frees the loaded models that are not needed. If a model could not be loaded because maxHeld models are held,
+// drop also frees models that were held for lookEvery and whose workers cannot be asked now. Loading such a model once
+// more takes a second of a processor.
 func (f *Finder) drop(s *fleet.Snapshot, now time.Time) {
 	needed := map[place]bool{f.nameless: true}
 	for _, u := range f.units {
