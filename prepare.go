@@ -37,7 +37,7 @@ type Prepared struct {
 	lora   string      // the adapter that the keys are for
 	root   block.Key   // the parent of the first key
 	keys   []block.Key
-	aheads *aheads     // the look-aheads that the field ahead is for
+	aheads *aheads     // the look-aheads of the holders when the field ahead was made
 	ahead  []aheadKeys // the keys for engines that hash with a look-ahead
 
 	matches []kvindex.Match // matches of confirmed blocks, by ascending holder

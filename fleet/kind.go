@@ -81,8 +81,8 @@ const (
 	// settledAfter decides when a new kind begins to measure paces: after this number of measurements for each of its
 	// holders, where at most eight holders count.
 	settledAfter = 16
-	// misfits bounds pace.misfit as a multiple of the median misfit. If the misfit of a holder is greater, one factor does
-	// not explain its times.
+	// misfits is a multiple of the median misfit. If a holder's pace.misfit is larger than this multiple, the holder's
+	// times do not differ from the kind's times by one factor.
 	misfits = 4
 )
 

@@ -18,7 +18,7 @@ type recency struct {
 	held        int64              // the number of cached blocks, by the holder's events
 	uses        []use              // a hash table in sets of useWays; a new use replaces the oldest of its set
 	evicted     uint32             // the latest generation with an evicted block; 0: none
-	unannounced int64              // tokens of this router's requests that the engine has not announced, at most
+	unannounced int64              // estimated tokens of this router's requests that the engine still has to announce in blocks
 }
 
 // cacheShape is the size of a cache; 0 means unknown.
@@ -43,8 +43,8 @@ const (
 	// A generation is 1/perCache of the cache. In a cache of 65,536 tokens these are 1,024 tokens, less than most
 	// prompts.
 	perCache = 64
-	// generations is how many generations are kept: together they are twice the cache. Older blocks are evicted in any
-	// case.
+	// generations is how many generations are kept. Together they are twice as large as the cache. Older blocks are
+	// evicted in any case.
 	generations = 128
 	// useWays is the number of entries of a set.
 	useWays = 4
@@ -162,9 +162,9 @@ func (c *recency) pass() {
 	c.generations[c.now%generations] = 0
 }
 
-// stored records that the engine announced n new blocks. As many of them as are unannounced count as blocks of this
-// router's requests, which enter the order when their request ends. The other blocks belong to other clients, and enter
-// the order now.
+// stored records that the engine announced n new blocks. New blocks count as blocks of this router's requests until the
+// tokens in unannounced are used up. Such blocks enter the order when their request ends. Further blocks belong to
+// other clients, and enter the order now.
 func (c *recency) stored(n int64) {
 	c.held += n
 	if c.blocks == 0 {
@@ -233,7 +233,7 @@ func (s *Snapshot) AtRisk(h Holder, marks []Mark, matched, usable int) int {
 	return int(l.atRisk(marks, int64(matched), int64(usable)))
 }
 
-// atRisk is AtRisk. mu is held.
+// atRisk computes AtRisk. The caller holds mu.
 func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 	c := &l.recency
 	if c.blocks == 0 {

@@ -50,10 +50,10 @@ type Mark struct {
 // MaxMarks is the greatest number of marks of a request.
 const MaxMarks = 64
 
-// NextMark returns the position of the first mark after place, both in blocks of the index. NextMark(0) is the first
-// mark of a prompt. The positions are the same for all prompts: each block up to block 8, then four in each octave. So
-// a few dozen marks suffice instead of one for each block. The shared part of two prompts is found within 20 %, and
-// never too long. MaxMarks marks reach beyond 100,000 blocks.
+// NextMark returns the position of the first mark after the position place. Both are counted in blocks of the index.
+// NextMark(0) is the first mark of a prompt. The positions are the same for all prompts: each block up to block 8, then
+// four in each octave. So a few dozen marks suffice instead of one for each block. The shared part of two prompts is
+// found within 20 %, and never too long. MaxMarks marks reach beyond 100,000 blocks.
 func NextMark(place int) int {
 	step := 1
 	for at := place >> 3; at > 0; at >>= 1 {
@@ -151,16 +151,16 @@ func (r *Reservation) cachedBlocks() int32 {
 	return int32(int64(w.ContextBlocks) * int64(max(w.PromptTokens-w.UncachedTokens, 0)) / int64(w.PromptTokens))
 }
 
-// FirstToken records that the first token came at now, in Unix nanoseconds. The prompt is then computed, and its
-// uncached tokens no longer count as load.
+// FirstToken records that the first token has come. now is the time at which it came, in Unix nanoseconds. The prompt
+// is then computed, and its uncached tokens no longer count as load.
 func (r *Reservation) FirstToken(now int64) {
 	if r.ledger != nil {
 		r.ledger.firstToken(r, now)
 	}
 }
 
-// Tokens records that the answer has n tokens at now, in Unix nanoseconds. The call is also a sign of life of the
-// request: see [Fleet.Expire].
+// Tokens records that the answer has n tokens. now is the present time in Unix nanoseconds. The call is also a sign of
+// life of the request: see [Fleet.Expire].
 func (r *Reservation) Tokens(n int, now int64) {
 	if r.ledger != nil {
 		r.ledger.tokens(r, int64(n), now)
@@ -177,7 +177,7 @@ func (r *Reservation) Output() int {
 	return int(r.output)
 }
 
-// Release releases all load that is still held, at now in Unix nanoseconds.
+// Release ends the request and removes all its load from the holder. now is the present time in Unix nanoseconds.
 func (r *Reservation) Release(now int64) {
 	if r.ledger != nil {
 		r.ledger.release(r, now)
@@ -194,9 +194,9 @@ func (r *Reservation) Held() bool {
 	return r.stage != stageNone
 }
 
-// Expire releases the load of requests that gave no sign of life for Config.Expiry, at now in Unix nanoseconds. It
-// counts them as leaks and returns their number. A leak is a bug of the caller: it never called Release. Expire visits
-// all holders; calling it twice a minute is enough.
+// Expire releases the load of requests that gave no sign of life for Config.Expiry. now is the present time in Unix
+// nanoseconds. Expire returns the number of leaks, which are these requests: a leak is a bug of a caller that never
+// called Release. Expire visits all holders; two calls a minute are enough.
 func (f *Fleet) Expire(now int64) (leaks int) {
 	s := f.Snapshot()
 	for i := range s.holders {

@@ -54,8 +54,9 @@ const (
 	keysTRTLLM
 )
 
-// formats lists every change of the format, oldest first within a family. The sources are vLLM's
-// distributed/kv_events.py and SGLang's srt/disaggregation/kv_events.py at these versions.
+// formats lists the versions at which an engine's format changed, oldest first within a family. The sources are vLLM's
+// distributed/kv_events.py and SGLang's srt/disaggregation/kv_events.py at these versions, and the events that
+// TensorRT-LLM 1.3 publishes.
 var formats = []*format{
 	{family: "vllm", version: "0.9.0", batch: 2, stored: 5, removed: 1, hash: hashUnsigned},
 	{family: "vllm", version: "0.9.1", batch: 3, stored: 5, removed: 1, hash: hashUnsigned},

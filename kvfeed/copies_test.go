@@ -115,8 +115,8 @@ func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 		{"0.34.0", "counted", true, true, 0},
 		{"0.34.0", "each", true, false, 0},
 		{"", "each", true, false, 0},
-		{"0.33.0", "last", true, false, 40},    // vLLM 0.33.0 announces each copy; the cache's size shows the difference
-		{"0.33.0", "counted", true, false, 40}, // the first removal contains a number, which shows its meaning
+		{"0.33.0", "last", true, false, 40},    // unlike the real 0.33.0, which announces each copy: the router learns this by the cache's size
+		{"0.33.0", "counted", true, false, 40}, // unlike the real 0.33.0: the router learns this by the first removal, which contains a number
 	} {
 		t.Run(fmt.Sprint(c.version, c.manner, c.room), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

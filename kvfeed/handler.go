@@ -10,9 +10,10 @@ type Handler interface {
 	// Restarted reports that the engine's stream began again: the handler forgets all that it knows of this engine. The
 	// new stream begins with sequence number 0, or with n after Lost(0, n).
 	Restarted(why string)
-	// Lost reports that the messages [from, to) are lost. They may have removed any block. So the handler forgets all
-	// that it knows of the engine, and learns again from the following messages. to equals from if the number of lost
-	// messages is unknown, for example after a disconnect from an engine without a replay endpoint.
+	// Lost reports that the messages with the sequence numbers [from, to) are lost. The lost messages may have removed any
+	// block. So the handler forgets all that it knows of the engine, and learns again from the following messages. If the
+	// number of lost messages is unknown, for example after a disconnect from an engine without a replay endpoint, from
+	// and to are equal.
 	Lost(from, to uint64)
 	// Behind(true) reports that messages are missing or may be missing: on a new connection, and when a gap is seen.
 	// While the stream is behind, later messages are kept back. So blocks that these messages remove still count as

@@ -8,7 +8,9 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// If a holder loses the end of a run that it shares, the run becomes two nodes. So an eviction may need memory.
+// A node of the tree is a part of a key (a run), with the holders to which it was sent. If two holders share a run and
+// one of them loses the end of the run, the store splits the run into two nodes. So an eviction may need more memory
+// than it frees, and must still keep the limit.
 func TestAnEvictionKeepsTheLimitOfBytes(t *testing.T) {
 	key := func(prompt uint64) []byte {
 		var units []byte

@@ -24,8 +24,9 @@ type found struct {
 	bytes int
 }
 
-// Match finds how much of key's beginning was sent to each holder, at now, in Unix nanoseconds. A placement whose TTL
-// has ended does not count, even if no pass has dropped it yet.
+// Match finds, for each holder, the longest beginning of the key that was sent to it, and stores the result in m. now
+// is the present time in Unix nanoseconds. A placement whose TTL has ended does not count, even if the store has not
+// dropped it yet.
 func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 	m.begin(len(key), s.unit)
 	key = key[:len(key)-len(key)%s.page]
@@ -60,8 +61,8 @@ func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 	}
 }
 
-// follow sets path and ends: the nodes on the way of key through the tree, and how much of key matches up to the end of
-// each node. The last node may match in part.
+// follow finds the nodes that match the key, from the root on, and stores them in m.path and m.ends. The last node may
+// match in part.
 func (m *Matches) follow(s *Store, root Root, key []byte) {
 	at, done := s.roots[root], 0
 	for len(key) > 0 {
@@ -83,7 +84,8 @@ func (m *Matches) follow(s *Store, root Root, key []byte) {
 	}
 }
 
-// ended returns the time of last use up to which a placement's TTL has ended at now.
+// ended returns the latest time of last use with which a placement's TTL has ended. now is the present time in Unix
+// nanoseconds.
 func (s *Store) ended(now int64) int64 {
 	if s.config.TTL == 0 {
 		return math.MinInt64
@@ -104,7 +106,7 @@ func (m *Matches) begin(bytes, unit int) {
 	}
 }
 
-// Of returns how many units of the key's beginning were sent to the holder.
+// Of returns the length of the holder's match in units: the longest beginning of the key that was sent to the holder.
 func (m *Matches) Of(h fleet.Holder) int {
 	if int(h) >= len(m.at) || m.at[h].round != m.round {
 		return 0

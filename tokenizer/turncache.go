@@ -57,7 +57,8 @@ type turnEntry struct {
 	ids        []block.Token
 }
 
-// serials counts the entries of all caches, so that the marks of two models are never equal.
+// serials counts the entries of all caches. So entries of different models have different serials, and a block.Prefix
+// of one model never equals a block.Prefix of another (see extend).
 var serials atomic.Uint64
 
 // Reuse says how many of a text's ids earlier texts have, too, and how many later texts will have.

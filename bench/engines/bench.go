@@ -68,7 +68,7 @@ type result struct {
 	Warmpath map[string]float64 `json:"warmpath,omitempty"`
 }
 
-// key identifies a run.
+// key returns a text that identifies the run, so that a run whose result is in the output file is not repeated.
 func (r *result) key() string {
 	return fmt.Sprint(r.Engine, " ", r.Set, " ", r.Work, " ", r.Router, " ", r.Round, " ", r.Scale, " ", r.Seed)
 }

@@ -49,7 +49,8 @@ func pairedGain(other, ours map[int]float64) demoGain {
 	return g.judged()
 }
 
-// singleGain compares two single measurements.
+// singleGain compares one measurement of each run. A single measurement has no standard error, so low and high equal
+// the ratio, and only alikeRatio decides whether the difference may be chance.
 func singleGain(other, ours time.Duration) demoGain {
 	if other <= 0 || ours <= 0 {
 		return demoGain{ratio: 1, low: 1, high: 1, unproven: true}

@@ -51,8 +51,9 @@ type Request struct {
 
 	CacheSalt string // vLLM's and SGLang's cache_salt
 	ExtraKey  string // SGLang's extra_key
-	// MixedScopes: cache_salt or extra_key is a list with one entry for each prompt (SGLang), or is too long to be
-	// kept. Then CacheSalt or ExtraKey is empty, and no match may be claimed.
+	// MixedScopes: cache_salt or extra_key is a list with one entry for each prompt (SGLang), or is too long to be kept.
+	// Then CacheSalt or ExtraKey is empty, and the prompts must not be matched with cached blocks: they would match blocks
+	// of other requests.
 	MixedScopes bool
 	RequestID   string // rid (SGLang) or request_id (vLLM) of the body
 	User        string

@@ -21,7 +21,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// modelFolder writes a model of a few words. Chats begin with the word opens.
+// modelFolder writes the files of a model with a few words, and returns their folder. Its chat template begins each
+// chat with the text in opens.
 func modelFolder(t *testing.T, opens string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,7 +38,8 @@ func modelFolder(t *testing.T, opens string) string {
 	return dir
 }
 
-// anEngine reports that it loaded its model from reported, makes ids of the model in folder, and requires key.
+// anEngine starts a fake engine. The engine gives the ids of the model in folder, says that it loaded its model from
+// the path in reported, and requires the API key in key. asked counts the requests for ids.
 func anEngine(t *testing.T, reported, folder, key string) (url string, asked *atomic.Int64) {
 	t.Helper()
 	m, err := inprocess.OpenOne(folder)

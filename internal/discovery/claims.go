@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// claims decides which worker owns an endpoint of events: one worker or none. If two workers followed the same
-// publisher, the index would count the blocks of one worker for both. An endpoint belongs to the first worker that
-// reported it. An endpoint that no worker reported belongs to the worker for which it was guessed, if there is only one
-// such worker. Methods may be called from any goroutine.
+// claims decides which worker owns an endpoint of events: one worker or none. If the router followed the same publisher
+// for two workers, the index would count the blocks of one worker for both. An endpoint belongs to the first worker
+// that reported it. An endpoint that no worker reported belongs to the worker for which it was guessed, if there is
+// only one such worker. Methods may be called from any goroutine.
 type claims struct {
 	mu         sync.Mutex            // guards the fields below
 	byEndpoint map[string][]claimant // in the order of their claims
@@ -24,7 +24,8 @@ func newClaims() *claims {
 	return &claims{byEndpoint: map[string][]claimant{}, moved: make(chan struct{})}
 }
 
-// set replaces the claims of the worker at url by claims to endpoints.
+// set replaces all claims of the worker at the address url. After that, the worker claims the given endpoints. guessed
+// says that the worker itself did not report them.
 func (c *claims) set(url string, guessed bool, endpoints []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +60,8 @@ func (c *claims) set(url string, guessed bool, endpoints []string) {
 	}
 }
 
-// owns reports whether endpoint belongs to the worker at url. rival is another worker that claims the endpoint, or "".
+// owns reports whether the endpoint belongs to the worker at the address url. rival is the address of another worker
+// that claims the endpoint, or "".
 func (c *claims) owns(url, endpoint string) (own bool, rival string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -150,7 +150,7 @@ func (l *limitListener) wait(ctx context.Context) bool {
 	return false
 }
 
-// leave gives a place back.
+// leave frees the place of a request that has ended.
 func (l *limitListener) leave() {
 	<-l.serving
 	l.stuck.Store(false)
@@ -169,7 +169,8 @@ func (l *limitListener) turn(conn net.Conn, state http.ConnState) {
 	<-l.open
 }
 
-// Accept returns the next connection when there is room for it.
+// Accept returns the next connection. While the limit of connections is reached, Accept waits, and closes idle
+// connections to make room.
 func (l *limitListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {

@@ -93,27 +93,28 @@ const (
 	// mostScopes bounds the number of remembered scopes: a new scope replaces the oldest. Each served model name has
 	// two scopes.
 	mostScopes = 1024
-	// usual is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed answers
-	// at which the worker is left out of the scope. Below usual, the worker still gets requests, and other workers
-	// serve the requests that it fails. A client may know requests that only one worker refuses. With such requests the
-	// client can exclude the worker only by sending half of the worker's traffic.
+	// usual is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed answers at
+	// which the worker is left out of the scope. A worker below this share still gets requests, and other workers serve
+	// the requests that it fails. A client may know requests that only one worker refuses. With such requests the client
+	// can exclude the worker only by sending half of the worker's traffic.
 	usual = 0.5
 	// apart is the share of better second opinions from which on every refusal gets a second opinion.
 	apart = 0.05
-	// alike and above say when two workers have similar shares of useless answers: the larger share is at most alike
-	// times the smaller share, and exceeds it by at most above. Smaller limits, such as twice the share or 0.1 more,
-	// would often be exceeded by chance, because each share is computed from few answers.
+	// alike and above say when two workers have similar shares of useless answers: the larger share is at most 3 times the
+	// smaller share, and the difference is at most 0.3. Smaller limits, such as 2 times and 0.1, would often be exceeded
+	// by chance, because each share is computed from few answers.
 	alike = 3
 	above = 0.3
-	// Even if a refusal seems to be the request's fault, one refusal in sampled gets a second opinion. This finds a
+	// sampled: even if refusals seem to be the requests' fault, one refusal in 16 gets a second opinion. This finds a
 	// worker that becomes useless while many requests are bad.
 	sampled = 16
 	// reason is the share of lost streams at which a worker is left out although no other worker has enough streams to
-	// compare with. While it is left out, the other workers get streams, and can be compared.
+	// compare with: a quarter of the worker's own number, or 64 (the constant comparable) if that is less. While the
+	// worker is left out, the other workers get streams, and can be compared.
 	reason     = 0.02
 	comparable = 64
-	// worse and times: a worker is not asked next if its share of useless answers exceeds the best worker's share by
-	// more than worse, and is more than times as large.
+	// worse and times: a worker is not asked next if its share of useless answers exceeds the best worker's share by more
+	// than 0.03, and is more than 2 times as large.
 	worse = 0.03
 	times = 2
 	// deviations is the difference between two workers' shares of lost answers that is significant, in standard
@@ -164,8 +165,9 @@ func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Work
 	}
 }
 
-// blame records that w gave a useless answer with this verdict to a request that another worker served. It returns here
-// if w should be left out of the scope, and everywhere if w should be left out of all scopes.
+// blame records that w gave a useless answer with this verdict to a request that another worker served. The first
+// result says whether w should be left out of the scope, and the second result whether w should be left out of all
+// scopes.
 func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker, v verdict) (here, everywhere bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -229,8 +231,8 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 }
 
 // standsOut reports whether a worker loses significantly more answers than another worker (two-proportion z-test). If
-// the other worker has too few answers to compare, the worker stands out when its share of lost answers is at least
-// reason. The worker is then left out, and the other workers get requests.
+// the other worker has too few answers to compare, the worker stands out when its share of lost answers is at least 2 %
+// (the constant reason). The worker is then left out, and the other workers get requests.
 func (c *conduct) standsOut(other share) bool {
 	if c.lost.of < memory {
 		return false
@@ -261,8 +263,8 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 //   - each of the other workers has given enough answers, and has a similar share of useless answers;
 //   - no recent second opinion was better than an answer of w or of another worker.
 //
-// For one in every sampled answers, known returns false although the conditions hold: the second opinion that follows
-// shows whether the conditions still hold.
+// For one answer in 16 (the constant sampled), known returns false although the conditions hold. The second opinion
+// that follows shows whether the conditions still hold.
 func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others []*fleet.Worker) bool {
 	if !e.open.Load() || len(others) == 0 {
 		return false
@@ -287,7 +289,7 @@ func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others [
 	return s.passed%sampled != 0
 }
 
-// distrusted reports whether a worker's share of useless answers in a scope is at least usual.
+// distrusted reports whether at least half of a worker's answers in a scope were useless (the constant usual).
 func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	if !e.open.Load() {
 		return false
@@ -297,8 +299,8 @@ func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).useless.part >= usual
 }
 
-// better returns the function avoid, which reports whether a worker should not be asked next, because another one of
-// the workers in these gave fewer useless answers.
+// better compares the given workers. It returns a function that reports whether a worker should not be asked next,
+// because half of its answers or more were useless, or because another of the workers gave far fewer useless answers.
 func (e *evidence) better(scope fleet.Scope, these []*fleet.Worker) (avoid func(*fleet.Worker) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -349,7 +351,7 @@ func (s *scopeEvidence) look(w *fleet.Worker) conduct {
 }
 
 // of returns a worker's conduct, to which the caller adds an answer. If the answer came from an older process of the
-// worker, of returns a conduct that is thrown away.
+// worker, the result is a new conduct that is not kept.
 func (s *scopeEvidence) of(w *fleet.Worker) *conduct {
 	c := s.workers[w.ID]
 	if c == nil || c.incarnation < w.Incarnation {

@@ -96,7 +96,8 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
 	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.who(h)
-	// In a request with mixed scopes the prompts have different salts, so no match may be claimed.
+	// If MixedScopes is true, the salt or the extra key of each prompt is not known. The router then gets no tokens:
+	// without salt and key, the tokens would match cached blocks of other requests.
 	if !p.read.MixedScopes {
 		q.Tokens, q.Features, q.Text = p.found.Tokens, p.found.Features, p.found.Text
 		q.Known, q.Stable = p.found.Known, p.found.Stable

@@ -204,7 +204,7 @@ func (w *waiting) advance(l *line) {
 		}
 		aside = append(aside, a)
 		if a.anywhere {
-			break // any worker could serve a, and none has room: no other request finds room
+			break // any worker could serve this request, and none has room: no other request finds room
 		}
 	}
 	l.mu.Lock()

@@ -80,7 +80,7 @@ func (c *client) do(ctx context.Context, path string, body []byte) *exchange {
 		x.end, x.err = time.Now(), err
 		return x
 	}
-	defer func() { _ = resp.Body.Close() }() // an error of closing adds nothing
+	defer func() { _ = resp.Body.Close() }() // an error of Close is ignored: it changes no figure
 	x.status = resp.StatusCode
 	x.worker, x.policy = resp.Header.Get("X-Warmpath-Worker"), resp.Header.Get("X-Warmpath-Policy")
 	// 0 if the header is absent, because the target is not Warmpath

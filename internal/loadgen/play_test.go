@@ -23,14 +23,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is a network in memory, in the virtual time of a bubble. So the measured times are exact.
+// bench is a network in memory, in the virtual time of a synctest bubble. So the measured times are exact.
 type bench struct {
 	*testing.T
 	network *network.Memory
 	hosts   int
 }
 
-// inVirtualTime runs a test in a bubble.
+// inVirtualTime runs a test in a bubble of testing/synctest, where waiting costs no time. The test gets a new network.
 func inVirtualTime(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(&bench{T: t, network: network.NewMemory()}) })
@@ -89,7 +89,7 @@ func (b *bench) serve(handler http.HandlerFunc) string {
 	return "http://" + ip + ":8000"
 }
 
-// against returns a configuration that plays against url.
+// against returns a configuration that plays a workload against the server at the address url.
 func (b *bench) against(url string) Config {
 	cfg := DefaultConfig()
 	cfg.Network, _ = b.host()

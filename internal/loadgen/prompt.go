@@ -184,7 +184,7 @@ func (p *prompter) text(r *workload.Request) string {
 	return string(dst)
 }
 
-// appendIDs appends the prompt as a list of token ids.
+// appendIDs appends the prompt of r as a JSON list of token ids.
 func (p *prompter) appendIDs(dst []byte, r *workload.Request) []byte {
 	tokens := make([]block.Token, 0, r.Input)
 	if r.Segments == nil || r.Text != nil {
@@ -219,7 +219,8 @@ func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	return tokens
 }
 
-// answer returns the server's answer for segment id of r's prompt.
+// answer returns the server's answer that the segment with this id stands for. The second result is false if the
+// segment is no answer of the server.
 func (p *prompter) answer(r *workload.Request, id uint64) (spoken, bool) {
 	if r.Session < 0 {
 		return spoken{}, false

@@ -84,7 +84,7 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 		limit = time.Now().Add(b.cfg.Timeout)
 		if b.cfg.StallTimeout <= 0 {
 			set = limit
-			rc.SetReadDeadline(limit) // not every writer supports a deadline; see below
+			rc.SetReadDeadline(limit) // an error means that the writer supports no deadline: the server's own timeouts apply
 		}
 	}
 	defer func() {
@@ -96,7 +96,7 @@ func (b *Bodies) fill(body *Body, rc *http.ResponseController, r *http.Request) 
 		if t := b.cfg.StallTimeout; t > 0 && r.ContentLength != 0 {
 			if now := time.Now(); set.IsZero() || now.Sub(set) > t/4 {
 				set = now
-				// Not every writer supports a deadline. Without one, the server's own timeouts apply.
+				// An error means that the writer supports no deadline: the server's own timeouts apply.
 				rc.SetReadDeadline(earlier(now.Add(t+t/4), limit))
 			}
 		}

@@ -33,8 +33,8 @@ func (t *Telemetry) forgetGone(present []Worker, now time.Time) {
 	})
 }
 
-// forget removes all series of a worker. A request that ends at the same time may create a series again. The first
-// scrape after another keepGone removes that series.
+// forget removes all series of a worker. A request that ends at the same time may create a series again. Later scrapes
+// treat the worker as one that has just left, and remove this series after keepGone, too.
 func (t *Telemetry) forget(worker string) {
 	t.workers.Delete(worker)
 	t.perWorker.Range(func(key, _ any) bool {

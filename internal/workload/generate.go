@@ -180,7 +180,8 @@ type generation struct {
 // maxRequests bounds the number of requests of one spec.
 const maxRequests = 10_000_000
 
-// full reports whether the requests exceed maxRequests or the budget. If so, it records that for the error.
+// full reports whether generation must stop, because the requests reach maxRequests or exceed the budget, or because
+// there is a problem already. full adds the reason to problems, from which the error is made.
 func (g *generation) full() bool {
 	switch {
 	case len(g.problems) > 0:
@@ -250,13 +251,14 @@ func (g *generation) prompt(output int, segments ...Segment) Request {
 	return r
 }
 
-// add adds r with the arrival time at.
+// add adds a request to the workload. at is the request's arrival time, in seconds from the start.
 func (g *generation) add(r Request, at float64) {
 	r.Arrival = time.Duration(at * float64(time.Second))
 	g.w.Requests = append(g.w.Requests, r)
 }
 
-// exponential returns the time to the next event of a Poisson process of the given rate.
+// exponential returns the time in seconds to the next event of a Poisson process. rate is the number of events in a
+// second.
 func (g *generation) exponential(rate float64) float64 {
 	if math.IsInf(rate, 1) || rate <= 0 {
 		return 0

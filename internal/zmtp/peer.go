@@ -89,7 +89,8 @@ func encode(parts [][]byte) []byte {
 	return appendMessage(make([]byte, 0, messageSize(parts)), parts...)
 }
 
-// enqueue queues an encoded message. The caller must not change message afterwards.
+// enqueue queues an encoded message, which the caller must not change afterwards. If the queue is full, enqueue waits
+// for room if wait is true; otherwise it returns ErrQueueFull.
 func (p *Peer) enqueue(message []byte, wait bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +108,8 @@ func (p *Peer) enqueue(message []byte, wait bool) error {
 	return nil
 }
 
-// publish queues an encoded message if the peer subscribed to its topic. dropped is true if the queue was full.
+// publish queues an encoded message if the peer subscribed to its topic. If the queue is full, publish does not wait:
+// dropped is true.
 func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +124,7 @@ func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
 	return true, false
 }
 
-// sendCommand queues a command. It is written before the waiting messages.
+// sendCommand queues a command, which is written before the waiting messages.
 func (p *Peer) sendCommand(name string, data []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -80,7 +80,8 @@ func (p *prompts) done(m *placement.Matches) {
 	}
 }
 
-// nominees is how many holders nominate names, in a large fleet.
+// nominees is the greatest number of holders that the method nominate returns. In a large fleet, the policy decides
+// among these holders and some holders with little load.
 const nominees = 32
 
 // nominate appends to dst the holders to which the longest beginnings of q's prompt were sent.

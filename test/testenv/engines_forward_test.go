@@ -155,7 +155,8 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 	}
 }
 
-// forwardingVLLM tests vLLM. Completions take ids as the prompt. Chats take ids in a field beside their messages.
+// forwardingVLLM tests the forwarding of ids to vLLM. Completions take ids as the prompt. Chats take ids in the field
+// kv_transfer_params, beside their messages.
 func forwardingVLLM(t *testing.T, e *realEngine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"kv_transfer_params":{"prompt_token_ids":[`, chatOf, []string{`,"logprobs":true`, `,"kv_transfer_params":{}`,
 		`,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
@@ -164,7 +165,7 @@ func forwardingVLLM(t *testing.T, e *realEngine, dir string) {
 	}, []string{`,"echo":true`, `,"logprobs":1`, `,"truncate_prompt_tokens":8`, `,"unheard_of":1`})
 }
 
-// forwardingSGLang tests SGLang. Chats take ids in the field input_ids beside their messages.
+// forwardingSGLang tests the forwarding of ids to SGLang. Chats take ids in the field input_ids, beside their messages.
 func forwardingSGLang(t *testing.T, e *realEngine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"input_ids":[`, chatOf, []string{`,"logprobs":true`, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
 }

@@ -94,7 +94,7 @@ func sumLength(texts []string) (n int) {
 	return n
 }
 
-// print prints str(v).
+// print writes str(v) to the output.
 func (r *run) print(v *Value) error {
 	switch v.kind {
 	case KindString:
@@ -130,7 +130,7 @@ func (n *setStmt) exec(r *run, f *frame) (flow, error) {
 	return flowNext, atLine(err, n.line)
 }
 
-// assign assigns to a target.
+// assign assigns v to a target: a name, an attribute of a namespace, or a tuple of targets.
 func (r *run) assign(target expr, v Value, f *frame) error {
 	switch t := target.(type) {
 	case *nameExpr:

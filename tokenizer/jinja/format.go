@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// format does the same as str.format in the sandbox.
+// format does the same as Python's str.format in jinja2's sandbox.
 func (r *run) format(s string, pos []Value, kw *Dict) (string, error) {
 	auto := 0
 	out, err := r.formatNested(s, pos, kw, &auto, 2)

@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Event is a record in the form in which it is applied. It is made beforehand, so that a benchmark does not time the
-// conversion.
+// Event is a record of a trace, converted for Apply. Index.Event converts it beforehand, so that a benchmark does not
+// time the conversion.
 type Event struct {
 	holder  fleet.Holder
 	kind    kind

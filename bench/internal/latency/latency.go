@@ -60,7 +60,7 @@ type Distribution struct {
 	Max  uint64 `json:"max_ns"`
 }
 
-// Describe sorts values, in nanoseconds, and summarises them.
+// Describe sorts the given durations in nanoseconds, and summarises them.
 func Describe(values []int64) Distribution {
 	if len(values) == 0 {
 		return Distribution{}

@@ -142,7 +142,8 @@ func imageDigest(data []byte, converted bool, root string) string {
 	return blake3(f.b[:before], data, f.b[before:])
 }
 
-// frames writes values in vLLM's framing: a tag of its kind before each value, and a length before each piece of bytes.
+// frames writes values in vLLM's framing: before each value a tag for the kind of the value, and before each piece of
+// bytes its length.
 type frames struct{ b []byte }
 
 const (
