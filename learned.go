@@ -113,7 +113,7 @@ func (x *modelIndex) boundExpected() {
 		return // a single store keeps the limits itself
 	}
 	var largest *promptStore
-	total, most, units := 0.0, -1.0, int64(0) // total and most are shares of the limits
+	total, most, units := 0.0, -1.0, int64(0) // total is the sum of the stores' shares of the limits, most the largest share
 	for _, s := range all {
 		stats := s.store.Stats()
 		share := max(float64(stats.Units)/float64(x.mostExpected), float64(stats.Bytes)/float64(x.expectedBytes()))
@@ -174,7 +174,8 @@ func (d *Decision) learn(s *promptStore, keys []block.Key) {
 	d.learned = append(d.learned, learnedPrompt{s.store, key, s.store.Learn(placement.First, d.Holder, key, d.Now)})
 }
 
-// unlearn removes the entries that the router learned from d, except entries that it knew before d.
+// unlearn removes the entries that stores learned from d, because nothing of the request was sent. Entries that a store
+// had before d stay.
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
 		l.by.Unlearn(placement.First, d.Holder, l.key, l.did)
@@ -210,7 +211,7 @@ func (r *Router) expect(d *Decision) {
 		ttl = r.options.ApproximateTTL
 	}
 	for _, s := range *x.expected.Load() {
-		s.store.Evict(d.Now) // perhaps no other request is expected for as long as the prompts in this store
+		s.store.Evict(d.Now) // perhaps no later request uses this store's TTL, so old prompts are dropped here
 	}
 	if ttl > 0 {
 		d.learn(r.expected(x, ttl), d.keysOn(x, d.Holder))
@@ -224,10 +225,10 @@ func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
 	p.keys, p.text = placement.AppendText(p.keys, h, scope, text, p.text)
 }
 
-// dropPolicies drops the stores of policies that are not in all any more.
-func (r *Router) dropPolicies(all map[string]*policy.Policy) {
+// dropPolicies drops the stores of policies that are not among the present ones. present has the policies by name.
+func (r *Router) dropPolicies(present map[string]*policy.Policy) {
 	kept := map[*policy.Policy]bool{}
-	for _, p := range all {
+	for _, p := range present {
 		kept[p] = true
 	}
 	r.mu.Lock()

@@ -42,11 +42,10 @@ const (
 	leastFactor = 0.02 // the least factor: no coefficient is 0
 	greatest    = 100  // the greatest factor
 	// mostLeverage bounds the weight of one measurement. Its weight is relative to everything that is known without the
-	// measurement about the same combination of coefficients. The bound is needed because a worker reports how many
-	// passes there were, and may report anything: an answer of 100,000 tokens in a second would determine the
-	// coefficients alone and for good. Above one half, one measurement outweighs all others, which is to be avoided
-	// [Huber, Robust Statistics, 1981, §7.2]. A smaller bound would also lower the weight of the first correct
-	// measurements.
+	// measurement about the same combination of coefficients. The bound is needed because a worker reports how many passes
+	// there were, and may report anything: an answer of 100,000 tokens in a second would determine the coefficients alone
+	// and for good. With a bound above one half, one measurement outweighs all others, which is to be avoided [Huber,
+	// Robust Statistics, 1981, §7.2]. A smaller bound would also lower the weight of the first correct measurements.
 	mostLeverage = 0.5
 )
 

@@ -100,18 +100,18 @@ func (l *ledger) load() Load {
 	return out
 }
 
-// A prompt is late if its first token takes longer than late times its predicted time plus lateAfter. The excess, at
-// most latest, then counts as load.
+// A prompt is late if its first token takes longer than a bound: late × the predicted time + lateAfter. The time beyond
+// the bound then counts as load, up to the constant latest.
 const (
-	// late is not smaller, because twice the predicted time is usual: decodes run in the same passes, and the times may
-	// not be learned yet.
+	// A smaller late would be wrong: twice the predicted time is usual, because decodes run in the same passes, and the
+	// times may not be learned yet.
 	late = 3
 	// lateAfter, in nanoseconds, is for short prompts: the API server of a busy engine on a CPU needs 40 to 60 ms for a
 	// chat (bench/results/simulator.md).
 	lateAfter = 100_000_000
 	// latest, in nanoseconds, is half of the backlog that makes a worker saturated by default (queue.max_backlog). So
-	// one client or engine that holds back the first text of an answer cannot make a worker saturated that serves
-	// others.
+	// one client or engine that holds back the first text of an answer cannot make a worker saturated that still serves
+	// other requests.
 	latest = 1_000_000_000
 )
 
@@ -133,8 +133,9 @@ func (l *ledger) project(out *Load, now int64) {
 	l.projectWhole(out, now)
 }
 
-// projectWhole adds the prompts of answers in one piece. It adds the tokens that are not computed yet as predicted, but
-// not more than all tokens of these prompts, and not less than their tokens in the engine's queue by its last report.
+// projectWhole adds to out the prompts of answers in one piece: the tokens that are not computed yet at now, as
+// predicted. These are not more than all uncached tokens of these prompts, and not less than the part of them that is
+// in the engine's queue by its last report.
 func (l *ledger) projectWhole(out *Load, now int64) {
 	if out.Timing.Token <= 0 {
 		return

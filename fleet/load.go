@@ -5,7 +5,7 @@ import "time"
 // Load is the work on a holder. This router's own work is counted when a request is dispatched. The work of other
 // routers is added as far as the engine reports it ([Fleet.Report]).
 type Load struct {
-	Requests      int64  // dispatched and not ended
+	Requests      int64  // number of requests that were dispatched and have not ended
 	Waiting       int64  // the number of Requests without a first token
 	PrefillTokens int64  // uncached prompt tokens of the waiting requests, in full until their first token
 	PendingTokens int64  // the part of PrefillTokens that is not computed yet, as the holder's Timing predicts

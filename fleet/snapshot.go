@@ -9,7 +9,7 @@ type Snapshot struct {
 	generation uint64
 	superseded chan struct{}
 
-	workers []*Worker // present, by ascending id
+	workers []*Worker // the workers in the fleet, by ascending id
 	holders []holder  // by Holder; a holder keeps its entry after its worker was removed
 	pools   map[string]*Pool
 	models  []Model
@@ -18,7 +18,7 @@ type Snapshot struct {
 
 // holder is a snapshot's entry for one Holder.
 type holder struct {
-	worker *Worker // nil when removed
+	worker *Worker // nil after the worker was removed
 	rank   int
 	state  *holderState // nil when the id was retired
 }
@@ -81,7 +81,7 @@ func (s *Snapshot) Pool(model string) (*Pool, bool) {
 // Holders returns a number that is greater than the id of every holder, also of holders that left.
 func (s *Snapshot) Holders() int { return len(s.holders) }
 
-// ByID returns the worker of that id, or nil when it is not in the fleet.
+// ByID returns the worker of that id, or nil when no worker in the fleet has that id.
 func (s *Snapshot) ByID(id WorkerID) *Worker {
 	i, ok := position(s.workers, id)
 	if !ok {
@@ -90,7 +90,7 @@ func (s *Snapshot) ByID(id WorkerID) *Worker {
 	return s.workers[i]
 }
 
-// Worker returns the worker of h, or nil when it is not in the fleet.
+// Worker returns the worker of h, or nil when this worker is not in the fleet.
 func (s *Snapshot) Worker(h Holder) *Worker {
 	if int(h) >= len(s.holders) {
 		return nil
@@ -126,7 +126,7 @@ func (s *Snapshot) Available(h Holder, now int64) bool {
 	return x.worker != nil && x.worker.Ready && now >= x.state.blockedUntil.Load()
 }
 
-// BlockedUntil returns the time before which h's breaker lets no request pass, 0 when it is closed.
+// BlockedUntil returns the time before which h's breaker lets no request pass; 0 when the breaker is closed.
 func (s *Snapshot) BlockedUntil(h Holder) int64 {
 	st := s.state(h)
 	if st == nil {

@@ -159,7 +159,7 @@ func (s *sequence) stopReplay() {
 	}
 }
 
-// receive takes a live message.
+// receive handles a live message, in the parts in which ZMQ delivers it.
 func (s *sequence) receive(parts [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,9 +242,9 @@ func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
 	return false
 }
 
-// askFrom requests a replay from the first live message of a connection on. A replay handed that number over before,
-// and seen no longer remembers its content: the live stream came late, as on a busy machine. The new replay shows
-// whether both streams are one engine's.
+// askFrom requests a replay that begins at seq, the number of the first live message of a connection. An earlier replay
+// delivered a message with this number, and seen no longer remembers its content: the live stream came late, as on a
+// busy machine. The new replay shows whether the replay and the live stream come from one engine.
 func (s *sequence) askFrom(seq uint64, payload []byte) {
 	if !s.canReplay() {
 		return
@@ -298,17 +298,17 @@ func (s *sequence) drain() {
 	}
 }
 
-// lose gives up the messages before number to. If a kept message has a lower number, it gives up only the messages
-// before that one.
-func (s *sequence) lose(to uint64) {
+// lose gives up the missing messages before the number end. If a kept message has a lower number than end, lose gives
+// up only the messages before the kept message.
+func (s *sequence) lose(end uint64) {
 	if first, ok := s.pending.first(); ok {
-		to = min(to, first)
+		end = min(end, first)
 	}
 	from := s.next
-	s.next = to
-	s.stats.lost.Add(to - from)
+	s.next = end
+	s.stats.lost.Add(end - from)
 	s.whole, s.announced = false, false
-	s.h.Lost(from, to)
+	s.h.Lost(from, end)
 	s.drain()
 }
 

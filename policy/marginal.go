@@ -22,7 +22,7 @@ type Marginal struct {
 	Externality float64 `yaml:"externality"`
 	// Eviction is the weight of computing the evicted blocks again: the uncached tokens of the request evict other
 	// blocks. 1 corresponds to a probability of one half that an evicted block is needed again. Then computing it again
-	// evicts another block, which is also needed again with one half: 1/2 + 1/4 + … = 1 of the cost.
+	// evicts another block, which is also needed again with a probability of one half: 1/2 + 1/4 + … = 1 of the cost.
 	Eviction float64 `yaml:"eviction"`
 	// Tail is the additional weight of a millisecond of waiting beyond TailAfter. It prevents a request from starving
 	// because its start would delay others.
@@ -34,7 +34,7 @@ type Marginal struct {
 	TierWeights TierWeights `yaml:"tier_weights"`
 }
 
-// DefaultMarginal returns the parameters we recommend.
+// DefaultMarginal returns the parameters that the project recommends.
 func DefaultMarginal() Marginal {
 	return Marginal{
 		Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: 2500 * time.Millisecond, TierWeights: DefaultKVAware().TierWeights,
@@ -116,7 +116,7 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 	return ""
 }
 
-// Constants of the prices.
+// These are constants of the cost that price predicts.
 const (
 	// levelled is the difference, in requests, that loads of holders keep: routing levels greater differences. With a
 	// smaller value, long answers gather on a few holders if holders have a dozen requests each. With a larger value,
@@ -145,9 +145,9 @@ type typical struct {
 
 // typical returns the expected length of an answer to q, and the means over the candidates.
 //
-// together follows from how soon the router levels a difference in load. A router that reads loads keeps the loads of
-// the holders within k requests of each other, where k does not grow with the load [Mitzenmacher, The Power of Two
-// Choices, 2001]. A holder with n requests gets n new requests in the time of one answer. So the router levels a
+// The field together follows from how soon the router levels a difference in load. A router that reads loads keeps the
+// loads of the holders within k requests of each other, where k does not grow with the load [Mitzenmacher, The Power of
+// Two Choices, 2001]. A holder with n requests gets n new requests in the time of one answer. So the router levels a
 // difference of k requests in k/n of that time. k is the constant levelled; it is more than one or two, because a long
 // conversation counts for many short ones.
 func (m *marginal) typical(q *Query, c []Candidate) typical {

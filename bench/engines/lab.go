@@ -160,7 +160,7 @@ func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) err
 	return nil
 }
 
-// playCached plays one cached prompt of the given number of tokens with several clients at once.
+// playCached plays one cached prompt of the given number of tokens with several clients at the same time.
 func playCached(ctx context.Context, e *engine, prompt, output, clients int) (c chatCost, err error) {
 	const chats = 24
 	client, text := newClient(e.url, model), newWriter(1, "fit", prompt).text(prompt)
@@ -228,9 +228,9 @@ func imitate(fit *fitted, s set, router string, round int, scale float64, seed u
 }
 
 // asWorkload returns a plan as a workload for the simulator: each step of a client follows the client's step before it.
-// The prompt of the next turn contains the answer. There the answer has other token ids, and answer times as many
-// tokens as were generated, because the tokenizer splits a random model's text in another way. With a real model that
-// is rare.
+// The prompt of the next turn contains the answer. In this prompt the answer has other token ids than the engine
+// generated, because the tokenizer splits a random model's text in another way; with a real model this is rare. The
+// parameter answer is how many tokens of the prompt stand for one generated token.
 func asWorkload(p plan, answer float64) *workload.Workload {
 	const perMessage = 5 // the template's tokens around a message
 	w := &workload.Workload{Name: "engines", Source: "bench/engines"}

@@ -1,6 +1,6 @@
 // Command openloop runs Dynamo's indexer benchmark on Warmpath's index. An engine model turns a Mooncake trace into
-// requests and KV events of many holders. These are replayed at fixed times, without waiting for answers. ../README.md
-// lists the differences from the original benchmark.
+// requests and KV events of many holders. The requests and events are replayed at fixed times, without waiting for
+// answers. ../README.md lists the differences from the original benchmark.
 //
 //	go run ./openloop                        the cut for a small machine, some 2 minutes
 //	go run ./openloop -duplication 20 …      the published size: 128 holders, 20 copies
@@ -169,7 +169,7 @@ func (b *bench) measure(window time.Duration, steps int) error {
 	return nil
 }
 
-// better keeps r if it is the best valid result that kept up.
+// better reports whether r is valid and kept up. It stores r as the KeptUp of the report if r is the best such result.
 func (b *bench) better(r *result) bool {
 	if !r.GeneratorValid || !r.KeptUp {
 		return false

@@ -33,7 +33,8 @@ var missing = map[tokens.Outcome]string{
 	tokens.Failed:      "every worker that was asked failed",
 }
 
-// originOf returns the source of the ids of an explained prompt, or why there are none, and the source for its model.
+// originOf returns a text: the source of an explained prompt's ids, or the reason why it has none; and the usual source
+// of ids for the prompt's model.
 func originOf(e *gateway.Explanation, models []TokenModel) string {
 	said := origins[e.TokenSource]
 	switch {

@@ -12,9 +12,9 @@ import (
 
 // These constants are for the detection of frozen workers. A frozen worker and a worker that computes a long prompt
 // both send nothing on their connections. But a running server answers a request that needs no engine without delay. So
-// the guard sends such a request to a worker that was silent for the time quiet. If no answer comes within the worker's
-// patience, the worker becomes a suspect. If the worker answered quickly before, a frozen worker becomes a suspect
-// within a second.
+// the guard sends such a request to a worker that was silent for longer than the constant quiet. If no answer comes
+// within the worker's patience, the worker becomes a suspect. If the worker answered quickly before, a frozen worker
+// becomes a suspect within a second.
 const (
 	guardTick = 100 * time.Millisecond
 	// quiet is as long as several steps of a busy engine. A worker that streams sends its next byte sooner, and is

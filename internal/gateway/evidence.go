@@ -41,7 +41,7 @@ type streak struct {
 // scopeEvidence is the conduct of the workers in one scope.
 type scopeEvidence struct {
 	workers map[fleet.WorkerID]*conduct
-	passed  int // number of refusals for which the method known blamed the request
+	passed  int // number of refusals for which known (a method of evidence) blamed the request
 }
 
 // conduct is the quality of a worker's recent answers in a scope.

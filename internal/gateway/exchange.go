@@ -60,7 +60,7 @@ type exchange struct {
 	granted    bool            // the present answer got a second opinion
 	judged     bool            // inherent is known for the present answer
 	inherent   bool            // the request is at fault for the present useless answer
-	peers      []*fleet.Worker // scratch of the method others
+	peers      []*fleet.Worker // scratch slice for the method others of exchange
 	otherModel bool            // the answer names another model than the request, as the other workers' answers do
 	routed     bool            // a worker was asked: the request counts as finished, not as refused
 	next       *exchange       // the next exchange in the worker's roster, guarded by the roster's mutex

@@ -24,8 +24,8 @@ type shadow struct {
 // SampleShadow sets the share of requests that the router's present shadow policy is asked about, 0 to 1.
 func (g *Gateway) SampleShadow(share float64) { g.shadow.Store(&shadow{g.Router.Shadow(), share}) }
 
-// wants reports whether the shadow policy needs the tokens of a request. Every request's tokens are found for it, not
-// only those of the sampled requests, because the router reports every routed request to the shadow policy.
+// wants reports whether the shadow policy needs the tokens of a request. Then the tokens of all requests are found,
+// not only those of the sampled requests, because the router reports every routed request to the shadow policy.
 func (s *shadow) wants() bool { return s.policy != nil && s.policy.Matches() }
 
 // wantsText reports whether the shadow policy needs the text of a request's prompt.
@@ -47,7 +47,8 @@ var errNoAnswer = errors.New("the external source of the shadow policy had not a
 
 // askForShadow asks the source of p's shadow, and never waits for a lookup. If the shadow reads matches, its source
 // looks up the prompt: this is done in a goroutine of its own, and p.shadowAnswer gets the answer. The goroutine may
-// outlive the request. It ends when the source answers (a [policy.Source] bounds this time); Serve waits for it.
+// outlive the request. The goroutine ends when the source answers (a [policy.Source] bounds this time); Serve waits for
+// the goroutine.
 func (g *Gateway) askForShadow(ctx context.Context, p *prepared) {
 	source, prompt := p.shadow.policy.Source(), p.sure()
 	switch {

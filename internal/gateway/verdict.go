@@ -164,7 +164,8 @@ func (x *exchange) known(w *fleet.Worker, v verdict) bool {
 	return x.inherent
 }
 
-// lose records an answer that was lost.
+// lose records that an answer of h was lost. The loss counts against w only if w loses far more answers than the best
+// other worker, and another worker can take the request.
 func (x *exchange) lose(h fleet.Holder, w *fleet.Worker, now int64) {
 	scope := x.prepared.route.Scope
 	if !x.named(w) && x.g.evidence.lose(scope, w, x.serving()) && len(x.others(w)) > 0 {
@@ -389,7 +390,8 @@ func (g *Gateway) limitedFor(q *warmpath.Request) time.Duration {
 	return time.Duration(first - now)
 }
 
-// limitedError returns the client's error when all workers for the request asked for a pause; nil for another err.
+// limitedError returns the client's error when all workers for the request asked for a pause. It returns nil if err is
+// another error.
 func (x *exchange) limitedError(err error) error {
 	if !errors.Is(err, warmpath.ErrLimited) {
 		return nil

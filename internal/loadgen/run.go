@@ -161,8 +161,8 @@ func (p *player) tell() {
 	p.cfg.Progress(g)
 }
 
-// start sends all requests that are due within lead, and returns how long the loop may sleep. more is false when every
-// unsent request still waits for the end of an open request.
+// start sends all requests that are due within the next lead (a constant), and returns how long the loop may sleep.
+// more is false when every unsent request still waits for the end of an open request.
 func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	const forever = time.Hour
 	for {
@@ -222,7 +222,7 @@ func (p *player) begun(request int) bool {
 	return true
 }
 
-// take removes the request that soonest returned from its list.
+// take removes a request from the list in which soonest found the request.
 func (p *player) take(request int) {
 	if p.w.Requests[request].After >= 0 {
 		heap.Pop(&p.due)

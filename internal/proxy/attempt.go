@@ -72,8 +72,8 @@ func (a *Attempt) Waits() bool {
 	return a.waits != nil
 }
 
-// wait records that the attempt waits for an answer on k. A nil k ends the wait. It returns false when the attempt was
-// abandoned.
+// wait records that the attempt waits for an answer on k. A nil k ends the wait. wait returns false when the attempt
+// was abandoned.
 func (a *Attempt) wait(k *conn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

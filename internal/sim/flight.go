@@ -225,8 +225,8 @@ func (w *world) retry(f *flight) {
 	w.dispatch(f)
 }
 
-// output counts a token that leaves the engine's API server at time at. The router learns of the token at the same
-// time.
+// output counts a token. at is the time when the token leaves the engine's API server. The router learns of the token
+// now, at w.now.
 func (w *world) output(f *flight, first bool, at time.Duration) {
 	if first && !f.decoding {
 		f.decision.FirstToken(epoch + int64(w.now))

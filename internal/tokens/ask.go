@@ -159,7 +159,7 @@ func (s *Source) another(q *question) grant {
 	return s.states.grant(q, time.Now())
 }
 
-// outcome returns the outcome of a question that was not asked because of v.
+// outcome returns the outcome of a question that was not asked; v is the reason.
 func (v verdict) outcome() Outcome {
 	switch v {
 	case full, stalled:

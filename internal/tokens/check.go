@@ -27,7 +27,7 @@ const (
 	// character, or after a change of the engine, is found within hours, and an engine gets calls for a thousandth of
 	// the prompts.
 	checkEvery = 1000
-	// checkPasses is how many prompts in a row must be equal before a model is believed again.
+	// checkPasses is how many prompts in a row must have equal ids before the ids made in process are used again.
 	checkPasses = 20
 	// checkAtOnce bounds the number of comparisons under way.
 	checkAtOnce = 4
@@ -173,8 +173,8 @@ func (c *checks) undo(model string, w Worker, notBefore time.Time) {
 	}
 }
 
-// note records a comparison with a worker; worker is "" if it is not known. turned reports whether the comparison
-// changed the result of believed.
+// note records a comparison with a worker; worker is "" if the worker is not known. turned reports whether the
+// comparison changed the result of the method believed.
 func (c *checks) note(model, worker string, equal bool) (turned bool) {
 	c.checked.Add(1)
 	c.mu.Lock()
@@ -270,9 +270,9 @@ func imagesOf(model string) string { return model + imagesSuffix }
 
 const imagesSuffix = " (images)"
 
-// compare records whether ids and features made in process equal an engine's. worker is the engine's URL, or "" if it
-// is not known. Only render's answers have features. When the model's ids stop being believed, or are believed again,
-// compare logs this once. The differing text is logged at debug level only, because it is the client's.
+// compare records whether ids and features made in process equal an engine's. worker is the engine's URL, or "" if the
+// engine is not known. Only render's answers have features. When the model's ids stop being believed, or are believed
+// again, compare logs this once. The differing text is logged at debug level only, because it is the client's.
 func (s *Source) compare(model, worker string, made, said *Found) {
 	local, engine := made.Tokens, said.Tokens
 	ids := slices.Equal(local, engine)
@@ -301,7 +301,7 @@ func (s *Source) compare(model, worker string, made, said *Found) {
 	}
 }
 
-// madeFrom returns the folder with the files from which the model's ids are made, or "" if it is not known.
+// madeFrom returns the folder with the files from which the model's ids are made, or "" if the folder is not known.
 func (s *Source) madeFrom(model string, kind Kind) string {
 	if l, ok := s.Local.(Located); ok {
 		return l.Folder(model, kind)
@@ -327,7 +327,7 @@ func forget[T any](mu *sync.Mutex, models *map[string]T, kept func(model string)
 	maps.DeleteFunc(*models, func(name string, _ T) bool { return !kept(name) })
 }
 
-// around returns a few ids from position at on.
+// around returns up to eight ids that begin at position at. They show in a log line where two lists of ids differ.
 func around(ids []block.Token, at int) []block.Token {
 	const some = 8
 	return ids[min(at, len(ids)):min(at+some, len(ids))]

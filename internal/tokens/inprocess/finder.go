@@ -35,8 +35,8 @@ const (
 
 	// readTime is how long reading and loading a folder may take. The largest tokenizers take 3 s on one processor.
 	readTime = 30 * time.Second
-	// lookEvery is the time between two looks at the folders of a model without usable files. Files may have been
-	// added.
+	// lookEvery is the time between two looks at the folders of a model without usable files, to which files may have
+	// been added.
 	lookEvery = time.Minute
 	// fetchEvery is the time between two tries of a download that failed.
 	fetchEvery = 10 * time.Minute
@@ -351,9 +351,9 @@ func (f *Finder) loads() int {
 type task uint8
 
 const (
-	looking  task = iota // looks for folders
+	looking  task = iota // searches for folders with files
 	loading              // loads the files of one folder
-	asking               // asks a worker
+	asking               // compares the ids of probes with a worker's ids
 	fetching             // downloads from the hub
 )
 
