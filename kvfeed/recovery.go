@@ -112,8 +112,8 @@ type attempt struct {
 	last     uint64 // the sequence number of the last replayed message
 	torn     bool   // a sequence number is missing between first and last
 
-	votes   int // votes that the engine has no message before votedAt
-	votedAt uint64
+	votes   int    // votes that the engine has no message before votedAt
+	votedAt uint64 // the sequence number with which the replay of the last vote began
 }
 
 // begin prepares an attempt. It returns false if there is no replay to request.

@@ -29,10 +29,10 @@ type sequence struct {
 	epoch      uint64 // number of connections so far; messages and attempts of an older epoch are ignored
 	next       uint64 // the expected sequence number
 	seen       seen
-	verified   bool // next and seen belong to the stream of this connection
-	live       bool // a message came on this connection
-	lastLive   uint64
-	began      uint64 // next when the connection, or the stream on it, began: lower numbers came before
+	verified   bool   // next and seen belong to the stream of this connection
+	live       bool   // a message came on this connection
+	lastLive   uint64 // if live: the sequence number of the last message that came on this connection
+	began      uint64 // value of next when the connection, or the stream on it, began: lower numbers came before
 	probe      uint64 // the next replay begins at this number or earlier, plus one; 0: no such request
 	pending    pending
 	overflow   bool               // there was no room for a live message: only a replay has it

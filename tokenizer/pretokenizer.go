@@ -22,7 +22,7 @@ type preKind uint8
 const (
 	preSplit       preKind = iota
 	prePrefixSpace         // puts a space before a text that does not begin with one
-	preMetaspace           // replaces spaces by the text replace, and puts replace before the text
+	preMetaspace           // replaces spaces by preStep.replace, and puts it before the text as preStep.prepend says
 	preByteLevel           // replaces bytes by the printable characters that stand for them
 )
 
@@ -342,14 +342,14 @@ func (e *encoder) change(p *preStep, step int, text string, atStart bool) string
 	return view(buf)
 }
 
-// appendReplaced appends text to dst, and writes the string with in place of each occurrence of old.
-func appendReplaced(dst []byte, text, old, with string) []byte {
+// appendReplaced appends text to dst, and writes replacement in place of each occurrence of old.
+func appendReplaced(dst []byte, text, old, replacement string) []byte {
 	for {
 		at := strings.Index(text, old)
 		if at < 0 {
 			return append(dst, text...)
 		}
-		dst = append(append(dst, text[:at]...), with...)
+		dst = append(append(dst, text[:at]...), replacement...)
 		text = text[at+len(old):]
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// The router notices a dropped message by the number of the next message. A calm is a step without faults; every
-// request that it sends must cause an event message.
+// The router notices a dropped message by the number of the next message. A calm is a step without faults. Each of its
+// requests must cause an event message, so at least one block of each prompt must not be shared with other prompts.
 func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	w := &world{prompts: map[string][]uint32{}}
 	for _, size := range []int{16, 32, 64} {
