@@ -44,8 +44,8 @@ type Record struct {
 	Now        int64              // when it was decided, Unix nanoseconds
 }
 
-// Why says in words why candidate i was chosen or not. If its score is lower, Why names the term with the greatest part
-// of the difference.
+// Why says in words why candidate i was chosen or not. If the score of candidate i is lower than that of the chosen
+// one, Why names the term with the greatest part of the difference.
 func (r *Record) Why(i int) string {
 	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Reason: r.Reason, Ranked: r.Ranked}
 	why := choice.Why(r.Candidates, i)
@@ -72,8 +72,9 @@ func (r *Record) Why(i int) string {
 	return fmt.Sprintf("%s, most by %s: %.4g against %.4g", why, r.Terms[most], other.Terms[most], chosen.Terms[most])
 }
 
-// Clone returns an independent copy with at most the given number of candidates, all of them if it is negative. The
-// chosen candidate is always kept.
+// Clone returns an independent copy with the first candidates of the record, but not more than the given number. A
+// negative number keeps all candidates; 0 counts as 1. If the chosen candidate is not among the first ones, it takes
+// the last place.
 func (r *Record) Clone(candidates int) Record {
 	c := *r
 	if candidates < 0 || candidates >= len(r.Candidates) {

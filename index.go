@@ -66,7 +66,7 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	return x
 }
 
-// blockSize returns the tokens of a block of the index for a base model.
+// blockSize returns the block size, in tokens, of the index for a base model.
 func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
 	configured := r.options.BlockSize
 	pool, ok := snap.Pool(base)

@@ -163,9 +163,9 @@ func (s *promptStore) key(keys []block.Key) []byte {
 
 // learnedPrompt is one entry that a store learned from a decision.
 type learnedPrompt struct {
-	by  *placement.Store // the store
-	key []byte
-	did placement.Learned
+	by  *placement.Store  // the store
+	key []byte            // the prompt, as the store spells it
+	did placement.Learned // what the store added, so that Unlearn removes no older entry
 }
 
 // learn notes in s that the prompt of d, with these keys, is sent to d's holder.

@@ -18,8 +18,8 @@ type Config struct {
 	// Expiry is how long a request may give no sign of life before [Fleet.Expire] counts it as lost. Default:
 	// DefaultExpiry.
 	Expiry time.Duration
-	// BlockSizes are the tokens of an engine block by base model, for models whose workers report no block size or a
-	// wrong one. They replace the sizes that probes and events report. Default: nil, none.
+	// BlockSizes gives the engine block size in tokens by base model, for models whose workers report no block size or
+	// a wrong one. These sizes replace the sizes that probes and events report. Default: nil, none.
 	BlockSizes map[string]int
 }
 
@@ -34,23 +34,23 @@ type Fleet struct {
 	byURL   map[string]WorkerID
 	known   map[WorkerID]*known // present workers, and workers that left: see forgetPlace
 	former  []WorkerID          // known workers whose ranks all lost their ids, the oldest first; some of them may be back
-	next    WorkerID            // the next new worker's id
+	next    WorkerID            // the id that the next new worker gets
 	present []*Worker           // by ascending id
 	byPlace map[place]Holder
 	holders []holder
 	gone    map[Holder]int64          // holders that left: the time of the first Retire afterwards, Unix nanoseconds
 	free    []Holder                  // ids for future holders
 	turns   map[string]*atomic.Uint64 // by model name
-	kinds   []*kind                   // of present workers, in the order of first sight
+	kinds   []*kind                   // the kinds of the present workers, in the order of first sight
 }
 
-// known is what the fleet keeps of a worker while it is present or may come back.
+// known is what the fleet keeps of a worker that is present or may come back.
 type known struct {
 	url     string
 	life    life
 	scopes  scopes
-	holders int // holder ids that the worker's ranks have
-	former  int // entries of the worker in Fleet.former
+	holders int // number of holder ids that the worker's ranks have
+	former  int // number of entries of the worker in Fleet.former
 }
 
 // place is the identity of a holder.
@@ -215,12 +215,12 @@ func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 	f.replace(&w)
 }
 
-// StaticBlockSize returns the tokens of an engine block that are configured for a base model. It returns 0 if none are
-// configured: then the workers' own reports count.
+// StaticBlockSize returns the engine block size in tokens that is configured for a base model. It returns 0 if no size
+// is configured: then the workers' own reports count.
 func (f *Fleet) StaticBlockSize(model string) int { return max(f.config.BlockSizes[model], 0) }
 
-// SetBlockSize sets the engine block size that a worker's events show, because a probe may not know it or know a wrong
-// one. It does nothing if the model has a static block size.
+// SetBlockSize sets the engine block size that a worker's events show, because a probe may report no size or a wrong
+// one. SetBlockSize does nothing if the model has a static block size.
 func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -287,7 +287,7 @@ func (f *Fleet) leaveKind(l *ledger) {
 
 // kindOf returns the kind with that key. old is the holder's kind so far, or nil for a new holder. If there is no kind
 // with that key, kindOf makes one. The new kind starts with the times of another kind of the same model, the one with
-// the most measurements, because they are better than an assumption. f.mu is held.
+// the most measurements, because measured times are better than assumed times. f.mu is held.
 func (f *Fleet) kindOf(key kindKey, old *kind) *kind {
 	for _, k := range f.kinds {
 		if k.key == key {
@@ -385,7 +385,8 @@ func (f *Fleet) worker(id WorkerID) *Worker {
 	return f.present[at]
 }
 
-// position returns the index of a worker in present, or the index at which it belongs. f.mu is held.
+// position returns the index of a worker in present. If ok is false, the worker is not present, and the index is the
+// place where it would be inserted. f.mu is held.
 func (f *Fleet) position(id WorkerID) (at int, ok bool) { return position(f.present, id) }
 
 func position(workers []*Worker, id WorkerID) (at int, ok bool) {

@@ -32,7 +32,7 @@ func chain(id uint64, blocks, common int) (marks []Mark) {
 	return marks
 }
 
-// send dispatches a prompt of this number of blocks. The first blocks, as many as cached says, are in the cache.
+// send dispatches a prompt of the given number of blocks. The first cached blocks of the prompt are in the cache.
 func (c *cacheFixture) send(marks []Mark, blocks, cached int) *Reservation {
 	return c.sendWork(Work{UncachedTokens: 16 * (blocks - cached), PromptTokens: 16 * blocks, ContextBlocks: blocks, Marks: marks, Trust: TrustExact})
 }
@@ -230,7 +230,7 @@ func TestTheLastBlockOfARepeatedPromptIsNotEvicted(t *testing.T) {
 	if g := c.evicted(); g != 0 {
 		t.Errorf("the router learned from a repeated prompt that generation %d is evicted", g)
 	}
-	again = c.send(b, 40, 38) // an engine could use 39 cached blocks, so one block was evicted
+	again = c.send(b, 40, 38) // 38 of the 39 blocks that the engine could use are cached: one block was evicted
 	if g := c.evicted(); g == 0 {
 		t.Error("the router learned no eviction from the missing block")
 	}

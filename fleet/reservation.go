@@ -127,7 +127,8 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 // (Llama 4 Scout).
 const longestContext = 10 << 20
 
-// longestAnswer returns how many tokens the answers to w may have together on a worker. worker is nil if it has left.
+// longestAnswer returns how many tokens all answers to w may have together on a worker. worker is nil if the worker has
+// left the fleet.
 func (w *Work) longestAnswer(worker *Worker) int {
 	longest := longestContext
 	if worker != nil && worker.longest > 0 {

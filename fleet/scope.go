@@ -26,10 +26,11 @@ func ScopeOf(model, endpoint string) Scope {
 	return min(Scope(max(h, 1)), EveryScope-1)
 }
 
-// scopes is the passive health of one worker, in the scopes with recent trouble. The ranks of a worker are one process.
-// So they share one scopes, and a trial at one rank is a trial of all ranks.
+// scopes is the passive health of one worker, in the scopes with recent trouble: from a failed request until the
+// breaker of the scope is closed and its slow start is over. The ranks of a worker are one process. So they share one
+// scopes, and a trial at one rank is a trial of all ranks.
 type scopes struct {
-	mu  sync.Mutex                             // guards the breakers, and replacing all
+	mu  sync.Mutex                             // guards the breakers; held while the map of all is replaced
 	all atomic.Pointer[map[Scope]*scopeHealth] // nil is none
 }
 
@@ -121,7 +122,8 @@ func (s *scopes) of(scope Scope) *scopeHealth {
 	return (*all)[scope]
 }
 
-// add adds a scope without trouble. Readers may still use the old map, so add and remove change a copy. s.mu is held.
+// add adds a scope whose breaker is closed. Readers may still use the old map, so add and remove change a copy of the
+// map. s.mu is held.
 func (s *scopes) add(scope Scope) *scopeHealth {
 	all := map[Scope]*scopeHealth{}
 	if old := s.all.Load(); old != nil {

@@ -67,7 +67,8 @@ func TestBlocksOfATierWithoutRemovalsCountForAWhile(t *testing.T) {
 	})
 }
 
-// A connector's event may name a cache group. One hash may then be in several groups, each with its own time.
+// A connector's event may name a cache group. One hash may then be in several groups, and the blocks of each group
+// expire separately.
 func TestBlocksOfATierWithoutRemovalsExpireInEachCacheGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Config{UnremovedTTL: time.Minute})

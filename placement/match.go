@@ -10,7 +10,7 @@ import (
 // goroutine at a time.
 type Matches struct {
 	total int            // the length of the key in bytes
-	unit  int            // the bytes of a unit
+	unit  int            // how many bytes of a key are one unit: what Of, Best and Total count
 	round uint32         // the number of the present result in at
 	at    []found        // by holder
 	order []fleet.Holder // the holders with a match, the longest match first

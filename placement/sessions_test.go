@@ -8,7 +8,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// sessionKey returns the key of session i. The keys are spread over all 64-bit numbers, as hashes are.
+// sessionKey returns the key of session i. The keys are spread evenly over the numbers below 2^61, as hashes are
+// spread.
 func sessionKey(i int) uint64 { return uint64(i+1) * 0x9e3779b97f4a7c15 >> 3 }
 
 func TestSessionsAreBounded(t *testing.T) {

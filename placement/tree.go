@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// node is a node of the tree: the part of keys that follows the part of its parent.
+// node is a node of the tree. It has a part of keys, which follows the part in its parent node.
 type node struct {
 	text     []byte // this part of the keys, in memory of its own
 	parent   uint32 // the id of the parent; not used in a root
@@ -136,7 +136,8 @@ func (s *Store) leaf(e edge, text []byte) uint32 {
 }
 
 // split cuts a node after a number of bytes of its text. The part before the cut becomes a new node, which split
-// returns; the old node keeps the rest. Each of the two texts has memory of its own, so that it can be freed alone.
+// returns; the old node keeps the rest. Each of the two texts has separate memory, so that one can be freed without the
+// other.
 func (s *Store) split(id uint32, after int) uint32 {
 	old := s.nodes[id] // a copy: nodes may move
 	head := s.node(node{text: slices.Clone(old.text[:after]), parent: old.parent, children: 1, end: old.end - len(old.text) + after})

@@ -260,7 +260,7 @@ const maxWord = 1 << 30
 
 var errWordTooLong = errors.New("a word exceeds 1 GiB")
 
-// appendCut cuts a word between neighbours that no merge can join, and encodes each part.
+// appendCut cuts a word between neighbouring characters that no merge can join, and appends the ids of each part.
 func (m *bpe) appendCut(dst []block.Token, word string, s *scratch) []block.Token {
 	start := 0
 	last := rune('a')

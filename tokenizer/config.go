@@ -228,7 +228,7 @@ func readPostProcessor(raw json.RawMessage) (surround, error) {
 	return s, errUnknown("post_processor", c.Type)
 }
 
-// readPair reads ["[CLS]", 101].
+// readPair returns the id of a special token that is given as a pair of text and id, such as ["[CLS]", 101].
 func readPair(raw json.RawMessage) (block.Token, error) {
 	var name string
 	var id block.Token

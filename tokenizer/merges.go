@@ -16,7 +16,7 @@ type merges struct {
 
 type mergeSlot struct {
 	pair  uint64 // left <<32 | right
-	merge uint64 // rank <<32 | merged id
+	merge uint64 // rank <<32 | id of the joined token
 }
 
 const (
@@ -47,7 +47,7 @@ func (m *merges) add(left, right block.Token, rank uint32, merged block.Token) {
 
 func (m *merges) home(pair uint64) int { return int(pair * hashSeed >> m.shift) }
 
-// find returns rank<<32 | merged id for two neighbours, or noMerge if they are not joined.
+// find returns rank<<32 | id of the joined token for two neighbours, or noMerge if no merge joins them.
 func (m *merges) find(left, right block.Token) uint64 {
 	pair := uint64(left)<<32 | uint64(right)
 	mask := len(m.slots) - 1

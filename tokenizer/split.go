@@ -35,8 +35,9 @@ const (
 	// fallbackTime bounds one search of the fallback engine, which backtracks. The compiled machine needs no bound.
 	fallbackTime  = 2 * time.Second
 	fallbackStack = 1 << 22
-	// maxPattern bounds the bytes of a pattern. Published patterns have less than 1 KiB. In both engines each class of
-	// a pattern takes a millisecond to compile.
+	// maxPattern bounds the bytes of a pattern. Published patterns have less than 1 KiB. Each character class of a
+	// pattern takes a millisecond to compile, for the compiled machine and for the fallback engine. So the bound also
+	// limits the time that a pattern takes.
 	maxPattern = 8 << 10
 )
 

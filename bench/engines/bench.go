@@ -298,7 +298,8 @@ func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*r
 	return out, nil
 }
 
-// workName identifies the texts of a set: sets that differ only in their load or event have the same texts.
+// workName returns a name for the prompts of a set. Sets that differ only in their load or event have the same prompts,
+// and so the same name.
 func workName(s set) string { return fmt.Sprintf("%+v", s.work) }
 
 // marks returns the marks of a run: the events that happen after a given number of requests.

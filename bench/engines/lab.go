@@ -265,7 +265,7 @@ func asWorkload(p plan, answer float64) *workload.Workload {
 	return w
 }
 
-// contentID returns the segment id of a text.
+// contentID returns the id of a workload segment with this text. The id is never 0.
 func contentID(text string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(text))

@@ -12,7 +12,7 @@ import (
 type run struct {
 	plan   plan
 	client *client
-	marks  []mark // in the order of their requests
+	marks  []mark // ascending by after
 
 	mu        sync.Mutex
 	gate      *sync.Cond      // uses mu: clients wait here while the work of a mark is done

@@ -65,7 +65,8 @@ type section struct {
 	by     map[string]map[int]*result
 }
 
-// sections groups results by engine, scale and set, in the order of sets.
+// sections groups results by engine, scale and set. Engines come in reverse alphabetical order, and greater scales come
+// first. Sets come in the order of the variable sets.
 func sections(results []result) []section {
 	var out []section
 	for i := range results {

@@ -68,7 +68,7 @@ type shape struct {
 	Seed        uint64
 }
 
-// kind is the kind of an operation. Operations at the same time are ordered by kind: questions come first.
+// kind is the kind of an operation. Among operations at the same time, queries come first.
 type kind uint8
 
 const (
@@ -80,20 +80,20 @@ const (
 
 // operation is a request's lookup or an event.
 type operation struct {
-	at       float64 // position in its holder's timeline, 0 to 1
+	at       float64 // time: in a timeline in seconds, in a corpus from 0 (the holder's first operation) to 1 (its last)
 	holder   uint32
 	kind     kind
-	rooted   bool
-	parent   uint64
-	from, to uint32 // range in the corpus's slabs
+	rooted   bool   // stored only: the first block has no parent
+	parent   uint64 // stored only: key of the first block's parent
+	from, to uint32 // the operation's blocks are locals[from:to] and keys[from:to]
 	before   uint32 // number of queries before the operation
 }
 
-// corpus has the operations of a replay, in order, and their hashes.
+// corpus has the operations of a replay, in order, and the hashes of their blocks.
 type corpus struct {
 	shape
 	operations    []operation
-	locals, keys  []uint64 // local hash and key of each operation's blocks; the local hash of a removed block is 0
+	locals, keys  []uint64 // local hash and key of each operation's blocks; 0 is the local hash of a removed block
 	requests      int
 	events        [4]int // number of events by kind
 	requestBlocks int
@@ -106,7 +106,7 @@ func (c *corpus) blocks() int {
 	return c.requestBlocks + c.eventBlocks[stored] + c.eventBlocks[removed]
 }
 
-// build runs the requests of each holder through an engine model of its own, and merges the timelines.
+// build runs the requests of each holder through a separate engine model, and merges the timelines.
 func build(rows []row, s shape) (*corpus, error) {
 	highest := 0
 	for _, r := range rows {
@@ -156,7 +156,8 @@ type arrival struct {
 	serial uint32
 }
 
-// timeline has one holder's operations and their slabs. In it, at is in seconds of model time.
+// timeline has one holder's operations and the hashes of their blocks. operation.at is in seconds of the engine model's
+// time.
 type timeline struct {
 	operations   []operation
 	locals, keys []uint64
@@ -287,8 +288,9 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 	}
 }
 
-// merge scales every timeline to 0..1, from its first to its last operation. It sorts the operations by time. At the
-// same time questions come first, then operations are ordered by holder and by their order in the timeline.
+// merge scales every timeline to 0..1, from its first to its last operation. It sorts the operations by time. Among
+// operations at the same time, queries come first; then the operations are in the order of holders, and of each
+// holder's timeline.
 func merge(lines []*timeline, s shape) (*corpus, error) {
 	c := &corpus{shape: s, perHolder: make([]int, s.Holders)}
 	total := 0

@@ -126,10 +126,12 @@ func (g demoGain) say(better, worse string, amount func(ratio float64) float64) 
 	return fmt.Sprintf(worse, amount(g.ratio))
 }
 
-// asTimes returns the ratio of the greater cost to the smaller one.
+// asTimes returns the ratio of the greater cost to the smaller one. ratio is the cost of the other policy divided by
+// the cost of the default policy.
 func asTimes(ratio float64) float64 { return max(ratio, 1/ratio) }
 
-// asShare returns by how many percent the cost of the default policy is lower or higher than that of the other policy.
+// asShare returns by how many percent the cost of the default policy is lower or higher than the cost of the other
+// policy. ratio is the cost of the other policy divided by the cost of the default policy.
 func asShare(ratio float64) float64 { return 100 * math.Abs(1-1/ratio) }
 
 func inSeconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

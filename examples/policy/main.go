@@ -104,7 +104,8 @@ func run(out io.Writer) error {
 	return route(router, out, prompt)
 }
 
-// route explains a decision. A program calls Route, and Done when the request has ended.
+// route prints how the router decides for the prompt. Explain makes a decision without reserving load for the request.
+// To send a request, a program calls Router.Route instead of Explain, and Decision.Done when the request has ended.
 func route(router *warmpath.Router, out io.Writer, prompt []block.Token) error {
 	d, err := router.Explain(context.Background(), &warmpath.Request{Model: "llama", Tokens: prompt, Now: 1e9, Random: 42})
 	if err != nil {

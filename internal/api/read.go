@@ -14,8 +14,8 @@ import (
 // stops at 200, so Read refuses no body for its depth that the engine would accept.
 const maxDepth = 200
 
-// MaxPromptIDs is the greatest number of token ids in a request: four times the longest context that is served today.
-// The bound limits the memory that a request takes in addition to its body.
+// MaxPromptIDs is the greatest number of token ids in a request: four times a context of one million tokens. The bound
+// limits the memory that a request takes in addition to its body.
 const MaxPromptIDs = 4 << 20
 
 // maxStringBytes is the greatest length of a string that is copied out of a body, in bytes with its escapes. A copy

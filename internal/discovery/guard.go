@@ -37,11 +37,12 @@ type guarded struct {
 	asking   bool
 	asked    time.Time     // time of the last question
 	patience time.Duration // how long the guard waits for the answer to the last question
-	since    int64         // time at which the worker became a suspect, in Unix nanoseconds; 0: it is not a suspect
+	since    int64         // time at which the worker became a suspect, in Unix nanoseconds; 0: the worker is not a suspect
 	outcome  chan bool     // outcome of the last question: whether a sign of life came; capacity 1
 }
 
-// guard runs until ctx ends.
+// guard looks at each worker every guardTick, until ctx ends. It makes frozen workers suspects, and ends the suspicion
+// when a sign of life comes.
 func (r *Reporter) guard(ctx context.Context) {
 	g := guard{Reporter: r, workers: map[fleet.WorkerID]*guarded{}}
 	var asking sync.WaitGroup
@@ -70,7 +71,8 @@ func (r *Reporter) guard(ctx context.Context) {
 	}
 }
 
-// look judges the outcome of the last question, and sends another question if the worker is silent.
+// look judges the outcome of the last question to w, and sends another question if w is silent. asking counts the
+// goroutines that wait for answers.
 func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker, now time.Time, asking *sync.WaitGroup) {
 	x := g.workers[w.ID]
 	silent := silence(snap, w)

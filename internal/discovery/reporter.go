@@ -171,7 +171,7 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	wait := time.Duration(rand.Int64N(int64(r.config.Interval)))
 	for {
 		if r.pause(ctx, w.ID, wait) {
-			wait = r.config.Interval // the longer interval belonged to the earlier process
+			wait = r.config.Interval // errors of the earlier process may have made the wait longer
 		}
 		if ctx.Err() != nil {
 			return

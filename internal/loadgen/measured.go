@@ -98,7 +98,7 @@ func ReadMeasured(r io.Reader) ([]Measured, error) {
 	return out, nil
 }
 
-// eachLine calls f for every line that is not blank; errors name the line.
+// eachLine calls f for every line that is not blank. r may be packed with gzip. Errors give the number of the line.
 func eachLine(r io.Reader, f func(line []byte) error) error {
 	buffered := bufio.NewReader(r)
 	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
@@ -128,7 +128,8 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 }
 
 // ReadSplitwise reads the ladders of one model, hardware and tensor parallel size from splitwise-sim's perf_model.csv.
-// An empty argument matches everything. If more than one combination matches, the error lists them.
+// "" as model or hardware and 0 as parallel match everything. If more than one combination matches, the error lists
+// them.
 func ReadSplitwise(r io.Reader, model, hardware string, parallel int) ([]Point, error) {
 	var columns map[string]int
 	seen := map[string]bool{}

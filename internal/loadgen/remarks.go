@@ -31,8 +31,8 @@ func kind(x *exchange) string {
 	return "stream broken"
 }
 
-// lateness is the delay caused by the generator itself from which on a report mentions it. On a busy machine timers are
-// a millisecond or two late. A shorter delay than lateness is less than an engine's step.
+// lateness is how long the generator itself must delay requests before a report mentions the delay. On a busy machine
+// timers are a millisecond or two late. A shorter delay than lateness is less than an engine's step.
 const lateness = 5 * time.Millisecond
 
 // remarks returns the sentences that the report shows next to the numbers.
@@ -95,8 +95,8 @@ type pair struct {
 	seen      int
 }
 
-// compare adds an exchange to the pair of its request. The exchanges of a request end one after the other. So its pair
-// is one of the last pairs, whose number is at most the number of open requests.
+// compare adds an exchange to the pair of its request. The exchanges of a request end one after the other. So the
+// request's pair is near the end of p.pairs: at most as many pairs follow it as requests are open.
 func (p *player) compare(r *result) {
 	i := len(p.pairs) - 1
 	for i >= 0 && p.pairs[i].request != r.request {
@@ -140,7 +140,8 @@ func (p *player) comparisons() []Comparison {
 	return out
 }
 
-// added compares the times of the second target with the times of the first, pair by pair.
+// added compares the times of a target (sides[1]) with the times of the first target for the same requests (sides[0]),
+// in milliseconds.
 func added(sides [2][]float64) Added {
 	n := len(sides[0])
 	if n == 0 {

@@ -71,7 +71,7 @@ type lane struct {
 type result struct {
 	request int
 	lane    int
-	due     time.Duration // time at which the exchange was due
+	due     time.Duration // time from the beginning of the run to the moment at which the exchange was due
 	late    time.Duration // delay between the due time and the sending
 	x       *exchange
 	last    bool // the request has no further target
@@ -192,8 +192,8 @@ func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	}
 }
 
-// soonest returns the request that is due next, and its time. It is the next arrival, or an earlier request whose
-// predecessors have ended.
+// soonest returns the request that is due next, and the time at which it is due. This request is the next arrival, or a
+// request whose predecessors have ended.
 func (p *player) soonest() (at time.Duration, request int, ok bool) {
 	for p.next < len(p.w.Requests) && p.w.Requests[p.next].After >= 0 {
 		p.next++

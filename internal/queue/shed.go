@@ -7,9 +7,9 @@ import "container/heap"
 // tenant, while a client chooses its own priority and deadline.
 //
 // The heavy tenant has the largest share of the limit that is reached: of the requests at MaxRequests, of the bytes at
-// MaxBytes. This tenant loses its newest requests, because these have waited least. It keeps at least as much as the
-// new item's tenant has after that, so that two equal tenants do not shed each other's requests in turns (longest queue
-// drop: McKenney, "Stochastic fairness queueing", 1990).
+// MaxBytes. This tenant loses its newest requests, because these have waited least. But this tenant must keep at least
+// as much as the new item's tenant has with the new item. Otherwise two equal tenants would shed each other's requests
+// in turns (longest queue drop: McKenney, "Stochastic fairness queueing", 1990).
 func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 	if q.fits(it, q.cfg.MaxRequests, q.cfg.MaxBytes) {
 		return nil, true
@@ -33,7 +33,7 @@ func (q *Queue) makeRoom(it *Item) (shed []*Item, ok bool) {
 	return shed, true
 }
 
-// putBack undoes makeRoom.
+// putBack puts the requests that makeRoom shed into the queue again.
 func (q *Queue) putBack(shed []*Item) {
 	for _, it := range shed {
 		q.put(it)
@@ -45,8 +45,9 @@ func (q *Queue) fits(it *Item, requests int, bytes int64) bool {
 	return q.len < requests && q.bytes+it.Bytes <= bytes
 }
 
-// newestOfHeaviest returns the newest request of the heavy tenant. It returns nil when the heavy tenant would keep less
-// than the new item's tenant has after that.
+// newestOfHeaviest returns the newest request of the heavy tenant. It returns nil if the heavy tenant has no request to
+// lose or is the new item's tenant, or if it would keep less than the new item's tenant has with the new item. With
+// byBytes, tenants are compared by bytes, otherwise by numbers of requests.
 func (q *Queue) newestOfHeaviest(it *Item, byBytes bool) *Item {
 	usage := func(l *line) int64 { return int64(l.requests()) }
 	cost := func(*Item) int64 { return 1 }

@@ -3,9 +3,9 @@ package sim
 import "time"
 
 // Frontend is the time that an engine's API server takes for its requests: HTTP, chat template, tokenizer, and the part
-// of the stream for each token. It is one process, separate from the ranks' engines. It does one task after another, in
-// the order of arrival [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang, tokenizer_manager.py]. The zero
-// value takes no time.
+// of the stream for each token. The API server is one process, separate from the ranks' engines. It does one task after
+// another, in the order of arrival [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang,
+// tokenizer_manager.py]. The zero value takes no time.
 type Frontend struct {
 	Request time.Duration // time for each request
 	Token   time.Duration // time for each token of the request's prompt
@@ -13,7 +13,7 @@ type Frontend struct {
 	Output  time.Duration // time for each token that such a pass makes
 	End     time.Duration // time for each request after the end of its answer
 	// Shared means that the API server and its ranks' passes share cores: as many cores as there are ranks. While all
-	// of them work, the API server counts as two ranks: it has several threads and sleeps more often, which the
+	// ranks make passes, the API server counts as two ranks: it has several threads and sleeps more often, which the
 	// operating system favours. With one rank it gets two thirds of the core. These figures fit real engines: with half
 	// of the core, first tokens of short prompts came 50 % too late; with four fifths, first tokens of long prompts
 	// came 20 % too early. With two ranks the API server gets one core, and each rank half of the other core.
@@ -71,8 +71,8 @@ func (w *world) receive(f *flight) {
 	w.agenda.plan(moment{at: done, kind: atSubmit, with: f})
 }
 
-// delayed reports whether r's pass, which should end now, ends later because of its API server. If so, it plans the
-// later end.
+// delayed reports whether r's pass, which should end now, ends later because the API server used r's core. If so,
+// delayed plans the later end.
 func (w *world) delayed(r *rank) bool {
 	if r.doing != stepping || r.stolen == 0 {
 		return false

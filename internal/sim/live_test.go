@@ -23,8 +23,8 @@ import (
 // A mock fleet runs behind the real gateway, over real sockets in real time. Its results must agree with its
 // simulation: the hit rate within a point, the mean time to the first token within a tenth. Engines run at half speed,
 // so that the machine's own delays matter less. A busy machine makes the live fleet slower, never faster. So the live
-// fleet is played up to three times. If all plays differ by more than a tenth, the difference is logged; a difference
-// of more than a half fails the test.
+// fleet is played up to three times. If all live plays are slower by more than a tenth, the difference is logged; a
+// difference of more than a half fails the test, and so does a live fleet that is faster by more than a tenth.
 func TestTheMockFleetLiveAndSimulatedAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of real time")
@@ -103,8 +103,8 @@ func sharedPrefixes(groups, requests int, gap time.Duration) *workload.Workload 
 	return w
 }
 
-// conversations returns a closed-loop workload: sessions with turns turns each, over three system prompts, with pauses
-// of about a second.
+// conversations returns a closed-loop workload of chats. sessions is the number of chats, and turns is the number of
+// requests in each chat. Three system prompts are shared. The pause before each further request is about a second.
 func conversations(sessions, turns int) *workload.Workload {
 	random := rand.New(rand.NewPCG(7, 8))
 	w := &workload.Workload{Name: "conversations"}

@@ -26,8 +26,8 @@ func mixedLengths(requests int) *workload.Workload {
 	return w
 }
 
-// On a saturated fleet, the order shortest shortens the wait of most requests. Waiting also counts: 500 tokens more
-// delay a request by at most about a second of waiting, so no request waits much longer.
+// On a saturated fleet, the order shortest shortens the wait of most requests. The order also counts the time that a
+// request has waited: 500 more tokens put a request back by at most about a second. So no request waits much longer.
 func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	in := func(order string) *report.Run {
 		return run(t, config(mixedLengths(600), "least_load", func(c *Config) {
@@ -56,7 +56,7 @@ func TestHeldRequestsNeverWaitForever(t *testing.T) {
 		"an engine refuses a prompt": func(c *Config) {
 			c.Workload.Requests[0].Input = 64_000
 			c.Workload.Requests[0].Segments[0].Tokens = 64_000
-			c.Hop = time.Second // until then the request occupies the worker
+			c.Hop = time.Second // the refused request occupies the worker until it arrives at the engine
 		},
 		"all workers die":         func(c *Config) { c.Faults = []Fault{{At: time.Second}} },
 		"a worker comes back":     func(c *Config) { c.Faults = []Fault{{At: time.Second, Down: time.Minute}} },

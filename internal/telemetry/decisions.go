@@ -116,7 +116,7 @@ func (r *ring) add(rec *Record) {
 	r.mu.Unlock()
 }
 
-// last returns up to n records, the newest first.
+// last returns up to n records, the newest first. With n of 0 or less, it returns all.
 func (r *ring) last(n int) []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()

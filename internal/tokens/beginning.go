@@ -51,7 +51,7 @@ type template struct {
 	agreed  int  // while failing: number of answers in a row that agreed
 }
 
-// class records how a model's templates treat the turns of one kind of list.
+// class records how a model's templates treat the turns of one kind of list: see kindOf and forkKind.
 type class struct {
 	dropped int // largest number of ids at the end of a list's answer that were missing in a longer list's answer
 	agreed  int // number of answers that agreed
@@ -86,7 +86,8 @@ type known struct {
 	from key // the cache's key of the answer or the fork
 }
 
-// kindOf returns the kind of a list that grows from step i of l on.
+// kindOf returns the kind of a list that grows from step i of l on. Lists of one kind have the same template arguments
+// and the same roles on both sides of step i, and either all or none of them have a later turn of the user.
 func (l *promptTurns) kindOf(i int) key {
 	k := l.class
 	k[0] ^= byte(l.steps[i].last)
@@ -104,8 +105,8 @@ func (l *promptTurns) forkKind(i int) key {
 	return k
 }
 
-// forkOf returns the key of a fork: under it are remembered the common ids of lists that diverge after step i and whose
-// next turns have the same role.
+// forkOf returns the key of a fork. The cache has, under this key, the common ids of lists that diverge after step i
+// and whose next turns have the same role.
 func (l *promptTurns) forkOf(i int) key {
 	k := l.steps[i].key
 	k[0] ^= 0xf0
@@ -225,7 +226,7 @@ func (s *Source) check(model string, l *promptTurns, a *answer) {
 }
 
 // learn compares the answer for l with two known beginnings: the answer for the longest earlier list, and the longest
-// fork. It records how much of each is in the answer for l.
+// fork. learn records how much of each beginning is in the answer for l.
 func (s *Source) learn(model string, l *promptTurns, a *answer) {
 	b := &s.beginnings
 	b.mu.Lock()

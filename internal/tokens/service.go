@@ -19,7 +19,8 @@ type service struct {
 	client *http.Client // client for the service; nil: the Source's own client is used
 }
 
-// socketHost is the host in the URLs of requests over a Unix socket.
+// socketHost is the base URL of requests over a Unix socket. net/http needs a host in a URL, but the dialer ignores
+// this one.
 const socketHost = "http://tokenizer.sock"
 
 // parseService reads Config.Service. It returns nil for an empty text.

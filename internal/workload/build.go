@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// MaxTokens bounds the length of a prompt and of an answer. It is sixteen times the longest context of a model. So a
-// wrong number in a trace cannot take all memory.
+// MaxTokens bounds the length of a prompt and of an answer. It is sixteen times a context of one million tokens.
+// Because of the bound, a wrong number in a trace cannot take all memory.
 const MaxTokens = 1 << 24
 
 // builder collects requests in the order of the file, and makes a workload of them.

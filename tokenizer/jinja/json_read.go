@@ -35,17 +35,17 @@ const (
 // matches ErrLimit.
 type Decoder struct{ values int }
 
-// Decode reads one document as Python does. src must not change while the value is in use, because the value's texts
-// share src's memory.
+// Decode reads one document as Python's json module does. src must not change while the value is in use, because the
+// value's texts share src's memory.
 func (d *Decoder) Decode(src []byte) (Value, error) { return d.decode(src, Python) }
 
-// DecodeText does the same as Decode for a document in a string. The dialect as says which JSON reader it follows.
-func (d *Decoder) DecodeText(src string, as Dialect) (Value, error) {
-	return d.decode(memory.Slice(memory.StringData(src), len(src)), as)
+// DecodeText reads one document from a string, as the reader that dialect names does.
+func (d *Decoder) DecodeText(src string, dialect Dialect) (Value, error) {
+	return d.decode(memory.Slice(memory.StringData(src), len(src)), dialect)
 }
 
-func (d *Decoder) decode(src []byte, as Dialect) (Value, error) {
-	r := &reader{Scanner: jsonscan.New(src, maxJSONDepth+1), values: d.values, orjson: as == Orjson}
+func (d *Decoder) decode(src []byte, dialect Dialect) (Value, error) {
+	r := &reader{Scanner: jsonscan.New(src, maxJSONDepth+1), values: d.values, orjson: dialect == Orjson}
 	v := r.value()
 	d.values = r.values
 	if !r.End() {
@@ -117,7 +117,7 @@ var specialNumbers = [...]struct {
 	v    Value
 }{{"NaN", Float(math.NaN())}, {"Infinity", Float(math.Inf(1))}, {"-Infinity", Float(math.Inf(-1))}}
 
-// deeper counts the array or object that begins. The caller decrements depth when it ends.
+// deeper counts an array or object that begins. The caller decrements depth when the array or object ends.
 func (r *reader) deeper() {
 	if r.depth++; r.depth > maxJSONDepth {
 		r.beyond("nested too deep")

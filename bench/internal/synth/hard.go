@@ -60,7 +60,7 @@ type HardConfig struct {
 	PlainForm bool
 }
 
-// DefaultHard is small enough for CI, and has each trouble thousands of times.
+// DefaultHard is small enough for CI. Its trace shows each behaviour in AllTrouble thousands of times.
 var DefaultHard = HardConfig{
 	Seed: 45, Workers: 16, Conversations: 100, Capacity: 6000, Stored: 400_000, MinLen: 8, MaxLen: 256, Trouble: AllTrouble,
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/trace"
 )
 
-// write lets make write a trace into the test's folder. It returns the file's path and SHA-256.
-func write(t *testing.T, make func(io.WriteSeeker) (trace.Header, error)) (path, sum string) {
+// write calls generate with a new file in a temporary folder. It returns the path and the SHA-256 of the file that
+// generate wrote.
+func write(t *testing.T, generate func(io.WriteSeeker) (trace.Header, error)) (path, sum string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "test.trace")
 	f, err := os.Create(path)
@@ -21,7 +22,7 @@ func write(t *testing.T, make func(io.WriteSeeker) (trace.Header, error)) (path,
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := make(f); err != nil {
+	if _, err := generate(f); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)

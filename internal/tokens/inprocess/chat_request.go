@@ -260,7 +260,8 @@ func (b *bodyReader) kwargs() (*jinja.Dict, error) {
 	return nil, refuse("chat_template_kwargs is not an object")
 }
 
-// textOf returns a member that is a text. ok is false if d lacks the member, or if the member is not a text.
+// textOf returns a member that is a text. The boolean result is false if d lacks the member, or if the member is not a
+// text.
 func textOf(d *jinja.Dict, name string) (string, bool) {
 	v, ok := d.Get(name)
 	return v.Text(), ok && v.Kind() == jinja.KindString
@@ -300,7 +301,8 @@ func toolDocument(tool *jinja.Dict) (*jinja.Dict, error) {
 	return v.Dict(), nil
 }
 
-// namedTool returns the name of the function that tool_choice names. ok is false if it names none.
+// namedTool returns the name of the function in choice, the value of tool_choice. The boolean result is false if choice
+// is not an object, and so names no function.
 func namedTool(choice jinja.Value) (string, bool, error) {
 	if choice.Kind() != jinja.KindDict {
 		return "", false, nil

@@ -65,8 +65,8 @@ func (b *bodyReader) sglang(t *chatTemplate) (*chatRequest, error) {
 	return q, nil
 }
 
-// sglangTemplate uses the template in the request's chat_template_kwargs, if requests may have one. The content keeps
-// the format of the model's own template.
+// sglangTemplate replaces the model's template by the one in the request's chat_template_kwargs. It refuses such a
+// request unless requests may have a template. The content keeps the format that the model's own template expects.
 func (b *bodyReader) sglangTemplate(q *chatRequest) error {
 	own, _ := q.kwargs.Get("chat_template")
 	q.kwargs.Remove("chat_template")

@@ -43,7 +43,8 @@ func (b *bodyReader) vllm(t *chatTemplate) (*chatRequest, error) {
 	return q, b.vllmApply(q, kwargs)
 }
 
-// vllmTemplate returns the request's template if requests may have one, and the model's template if not.
+// vllmTemplate returns the request's template, or t if the request has none. It refuses a request with a template
+// unless requests may have one.
 func (b *bodyReader) vllmTemplate(t *chatTemplate) (*chatTemplate, error) {
 	own := b.field("chat_template")
 	if own.Kind() != jinja.KindString || own.Text() == "" {

@@ -278,7 +278,8 @@ func (h *Hub) list(ctx context.Context, m hubModel) (*listing, error) {
 	return &l, nil
 }
 
-// errUnreachable is returned if the hub did not answer, or if its answer says nothing about the model.
+// errUnreachable is returned if no whole answer came from the hub, or if the answer says nothing about the model
+// (status 429 or 5xx).
 var errUnreachable = errors.New("the hub cannot be reached")
 
 func (h *Hub) get(ctx context.Context, url string, from int64) (*http.Response, error) {

@@ -90,7 +90,8 @@ func TestAWorkerThatFailsItsProbesDoesNotBlockTheFiles(t *testing.T) {
 	}
 }
 
-// Models with silent engines are still tried again.
+// Models whose engines answer no probe must not keep all maxHeld places for models in memory. But such a model is tried
+// again later, and is used when its engine answers.
 func TestModelsWithSilentEnginesLeaveRoomForOthers(t *testing.T) {
 	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
 		t.Run(string(outcome), func(t *testing.T) {
