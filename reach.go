@@ -27,7 +27,7 @@ const (
 // Any number of goroutines use a scout without a lock. A lost update does no harm, because the scout is only advice.
 type scout struct {
 	next   atomic.Uint64          // the position at which the next decision begins to look
-	places [watched]atomic.Uint32 // each a holder + 1; 0 is none
+	places [watched]atomic.Uint32 // holder + 1; 0: the place has no holder
 }
 
 // scout returns the scout of a model name. It makes the scout on first use. [Router.Reclaim] drops the scouts of models
@@ -55,7 +55,7 @@ type spot struct {
 	at    int32  // the index of the candidate
 }
 
-// gather lists the candidates of a decision, without their matches. partial says that it left holders out.
+// gather lists the candidates of a decision, without their matches. partial is true if gather left holders out.
 func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) (partial bool) {
 	d.begin(len(pool.Holders))
 	reach := d.policy.Reach()

@@ -336,7 +336,8 @@ func (f *Fleet) ResetTrust(h Holder) {
 	f.SetTrust(h, initialTrust.level, initialTrust.why)
 }
 
-// Observe records how a request to h ended at now, in Unix nanoseconds: passive health.
+// Observe records how a request to h ended, at now, in Unix nanoseconds. The passive health of h follows from these
+// records.
 func (f *Fleet) Observe(h Holder, o Outcome, now int64) {
 	s := f.Snapshot().state(h)
 	if s == nil {

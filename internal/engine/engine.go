@@ -109,7 +109,7 @@ type Engine struct {
 	stats   Stats
 
 	scheduled []*Request // requests of the last pass; reused
-	batch     Batch      // of the current pass; a field, because a local variable would escape to the heap
+	batch     Batch      // batch of the current pass; a field, because a local variable would escape to the heap
 }
 
 // ErrTooLong says that a prompt leaves no room for an answer.

@@ -211,9 +211,9 @@ func (s *Source) Stats() Stats {
 		BeginningsOff: s.beginnings.off()}
 }
 
-// Find returns the tokens of p. If Local cannot make them, Find asks one of workers. These must be healthy workers of
-// p's model, in any order. If it finds no tokens, Find returns p's text. It returns within the budget or when ctx ends,
-// and it never fails. A request waits no longer than a match is worth: see Config.Budget.
+// Find returns the tokens of p. If Local cannot make them, Find asks one of the given workers, which must be healthy
+// workers of p's model, in any order. If no worker gives tokens, Find returns p's text. Find returns within the budget
+// or when ctx ends, and never fails. A request waits no longer than a match is worth: see Config.Budget.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
