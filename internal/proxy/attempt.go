@@ -181,7 +181,8 @@ type Result struct {
 	Reused, Fresh bool
 }
 
-// Answer is a complete answer that was held back.
+// Answer is an answer that was held back. Body is the worker's body, with two exceptions: of a stream it is the
+// beginning that ends with an error event, and for a refusal that is too long to keep it is an error of the router.
 type Answer struct {
 	Status int
 	Header http.Header // header without the fields that belong to the connection
