@@ -15,8 +15,8 @@ type blocks struct {
 	heads    memory.Table // the key of a strand's first block → the strand
 	names    memory.Table // the hash of a block → its spot
 	strands  memory.Arena[strand]
-	log      memory.Log  // strands' keys and hashes
-	segments memory.Slab // the segments that do not fit in their strands: their number, then the segments
+	log      memory.Log   // strands' keys and hashes
+	segments memory.Lists // the segments that do not fit in their strands
 	sets     sets
 
 	veil        uint64    // hashes on strands are XORed with it, so that 0 means no hash
@@ -33,7 +33,7 @@ type blocks struct {
 // there reports whether a spot has a block. It may be another block than before a change.
 func (b *blocks) there(at spot) bool {
 	s := b.strands.At(at.strand())
-	return s != nil && at.offset() < s.length
+	return s != nil && at.offset() < s.length()
 }
 
 // key returns the key of the block at a spot.
@@ -90,9 +90,10 @@ func (b *blocks) unname(i, lo, hi uint32) {
 
 // child returns the spot of the first block of a strand that hangs after a block, or at a root when that is 0.
 func (b *blocks) child(at spot, key block.Key) spot {
+	depth := b.end(at)
 	for v, p := b.heads.Find(b.heads.Hash(uint64(key))); v != 0; v, p = p.Next() {
 		s := b.strands.At(uint32(v))
-		if s.parent == at.strand() && s.hung() == at.offset() && s.run.Firsts()[0] == uint64(key) {
+		if s.parent == at.strand() && s.depth == depth && s.run.Firsts()[0] == uint64(key) {
 			return spotOf(uint32(v), 0)
 		}
 	}
@@ -104,7 +105,7 @@ func (b *blocks) child(at spot, key block.Key) spot {
 func (b *blocks) follow(at spot, keys []block.Key) (spot, int) {
 	first := spot(0)
 	if at != 0 {
-		if s := b.strands.At(at.strand()); at.offset()+1 < s.length && s.run.Firsts()[at.offset()+1] == uint64(keys[0]) {
+		if s := b.strands.At(at.strand()); at.offset()+1 < s.length() && s.run.Firsts()[at.offset()+1] == uint64(keys[0]) {
 			first = at + 1
 		}
 	}
@@ -114,7 +115,7 @@ func (b *blocks) follow(at spot, keys []block.Key) (spot, int) {
 		}
 	}
 	s := b.strands.At(first.strand())
-	return first, agree(s.run.Firsts()[first.offset():s.length], keys)
+	return first, agree(s.run.Firsts()[first.offset():s.length()], keys)
 }
 
 // before returns the spot of the block before the one at a spot, 0 when there is none.
@@ -126,7 +127,7 @@ func (b *blocks) before(at spot) spot {
 	if s.parent == 0 {
 		return 0
 	}
-	return spotOf(s.parent, s.hung())
+	return spotOf(s.parent, s.depth-b.strands.At(s.parent).depth-1)
 }
 
 // end returns the number of blocks from the chain's first to the one at a spot; 0 for none.
@@ -150,11 +151,10 @@ func (b *blocks) segmentAt(at spot) (start uint32, g segment) {
 
 // segmentWords returns a strand's segments as they lie, and perhaps zeros.
 func (b *blocks) segmentWords(s *strand) []uint64 {
-	if s.more == 0 {
-		return s.segs[:]
+	if more := s.more.Words(); more != nil {
+		return more
 	}
-	run := b.segments.At(s.more)
-	return run[1 : 1+run[0]]
+	return s.segs[:]
 }
 
 // setAt returns the set of the holders that have the block at a spot.
@@ -185,7 +185,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 		b.sets.hold(g.set)
 	}
 	s.turn()
-	more, length := s.more, uint32(0)
+	length := uint32(0)
 	if len(segs) > 0 {
 		length = segs[len(segs)-1].end
 	}
@@ -197,20 +197,16 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 			}
 			atomic.StoreUint64(&s.segs[i], w)
 		}
-		atomic.StoreUint32(&s.more, 0)
+		b.segments.Set(&s.more, nil)
 	} else {
-		atomic.StoreUint32(&s.more, b.segments.Alloc(len(segs)+1))
-		run := b.segments.At(s.more)
-		atomic.StoreUint64(&run[0], uint64(len(segs)))
-		for i, g := range segs {
-			atomic.StoreUint64(&run[1+i], g.word())
+		b.words = b.words[:0]
+		for _, g := range segs {
+			b.words = append(b.words, g.word())
 		}
+		b.segments.Set(&s.more, b.words)
 	}
-	atomic.StoreUint32(&s.length, length)
+	atomic.StoreUint32(&s.extent, s.extent&^strandLength|length)
 	s.turn()
-	if more != 0 {
-		b.segments.Release(more, len(old)+1)
-	}
 	for _, g := range old {
 		b.sets.drop(g.set)
 	}
@@ -397,7 +393,7 @@ func (b *blocks) grow(h *holder, at spot, keys []block.Key, tick uint32) spot {
 	for len(keys) > 0 {
 		i := b.tip(h, at)
 		s := b.strands.At(i)
-		from := s.length
+		from := s.length()
 		n := min(len(keys), maxStrand-int(from))
 		b.words = b.words[:0]
 		for _, k := range keys[:n] {
@@ -419,7 +415,7 @@ func (b *blocks) grow(h *holder, at spot, keys []block.Key, tick uint32) spot {
 // one.
 func (b *blocks) tip(h *holder, at spot) uint32 {
 	if at != 0 {
-		if s := b.strands.At(at.strand()); at.offset()+1 == s.length && s.length < fullStrand {
+		if s := b.strands.At(at.strand()); at.offset()+1 == s.length() && s.length() < fullStrand {
 			return at.strand()
 		}
 	}
@@ -429,7 +425,7 @@ func (b *blocks) tip(h *holder, at spot) uint32 {
 	for _, field := range []*uint32{&s.parent, &s.depth, &s.child, &s.next, &s.prev} {
 		atomic.StoreUint32(field, 0)
 	}
-	atomic.StoreUint32(&s.at, b.begin(h)|at.offset())
+	atomic.StoreUint32(&s.extent, b.begin(h))
 	if at != 0 {
 		p := b.strands.At(at.strand())
 		atomic.StoreUint32(&s.parent, at.strand())
@@ -458,7 +454,7 @@ func (b *blocks) begin(h *holder) uint32 {
 func (b *blocks) lengthen(s *strand, n uint32) {
 	b.old = b.appendSegments(s, b.old[:0])
 	b.new = append(b.new[:0], b.old...)
-	b.push(segment{s.length + n, 0})
+	b.push(segment{s.length() + n, 0})
 	b.write(s, b.old, b.new)
 }
 
@@ -467,7 +463,7 @@ func (b *blocks) lengthen(s *strand, n uint32) {
 func (b *blocks) trim(i uint32) {
 	for i != 0 {
 		s := b.strands.At(i)
-		if s == nil || s.length == 0 {
+		if s == nil || s.length() == 0 {
 			return
 		}
 		b.old = b.appendSegments(s, b.old[:0])
@@ -478,11 +474,11 @@ func (b *blocks) trim(i uint32) {
 		if k := len(b.old) - 2; k >= 0 {
 			n = b.old[k].end
 		}
-		for c := s.child; c != 0 && n < s.length; c = b.strands.At(c).next {
+		for c := s.child; c != 0 && n < s.length(); c = b.strands.At(c).next {
 			b.steps++
-			n = max(n, b.strands.At(c).hung()+1)
+			n = max(n, b.strands.At(c).depth-s.depth)
 		}
-		if n == s.length {
+		if n == s.length() {
 			return
 		}
 		if n == 0 {
@@ -510,7 +506,7 @@ func (b *blocks) compact(hard bool) {
 		if s == nil {
 			return nil, 0
 		}
-		return &s.run, int(s.length)
+		return &s.run, int(s.length())
 	})
 }
 
@@ -526,7 +522,7 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 	case parent != 0:
 		atomic.StoreUint32(&b.strands.At(parent).child, s.next)
 	}
-	if h := s.at >> beganShift; h != 0 {
+	if h := s.extent >> beganShift; h != 0 {
 		b.holders[h-1].begun--
 	}
 	if p, used := b.strands.At(parent), atomic.LoadUint32(&s.used); parent != 0 && int32(used-atomic.LoadUint32(&p.used)) > 0 {
@@ -543,7 +539,7 @@ func (b *blocks) bytes() int64 {
 
 // growth returns an upper bound of the memory that a change of n blocks allocates.
 func (b *blocks) growth(n int) int64 {
-	return b.heads.Growth(n) + b.names.Growth(n) + b.strands.Growth(n) + b.segments.Growth(2, max(cap(b.old), 16)+4) + b.sets.growth(n)
+	return b.heads.Growth(n) + b.names.Growth(n) + b.strands.Growth(n) + 2*memory.ListBytes(max(cap(b.old), 16)+4) + b.sets.growth(n)
 }
 
 // clear forgets all blocks and gives their memory back.

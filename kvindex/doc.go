@@ -60,7 +60,8 @@
 //
 // Memory is in kvindex/internal/memory. A block with its engine hash takes some 35 bytes, however many holders have it
 // if they have about the same blocks; a point takes some 300. Config.Bytes is a hard limit: room is made before an
-// announcement is applied, and tables that grow count old and new. Config.Seed decides where keys and engine hashes lie
+// announcement is applied, and tables that grow count old and new. Released memory that the garbage collector has not
+// freed yet does not count. Config.Seed decides where keys and engine hashes lie
 // in tables, so that an attacker cannot choose them to collide.
 //
 // An announcement that does not fit in an empty index is refused before anything is evicted. At the limit, an

@@ -72,7 +72,7 @@ func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 		if h.pointed-h.twins > h.waiting || h.disowned {
 			return nil, ErrExceptions
 		}
-		if s := b.strands.At(c); c > 0 && s != nil && s.length > 0 {
+		if s := b.strands.At(c); c > 0 && s != nil && s.length() > 0 {
 			from := uint32(0)
 			for _, g := range b.appendSegments(s, nil) {
 				if st := b.sets.state(b.sets.get(g.set, h.id)); st.named&known != 0 {

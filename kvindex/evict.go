@@ -80,7 +80,7 @@ func (x *Index) evictSome(fair bool) bool {
 		i := x.hand * 0x9e3779b1 & (order - 1)
 		s := b.strands.At(i)
 		b.steps++
-		if s == nil || s.length == 0 || s.child != 0 || fair && x.spares(b.setAt(spotOf(i, s.length-1))) {
+		if s == nil || s.length() == 0 || s.child != 0 || fair && x.spares(b.setAt(spotOf(i, s.length()-1))) {
 			continue
 		}
 		sample = append(sample, old{i, atomic.LoadUint32(&s.used)})
@@ -96,7 +96,7 @@ func (x *Index) evictSome(fair bool) bool {
 		}
 		if parent := s.parent; x.cutEnd(sample[k].strand, fair) {
 			did = true
-			if p := b.strands.At(parent); parent != 0 && p != nil && p.length > 0 && p.child == 0 {
+			if p := b.strands.At(parent); parent != 0 && p != nil && p.length() > 0 && p.child == 0 {
 				one := old{parent, atomic.LoadUint32(&p.used)}
 				at, _ := slices.BinarySearchFunc(sample[k+1:], one, oldestFirst)
 				sample = slices.Insert(sample, k+1+at, one)
@@ -116,14 +116,14 @@ func (x *Index) evictSome(fair bool) bool {
 func (x *Index) cutEnd(i uint32, fair bool) bool {
 	b := &x.blocks
 	s := b.strands.At(i)
-	if s == nil || s.length == 0 || s.child != 0 {
+	if s == nil || s.length() == 0 || s.child != 0 {
 		return false
 	}
-	n := s.length
+	n := s.length()
 	if fair {
 		n -= x.sparedEnd(s)
 		var one [1]uint64
-		if first := b.sets.members(b.setAt(spotOf(i, s.length-1)), &one); len(first) > 0 {
+		if first := b.sets.members(b.setAt(spotOf(i, s.length()-1)), &one); len(first) > 0 {
 			h := x.blocks.holders[member(first[0]).holder()]
 			n = uint32(max(0, min(int64(n), h.quota)))
 			h.quota -= int64(n)
@@ -133,7 +133,7 @@ func (x *Index) cutEnd(i uint32, fair bool) bool {
 		return false
 	}
 	before := b.held
-	x.cut(i, s.length-n)
+	x.cut(i, s.length()-n)
 	x.counts.Evictions += before - b.held
 	return true
 }
@@ -185,11 +185,11 @@ func (x *Index) cut(i, lo uint32) {
 	b := &x.blocks
 	x.dropPinned(i, lo)
 	s := b.strands.At(i)
-	if s == nil || s.length <= lo {
+	if s == nil || s.length() <= lo {
 		return
 	}
 	before := b.before(spotOf(i, lo))
-	b.paint(i, lo, s.length, &change{})
+	b.paint(i, lo, s.length(), &change{})
 	b.trim(i)
 	if before == 0 || !b.there(before) {
 		return
@@ -204,12 +204,12 @@ func (x *Index) cut(i, lo uint32) {
 // dropPinned drops the points that pin a strand's blocks from an offset on, the deepest first.
 func (x *Index) dropPinned(i, lo uint32) {
 	b := &x.blocks
-	for hi := b.strands.At(i).length; hi > lo; {
+	for hi := b.strands.At(i).length(); hi > lo; {
 		s := b.strands.At(i)
-		if s == nil || s.length == 0 {
+		if s == nil || s.length() == 0 {
 			return
 		}
-		if hi = min(hi, s.length); hi <= lo {
+		if hi = min(hi, s.length()); hi <= lo {
 			return
 		}
 		at := spotOf(i, hi-1)

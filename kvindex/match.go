@@ -46,7 +46,7 @@ type reading struct {
 // claim returns a holder's claim in the set; 0 when it has none. The holders of successive calls must ascend.
 func (r *reading) claim(h fleet.Holder) claim {
 	for ; r.next < len(r.members); r.next++ {
-		if m := member(atomic.LoadUint64(&r.members[r.next])); m.holder() == h {
+		if m := member(r.members[r.next]); m.holder() == h {
 			return m.claim()
 		} else if m.holder() > h {
 			break
@@ -111,8 +111,8 @@ func (x *Index) matchSlowly(keys []block.Key, dst []Match) []Match {
 // false when a writer was at it, or when the path does not fit.
 func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 	t.path, t.runs = t.path[:0], t.runs[:0]
-	for parent, after := uint32(0), uint32(0); len(keys) > 0; {
-		i, ok := b.head(parent, after, keys[0], !t.fixed)
+	for parent, depth := uint32(0), uint32(0); len(keys) > 0; {
+		i, ok := b.head(parent, depth, keys[0], !t.fixed)
 		if i == 0 || !ok {
 			return t, ok
 		}
@@ -121,7 +121,7 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 			return t, false
 		}
 		version := atomic.LoadUint32(&s.version)
-		length := atomic.LoadUint32(&s.length)
+		length := s.length()
 		words, ok := s.run.Words()
 		// Keys go after the strand's length and version have changed: there are as many as the length said.
 		if !ok || version&1 != 0 || length == 0 || atomic.LoadUint32(&s.version) != version {
@@ -135,23 +135,23 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 		if t.runs, ok = b.read(t.runs, s, n, t.fixed); !ok {
 			return t, false
 		}
-		keys, parent, after = keys[n:], i, n-1
+		keys, parent, depth = keys[n:], i, depth+n
 	}
 	return t, true
 }
 
-// head returns the strand whose first block has a key and follows a block of another strand; it begins a chain if that
-// strand is 0. It reports false when a writer was at it. Without compare it relies on the key's hash and saves a cache
-// miss: if two keys have one hash, it may return the strand of the other key. Then trace finds no equal key and fails,
-// and matchSlowly compares.
-func (b *blocks) head(parent, after uint32, key block.Key, compare bool) (uint32, bool) {
+// head returns the strand whose first block has a key and which hangs on another strand, with depth blocks of the
+// chain before it. If the other strand is 0, the strand that head returns begins a chain. head reports false when a
+// writer was at it. Without compare it relies on the key's hash and saves a cache miss: if two keys have one hash, it
+// may return the strand of the other key. Then trace finds no equal key and fails, and matchSlowly compares.
+func (b *blocks) head(parent, depth uint32, key block.Key, compare bool) (uint32, bool) {
 	h := b.heads.Hash(uint64(key))
 	for v, p := b.heads.Find(h); v != 0; v, p = p.Next() {
 		s := b.strands.At(uint32(v))
 		if s == nil {
 			return 0, false
 		}
-		if atomic.LoadUint32(&s.parent) != parent || atomic.LoadUint32(&s.at)&strandOffset != after {
+		if atomic.LoadUint32(&s.parent) != parent || atomic.LoadUint32(&s.depth) != depth {
 			continue
 		}
 		words, ok := s.run.Words()
@@ -168,17 +168,7 @@ func (b *blocks) head(parent, after uint32, key block.Key, compare bool) (uint32
 // read adds the segments of a strand's first n blocks to runs. False means that a writer was at it, or that they do not
 // fit.
 func (b *blocks) read(runs []run, s *strand, n uint32, fixed bool) ([]run, bool) {
-	words := s.segs[:]
-	if more := atomic.LoadUint32(&s.more); more != 0 {
-		if words = b.segments.At(more); words == nil {
-			return runs, false
-		}
-		count := atomic.LoadUint64(&words[0])
-		if count >= uint64(len(words)) {
-			return runs, false
-		}
-		words = words[1 : 1+count]
-	}
+	words := b.segmentWords(s)
 	from := uint32(0)
 	for k := 0; k < len(words) && from < n; k++ {
 		g := segmentOf(atomic.LoadUint64(&words[k]))
@@ -233,7 +223,7 @@ func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 			dst = slices.Grow(dst, len(members))[:first+len(members)]
 			done = r.blocks
 			for k, to := 0, dst[first:]; k < len(members); k++ {
-				id := fleet.Holder(atomic.LoadUint64(&members[k]) >> claimBits)
+				id := fleet.Holder(members[k] >> claimBits)
 				to[k] = Match{Holder: id, Blocks: done, Tier: [block.NumTiers]uint32{done}, Full: done}
 			}
 			continue
@@ -244,9 +234,9 @@ func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 			if one.Blocks < done {
 				continue
 			}
-			id := fleet.Holder(atomic.LoadUint64(&members[k]) >> claimBits)
+			id := fleet.Holder(members[k] >> claimBits)
 			for k++; id < one.Holder && k < len(members); k++ {
-				id = fleet.Holder(atomic.LoadUint64(&members[k]) >> claimBits)
+				id = fleet.Holder(members[k] >> claimBits)
 			}
 			if id == one.Holder {
 				n := done + r.blocks
@@ -275,7 +265,7 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 		}
 		if i == 0 || x.sparse.Load() > 0 {
 			for k := range set.members {
-				m.members = append(m.members, member(atomic.LoadUint64(&set.members[k])))
+				m.members = append(m.members, member(set.members[k]))
 			}
 		}
 	}

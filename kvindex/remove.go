@@ -93,7 +93,7 @@ func (b *blocks) knows(h *holder, set setID) bool {
 // hasChild reports whether a holder knows a block after the one at a spot, which it knows by its hash.
 func (b *blocks) hasChild(h *holder, at spot) bool {
 	s := b.strands.At(at.strand())
-	return at.offset()+1 < s.length && b.knows(h, b.setAt(at+1)) || b.childless(h, at, 1) == 0
+	return at.offset()+1 < s.length() && b.knows(h, b.setAt(at+1)) || b.childless(h, at, 1) == 0
 }
 
 // childless returns how many of n blocks of a strand, from a spot backwards, have no children at a holder: the holder
@@ -104,10 +104,11 @@ func (b *blocks) childless(h *holder, at spot, n int) int {
 			n = k
 		}
 	}
-	for c := b.strands.At(at.strand()).child; c != 0; {
+	s := b.strands.At(at.strand())
+	for c := s.child; c != 0; {
 		cs := b.strands.At(c)
 		b.steps++
-		if off := cs.hung(); off <= at.offset() && int(at.offset()-off) < n && b.knows(h, b.setAt(spotOf(c, 0))) {
+		if off := cs.depth - s.depth - 1; off <= at.offset() && int(at.offset()-off) < n && b.knows(h, b.setAt(spotOf(c, 0))) {
 			n = int(at.offset() - off)
 		}
 		c = cs.next
@@ -139,7 +140,7 @@ func (b *blocks) dropBare(h *holder, at spot) {
 
 // dropBares is dropBare for all blocks of a strand.
 func (b *blocks) dropBares(h *holder, i uint32) {
-	for k := b.strands.At(i).length; k > 0; k-- {
+	for k := b.strands.At(i).length(); k > 0; k-- {
 		if at := spotOf(i, k-1); b.there(at) {
 			b.dropBare(h, at)
 		}
@@ -147,23 +148,33 @@ func (b *blocks) dropBares(h *holder, i uint32) {
 }
 
 // sweep applies a change to all claims of its holder, and calls after for strands that it changed. It looks at every
-// strand. While it sweeps for a holder that is being forgotten, it lets other writers in between.
+// strand. While it sweeps for a holder that is being forgotten, it lets other writers in between. It makes room for the
+// sets that remain, which are new sets.
 func (x *Index) sweep(c *change, after func(i uint32)) {
 	b := &x.blocks
-	for i := uint32(1); i < b.strands.Space(); i++ {
+	defer func() { x.slack = need{} }()
+	for i, room := uint32(1), 0; i < b.strands.Space(); i++ {
 		if c.h.leaving && i%mostStretch == 0 {
 			x.unlock()
 			x.lock()
 		}
 		s := b.strands.At(i)
-		if s == nil || s.length == 0 {
+		if s == nil || s.length() == 0 {
 			continue
 		}
-		if b.steps++; c.h.leaving && s.at>>beganShift == uint32(c.h.id)+1 {
-			atomic.StoreUint32(&s.at, s.at&strandOffset) // a strand that stays counts for no holder
+		// A segment has one new set for the change, and perhaps one that after makes.
+		if n := 2 * len(b.segmentWords(s)); room < n {
+			room = max(n, x.stretch(0))
+			if x.roomToSplit(room); s.length() == 0 {
+				continue // the strand was evicted
+			}
+		}
+		room -= 2 * len(b.segmentWords(s))
+		if b.steps++; c.h.leaving && s.extent>>beganShift == uint32(c.h.id)+1 {
+			atomic.StoreUint32(&s.extent, s.extent&strandLength) // a strand that stays counts for no holder
 		}
 		version := s.version
-		if b.paint(i, 0, s.length, c); s.version != version {
+		if b.paint(i, 0, s.length(), c); s.version != version {
 			after(i)
 			b.trim(i)
 		}

@@ -1,5 +1,7 @@
 package kvindex
 
+import "github.com/warmpath/warmpath/kvindex/internal/memory"
+
 // need is an upper bound of the elements that an operation stores.
 type need struct {
 	hashes int // engine blocks
@@ -102,7 +104,8 @@ func (x *Index) roomToSplit(n int) {
 		x.slack.hashes -= n
 		return
 	}
-	most := 8*int64(n*(b.sets.largest+8)+6*cap(b.old)+4*512) + b.sets.byHash.Growth(n) + b.sets.statesGrowth(n) + 4096
+	// The list of a strand's segments grows by two. It may then be of the next size class.
+	most := b.sets.growth(n) + int64(n)*int64(32+2*cap(b.old)) + 2*memory.ListBytes(cap(b.old)+2) + 4096
 	x.evict(nil, func(bool) bool { return x.bytes()+most <= x.config.Bytes })
 }
 

@@ -9,8 +9,7 @@ import (
 )
 
 // setID names a set of holders, each with its claim. 0 is the empty set. With the highest bit it is one holder and the
-// number of its state; else it is the run of a slab in which there are: a [setHead]; a hash of the members; the
-// members, ascending.
+// number of its state; else it is the index of a [storedSet].
 //
 // A set never changes while it is referred to, and is stored once: two sets are equal if and only if their ids are
 // equal. The exception is a hash collision: two equal sets may then have different ids, which costs only a boundary
@@ -21,19 +20,19 @@ const (
 	singleSet    = 1 << 31
 	holderBits   = 20
 	singleStates = 1 << (31 - holderBits)
-	setHeader    = 2 // words
 )
-
-// setHead is the first word of a set: flags, the number of members in the upper half, the number of references in the
-// lower.
-type setHead uint64
 
 // single returns the claim of a set that is one holder.
 func (id setID) single() claim { return claim(id&^singleSet) >> holderBits }
 
-const setSimple = 1 << 63 // all members have their blocks on the accelerator, in the first group, and nowhere else
-
-func (w setHead) members() int { return int(w &^ setSimple >> 32) }
+// storedSet is a set of several members, or of a member whose claim does not fit in a setID.
+type storedSet struct {
+	members memory.List // ascending
+	// simple is 1 if all members have their blocks on the accelerator, in the first group, and nowhere else. Readers
+	// read it atomically.
+	simple uint32
+	refs   uint32
+}
 
 // state says on which tiers and in which groups a holder has a block, a bit for each, and has flags above them.
 type state struct {
@@ -67,11 +66,12 @@ func memberOf(id fleet.Holder, c claim) member { return member(id)<<claimBits | 
 func (m member) holder() fleet.Holder { return fleet.Holder(m >> claimBits) }
 func (m member) claim() claim         { return claim(m & (1<<claimBits - 1)) }
 
-// sets keeps the sets. One writer at a time; readers copy a set's members and then check the version of the strand that
-// led them to it.
+// sets keeps the sets. One writer at a time. Readers read a set's members, which never change, and then check the
+// version of the strand that led them to the set.
 type sets struct {
-	slab    memory.Slab
-	byHash  memory.Table // hash → run
+	stored  memory.Arena[storedSet]
+	lists   memory.Lists // the members of stored
+	byHash  memory.Table // hash → index of stored
 	states  memory.Arena[storedState]
 	byState memory.Table // hash → claim
 	largest int          // members of the largest set so far
@@ -145,7 +145,7 @@ func (s *sets) load(id setID) []member {
 }
 
 // listed returns the stored members of a set, and whether all of them are simple. While a writer changes the sets, the
-// members may be wrong; ok is false if they are certainly wrong. The members are valid until the sets change.
+// members may be wrong; ok is false if they are certainly wrong.
 func (s *sets) listed(id setID, one *[1]uint64) (members []uint64, simple, ok bool) {
 	switch {
 	case id == 0:
@@ -156,16 +156,12 @@ func (s *sets) listed(id setID, one *[1]uint64) (members []uint64, simple, ok bo
 		one[0] = uint64(memberOf(fleet.Holder(id&(1<<holderBits-1)), c))
 		return one[:], held == 1, ok
 	}
-	run := s.slab.At(uint32(id))
-	if len(run) < setHeader {
+	e := s.stored.At(uint32(id))
+	if e == nil {
 		return nil, false, false
 	}
-	head := setHead(atomic.LoadUint64(&run[0]))
-	n := head.members()
-	if n > len(run)-setHeader {
-		return nil, false, false
-	}
-	return run[setHeader : setHeader+n], head&setSimple != 0, true
+	members = e.members.Words()
+	return members, atomic.LoadUint32(&e.simple) != 0, len(members) > 0
 }
 
 // members returns the members of a set, for the writer.
@@ -183,7 +179,7 @@ func (s *sets) get(id setID, h fleet.Holder) claim {
 // find returns the claim of a holder among members; 0 when it is not there.
 func find(members []uint64, h fleet.Holder) claim {
 	if i := search(members, h); i < len(members) {
-		if m := member(atomic.LoadUint64(&members[i])); m.holder() == h {
+		if m := member(members[i]); m.holder() == h {
 			return m.claim()
 		}
 	}
@@ -194,7 +190,7 @@ func find(members []uint64, h fleet.Holder) claim {
 func search(members []uint64, h fleet.Holder) int {
 	lo, hi := 0, len(members)
 	for lo < hi {
-		if m := (lo + hi) / 2; member(atomic.LoadUint64(&members[m])).holder() < h {
+		if m := (lo + hi) / 2; member(members[m]).holder() < h {
 			lo = m + 1
 		} else {
 			hi = m
@@ -238,32 +234,35 @@ func (s *sets) of(members []uint64) setID {
 	if one := member(members[0]); len(members) == 1 && one.claim() < singleStates {
 		return singleSet | setID(one.claim())<<holderBits | setID(one.holder())
 	}
+	h := s.hashOf(members)
+	for id, same := s.byHash.Find(h); id != 0; id, same = same.Next() {
+		if slices.Equal(s.stored.At(uint32(id)).members.Words(), members) {
+			return setID(id)
+		}
+	}
+	id := s.stored.Alloc()
+	e, simple := s.stored.At(id), uint32(1)
+	for _, m := range members {
+		st := s.states.At(uint32(member(m).claim()))
+		if st.refs++; st.held() != 1 {
+			simple = 0
+		}
+	}
+	s.lists.Set(&e.members, members)
+	atomic.StoreUint32(&e.simple, simple)
+	s.byHash.Put(h, uint64(id))
+	s.largest = max(s.largest, len(members))
+	return setID(id)
+}
+
+// hashOf returns the hash of a set of several members in byHash.
+func (s *sets) hashOf(members []uint64) uint64 {
 	hash := uint64(len(members))
 	for _, m := range members {
 		hash = (hash ^ m) * 0x9e3779b97f4a7c15
 		hash ^= hash >> 32
 	}
-	h := s.byHash.Hash(hash)
-	for ref, same := s.byHash.Find(h); ref != 0; ref, same = same.Next() {
-		if run := s.slab.At(uint32(ref)); run[1] == hash && slices.Equal(run[setHeader:setHeader+setHead(run[0]).members()], members) {
-			return setID(ref)
-		}
-	}
-	ref := s.slab.Alloc(setHeader + len(members))
-	run := s.slab.At(ref)
-	head := uint64(len(members))<<32 | setSimple
-	atomic.StoreUint64(&run[1], hash)
-	for i, m := range members {
-		atomic.StoreUint64(&run[setHeader+i], m)
-		e := s.states.At(uint32(member(m).claim()))
-		if e.refs++; e.held() != 1 {
-			head &^= setSimple
-		}
-	}
-	atomic.StoreUint64(&run[0], head)
-	s.byHash.Put(h, uint64(ref))
-	s.largest = max(s.largest, len(members))
-	return setID(ref)
+	return s.byHash.Hash(hash)
 }
 
 // hold notes one more reference to a set.
@@ -273,8 +272,7 @@ func (s *sets) hold(id setID) {
 	case id&singleSet != 0:
 		s.states.At(uint32(id.single())).refs++
 	default:
-		w := &s.slab.At(uint32(id))[0]
-		atomic.StoreUint64(w, *w+1)
+		s.stored.At(uint32(id)).refs++
 	}
 }
 
@@ -287,21 +285,22 @@ func (s *sets) drop(id setID) {
 		s.unref(id.single())
 		return
 	}
-	run := s.slab.At(uint32(id))
-	if n := run[0] - 1; uint32(n) != 0 {
-		atomic.StoreUint64(&run[0], n)
+	e := s.stored.At(uint32(id))
+	if e.refs--; e.refs > 0 {
 		return
 	}
-	n := setHeader + setHead(run[0]).members()
-	for _, m := range run[setHeader:n] {
+	members := e.members.Words()
+	for _, m := range members {
 		s.unref(member(m).claim())
 	}
-	s.byHash.Delete(s.byHash.Hash(run[1]), uint64(id))
-	s.slab.Release(uint32(id), n)
+	s.byHash.Delete(s.hashOf(members), uint64(id))
+	s.lists.Set(&e.members, nil)
+	s.stored.Release(uint32(id))
 }
 
 func (s *sets) clear() {
-	s.slab.Clear()
+	s.stored.Clear()
+	s.lists.Clear()
 	s.byHash.Clear()
 	s.states.Clear()
 	s.byState.Clear()
@@ -309,11 +308,12 @@ func (s *sets) clear() {
 }
 
 func (s *sets) bytes() int64 {
-	return s.slab.Bytes() + s.byHash.Bytes() + s.states.Bytes() + s.byState.Bytes() + int64(cap(s.scratch))*8
+	return s.stored.Bytes() + s.lists.Bytes() + s.byHash.Bytes() + s.states.Bytes() + s.byState.Bytes() +
+		int64(cap(s.scratch))*8
 }
 
 func (s *sets) growth(n int) int64 {
-	return s.slab.Growth(n, setHeader+s.largest+2) + s.byHash.Growth(n) + s.statesGrowth(n)
+	return s.stored.Growth(n) + int64(n)*memory.ListBytes(s.largest+2) + s.byHash.Growth(n) + s.statesGrowth(n)
 }
 
 // statesGrowth returns an upper bound of the memory that n more states take.

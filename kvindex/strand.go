@@ -15,16 +15,15 @@ import (
 type strand struct {
 	version uint32 // odd while it changes
 	parent  uint32 // the strand on which it hangs; 0: none
-	at      uint32 // offset of the block on the parent after which it hangs; above 16 bits the holder that began it, see begin
-	length  uint32 // blocks; 0: it is free, or new
-	segs    [inlineSegments]uint64
-	run     memory.Run // keys and hashes of its blocks; a hash is written as veiled
-	more    uint32     // the run of the slab that has the segments, when they do not fit; else 0
-	used    uint32     // when it was last stored to or matched
-	depth   uint32     // blocks before the first
-	child   uint32     // its first child strand
-	next    uint32     // its neighbours among its parent's children
+	extent  uint32 // its length in the lower 16 bits; above them the holder that began it, see begin
+	used    uint32 // when it was last stored to or matched
+	depth   uint32 // blocks of the chain before the first: they say after which block of the parent it hangs
+	child   uint32 // its first child strand
+	next    uint32 // its neighbours among its parent's children
 	prev    uint32
+	segs    [inlineSegments]uint64
+	more    memory.List // all segments, if they are more than inlineSegments
+	run     memory.Run  // keys and hashes of its blocks; a hash is written as veiled
 }
 
 const (
@@ -32,7 +31,7 @@ const (
 	maxStrand      = 1<<16 - 1
 	// fullStrand is the length from which on a strand is not added to: its keys and hashes would be moved too often.
 	fullStrand   = 256
-	strandOffset = 1<<16 - 1 // of strand.at
+	strandLength = 1<<16 - 1 // of strand.extent
 	beganShift   = 16
 	mostBegan    = 1<<(32-beganShift) - 1
 )
@@ -40,8 +39,8 @@ const (
 // turn begins and ends a change of a strand: the version is odd in between.
 func (s *strand) turn() { atomic.StoreUint32(&s.version, s.version+1) }
 
-// hung returns the offset of the block after which a strand hangs.
-func (s *strand) hung() uint32 { return s.at & strandOffset }
+// length returns the number of blocks; 0: the strand is free, or new.
+func (s *strand) length() uint32 { return atomic.LoadUint32(&s.extent) & strandLength }
 
 // spot is a place on a strand: the strand's index and an offset of 16 bits. 0 is none.
 type spot uint64

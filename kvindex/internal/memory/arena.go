@@ -144,7 +144,7 @@ func (a *Arena[T]) Growth(n int) int64 {
 	chunks := n/arenaChunk + 1
 	bytes := int64(chunks) * (arenaChunk*int64(unsafe.Sizeof(zero)) + 8)
 	if len(a.states)+chunks > cap(a.states)+len(a.holes) {
-		bytes += int64(len(a.states)+chunks+16) * 2 * 32
+		bytes += int64(len(a.states)+chunks)*60 + 16*8 // append doubles slices, and addChunk makes a list half as long again
 	}
 	return bytes
 }

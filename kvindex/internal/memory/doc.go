@@ -3,8 +3,11 @@
 //
 //   - [Table] maps a hash of 64 bits to a number.
 //   - [Arena] allocates elements of one type by index.
-//   - [Slab] allocates runs of words of any length.
+//   - [List] is a list of words that never change, in Go's heap. [Lists] counts the memory of lists.
 //   - [Log] appends pairs of words to runs, and moves runs when much of the log is garbage.
+//
+// Bytes counts what is in use. Memory that was given back counts no more, though the garbage collector may not have
+// freed it yet: the process takes more than the bytes that are counted, by the collector's own slack (GOGC).
 //
 // Readers may read all four while one writer writes. The package knows no holders, blocks or budgets: package kvindex
 // adds up the bytes and decides what to evict.

@@ -1,0 +1,60 @@
+package memory
+
+import (
+	"slices"
+	"sync/atomic"
+	"unsafe"
+)
+
+// List is a list of words that never change: the writer replaces the list as a whole. Readers may read the words at the
+// same time, also the words of a list that was replaced: Go's heap keeps the words while a reader refers to them. The
+// zero List is empty.
+type List struct {
+	// first points at a header, the words follow it. The header has the memory in words in its upper half, and the
+	// number of words in its lower half.
+	first atomic.Pointer[uint64]
+}
+
+// Words returns the words of the list.
+func (l *List) Words() []uint64 {
+	first := l.first.Load()
+	if first == nil {
+		return nil
+	}
+	return unsafe.Slice(first, 1+uint32(*first))[1:]
+}
+
+// Lists counts the memory of some lists. A list that was replaced counts no more, though the garbage collector may not
+// have freed it yet. One writer at a time.
+type Lists struct{ words int64 }
+
+// Set replaces a list by a copy of some words. No words make the list empty.
+func (c *Lists) Set(l *List, words []uint64) {
+	if old := l.first.Load(); old != nil {
+		c.words -= int64(*old >> 32)
+	}
+	if len(words) == 0 {
+		l.first.Store(nil)
+		return
+	}
+	run := slices.Grow([]uint64(nil), 1+len(words)) // its capacity is the size class that the heap takes for it
+	run = append(append(run, uint64(cap(run))<<32|uint64(len(words))), words...)
+	c.words += int64(cap(run))
+	l.first.Store(&run[0])
+}
+
+// Clear counts all lists as empty. They must not be used after it.
+func (c *Lists) Clear() { c.words = 0 }
+
+// Bytes returns how much memory the lists take.
+func (c *Lists) Bytes() int64 { return c.words * 8 }
+
+// ListBytes returns an upper bound of the memory that a list of n words takes. A size class of Go's heap is at most a
+// quarter larger than what lies in it; those up to 16 words have an even number of words.
+func ListBytes(n int) int64 {
+	n++ // the header
+	if n <= 16 {
+		return int64(n+n%2) * 8
+	}
+	return int64(n+n/4) * 8
+}
