@@ -18,7 +18,7 @@ const maxWidths, maxWorkerWidths = 4, 2
 
 // aheads lists the holders whose engines hash blocks with a look-ahead. It is immutable.
 type aheads struct {
-	of     map[fleet.Holder]int // the look-ahead of each such holder, in tokens
+	of     map[fleet.Holder]int // the look-ahead of each of these holders, in tokens
 	widths []int                // the different look-aheads, ascending
 }
 
@@ -29,10 +29,10 @@ func newAheads(of map[fleet.Holder]int) *aheads {
 	return &aheads{of: of, widths: widths(of, func(fleet.Holder) bool { return true })}
 }
 
-// widths returns the different look-aheads of the holders for which those is true, ascending.
-func widths(of map[fleet.Holder]int, those func(fleet.Holder) bool) (all []int) {
+// widths returns the different look-aheads, ascending, of the holders for which include returns true.
+func widths(of map[fleet.Holder]int, include func(fleet.Holder) bool) (all []int) {
 	for h, n := range of {
-		if i, known := slices.BinarySearch(all, n); !known && those(h) {
+		if i, known := slices.BinarySearch(all, n); !known && include(h) {
 			all = slices.Insert(all, i, n)
 		}
 	}
@@ -47,8 +47,8 @@ type aheadKeys struct {
 
 // SetAhead notes that h's engine has a look-ahead: its hash of a block also covers this number of tokens after the
 // block, at most block.MaxAhead. The router then compares h's blocks with keys of the prompt that cover these tokens,
-// too. Call SetAhead before the first such block of h is stored. SetAhead with 0 tokens, and [Router.Forget], remove
-// the look-ahead. model is as for [Router.Store].
+// too. Call SetAhead before the first block with this look-ahead is stored for h. SetAhead with 0 tokens, and
+// [Router.Forget], remove the look-ahead. For the argument model, see [Router.Store].
 //
 // If the holders of the model, or of h's worker, would have too many different look-aheads, SetAhead returns false and
 // changes nothing. In that case h's blocks must not be stored.
@@ -79,7 +79,6 @@ func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
 	return true
 }
 
-// forgetAhead forgets a holder's look-ahead.
 func (r *Router) forgetAhead(x *modelIndex, h fleet.Holder) {
 	if a := x.aheads.Load(); a == nil || a.of[h] == 0 {
 		return
@@ -117,7 +116,7 @@ func (p *Prepared) hashAhead(x *modelIndex) {
 	if a == p.aheads {
 		return
 	}
-	if p.aheads != nil { // decisions may still read the old keys: leave their memory alone
+	if p.aheads != nil { // decisions may still read the old keys, so their memory is not reused
 		p.ahead = nil
 	}
 	p.aheads = a

@@ -25,8 +25,8 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	if !w.router.SetAhead(one, "", 11) || !w.router.SetAhead(other, "", 12) {
 		t.Error("nothing is left for the other workers")
 	}
-	// Ranks with the same look-ahead take one place of the limit together. After a restart with another look-ahead, the
-	// ranks report the new look-ahead one after another, and none of them may be refused.
+	// Ranks with the same look-ahead count once in the limit. After a restart with another look-ahead, the ranks report
+	// the new look-ahead one after another, and none of them may be refused.
 	for _, h := range hostile {
 		w.router.Forget(h)
 	}

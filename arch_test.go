@@ -38,7 +38,8 @@ var layers = [][]string{
 // testOnly packages hold helpers for tests. Only test files and other testOnly packages may import them.
 var testOnly = []string{"kvindex/kvindextest", "test/testenv"}
 
-// core packages make decisions. A test runs them in virtual time, so time, randomness and bytes are arguments.
+// core packages make decisions. Tests run them in virtual time, so the core packages get the time, random numbers and
+// input bytes as arguments.
 var core = []string{
 	"", "block", "kvindex", "kvindex/internal/memory", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
@@ -251,7 +252,7 @@ func TestThePathsInTheArchitectureExist(t *testing.T) {
 }
 
 // architecturePackages returns the packages in the first column of ARCHITECTURE.md's table. The root package is "", and
-// the table calls it `warmpath`. `…/x` is a subfolder of the package before it.
+// the table calls it `warmpath`. `…/x` is a subfolder of the package that the table names before it.
 func architecturePackages(t *testing.T) (dirs []string) {
 	t.Helper()
 	text, err := os.ReadFile("ARCHITECTURE.md")
@@ -282,7 +283,8 @@ func architecturePackages(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// goFiles reads the imports of every Go file of the module, without the folders of nested and testdata.
+// goFiles reads the imports of every Go file of the module. It leaves out the folders in nested, and folders named
+// testdata.
 func goFiles(t *testing.T) []packageFile {
 	t.Helper()
 	var files []packageFile

@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// warm returns a world of n workers, and a request for a prompt of 8,000 tokens. Every third worker has a part of the
-// prompt.
+// warm returns a world, that is a router with its fleet, of n workers, and a request with a prompt of 8,000 tokens.
+// Every third worker has a part of the prompt.
 func warm(t testing.TB, n int) (*world, *warmpath.Request) {
 	workers := make([]fleet.Facts, n)
 	for i := range workers {
@@ -121,8 +121,8 @@ func BenchmarkFleets(b *testing.B) {
 }
 
 // BenchmarkRouteBesideEvents measures how long clients wait for a decision. Prompts have 500 blocks, half of which are
-// known. The index either has room or is at its limit. Either only the requests' own events come, or another stream
-// stores blocks without pause.
+// known. The index either has room or is at its limit. Either only the requests' own events come, or a further stream
+// (flood) stores blocks without pause. With clash, different holders use the same engine hashes for different blocks.
 func BenchmarkRouteBesideEvents(b *testing.B) {
 	for _, c := range []struct {
 		name         string

@@ -70,7 +70,7 @@ func TestASmallerBlockMakesANewIndexThatItsFeederSees(t *testing.T) {
 		t.Errorf("%s, blocks of %d", d, d.BlockSize)
 	}
 
-	// The feed forgets the holder's blocks and replays its events.
+	// The test does what the feed does for a new index: it forgets the holder's blocks and stores them again.
 	w.router.Forget(0)
 	w.store(0, p, kvindex.Stored{})
 	d := w.route(warmpath.Request{Tokens: p, Now: 2000 * second})

@@ -29,7 +29,7 @@ type Record struct {
 	MatchTokens     int                 // prompt tokens in confirmed blocks that the engine can use
 	PredictedTokens int                 // prompt tokens expected to be cached at scheduling, without AtRiskTokens
 	AtRiskTokens    int                 // matched tokens that are expected to be evicted before scheduling
-	Tier            [block.NumTiers]int // MatchTokens by tier
+	Tier            [block.NumTiers]int // MatchTokens, split by the tier of the blocks
 	BlockSize       int                 // tokens of a block of the index; 0 if no index was used
 
 	Policy string
@@ -72,9 +72,9 @@ func (r *Record) Why(i int) string {
 	return fmt.Sprintf("%s, most by %s: %.4g against %.4g", why, r.Terms[most], other.Terms[most], chosen.Terms[most])
 }
 
-// Clone returns an independent copy with the first candidates of the record, but not more than the given number. A
-// negative number keeps all candidates; 0 counts as 1. If the chosen candidate is not among the first ones, it takes
-// the last place.
+// Clone returns an independent copy of the record. The argument is the greatest number of candidates in the copy: the
+// copy has the first candidates of the record. A negative number keeps all candidates; 0 counts as 1. If the chosen
+// candidate would be left out, it replaces the last candidate of the copy.
 func (r *Record) Clone(candidates int) Record {
 	c := *r
 	if candidates < 0 || candidates >= len(r.Candidates) {
@@ -126,12 +126,12 @@ func (r *Record) String() string {
 }
 
 // Decision says to which holder one request goes, and holds the request's load on this holder. It belongs to the caller
-// of Route. The caller must call [Decision.Done] when the request has ended, with success or not. After Done, it may
-// call [Decision.Recycle], which saves an allocation for the next decision. If facts of the decision are needed
-// afterwards, Clone them before Recycle.
+// of Route. The caller must call [Decision.Done] when the request has ended, with success or not. After Done, the
+// caller may call [Decision.Recycle], which saves an allocation for the next decision. To use facts of the decision
+// after Recycle, copy them with [Record.Clone] before Recycle.
 //
-// FirstToken, Tokens and Done may be called from any goroutine, any number of times. Their argument now is the time of
-// the event that they report.
+// FirstToken, Tokens and Done may be called from any goroutine, any number of times. The argument called now is the
+// time of the reported event.
 type Decision struct {
 	Record
 
@@ -139,7 +139,7 @@ type Decision struct {
 	policy      *policy.Policy
 	shadow      *policy.Policy // a second policy that learns from this decision; nil is none
 	reservation fleet.Reservation
-	open        atomic.Bool     // Done was not called yet
+	open        atomic.Bool     // the request was routed, and Done was not called yet
 	firstToken  atomic.Int64    // when the first token came, Unix nanoseconds; 0 is not yet
 	learned     []learnedPrompt // entries that Unsent removes
 	prepared    *Prepared       // owns the memory of keys, ahead, matches and sent
@@ -154,9 +154,9 @@ type Decision struct {
 	finished policy.Finished
 	marks    []fleet.Mark
 	nominees []fleet.Holder
-	extents  []extent // matches and sent together
-	spots    []spot   // by position in the pool
-	round    uint32   // the number of this decision in spots
+	extents  []extent // the entries of matches and of sent, merged
+	spots    []spot   // spots[i] is for the holder at position i of the pool
+	round    uint32   // marks the entries of spots that belong to this decision
 	take     bool     // the request will be sent to the chosen holder; false for Explain
 	scope    fleet.Scope
 }
@@ -170,17 +170,17 @@ func (d *Decision) UncachedTokens() int {
 	return least
 }
 
-// FirstToken notes that the first token of the answer came at now, in Unix nanoseconds. The prompt no longer counts as
-// work of the holder from then on. Only the first call counts.
+// FirstToken notes that the first token of the answer has come. now is the time in Unix nanoseconds. The prompt no
+// longer counts as work of the holder from then on. Only the first call counts.
 func (d *Decision) FirstToken(now int64) {
 	if d.firstToken.CompareAndSwap(0, now) {
 		d.reservation.FirstToken(now)
 	}
 }
 
-// Tokens notes that the answer has n tokens at now, in Unix nanoseconds. Call it after FirstToken, for every piece of
-// the answer or every few pieces. The router learns three facts from it: how much memory the answer takes, how long a
-// step takes, and that the request is alive.
+// Tokens notes that the answer has n tokens so far. now is the time in Unix nanoseconds. Call it after FirstToken, for
+// every piece of the answer or every few pieces. The router learns three facts from these calls: how much memory the
+// answer takes, how long a step takes, and that the request is alive.
 func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 
 // Output returns the answer's length in tokens: what Tokens reported, limited to the longest answer that the request
@@ -188,12 +188,12 @@ func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 func (d *Decision) Output() int { return d.reservation.Output() }
 
 // Unsent notes that nothing of the request was sent, because the worker could not be reached or the client left before.
-// From then on the prompt is not expected in the holder's cache, unless another request with the same prompt was sent
-// there. Call Unsent before Done.
+// The router then no longer expects the prompt in the holder's cache, unless another request with the same prompt was
+// sent there. Call Unsent before Done.
 func (d *Decision) Unsent() { d.unlearn() }
 
-// Done releases the load and reports to the fleet how the request ended, at now in Unix nanoseconds. Only the first
-// call counts.
+// Done releases the load, and reports the outcome of the request to the fleet and to the policy. now is the time of the
+// end in Unix nanoseconds. Only the first call counts.
 func (d *Decision) Done(o fleet.Outcome, now int64) {
 	if !d.open.Swap(false) {
 		return

@@ -1,4 +1,5 @@
-// Package warmpath sends each LLM request to the worker whose KV cache is warm for it.
+// Package warmpath decides to which worker each LLM request goes. It prefers a worker whose KV cache already holds the
+// beginning of the request's prompt.
 //
 // [Router.Route] decides in three steps. It cuts the request's tokens into blocks. It looks up in an index how many of
 // these blocks each worker's cache holds. Then a policy weighs these matches against the load of the fleet. The result
@@ -25,14 +26,14 @@
 //  1. [fleet.Fleet.Put] adds a worker that the program has probed. The worker has a holder for each data-parallel rank
 //     that is used. Another Put with the same URL replaces the facts and keeps the holders.
 //  2. [fleet.Fleet.SetHealth] and [fleet.Fleet.SetDraining] say whether the worker gets requests.
-//  3. [fleet.Fleet.Remove] removes the worker. Its requests that are under way end as all others do, with
+//  3. [fleet.Fleet.Remove] removes the worker. Requests under way at the worker still end with
 //     [Decision.Done]. The router must then forget the worker's cache. The feed does that; a program without a feed
 //     calls [Router.Forget] for each of the worker's holders.
 //
-// A holder that leaves keeps its id for an hour, so that it has its history again if it comes back. Call
-// [Router.Reclaim] at least every ten minutes, from any goroutine: it frees the ids to which nothing refers any more.
-// More frequent calls do no harm. A fleet has 2^20 ids. If Reclaim is never called and the ids run out, further holders
-// are not indexed. Reclaim also drops the indexes of models that no worker has served for an hour.
+// A holder that leaves keeps its id for an hour. If the holder comes back within this hour, it gets its history back.
+// Call [Router.Reclaim] at least every ten minutes, from any goroutine. Reclaim frees the ids to which nothing refers
+// any more. More frequent calls do no harm. A fleet has 2^20 ids. If Reclaim is never called and the ids run out,
+// further holders are not indexed. Reclaim also drops the indexes of models that no worker has served for an hour.
 //
 // # A request
 //
@@ -51,15 +52,17 @@
 // FirstToken, Tokens and Done may be called from any goroutine, at the same time. The fields of the [Record] may be
 // read from any goroutine until Recycle. Unsent and Recycle are for one goroutine.
 //
-// If a request is decided more than once, for instance before and after it waited, begin with [Router.Prepare] and end
+// If one request needs several decisions, for instance before and after a wait, begin with [Router.Prepare] and end
 // with [Prepared.Recycle]. A [Prepared] belongs to one goroutine at a time. Its decisions may live longer than the
-// Prepared. [Router.Explain] reserves nothing, so its decisions need no Done; Recycle is optional for them, too.
+// Prepared. [Router.Explain] reserves nothing, so its decisions need no Done, and Recycle is optional for its
+// decisions.
 //
 // If Done is never called, the load of the decision stays on the holder. So call [fleet.Fleet.Expire] about twice a
 // minute, from any goroutine: it releases the load of requests without a sign of life for [fleet.Config.Expiry], and
-// counts these requests as leaks. Signs of life are Route, FirstToken and Tokens, so Expiry must be longer than any
-// answer that comes in one piece. A Done after the expiry is safe. If Done never comes, the policy does not learn that
-// the request ended, and the holder's id is never used for another holder.
+// counts these requests as leaks. Signs of life are Route, FirstToken and Tokens. An answer that comes in one piece
+// gives none before its end, so Expiry must be longer than such an answer takes. A Done after the expiry is safe. If
+// Done never comes, the policy does not learn that the request ended, and the holder's id is never used for another
+// holder.
 //
 // After Route, the router expects the prompt in the chosen holder's cache before any event confirms it. This
 // expectation ends after [Options.SpeculativeTTL], or with Unsent. For a holder that publishes no events, it ends after
@@ -67,22 +70,23 @@
 //
 // # Events
 //
-// Package kvfeed follows the engines' KV events. One goroutine calls Run of its Feed, which ends with its context. A
-// router has one Feed; it serves all workers that come and go. If requests carry a salt or an extra key, call the
-// Feed's Scoped between Route and the sending of the request. A program that calls [Router.Store], [Router.Remove] and
+// Package kvfeed follows the engines' KV events. One goroutine calls Run of a Feed; Run returns when its context is
+// cancelled. A router needs one Feed for all of its workers. If requests carry a salt or an extra key, call the Feed's
+// Scoped between Route and the sending of the request. A program that calls [Router.Store], [Router.Remove] and
 // [Router.Clear] by itself must keep the rules that the documentation of kvfeed lists.
 //
 // # Order
 //
 // Make the fleet, then the router, then the feed. Then run the feed, put workers into the fleet, and route requests.
-// The order of these three does not matter: without workers Route returns [ErrUnknownModel], and without events it
-// decides by load and by the prompts that it sent before. To stop, end the requests, cancel the feed's context, and
-// wait until its Run returns. Fleet and router need no end: they have no goroutine and no connection.
+// The order of the last three steps does not matter. Without workers, Route returns [ErrUnknownModel]. Without events,
+// Route decides by load and by the prompts that were sent before. To stop, end the requests, cancel the feed's context,
+// and wait until its Run returns. Fleet and router need no shutdown, because they have no goroutine and no connection.
 //
 // # What is stable
 //
 // All packages outside the folders internal, test, examples and bench are public. There is no release yet. The first
 // releases will be v0: a version v0.x may change any exported name, and the CHANGELOG names each such change under
-// "Library". A version v0.x.y changes none. Block keys may differ between versions: do not store them. Texts for people
-// may change at any time: errors (compare them with [errors.Is]), reasons, [Record.String] and log messages.
+// "Library". A patch version v0.x.y changes no exported name. Block keys may differ between versions: do not store
+// them. Texts for people may change at any time: errors (compare them with [errors.Is]), reasons, [Record.String] and
+// log messages.
 package warmpath

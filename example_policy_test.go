@@ -54,7 +54,7 @@ func (p *quickest) Forget(h fleet.Holder) {
 	delete(p.took, h) // asked needs no reset: each Routed is followed by its Finished
 }
 
-// This is a policy of your own in Go. It chooses, and learns the results of its choices.
+// This example adds a policy written in Go. The policy chooses a worker, and learns the results of its choices.
 func Example_policy() {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers, Policy: policy.Spec{

@@ -74,9 +74,10 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 	expected(37, 160)
 }
 
-// The router removes the store of expected prompts with a certain duration when no policy has this duration any more.
-// The count of dropped blocks includes the blocks that removed stores dropped, so the count never falls.
-func TestStoresOfFormerTimesGo(t *testing.T) {
+// The router has a store of expected prompts for each duration (TTL). When it makes a store for a further duration, it
+// removes the stores that are empty. The count of dropped blocks includes the blocks that removed stores dropped, so
+// the count never falls.
+func TestEmptyStoresOfExpectedPromptsAreRemoved(t *testing.T) {
 	second := int64(time.Second)
 	w := newWorld(t, warmpath.Options{
 		Index:    kvindex.Config{MaxSpeculative: 200},
@@ -110,8 +111,9 @@ func TestExplainForgetsNoExpectedPrompt(t *testing.T) {
 	}
 }
 
-// Policies may expect prompts for different durations. All expected blocks together have one bound of memory.
-func TestShortPromptsExpectedForTwoTimesAreBounded(t *testing.T) {
+// Policies may expect prompts for different durations (TTLs). One limit of memory holds for all expected blocks
+// together.
+func TestTheMemoryOfExpectedPromptsWithTwoTTLsIsBounded(t *testing.T) {
 	const limit = 4096
 	w := newWorld(t, warmpath.Options{
 		Index:    kvindex.Config{MaxSpeculative: limit},
@@ -149,7 +151,7 @@ func TestTheMemoryOfExpectedPromptsIsBounded(t *testing.T) {
 // A decision in a large fleet looks at few holders. The holder at which a prompt is expected must be one of them.
 func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 	w := large(t, 500, warmpath.Options{})
-	for _, h := range []fleet.Holder{30, 7, 400} { // shorter parts of the prompt were sent to these holders
+	for _, h := range []fleet.Holder{30, 7, 400} { // these holders announced a shorter part of the prompt
 		w.store(h, prompt(1, 160), kvindex.Stored{})
 	}
 	sent := w.route(warmpath.Request{Tokens: prompt(1, 800), Target: w.fleet.Snapshot().Workers()[377].URL})
@@ -162,8 +164,8 @@ func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 	}
 }
 
-// An engine with a look-ahead has other block keys. The router expects a prompt under the keys of the engine to which
-// the router sent the prompt.
+// An engine with a look-ahead hashes some tokens after each block, too, so its block keys differ. The router notes an
+// expected prompt under the keys of the engine that gets the prompt.
 func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	if !w.router.SetAhead(0, "", 1) {

@@ -16,7 +16,7 @@ type term struct {
 	not   []string // words that are not used for the thing
 }
 
-// foreign has exported names with a word that the glossary does not use, each with the reason.
+// foreign has exported names that contain a word of the glossary's column "not", each with the reason why it may.
 var foreign = map[string]string{
 	"AdmitChunks":             "chunks of a chunked prefill",
 	"Class":                   "how an attempt ended; not a kind of worker",

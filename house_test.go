@@ -142,9 +142,9 @@ func waits(file *ast.File) (found []token.Pos) {
 	return found
 }
 
-// In a bare clone a test skips only what needs an installation. So a test skips through testenv.Missing, which names
-// the installation, or else under a condition that says why: testing.Short, testenv.Race, -update, or an error of the
-// machine.
+// A test may skip if something is not installed: then it calls testenv.Missing, which names the missing installation.
+// Otherwise the skip must stand under an if with a known reason: testing.Short, testenv.Race, -update, or an error of
+// the machine.
 func TestTestsSkipForAReason(t *testing.T) {
 	eachFile(t, func(path string, text []byte) {
 		if !strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "bench/") {
@@ -163,7 +163,7 @@ func TestTestsSkipForAReason(t *testing.T) {
 
 var skipReason = map[string]bool{"Short": true, "Race": true, "update": true, "err": true}
 
-// groundlessSkips returns the calls of Skip, Skipf and SkipNow that are in no if with one of the reasons.
+// groundlessSkips returns the calls of Skip, Skipf and SkipNow that stand under no if with a known reason (skipReason).
 func groundlessSkips(file *ast.File) (found []token.Pos) {
 	reasons := map[ast.Node]bool{} // the blocks of each if whose condition is a reason
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -278,7 +278,8 @@ func TestLongLinesAreFound(t *testing.T) {
 	}
 }
 
-// calls reports whether n is a call of the function name of the package of.
+// calls reports whether n is a call of a function of a package. of is the name of the package, and name is the name of
+// the function.
 func calls(n ast.Expr, of, name string) bool {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {

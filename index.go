@@ -30,7 +30,7 @@ type modelIndex struct {
 	aheads   atomic.Pointer[aheads]
 
 	unserved     int64 // when Reclaim first found no worker of the model; 0: the model has workers. Guarded by the router's mu
-	mostExpected int   // the greatest number of (holder, block) pairs in expected
+	mostExpected int   // the limit of (holder, block) pairs in the stores of expected
 	displaced    int64 // pairs that former stores of expected dropped before their TTL ended; guarded by the router's mu
 }
 
@@ -160,7 +160,8 @@ type Removed struct {
 }
 
 // Clear forgets the blocks of h on one tier, and the prompts that are expected in h's cache. The blocks on other tiers
-// stay, because an engine that resets its cache does not empty them. Clear returns the generation as Store does.
+// stay, because an engine that resets its cache does not empty the other tiers. For the GPU tier, Clear also does what
+// [Router.ForgetLearned] does. Clear returns the generation as Store does.
 func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -241,8 +242,8 @@ func (r *Router) dropUnserved(now int64) {
 	r.scouts.Store(&scouts)
 }
 
-// ForgetLearned forgets everything about h's cache that was learned from requests to h. Call it if another process
-// answers at h now. Blocks that events announced stay.
+// ForgetLearned forgets everything about h's cache that was learned from requests to h. Call it if another process now
+// serves at h. Blocks that events announced stay.
 func (r *Router) ForgetLearned(h fleet.Holder) {
 	for _, x := range *r.indexes.Load() {
 		x.forgetLearned(h)
@@ -268,8 +269,8 @@ func (r *Router) Generation(h fleet.Holder) uint64 {
 	return x.generation
 }
 
-// HolderStats returns h's statistics in the index for its events, and whether that index knows h. model is as for
-// [Router.Store]. It takes the index's lock for a moment.
+// HolderStats returns h's statistics in the index for its events, and whether that index knows h. For the argument
+// model, see [Router.Store]. HolderStats takes the index's lock for a moment.
 func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats, bool) {
 	x := r.of(h, model)
 	if x == nil {
@@ -278,8 +279,8 @@ func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats,
 	return x.index.Holder(h)
 }
 
-// BlockSize returns the tokens of a block in the index for h's events, or 0 if there is no index. model is as for
-// [Router.Store].
+// BlockSize returns the tokens of a block in the index for h's events, or 0 if there is no index. For the argument
+// model, see [Router.Store].
 func (r *Router) BlockSize(h fleet.Holder, model string) int {
 	x := r.of(h, model)
 	if x == nil {

@@ -17,11 +17,10 @@ type keyMemo struct {
 	bytes   int                     // the memory of all entries
 }
 
-// memoName is the name of a beginning. It determines the keys together with the block size, which is the same for the
-// whole index.
+// memoName identifies a beginning. An index has one block size, so equal names mean equal keys.
 type memoName struct {
-	mark [2]uint64
-	root block.Key
+	mark [2]uint64 // the Mark of the block.Prefix: a hash of the tokens of the beginning
+	root block.Key // the parent of the first key: a hash of model, LoRA name, salt and extra key
 }
 
 // memoEntry is a beginning: the first n keys of its run.
@@ -32,19 +31,19 @@ type memoEntry struct {
 	n          int
 }
 
-// keyRun holds the keys of the longest of several beginnings, each of which continues a shorter one. Keys are only
-// appended, so a slice of the first keys can be read without a lock.
+// keyRun holds the keys of several beginnings of one prompt: the keys of a shorter beginning are the first keys of a
+// longer one. Keys are only appended, so a slice of the first keys can be read without a lock.
 type keyRun struct {
 	keys    []block.Key
 	entries int // the number of entries that use the run
 }
 
 const (
-	// memoBytes is the greatest memory: room for the keys of 16 million tokens in blocks of 16. This is twice the
-	// number of tokens in the default cache of token ids.
+	// memoBytes is the limit of the memory, in bytes. It has room for the keys of 16 million tokens in blocks of 16. The
+	// default cache of token ids holds as many tokens.
 	memoBytes = 8 << 20
-	// memoTokens is the length of the shortest beginning that is kept: hashing fewer tokens takes no longer than a
-	// lookup.
+	// memoTokens is the length of the shortest beginning that is kept, in tokens. Hashing fewer tokens takes no longer
+	// than a lookup.
 	memoTokens = 2048
 	// memoOverhead is the memory of an entry in addition to its keys, in bytes.
 	memoOverhead = 192
@@ -95,7 +94,7 @@ func (m *keyMemo) get(name memoName) []block.Key {
 }
 
 // put keeps a copy of keys under name. before may be the name of a shorter beginning of the same prompt. If the memo
-// has the shorter beginning, and its keys are all the keys of its run, put appends only the new keys to this run.
+// has this shorter beginning, and no longer beginning shares its run, put appends only the new keys to the run.
 func (m *keyMemo) put(name, before memoName, keys []block.Key) {
 	if len(keys)*8 > memoBytes/8 {
 		return // one prompt must not evict all others
@@ -122,7 +121,7 @@ func (m *keyMemo) put(name, before memoName, keys []block.Key) {
 	}
 }
 
-// drop removes an entry. m.mu is held.
+// drop removes an entry. The caller holds m.mu.
 func (m *keyMemo) drop(e *memoEntry) {
 	e.unlink()
 	delete(m.entries, e.name)

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// mark returns the prefix of n tokens of a prompt that prompt or branch made.
+// mark returns the block.Prefix of the first n tokens.
 func mark(tokens []block.Token, n int) block.Prefix {
 	var m uint64 = 1
 	for _, t := range tokens[:n] {

@@ -11,14 +11,14 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// promptStore remembers which holder was sent which prompt of a model.
+// promptStore remembers which prompts of one model were sent to which holder.
 //
 // A model has one promptStore for each policy that learns from its own requests and not from events (policy.Learned).
-// For all other policies together, the model has one promptStore for each TTL: the time for which a prompt is expected
-// in the cache of the holder that it was sent to.
+// All other policies share one promptStore for each TTL. The TTL is how long the router expects a prompt in the cache
+// of the holder to which the prompt was sent.
 type promptStore struct {
 	store   *placement.Store
-	ttl     time.Duration // how long a prompt counts
+	ttl     time.Duration // how long a prompt counts as cached
 	longest int           // the number of keys of a prompt that are compared; 0 is all
 }
 
@@ -43,7 +43,7 @@ func (r *Router) learned(x *modelIndex, p *policy.Policy) *promptStore {
 	return all[p]
 }
 
-// newLearned returns an empty store with the settings p of a policy. A block has as many tokens as size says.
+// newLearned returns an empty store with the settings p of a policy. size is the number of tokens in a block.
 func newLearned(p *policy.Learned, size int) *promptStore {
 	c := placement.Config{
 		Keys:        placement.Blocks,
@@ -60,8 +60,8 @@ func newLearned(p *policy.Learned, size int) *promptStore {
 
 // Limits of the stores of expected prompts.
 const (
-	// speculativePrune is the part of the blocks that stays when a store reaches its limit. The store
-	// drops a twentieth in one call, because finding the oldest block of many holders costs more than dropping a block.
+	// speculativePrune is the share of its blocks that a store keeps when it reaches its limit. The store drops a
+	// twentieth in one call, because finding the oldest block of many holders costs more than dropping a block.
 	speculativePrune = .95
 	// speculativeBytes is the memory that is allowed for each block of kvindex.Config.MaxSpeculative. A block takes 8
 	// bytes, and a run of blocks takes about 200 more. So with runs of four blocks or more, the number of blocks is the
@@ -138,7 +138,8 @@ type extent struct {
 	blocks uint32
 }
 
-// addSent appends to p.sent, for each holder, how much of a prompt with these keys was sent to it, as s remembers.
+// addSent appends to p.sent what s remembers: for each holder, how many of the prompt's first blocks were sent to the
+// holder.
 func (p *Prepared) addSent(s *promptStore, keys []block.Key, now int64) {
 	s.store.Match(placement.First, s.key(keys), now, &p.found)
 	for _, h := range p.found.Longest() {
@@ -146,14 +147,15 @@ func (p *Prepared) addSent(s *promptStore, keys []block.Key, now int64) {
 	}
 }
 
-// addExpected appends to p.sent, for each holder, how much of a prompt with these keys is expected in its cache.
+// addExpected appends to p.sent, for each holder, how many of the prompt's first blocks are expected in the holder's
+// cache.
 func (p *Prepared) addExpected(x *modelIndex, keys []block.Key, now int64) {
 	for _, s := range *x.expected.Load() {
 		p.addSent(s, keys, now)
 	}
 }
 
-// key returns the store's key for a prompt's keys.
+// key returns the bytes under which the store keeps a prompt. keys are the keys of the prompt's blocks.
 func (s *promptStore) key(keys []block.Key) []byte {
 	if s.longest > 0 && len(keys) > s.longest {
 		keys = keys[:s.longest]
@@ -163,12 +165,12 @@ func (s *promptStore) key(keys []block.Key) []byte {
 
 // learnedPrompt is one entry that a store learned from a decision.
 type learnedPrompt struct {
-	by  *placement.Store  // the store
-	key []byte            // the prompt, as the store spells it
+	by  *placement.Store
+	key []byte            // the bytes under which the store keeps the prompt
 	did placement.Learned // what the store added, so that Unlearn removes no older entry
 }
 
-// learn notes in s that the prompt of d, with these keys, is sent to d's holder.
+// learn notes in s that the prompt of d is sent to d's holder. keys are the keys of the prompt's blocks.
 func (d *Decision) learn(s *promptStore, keys []block.Key) {
 	key := s.key(keys)
 	d.learned = append(d.learned, learnedPrompt{s.store, key, s.store.Learn(placement.First, d.Holder, key, d.Now)})
@@ -188,7 +190,7 @@ func (d *Decision) forgetLearned() {
 	d.learned = d.learned[:0]
 }
 
-// expect notes that the prompt of d is expected in the cache of the holder that it is sent to.
+// expect notes that d's holder is expected to cache the prompt of d.
 func (r *Router) expect(d *Decision) {
 	x := (*r.indexes.Load())[d.Base]
 	if x == nil || x.hasher.Size() != d.BlockSize || d.Trust == fleet.TrustNone || len(d.keys) == 0 {
@@ -211,7 +213,7 @@ func (r *Router) expect(d *Decision) {
 		ttl = r.options.ApproximateTTL
 	}
 	for _, s := range *x.expected.Load() {
-		s.store.Evict(d.Now) // perhaps no later request uses this store's TTL, so old prompts are dropped here
+		s.store.Evict(d.Now) // later requests may never use this store's TTL, so its old prompts are dropped here
 	}
 	if ttl > 0 {
 		d.learn(r.expected(x, ttl), d.keysOn(x, d.Holder))

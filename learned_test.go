@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// withoutEvents returns the policy kv_aware for engines without events. For 10 s the policy expects a prompt at the
-// holder to which the prompt was sent.
+// withoutEvents returns the policy kv for engines without events: it learns from its own requests. For 10 s the policy
+// expects a prompt at the holder to which the prompt was sent.
 func withoutEvents(t *testing.T) policy.Spec {
 	t.Helper()
 	p := peers.DefaultKV()

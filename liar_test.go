@@ -51,7 +51,7 @@ func (e *passes) pass(now int64, noise float64) (done []*answered) {
 	return done
 }
 
-// honest is the engines' real timing. Its passes take half of the assumed time.
+// honest is the engines' real timing. It differs from fleet.DefaultTiming, which the router assumes at first.
 var honest = fleet.Timing{Base: 12, Sequence: 0.03, Context: 5e-5, Token: 0.05, Attention: 3e-6}
 
 // liesOfOne sends 4,000 requests to four workers. It returns each worker's share of the requests, and the timing that

@@ -24,8 +24,9 @@ type Options struct {
 	// it, or a base model.
 	ModelPolicies map[string]string
 
-	// Shadow is the name of a policy that never decides. Every routed request is reported to it, so that it learns as
-	// if it had decided. The caller may ask it with [Router.Explain], to compare. "" is none.
+	// Shadow is the name of a policy that is only compared with the others. The router reports every routed request to the
+	// shadow policy, so that it learns as if it had decided. To see the shadow policy's choice, call [Router.Explain] for
+	// a request with its name. "" is none.
 	Shadow string
 
 	// Index sizes the index of each base model.
@@ -46,7 +47,7 @@ type Options struct {
 	// engine. Negative: not at all.
 	ApproximateTTL time.Duration
 
-	// MaxRequests is how many requests a holder may have at the same time. A holder with that number counts as
+	// MaxRequests is how many requests a holder may have at the same time. A holder with this number of requests counts as
 	// saturated. Default 0: no limit, because engines have queues of their own.
 	MaxRequests int
 }

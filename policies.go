@@ -10,7 +10,6 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// kinds are all kinds of policies.
 var kinds = policy.Join(policy.Own(), peers.Kinds())
 
 // PolicyKinds returns all kinds of policies, sorted by name: the kinds of package policy, and the kinds of other
@@ -20,7 +19,7 @@ func PolicyKinds() policy.Kinds { return slices.Clone(kinds) }
 // policyTable has all policies, and says which policy decides a request. It is immutable: a change makes a new table.
 type policyTable struct {
 	all      map[string]*policy.Policy // all policies by name
-	standard *policy.Policy            // decides if neither the request nor the model has a policy
+	standard *policy.Policy            // decides if neither the request nor the configuration of its model names a policy
 	byModel  map[string]*policy.Policy // the policies of models, by the model name in requests or by the base model
 	shadow   *policy.Policy            // the shadow policy; nil is none
 }
@@ -81,7 +80,7 @@ func (t *policyTable) choose(standard string, byModel map[string]string, shadow 
 
 // ChangePolicies adds, replaces and removes policies, and sets which policy decides, in one step. A policy that c does
 // not name stays and keeps what it remembers. The end of a request under way is reported to the policy that decided the
-// request. If ChangePolicies returns an error, nothing has changed.
+// request, even if this policy was replaced. If ChangePolicies returns an error, nothing has changed.
 //
 // The block size of a new policy has no effect: it only counts when the router is made.
 func (r *Router) ChangePolicies(c PolicyChange) error {

@@ -11,16 +11,16 @@ import (
 	"github.com/warmpath/warmpath/placement"
 )
 
-// Prepared is a request that may be decided more than once. For instance, it is measured before it waits, shown to a
-// shadow policy, routed, and routed again after a worker failed. Its decisions share the work that does not depend on
-// the time of the decision:
+// Prepared is a request that may need several decisions: one that estimates the request's cost before a wait, one of a
+// shadow policy, one that routes the request, and one more after a worker failed. The decisions share the work that
+// does not depend on the time of the decision:
 //
 //   - The block keys of the prompt are kept. Hashing a long prompt takes most of a decision's time. The keys are made
 //     again only when the model's index was replaced, or the model name has a new meaning.
 //   - The matches are kept for decisions with the same [Request.Now]. A decision at another time looks them up again,
 //     because blocks are stored and evicted while a request waits. With the keys at hand a lookup is cheap.
 //   - The fleet is read again by every decision: the workers that serve the model, their load, standing and trust.
-//     Any other request changes them. The policy is also looked up by its name each time.
+//     Every other request may change these facts. The policy is also looked up by its name each time.
 //
 // Between two decisions the caller may change the request's Policy, Exclude, Cached, Target, Rank, Now and Random.
 // The other fields must stay as they are until [Prepared.Recycle].
@@ -30,7 +30,7 @@ import (
 type Prepared struct {
 	router  *Router
 	request *Request
-	users   atomic.Int32 // the caller, and each decision that was not recycled; at 0 the memory is reused
+	users   atomic.Int32 // counts the caller, and each decision that was not recycled; at 0 the memory is reused
 
 	// The prompt's keys. Decisions read them, so they are never changed in place.
 	index  *modelIndex // the index that the keys are for; nil: there are no keys yet
@@ -44,7 +44,7 @@ type Prepared struct {
 	sent    []extent        // prompts that were sent and are not confirmed; a holder may be in the list twice
 	matched moment          // the lookup that found matches and sent
 
-	// Scratch.
+	// Scratch memory of one decision.
 	text     []block.Token   // a part of the prompt's text
 	features []block.Feature // the prompt's features, shifted for a look-ahead
 	others   []kvindex.Match // matches that mergeMatches adds to matches
@@ -90,7 +90,8 @@ func (p *Prepared) release() {
 	p.router.prepared.Put(p)
 }
 
-// mostTries is how often Route decides: it decides again if other requests have filled the chosen holder meanwhile.
+// mostTries is the greatest number of decisions in one call of Route. Route decides again if other requests have filled
+// the chosen holder meanwhile.
 const mostTries = 16
 
 // Route decides as [Router.Route] does.
@@ -102,7 +103,7 @@ func (p *Prepared) Route(ctx context.Context) (*Decision, error) {
 		if tries == mostTries {
 			return nil, fmt.Errorf("route to model %.128q: %w", req.Model, ErrSaturated)
 		}
-		p.matched = moment{} // look up again: the prompts of these requests are expected in caches now
+		p.matched = moment{} // look up again: the prompts of the other requests are now expected in caches
 		d, err = p.decide(ctx, true)
 	}
 	if err != nil {
@@ -137,7 +138,7 @@ func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
 	if p.index == x && p.lora == pool.LoRA {
 		return
 	}
-	if p.index != nil { // decisions may still read the old keys: leave their memory alone
+	if p.index != nil { // decisions may still read the old keys, so their memory is not reused
 		p.keys, p.ahead, p.aheads, p.matched = nil, nil, nil, moment{}
 	}
 	req := p.request

@@ -193,8 +193,8 @@ func BenchmarkDecideAgain(b *testing.B) {
 	}
 }
 
-// overtaken chooses holder 0 if it is a candidate. The first time, it sends another request to holder 0 before it
-// returns.
+// overtaken chooses holder 0 if this holder has no request, otherwise the first candidate. Its first choice sends
+// another request before it returns, so the chosen holder is full by then.
 type overtaken struct {
 	recorder
 	other func()

@@ -11,18 +11,19 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// In a fleet of up to smallFleet holders, a decision looks at all holders. In a larger fleet it looks at mostMatches
-// holders with the longest matches, at watched holders that the scout knows for little load, and at watched holders in
-// turn: see docs/design/0007.
+// In a fleet of up to smallFleet holders, a decision looks at all holders. In a larger fleet, most policies look at
+// three groups of holders: the longest matches, holders with little load that the scout remembers, and the next holders
+// in turn. mostMatches is the size of the first group; the constant watched is the size of the second and of the third
+// group. See docs/design/0007.
 const (
 	smallFleet  = 64
 	mostMatches = 32
 	watched     = 16
 )
 
-// scout knows holders with little load among the many holders of a model name. Each decision looks at the next watched
-// holders in turn, and updates the scout. Place i keeps the least loaded holder among the positions ≡ i modulo watched:
-// when the decision looks at another holder of such a position with less load, that holder takes the place.
+// scout remembers holders with little load among the many holders of a model name. It has a fixed number of places,
+// each with one holder. A decision looks at the holder of each place and, for each place, at one further holder; the
+// further holders are taken in turn. If the further holder has less load, it takes the place.
 //
 // Any number of goroutines use a scout without a lock. A lost update does no harm, because the scout is only advice.
 type scout struct {
@@ -49,7 +50,7 @@ func (r *Router) scout(model string) *scout {
 	return s
 }
 
-// spot says which candidate a holder is, by the holder's position in the pool.
+// spot is the entry of one holder in Decision.spots. It says which candidate of the decision the holder is.
 type spot struct {
 	round uint32 // equal to Decision.round if the holder is a candidate of this decision
 	at    int32  // the index of the candidate
@@ -69,7 +70,7 @@ func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 		for i := range uint64(watched) {
 			d.add(snap, pool, int((d.query.Turn+i)%n))
 		}
-		d.query.Turn = 0 // the candidates begin with the holder whose turn it is: take the first one that can be used
+		d.query.Turn = 0 // the candidates begin with the holder whose turn it is, so the policy takes the first candidate that can be used
 	case policy.ReachAny:
 		for i := range uint64(watched) {
 			d.add(snap, pool, int(block.Mix64(req.Random+i)%n))
@@ -99,8 +100,8 @@ func (d *Decision) begin(holders int) {
 	}
 }
 
-// clearCandidates empties the list of candidates, and zeroes its memory. Otherwise old candidates would keep workers
-// that left in memory. The method add relies on the zeroed memory, too.
+// clearCandidates empties the list of candidates and zeroes its memory. Otherwise the list would hold pointers to
+// removed workers, and they could not be freed. The method add also relies on the zeroed memory.
 func (d *Decision) clearCandidates() {
 	clear(d.Candidates)
 	d.Candidates = d.Candidates[:0]
@@ -137,7 +138,7 @@ func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout)
 	}
 }
 
-// eligible reports whether c may get a request although other holders could take it.
+// eligible reports whether c has no bar, that is no reason to prefer other holders, such as failures.
 func eligible(c *policy.Candidate) bool { return c.Bar == fleet.BarNone }
 
 // lessLoaded reports whether a is better than b for a request that matches nowhere.
@@ -269,7 +270,7 @@ func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int
 	return at
 }
 
-// addRest adds the holders that were left out, for an explanation.
+// addRest adds the holders at which the decision did not look, so that an explanation lists all holders.
 func (d *Decision) addRest(snap *fleet.Snapshot, pool *fleet.Pool) {
 	first := len(d.Candidates)
 	d.addAll(snap, pool)

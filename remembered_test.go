@@ -17,7 +17,7 @@ func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		t.Run(name, func(t *testing.T) {
 			w := large(t, 500, warmpath.Options{})
-			// All workers have the same beginning of the prompt, and one worker in a hundred has more of it.
+			// All workers got the first 160 tokens of the prompt; every hundredth worker got more of the prompt.
 			for h := range 500 {
 				n := 160
 				if h%100 == 77 {

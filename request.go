@@ -13,7 +13,7 @@ import (
 // it. Now is required. The zero value of each other field is safe: it means unknown, none or any.
 type Request struct {
 	Model    string          // the model name in the client's request: a base model, one of its names, or a LoRA adapter
-	Tokens   []block.Token   // the whole prompt; nil if it is not known: then Text or load decides
+	Tokens   []block.Token   // the whole prompt; nil if it is not known: then the router matches Text, or decides by load
 	Features []block.Feature // multimodal items, with absolute positions in Tokens
 	// Stable is a beginning of Tokens that later prompts may share. Known is a beginning of Tokens that was the Stable
 	// of an earlier request. The router caches the keys of these beginnings, so it hashes only the new tokens of a
@@ -22,11 +22,11 @@ type Request struct {
 	Salt          string // cache_salt
 	Extra         string // SGLang's extra_key
 
-	PromptBytes int // length of the prompt's text; used to estimate the number of tokens if Tokens and Text are nil
-	MaxTokens   int // greatest number of tokens of one answer; a greater count is not believed; 0 is no limit
+	PromptBytes int // length of the prompt's text in bytes; an estimate of the number of tokens if Tokens and Text are nil
+	MaxTokens   int // limit of tokens in one answer; a greater count from the worker is not believed; 0 is no limit
 
-	// Text is the prompt's text in one piece; it may be nil. Policies that compare texts read it. If Tokens is nil,
-	// other policies match the prompt by it, too.
+	// Text is the prompt's text in one piece; it may be nil. Policies that compare texts read Text. If Tokens is nil,
+	// other policies also match the prompt by Text.
 	Text    []byte
 	Session policy.Session // the conversation, if the client named one
 	Tenant  string         // the client; "" is not known
@@ -47,12 +47,12 @@ type Request struct {
 	// call [Decision.FirstToken], and then [Decision.Tokens] with its length. The router learns from this how long
 	// prompt and answer took together.
 	Whole bool
-	// Choices is how many answers the engine generates: n for each prompt. 0 is one. If there are several, the router
-	// cannot conclude from the tokens how many passes the engine computed.
+	// Choices is how many answers the engine generates: n for each prompt of the client's request. 0 counts as 1. With
+	// several answers, the router cannot conclude from the number of tokens how many passes the engine computed.
 	Choices int
 
 	// Now is the time in Unix nanoseconds. With 0 the request seems to have begun in 1970, so the next
-	// [fleet.Fleet.Expire] takes it for a lost one.
+	// [fleet.Fleet.Expire] counts it as a leak.
 	Now    int64
 	Random uint64 // a uniformly random number; for the same request, state and number, the decision is the same
 }

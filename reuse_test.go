@@ -65,7 +65,8 @@ func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	}
 }
 
-// A worker may report another model name at each probe. The router must not keep an index for each of them for ever.
+// A worker may report another model name at each probe. The router must not keep an index for each of these names for
+// ever.
 func TestTheIndexOfAModelThatNoWorkerServesIsDropped(t *testing.T) {
 	w := newWorld(t, warmpath.Options{})
 	p := prompt(1, 160)
@@ -98,7 +99,7 @@ func TestTheIndexOfAModelThatNoWorkerServesIsDropped(t *testing.T) {
 		t.Errorf("indexes of %q after an hour, want only the model with a worker, unchanged", got)
 	}
 
-	// The model that was away for less than an hour keeps its index. The hour begins again when it leaves again.
+	// A model that was away for less than an hour keeps its index. Each time the model leaves, a new hour begins.
 	serve("other", 2*time.Hour)
 	w.router.Reclaim(int64(2 * time.Hour))
 	serve("last", 2*time.Hour+30*time.Minute)

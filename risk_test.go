@@ -57,7 +57,7 @@ func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 			if d.AtRiskTokens != 21*16 || d.PredictedTokens != 19*16 {
 				t.Errorf("routed: %s", d)
 			}
-			// Policies that do not look at the risk still have the figure in the record.
+			// Only for a policy that needs the risk, the tokens at risk count as work of the holder.
 			want := int64(640 + 641 - 640)
 			if spec.NeedsRisk {
 				want += 21 * 16

@@ -21,8 +21,8 @@ type Router struct {
 	prepared  sync.Pool  // *Prepared
 	scouts    atomic.Pointer[map[string]*scout]
 
-	// indexes by base model. Readers load the map. A writer holds mu, copies the map and swaps the copy in. scouts are
-	// changed in the same way.
+	// indexes by base model. Readers load the map. A writer holds mu, copies the map and swaps the copy in. The map of
+	// scouts is changed in the same way.
 	indexes atomic.Pointer[map[string]*modelIndex]
 	mu      sync.Mutex
 	created uint64 // the number of indexes made so far, and the generation of the next index; guarded by mu
@@ -50,7 +50,7 @@ func New(o Options) (*Router, error) {
 	return r, nil
 }
 
-// Fleet returns the fleet the router decides over.
+// Fleet returns the fleet of the router's workers.
 func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 
 // Route chooses a holder for req, reserves the request's load on the holder, and from now on expects the prompt in the
@@ -65,8 +65,9 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 	return d, err
 }
 
-// Explain decides as Route does, and changes nothing. If no worker can be chosen, it returns an error together with the
-// decision, whose candidates say why they were not chosen. The decision is nil only if there are no candidates.
+// Explain decides as Route does, and changes nothing. If no worker can be chosen, Explain returns an error together
+// with a decision; each candidate of this decision says why it was not chosen. The decision is nil only if there are no
+// candidates.
 func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
 	p := r.Prepare(req)
 	d, err := p.Explain(ctx)
@@ -205,8 +206,8 @@ func (p *Prepared) decision() *Decision {
 	return d
 }
 
-// mark returns the marks of the prompt, in engine blocks of size tokens. A mark is a position in the prompt; up to it,
-// requests under way may share blocks.
+// mark returns the marks of the prompt, in engine blocks of size tokens. A mark is a position in the prompt: requests
+// under way may share the blocks before the mark.
 func (d *Decision) mark(size int) []fleet.Mark {
 	d.marks = d.marks[:0]
 	for at := fleet.NextMark(0); at <= len(d.keys) && len(d.marks) < fleet.MaxMarks; at = fleet.NextMark(at) {
@@ -264,8 +265,8 @@ func (d *Decision) usable(c *policy.Candidate, blocks uint32) int {
 	return tokens - tokens%c.BlockSize
 }
 
-// noteActive sets Active of each candidate for policies that need it: how many tokens of the prompt requests under way
-// at the candidate already have in memory.
+// noteActive sets the field Active of each candidate, for policies that need this field. Active is the part of the
+// prompt, in tokens, that requests under way at the candidate already hold in the engine's memory.
 func (d *Decision) noteActive(snap *fleet.Snapshot) {
 	if !d.policy.NeedsActive() || len(d.keys) == 0 {
 		return
@@ -305,7 +306,6 @@ func (d *Decision) noteRisks(snap *fleet.Snapshot) {
 	}
 }
 
-// settle records the choice.
 func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	d.Chosen, d.Passed, d.Ranked = choice.Index, choice.Passed, choice.Ranked
 	d.Branch, d.Reason = choice.Branch, choice.Reason
@@ -321,7 +321,7 @@ func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	d.Pinned = c.Worker.Facts.Ranks > 1
 	for i := range d.Candidates {
 		if !d.policy.NeedsRisk() && (!d.take || i == choice.Index) {
-			d.noteRisk(snap, &d.Candidates[i]) // for the record only: the policy does not need it
+			d.noteRisk(snap, &d.Candidates[i]) // the policy does not need this figure, so it is only for the record
 		}
 	}
 	d.MatchTokens, d.PredictedTokens, d.AtRiskTokens, d.Tier = c.Match, c.Kept(), c.AtRisk, c.Tier

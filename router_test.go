@@ -31,7 +31,7 @@ type world struct {
 	hashes map[fleet.Holder]uint64 // by holder: number of engine hashes given out so far
 }
 
-// newWorld returns a world with a worker at http://a, http://b, … for each facts, with exact trust.
+// newWorld returns a world with one worker for each element of workers, at http://a, http://b, …. Their trust is exact.
 func newWorld(t testing.TB, o warmpath.Options, workers ...fleet.Facts) *world {
 	t.Helper()
 	w := &world{t: t, fleet: fleet.New(fleet.Config{}), hashes: map[fleet.Holder]uint64{}}
@@ -90,7 +90,7 @@ func request(req warmpath.Request) *warmpath.Request {
 	return &req
 }
 
-// prompt returns n tokens. Prompts with different text share no block.
+// prompt returns n tokens. Prompts with different values of text share no block.
 func prompt(text, n int) []block.Token {
 	tokens := make([]block.Token, n)
 	for i := range tokens {
@@ -336,7 +336,7 @@ func TestNoHolderGetsMoreThanItMay(t *testing.T) {
 	}
 }
 
-// If a suspect is the last holder that is left, it gets requests beyond its limit.
+// A suspect is a worker that seems to be frozen. If the only holder is a suspect, it gets requests beyond its limit.
 func TestTheLastHolderMayGetMoreThanItMay(t *testing.T) {
 	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm())
 	w.fleet.Suspect(0, true, 1)
@@ -347,7 +347,7 @@ func TestTheLastHolderMayGetMoreThanItMay(t *testing.T) {
 	}
 }
 
-// A decision ends even if an engine reports more requests than it can have.
+// Route returns even if an engine reports an impossible number of requests.
 func TestAbsurdReportsEndADecision(t *testing.T) {
 	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm())
 	for _, running := range []int64{math.MaxInt64, 1 << 62, -1 << 62} {
