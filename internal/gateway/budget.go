@@ -18,7 +18,7 @@ func newBudget() *budget {
 	return b
 }
 
-// earn adds the part of a token that a request adds.
+// earn adds the part of a token that each request brings.
 func (b *budget) earn() {
 	if b.thousandths.Load() < most {
 		b.thousandths.Add(earned)

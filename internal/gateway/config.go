@@ -41,7 +41,7 @@ type Config struct {
 	SessionHeaders []string `yaml:"session_headers"`
 	SessionFields  []string `yaml:"session_fields"`
 	// TenantHeader names the header with the tenant, for fairness. Set it only where a proxy in front overwrites that
-	// header: a client could write any tenant. Empty: the tenant is a hash of the request's API key.
+	// header; otherwise a client could write any tenant. Empty: the tenant is a hash of the request's API key.
 	TenantHeader string `yaml:"tenant_header"`
 	// DrainTimeout is how long requests in flight may continue after the signal to stop; then they are cut. The default
 	// is 2 min: most answers end sooner, and orchestrators rarely wait longer.

@@ -26,27 +26,27 @@ const (
 	// idleEnough is how long a connection must be without a request before it is closed for a waiting client. A busy
 	// client sends its next request within milliseconds, and would lose it if its connection were closed.
 	idleEnough = time.Second
-	// silentEnough is the limit for a connection that never had a request. A client sends its first request right after
-	// the handshake, so this limit only has to cover slow clients.
+	// silentEnough takes the place of idleEnough for a connection that never had a request. A client sends its first
+	// request right after the handshake, so this time only has to cover slow clients.
 	silentEnough = 250 * time.Millisecond
-	// waitEnough is how long a request beyond Waiting waits. After one such request waited in vain, further requests
-	// are refused immediately until a place is free. So the listener continues to accept connections, and answers
-	// probes that wait in the system's queue.
+	// waitEnough is how long a further request waits when Waiting requests wait already. After one such request waited in
+	// vain, further requests are refused immediately until a place is free. So the listener continues to accept
+	// connections, and answers probes that wait in the system's queue.
 	waitEnough = 3 * time.Second
 	// idleLook is the pause between two searches for idle connections.
 	idleLook = 50 * time.Millisecond
 )
 
 // limitListener is a listener with a limit of connections. While no further connection may be open and a client waits
-// to be accepted, each answer ends its connection, and idle connections are closed. The handler makes requests, except
-// probes, wait for a place. A place belongs to a request, not to a connection, because one HTTP/2 connection carries
-// many requests.
+// to be accepted, each answer ends its connection, and idle connections are closed. At most limit.Serving requests are
+// served at the same time: each of them has a place. The handler makes all requests except probes wait for a place. A
+// place belongs to a request, not to a connection, because one HTTP/2 connection carries many requests.
 type limitListener struct {
 	net.Listener
 	limit ConnectionLimit
 	open  chan struct{} // holds a token for each open connection
-	// True after Accept found no free token, until a later Accept finds one without waiting. While full is true, each
-	// answer ends its connection.
+	// True after Accept found no free token, until a later Accept finds a free token without waiting. While full is true,
+	// each answer ends its connection.
 	full atomic.Bool
 	// Holds a token for each request that is served; a channel serves its senders in order.
 	serving chan struct{}
@@ -59,11 +59,10 @@ type limitListener struct {
 	conns map[*limitedConn]struct{}
 }
 
-// limitedConn is an accepted connection.
 type limitedConn struct {
 	net.Conn
 	requests atomic.Int32 // number of requests under way
-	silent   atomic.Bool  // no request has come on it yet
+	silent   atomic.Bool  // no request has come on this connection yet
 	idle     atomic.Int64 // time since which the connection has had no request, in Unix nanoseconds
 }
 

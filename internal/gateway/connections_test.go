@@ -99,7 +99,8 @@ const (
 	noPlace   = "HTTP/1.1 503 "
 )
 
-// Clients that are served, waiting clients and silent connections take all places. Probes must still be answered.
+// Clients that are served, waiting clients and silent connections are more than may be connected. Probes must still be
+// answered.
 func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

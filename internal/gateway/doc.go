@@ -6,5 +6,5 @@
 // like (internal/api) or how tokens are found (internal/tokens).
 //
 //	g := gateway.New(cfg, gateway.Parts{Router: router, Fleet: fleet, Tokens: source, Client: client, …})
-//	err := g.Serve(ctx, listener) // until ctx ends; then it drains
+//	err := g.Serve(ctx, listener) // serves until ctx ends, then drains
 package gateway

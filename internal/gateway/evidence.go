@@ -13,9 +13,9 @@ import (
 // evidence remembers how the workers answered recently, by scope. A scope is a model name at an endpoint. evidence
 // shows whether the worker or the client is at fault, in two ways.
 //
-// A useless answer is one without a valid result. The request can be repeated. If another worker serves the request,
-// the first worker is at fault: the first worker is blamed for the answer. If another worker gives the same answer, the
-// client is at fault.
+// A useless answer has no valid result, so another worker can get the same request. The answer of this worker is called
+// a second opinion. If the second opinion is good, the first worker is at fault: it is blamed for its answer. If the
+// second opinion is useless, too, the client is at fault.
 //
 // A lost answer, such as a stream that broke, cannot be repeated. A worker is at fault if it loses far more answers
 // than the best other worker.
@@ -98,7 +98,8 @@ const (
 	// the requests that it fails. A client may know requests that only one worker refuses. With such requests the client
 	// can exclude the worker only by sending half of the worker's traffic.
 	usual = 0.5
-	// apart is the share of better second opinions from which on every refusal gets a second opinion.
+	// apart is a share of second opinions that were better than the worker's answer. A worker at or above this share gets
+	// a second opinion on each of its refusals.
 	apart = 0.05
 	// alike and above say when two workers have similar shares of useless answers: the larger share is at most 3 times the
 	// smaller share, and the difference is at most 0.3. Smaller limits, such as 2 times and 0.1, would often be exceeded
@@ -200,7 +201,7 @@ func (e *evidence) confirm(scope fleet.Scope, w *fleet.Worker, v verdict) {
 }
 
 // lose records that an answer of w was lost and could not be repeated. all are the workers that serve the scope's
-// model. It returns true if w loses far more answers than the best other worker.
+// model. lose returns true if w loses far more answers than the best other worker.
 func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -258,8 +259,7 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 
 // known reports whether the request is known to be at fault for a worker's useless answer of this verdict. All of these
 // conditions must hold:
-//   - each time a second opinion was asked, the other worker's answer was useless, too, with the same verdict: common
-//     refusals must not excuse a page of HTML;
+//   - each second opinion was useless, too, and had the same verdict: common refusals must not excuse a page of HTML;
 //   - each of the other workers has given enough answers, and has a similar share of useless answers;
 //   - no recent second opinion was better than an answer of w or of another worker.
 //

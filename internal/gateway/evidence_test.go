@@ -42,8 +42,8 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	}
 }
 
-// One worker gave useless answers and is good again. Now another worker gives useless answers: they must be blamed on
-// it.
+// One worker gave useless answers and is good again. Now another worker gives useless answers, and must be blamed for
+// them.
 func TestAnswersBlamedOnOneWorkerDoNotExcuseAnother(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}

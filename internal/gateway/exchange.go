@@ -114,7 +114,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 func (x *exchange) giveUp() {
 	if x.decision != nil {
 		x.decision.Done(fleet.OutcomeUnknown, time.Now().UnixNano())
-		x.decision = nil // not recycled: after a panic other goroutines may still refer to it
+		x.decision = nil // the decision is not recycled, because after a panic other goroutines may still refer to it
 	}
 }
 
@@ -279,7 +279,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	return result
 }
 
-// ask forwards the attempt while x is on its worker's roster.
+// ask forwards the attempt. Meanwhile x is on the roster of its worker, so that rescue can end the attempt.
 func (x *exchange) ask(ctx context.Context, here *roster) proxy.Result {
 	here.enter(x)
 	defer here.leave(x)
@@ -303,8 +303,8 @@ func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	return ids
 }
 
-// keptIDs and keptText are the largest scratch buffers that a pooled exchange keeps, in bytes. They fit about 20,000
-// ids, and the text of 20,000 tokens.
+// keptIDs and keptText are the largest scratch buffers that a pooled exchange keeps, in bytes. They have room for about
+// 20,000 ids, and for the text of about 30,000 tokens.
 const (
 	keptIDs  = 128 << 10
 	keptText = 128 << 10
@@ -411,7 +411,6 @@ func (x *exchange) compare(u *api.Usage) {
 // worker's answer.
 func (x *exchange) name() { x.w.Header()[headerRequestID] = []string{x.rec.RequestID} }
 
-// fail answers with err.
 func (x *exchange) fail(err error) {
 	x.rec.Status = api.AsError(err).Status
 	x.name()
@@ -425,7 +424,7 @@ func (x *exchange) log() {
 		return
 	}
 	if !x.g.Log.Enabled(context.Background(), slog.LevelDebug) {
-		return // before the arguments are allocated
+		return // so that the arguments of Debug are not allocated
 	}
 	x.g.Log.Debug("request", "id", x.rec.ID, "worker", x.rec.Worker, "rank", x.rec.Rank, "status", x.rec.Status,
 		"branch", x.rec.Branch, "match", x.rec.MatchTokens, "prompt", x.rec.PromptTokens, "ms", x.rec.TotalMS)

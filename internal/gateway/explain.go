@@ -28,7 +28,7 @@ type Explanation struct {
 
 // Explain decides where body would be sent. It reserves nothing and sends nothing. Each of the named policies decides,
 // at the same moment and with the same random number. Without names, the policy that would decide the real request
-// decides. An error is the client's fault, and is ready for api.WriteError.
+// decides. An error is ready for api.WriteError.
 func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, names ...string) ([]*Explanation, error) {
 	p := prepared{explains: true}
 	if err := g.prepare(ctx, &p, d, body, h); err != nil {

@@ -127,8 +127,8 @@ func TestALookupForTheShadowDelaysNoRequest(t *testing.T) {
 	}
 }
 
-// The shadow's source is asked before the deciding policy's source has answered. The shadow uses its source's answer if
-// it is there when the request is routed.
+// The shadow's source is asked before the deciding policy's source has answered. If the answer of the shadow's source
+// has come when the request is routed, the shadow uses this answer.
 func TestTwoSourcesAreAskedAtTheSameTime(t *testing.T) {
 	workers := []string{worker(t, plain), worker(t, plain), worker(t, plain)}
 	var asked atomic.Bool

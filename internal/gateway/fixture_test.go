@@ -109,9 +109,9 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	ended := make(chan error, 1)
 	rest, stopRest := context.WithCancel(context.Background())
 	components.Go(func() { _ = upstream.Run(rest) })
-	go func() { ended <- f.Serve(ctx, l) }() // stop waits for it
+	go func() { ended <- f.Serve(ctx, l) }() // stop waits for this goroutine
 	f.stop = sync.OnceValue(func() error {
-		// Without this, a drain waits five seconds for a connection that never had a request.
+		// If an idle connection that never had a request stays open, a drain waits five seconds for it.
 		f.client.CloseIdleConnections()
 		cancel()
 		err := <-ended
@@ -126,7 +126,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	return f
 }
 
-// worker starts an engine with the given handler, until the test ends. It returns the URL.
+// worker starts an engine with the given handler, and returns its URL. The engine stops when the test ends.
 func worker(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(answer)

@@ -378,7 +378,7 @@ func TestRequestTimeout(t *testing.T) {
 	f.idle(t)
 }
 
-// late is a client that reads the last byte so slowly that request_timeout is over.
+// late is a client that reads slowly: request_timeout has passed when it has read the last byte.
 type late struct {
 	*httptest.ResponseRecorder
 	after time.Duration

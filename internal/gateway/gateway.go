@@ -39,8 +39,8 @@ type Parts struct {
 	Connections ConnectionLimit
 	// ShadowSample is the share of requests about which the shadow policy is asked, 0 to 1.
 	ShadowSample float64
-	// Scoped is called before a request with a cache salt or an extra key is sent to a rank of a worker. If the events
-	// of the worker's engine do not contain salts and extra keys, its blocks must not be trusted for such requests.
+	// Scoped is called before a request with a cache salt or an extra key is sent to a rank of a worker. If the events of
+	// the worker's engine do not contain salts and extra keys, the worker's blocks must not be trusted for such requests.
 	Scoped func(w fleet.WorkerID, rank int, salt, extra string)
 	// Stalled returns the reason of a stall, or "" when there is none. If Stalled is nil, stalls are not watched.
 	Stalled func() string
@@ -133,7 +133,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	err := server.Shutdown(limit)
 	<-failed
 	if err != nil {
-		cut(api.Cut()) // the contexts of requests in flight end: they leave their workers and answer their clients
+		cut(api.Cut()) // ends the contexts of the requests in flight: each request leaves its worker and answers its client
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
 		_ = server.Shutdown(last) // waits for the error events; Close ends the rest
 		stop()
@@ -218,7 +218,7 @@ func (g *Gateway) get(w http.ResponseWriter, r *http.Request, answer http.Handle
 	answer(w, r)
 }
 
-// refuse answers with err before any worker was asked. reason is a label of the metric.
+// refuse answers with err before any worker was asked. reason is the label in the metric of refused requests.
 func (g *Gateway) refuse(w http.ResponseWriter, d api.Dialect, reason string, err error) {
 	g.Telemetry.Refused(reason)
 	api.WriteError(w, d, err)

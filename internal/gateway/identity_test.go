@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// asked sends one request by policy direct, and returns its record.
+// asked sends one request through a new gateway, and returns the record of the request.
 func asked(t *testing.T, change func(*settings), body string, headers ...string) telemetry.Record {
 	t.Helper()
 	f := serve(t, change, worker(t, plain))

@@ -10,8 +10,8 @@ import (
 // LeftOut is a model name and an endpoint for which a worker gets no requests, because its answers there were useless.
 type LeftOut struct{ Model, Endpoint string }
 
-// scopeNames are the names behind the hashes of scopes. A scope is added when a worker is left out of it. It is safe
-// for concurrent use.
+// scopeNames has the model name and the endpoint of each scope of which a worker was left out. A fleet.Scope is only a
+// hash of these two names. scopeNames is safe for concurrent use.
 type scopeNames struct {
 	mu    sync.Mutex
 	names map[fleet.Scope]LeftOut

@@ -131,7 +131,7 @@ func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = 4 * 10_000 // bytes of some 10,000 tokens
-		// A tenth of the time that the tokens take, times the chance that the prompt is cached.
+		// A request waits a tenth of the time that its tokens take, times the chance that the prompt is cached.
 		for perToken, want := range map[time.Duration][3]time.Duration{
 			100 * time.Microsecond: {50 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond},
 			200 * time.Microsecond: {100 * time.Millisecond, 10 * time.Millisecond, 200 * time.Millisecond},

@@ -173,7 +173,7 @@ func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 }
 
 // More than half of the requests are bad, and all workers refuse these. One worker begins to refuse good requests, too,
-// and answers sooner than the other workers. The gateway must leave it out.
+// and answers sooner than the other workers. The gateway must leave this worker out.
 func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	requests := max(int64(*manyRequests), 2000)
 	if testing.Short() {
@@ -225,8 +225,8 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	}
 }
 
-// Each bad request comes in a new scope, in which nothing is known about any worker, so every refusal asks for a second
-// opinion.
+// Each bad request comes in a new scope, in which nothing is known about any worker, so every refusal needs a second
+// opinion: the answer of another worker.
 func TestSecondOpinionsStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	answer := func(w http.ResponseWriter, r *http.Request) {

@@ -21,16 +21,16 @@ type prepared struct {
 	found   tokens.Found
 	model   string // the base model
 	waited  time.Duration
-	text    []byte // room for found.Text
+	text    []byte // buffer for found.Text
 	workers []tokens.Worker
 	route   warmpath.Request
-	// The Router's part of the preparation, from which route decides; nil until it is complete.
+	// The Router's part of the preparation, which all decisions about the request share; nil until prepare ends.
 	decisions  *warmpath.Prepared
 	rankChosen bool           // the client chose the rank by a header that engines understand
 	patience   time.Duration  // how long the client would wait in the queue; 0: not given
 	shadow     *shadow        // the shadow that is asked about the request; nil: none
-	forShadow  []fleet.Cached // the answer of the shadow's source, in the form of route.Cached
-	// shadowAnswer gives the answer of a lookup for the shadow; nil when forShadow is complete.
+	forShadow  []fleet.Cached // the answer of the shadow policy's external source, in the form of route.Cached
+	// shadowAnswer receives the answer of the lookup for the shadow policy; nil when forShadow is complete.
 	shadowAnswer <-chan []fleet.Cached
 	explains     bool // find tokens and text even if the policy needs none
 }
@@ -193,12 +193,12 @@ func workerOf(w *fleet.Worker, model string) tokens.Worker {
 	return out
 }
 
-// longPrompt is the prompt length for which the time of a token is computed for all longer prompts, too. Attention
-// makes the tokens of longer prompts take more time.
+// longPrompt is the prompt length, in tokens, for which loads computes the time of a prompt token. The result is used
+// for prompts of every length, although attention makes each token of a longer prompt take longer.
 const longPrompt = 4096
 
-// loads returns a function from one snapshot of all engines. For each engine the function tells the token source how
-// much the engine has to do, and how long a prompt token takes there.
+// loads takes a snapshot of the fleet, and returns a function for the token source. For an engine of the snapshot, this
+// function returns how many requests the engine has, and how long it takes for a prompt token.
 func (g *Gateway) loads() func(tokens.Worker) tokens.Load {
 	s, now := g.Fleet.Snapshot(), time.Now().UnixNano()
 	return func(w tokens.Worker) (out tokens.Load) {

@@ -43,8 +43,8 @@ func TestTheFleetGetsTheLengthOfAGrowingAnswer(t *testing.T) {
 	}
 }
 
-// An answer in one piece has its length only at its end. The fleet learns the time of a pass from it. If several
-// answers are under way at the same time, they do not show this time.
+// The length of an answer in one piece is known only at its end. From this length the fleet learns the time of a pass.
+// A request for several answers (n) does not show this time, because its answers grow in the same passes.
 func TestAnswersInOnePieceTeachTheFleet(t *testing.T) {
 	for body, teaches := range map[string]bool{
 		`{"model":"m","messages":[{"role":"user","content":"hi"}]}`:       true,

@@ -222,7 +222,7 @@ func TestTheErrorWithoutAWorkerSaysWhatToDo(t *testing.T) {
 	checkShape(t, resp, text)
 }
 
-// breaking is a policy that panics while now is true.
+// breaking is a source of token ids that panics while now is true.
 type breaking struct{ now *atomic.Bool }
 
 func (b breaking) Find(context.Context, *tokens.Prompt) (tokens.Found, bool) {

@@ -9,13 +9,13 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// rescueTick is the pause between two searches for requests that wait at a suspect. A frozen worker becomes a suspect
-// after about a second, so this pause adds little.
+// rescueTick is the pause between two searches for requests that wait at a suspect, that is at a worker that seems to
+// be frozen. A frozen worker becomes a suspect after about a second, so this pause adds little.
 const rescueTick = 50 * time.Millisecond
 
 // roster is the set of exchanges that are at one worker now. It is an unordered linked list through the exchanges.
 type roster struct {
-	mu    sync.Mutex // guards the links and, for readers, the exchanges in it: see enter
+	mu    sync.Mutex // guards the links; who holds mu may also read the exchanges in the list: see enter
 	first *exchange
 }
 

@@ -18,10 +18,10 @@ import (
 // different choices. shadow changes no loads, no routes, and nothing that a policy learns.
 type shadow struct {
 	policy *policy.Policy // nil: there is none
-	sample float64        // share of requests that the policy is asked about, 0 to 1
+	sample float64        // share of the requests about which the policy is asked, 0 to 1
 }
 
-// SampleShadow sets the share of requests that the router's present shadow policy is asked about, 0 to 1.
+// SampleShadow sets the share of the requests about which the router's present shadow policy is asked, 0 to 1.
 func (g *Gateway) SampleShadow(share float64) { g.shadow.Store(&shadow{g.Router.Shadow(), share}) }
 
 // wants reports whether the shadow policy needs the tokens of a request. Then the tokens of all requests are found,

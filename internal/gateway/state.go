@@ -53,7 +53,7 @@ type state struct {
 	Ready   int    `json:"ready"`
 }
 
-// health answers that the process lives. /readiness says whether it can serve requests.
+// health answers that the process lives. It does not say whether the process can serve requests: see readiness.
 func (g *Gateway) health(w http.ResponseWriter, _ *http.Request) {
 	s := g.state()
 	s.Status, s.Reason = "ok", ""

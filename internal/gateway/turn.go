@@ -18,7 +18,7 @@ type waiter struct {
 	item     queue.Item
 	anywhere bool // any worker of the base model can serve the request
 	turn     bool // the request has its turn; guarded by the line's mu
-	// Capacity 1: receives nil when the request has its turn, else the reason why it waits no longer.
+	// Capacity 1: receives nil when the request has its turn, else the reason why the request waits no longer.
 	called chan error
 	ended  chan ending
 }
@@ -71,7 +71,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 			if w.leave(l, a) {
 				break
 			}
-			sentAway = <-a.called // a is out of the line, because it was called just before: act on that call
+			sentAway = <-a.called // a was called just before and is no longer in the line: handle that call
 		}
 		switch {
 		case errors.Is(sentAway, errDraining):
@@ -99,7 +99,7 @@ func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, be
 // to wait.
 func (w *waiting) turn(ctx context.Context, l *line, a *waiter, x *exchange) (d *warmpath.Decision, end ending, err error) {
 	defer func() {
-		if cause := recover(); cause != nil { // the client gets an error, and the requests behind it continue
+		if cause := recover(); cause != nil { // the client gets an error, and the other waiting requests continue
 			w.g.Telemetry.Panicked()
 			w.g.Log.Error("decision panicked", "cause", cause, "stack", string(debug.Stack()))
 			d, end, err = nil, decided, api.Internal(fmt.Errorf("decide: panic: %v", cause))
@@ -216,7 +216,7 @@ func (w *waiting) advance(l *line) {
 	}
 }
 
-// call gives the next waiter its turn, and returns it; nil when none waits.
+// call gives the next waiter its turn and returns this waiter. It returns nil when no request waits.
 func (l *line) call() *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -108,7 +108,8 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 					}
 					clients.Wait()
 					t.Logf("%d of %d requests failed; the useless worker was asked %d times", failures.Load(), requests, asked.Load())
-					// sixteen answers until the worker is known as useless, and the requests that are under way then
+					// the limit allows for the answers until the worker is known as useless, and for the requests under way at that
+					// time
 					if asked.Load() > max(requests/10, 40) {
 						t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), requests)
 					}
@@ -255,8 +256,8 @@ func TestBadRequestsDoNotDoubleTheLoad(t *testing.T) {
 	}
 }
 
-// A client knows requests that one worker refuses and others serve, such as a prompt that is too long there. With them
-// the client must not get the worker left out.
+// A client knows requests that one worker refuses and others serve, such as a prompt that is too long there. Such
+// requests must not lead to the worker being left out.
 func TestAClientCannotPoisonAWorker(t *testing.T) {
 	short := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Long") != "" {

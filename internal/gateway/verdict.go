@@ -49,7 +49,7 @@ func verdictOf(r *proxy.Result) verdict {
 	return cut
 }
 
-// retryReason returns the metric's label of a retry.
+// retryReason returns the label of a retry in the metric warmpath_retries_total.
 func retryReason(r *proxy.Result) string {
 	if r.Class == proxy.Abandoned {
 		return "suspect"
@@ -62,8 +62,8 @@ func retryReason(r *proxy.Result) string {
 var retryReasons = [...]string{good: "local", failed: "failed", lost: "failed", limited: "limited", cut: "failed", refused: "refused",
 	broken: "broken", useless: "useless"}
 
-// doubt is a useless answer without a known culprit. Another worker's answer to the same request shows whether the
-// worker or the request is at fault.
+// doubt is a useless answer whose cause is not known: the worker or the request. A second opinion, that is another
+// worker's answer to the same request, shows the cause.
 type doubt struct {
 	holder  fleet.Holder
 	worker  *fleet.Worker
@@ -85,7 +85,7 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 		switch {
 		case last.Class != proxy.Success:
 			x.observeScopes(h, fleet.OutcomeUnknown, k, now)
-		case last.FirstTokenAt.IsZero() && x.prepared.read.Stream: // a stream without a token cannot be taken back
+		case last.FirstTokenAt.IsZero() && x.prepared.read.Stream: // the client has a stream without a token: the answer is lost
 			x.lose(h, w, now)
 		default:
 			x.believe(h, w, now)
@@ -145,7 +145,7 @@ func (x *exchange) named(w *fleet.Worker) bool {
 	})
 }
 
-// serving returns the workers that serve the request's model now. It returns none if the last of them left in the
+// serving returns the workers that serve the request's model now. It returns none if the last worker left in the
 // meantime.
 func (x *exchange) serving() []*fleet.Worker {
 	pool, ok := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
@@ -255,7 +255,7 @@ func (x *exchange) untried(w *fleet.Worker) []*fleet.Worker {
 	})
 }
 
-// fresh reports whether a worker was not tried yet and may serve the request.
+// fresh reports whether a worker was not tried yet and is not distrusted in the request's scope.
 func (x *exchange) fresh(w *fleet.Worker) bool {
 	q := &x.prepared.route
 	return !slices.Contains(q.Exclude, w.ID) && !x.g.evidence.distrusted(q.Scope, w)

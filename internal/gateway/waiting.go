@@ -88,8 +88,8 @@ func (w *waiting) mustWait(q *warmpath.Request, pool *fleet.Pool) bool {
 	return !w.room(q, pool)
 }
 
-// room reports whether a holder that may serve q has room. If no holder can serve q for another reason, it also returns
-// true: then the router's error names the reason.
+// room reports whether a holder that may serve q has room. It also returns true if, for another reason, no holder can
+// serve q: then the request does not wait, and the router's error names the reason.
 func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	if q.Target != "" {
 		return true
