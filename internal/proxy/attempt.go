@@ -29,8 +29,8 @@ type Attempt struct {
 	// Dialect determines the text of an error event inside a stream, and what the watcher looks for.
 	Dialect api.Dialect
 	// Model is the model name that the answer should contain. Knows reports whether another name is acceptable; it must
-	// not keep the name. If Model is empty or Knows is nil, any name is accepted. An answer without a name is always
-	// accepted.
+	// not keep the slice that it gets. If Model is empty or Knows is nil, any name is accepted. An answer without a name
+	// is always accepted.
 	Model string
 	Knows func(name []byte) bool
 	// Plain means that the answer is no generation (models, tokenize). The answer is complete when its framing ends
@@ -154,8 +154,8 @@ type Result struct {
 	// neither be retried nor answered with an error. While FirstByte is false, neither Writer nor its header was
 	// written.
 	FirstByte bool
-	// Retryable means that nothing reached the client, and that another worker may do better. It is also true when the
-	// request itself may be at fault: another worker's answer shows whether it is.
+	// Retryable means that nothing reached the client, and that another worker may do better. Retryable is also true when
+	// the request itself may be at fault: then another worker's answer shows whether the request or the worker is.
 	Retryable bool
 	// Abort means that the client has a part of an answer, and must see that the answer is incomplete. The handler must
 	// end with panic(http.ErrAbortHandler), after its own bookkeeping.

@@ -19,7 +19,7 @@ type BodyConfig struct {
 	// StallTimeout is the longest time during which no byte of a body arrives; 0 is no limit.
 	StallTimeout time.Duration `yaml:"stall_timeout"`
 	// Timeout is the longest time until a whole body has arrived, even if bytes arrive steadily: 64 MiB in 5 min are 2
-	// Mbit/s. It bounds the cost of a client that sends one byte a second. 0 is no limit.
+	// Mbit/s. Timeout bounds the cost of a client that sends one byte a second. 0 is no limit.
 	Timeout time.Duration `yaml:"timeout"`
 }
 

@@ -15,7 +15,7 @@ import (
 type conn struct {
 	net.Conn
 	worker *worker
-	// Reads the TCP connection without waiting; with TLS, that is the connection below the TLS layer.
+	// Finds out whether anything came on the TCP connection; with TLS, this is the connection below the TLS layer.
 	look   look
 	pieces [2][]byte   // the two slices that writeBoth writes
 	bufs   net.Buffers // the part of pieces that is not written yet
@@ -78,7 +78,7 @@ type worker struct {
 	closed bool    // no connections are kept any more; guarded by mu
 }
 
-// take returns the idle connection that was used last. It returns nil if none is young enough.
+// take returns the idle connection that was used last. It returns nil if every idle connection is too old.
 func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 	w.mu.Lock()
 	n := len(w.idle)
@@ -142,7 +142,6 @@ func closeAll(list []*conn) {
 	}
 }
 
-// dial connects to the worker.
 func (w *worker) dial(ctx context.Context, cfg *Config) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 	defer cancel()

@@ -163,7 +163,7 @@ func (x *exchange) noConnection(ctx context.Context, w *worker, err error) {
 	x.fail(Refused, api.WorkerUnreachable(err))
 }
 
-// talk sends the request and forwards the answer.
+// talk sends the request and forwards the answer. It returns stale as try does.
 func (x *exchange) talk(k *conn) (stale bool) {
 	if t := x.client.cfg.HeaderTimeout; t > 0 {
 		k.arm(x.res.Start.Add(t), t)
@@ -200,7 +200,6 @@ func (x *exchange) talk(k *conn) (stale bool) {
 	return false
 }
 
-// send writes the request.
 func (x *exchange) send(k *conn) error {
 	if len(x.a.Body) <= joinBelow {
 		x.out = append(x.out, x.a.Body...)
@@ -257,7 +256,7 @@ func (x *exchange) grow() {
 	x.buf = larger
 }
 
-// widen replaces the buffer by one of maxHeld bytes, unless it is already that large.
+// widen replaces the buffer by a pooled buffer of maxHeld bytes, if the answer is held back until it is complete.
 func (x *exchange) widen() {
 	if !x.gather || x.res.FirstByte || len(x.buf) >= maxHeld {
 		return

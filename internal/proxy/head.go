@@ -347,7 +347,7 @@ var tokenBytes = func() (t [256]bool) {
 	return t
 }()
 
-// protocolError returns an error that says where an answer broke the protocol.
+// protocolError adds to err the name of the worker whose answer could not be read.
 func protocolError(worker string, err error) error {
 	return fmt.Errorf("read the answer of %s: %w", worker, err)
 }

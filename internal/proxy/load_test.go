@@ -220,8 +220,8 @@ func (s *sink) WriteHeader(int)             {}
 func (s *sink) Flush()                      {}
 func (s *sink) Write(b []byte) (int, error) { s.n += len(b); return len(b), nil }
 
-// BenchmarkForward measures the proxy's side of an exchange. The worker answers from memory: 64 events, in 64 writes or
-// in one write.
+// BenchmarkForward measures the proxy's side of an exchange. The worker answers from memory: 64 events with a token and
+// three further events, one write for each event or one write for all.
 func BenchmarkForward(b *testing.B) {
 	var pieces []string
 	pieces = append(pieces, chunkedHead+chunks(token))

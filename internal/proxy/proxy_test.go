@@ -231,7 +231,7 @@ func TestAnswerPassesUnchangedHoweverItIsSplit(t *testing.T) {
 	}
 }
 
-// The pieces come from memory, so the body is certainly split at every byte.
+// The pieces come from memory and not from a connection, so the body is certainly split at every byte.
 func TestDecodingBytePerByte(t *testing.T) {
 	body := strings.Repeat("0123456789abcdef", 20)
 	raw := chunks(body[:1], body[1:17], body[17:]) + "000;x=\"y\"\r\nA: b\r\nC:\r\n\r\n"
@@ -399,8 +399,8 @@ func TestTheEnginesRefusalsPassByteForByte(t *testing.T) {
 
 const jsonHead = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
-// A useless answer must not reach the client: as long as no byte of it has, the request can be retried at another
-// worker.
+// A useless answer must not reach the client: as long as no byte was sent to the client, the request can be retried at
+// another worker.
 func TestAUselessAnswerIsHeldBack(t *testing.T) {
 	const good = `{"model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}`
 	length := func(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body) }
@@ -524,7 +524,7 @@ func TestAnUnrequestedStreamIsHeldBack(t *testing.T) {
 }
 
 // Comments in a stream keep clients from timing out while an engine computes a long prompt. So the proxy must forward
-// them.
+// the comments.
 func TestCommentsBeforeAStreamPass(t *testing.T) {
 	w := answering(t, true, chunkedHead+chunks(": ping\n\n", token, finish, done)+lastChunk)
 	rec := httptest.NewRecorder()
@@ -742,7 +742,8 @@ func TestForwardAllocatesLittle(t *testing.T) {
 	c := newClient(t, nil)
 	s := &sink{h: http.Header{}}
 	a := attempt("http://"+l.Addr().String(), s)
-	// A worker that allocates nothing either; it ends when newClient's cleanup closes its only connection.
+	// This worker allocates nothing, so AllocsPerRun counts only Forward's allocations. It ends when newClient's cleanup
+	// closes its only connection.
 	go func() {
 		k, err := l.Accept()
 		if err != nil {

@@ -145,8 +145,8 @@ func (x *exchange) frame() {
 	}
 }
 
-// pump reads, decodes, checks and forwards bytes until the body ends. The body begins at x.buf[head]. n is the number
-// of the body's bytes that were read. data[:held] is decoded and not forwarded yet.
+// pump reads, decodes, checks and forwards bytes until the body ends. The body begins at x.buf[head]. n bytes of the
+// body were read so far. data[:held] is decoded and not forwarded yet.
 func (x *exchange) pump(k *conn, head, n int) {
 	data := x.buf[head:]
 	held := 0
@@ -313,8 +313,8 @@ func (x *exchange) whole(rest []byte) {
 	}
 }
 
-// holdBack checks an answer in one piece before its first byte is forwarded. It keeps the answer back when another
-// worker may do better.
+// holdBack checks a complete answer before its first byte is forwarded. It returns true if the answer must not be
+// forwarded, because another worker may do better.
 func (x *exchange) holdBack(body []byte) bool {
 	w := &x.watch
 	switch {
@@ -338,8 +338,9 @@ func (x *exchange) holdBack(body []byte) bool {
 	return true
 }
 
-// overflows checks the beginning of an answer in one piece that is larger than maxHeld. It keeps back a refusal, and an
-// answer without a list of choices: engines send this list before any long field.
+// overflows checks the beginning of an answer in one piece that is larger than maxHeld. It returns true if the answer
+// must not be forwarded: for a refusal, and for an answer without a list of choices, because engines send this list
+// before any long field.
 func (x *exchange) overflows(body []byte) bool {
 	switch {
 	case !x.gather || x.res.FirstByte || x.a.Plain:
