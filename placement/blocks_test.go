@@ -18,7 +18,7 @@ import (
 
 const second = int64(time.Second)
 
-// prompt returns n chained keys. The first keys, as many as shared says, are the same for every seed.
+// prompt returns n chained keys. For every seed, the first keys are the same; shared is the number of these keys.
 func prompt(seed, shared, n int) []block.Key {
 	keys := make([]block.Key, n)
 	at := uint64(1)

@@ -2,9 +2,9 @@ package placement
 
 import "github.com/warmpath/warmpath/fleet"
 
-// An array of nodes or links with at least leastArray entries is made smaller when fewer than one in sparse of its
-// entries are in use. Moving an entry takes about 0.1 µs. So the used entries of an array of a million are moved in a
-// few milliseconds. This happens rarely: the number of used entries must have fallen to a sixteenth before.
+// An array of nodes or links is made smaller if it has at least leastArray entries, and fewer than 1/sparse of its
+// entries are in use. Moving an entry takes about 0.1 µs. So the used entries of an array of a million entries are
+// moved in a few milliseconds. This happens rarely, because the number of used entries must first fall to a sixteenth.
 const leastArray, sparse = 4096, 16
 
 // compact frees the memory of arrays that are mostly empty. mu is held.

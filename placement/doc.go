@@ -1,5 +1,5 @@
-// Package placement remembers which prompts were sent to which holder. If engines publish no events, a router uses it
-// to estimate which holder's cache has the beginning of a prompt.
+// Package placement remembers which prompts were sent to which holder. If engines publish no events, a router uses a
+// [Store] to estimate which holder's cache has the beginning of a prompt.
 //
 //	store := placement.New(placement.Config{Keys: placement.Text, Bytes: 64 << 20})
 //	store.Learn(placement.First, 7, []byte("You are a helpful assistant. Hello"), now)
@@ -11,7 +11,7 @@
 // one holder, by units of all holders, or by time.
 //
 // [Sessions] remembers which holder each session was sent to. The keys of two sessions share no beginning, so Sessions
-// is a table and not a tree. It takes a quarter of a tree's memory.
+// is a table and not a tree. The table takes a quarter of the memory of a tree.
 //
 // # How a store works
 //
@@ -21,13 +21,13 @@
 //
 // A placement is a pair of a holder and a run. Each holder has a list of its placements by recency. In this list a run
 // is always more recent than the runs that continue it. So the last run of the list is the deepest run of the holder's
-// least recently used prompt, and evicting it takes one step. The SGLang router
+// least recently used prompt. To evict this run takes one step. The SGLang router
 // [sgl-model-gateway/src/policies/tree.rs] and Ray Serve search for the oldest leaf by timestamps; they evict the same
 // leaf.
 //
 // # What it refuses to know
 //
-// The package does not know the load of holders, and not what engines evict. It does not know models either: keys of
+// The package does not know the load of holders, and not what engines evict. The package does not know models: keys of
 // different models have different roots. It has no clock: the caller passes the time. A match is a guess: if an engine
 // evicts earlier than assumed, its cache has less than the store says.
 //

@@ -4,7 +4,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// fit drops placements until Config.Bytes holds. mu is held.
+// fit drops placements until the store takes at most Config.Bytes. mu is held.
 func (s *Store) fit() {
 	if s.config.Bytes == 0 {
 		return
@@ -51,8 +51,8 @@ func (s *Store) canCut(id uint32) bool {
 	return s.config.Bytes == 0 || others == 0 || s.used+added-int64(len(s.roots))*nodeBytes <= s.config.Bytes
 }
 
-// displace does the same as drop, to keep a limit. If the TTL of the dropped units has not ended, it counts them as
-// displaced. mu is held.
+// displace drops as drop does, in order to keep a limit. If the TTL of the dropped units has not ended, it counts them
+// as displaced. mu is held.
 func (s *Store) displace(h fleet.Holder, most int64) bool {
 	if l := s.holders[h].oldest; l == 0 || s.config.TTL > 0 && s.links[l].at <= s.ended(s.now) {
 		return s.drop(h, most)
@@ -112,8 +112,8 @@ func (s *Store) expire(now int64) (more bool) {
 	return false
 }
 
-// expireOf drops the holder's placements that are older than TTL at now, at most most of them, and returns how many it
-// dropped. mu is held.
+// expireOf drops the holder's placements that are older than TTL at now. most is the greatest number of placements to
+// drop, and n is the number of dropped placements. mu is held.
 func (s *Store) expireOf(h fleet.Holder, now int64, most int) (n int) {
 	ended := s.ended(now)
 	for who := &s.holders[h]; n < most && who.oldest != 0 && s.links[who.oldest].at <= ended; n++ {

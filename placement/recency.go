@@ -18,11 +18,11 @@ type holder struct {
 type link struct {
 	node         uint32 // index in Store.nodes
 	newer, older uint32 // the neighbours in the list, as indexes in Store.links; 0 ends the list
-	at           int64  // the stamp: when the node was used last, Unix nanoseconds; older links have no later one
+	at           int64  // the stamp: when the node was used last, Unix nanoseconds; an older link has no later stamp
 }
 
-// touch makes the node's placement the holder's most recent one. It returns whether the holder had the placement
-// before, and its stamp before.
+// touch makes the node's placement the holder's most recent one. had says whether the holder had the placement before
+// the call, and before is the placement's stamp before the call.
 func (s *Store) touch(id uint32, h fleet.Holder) (had bool, before int64) {
 	at, has := s.find(id, h)
 	who := &s.holders[h]

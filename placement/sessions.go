@@ -11,7 +11,7 @@ import (
 // SessionConfig says when [Sessions] evicts.
 type SessionConfig struct {
 	Homes int           // the number of holders that are kept for a session: 1 or 2
-	Most  int           // the greatest number of sessions; beyond it, a random session is evicted for each new one
+	Most  int           // the greatest number of sessions; beyond this number, any session is evicted for each new session
 	Idle  time.Duration // how long a session is remembered after its last request
 	Sweep time.Duration // how often idle sessions are dropped
 }
@@ -43,7 +43,7 @@ type session struct {
 	used  int64 // when the session was used last, Unix nanoseconds
 }
 
-// NewSessions returns an empty memory.
+// NewSessions returns an empty table.
 func NewSessions(c SessionConfig) *Sessions {
 	s := &Sessions{config: c}
 	for i := range s.shards {
@@ -65,8 +65,9 @@ func (s *Sessions) Homes(key uint64, now int64, dst []fleet.Holder) (homes []fle
 	return append(dst, x.homes[:x.n]...), true
 }
 
-// Learn records that a request of the session was sent to h at now. If h is not a home of the session yet, it becomes
-// one. If the session then has more than SessionConfig.Homes homes, it loses the oldest.
+// Learn records that a request of the session was sent to h. now is the time in Unix nanoseconds. If h is not a home of
+// the session yet, h becomes a home. If the session then has more than SessionConfig.Homes homes, it loses the oldest
+// home.
 func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 	shard := &s.shards[key%SessionShards]
 	shard.mu.Lock()
@@ -78,7 +79,7 @@ func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 		x, known = session{}, false
 	}
 	if !known && len(shard.byKey) >= s.config.Most/SessionShards {
-		for other := range shard.byKey { // any
+		for other := range shard.byKey { // evict any session
 			s.drop(shard, other)
 			break
 		}
@@ -160,7 +161,7 @@ func (s *Sessions) drop(shard *sessionShard, key uint64) {
 	delete(shard.byKey, key)
 }
 
-// sweep drops idle sessions if SessionConfig.Sweep is over since the last time. shard.mu is held.
+// sweep drops idle sessions if at least SessionConfig.Sweep has passed since the last sweep. shard.mu is held.
 func (s *Sessions) sweep(shard *sessionShard, now int64) {
 	if now-shard.swept < int64(s.config.Sweep) {
 		return

@@ -13,12 +13,12 @@ import (
 type Config struct {
 	Keys Keys
 
-	// Bytes bounds the memory after every call; the roots do not count. Beyond it, the holder whose placements take the
-	// most memory loses its least recently used runs.
+	// Bytes bounds the memory after every call; the roots do not count. Beyond this limit, the holder whose placements
+	// take the most memory loses its least recently used runs.
 	Bytes int64
-	// HolderUnits bounds the units of each holder. A pass of [Store.Evict] enforces it. It evicts the least recently
-	// used units first, and the deepest units of a key first. Between two passes a holder may have up to twice as many
-	// units; with WholeRuns there is no bound between passes.
+	// HolderUnits bounds the units of each holder. A pass of [Store.Evict] enforces this limit. The pass evicts the least
+	// recently used units first, and the deepest units of a key first. Between two passes a holder may have up to twice as
+	// many units; with WholeRuns there is no bound between passes.
 	HolderUnits int64
 	// HolderTarget is how many units a pass leaves to a holder that has more than HolderUnits. 0 means HolderUnits.
 	HolderTarget int64
@@ -28,11 +28,12 @@ type Config struct {
 	WholeRuns bool
 	// TTL is how long a placement counts after its last use. After that, a pass of [Store.Evict] frees its memory.
 	TTL time.Duration
-	// Units bounds the units of all holders together, where a shared unit counts for each holder. Beyond it, the least
-	// recently used units of all holders are evicted, until PruneTo of Units are left. One call of [Store.Learn] evicts
-	// about 2,048 units at most, or twice the units of its key if that is more; the next calls continue.
+	// Units bounds the units of all holders together, where a shared unit counts for each holder. Beyond this limit, the
+	// least recently used units of all holders are evicted, until the share PruneTo of Units is left. One call of
+	// [Store.Learn] evicts about 2,048 units at most, or twice the units of its key if that is more; the next calls
+	// continue.
 	Units int64
-	// PruneTo is the part of Units that remains after an eviction, above 0 and at most 1. Default 0.8, as Dynamo's
+	// PruneTo is the share of Units that remains after an eviction, above 0 and at most 1. Default 0.8, as Dynamo's
 	// prune_target_ratio.
 	PruneTo float64
 	// Interval is the time between two passes of [Store.Evict]. 0 means that there are no passes.
@@ -111,7 +112,7 @@ func (s *Store) Plant() Root {
 type Learned struct {
 	known  int   // bytes of the key that the holder had before
 	at     int64 // the stamp of this use
-	before int64 // the stamp of the last run that the holder had before
+	before int64 // the earlier stamp of the last run that the holder had before
 }
 
 // Learn records that a prompt with this key was sent to the holder at now, in Unix nanoseconds. All runs of the key
@@ -149,7 +150,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 }
 
 // setBack is the least step back in time that counts as a clock that was set back. Concurrent calls may come out of
-// order by less. A placement may count longer than its TTL by this time.
+// order by less. Because of setBack, a placement may count up to 1 s longer than its TTL.
 const setBack = int64(time.Second)
 
 // clock returns the store's time at now, the caller's time. If the caller's clock is set back, the store's time goes
@@ -227,7 +228,8 @@ func (s *Store) forgetSome(h fleet.Holder) (more bool) {
 	return true
 }
 
-// Shrink evicts the least recently used units of all holders, until the holders together have at most this number.
+// Shrink evicts the least recently used units of all holders, until the holders together have at most this number of
+// units.
 func (s *Store) Shrink(units int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -44,8 +44,8 @@ func (s *Store) admit(h fleet.Holder) {
 	}
 }
 
-// follow finds the nodes below the node with the id at whose texts, one after the other, are key. It sets s.path to
-// them, in this order. It returns false if there are no such nodes.
+// follow looks below node at for a path of nodes whose texts, one after the other, make up key. It sets s.path to these
+// nodes, from the top down. If there is no such path, follow returns false.
 func (s *Store) follow(at uint32, key []byte) bool {
 	s.path = s.path[:0]
 	for len(key) > 0 {
@@ -59,7 +59,7 @@ func (s *Store) follow(at uint32, key []byte) bool {
 	return true
 }
 
-// grow makes the nodes for key that do not exist yet, below the node with the id at. It returns the last node of key.
+// grow makes the nodes for key that do not exist yet, below node at. It returns the last node of key.
 func (s *Store) grow(at uint32, key []byte) uint32 {
 	for len(key) > 0 {
 		e := edge{at, s.first(key)}

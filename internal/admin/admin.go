@@ -42,7 +42,7 @@ type Parts struct {
 	IndexHolders func() map[fleet.Holder]IndexHolder
 	// Notes returns, by URL, what discovery could not learn of workers or had to assume; nil: there are no notes.
 	Notes func() map[string][]string
-	// TokenModels returns the source of the token ids of each model; nil: it is unknown.
+	// TokenModels returns the source of the token ids of each model; nil: the sources are unknown.
 	TokenModels func() []TokenModel
 	// Stalled returns the reason of a stall, "" if there is none; nil: stalls are not watched.
 	Stalled func() string
@@ -315,7 +315,8 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 // maxPolicies bounds the number of policies that are asked about one request.
 const maxPolicies = 16
 
-// policies parses ?policy=A,B. If it names no policy, the result is the policy that decides for the request.
+// policies parses ?policy=A,B. If the list is empty, the result is nil: then the policy that would decide the request
+// explains it.
 func (a *Admin) policies(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
@@ -382,7 +383,7 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
 }
 
-// problem answers with an error.
+// problem answers with the text of err. Of an *api.Error it sends the message, and not the cause.
 func problem(w http.ResponseWriter, status int, err error) {
 	text := err.Error()
 	var told *api.Error

@@ -69,7 +69,7 @@ type Kind struct {
 	Holders int    `json:"holders"`
 	// Timing is how long the passes of the median holder take, as learned from all holders.
 	Timing fleet.Timing `json:"timing"`
-	// Spread is the standard deviation of the logarithms of the holders' paces that chance does not explain.
+	// Spread is how much the holders' paces differ beyond chance: the standard deviation of their logarithms.
 	Spread float64 `json:"spread"`
 }
 
@@ -85,8 +85,8 @@ type Holder struct {
 	// Useless are the models and endpoints for which the holder gets only trial requests, because its answers there
 	// were useless and another worker's answers were good.
 	Useless []Useless `json:"useless,omitempty"`
-	// Suspect: the worker seems to be frozen. Share is below 1 during slow start: the holder may have N requests at
-	// once, and gets this share of the requests beyond N. N is one more than the number of requests that it has
+	// Suspect: the worker seems to be frozen. Share is below 1 during slow start: the holder may have N requests at the
+	// same time, and gets this share of the requests beyond N. N is one more than the number of requests that it has
 	// answered since it returned; after a failure N is 0.
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
@@ -95,7 +95,7 @@ type Holder struct {
 	// requests that were lost without a release of their load.
 	Timing fleet.Timing `json:"timing"`
 	Pace   fleet.Pace   `json:"pace"`
-	Kind   string       `json:"kind"` // the name of one of kinds
+	Kind   string       `json:"kind"` // the name of an entry of Workers.Kinds
 	Leaked uint64       `json:"leaked_requests"`
 	IndexHolder
 	// Statistics of the holder's event stream. In JSON they are fields of the holder; absent if the holder has no event
@@ -114,13 +114,14 @@ type Useless struct {
 // IndexHolder is the statistics of a holder in the index of its model.
 type IndexHolder struct {
 	IndexBlocks int64 `json:"index_blocks"` // blocks of the holder in the index
-	// IndexEvicted and IndexRefused count since the index last forgot the holder: blocks that were evicted from the
-	// index, and announcements and blocks that the index refused.
+	// IndexEvicted is the number of blocks that were evicted from the index. IndexRefused is the number of announcements
+	// and blocks that the index refused. Both count from the time when the index last forgot the holder.
 	IndexEvicted int64 `json:"index_evicted,omitempty"`
 	IndexRefused int64 `json:"index_refused,omitempty"`
 }
 
-// Load is the unfinished work of a holder: requests of this router, and load of others as far as the engine reports it.
+// Load is the unfinished work of a holder: the requests of this router, and the load of other routers as far as the
+// engine reports it.
 type Load struct {
 	Requests      int64 `json:"requests"`
 	Waiting       int64 `json:"waiting"`        // number of the requests in Requests that have no first token yet

@@ -12,8 +12,8 @@ type Config struct {
 	// Listen is the address, host:port; "" opens no admin listener. Loopback by default, since the listener shows the
 	// sizes of prompts and the addresses of workers.
 	Listen string `yaml:"listen"`
-	// Key is the bearer token that requests to /admin/ must have. It is required if Listen is not a loopback address.
-	// If others can read this file, use KeyFile or the environment variable WARMPATH_ADMIN_KEY instead.
+	// Key is the bearer token that requests to /admin/ must have. It is required if Listen is not a loopback address. If
+	// other people can read the configuration file, use KeyFile or the environment variable WARMPATH_ADMIN_KEY instead.
 	Key string `yaml:"key"`
 	// KeyFile is a file with the key. White space around the key is removed.
 	KeyFile string `yaml:"key_file"`

@@ -40,7 +40,7 @@ type Explanation struct {
 	BlockSize       int     `json:"block_size"`
 	MatchTokens     int     `json:"match_tokens"`
 	PredictedTokens int     `json:"predicted_tokens"`
-	// number of matched tokens that are expected to be evicted before the request is scheduled
+	// AtRiskTokens is the number of matched tokens that are expected to be evicted before the request is scheduled.
 	AtRiskTokens int    `json:"at_risk_tokens,omitempty"`
 	Error        string `json:"error,omitempty"`
 	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if
@@ -77,7 +77,7 @@ type Candidate struct {
 	Trust           string         `json:"trust"`
 	TrustReason     string         `json:"trust_reason"`
 	Load            Load           `json:"load"`
-	// the time of the holder's passes, divided by the time of the passes of its kind's median holder
+	// Pace is the time of the holder's passes, divided by the time of the passes of the median holder of its kind.
 	Pace  fleet.Pace `json:"pace"`
 	Score float64    `json:"score"`
 	// Terms are the terms of the score, by name; absent if a filter left the candidate out.
@@ -144,7 +144,8 @@ func limited(s *fleet.Snapshot, e *gateway.Explanation, h fleet.Holder) string {
 	return fmt.Sprintf("answered 429: gets no requests for another %d s", (until-now+int64(time.Second)-1)/int64(time.Second))
 }
 
-// bestOf returns the candidate with the longest match; nil if this candidate was chosen.
+// bestOf returns the candidate with the longest match. It returns nil if the chosen candidate has an equally long
+// match.
 func bestOf(r *warmpath.Record) *Best {
 	best := -1
 	for i := range r.Candidates {

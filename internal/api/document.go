@@ -45,7 +45,8 @@ const (
 	isCode      // an error's "code"
 )
 
-// watchedDepth is the greatest depth of a watched place: root, choices, choice, delta, tool_calls.
+// watchedDepth bounds the depth of watched places. The deepest place has depth 5: root, choices, choice, delta,
+// tool_calls.
 const watchedDepth = 6
 
 // document reads a JSON document that arrives in pieces, which may be split at any byte. It does not keep the

@@ -54,13 +54,14 @@ func TooLarge(limit int64) *Error {
 			" bytes; send less, or have the operator raise body.max_bytes"}
 }
 
-// BodyTimeout returns the error for a request body when no byte of it arrived for the duration after (408).
+// BodyTimeout returns the error for a request body that stopped arriving (408). after is the time without a byte.
 func BodyTimeout(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "no byte of the request body came for " + after.String() + "; send the request again"}
 }
 
-// BodySlow returns the error for a request body that did not arrive completely within the duration after (408).
+// BodySlow returns the error for a request body that took too long to arrive (408). after is the limit for the whole
+// body.
 func BodySlow(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "the request body did not arrive within " + after.String() +

@@ -59,7 +59,7 @@ func (l *eventLines) body(b []byte) []byte {
 }
 
 // text takes the next piece of a data line's payload, and returns it without the one space that may come before the
-// payload.
+// payload. skipped is 1 if there was such a space, else 0.
 func (l *eventLines) text(b []byte) (text []byte, skipped int) {
 	if l.length-len(b) == len(dataPrefix) && len(b) > 0 && b[0] == ' ' {
 		b, skipped = b[1:], 1

@@ -11,7 +11,7 @@ import (
 )
 
 // maxDepth is the greatest depth to which a body may nest. Tool schemas nest a few tens deep. vLLM's own JSON parser
-// stops at 200, so Read refuses no body for its depth that the engine would accept.
+// stops at 200 too, so vLLM would not accept a body that Read refuses for its depth.
 const maxDepth = 200
 
 // MaxPromptIDs is the greatest number of token ids in a request: four times a context of one million tokens. The bound
@@ -24,8 +24,8 @@ const MaxPromptIDs = 4 << 20
 // or extra_key is accepted, but claims no match. A longer session key is replaced by its digest.
 const maxStringBytes = 4096
 
-// maxKeyBytes is more than the longest spelling of a known key, which has 23 letters, each written as an escape of six
-// bytes.
+// maxKeyBytes is more than the longest spelling of a known key, in bytes. The longest key has 22 letters, and a letter
+// can be written as an escape of six bytes.
 const maxKeyBytes = 256
 
 // keptIDs and keptText are the sizes of the largest buffers that a Request keeps for the next body: keptIDs in
