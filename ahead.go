@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// A look-ahead is the number of tokens after a block that an engine's hash of the block also covers.
+// A look-ahead is the number of tokens after a block that an engine's hash of the block also covers. A holder is one
+// data-parallel rank of a worker, with a KV cache of its own.
 //
 // maxWidths bounds the different look-aheads of one model's holders, because a request's prompt is hashed once for each
 // look-ahead. maxWorkerWidths bounds the different look-aheads of one worker. All ranks of a worker run the same engine
@@ -110,7 +111,7 @@ func (p *Prepared) matchAhead(x *modelIndex, at *moment) {
 	}
 }
 
-// hashAhead makes the prompt's keys for each look-ahead of x's holders, unless they have been made already.
+// hashAhead makes the prompt's keys for each look-ahead of x's holders, unless the keys have been made already.
 func (p *Prepared) hashAhead(x *modelIndex) {
 	a := x.aheads.Load()
 	if a == p.aheads {
@@ -151,8 +152,8 @@ func shift(dst, features []block.Feature, width int) []block.Feature {
 	return dst
 }
 
-// mergeMatches merges others into matches. Both lists ascend by holder, and so does the result. If a holder is in both,
-// the longer match counts, because an engine hashes its blocks in only one way.
+// mergeMatches merges others into matches. The two lists and the result are sorted by holder. If a holder is in both
+// lists, its longer match counts, because an engine hashes its blocks in only one way.
 func mergeMatches(matches, others []kvindex.Match) []kvindex.Match {
 	appended := false
 	known := matches
@@ -173,7 +174,8 @@ func mergeMatches(matches, others []kvindex.Match) []kvindex.Match {
 	return matches
 }
 
-// keysOn returns the keys that match the prompt's blocks in the cache of h: with h's look-ahead, if it has one.
+// keysOn returns the keys of the prompt's blocks for the engine of h. If this engine has a look-ahead, the keys are
+// made with the look-ahead.
 func (d *Decision) keysOn(x *modelIndex, h fleet.Holder) []block.Key {
 	if a := x.aheads.Load(); a != nil && a.of[h] > 0 {
 		for i := range d.ahead {

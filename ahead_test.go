@@ -6,7 +6,9 @@ import (
 	"github.com/warmpath/warmpath"
 )
 
-// A worker's ranks may each report a different look-ahead. One worker must not use up all look-aheads of a model.
+// A look-ahead is the number of tokens after a block that the engine's hash of the block also covers. Each rank of a
+// worker may report a different one, and a model may have only a few different look-aheads. One worker must not use up
+// this limit.
 func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	ranks := vllm()
 	ranks.Ranks = 8

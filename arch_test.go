@@ -17,8 +17,8 @@ import (
 const module = "github.com/warmpath/warmpath"
 
 // layers has the permitted directions of imports, as in ARCHITECTURE.md; the top layer is first. A package may import
-// only packages of a layer below its own, or its own parent. A package that is not listed fails the test: give a new
-// package a place before you give it code.
+// only packages of lower layers, and its own parent package. A package that is not listed fails the test, so add each
+// new package to this table.
 var layers = [][]string{
 	{"cmd/warmpath"},
 	{"internal/app"},
@@ -44,8 +44,8 @@ var core = []string{
 	"", "block", "kvindex", "kvindex/internal/memory", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
 
-// rules name an import, the packages that may have it, and the reason. An import that ends in a slash stands for all
-// imports that begin with it.
+// Each of the rules names an import, the packages that may use this import, and the reason. An import that ends in a
+// slash stands for all imports that begin with it.
 var rules = []struct {
 	forbidden string
 	only      []string
@@ -137,8 +137,8 @@ func TestDependenciesHaveOneHome(t *testing.T) {
 	}
 }
 
-// network.NewMemory is in the same package as the interface that it implements, and not in a test file. Nevertheless
-// only tests may use it.
+// network.NewMemory is not in a test file, because it is beside the interface that it implements. Still, only tests may
+// use it.
 func TestOnlyTestsUseTheNetworkInMemory(t *testing.T) {
 	eachFile(t, func(path string, text []byte) {
 		production := strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !strings.HasPrefix(path, "internal/network/")
@@ -238,7 +238,7 @@ func TestTheArchitectureNamesThePackagesThatExist(t *testing.T) {
 
 var packagePath = regexp.MustCompile(`\b(?:cmd|internal|kvindex|kvevent|policy|test|tokenizer)/[a-z]+(?:/[a-z_]+)*(?:\.go)?`)
 
-// The picture and the text name packages and files too.
+// The picture and the text of ARCHITECTURE.md also name packages and files. All of these must exist.
 func TestThePathsInTheArchitectureExist(t *testing.T) {
 	text, err := os.ReadFile("ARCHITECTURE.md")
 	if err != nil {

@@ -78,7 +78,7 @@ func TestASmallerBlockMakesANewIndexThatItsFeederSees(t *testing.T) {
 		t.Errorf("%s", d)
 	}
 
-	// When the worker with the small blocks leaves, the index keeps its smaller blocks. They cost memory, but matches
+	// When the worker with the small blocks leaves, the index keeps the small block size. This costs memory, but matches
 	// stay correct.
 	w.fleet.Remove(2)
 	if got := w.router.Generation(0); got != after {

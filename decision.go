@@ -18,34 +18,34 @@ type Record struct {
 	LoRA  string // the adapter; "" is none
 
 	Worker *fleet.Worker // nil if no worker could be chosen
-	Holder fleet.Holder
-	Rank   int  // global data-parallel rank of the holder
-	Pinned bool // the worker has several ranks: the request must carry the rank in X-Data-Parallel-Rank
+	Holder fleet.Holder  // the chosen rank of the worker: each data-parallel rank is a holder of a KV cache
+	Rank   int           // the global number of the holder's data-parallel rank
+	Pinned bool          // the worker has several ranks: the request must carry the rank in X-Data-Parallel-Rank
 	Trust  fleet.Trust
 
 	PromptTokens    int                 // length of the prompt; an estimate unless TokensKnown
 	TokensKnown     bool                // the request had Tokens
 	FromText        bool                // the match was made by the prompt's text: no event confirms it
 	MatchTokens     int                 // prompt tokens in confirmed blocks that the engine can use
-	PredictedTokens int                 // prompt tokens expected to be cached at scheduling, without AtRiskTokens
+	PredictedTokens int                 // prompt tokens expected to be cached when the engine schedules the request; AtRiskTokens are left out
 	AtRiskTokens    int                 // matched tokens that are expected to be evicted before scheduling
 	Tier            [block.NumTiers]int // MatchTokens, split by the tier of the blocks
 	BlockSize       int                 // tokens of a block of the index; 0 if no index was used
 
 	Policy string
-	Terms  []string      // names of the candidates' Terms; must not be changed
+	Terms  []string      // names of the values in Candidate.Terms; the caller must not change the slice
 	Branch policy.Branch // the rule that decided, in one word
 	Reason string        // the meaning of Branch
 
 	Chosen     int                // index in Candidates; -1 if Worker is nil
 	Candidates []policy.Candidate // the holders that were looked at; the first Passed ones passed every filter
 	Passed     int                // how many candidates passed every filter
-	Ranked     bool               // the highest score was taken; see policy.Choice
-	Now        int64              // when it was decided, Unix nanoseconds
+	Ranked     bool               // the candidate with the highest score was chosen; see policy.Choice
+	Now        int64              // when the decision was made, Unix nanoseconds
 }
 
-// Why says in words why candidate i was chosen or not. If the score of candidate i is lower than that of the chosen
-// one, Why names the term with the greatest part of the difference.
+// Why says in words why candidate i was chosen or not. If candidate i has a lower score than the chosen candidate, Why
+// names the term with the greatest part of the difference.
 func (r *Record) Why(i int) string {
 	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Reason: r.Reason, Ranked: r.Ranked}
 	why := choice.Why(r.Candidates, i)
@@ -161,7 +161,8 @@ type Decision struct {
 	scope    fleet.Scope
 }
 
-// UncachedTokens returns how many tokens of the prompt the candidate with the longest predicted match has to compute.
+// UncachedTokens returns the number of prompt tokens that are not cached at the candidate with the longest predicted
+// match.
 func (d *Decision) UncachedTokens() int {
 	least := d.PromptTokens
 	for i := range d.Candidates {
@@ -170,8 +171,8 @@ func (d *Decision) UncachedTokens() int {
 	return least
 }
 
-// FirstToken notes that the first token of the answer has come. now is the time in Unix nanoseconds. The prompt no
-// longer counts as work of the holder from then on. Only the first call counts.
+// FirstToken notes that the first token of the answer has come. now is the time in Unix nanoseconds. From then on the
+// prompt no longer counts as work of the holder. Only the first call counts.
 func (d *Decision) FirstToken(now int64) {
 	if d.firstToken.CompareAndSwap(0, now) {
 		d.reservation.FirstToken(now)
@@ -187,9 +188,9 @@ func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 // allows.
 func (d *Decision) Output() int { return d.reservation.Output() }
 
-// Unsent notes that nothing of the request was sent, because the worker could not be reached or the client left before.
-// The router then no longer expects the prompt in the holder's cache, unless another request with the same prompt was
-// sent there. Call Unsent before Done.
+// Unsent notes that nothing of the request was sent, because the worker could not be reached, or because the client
+// left first. The router then no longer expects the prompt in the holder's cache, unless another request with the same
+// prompt was sent there. Call Unsent before Done.
 func (d *Decision) Unsent() { d.unlearn() }
 
 // Done releases the load, and reports the outcome of the request to the fleet and to the policy. now is the time of the

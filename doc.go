@@ -21,14 +21,15 @@
 //
 // # A worker
 //
-// The program says which workers there are. It may do so from any goroutine.
+// The program says which workers there are. These calls may come from any goroutine.
 //
-//  1. [fleet.Fleet.Put] adds a worker that the program has probed. The worker has a holder for each data-parallel rank
-//     that is used. Another Put with the same URL replaces the facts and keeps the holders.
+//  1. [fleet.Fleet.Put] adds a worker that the program has probed. Each data-parallel rank of the worker that is used
+//     becomes a holder: it has a KV cache of its own. Another Put with the same URL replaces the facts and keeps the
+//     holders.
 //  2. [fleet.Fleet.SetHealth] and [fleet.Fleet.SetDraining] say whether the worker gets requests.
-//  3. [fleet.Fleet.Remove] removes the worker. Requests under way at the worker still end with
-//     [Decision.Done]. The router must then forget the worker's cache. The feed does that; a program without a feed
-//     calls [Router.Forget] for each of the worker's holders.
+//  3. [fleet.Fleet.Remove] removes the worker. Requests under way at the worker still end with [Decision.Done]. The
+//     router must then forget the worker's cache. The feed does that; a program without a feed calls [Router.Forget]
+//     for each of the worker's holders.
 //
 // A holder that leaves keeps its id for an hour. If the holder comes back within this hour, it gets its history back.
 // Call [Router.Reclaim] at least every ten minutes, from any goroutine. Reclaim frees the ids to which nothing refers
@@ -60,9 +61,9 @@
 // If Done is never called, the load of the decision stays on the holder. So call [fleet.Fleet.Expire] about twice a
 // minute, from any goroutine: it releases the load of requests without a sign of life for [fleet.Config.Expiry], and
 // counts these requests as leaks. Signs of life are Route, FirstToken and Tokens. An answer that comes in one piece
-// gives none before its end, so Expiry must be longer than such an answer takes. A Done after the expiry is safe. If
-// Done never comes, the policy does not learn that the request ended, and the holder's id is never used for another
-// holder.
+// gives no sign of life before its end, so Expiry must be longer than such an answer takes. A Done after the expiry is
+// safe. If Done never comes, the policy does not learn that the request ended, and the holder's id is never used for
+// another holder.
 //
 // After Route, the router expects the prompt in the chosen holder's cache before any event confirms it. This
 // expectation ends after [Options.SpeculativeTTL], or with Unsent. For a holder that publishes no events, it ends after

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// These patterns match documents of this repository, as code, scripts and other documents name them.
+// These patterns find the names of this repository's documents in code, scripts and other documents.
 var (
 	link      = regexp.MustCompile(`\]\(([^)\s#]+)`)
 	fence     = regexp.MustCompile("(?s)```.*?```")
@@ -56,7 +56,7 @@ var (
 	testFunc  = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9_]*)\(`)
 )
 
-// Every test that a document names exists. TestName stands for any.
+// Every test that a document names exists. The name TestName stands for any test.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	inCode := map[string]bool{"TestName": true}
 	named := map[string]string{} // by name of a test: the document that names it

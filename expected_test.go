@@ -37,8 +37,8 @@ func TestAPromptIsNotExpectedInACacheThatIsLost(t *testing.T) {
 }
 
 // Each policy says for how long it expects a prompt in the cache where the prompt was sent (SpeculativeTTL). For each
-// such duration the router has one store of expected blocks. All stores share one limit: beyond the limit, the store
-// with the most blocks drops its oldest blocks.
+// such duration the router has one store of expected blocks. All stores share one limit: beyond the limit, the largest
+// store drops its oldest blocks.
 func TestExpectedPromptsAreBounded(t *testing.T) {
 	w := newWorld(t, warmpath.Options{
 		Index:    kvindex.Config{MaxSpeculative: 200},
@@ -99,7 +99,7 @@ func TestEmptyStoresOfExpectedPromptsAreRemoved(t *testing.T) {
 	}
 }
 
-// Explain changes nothing, also if the request's time lies in the future.
+// Explain changes nothing, even if the request's time lies in the future.
 func TestExplainForgetsNoExpectedPrompt(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 161)

@@ -30,7 +30,7 @@ var foreign = map[string]string{
 	"PageSize":                "a field of SGLang's /server_info",
 }
 
-// Every word of the glossary is used in the code: a word that is not used there explains nothing.
+// Every word of the glossary occurs in the code. A word that does not occur needs no explanation.
 func TestGlossaryWordsAreUsed(t *testing.T) {
 	var code strings.Builder
 	for _, path := range sources(t) {
@@ -60,7 +60,7 @@ func TestExportedNamesAreGlossaryWords(t *testing.T) {
 	instead := map[string]string{}
 	for _, row := range glossary(t) {
 		for _, word := range row.not {
-			if !strings.Contains(word, " ") { // words of a term with several words often stand side by side by chance
+			if !strings.Contains(word, " ") { // a term of several words is not checked: its words often stand side by side by chance
 				instead[singular(joined(strings.ToLower(word)))] = row.words[0]
 			}
 		}
@@ -83,8 +83,8 @@ func TestExportedNamesAreGlossaryWords(t *testing.T) {
 	}
 }
 
-// wordsOf returns the words of a name, and each pair of neighbouring words as one word: WarmUp has warm-up. All words
-// are in lower case and in the singular.
+// wordsOf returns the words of a name, and each pair of neighbouring words as one word: for WarmUp warm, up and warmup.
+// All words are in lower case and in the singular.
 func wordsOf(name string) (words []string) {
 	last := ""
 	for _, word := range strings.Fields(strings.ToLower(camel.ReplaceAllString(acronym.ReplaceAllString(name, "$1 $2"), "$1 $2"))) {
@@ -96,8 +96,8 @@ func wordsOf(name string) (words []string) {
 	return words
 }
 
-// A word ends before an upper-case letter that follows another letter. In an acronym followed by a word, the last
-// upper-case letter belongs to that word: KVPods is KV, Pods.
+// A word ends before an upper-case letter that follows a lower-case letter or a digit. In an acronym followed by a
+// word, the last upper-case letter belongs to that word: KVPods is KV, Pods.
 var (
 	camel   = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 	acronym = regexp.MustCompile(`([A-Z])([A-Z][a-z])`)

@@ -36,14 +36,14 @@ func TestNothingOutsideTheRepositoryIsCited(t *testing.T) {
 // time (testing/synctest).
 const sleeps = 10
 
-// longest is the greatest length of a function, in lines.
+// longest is the greatest allowed length of a function, in lines.
 const longest = 100
 
 // interfaces bounds the number of interfaces for each 10,000 lines of the main module. Tests and their helpers do not
 // count.
 const interfaces = 5
 
-// makefileLines is the greatest length of the Makefile. Longer recipes belong in scripts.
+// makefileLines is the greatest allowed length of the Makefile. Longer recipes belong in scripts.
 const makefileLines = 80
 
 func TestFiguresOfTheHouse(t *testing.T) {
@@ -165,7 +165,7 @@ var skipReason = map[string]bool{"Short": true, "Race": true, "update": true, "e
 
 // groundlessSkips returns the calls of Skip, Skipf and SkipNow that stand under no if with a known reason (skipReason).
 func groundlessSkips(file *ast.File) (found []token.Pos) {
-	reasons := map[ast.Node]bool{} // the blocks of each if whose condition is a reason
+	reasons := map[ast.Node]bool{} // the bodies of the if statements whose condition is a known reason
 	ast.Inspect(file, func(n ast.Node) bool {
 		if n, ok := n.(*ast.IfStmt); ok {
 			ast.Inspect(n.Cond, func(in ast.Node) bool {

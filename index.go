@@ -14,7 +14,9 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// modelIndex is the index of one base model. If its block size must become smaller, a new modelIndex replaces it.
+// modelIndex is the index of one base model: it knows which blocks each holder has cached. A holder is one
+// data-parallel rank of a worker, with a KV cache of its own. If the block size must become smaller, a new modelIndex
+// replaces the old one.
 type modelIndex struct {
 	model      string
 	generation uint64 // unique among the router's indexes; a later index has a greater number
@@ -31,7 +33,7 @@ type modelIndex struct {
 
 	unserved     int64 // when Reclaim first found no worker of the model; 0: the model has workers. Guarded by the router's mu
 	mostExpected int   // the limit of (holder, block) pairs in the stores of expected
-	displaced    int64 // pairs that former stores of expected dropped before their TTL ended; guarded by the router's mu
+	displaced    int64 // pairs that removed stores dropped before their TTL ended; guarded by the router's mu
 }
 
 // index returns the index of a base model. It makes the index on first use, and makes a new one if a worker with
@@ -98,8 +100,8 @@ func (r *Router) indexConfig() kvindex.Config {
 	return cfg
 }
 
-// of returns the index for h's events, or nil if h serves no known model. model is the model name in the event. It is
-// "" in most events, which means the worker's base model.
+// of returns the index for h's events, or nil if h serves no known model. model is the model name in the event. Most
+// events have the name "", which means the worker's base model.
 func (r *Router) of(h fleet.Holder, model string) *modelIndex {
 	snap := r.fleet.Snapshot()
 	if model != "" {
@@ -118,11 +120,11 @@ func (r *Router) of(h fleet.Holder, model string) *modelIndex {
 	return r.index(snap, base)
 }
 
-// Store applies h's announcement that blocks are stored. The router sets s.Scope.Model. model is the model name in the
-// event; "" means the worker's base model.
+// Store applies an announcement of holder h that its engine has stored blocks. The router sets s.Scope.Model. model is
+// the model name in the event; "" means the worker's base model.
 //
-// Package kvfeed calls Store, Remove and Clear for all engines of a fleet. A program that calls them by itself must
-// keep the rules that kvfeed's package comment lists. Otherwise the index claims blocks that are gone.
+// Package kvfeed calls Store, Remove and Clear for all engines of a fleet. A program that calls these methods itself
+// must keep the rules that kvfeed's package comment lists. Otherwise the index claims blocks that are gone.
 //
 // Store returns the generation of the index that it changed; see [Router.Generation]. If h serves no known model, it
 // stores nothing and returns 0.
@@ -139,7 +141,8 @@ func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generat
 	return x.generation
 }
 
-// Remove applies h's announcement that blocks are removed. It returns the generation as Store does.
+// Remove applies an announcement of holder h that its engine has removed blocks. It returns the generation as Store
+// does.
 func (r *Router) Remove(h fleet.Holder, model string, s Removed) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -213,7 +216,7 @@ func (r *Router) Reclaim(now int64) int {
 }
 
 // keepUnserved is how long the index of a model without workers is kept. If a worker comes back within this time, its
-// blocks are still known. The fleet keeps the ids of holders that left for the same time.
+// blocks are still known. The fleet keeps the ids of removed holders for the same time.
 const keepUnserved = int64(time.Hour)
 
 // dropUnserved drops the indexes of models that no worker has served for keepUnserved, and the scouts of models without

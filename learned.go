@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// promptStore remembers which prompts of one model were sent to which holder.
+// promptStore remembers which prompts of one model were sent to which holder. A holder is one data-parallel rank of a
+// worker, with a KV cache of its own.
 //
 // A model has one promptStore for each policy that learns from its own requests and not from events (policy.Learned).
 // All other policies share one promptStore for each TTL. The TTL is how long the router expects a prompt in the cache
@@ -64,8 +65,8 @@ const (
 	// twentieth in one call, because finding the oldest block of many holders costs more than dropping a block.
 	speculativePrune = .95
 	// speculativeBytes is the memory that is allowed for each block of kvindex.Config.MaxSpeculative. A block takes 8
-	// bytes, and a run of blocks takes about 200 more. So with runs of four blocks or more, the number of blocks is the
-	// limit, and with shorter runs the memory is.
+	// bytes, and each run of consecutive blocks takes about 200 bytes in addition. So for runs of four blocks or more the
+	// number of blocks is the limit, and for shorter runs the memory is the limit.
 	speculativeBytes = 64
 	// leastSpeculative is the memory that is allowed in any case, in bytes. A smaller store could not keep a long
 	// prompt, because a store drops the end of a prompt that takes more than a quarter of the store's memory.
@@ -91,7 +92,7 @@ func (r *Router) expected(x *modelIndex, ttl time.Duration) *promptStore {
 		Keys: placement.Blocks, TTL: ttl, Interval: ttl / 8, PruneTo: speculativePrune,
 		Units: int64(x.mostExpected), Bytes: x.expectedBytes(),
 	})}
-	// A store that no policy uses any more becomes empty when its TTL has ended.
+	// Empty stores are removed, because perhaps no policy uses their TTL any more. If a policy does, it gets a new store.
 	all = slices.DeleteFunc(all, func(s *promptStore) bool {
 		stats := s.store.Stats()
 		if stats.Units > 0 {

@@ -55,7 +55,8 @@ func (e *passes) pass(now int64, noise float64) (done []*answered) {
 var honest = fleet.Timing{Base: 12, Sequence: 0.03, Context: 5e-5, Token: 0.05, Attention: 3e-6}
 
 // liesOfOne sends 4,000 requests to four workers. It returns each worker's share of the requests, and the timing that
-// the router learned. Answers come in one piece. The first worker reports answers of the lengths that lie returns.
+// the router learned. Answers come in one piece. For each of its answers the first worker reports a false length, which
+// lie returns.
 func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n int) int) (shares [4]float64, learned fleet.Timing) {
 	facts := vllm()
 	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, facts, facts, facts, facts)

@@ -39,16 +39,17 @@ type Options struct {
 	// has no effect, because the index could not express that block.
 	BlockSize int
 
-	// SpeculativeTTL is how long a dispatched prompt counts as cached before events confirm it. Default 2 s: well above
-	// the time from dispatch to event, and still short for a request that failed. Negative: not at all.
+	// SpeculativeTTL is how long a dispatched prompt counts as cached before events confirm it. Default 2 s: this is well
+	// above the time from dispatch to event, and the prompt of a failed request is forgotten soon. Negative: not at all.
 	SpeculativeTTL time.Duration
-	// ApproximateTTL is how long a dispatched prompt counts as cached if no events can confirm it: the holder publishes
-	// none, or the prompt is matched by its text. Default 120 s: about as long as a prefix stays in the cache of a busy
-	// engine. Negative: not at all.
+	// ApproximateTTL is how long a dispatched prompt counts as cached if no events can confirm the prompt: the holder
+	// publishes no events, or the prompt is matched by its text. Default 120 s: about as long as a prefix stays in the
+	// cache of a busy engine. Negative: not at all.
 	ApproximateTTL time.Duration
 
-	// MaxRequests is how many requests a holder may have at the same time. A holder with this number of requests counts as
-	// saturated. Default 0: no limit, because engines have queues of their own.
+	// MaxRequests is how many requests a holder, that is one data-parallel rank of a worker, may have at the same time. A
+	// holder with this number of requests counts as saturated. Default 0: no limit, because engines have queues of their
+	// own.
 	MaxRequests int
 }
 

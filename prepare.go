@@ -42,7 +42,7 @@ type Prepared struct {
 
 	matches []kvindex.Match // matches of confirmed blocks, by ascending holder
 	sent    []extent        // prompts that were sent and are not confirmed; a holder may be in the list twice
-	matched moment          // the lookup that found matches and sent
+	matched moment          // the lookup whose results are in matches and sent
 
 	// Scratch memory of one decision.
 	text     []block.Token   // a part of the prompt's text
@@ -133,7 +133,7 @@ func (p *Prepared) match(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool) {
 	d.keys, d.ahead, d.matches, d.sent = p.keys, p.ahead, p.matches, p.sent
 }
 
-// hash makes the prompt's keys for x, unless they have been made already.
+// hash makes the prompt's keys for x, unless the keys have been made already.
 func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
 	if p.index == x && p.lora == pool.LoRA {
 		return
@@ -154,9 +154,10 @@ func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
 // lookUp matches a prompt of the given length against x, or against the store of a policy that learns from its own
 // requests.
 func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) {
-	// An engine computes at least the last token of a prompt, and uses only whole blocks of its own size. If all
-	// engines have the same block size, this limit is applied before matching. It could not be applied afterwards for a
-	// hybrid model: there, a shorter match is not always a part of a longer one.
+	// An engine computes at least the last token of a prompt, and uses only whole blocks of its own size. If all engines
+	// have the same block size, this limit is applied before matching. It could not be applied afterwards for a hybrid
+	// model, which also has sliding-window or state-space layers: there, a shorter match is not always a part of a longer
+	// match.
 	usable := max(tokens-1, 0)
 	if at.engine > 0 {
 		usable -= usable % at.engine

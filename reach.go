@@ -11,10 +11,10 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// In a fleet of up to smallFleet holders, a decision looks at all holders. In a larger fleet, most policies look at
-// three groups of holders: the longest matches, holders with little load that the scout remembers, and the next holders
-// in turn. mostMatches is the size of the first group; the constant watched is the size of the second and of the third
-// group. See docs/design/0007.
+// A holder is one data-parallel rank of a worker. In a fleet of up to smallFleet holders, a decision looks at all
+// holders. In a larger fleet, most policies look at three groups of holders: the longest matches, holders with little
+// load that the scout remembers, and the next holders in turn. mostMatches is the size of the first group; the constant
+// watched is the size of the second and of the third group. See docs/design/0007.
 const (
 	smallFleet  = 64
 	mostMatches = 32
@@ -138,7 +138,7 @@ func (d *Decision) addLightest(snap *fleet.Snapshot, pool *fleet.Pool, s *scout)
 	}
 }
 
-// eligible reports whether c has no bar, that is no reason to prefer other holders, such as failures.
+// eligible reports whether c has no bar. A bar is a reason why a holder should get no request, such as failures.
 func eligible(c *policy.Candidate) bool { return c.Bar == fleet.BarNone }
 
 // lessLoaded reports whether a is better than b for a request that matches nowhere.

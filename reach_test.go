@@ -110,8 +110,8 @@ func TestOneUsableWorkerOfALargeFleetIsFound(t *testing.T) {
 	}
 }
 
-// A suspect gets a request only if no other worker of the fleet can take the request. The same holds for a worker with
-// useless answers.
+// A suspect is a worker that seems to be frozen. A suspect, or a worker that gave useless answers, gets a request only
+// if no other worker of the fleet can take the request.
 func TestOneWorkerWithoutABarIsFoundInALargeFleet(t *testing.T) {
 	chat := fleet.ScopeOf("m", "/chat")
 	for what, bar := range map[string]func(*fleet.Fleet, fleet.WorkerID){

@@ -31,11 +31,12 @@ type Request struct {
 	Session policy.Session // the conversation, if the client named one
 	Tenant  string         // the client; "" is not known
 
-	// Cached is the answer of the external source of the policy that decides ([policy.Policy.Source]), by ascending
-	// worker. It may be nil.
+	// Cached says what the workers have cached, sorted by worker. It is the answer of the deciding policy's external
+	// source ([policy.Policy.Source]), and may be nil.
 	Cached []fleet.Cached
 
-	// Scope is the request's scope for the worker's health, see fleet.Scope; 0 is none.
+	// Scope is a hash of the model name and the endpoint. The fleet keeps the quality of a worker's answers for each
+	// scope, see fleet.Scope. 0 is none.
 	Scope fleet.Scope
 
 	Target  string           // the only worker that may be chosen (URL or host:port), whatever the policy says; "" is any

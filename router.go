@@ -25,7 +25,7 @@ type Router struct {
 	// scouts is changed in the same way.
 	indexes atomic.Pointer[map[string]*modelIndex]
 	mu      sync.Mutex
-	created uint64 // the number of indexes made so far, and the generation of the next index; guarded by mu
+	created uint64 // the number of indexes made so far, which is the generation of the newest index; guarded by mu
 }
 
 // New returns a router over the workers of o.Fleet, or an error with everything that is wrong with o. It starts
@@ -53,9 +53,10 @@ func New(o Options) (*Router, error) {
 // Fleet returns the fleet of the router's workers.
 func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 
-// Route chooses a holder for req, reserves the request's load on the holder, and from now on expects the prompt in the
-// holder's cache. If it returns an error, it has reserved nothing. The error wraps an error of this package, or the
-// error of ctx. If the caller recycles its decisions, Route allocates nothing in steady state.
+// Route chooses a holder for req: one data-parallel rank of a worker, with a KV cache of its own. Route reserves the
+// request's load on the holder, and from now on expects the prompt in the holder's cache. If it returns an error, it
+// has reserved nothing. The error wraps an error of this package, or the error of ctx. If the caller recycles its
+// decisions, Route allocates nothing in steady state.
 //
 // If a request may be decided more than once, use [Router.Prepare] first.
 func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {

@@ -135,7 +135,7 @@ func BenchmarkRouteByText(b *testing.B) {
 	}
 }
 
-// A text that is shorter than a token has no full block.
+// Four bytes of text stand for a token. A text with fewer bytes than a block needs has no full block.
 func TestAShortTextIsRouted(t *testing.T) {
 	for _, size := range []int{1, 2, 16} {
 		for _, engine := range []int{0, 16} {

@@ -70,7 +70,7 @@ var (
 	believed = Config{TTL: 120 * time.Second, Units: 1 << 20, PruneTo: 0.8}
 )
 
-// has returns how many blocks of keys the store says that each holder has.
+// has returns, for each holder, how many of the first blocks of keys were sent to the holder, as the store says.
 func has(x *blocks, keys []block.Key, now int64) map[fleet.Holder]int {
 	got := map[fleet.Holder]int{}
 	for _, m := range x.Match(keys, now, nil) {
@@ -157,7 +157,7 @@ func TestAPassComesOnceAnInterval(t *testing.T) {
 		}
 	}
 	x.Learn(0, prompt(1, 0, 5), 1000)
-	x.Store.Evict(1000) // the first pass starts the store's clock
+	x.Store.Evict(1000) // the first call only sets the time of the first pass
 	x.Store.Evict(1099)
 	units(5)
 	x.Store.Evict(1100)

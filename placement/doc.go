@@ -27,8 +27,8 @@
 //
 // # What it refuses to know
 //
-// The package does not know the load of holders, and not what engines evict. The package does not know models: keys of
-// different models have different roots. It has no clock: the caller passes the time. A match is a guess: if an engine
+// The package does not know the load of holders, or what engines evict. It does not know models: the caller gives each
+// model a store or a root of its own. It has no clock: the caller passes the time. A match is a guess: if an engine
 // evicts earlier than assumed, its cache has less than the store says.
 //
 // # Concurrency

@@ -24,9 +24,9 @@ type found struct {
 	bytes int
 }
 
-// Match finds, for each holder, the longest beginning of the key that was sent to it, and stores the result in m. now
-// is the present time in Unix nanoseconds. A placement whose TTL has ended does not count, even if the store has not
-// dropped it yet.
+// Match finds, for each holder, the longest beginning of the key that was sent to the holder, and stores the result in
+// m. now is the present time in Unix nanoseconds. A placement whose TTL has ended does not count, even if the store has
+// not dropped it yet.
 func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 	m.begin(len(key), s.unit)
 	key = key[:len(key)-len(key)%s.page]
@@ -84,8 +84,8 @@ func (m *Matches) follow(s *Store, root Root, key []byte) {
 	}
 }
 
-// ended returns the latest time of last use with which a placement's TTL has ended. now is the present time in Unix
-// nanoseconds.
+// ended returns a time limit: the TTL of a placement has ended if the placement was last used at this time or before.
+// now is the present time in Unix nanoseconds.
 func (s *Store) ended(now int64) int64 {
 	if s.config.TTL == 0 {
 		return math.MinInt64

@@ -9,9 +9,9 @@ import (
 // holder is one holder's list of placements by recency.
 type holder struct {
 	newest, oldest uint32 // the ends of the list, as indexes in Store.links; 0: the list is empty
-	bytes          int64  // the bytes of the texts of its nodes
+	bytes          int64  // the bytes of text in the holder's nodes
 	links          int    // the number of placements in the list
-	trimming       bool   // the holder was above HolderUnits when the present pass came to it
+	trimming       bool   // a pass of trim is evicting the holder's units, until HolderTarget are left
 }
 
 // link is a placement in its holder's list.
@@ -44,7 +44,7 @@ func (s *Store) touch(id uint32, h fleet.Holder) (had bool, before int64) {
 	return true, before
 }
 
-// age gives a placement an earlier stamp, and moves it to its place in the holder's list.
+// age gives a placement an earlier stamp, and moves the placement to the right position in the holder's list.
 func (s *Store) age(h fleet.Holder, l uint32, at int64) {
 	who := &s.holders[h]
 	s.take(who, l)

@@ -13,7 +13,7 @@ type SessionConfig struct {
 	Homes int           // the number of holders that are kept for a session: 1 or 2
 	Most  int           // the greatest number of sessions; beyond this number, any session is evicted for each new session
 	Idle  time.Duration // how long a session is remembered after its last request
-	Sweep time.Duration // how often idle sessions are dropped
+	Sweep time.Duration // the time between two removals of idle sessions
 }
 
 // Sessions remembers which holder each session was sent to. A session's key is a 64-bit hash, so an entry takes only

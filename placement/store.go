@@ -22,8 +22,8 @@ type Config struct {
 	HolderUnits int64
 	// HolderTarget is how many units a pass leaves to a holder that has more than HolderUnits. 0 means HolderUnits.
 	HolderTarget int64
-	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree. Then a holder may
-	// have fewer units than HolderTarget afterwards. Without WholeRuns a run is cut, so that exactly HolderTarget is
+	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree. Then a holder may have
+	// fewer units than HolderTarget afterwards. Without WholeRuns a run is cut, so that exactly HolderTarget units are
 	// left. But if Bytes leaves no memory for the cut of a run that holders share, the whole run is evicted.
 	WholeRuns bool
 	// TTL is how long a placement counts after its last use. After that, a pass of [Store.Evict] frees its memory.
@@ -112,7 +112,7 @@ func (s *Store) Plant() Root {
 type Learned struct {
 	known  int   // bytes of the key that the holder had before
 	at     int64 // the stamp of this use
-	before int64 // the earlier stamp of the last run that the holder had before
+	before int64 // the stamp that the last of these known runs had before
 }
 
 // Learn records that a prompt with this key was sent to the holder at now, in Unix nanoseconds. All runs of the key
@@ -149,8 +149,9 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	return l
 }
 
-// setBack is the least step back in time that counts as a clock that was set back. Concurrent calls may come out of
-// order by less. Because of setBack, a placement may count up to 1 s longer than its TTL.
+// setBack is the least step back in time that counts as a clock that was set back. Smaller steps back are normal,
+// because concurrent calls may come out of order. Because of setBack, a placement may count up to 1 s longer than its
+// TTL.
 const setBack = int64(time.Second)
 
 // clock returns the store's time at now, the caller's time. If the caller's clock is set back, the store's time goes

@@ -142,7 +142,7 @@ func (a *Admin) allowed(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(digest[:], a.key[:]) == 1 && ok
 }
 
-// wrongMethod answers requests with another method than the path's.
+// wrongMethod returns a handler that answers 405. method is the only method that the path answers.
 func wrongMethod(method string) http.HandlerFunc {
 	allowed := method
 	if method == http.MethodGet {

@@ -35,8 +35,10 @@ type Tokens struct {
 // TokenModel says where the token ids of a base model come from, for engines of one kind.
 type TokenModel struct {
 	Model  string `json:"model"`
-	Engine string `json:"engine"`           // vllm or sglang: the kind of the engines
-	Source string `json:"source"`           // given, files, engine, search
+	Engine string `json:"engine"` // vllm or sglang: the kind of the engines
+	// Source says where ids come from. given: files that the configuration names. files: files that the router found.
+	// engine: the engines are asked. search: the engines are asked while the router looks for files.
+	Source string `json:"source"`
 	Folder string `json:"folder,omitempty"` // folder of the files from which ids are made
 	// Number of prompts that were compared with an engine before the found files were used.
 	Prompts int    `json:"prompts,omitempty"`
@@ -126,9 +128,9 @@ type Load struct {
 	Requests      int64 `json:"requests"`
 	Waiting       int64 `json:"waiting"`        // number of the requests in Requests that have no first token yet
 	PrefillTokens int64 `json:"prefill_tokens"` // uncached prompt tokens of requests without a first token
-	// Number of the tokens in PrefillTokens that are not computed yet, by the timing.
+	// PendingTokens is how many of the PrefillTokens are not computed yet, as the timing predicts.
 	PendingTokens int64   `json:"pending_tokens"`
-	BacklogMS     float64 `json:"backlog_ms"`     // time until PendingTokens are computed, by the timing
+	BacklogMS     float64 `json:"backlog_ms"`     // time until PendingTokens are computed, as the timing predicts
 	ContextBlocks int64   `json:"context_blocks"` // distinct engine blocks of the prompts being served
 	ContextTokens int64   `json:"context_tokens"` // prompt tokens of all Requests; shared tokens count for each
 	OutputTokens  int64   `json:"output_tokens"`  // tokens generated so far of unfinished answers
@@ -178,7 +180,7 @@ type QueueLine struct {
 type QueueTenant struct {
 	Tenant   string `json:"tenant"`
 	Requests int    `json:"requests"`
-	// Only order fair: number of tokens that the tenant may use before other tenants' turn.
+	// With order fair: the number of tokens that the tenant may still use before the next tenant's turn.
 	Deficit int64 `json:"deficit_tokens"`
 }
 

@@ -9,8 +9,8 @@ import (
 
 // Config has the settings of the admin listener.
 type Config struct {
-	// Listen is the address, host:port; "" opens no admin listener. Loopback by default, since the listener shows the
-	// sizes of prompts and the addresses of workers.
+	// Listen is the address, host:port; "" opens no admin listener. The default is a loopback address, because the
+	// listener shows the sizes of prompts and the addresses of workers.
 	Listen string `yaml:"listen"`
 	// Key is the bearer token that requests to /admin/ must have. It is required if Listen is not a loopback address. If
 	// other people can read the configuration file, use KeyFile or the environment variable WARMPATH_ADMIN_KEY instead.

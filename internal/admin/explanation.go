@@ -50,7 +50,7 @@ type Explanation struct {
 	Terms         []string    `json:"terms"`
 	SessionSource string      `json:"session_source,omitempty"`
 	Tenant        string      `json:"tenant,omitempty"`
-	Queued        bool        `json:"queued"`     // the request would wait, since all workers are saturated
+	Queued        bool        `json:"queued"`     // the request would wait, because all workers are saturated
 	Candidates    []Candidate `json:"candidates"` // candidates that no filter left out come first
 }
 
@@ -70,9 +70,9 @@ type Candidate struct {
 	Why             string         `json:"why"`              // why the holder was chosen, not chosen or left out
 	MatchTokens     int            `json:"match_tokens"`     // confirmed, and usable by the engine
 	Tiers           map[string]int `json:"tiers"`            // match_tokens by tier
-	PredictedTokens int            `json:"predicted_tokens"` // speculative blocks included, tokens at risk left out
+	PredictedTokens int            `json:"predicted_tokens"` // confirmed and expected tokens, without tokens at risk
 	AtRiskTokens    int            `json:"at_risk_tokens,omitempty"`
-	FullTokens      int            `json:"full_tokens"`     // the match if only groups with full attention counted
+	FullTokens      int            `json:"full_tokens"`     // the match if only the layers with full attention counted
 	UncachedTokens  int            `json:"uncached_tokens"` // prompt tokens that the engine would compute
 	Trust           string         `json:"trust"`
 	TrustReason     string         `json:"trust_reason"`

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 )
 
-// TestThePaceOfAHolderIsShown: prompts take one second at a and three seconds at b. The list of workers and
-// explanations show the pace of each.
+// TestThePaceOfAHolderIsShown: prompts take one second at worker a and three seconds at worker b. The list of workers
+// and explanations show the pace of each.
 func TestThePaceOfAHolderIsShown(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	now := time.Now().Add(-10 * time.Minute)

@@ -21,7 +21,8 @@ const (
 	inGenerated // a list of tokens: each element counts as one token
 )
 
-// meaning says what a value means for the watcher. The dialect's watch function returns it for a key in a place.
+// meaning says what a value means for the watcher. The dialect's watch function returns the meaning of a key in a
+// place.
 type meaning uint8
 
 const (

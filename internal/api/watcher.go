@@ -49,8 +49,8 @@ func (w *Watcher) Reset(d Dialect, f Format) {
 
 // Feed reads the next piece of the response. For an event stream, whole is the offset in chunk at which the last
 // complete event ends. The rest of chunk is the beginning of an event, which may never be completed. After an event
-// with an error, Feed stops: Failed returns true, whole is the offset behind that event, and the rest is not read. For
-// JSON, Feed always returns len(chunk).
+// with an error, Feed stops: Failed returns true, whole is the offset at which that event ends, and the rest is not
+// read. For JSON, Feed always returns len(chunk).
 func (w *Watcher) Feed(chunk []byte) (whole int) {
 	if w.format == JSON {
 		w.json.feed(chunk, 0)

@@ -26,8 +26,8 @@ type Config struct {
 	// IdleTimeout closes a client's kept-alive connection without requests. The default of 2 min is above the usual
 	// minute of load balancers, so that the balancer closes first.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
-	// MaxHeaderBytes and MaxHeaders bound a request's head; a larger one is answered 431. 64 KiB and 256 fields hold
-	// any reasonable set of tracing and identity headers.
+	// MaxHeaderBytes and MaxHeaders bound a request's head; a larger head is answered 431. 64 KiB and 256 fields hold any
+	// reasonable set of tracing and identity headers.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
 	// HTTP2 also serves clients that begin with HTTP/2 in clear text (prior knowledge), such as service meshes. Off by

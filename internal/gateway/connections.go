@@ -17,8 +17,9 @@ type ConnectionLimit struct {
 	Serving int
 	// Waiting is the number of further requests that may wait, in order and without a time limit.
 	Waiting int
-	// Looking is the number of connections that may be open in addition to Serving and Waiting. They are for probes: a
-	// probe on such a connection is answered without waiting. Any other request on it waits up to waitEnough for a place.
+	// Looking is the number of connections that may be open in addition to Serving and Waiting. These connections are for
+	// probes: a probe is answered without waiting. Any other request on such a connection waits up to waitEnough until it
+	// can be served.
 	Looking int
 }
 

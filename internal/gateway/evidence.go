@@ -49,12 +49,12 @@ type conduct struct {
 	incarnation uint64 // incarnation of the worker: after a restart, a new process may behave differently
 	// Share of useless answers among all answers, whether the worker or the client was at fault.
 	useless share
-	long    share // the same share over a longer time
-	blamed  share // share of blamed answers among the good and the blamed ones
+	long    share // the same share over more answers (longMemory)
+	blamed  share // share of blamed answers among the good and the blamed answers
 	// Share of second opinions on the worker's useless answers in which the other worker's answer was better.
 	bettered  share
-	lost      share // share of lost streams among the good and the lost ones
-	blamedRow int   // number of blamed answers since the last good one
+	lost      share // share of lost streams among the good and the lost streams
+	blamedRow int   // number of blamed answers since the last good answer
 	// agreed counts useless answers of the worker, by verdict, to requests that also got a useless answer from another
 	// worker. A count begins again at 0 when the worker is blamed for an answer of that verdict.
 	agreed [verdicts]int
@@ -101,9 +101,9 @@ const (
 	// apart is a share of second opinions that were better than the worker's answer. A worker at or above this share gets
 	// a second opinion on each of its refusals.
 	apart = 0.05
-	// alike and above say when two workers have similar shares of useless answers: the larger share is at most 3 times the
-	// smaller share, and the difference is at most 0.3. Smaller limits, such as 2 times and 0.1, would often be exceeded
-	// by chance, because each share is computed from few answers.
+	// alike and above: a worker's share of useless answers is similar to another worker's share if it is at most 3 times
+	// as large, and at most 0.3 greater. Smaller limits, such as 2 times and 0.1, would often be exceeded by chance,
+	// because each share is computed from few answers.
 	alike = 3
 	above = 0.3
 	// sampled: even if refusals seem to be the requests' fault, one refusal in 16 gets a second opinion. This finds a
@@ -246,8 +246,8 @@ func (c *conduct) standsOut(other share) bool {
 	return p-q > deviations*math.Sqrt(mean*(1-mean)*(1/n+1/m))
 }
 
-// apart reports whether second opinions were better than w's recent answers in the scope. If so, w may be at fault for
-// its refusals, even if many requests are bad.
+// apart reports whether at least 5 % of the second opinions on w's useless answers in the scope were better (the
+// constant apart). If so, w may be at fault for its refusals, even if many requests are bad.
 func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 	if !e.open.Load() {
 		return false

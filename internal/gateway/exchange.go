@@ -24,7 +24,7 @@ import (
 const (
 	// The data-parallel rank: the client chooses it, or the gateway sets it for the worker.
 	headerRank     = "X-Data-Parallel-Rank"
-	headerTarget   = "X-Warmpath-Target"   // URL of the worker that policy direct chooses
+	headerTarget   = "X-Warmpath-Target"   // URL of the only worker that may get the request; policy direct requires this header
 	headerPatience = "X-Warmpath-Max-Wait" // how long the request may wait for a worker
 	// In a request: the policy to use, if allowed; in an answer: the policy that decided.
 	headerPolicy = "X-Warmpath-Policy"
@@ -57,7 +57,7 @@ type exchange struct {
 	reports    bool // the worker reports cached tokens
 	doubts     []doubt
 	opinions   int             // extra attempts taken from the budget of second opinions
-	granted    bool            // the present answer got a second opinion
+	granted    bool            // an extra attempt was taken from the budget for the present answer
 	judged     bool            // inherent is known for the present answer
 	inherent   bool            // the request is at fault for the present useless answer
 	peers      []*fleet.Worker // scratch slice for the method others of exchange

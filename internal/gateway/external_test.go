@@ -15,8 +15,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The source gets the prompt's tokens. It is asked once for each request, and only if the policy that uses the source
-// decides.
+// A policy may have an external source, which says what the workers have cached. The source gets the prompt's tokens.
+// It is asked once for each request, and only if its policy decides.
 func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tokenize" || r.URL.Path == "/v1/chat/completions/render" {

@@ -46,7 +46,7 @@ type settings struct {
 	tokens  tokens.Config
 	facts   fleet.Facts
 	policy  string
-	allowed []string // policies
+	allowed []string // policies that a request may choose
 	specs   []policy.Spec
 	queue   queue.Config
 	most    int // greatest number of requests that each holder may have
@@ -166,7 +166,7 @@ func plain(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, whole)
 }
 
-// takes waits for d before the answer to r. It returns earlier if the client leaves.
+// takes makes the answer to r take the time d. It returns earlier if the client leaves.
 func takes(r *http.Request, d time.Duration) {
 	select {
 	case <-time.After(d):

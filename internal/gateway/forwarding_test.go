@@ -378,7 +378,7 @@ func TestRequestTimeout(t *testing.T) {
 	f.idle(t)
 }
 
-// late is a client that reads slowly: request_timeout has passed when it has read the last byte.
+// late is a client that reads slowly: when the client has read the last byte, request_timeout has passed.
 type late struct {
 	*httptest.ResponseRecorder
 	after time.Duration

@@ -67,7 +67,7 @@ type Gateway struct {
 	lookingUp     sync.WaitGroup // the goroutines of these lookups
 }
 
-// New returns a Gateway. It starts nothing. Requests may choose no policy until AllowPolicies lists some.
+// New returns a Gateway. It starts nothing. Requests may not choose their policy until AllowPolicies lists policies.
 func New(cfg Config, parts Parts) *Gateway {
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget()}
 	g.SampleShadow(parts.ShadowSample)
@@ -87,10 +87,10 @@ func (g *Gateway) Drain() {
 	g.waiting.flush()
 }
 
-// Serve answers requests on l until ctx ends. Then it drains. First readiness turns to 503. After DrainDelay it accepts
-// no more connections. Requests in flight may end within DrainTimeout. After that it cuts them: a stream gets an error
-// event. Serve returns when all of that has ended. Its error is the reason why listening failed, or says that requests
-// had to be cut.
+// Serve answers requests on l until ctx ends. Then it drains. First readiness turns to 503. After DrainDelay, Serve
+// accepts no more connections. Requests in flight may end within DrainTimeout. After that, Serve cuts them: a stream
+// gets an error event. Serve returns when all requests have ended. Its error is the reason why listening failed, or
+// says that requests had to be cut.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)

@@ -84,7 +84,8 @@ func benchmarked(b *testing.B, change func(*settings)) *fixture {
 	return serve(b, change, "http://"+l.Addr().String())
 }
 
-// answerAll answers every request on c. It assumes that the first closing brace ends a request.
+// answerAll answers every request on c. It assumes that a request is complete when the bytes of a read end with a
+// closing brace.
 func answerAll(c net.Conn, answer string) {
 	defer func() { _ = c.Close() }()
 	buf := make([]byte, 64<<10)

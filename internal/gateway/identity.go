@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// identity finds a request's conversation and tenant. It looks only at headers and body fields that are made for that,
-// never at prompts. It is safe for concurrent use.
+// identity finds a request's conversation and tenant. It looks only at headers and body fields that are made for this
+// purpose, never at prompts. It is safe for concurrent use.
 type identity struct {
 	headers []namedHeader
 	fields  []api.Field

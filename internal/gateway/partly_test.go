@@ -214,9 +214,9 @@ func TestAWorkerThatTurnsUselessAmongBadRequestsIsFound(t *testing.T) {
 	}
 	clients.Wait()
 	t.Logf("%d of %d good requests failed, %d of them in the last third", failed.Load(), good.Load(), late.Load())
-	// Every sixteenth refusal gets a second opinion, and two in five of these refusals are of good requests. The first
-	// second opinion on a good request shows the worker's fault. Until then about six good requests fail for each
-	// second opinion. 125 good requests fail in one run of 20,000.
+	// Every sixteenth refusal gets a second opinion, and two refusals in five are of good requests. So about six good
+	// requests fail for each second opinion, until a second opinion on a good request shows the worker's fault. The
+	// probability that 125 good requests fail is 1 in 20,000.
 	if failed.Load() > max(good.Load()/100, 125) {
 		t.Errorf("%d of %d good requests failed", failed.Load(), good.Load())
 	}

@@ -118,8 +118,8 @@ func (p *prepared) sure() []block.Token {
 }
 
 // askSource asks the external source of policy x, and returns its answer, or nil if x has no source. The source is
-// asked here, once for each request, and not during the decision: a decision that waits holds up all requests in the
-// queue.
+// asked here, once for each request, and not during the decision: a decision that waited would hold up all requests in
+// the queue.
 func (p *prepared) askSource(ctx context.Context, x *policy.Policy) []fleet.Cached {
 	source := x.Source()
 	if source == nil {

@@ -258,7 +258,7 @@ func (*routedPanics) Routed(*policy.Query, *policy.Candidate)              { pan
 func (*routedPanics) Finished(*policy.Finished)                            {}
 func (*routedPanics) Forget(fleet.Holder)                                  {}
 
-// A decision that panics has ended: otherwise /readiness would say for good that decisions make no progress.
+// A decision that panics has ended: otherwise /readiness would say for ever that decisions make no progress.
 func TestAPanicInADecisionIsNoStall(t *testing.T) {
 	var all *telemetry.Telemetry
 	f := serve(t, func(s *settings) {

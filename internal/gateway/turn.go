@@ -35,7 +35,7 @@ const (
 
 // passed is how many waiting requests may be passed over in one round because they find no room. A request that finds
 // no room may stand before requests that would find room: it may have asked for one rank or one worker, or its attempts
-// at other workers failed. A larger number would give a turn to the whole queue in each round.
+// at other workers failed. With a much larger number, each round would give a turn to the whole queue.
 const passed = 4
 
 // pollInterval bounds how long freed capacity goes unnoticed if no event wakes run: a backlog that became shorter with

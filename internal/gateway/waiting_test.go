@@ -26,7 +26,7 @@ import (
 type gate struct {
 	open chan struct{} // receives one value for each answer that may be sent
 	mu   sync.Mutex
-	came []string // the field user of each request, in the order in which they came
+	came []string // the value of the field user of each request, in the order of arrival
 	lies string   // the user for whose answers the worker reports 2,000,000,000 tokens
 	long string   // the user whose answers are streams of 300 tokens, without usage
 }

@@ -30,9 +30,9 @@ type Config struct {
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
 	// RetryStatuses are statuses after which another worker is asked. With such a status the worker did not take the
-	// request, or could not answer it. The client has seen no byte of an answer. 500 is in the default list, because a
-	// request that makes one engine fail rarely fails on all engines. 3xx and 4xx need not be listed: another worker gives
-	// a second opinion as long as it is not known which side is at fault.
+	// request, or could not answer it. At that time the client has seen no byte of an answer. 500 is in the default list,
+	// because a request that makes one engine fail rarely fails on all engines. 3xx and 4xx need not be listed: another
+	// worker gives a second opinion as long as it is not known which side is at fault.
 	RetryStatuses []int `yaml:"retry_statuses"`
 	// RetryTexts are texts after which another worker is asked, too, if they occur in the body of a 500 or in an error
 	// event before the first token. The defaults are texts that vLLM sends while it shuts down, and after its engine

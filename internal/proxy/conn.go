@@ -100,7 +100,8 @@ func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 	return nil
 }
 
-// keep adds a connection to the idle connections.
+// keep adds a connection to the idle connections. If there are limit idle connections already, it closes the
+// connection.
 func (w *worker) keep(k *conn, limit int) {
 	w.mu.Lock()
 	if !w.closed && len(w.idle) < limit {

@@ -196,7 +196,8 @@ func (h *answerHead) retryAfter(now time.Time) time.Duration {
 	return 0
 }
 
-// copyTo adds the fields to to. It leaves out fields that belong to the connection, and fields that are already in to.
+// copyTo adds the fields of h to another header. It leaves out fields that belong to the connection, and fields that
+// the other header already has.
 func (h *answerHead) copyTo(to http.Header) {
 	values := make([]string, 0, len(h.fields))
 	var kept []string

@@ -19,8 +19,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// fastWorker checks that the whole body of the request arrived. Without delay it answers with a stream that depends on
-// the body, and flushes after each event.
+// fastWorker is a worker that reads the whole body, and answers without delay with a stream that depends on the body.
+// It flushes after each event.
 func fastWorker(t testing.TB) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
