@@ -142,8 +142,8 @@ func (p *Prepared) hashAhead(x *modelIndex) {
 	}
 }
 
-// shift appends features with the offsets that they have after the prompt's first width tokens are cut off. A feature
-// that begins within the cut gets offset 0.
+// shift appends features with their offsets in a prompt whose first width tokens are cut off. A feature that begins
+// within the cut gets offset 0.
 func shift(dst, features []block.Feature, width int) []block.Feature {
 	for _, f := range features {
 		f.Offset = max(f.Offset-width, 0)

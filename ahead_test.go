@@ -28,7 +28,7 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 		t.Error("nothing is left for the other workers")
 	}
 	// Ranks with the same look-ahead count once in the limit. After a restart with another look-ahead, the ranks report
-	// the new look-ahead one after another, and none of them may be refused.
+	// the new look-ahead one after another, and no rank may be refused.
 	for _, h := range hostile {
 		w.router.Forget(h)
 	}

@@ -148,8 +148,8 @@ func TestOnlyTestsUseTheNetworkInMemory(t *testing.T) {
 	})
 }
 
-// The examples are a module of their own, as a user's program is, and use only what a user can import. Their tests may
-// use this module's mock engines.
+// The examples form a separate module, as a user's program does. An example may import only public packages. Only its
+// tests may use this module's mock engines.
 func TestExamplesImportPublicPackages(t *testing.T) {
 	programs, err := filepath.Glob("examples/*/main.go")
 	if err != nil || len(programs) < 3 {
@@ -181,9 +181,8 @@ func TestCoreTouchesNothing(t *testing.T) {
 	}
 }
 
-// maxPackages bounds the number of packages of this module, as `go list ./...` counts them. A package must be worth its
-// name: if it has a single caller, it should be a file of that caller. A higher bound needs a design page with the
-// reason.
+// maxPackages bounds the number of packages of this module, as `go list ./...` counts them. If a package has a single
+// caller, its code should be a file in the caller's package. A higher bound needs a design page with the reason.
 const maxPackages = 35
 
 // TestTheArchitectureNamesThePackagesThatExist: ARCHITECTURE.md, the tables of this file and the folders must name the

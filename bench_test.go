@@ -148,7 +148,7 @@ func BenchmarkRouteBesideEvents(b *testing.B) {
 			var wg sync.WaitGroup
 			stop := make(chan struct{})
 			if c.flood {
-				wg.Go(func() { // ends when stop is closed
+				wg.Go(func() { // this goroutine ends when stop is closed
 					for {
 						select {
 						case <-stop:

@@ -39,8 +39,8 @@
 // # A request
 //
 //  1. [Router.Route] decides, and reserves the request's load on the chosen holder. If it returns an error, there is no
-//     decision and nothing to end. To retry a request on another worker, call Route again. The second decision is
-//     independent of the first one, and each of them needs its own Done.
+//     decision and nothing to end. To retry a request on another worker, call Route again. The two decisions are
+//     independent, and each of them needs a Done of its own.
 //  2. Call [Decision.FirstToken] when the first token comes. The prompt then no longer counts as work of the holder.
 //  3. Call [Decision.Tokens] while the answer grows.
 //  4. If nothing of the request was sent, call [Decision.Unsent] before Done.
@@ -55,8 +55,7 @@
 //
 // If one request needs several decisions, for instance before and after a wait, begin with [Router.Prepare] and end
 // with [Prepared.Recycle]. A [Prepared] belongs to one goroutine at a time. Its decisions may live longer than the
-// Prepared. [Router.Explain] reserves nothing, so its decisions need no Done, and Recycle is optional for its
-// decisions.
+// Prepared. [Router.Explain] reserves nothing: its decisions need no Done, and no Recycle.
 //
 // If Done is never called, the load of the decision stays on the holder. So call [fleet.Fleet.Expire] about twice a
 // minute, from any goroutine: it releases the load of requests without a sign of life for [fleet.Config.Expiry], and

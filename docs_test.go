@@ -59,7 +59,7 @@ var (
 // Every test that a document names exists. The name TestName stands for any test.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	inCode := map[string]bool{"TestName": true}
-	named := map[string]string{} // by name of a test: the document that names it
+	named := map[string]string{} // for each name of a test, a document that has the name
 	eachFile(t, func(path string, data []byte) {
 		switch {
 		case strings.HasSuffix(path, "_test.go"):

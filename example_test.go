@@ -64,8 +64,8 @@ func Example() {
 	// marginal: http://10.0.0.8:8000 rank 0 of 2 candidates, affinity (the lowest predicted cost, and no worker has a longer match); 32 of 40 prompt tokens matched, 32 on gpu; trust exact
 }
 
-// A request that waits is decided twice: first to find out how many tokens it costs, and again when its turn comes. The
-// two decisions share the block keys of its prompt.
+// A request that waits is decided twice: first to estimate its cost in tokens, and then when its turn comes. The two
+// decisions share the block keys of its prompt.
 func ExampleRouter_Prepare() {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers, MaxRequests: 1})

@@ -74,9 +74,9 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 	expected(37, 160)
 }
 
-// The router has a store of expected prompts for each duration (TTL). When it makes a store for a further duration, it
-// removes the stores that are empty. The count of dropped blocks includes the blocks that removed stores dropped, so
-// the count never falls.
+// The router has a store of expected prompts for each duration (TTL). When the router makes a store for a further
+// duration, it removes the stores that are empty. The count of dropped blocks includes the blocks that removed stores
+// dropped, so the count never falls.
 func TestEmptyStoresOfExpectedPromptsAreRemoved(t *testing.T) {
 	second := int64(time.Second)
 	w := newWorld(t, warmpath.Options{

@@ -106,8 +106,8 @@ func (r *Router) expected(x *modelIndex, ttl time.Duration) *promptStore {
 	return s
 }
 
-// boundExpected keeps the stores of expected prompts together within the limits of one store. If they exceed the
-// limits, the largest store drops its oldest prompts.
+// boundExpected keeps the stores of expected prompts together within the limits of one store. If the stores together
+// exceed the limits, the largest store drops its oldest prompts.
 func (x *modelIndex) boundExpected() {
 	all := *x.expected.Load()
 	if len(all) < 2 {
@@ -223,7 +223,7 @@ func (r *Router) expect(d *Decision) {
 }
 
 // appendText appends to p.keys the keys of the text's whole blocks, for a prompt whose tokens are not known. No event
-// confirms them.
+// confirms such keys.
 func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
 	p.keys, p.text = placement.AppendText(p.keys, h, scope, text, p.text)
 }

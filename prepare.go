@@ -17,7 +17,7 @@ import (
 //
 //   - The block keys of the prompt are kept. Hashing a long prompt takes most of a decision's time. The keys are made
 //     again only when the model's index was replaced, or the model name has a new meaning.
-//   - The matches are kept for decisions with the same [Request.Now]. A decision at another time looks them up again,
+//   - The matches are kept for decisions with the same [Request.Now]. A decision at another time looks up again,
 //     because blocks are stored and evicted while a request waits. With the keys at hand a lookup is cheap.
 //   - The fleet is read again by every decision: the workers that serve the model, their load, standing and trust.
 //     Every other request may change these facts. The policy is also looked up by its name each time.
@@ -32,7 +32,7 @@ type Prepared struct {
 	request *Request
 	users   atomic.Int32 // counts the caller, and each decision that was not recycled; at 0 the memory is reused
 
-	// The prompt's keys. Decisions read them, so they are never changed in place.
+	// The prompt's keys. Decisions read the keys, so the keys are never changed in place.
 	index  *modelIndex // the index that the keys are for; nil: there are no keys yet
 	lora   string      // the adapter that the keys are for
 	root   block.Key   // the parent of the first key

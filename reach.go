@@ -101,7 +101,7 @@ func (d *Decision) begin(holders int) {
 }
 
 // clearCandidates empties the list of candidates and zeroes its memory. Otherwise the list would hold pointers to
-// removed workers, and they could not be freed. The method add also relies on the zeroed memory.
+// removed workers, so that their memory could not be freed. The method add also relies on the zeroed memory.
 func (d *Decision) clearCandidates() {
 	clear(d.Candidates)
 	d.Candidates = d.Candidates[:0]

@@ -11,7 +11,7 @@ import (
 )
 
 // Router decides where requests go. Its methods may be called from any goroutine, with one exception: the events of one
-// holder must be applied from one goroutine at a time, because their order matters.
+// holder must be applied from one goroutine at a time, because the order of the events matters.
 type Router struct {
 	options   Options
 	fleet     *fleet.Fleet
@@ -328,8 +328,8 @@ func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	d.MatchTokens, d.PredictedTokens, d.AtRiskTokens, d.Tier = c.Match, c.Kept(), c.AtRisk, c.Tier
 }
 
-// noChoice returns the error for candidates that all failed a filter. If they failed for different reasons, the error
-// names the reason that helps the caller most: saturated, then limited, unusable, wrong rank, wrong target.
+// noChoice returns the error for candidates that all failed a filter. If the reasons differ, the error names the reason
+// that helps the caller most: saturated, then limited, unusable, wrong rank, wrong target.
 func noChoice(candidates []policy.Candidate) error {
 	saturated, limited, unusable, rank := false, false, false, false
 	for i := range candidates {

@@ -28,7 +28,7 @@ type world struct {
 	t      testing.TB
 	fleet  *fleet.Fleet
 	router *warmpath.Router
-	hashes map[fleet.Holder]uint64 // by holder: number of engine hashes given out so far
+	hashes map[fleet.Holder]uint64 // the number of engine hashes given out so far, by holder
 }
 
 // newWorld returns a world with one worker for each element of workers, at http://a, http://b, …. Their trust is exact.

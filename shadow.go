@@ -9,8 +9,8 @@ import (
 
 // A shadow policy decides about the same requests as the policy in use, but its decisions have no effect: they are only
 // compared, see [Router.Explain]. Its memory must contain the requests as they were really sent, and not its own
-// decisions. So the router reports every routed request and its end to the shadow policy, as if the shadow policy had
-// decided it.
+// decisions. So the router reports every routed request, and its end, to the shadow policy, as if the shadow policy had
+// decided the request.
 
 // Shadow returns the shadow policy, nil when there is none.
 func (r *Router) Shadow() *policy.Policy { return r.table.Load().shadow }

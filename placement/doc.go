@@ -22,8 +22,8 @@
 // A placement is a pair of a holder and a run. Each holder has a list of its placements by recency. In this list a run
 // is always more recent than the runs that continue it. So the last run of the list is the deepest run of the holder's
 // least recently used prompt. To evict this run takes one step. The SGLang router
-// [sgl-model-gateway/src/policies/tree.rs] and Ray Serve search for the oldest leaf by timestamps; they evict the same
-// leaf.
+// [sgl-model-gateway/src/policies/tree.rs] and Ray Serve search for the oldest leaf by timestamps, and so evict the
+// same leaf.
 //
 // # What it refuses to know
 //

@@ -51,8 +51,8 @@ func (s *Store) canCut(id uint32) bool {
 	return s.config.Bytes == 0 || others == 0 || s.used+added-int64(len(s.roots))*nodeBytes <= s.config.Bytes
 }
 
-// displace drops as drop does, in order to keep a limit. If the TTL of the dropped units has not ended, it counts them
-// as displaced. mu is held.
+// displace drops as drop does, in order to keep a limit. If the TTL of the dropped units has not ended, displace counts
+// these units as displaced. mu is held.
 func (s *Store) displace(h fleet.Holder, most int64) bool {
 	if l := s.holders[h].oldest; l == 0 || s.config.TTL > 0 && s.links[l].at <= s.ended(s.now) {
 		return s.drop(h, most)

@@ -56,7 +56,7 @@ const textChunk = 16 << 10
 // AppendText appends to dst the keys of a text's whole blocks in a scope, for a prompt whose token ids are not known.
 // Each BytesPerToken bytes of the text stand for a token, and the keys are made as for tokens. With such keys the
 // router can only find out where it sent the same text before, as llm-d's approximate prefix plugin does. No event
-// confirms them. scratch is memory for the call; the second result is scratch for the next call.
+// confirms such keys. scratch is memory for the call; the second result is scratch for the next call.
 func AppendText(dst []block.Key, h *block.Hasher, scope block.Scope, text []byte, scratch []block.Token) ([]block.Key, []block.Token) {
 	parent := h.Root(scope) ^ textRoot
 	chunk := max(textChunk/(BytesPerToken*h.Size()), 1) * h.Size() // tokens

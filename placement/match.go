@@ -12,7 +12,7 @@ type Matches struct {
 	total int            // the length of the key in bytes
 	unit  int            // how many bytes of a key are one unit: what Of, Best and Total count
 	round uint32         // the number of the present result in at
-	at    []found        // by holder
+	at    []found        // the match of each holder, by the holder's number
 	order []fleet.Holder // the holders with a match, the longest match first
 	path  []uint32       // the nodes that match, from the root on
 	ends  []int          // for each node of path: how many bytes of the key match up to the node's end

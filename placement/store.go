@@ -72,18 +72,19 @@ type Store struct {
 	links     []link          // the placements by id; id 0 is none
 	freeLinks []uint32        // ids without a placement
 	children  map[edge]uint32 // the nodes below a node
-	holders   []holder        // by fleet.Holder
+	holders   []holder        // the list of each holder, by the holder's number
 	used      int64           // bytes of memory: text, nodes and links
 	held      int64           // bytes of keys that holders have; a shared byte counts for each holder
 	displaced int64           // bytes of keys that were dropped to keep a limit, before their TTL ended
 	now       int64           // the latest time of any Learn or Evict; each Learn makes it later, and uses it as its stamp
 	next      int             // the holder with which a pass of trim continues
 	pruning   bool            // the holders had more than Units, and more than PruneTo of Units are left
-	path      []uint32        // scratch
-	heap      []fleet.Holder  // scratch
+	path      []uint32        // scratch memory of follow
+	heap      []fleet.Holder  // scratch memory of prune
 }
 
-// maxHolders bounds the numbers of holders, because they index an array. A call with a greater number is ignored.
+// maxHolders bounds the number of a holder, because this number is an index of an array. A call with a greater number
+// is ignored.
 const maxHolders = 1 << 20
 
 // New returns an empty store with one root, [First].
@@ -209,8 +210,8 @@ func (s *Store) Forget(h fleet.Holder) {
 	}
 }
 
-// stretch is how many placements or units are dropped before the lock is released for other goroutines. Dropping them
-// takes about 0.2 ms.
+// stretch is how many placements or units are dropped before the lock is released for other goroutines. This takes
+// about 0.2 ms.
 const stretch = 2048
 
 func (s *Store) forgetSome(h fleet.Holder) (more bool) {

@@ -103,7 +103,7 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	}
 	l = gateway.LimitConnections(l, server, a.Connections, refuse)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
+	go func() { failed <- server.Serve(l) }() // this goroutine ends when the server is shut down or closed, below
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve admin on %s: %w", l.Addr(), err)

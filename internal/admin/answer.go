@@ -88,8 +88,8 @@ type Holder struct {
 	// were useless and another worker's answers were good.
 	Useless []Useless `json:"useless,omitempty"`
 	// Suspect: the worker seems to be frozen. Share is below 1 during slow start: the holder may have N requests at the
-	// same time, and gets this share of the requests beyond N. N is one more than the number of requests that it has
-	// answered since it returned; after a failure N is 0.
+	// same time, and gets this share of the requests beyond N. N is one more than the number of requests that the holder
+	// has answered since its return; after a failure N is 0.
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`

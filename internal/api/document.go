@@ -60,7 +60,7 @@ type document struct {
 	// The fields below are the position in the document.
 	state   readState
 	depth   int                     // number of open containers
-	places  [watchedDepth + 1]place // by depth; places[0] is unused
+	places  [watchedDepth + 1]place // the place of each open container, by depth; places[0] is unused
 	wantKey bool                    // the next string is a key in a watched object
 	isKey   bool                    // the string being read is a key
 	means   meaning                 // meaning of the value that is being read or comes next

@@ -52,8 +52,8 @@ type Request struct {
 	CacheSalt string // vLLM's and SGLang's cache_salt
 	ExtraKey  string // SGLang's extra_key
 	// MixedScopes: cache_salt or extra_key is a list with one entry for each prompt (SGLang), or is too long to be kept.
-	// Then CacheSalt or ExtraKey is empty, and the prompts must not be matched with cached blocks: they would match blocks
-	// of other requests.
+	// Then CacheSalt or ExtraKey is empty, and the prompts must not be matched with cached blocks: the prompts would match
+	// blocks of other requests.
 	MixedScopes bool
 	RequestID   string // rid (SGLang) or request_id (vLLM) of the body
 	User        string
@@ -80,7 +80,7 @@ type Request struct {
 
 	body  []byte
 	spans [numFields]span
-	text  []byte // scratch for unescaped strings
+	text  []byte // scratch memory for unescaped strings
 
 	members     [maxMembers]member
 	membersSeen int // number of members that were seen; may be more than maxMembers
@@ -95,9 +95,9 @@ type member struct{ name, value span }
 // TooManyMembers reports whether the body has more top-level members than any engine takes (64).
 func (r *Request) TooManyMembers() bool { return r.membersSeen > len(r.members) }
 
-// Members calls yield with the name and the value of each top-level member of the body, as they are spelled and in
-// their order. The name has no quotes. Members is an iterator: range over r.Members. If TooManyMembers is true, Members
-// reads the body again.
+// Members calls yield with the name and the value of each top-level member, as spelled in the body and in the body's
+// order. The name has no quotes. Members is an iterator: range over r.Members. If TooManyMembers is true, Members reads
+// the body again.
 func (r *Request) Members(yield func(name, value []byte) bool) {
 	if r.TooManyMembers() {
 		jsonscan.Members(r.body)(yield)

@@ -17,8 +17,8 @@ type Config struct {
 	// one that dies at the same time, and one more. If all three fail, the whole fleet has a problem, and more attempts
 	// only add load. 1 never retries.
 	Attempts int `yaml:"attempts"`
-	// RequestTimeout ends a request that takes longer, from its head to its last byte. The default is 30 min, as in
-	// other gateways, because reasoning answers can be long. 0: no limit.
+	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request is
+	// ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
 	// ReadHeaderTimeout closes a connection whose request head does not arrive in time. 10 s is enough for slow links,
 	// and bounds what half-open connections cost.
@@ -33,18 +33,18 @@ type Config struct {
 	// HTTP2 also serves clients that begin with HTTP/2 in clear text (prior knowledge), such as service meshes. Off by
 	// default: few clients do so, and a balancer that counts connections sees one connection with many requests.
 	HTTP2 bool `yaml:"http2"`
-	// SessionHeaders and SessionFields say where a request's session key is looked for: first in the headers, then in
-	// the body's fields, each in this order. Policies with sessions use the key. The defaults are the names and the
-	// order of other routers. x-request-id and x-trace-id are left out, because a proxy may make a new one for each
-	// request; add them where they name conversations. Possible fields: session_params, user, session_id, user_id,
+	// SessionHeaders and SessionFields say where a request's session key is looked for: first in the headers, then in the
+	// body's fields, each in this order. Policies with sessions use the key. The defaults are the names and the order of
+	// other routers. x-request-id and x-trace-id are left out, because a proxy may make a new id for each request; add
+	// these headers where they name conversations. Possible fields: session_params, user, session_id, user_id,
 	// prompt_cache_key.
 	SessionHeaders []string `yaml:"session_headers"`
 	SessionFields  []string `yaml:"session_fields"`
 	// TenantHeader names the header with the tenant, for fairness. Set it only where a proxy in front overwrites that
 	// header; otherwise a client could write any tenant. Empty: the tenant is a hash of the request's API key.
 	TenantHeader string `yaml:"tenant_header"`
-	// DrainTimeout is how long requests in flight may continue after the signal to stop; then they are cut. The default
-	// is 2 min: most answers end sooner, and orchestrators rarely wait longer.
+	// DrainTimeout is how long requests in flight may continue after the signal to stop; then these requests are cut. The
+	// default is 2 min: most answers end sooner, and orchestrators rarely wait longer.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 	// DrainDelay is how long new connections are still accepted after readiness turned to 503, so that load balancers
 	// notice before connections are refused. 0 suits a process without a load balancer.

@@ -25,14 +25,15 @@ type ConnectionLimit struct {
 
 const (
 	// idleEnough is how long a connection must be without a request before it is closed for a waiting client. A busy
-	// client sends its next request within milliseconds, and would lose it if its connection were closed.
+	// client sends its next request within milliseconds. If its connection were closed at this moment, the request would
+	// be lost.
 	idleEnough = time.Second
 	// silentEnough takes the place of idleEnough for a connection that never had a request. A client sends its first
 	// request right after the handshake, so this time only has to cover slow clients.
 	silentEnough = 250 * time.Millisecond
-	// waitEnough is how long a further request waits when Waiting requests wait already. After one such request waited in
-	// vain, further requests are refused immediately until a place is free. So the listener continues to accept
-	// connections, and answers probes that wait in the system's queue.
+	// waitEnough is how long a further request waits when Waiting requests wait already. After such a request has waited
+	// and got no place, further requests are refused immediately until a place is free. So the listener continues to
+	// accept connections, and answers probes that wait in the system's queue.
 	waitEnough = 3 * time.Second
 	// idleLook is the pause between two searches for idle connections.
 	idleLook = 50 * time.Millisecond
@@ -52,7 +53,7 @@ type limitListener struct {
 	// Holds a token for each request that is served; a channel serves its senders in order.
 	serving chan struct{}
 	waiting atomic.Int64 // number of requests that wait
-	stuck   atomic.Bool  // true after a request waited in vain, until a place is free
+	stuck   atomic.Bool  // true after a request waited and got no place, until a place is free
 	closed  chan struct{}
 	once    sync.Once
 
@@ -67,7 +68,7 @@ type limitedConn struct {
 	idle     atomic.Int64 // time since which the connection has had no request, in Unix nanoseconds
 }
 
-// CloseWrite closes our sending side, if the connection can do that. The server calls it before it closes the
+// CloseWrite closes our sending side, if the connection can do that. net/http calls CloseWrite before it closes the
 // connection.
 func (c *limitedConn) CloseWrite() error {
 	if half, can := c.Conn.(interface{ CloseWrite() error }); can {
@@ -157,7 +158,7 @@ func (l *limitListener) leave() {
 }
 
 // turn is server's ConnState: it is called when the state of a connection changes. If the connection is closed, turn
-// removes it from conns and frees its token.
+// removes the connection from conns and frees its token.
 func (l *limitListener) turn(conn net.Conn, state http.ConnState) {
 	c, ours := conn.(*limitedConn)
 	if !ours || state != http.StateClosed && state != http.StateHijacked {

@@ -36,7 +36,7 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	url, begun, release := held(t)
 	f := serve(t, nil, url)
 	answer := make(chan string, 1)
-	go func() { // ends with the stream; its result is received below
+	go func() { // this goroutine ends with the stream; the test receives the result below
 		_, text, err := f.try(context.Background(), chatStreamed)
 		if err != nil {
 			text = err.Error()
@@ -45,7 +45,7 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	}()
 	<-begun
 	stopped := make(chan error, 1)
-	go func() { stopped <- f.stop() }() // its result is received below
+	go func() { stopped <- f.stop() }() // the test receives the result below
 	wait(t, "new connections are refused", func() bool {
 		resp, err := http.Get(f.url + "/health")
 		if err == nil {
@@ -76,7 +76,7 @@ func TestAStreamThatDrainCutsEndsWithAnErrorEvent(t *testing.T) {
 	defer close(release)
 	f := serve(t, func(s *settings) { s.gateway.DrainTimeout = time.Millisecond }, url)
 	answer := make(chan string, 1)
-	go func() { // ends when the stream is cut; its result is received below
+	go func() { // this goroutine ends when the stream is cut; the test receives the result below
 		_, text, err := f.try(context.Background(), chatStreamed)
 		answer <- fmt.Sprint(text, err)
 	}()
@@ -98,7 +98,7 @@ func TestDrainCutsRequestsThatOutliveIt(t *testing.T) {
 	defer close(release)
 	f := serve(t, func(s *settings) { s.gateway.DrainTimeout = 50 * time.Millisecond }, url)
 	ended := make(chan error, 1)
-	go func() { // ends when the stream is cut; its result is received below
+	go func() { // this goroutine ends when the stream is cut; the test receives the result below
 		_, text, err := f.try(context.Background(), chatStreamed)
 		if err == nil && strings.Contains(text, "[DONE]") {
 			err = errors.New("the stream looks whole")
@@ -120,7 +120,7 @@ func TestDrainCutsRequestsThatOutliveIt(t *testing.T) {
 func TestReadinessTurnsBeforeTheListenerCloses(t *testing.T) {
 	f := serve(t, func(s *settings) { s.gateway.DrainDelay = 2 * time.Second }, worker(t, plain))
 	stopped := make(chan error, 1)
-	go func() { stopped <- f.stop() }() // its result is received below
+	go func() { stopped <- f.stop() }() // the test receives the result below
 	saw := false
 	wait(t, "readiness says 503", func() bool {
 		resp, err := f.client.Get(f.url + "/readiness")

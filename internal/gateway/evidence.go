@@ -14,7 +14,7 @@ import (
 // shows whether the worker or the client is at fault, in two ways.
 //
 // A useless answer has no valid result, so another worker can get the same request. The answer of this worker is called
-// a second opinion. If the second opinion is good, the first worker is at fault: it is blamed for its answer. If the
+// a second opinion. If the second opinion is good, the first worker is at fault, and is blamed for its answer. If the
 // second opinion is useless, too, the client is at fault.
 //
 // A lost answer, such as a stream that broke, cannot be repeated. A worker is at fault if it loses far more answers

@@ -22,7 +22,7 @@ import (
 
 // Request headers that the gateway reads, and response headers that it adds.
 const (
-	// The data-parallel rank: the client chooses it, or the gateway sets it for the worker.
+	// The data-parallel rank, chosen by the client, or set by the gateway for the worker.
 	headerRank     = "X-Data-Parallel-Rank"
 	headerTarget   = "X-Warmpath-Target"   // URL of the only worker that may get the request; policy direct requires this header
 	headerPatience = "X-Warmpath-Max-Wait" // how long the request may wait for a worker
@@ -385,8 +385,8 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 }
 
 // learnReporting finds out whether a worker reports cached tokens. Some engines leave out a count of zero (SGLang, and
-// vLLM before 0.24). So a missing count means zero only for a worker that reported cached tokens before, or when the
-// worker's probe showed that the worker reports them.
+// vLLM before 0.24). So a missing count means zero only for a worker that reported cached tokens before, or when a
+// probe of the worker showed that it reports cached tokens.
 func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
 	_, told := x.g.reporting.Load(w.ID)
 	if u.HasCached && !told {

@@ -35,7 +35,7 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, ill, good)
 	answers := make(chan string, 40)
 	for range 40 {
-		go func() { // ends with its request; its result is received below
+		go func() { // this goroutine ends with its request; the test receives the result below
 			resp, text, err := f.try(context.Background(), chat)
 			if err != nil || text != whole {
 				answers <- text
@@ -124,7 +124,7 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 	url, begun, release := held(t)
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, streaming))
 	answer := make(chan string, 1)
-	go func() { // ends with the stream; its result is received below
+	go func() { // this goroutine ends with the stream; the test receives the result below
 		_, text, _ := f.try(context.Background(), chatStreamed)
 		answer <- text
 	}()
@@ -149,7 +149,7 @@ func TestTheOnlyWorkerIsAskedAlthoughItIsFrozen(t *testing.T) {
 	f := serve(t, nil, frozen(t, &asked, release))
 	f.fleet.Suspect(0, true, time.Now().UnixNano())
 	answer := make(chan string, 1)
-	go func() { // ends with its request; its result is received below
+	go func() { // this goroutine ends with its request; the test receives the result below
 		_, text, _ := f.try(context.Background(), chat)
 		answer <- text
 	}()

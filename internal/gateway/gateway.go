@@ -119,7 +119,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	l = LimitConnections(l, server, g.Connections, g.refuseConnection)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }() // ends when the server is shut down or closed, below
+	go func() { failed <- server.Serve(l) }() // this goroutine ends when the server is shut down or closed, below
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve on %s: %w", l.Addr(), err)

@@ -68,13 +68,13 @@ func benchmarked(b *testing.B, change func(*settings)) *fixture {
 		b.Fatal(err)
 	}
 	var serving sync.WaitGroup
-	serving.Go(func() { // ends when the listener is closed
+	serving.Go(func() { // this goroutine ends when the listener is closed
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			serving.Go(func() { answerAll(c, answer) }) // ends with its connection, which the gateway closes
+			serving.Go(func() { answerAll(c, answer) }) // this goroutine ends with its connection, which the gateway closes
 		}
 	})
 	b.Cleanup(func() { // runs after the gateway's cleanup

@@ -25,7 +25,7 @@ func TestTheFleetGetsTheLengthOfAGrowingAnswer(t *testing.T) {
 	})
 	f := serve(t, nil, w)
 	answered := make(chan error, 1)
-	go func() { // ends with the answer
+	go func() { // this goroutine ends with the answer
 		_, _, err := f.try(t.Context(), `{"model":"m","stream":true,"messages":[]}`)
 		answered <- err
 	}()

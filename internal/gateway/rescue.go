@@ -28,8 +28,7 @@ func (g *Gateway) roster(w fleet.WorkerID) *roster {
 	return r.(*roster)
 }
 
-// enter adds x to the roster. While x is in the roster, x's own goroutine changes neither its decision nor its prepared
-// request.
+// enter adds x to the roster. While x is in the roster, x's own goroutine changes neither x.decision nor x.prepared.
 func (r *roster) enter(x *exchange) {
 	r.mu.Lock()
 	x.next = r.first
@@ -54,7 +53,8 @@ func (r *roster) leave(x *exchange) {
 	r.mu.Unlock()
 }
 
-// rescue moves requests that wait for their first byte at a suspect to other workers, until ctx ends.
+// rescue searches for requests that wait at a suspect for the first byte of an answer, and moves these requests to
+// other workers. It runs until ctx ends.
 func (g *Gateway) rescue(ctx context.Context) {
 	tick := time.NewTicker(rescueTick)
 	defer tick.Stop()
@@ -94,8 +94,8 @@ func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
 	g.evidence.forget(gone)
 }
 
-// rescueFrom abandons attempts at worker w, if another worker can take them and the budget allows it. An attempt whose
-// answer has begun stays at w, and continues when w continues.
+// rescueFrom abandons the attempts at worker w, as far as other workers can take them and the budget allows. An attempt
+// whose answer has begun stays at w, and continues when w continues.
 func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	can := map[kind]bool{}
 	r := g.roster(w)

@@ -7,8 +7,8 @@ import (
 )
 
 // A frozen worker may have thousands of streams that have begun, which cannot be retried. The rescue must not search
-// another worker for them, because a search walks the whole pool. The exchanges of this test have no fleet: a search
-// would panic.
+// another worker for such a stream, because a search walks the whole pool. The exchanges of this test have no fleet: a
+// search would panic.
 func TestARescueLooksOnlyAtRequestsThatWait(t *testing.T) {
 	g := &Gateway{rescues: newBudget()}
 	for range 3 {

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// hesitant is a policy whose decisions end when the test lets them.
+// hesitant is a policy whose decisions end only when the test allows it.
 type hesitant struct {
 	asked  chan struct{} // receives a value when a decision begins
 	answer chan struct{} // each value lets one decision end

@@ -357,8 +357,8 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 	}
 }
 
-// The failed attempts of a record begin with a reason of warmpath_retries_total. They do not contain the advice to try
-// again, which is only for the client.
+// The failed attempts of a record begin with a reason of warmpath_retries_total. The advice to try again is only for
+// the client, so a record does not contain it.
 func TestAFailedAttemptIsRecordedByReasonAndStatus(t *testing.T) {
 	for want, answer := range map[string]http.HandlerFunc{
 		"refused: answered 401":       answering(401, "application/json", `{"error":{"message":"no"}}`),

@@ -91,7 +91,7 @@ type asking struct {
 func (f *fixture) ask(t *testing.T, user, fields string, headers ...string) *asking {
 	ctx, cancel := context.WithCancel(t.Context())
 	a := &asking{cancel: cancel, done: make(chan struct{})}
-	go func() { // ends with the request; the test waits for done
+	go func() { // this goroutine ends with the request; the test waits for done
 		defer close(a.done)
 		a.resp, a.text, a.err = f.try(ctx, fmt.Sprintf(`{"model":"m","user":%q,"messages":[{"role":"user","content":"hi"}]%s}`, user, fields), headers...)
 	}()

@@ -181,8 +181,9 @@ type Result struct {
 	Reused, Fresh bool
 }
 
-// Answer is an answer that was held back. Body is the worker's body, with two exceptions: of a stream it is the
-// beginning that ends with an error event, and for a refusal that is too long to keep it is an error of the router.
+// Answer is an answer that was held back. Body is the worker's body, with two exceptions. For a stream, Body is the
+// beginning of the stream, up to an error event. For a refusal that is too long to be kept, Body is an error of the
+// router.
 type Answer struct {
 	Status int
 	Header http.Header // header without the fields that belong to the connection

@@ -150,7 +150,7 @@ func TestABodyThatTricklesIsCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop, stopped := make(chan struct{}), make(chan struct{})
-		go func() { // ends when the server closes the connection, or with the test
+		go func() { // this goroutine ends when the server closes the connection, or with the test
 			defer close(stopped)
 			io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
 			for {

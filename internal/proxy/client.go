@@ -11,7 +11,7 @@ type Client struct {
 	cfg Config
 
 	mu      sync.RWMutex
-	workers map[string]*worker // by URL; guarded by mu
+	workers map[string]*worker // the workers by URL; guarded by mu
 	closed  bool               // Run has ended; guarded by mu
 }
 

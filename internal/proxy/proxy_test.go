@@ -46,7 +46,7 @@ func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []b
 	var mu sync.Mutex
 	var conns []net.Conn
 	wg.Add(1)
-	go func() { // ends when the listener is closed, below
+	go func() { // this goroutine ends when the listener is closed, below
 		defer wg.Done()
 		for {
 			c, err := l.Accept()
@@ -58,7 +58,7 @@ func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []b
 			conns = append(conns, c)
 			mu.Unlock()
 			wg.Add(1)
-			go func() { // ends when the connection is closed, below
+			go func() { // this goroutine ends when the connection is closed, below
 				defer wg.Done()
 				defer c.Close()
 				br := bufio.NewReader(c)
@@ -111,7 +111,7 @@ func newClient(t testing.TB, change func(*Config)) *Client {
 	c := New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- c.Run(ctx) }() // ends with ctx, below
+	go func() { done <- c.Run(ctx) }() // this goroutine ends with ctx, below
 	t.Cleanup(func() {
 		cancel()
 		<-done
@@ -658,7 +658,7 @@ func TestAClientThatLeavesBeforeTheHeaderCancelsToo(t *testing.T) {
 		return false
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { <-asked; cancel() }() // ends when the worker was asked
+	go func() { <-asked; cancel() }() // this goroutine ends when the worker was asked
 	res := newClient(t, nil).Forward(ctx, attempt(w.url, httptest.NewRecorder()))
 	<-closed
 	if res.Class != ClientGone || res.Retryable || !errors.Is(res.Err, context.Canceled) {

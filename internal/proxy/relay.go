@@ -403,9 +403,9 @@ func (x *exchange) keep(body []byte) {
 	x.res.Answer = &Answer{Status: x.ans.status, Header: h, Body: bytes.Clone(body)}
 }
 
-// misbegun returns the reason why the received bytes cannot be the beginning of an answer, or nil if they can be. In a
-// stream the first event with data decides. Comments before that event are forwarded as they come, because they keep
-// clients from timing out.
+// misbegun returns nil if the received bytes can be the beginning of an answer, else the reason why not. In a stream
+// the first event with data decides. Comments before that event are forwarded as they come, because they keep clients
+// from timing out.
 func (x *exchange) misbegun(held []byte) error {
 	if x.watching && !x.res.FirstByte && x.watch.Broken() {
 		return fmt.Errorf("%s gave no answer: %.64q", x.a.Worker, held)
