@@ -55,7 +55,7 @@ func routeDoesNotAllocate(t *testing.T, n int) {
 	for range 100 {
 		once()
 	}
-	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a garbage collection may empty the pool
+	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a rare allocation is allowed: a garbage collection may empty the pool
 		t.Errorf("%v allocations", allocs)
 	}
 }

@@ -176,7 +176,7 @@ func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
 	if d := w.explain(warmpath.Request{Tokens: p}); d.Holder != 0 || d.PredictedTokens != 160 {
 		t.Errorf("%s", d)
 	}
-	if !w.router.SetAhead(0, "", 0) { // as if an engine without a look-ahead served at holder 0 now: its keys differ
+	if !w.router.SetAhead(0, "", 0) { // as if holder 0 now had an engine without a look-ahead, which has other keys
 		t.Fatal("the look-ahead stays")
 	}
 	if d := w.explain(warmpath.Request{Tokens: p}); d.PredictedTokens != 0 {

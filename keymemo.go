@@ -67,7 +67,7 @@ func (x *modelIndex) appendKeys(dst []block.Key, root block.Key, req *Request) [
 	if kept == nil && req.Known.Tokens >= memoTokens {
 		kept = x.memo.get(memoName{req.Known.Mark, root})
 	}
-	kept = kept[:min(len(kept), len(req.Tokens)/size)] // kept is longer only if the caller gave the mark of another prompt
+	kept = kept[:min(len(kept), len(req.Tokens)/size)] // kept is longer than the prompt only if the caller gave the mark of another prompt
 	dst = append(dst, kept...)
 	parent := root
 	if len(kept) > 0 {

@@ -113,8 +113,9 @@ func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n
 	return shares, kinds[0].Timing
 }
 
-// One of four workers reports more tokens than its answers have. The router believes up to four times as many tokens as
-// the worker's timing allows, because a faster machine could compute them.
+// One of four workers reports more tokens than its answers have, so the worker seems to be fast. The router believes
+// that a worker is up to four times as fast as the median worker. A worker that seems to be faster counts as a median
+// worker.
 func TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers(t *testing.T) {
 	for name, lie := range map[string]func(random *rand.Rand, request, n int) int{
 		"2,000,000,000":      func(*rand.Rand, int, int) int { return 2_000_000_000 },

@@ -163,7 +163,7 @@ func TestPreparedDecisionsDoNotAllocate(t *testing.T) {
 	for range 100 {
 		once()
 	}
-	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a garbage collection may empty the pool of decisions
+	if allocs := testing.AllocsPerRun(1000, once); allocs >= 0.5 { // a rare allocation is allowed: a garbage collection may empty the pool
 		t.Errorf("%v allocations", allocs)
 	}
 }

@@ -23,7 +23,7 @@ const (
 
 // scout remembers holders with little load among the many holders of a model name. It has a fixed number of places,
 // each with one holder. A decision looks at the holder of each place and, for each place, at one further holder; the
-// further holders are taken in turn. If the further holder has less load, it takes the place.
+// further holders are taken in turn. If the further holder has less load, the further holder takes the place.
 //
 // Any number of goroutines use a scout without a lock. A lost update does no harm, because the scout is only advice.
 type scout struct {

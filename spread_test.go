@@ -13,7 +13,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// talk is a conversation in virtual time. At the time next, either its next turn comes or the running turn ends.
+// talk is a conversation in virtual time. The field next is the time at which its next turn comes, or at which the
+// running turn ends.
 type talk struct {
 	tokens   []block.Token
 	turns    int

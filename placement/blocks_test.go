@@ -299,7 +299,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 	x.Learn(0, prompt(7, 0, 1000), 60*second)
 	full := x.Stats().Bytes
-	evict(x.Store, 120*second+100) // the store stamps the hundred uses of one moment a nanosecond apart
+	evict(x.Store, 120*second+100) // the stamps of a hundred uses at the same time differ by a nanosecond each
 	want(t, x, prompt(7, 0, 1000), 0, map[fleet.Holder]int{0: 1000})
 	if left := x.Stats().Bytes; left > full/4 {
 		t.Errorf("%d bytes for 100,000 blocks, %d for 1,000 of them", full, left)

@@ -76,7 +76,7 @@ type Store struct {
 	used      int64           // bytes of memory: text, nodes and links
 	held      int64           // bytes of keys that holders have; a shared byte counts for each holder
 	displaced int64           // bytes of keys that were dropped to keep a limit, before their TTL ended
-	now       int64           // the latest time of any Learn or Evict; each Learn makes it later, and uses it as its stamp
+	now       int64           // the latest time of any Learn or Evict; each Learn increases this time, and uses the result as its stamp
 	next      int             // the holder with which a pass of trim continues
 	pruning   bool            // the holders had more than Units, and more than PruneTo of Units are left
 	path      []uint32        // scratch memory of follow
@@ -155,9 +155,9 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 // TTL.
 const setBack = int64(time.Second)
 
-// clock returns the store's time at now, the caller's time. If the caller's clock is set back, the store's time goes
-// on from the latest time. Otherwise all placements would count until the caller's clock has reached that time again.
-// mu is held.
+// clock turns now, the time of the caller's clock, into the store's time. If the caller's clock is set back, the
+// store's time goes on from the latest time. Otherwise all placements would count until the caller's clock has reached
+// that time again. mu is held.
 func (s *Store) clock(now int64) int64 {
 	if now+s.skew.Load() < s.now-setBack {
 		s.skew.Store(s.now - now)

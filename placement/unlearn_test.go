@@ -72,7 +72,7 @@ func TestUnlearningLeavesWhatWasThereBefore(t *testing.T) {
 				x.Learn(h, keys, now)
 			}
 		}
-		if evict(x.Store, now+70); x.Stats().Units != 0 { // the store stamps uses of one moment a nanosecond apart
+		if evict(x.Store, now+70); x.Stats().Units != 0 { // the stamps of uses at the same time differ by a nanosecond each
 			t.Errorf("seed %d: %d blocks never expire", seed, x.Stats().Units)
 		}
 	}

@@ -80,7 +80,7 @@ func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 		t.Error("the page is said to be the request's fault, as all workers refused other requests")
 	}
 	e.blame(1, a, refused)
-	for range longMemory { // enough answers for the blame to be forgotten
+	for range longMemory { // so many answers that the blame no longer counts
 		e.confirm(1, a, useless)
 	}
 	if e.known(1, a, refused, []*fleet.Worker{b}) {

@@ -220,8 +220,9 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	return d, err
 }
 
-// routeWatched routes the request. Telemetry.Deciding records when the decision began: if a decision does not end in
-// telemetry.StallAfter, the router counts as stalled. The record is removed by a defer, so also after a panic.
+// routeWatched routes the request. Telemetry.Deciding records when the decision began: if a decision does not end
+// within telemetry.StallAfter, the router counts as stalled. A defer removes the record, so it is also removed after a
+// panic.
 func (x *exchange) routeWatched(ctx context.Context) (*warmpath.Decision, error) {
 	slot := x.g.Telemetry.Deciding.Begin(x.prepared.route.Now)
 	defer x.g.Telemetry.Deciding.End(slot)

@@ -143,7 +143,7 @@ func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 				if got := x.complete(`"` + strings.Repeat(when, text/len(when)) + `"`); got < want*9/10 || got > want*11/10 {
 					t.Errorf("%v a token, %s: waited %v, want about %v", perToken, when, got, want)
 				}
-				testenv.Pass(time.Minute) // the gateway gives up the question
+				testenv.Pass(time.Minute) // meanwhile the gateway gives up its question to the engine
 			}
 			ids := func(first int) string {
 				all := make([]string, 64)

@@ -14,8 +14,9 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// shadow asks the router's shadow policy about a sample of the requests, just before they are routed, and counts
-// different choices. shadow changes no loads, no routes, and nothing that a policy learns.
+// shadow asks the router's shadow policy about a sample of the requests, just before these requests are routed, and
+// records whether the shadow policy would choose another holder. shadow changes no loads, no routes, and nothing that a
+// policy learns.
 type shadow struct {
 	policy *policy.Policy // nil: there is none
 	sample float64        // share of the requests about which the policy is asked, 0 to 1
@@ -37,7 +38,7 @@ func (s *shadow) asks(router *policy.Policy) bool {
 	return s.policy != nil && s.policy != router && (s.sample >= 1 || rand.Float64() < s.sample)
 }
 
-// maxShadowLookups bounds the lookups under way for shadow policies. A source of matches (package discovery) has the
+// maxShadowLookups bounds the lookups under way for shadow policies. The external source in package discovery has the
 // same bound for its own lookups.
 const maxShadowLookups = 32
 
@@ -54,7 +55,7 @@ func (g *Gateway) askForShadow(ctx context.Context, p *prepared) {
 	switch {
 	case source == nil:
 		return
-	case len(prompt) == 0 || !p.shadow.wants(): // without a lookup a source answers from memory
+	case len(prompt) == 0 || !p.shadow.wants(): // there is nothing to look up, so the source answers from memory
 		p.forShadow = source(ctx, nil)
 		return
 	}
@@ -62,7 +63,7 @@ func (g *Gateway) askForShadow(ctx context.Context, p *prepared) {
 	p.shadowAnswer = answer
 	if g.shadowLookups.Add(1) > maxShadowLookups {
 		g.shadowLookups.Add(-1)
-		return // without an answer the shadow makes no decision
+		return // too many lookups are under way: without an answer the shadow makes no decision
 	}
 	prompt, ctx = slices.Clone(prompt), context.WithoutCancel(ctx) // p is used again after the request
 	g.lookingUp.Go(func() {

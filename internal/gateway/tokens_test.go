@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// In a mixed fleet, one worker does not have the endpoint for tokens. Prompts must still get a match.
+// In a mixed fleet, one worker does not have the endpoint that returns token ids. Then only the other worker is asked
+// for token ids.
 func TestOnlyWorkersThatGiveTokensAreAsked(t *testing.T) {
 	var asked, without atomic.Int64
 	gives := worker(t, func(w http.ResponseWriter, r *http.Request) {

@@ -44,7 +44,7 @@ const pollInterval = 20 * time.Millisecond
 
 func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
 	return &waiter{
-		// With an adapter the answer is false: the adapter may be on only a few of the base model's workers.
+		// With an adapter, anywhere is false: the adapter may be on only a few of the base model's workers.
 		anywhere: !q.Rank.Asked() && q.Target == "" && len(q.Exclude) == 0 && pool.LoRA == "",
 		called:   make(chan error, 1),
 		ended:    make(chan ending, 1),

@@ -17,10 +17,10 @@ import (
 // waiting is where requests wait while all workers that could serve them are saturated. It has a line for each base
 // model, because the adapters of a model share its workers.
 //
-// One goroutine, run, gives turns. A request that has its turn decides for itself, in its own goroutine, and then ends
-// the turn. run waits until the turn has ended before it gives the next turn. So only one request of the process has a
-// turn at any time (docs/design/0024): two requests that looked for room at the same moment could both take the last
-// place.
+// One goroutine, run, gives turns. A request that has its turn makes its routing decision in its own goroutine, and
+// then ends the turn. run waits until the turn has ended before it gives the next turn. So only one request of the
+// process has a turn at any time (docs/design/0024): two requests that looked for room at the same moment could both
+// take the last place.
 //
 // waiting is safe for concurrent use.
 type waiting struct {

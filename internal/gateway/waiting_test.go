@@ -452,7 +452,8 @@ func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 }
 
 // Many clients send requests to two workers that take three requests each. Some clients leave and some lose patience.
-// All requests must be answered or gone, no worker may get more than three at a time, and nothing may be left behind.
+// Every request must be answered, except if its client left. No worker may get more than three requests at a time, and
+// no load may be left behind.
 func TestNothingIsLostInTheQueue(t *testing.T) {
 	for _, order := range []string{queue.FCFS, queue.Fair, queue.Shortest} {
 		var mu sync.Mutex

@@ -38,8 +38,8 @@ type exchange struct {
 
 	out  []byte  // header of the request
 	buf  []byte  // bytes that were read from the worker: the header, followed by the body
-	wide *[]byte // the pooled buffer from roomy, if buf uses one; nil if buf uses own
-	own  []byte
+	wide *[]byte // the pooled buffer from roomy that buf uses; nil if buf is the exchange's own buffer
+	own  []byte  // the exchange's own buffer, while buf uses wide
 	ans  answerHead
 	body answerBody
 

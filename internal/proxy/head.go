@@ -299,7 +299,7 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// listed reports whether a comma-separated list has the name, in upper or lower case.
+// listed reports whether a comma-separated list has the name. Upper and lower case are equal.
 func listed[T []byte | string](list T, name string) bool {
 	for i := 0; i < len(list); {
 		end := i

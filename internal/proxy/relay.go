@@ -272,8 +272,8 @@ func (x *exchange) streamed() bool {
 	return x.stream && x.watching && x.watch.Done() && x.watch.Complete()
 }
 
-// nameAnswer sets the request's id in h before the worker's fields are added. The worker's own id would not be in the
-// router's log.
+// nameAnswer sets the request's id in h before the worker's fields are added. So the client gets the id that is in the
+// router's log, and not an id of the worker.
 func (x *exchange) nameAnswer(h http.Header) {
 	if x.a.RequestID != "" {
 		h[headerRequestID] = []string{x.a.RequestID}
