@@ -12,13 +12,13 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// answer is an engine's answer, or the ids that two answers have in common at their beginnings (see beginning.go).
+// answer is an engine's answer, or a fork. A fork has the first ids of two answers, as far as they are equal: see
+// beginning.go.
 type answer struct {
 	tokens   []block.Token
 	features []block.Feature
-	// At a fork (the turn in which prompts with equal earlier turns begin to differ) tokens is nil until a second
-	// answer is known. Until then from is the key of the first answer's prompt, and head is the beginning of the text
-	// of its turn after the fork.
+	// In a fork, tokens is nil until the second answer is known. Until then from and head describe the first answer's
+	// prompt: from is the prompt's key, and head is the beginning of the text of its last turn.
 	from key
 	head []byte
 }
@@ -39,8 +39,8 @@ func decodeTokenize(data []byte) (*answer, error) {
 	return decodeIDs(data, "tokens")
 }
 
-// decodeRender reads vLLM's answer to render. It is one GenerateRequest, or for completions a list with one
-// GenerateRequest. Of its features only identifiers and places are read. The field kwargs_data, which may have
+// decodeRender reads vLLM's answer to render. The answer is one GenerateRequest; for completions it is a list with one
+// GenerateRequest. Only the identifiers and places of its features are read. The field kwargs_data, which may have
 // megabytes, is skipped.
 func decodeRender(data []byte) (*answer, error) {
 	return decodeIDs(data, "token_ids")
@@ -90,7 +90,7 @@ func (a *answer) read(s *jsonscan.Scanner, data []byte, field string) {
 	}
 }
 
-// readIDs reads an array of token ids in data. It allocates once: at most four bytes for each comma of data.
+// readIDs reads an array of token ids in data. It allocates once: four bytes for each comma in the array.
 func readIDs(s *jsonscan.Scanner, data []byte) []block.Token {
 	if s.Peek() != '[' {
 		s.Stop(errNoTokens)
@@ -113,8 +113,8 @@ func readIDs(s *jsonscan.Scanner, data []byte) []block.Token {
 	return ids
 }
 
-// readFeatures reads the multimodal part of render's answer. For each modality it has a list of hashes, and a list of
-// places in the same order.
+// readFeatures reads the multimodal part of render's answer. This part has, for each modality, a list of hashes and a
+// list of places in the same order.
 func readFeatures(s *jsonscan.Scanner) []block.Feature {
 	if s.Word("null") {
 		return nil

@@ -32,17 +32,17 @@ const (
 	// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, and the kwargs_data of rendered images
 	// come in addition.
 	maxAnswer = 32 << 20
-	// An answer may have at most idsPerByte ids for each byte of its question, plus moreIDs for the text that a
-	// template adds. A byte is usually at most one id, but a normalizer may expand it. A worker whose answer has more
-	// ids is broken or hostile.
+	// An answer may have at most idsPerByte ids for each byte of its question, plus moreIDs for the text that a template
+	// adds. A byte usually makes at most one id, but a normalizer may expand a byte. A worker whose answer has more ids is
+	// broken or hostile.
 	idsPerByte, moreIDs = 8, 1 << 16
-	// bytesPerID bounds an answer's bytes for each of its ids, the rest of the answer included.
+	// bytesPerID times the largest number of ids bounds the bytes of an answer. The rest of the answer is included.
 	bytesPerID = 16
 )
 
 var (
-	errMissing = errors.New("no such endpoint")                // status 404, 405, 501: ask the next endpoint
-	errKey     = errors.New("engine refuses the client's key") // status 401, 403: ask the next endpoint for this client
+	errMissing = errors.New("no such endpoint")                // status 404, 405, 501: the next endpoint is asked
+	errKey     = errors.New("engine refuses the client's key") // status 401, 403: the next endpoint is asked for this client
 	errLimit   = errors.New("engine limits the client")        // status 429: treated as errKey, for a shorter time
 	errRefused = errors.New("engine refuses the prompt")       // any other status 4xx: other workers would refuse the prompt, too
 )
@@ -54,8 +54,8 @@ type reply struct {
 	err   error
 }
 
-// question is a request for ids to engines. It copies the client's request body: a call may outlive that request, and
-// the request's buffer is reused.
+// question is what engines are asked: the ids of one prompt. It has copies of the client's request body, because a call
+// may outlive the client's request.
 type question struct {
 	dialect       api.Dialect
 	whole         []byte // the request's body, for render
@@ -64,21 +64,22 @@ type question struct {
 	client        uint64       // hash of authorization; it identifies the client
 	mostIDs       int          // limit of the number of ids in the answer
 	size          int64        // number of bytes booked in Source.memory
-	users         atomic.Int32 // number of users of whole and tokenize: see hold
-	media         bool         // the prompt has media: prompts with the same ids may differ, and only render names the images
+	users         atomic.Int32 // number of users of the fields whole and tokenize: see hold
+	media         bool         // the prompt has media: only render names the images, and prompts with other images may have the same ids
 
 	service []Worker      // the tokenizer service, asked before workers; empty or one element
 	workers []Worker      // workers that may be asked
 	not     string        // URL of a worker that failed and must not be asked
 	worth   time.Duration // see Source.worth; guarded by workerStates.mu; 0: no request waits for the answer
-	// guarded by workerStates.mu; number of questions of the same client that come before this question in the line
+	// guarded by workerStates.mu; number of the client's questions that come before this question in the line
 	behind  int
 	anyhow  bool          // the question is asked even if no request waits and no engine is calm
 	granted chan grant    // capacity 1; receives the grant that ends the wait in the line
 	wanted  chan struct{} // capacity 1; signals that a request waits for the answer now
 }
 
-// fill sets q's fields for the prompt p. Requests that wait for q's answer may already hold a reference to q.
+// fill sets q's fields for the prompt p. It does not replace q as a whole, because other requests may already wait for
+// q's answer.
 func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	q.dialect, q.authorization, q.media = p.Request.Dialect, p.Authorization, p.Request.Multimodal
 	q.client = s.states.client(p.Authorization)
@@ -90,13 +91,13 @@ func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	}
 }
 
-// bytes returns the question's size. The expected time of the answer follows from it.
+// bytes returns the question's size. The expected time of the answer depends on this size.
 func (q *question) bytes() int { return len(q.tokenize) }
 
 func (q *question) long() bool { return q.bytes() >= longQuestion }
 
-// ask asks the service or one worker, and returns the first answer. If that call fails, or if it is slow while a
-// request waits, ask asks one more worker. ctx bounds the wait for a turn.
+// ask asks the service or one worker. If that call fails, or if it is slow while a request waits, ask asks one more
+// worker. ask returns the first answer with ids. ctx bounds the wait for a turn.
 func (s *Source) ask(ctx context.Context, f *flight) Found {
 	q := f.question
 	s.states.prune(len(q.workers) + 1)
@@ -173,8 +174,8 @@ func (v verdict) outcome() Outcome {
 }
 
 // start makes the granted call in its own goroutine. The goroutine ends with callTimeout or Close, and Close waits for
-// it. If another worker answers first, the call is not cancelled: its engine computes the answer anyway, and the time
-// of the answer predicts that engine's next answers.
+// it. If another worker answers first, this call is not cancelled: the engine computes the answer anyway, and the
+// answer's time is used to predict the engine's next answers.
 func (s *Source) start(g grant, q *question, replies chan<- reply) {
 	s.asked.Add(1)
 	q.hold()
@@ -240,8 +241,8 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 	return Found{}, errMissing
 }
 
-// post asks w at one endpoint for the ids of q, and decodes the answer. It tries nothing else if the call fails: its
-// caller does.
+// post asks w at one endpoint for the ids of q, and decodes the answer. It makes one call; the caller tries other
+// endpoints.
 func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (Found, error) {
 	body := q.tokenize
 	if e.renders() {
@@ -294,9 +295,10 @@ var (
 	errFault  = errors.New("the engine answered 500") // engines also answer 500 when a prompt breaks their own code
 )
 
-// statusError distinguishes a missing endpoint, a refused prompt, a refused key and a failing engine. If an engine does
-// not know the model, it also answers 404, but with an error object. A vLLM that was started without --enable-scale-out
-// answers render with 403 for every key. Its message names the flag (entrypoints/scale_out/factories.py).
+// statusError returns the error for a status: a missing endpoint, a refused prompt, a refused key, or a failing engine.
+// An engine also answers 404 if it does not know the model, but then with an error object. vLLM without
+// --enable-scale-out answers render with 403 for every key; the message names the flag
+// (entrypoints/scale_out/factories.py).
 func statusError(status int, e endpoint, said []byte) error {
 	switch {
 	case status == http.StatusNotFound && bytes.Contains(said, []byte(`"error"`)):
@@ -319,7 +321,7 @@ func statusError(status int, e endpoint, said []byte) error {
 }
 
 // serviceError changes an error of statusError for the tokenizer service. The service gets no client's key, so status
-// 401 or 403 concerns all clients.
+// 401, 403 or 429 concerns all clients.
 func serviceError(err error) error {
 	switch {
 	case errors.Is(err, errKey):

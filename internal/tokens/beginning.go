@@ -9,12 +9,13 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// A growing chat repeats its first turns in every request, and many chats begin with the same system prompt. If two
-// lists of turns have the same first turns, the answers for both lists show which ids these turns have in common. These
-// ids are called a beginning. A third list with these turns begins with the same ids, provided that the template
-// renders turns in the same way whatever follows them. Some templates do not: they drop the assistant's thoughts, or
+// A growing chat repeats its first turns in every request, and many chats begin with the same system prompt. Suppose
+// two lists of turns have the same first turns. The engine's answers for both lists begin with the same ids. These ids
+// are called a beginning. A third list with the same first turns has the same beginning, if the template renders a turn
+// in the same way whatever follows the turn. Some templates do not: they drop the assistant's earlier thoughts, or
 // print a date. So beginnings are used only after engines' answers agreed for lists of the same kind. Every further
-// answer is compared with the known beginning, and a difference stops the use of beginnings for the model.
+// answer is compared with the known beginning. A difference stops the use of beginnings for the model. The place after
+// which two lists with the same first turns differ is called a fork.
 
 const (
 	// margin is how many ids at the end of a beginning are not used: the tokenizer may join them with the next text.
@@ -24,14 +25,16 @@ const (
 	mostDropped = 64
 	// leastBeginning is the length of the shortest beginning that is remembered, in ids. 16 ids are one block.
 	leastBeginning = 16
-	// mostAlike is how many bytes the texts after a beginning may have in common. If the texts have more bytes in
-	// common, two answers do not show where the beginning ends, because each common byte may be a common id.
+	// mostAlike is how many bytes the texts of two lists may have in common after their common turns. If the texts have
+	// more bytes in common, the two answers do not show where the beginning ends, because each common byte may be a common
+	// id.
 	mostAlike = 16
 	// agreeFirst is how many answers must agree before beginnings are used for a kind of list. agreeAgain is how many
 	// answers of a model must agree in a row after a difference.
 	agreeFirst = 2
 	agreeAgain = 20
-	// maxClasses bounds the kinds of lists of a model: clients choose the template's arguments.
+	// maxClasses bounds the kinds of lists of a model. Clients choose the template's arguments, so they could make any
+	// number of kinds.
 	maxClasses = 512
 )
 
@@ -41,7 +44,7 @@ type beginnings struct {
 	growing           atomic.Uint64 // number of chats with a known earlier turn
 
 	mu     sync.Mutex
-	models map[string]*template // guarded by mu, and so is each template; one template for each model that the fleet serves
+	models map[string]*template // guarded by mu, also the templates; one template for each model that the fleet serves
 }
 
 // template records how a model's templates treat the turns of a list when it grows.
@@ -51,7 +54,7 @@ type template struct {
 	agreed  int  // while failing: number of answers in a row that agreed
 }
 
-// class records how a model's templates treat the turns of one kind of list: see kindOf and forkKind.
+// class records how a model's templates treat the turns of one kind of list. kindOf and forkKind define the kinds.
 type class struct {
 	dropped int // largest number of ids at the end of a list's answer that were missing in a longer list's answer
 	agreed  int // number of answers that agreed
@@ -80,10 +83,9 @@ func (b *beginnings) off() []string {
 type known struct {
 	tokens []block.Token
 	at     int // number of bytes of the turns that tokens cover
-	// own: tokens come from the answer for an earlier state of the same chat. Otherwise tokens are the common ids of
-	// two lists that diverge after this beginning.
+	// own: tokens come from the answer for an earlier state of the same chat. Otherwise tokens come from a fork.
 	own  bool
-	from key // the cache's key of the answer or the fork
+	from key // key of the answer or of the fork in the cache
 }
 
 // kindOf returns the kind of a list that grows from step i of l on. Lists of one kind have the same template arguments
@@ -120,7 +122,8 @@ func (l *promptTurns) rewritten(i int) bool {
 	return l.steps[i].open && l.steps[len(l.steps)-1].users > l.steps[i].users
 }
 
-// beginning returns the longest known beginning of l's ids. used reports whether beginnings of this model are used now.
+// beginning returns the longest known beginning of l's ids. used is false if beginnings of this model are not used now,
+// or if none is known.
 func (s *Source) beginning(model string, l *promptTurns) (found known, used bool) {
 	if !l.plain {
 		return known{}, false
@@ -144,8 +147,8 @@ func (s *Source) beginning(model string, l *promptTurns) (found known, used bool
 }
 
 // forked returns the ids that l has in common with two lists that diverged after step i. Both lists had one more turn
-// after step i. If l has more than one turn after step i, the ids count only after answers for such lists agreed. The
-// caller holds beginnings.mu.
+// after step i. If l has more than one turn after step i, the ids are returned only after answers for such lists
+// agreed. The caller holds beginnings.mu.
 func (s *Source) forked(m *template, l *promptTurns, i int) (known, bool) {
 	fork, ok := s.cache.get(l.forkOf(i))
 	if !ok || fork.tokens == nil {
@@ -157,8 +160,8 @@ func (s *Source) forked(m *template, l *promptTurns, i int) (known, bool) {
 	return known{tokens: fork.tokens, at: l.steps[i].at, from: l.forkOf(i)}, true
 }
 
-// grown takes the answer for l's turns up to step i, and returns the part of it that stays the same when the list
-// grows. The caller holds beginnings.mu.
+// grown takes the answer for l's turns up to step i, and returns the part of this answer that stays the same when the
+// list grows. The caller holds beginnings.mu.
 func (s *Source) grown(m *template, l *promptTurns, i int) (known, bool) {
 	c := m.classes[l.kindOf(i)]
 	if c == nil || c.agreed < agreeFirst {
@@ -253,7 +256,7 @@ func (m *template) learn(kind key, dropped int) {
 	c := m.classes[kind]
 	if c == nil {
 		if len(m.classes) >= maxClasses {
-			for other := range m.classes { // drops any one class: it is learned from later answers when it is needed
+			for other := range m.classes { // drops any one class, which can be learned from later answers
 				delete(m.classes, other)
 				break
 			}
@@ -310,13 +313,13 @@ func common[T comparable](a, b []T) int {
 // standIn is the first of the ids that stand for text with unknown ids. It is larger than every id of a vocabulary.
 const standIn block.Token = 1 << 31
 
-// leastStride and mostStride bound how many bytes of text one stand-in id represents. The ratio of bytes to ids in the
-// known part may be too small, because the known ids also cover tools, which are not in the turns.
+// leastStride and mostStride bound how many bytes of text one stand-in id represents. The known part may have too few
+// bytes for its ids, because these ids also cover tools, which are not in the turns.
 const leastStride, mostStride = 2, 8
 
-// withStandIns returns the known ids of l. After them it puts stand-in ids for the rest of the turns, in the same ratio
-// of ids to bytes. So the router knows the prompt's length approximately. When the chat has grown, its earlier turns
-// have the same stand-ins. So the router expects these turns at the worker that received them before. No engine
+// withStandIns returns the known ids of l, and after them stand-in ids for the rest of the turns, in about the same
+// ratio of ids to bytes. So the router knows the prompt's length approximately. The same text gets the same stand-ins
+// in the chat's next request. So the router expects these turns at the worker that received them before. No engine
 // announces stand-ins.
 func (k *known) withStandIns(l *promptTurns) Found {
 	const part = 256 // strides are counted in 1/256 of a byte

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// These constants say how often ids made in process are compared with the engine's ids while serving.
+// These constants decide how often ids made in process are compared with the engine's ids while serving.
 const (
 	// checkFirst is how many prompts are compared at first, for each model and worker. If a tokenizer file or a
 	// template is wrong, the first prompts differ.
@@ -23,9 +23,8 @@ const (
 	// checkProbed replaces checkFirst for a model whose files passed the probes: only real prompts can still show
 	// differences.
 	checkProbed = 5
-	// checkEvery says that after the first prompts one prompt in checkEvery is compared. So a difference in a rare
-	// character, or after a change of the engine, is found within hours, and an engine gets calls for a thousandth of
-	// the prompts.
+	// After the first prompts, one prompt in checkEvery is compared. So a wrong id for a rare character, or a change of
+	// the engine, is found within hours. An engine gets calls for a thousandth of the prompts.
 	checkEvery = 1000
 	// checkPasses is how many prompts in a row must have equal ids before the ids made in process are used again.
 	checkPasses = 20
@@ -40,13 +39,13 @@ type checks struct {
 	running           atomic.Int64
 
 	mu     sync.Mutex
-	models map[string]*check // guarded by mu, and so is each check
+	models map[string]*check // guarded by mu, also the checks
 }
 
 // check is the record of one model.
 type check struct {
 	made    uint64               // number of prompts with ids made in process
-	started map[string]int       // worker URL → number of leading comparisons begun, see due
+	started map[string]int       // worker URL → number of first comparisons begun: see due
 	again   map[string]time.Time // worker URL → time before which no comparison begins, because the last one had no result
 	failing bool                 // the engine's ids are used instead of ids made in process
 	passes  int                  // while failing: number of equal prompts in a row
@@ -63,8 +62,8 @@ const maxRecent = 64
 // Comparison summarizes the last comparisons of a model's ids made in process with the engines' ids.
 type Comparison struct {
 	Distrusted bool   // the engine's ids are used now instead of ids made in process
-	Differed   int    // number of the last Prompts comparisons that found a difference
-	Prompts    int    // number of the last comparisons, at most 64; Differed counts among these
+	Differed   int    // number of differences in the last comparisons
+	Prompts    int    // number of comparisons among which Differed counts, at most 64
 	Worker     string // URL of the engine with the last difference
 }
 
@@ -123,10 +122,10 @@ func failingOf[T any](models map[string]T, failing func(T) bool) (names []string
 	return names
 }
 
-// due counts a prompt of the model. It returns the worker whose ids this prompt's ids are compared with; ok is false if
-// no comparison is due. For each worker, leading prompts are compared at the beginning: due counts such a comparison as
-// begun. Later, one prompt in checkEvery is compared. The workers take turns, so that a worker that gives no answers
-// does not keep the others from being compared.
+// due counts a prompt of the model, and returns a worker if this prompt's ids must be compared with that worker's ids.
+// ok is false if no comparison is due. At first, as many prompts are compared with each worker as the parameter leading
+// says: due counts such a comparison as begun. After that, one prompt in checkEvery is compared. The workers take
+// turns, so that a worker without answers does not block comparisons with the other workers.
 func (c *checks) due(model string, workers []Worker, leading int, now time.Time) (w Worker, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,8 +145,7 @@ func (c *checks) due(model string, workers []Worker, leading int, now time.Time)
 	return Worker{}, false
 }
 
-// prune forgets workers that are gone. It does so only when check knows many more workers than are in use, because a
-// search at each call would cost time.
+// prune forgets workers that are gone. To save time, it does so only when m has many more workers than are in use.
 func (m *check) prune(workers []Worker) {
 	if len(m.started) <= 4*len(workers)+64 {
 		return
@@ -159,8 +157,8 @@ func (m *check) prune(workers []Worker) {
 	maps.DeleteFunc(m.again, func(url string, _ time.Time) bool { return gone(url) })
 }
 
-// undo forgets a comparison with w that had no result. So another prompt is compared in place of this one. No
-// comparison with w begins before notBefore.
+// undo forgets a comparison with w that had no result, so that a later prompt is compared instead. No first comparison
+// with w begins before notBefore.
 func (c *checks) undo(model string, w Worker, notBefore time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +229,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	c, v := s.states.take(question, w, now)
 	if v != granted { // a later prompt is compared instead of this one
 		again := now
-		if v != full && v != refusing { // no client can ask the worker now, so the next comparison waits
+		if v != full && v != refusing { // the worker will take no questions for a while, so the next comparison waits
 			again = now.Add(s.cfg.Pause)
 		}
 		s.drop(question)
@@ -247,7 +245,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 		switch r := <-replies; {
 		case r.err == nil:
 			s.compare(model, w.URL, &made, &r.found)
-		// the worker refused only this client: another client's prompt may be compared without a pause
+		// The worker refused only this client. Another client's prompt may be compared without a pause.
 		case errors.Is(r.err, errKey), errors.Is(r.err, errLimit):
 			s.checks.undo(name, w, now)
 		default:
@@ -271,8 +269,8 @@ func imagesOf(model string) string { return model + imagesSuffix }
 const imagesSuffix = " (images)"
 
 // compare records whether ids and features made in process equal an engine's. worker is the engine's URL, or "" if the
-// engine is not known. Only render's answers have features. When the model's ids stop being believed, or are believed
-// again, compare logs this once. The differing text is logged at debug level only, because it is the client's.
+// engine is not known. Only render's answers have features. When the model's ids stop being used, or are used again,
+// compare logs this once. The text that differs is logged at debug level only, because it is the client's text.
 func (s *Source) compare(model, worker string, made, said *Found) {
 	local, engine := made.Tokens, said.Tokens
 	ids := slices.Equal(local, engine)

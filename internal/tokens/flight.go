@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// flight is one question to engines that is under way, with all requests that wait for its answer. It has its own
-// goroutine: the engine computes the answer in any case, and the answer is remembered even when no request waits any
-// more.
+// flight is one question to engines that is under way, with all requests that wait for the answer. A flight has its own
+// goroutine: the answer is remembered even if no request waits for it any more.
 type flight struct {
 	key      key
 	question *question
@@ -17,11 +16,11 @@ type flight struct {
 	result   Found         // written by the flight's goroutine only, before done is closed
 
 	waiting    int  // guarded by flights.mu; number of requests that wait
-	background bool // guarded by flights.mu; asked in the background: no request needs to wait
+	background bool // guarded by flights.mu; the question is asked in the background, that is without a request that needs the answer now
 }
 
-// of returns the key of one client's question for k. Clients do not share a question, because a question carries the
-// authorization of one client, which an engine may refuse. Clients share remembered answers.
+// of returns the key of a client's question for the prompt with key k. Clients do not share a question, because a
+// question carries the API key of one client, which an engine may refuse. Clients share remembered answers.
 func (k key) of(client uint64) key {
 	binary.LittleEndian.PutUint64(k[:], binary.LittleEndian.Uint64(k[:])^client)
 	return k
@@ -40,8 +39,8 @@ type flights struct {
 }
 
 const (
-	// maxBackground bounds the number of questions in the background. Their bytes are at most 1/backgroundShare of the
-	// cache's bytes. Both bounds keep questions to busy engines from piling up.
+	// maxBackground bounds the number of questions in the background. These questions take at most 1/backgroundShare of
+	// the cache's bytes. Without the two bounds, questions to busy engines would pile up.
 	maxBackground   = 32
 	backgroundShare = 8
 	// backgroundFor is how long a question in the background waits for its turn: a conversation's next request comes
@@ -49,9 +48,9 @@ const (
 	backgroundFor = 5 * time.Second
 )
 
-// join returns the flight for k, and counts the caller as waiting for it. If there was no flight for k, leads is true:
-// the caller must begin the new flight. bytes is the size of the question. If there is no memory for the question, f is
-// nil.
+// join returns the flight for k, and counts the caller as a request that waits. If there was no flight for k, leads is
+// true, and the caller must start the new flight with fly. bytes is the size of the question. If there is no memory for
+// the question, f is nil.
 func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -69,8 +68,8 @@ func (fs *flights) join(k key, bytes int64, worth time.Duration) (f *flight, lea
 	return f, true
 }
 
-// inBackground returns a new flight for k for which no request waits. The caller must begin this flight. inBackground
-// returns nil if there is already a flight for k, if too many flights are in the background, or if there is no memory
+// inBackground returns a new flight for k, for which no request waits. The caller must start this flight with fly. The
+// result is nil if there is already a flight for k, if too many flights are in the background, or if there is no memory
 // for the question.
 func (fs *flights) inBackground(k key, bytes int64) *flight {
 	fs.mu.Lock()
@@ -104,8 +103,8 @@ func newFlight(k key, bytes int64, worth time.Duration) *flight {
 	return &flight{key: k, question: q, done: make(chan struct{}), result: Found{Outcome: Failed}}
 }
 
-// leave records that one request stops waiting for f. inLine is true if the question was still in the line. If it was,
-// and no other request waits for f, the question moves to the background, because its answer serves the conversation's
+// leave records that one request stops waiting for f. inLine is true if the question was still in the line. If no other
+// request waits for f, a question in the line moves to the background, because its answer serves the conversation's
 // next request. If the background has no room, the question is dropped.
 func (fs *flights) leave(f *flight) (inLine bool) {
 	fs.mu.Lock()
@@ -139,7 +138,7 @@ func (fs *flights) isBackground(f *flight) bool {
 	return f.background
 }
 
-// end ends f after its result is written. late is true if requests waited for f and all of them gave up.
+// end ends f after f.result is written. late is true if requests waited for f and all of them gave up.
 func (fs *flights) end(f *flight) (late bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -154,13 +153,13 @@ func (fs *flights) end(f *flight) (late bool) {
 	return f.waiting == 0 && !f.background
 }
 
-// fly starts f with p's question. Its goroutine ends backgroundFor or Config.Budget after its start, whichever is
-// longer. If it made calls, it ends at most callTimeout after the start of the later one of its two calls. Close waits
-// for it.
+// fly starts f's goroutine with p's question. The goroutine waits for a turn for at most the longer of backgroundFor
+// and Config.Budget. It then makes at most two calls, and each of them ends within callTimeout. Close waits for the
+// goroutine.
 func (s *Source) fly(f *flight, p *Prompt, l *promptTurns, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
 	model, asked := p.Model, *l
-	asked.turns = nil // the turns belong to the request, which may end before the question
+	asked.turns = nil // asked.turns is memory of the request, which may end before the question
 	s.calls.Go(func() {
 		defer s.drop(f.question)
 		ctx, cancel := context.WithTimeout(s.ctx, max(backgroundFor, s.cfg.Budget))

@@ -9,10 +9,10 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// Ids may replace a body's text only if all other fields of the body are in these sets: fields that choose tokens,
-// shape the answer or name the request. Any other field could need the text, such as echo, suffix, prompt_logprobs,
-// truncate_prompt_tokens, a template's arguments, or a future engine's fields. With such a field the body is sent
-// unchanged.
+// Ids may replace a body's text only if all other fields of the body are in these sets. These fields choose the
+// answer's tokens, shape the answer, or name the request. Other fields could need the text, such as echo, suffix,
+// prompt_logprobs, truncate_prompt_tokens, a template's arguments, or a future engine's fields. A body with such a
+// field is sent unchanged.
 var (
 	forwardable = map[string]bool{
 		"model": true, "stream": true, "stream_options": true, "max_tokens": true, "min_tokens": true, "temperature": true,
@@ -43,15 +43,15 @@ type Forward struct {
 // renders nothing. If ok is false, the request's own body must be sent. The ids are sent only if all of this holds:
 //
 //   - Config.Forward is auto.
-//   - The ids were made in process for that kind of engine and for the base model itself. The model is proven: its ids
-//     are believed, and the last twenty compared prompts were equal to an engine's, or that worker agreed in all
-//     probes.
-//   - The prompt is one text, or messages with plain texts as contents. The last message is not the assistant's,
-//     because such a turn is continued. The prompt has no media.
+//   - The ids were made in process for this kind of engine, and for the base model itself (not for a LoRA). The model
+//     is not distrusted. The last twenty compared prompts had the same ids as an engine; if the router found the
+//     model's files itself, this worker agreed in all probes instead.
+//   - The prompt is one text, or messages with plain texts as contents, and has no media. The last message is not the
+//     assistant's, because the answer may continue such a message.
 //   - The body has only fields that mean the same with ids as with text: see forwardable.
-//   - A vLLM chat takes ids in kv_transfer_params (renderers/online_renderer.py, vllm#48145). The engine is known to be
-//     0.32 or later: older versions pass the ids to a connector. Prompt and answer fit the model's length: otherwise
-//     the engine refuses them in the middle of the stream instead of before it.
+//   - For a vLLM chat, which takes ids in kv_transfer_params (renderers/online_renderer.py, vllm#48145): the engine is
+//     known to be 0.32 or later, because older versions pass the ids to a connector. The prompt and the answer fit the
+//     model's length, because otherwise the engine would refuse the ids only after the stream has begun.
 func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) {
 	r, kind := f.Request, f.To.Kind
 	if s.cfg.Forward != ForwardAuto || f.Found.Outcome != InProcess || f.Found.Kind != kind || len(f.Found.Tokens) == 0 {

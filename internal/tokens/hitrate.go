@@ -2,8 +2,8 @@ package tokens
 
 import "sync"
 
-// hitRates estimates, for each base model, how likely it is that a part of a prompt is cached. For a model without
-// requests it assumes a half. It is safe for concurrent use, and its zero value is ready for use.
+// hitRates estimates, for each base model, the probability that a part of a prompt is cached. For a model without
+// requests the estimate is assumedChance. hitRates is safe for concurrent use, and its zero value is ready for use.
 type hitRates struct {
 	mu     sync.Mutex
 	models map[string]float64 // guarded by mu; one rate for each model that the fleet serves
@@ -21,7 +21,8 @@ func (c *hitRates) of(model string) float64 {
 	return assumedChance
 }
 
-// Matched records whether any part of a prompt was cached. The caller knows the prompt's ids; model is its base model.
+// Matched records whether any part of a prompt was cached. It is called for prompts with known ids. model is the base
+// model.
 func (s *Source) Matched(model string, anything bool) {
 	c := &s.hitRates
 	c.mu.Lock()

@@ -7,17 +7,16 @@ const (
 	// is longer than half a second, the shortest wait is 1/leastShare of the budget.
 	leastWait  = 10 * time.Millisecond
 	leastShare = 50
-	// worthShare says that a request waits 1/worthShare of the time that a match is expected to save. It does not wait
-	// longer, for two reasons: a match by text often finds the same worker, and an engine that answers the question has
-	// less time for other requests.
+	// A request waits 1/worthShare of the time that a match is expected to save. A longer wait is not worth it: a match by
+	// text often finds the same worker, and an engine that answers questions has less time for requests.
 	worthShare = 10
-	// assumedPerToken is how long a prompt's token takes to compute, while no measured time is known. It is the time of
-	// a 32B model on two H100 (fleet.DefaultTiming).
+	// assumedPerToken is the time to compute one token of a prompt, while no measured time is known. It is the time of a
+	// 32B model on two H100 (fleet.DefaultTiming).
 	assumedPerToken = 40 * time.Microsecond
-	// assumedChance is the assumed chance that a part of a prompt is cached, before any match was seen.
+	// assumedChance is the assumed chance that a part of a prompt is cached. It is used before a model's first request.
 	assumedChance = 0.5
-	// bytesPerToken is used to estimate the number of tokens of a text. English and code have 3.5 to 4.5 bytes a token
-	// in current vocabularies.
+	// bytesPerToken is used to estimate the number of tokens of a text. With current vocabularies, a token of English text
+	// or of code has 3.5 to 4.5 bytes.
 	bytesPerToken = 4
 )
 
@@ -28,8 +27,8 @@ type Load struct {
 	PerToken time.Duration // time to compute one token of a long prompt; 0: not known
 }
 
-// worth returns the time that a match of the given number of bytes of a prompt is expected to save. It is the time to
-// compute these bytes, times the chance that a part of the model's prompts is cached.
+// worth returns the time that a match of so many bytes of a prompt is expected to save. The expected saving is the time
+// to compute these bytes, times the chance that a part of the model's prompts is cached.
 func (s *Source) worth(model string, bytes int, workers []Worker) time.Duration {
 	perToken := assumedPerToken
 	if s.Loads != nil && len(workers) > 0 {
@@ -38,7 +37,7 @@ func (s *Source) worth(model string, bytes int, workers []Worker) time.Duration 
 		}
 	}
 	worth := float64(max(bytes, 1)) / bytesPerToken * s.hitRates.of(model) * float64(perToken)
-	return max(time.Duration(min(worth, float64(time.Hour))), 1) // at least 1, since 0 marks a question for which no request waits
+	return max(time.Duration(min(worth, float64(time.Hour))), 1) // at least 1, because 0 marks a question for which no request waits
 }
 
 // patience returns how long a request waits for ids. worth is the time that these ids are expected to save.

@@ -5,15 +5,16 @@ import (
 	"errors"
 )
 
-// Prober is a [Local] that tests its ids before they are used: in probes it compares them with the engines' ids.
+// Prober is a [Local] that compares its ids with the engines' ids before the ids are used. Such a comparison is called
+// a probe.
 type Prober interface {
 	// Agrees reports whether the worker's present process gave the same ids as Local in every probe.
 	Agrees(model string, w Worker) bool
 }
 
-// Ask asks one worker for the ids of p, independently of requests: without budget, cache and pauses after failures. If
-// it gets the ids, the outcome is Render or Tokenize. If not, the outcome is Refused or Failed, or Unsupported when the
-// worker has no token endpoint. The call ends with ctx.
+// Ask asks one worker for the ids of p. It ignores the budget, the cache and the pauses after failures. If the worker
+// gives ids, the outcome is Render or Tokenize. If the worker has no token endpoint, or refuses the key, the outcome is
+// Unsupported. Otherwise the outcome is Refused or Failed. The call ends with ctx.
 func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 	s.asked.Add(1)
 	q := new(question)
@@ -31,7 +32,7 @@ func (s *Source) Ask(ctx context.Context, w Worker, p Prompt) Found {
 	return Found{Outcome: Failed}
 }
 
-// Renew forgets how the model's ids have compared with engines' ids. It is called when the ids are made from other
+// Renew forgets the comparisons of the model's ids with engines' ids. It is called when the ids are made from other
 // files, or for other engines.
 func (s *Source) Renew(model string) {
 	s.checks.mu.Lock()

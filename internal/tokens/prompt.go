@@ -12,16 +12,15 @@ import (
 type Prompt struct {
 	// Request is the request's body. Find does not change it, and does not use it after it returns.
 	Request *api.Request
-	// Authorization is the client's Authorization header. Questions to engines repeat the header, because engines
-	// demand it at render. It may be empty.
+	// Authorization is the client's Authorization header. Questions to engines repeat the header, because engines demand
+	// it at render. Authorization may be empty.
 	Authorization string
 	// Model is the base model of the request's model name.
 	Model string
 	// Kind is the engine that the prompt will go to. Find sets it.
 	Kind Kind
-	// Root is used when an engine names images after the folder or name from which it loaded the model. If all engines
-	// loaded the model from the same folder or name, Root is this folder or name. Otherwise Root is empty. Find sets
-	// Root.
+	// Root is the folder or name from which all engines loaded the model, or empty if they differ. Some engines use it to
+	// name images. Find sets Root.
 	Root string
 	// Scratch is a buffer for the prompt's text. Found.Text may share its memory. Scratch may be nil.
 	Scratch []byte
@@ -69,8 +68,8 @@ func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	return nil, ""
 }
 
-// indifferent has the top-level fields that never change the prompt's tokens. All other fields go into the key. So an
-// unknown field can cost a miss, but never lead to wrong ids. cache_salt is indifferent: it separates caches, not
+// indifferent has the top-level fields that never change the prompt's tokens. All other fields go into the cache's key.
+// So an unknown field can cause a miss, but never wrong ids. cache_salt is in the list because it separates caches, not
 // tokens.
 var indifferent = map[string]bool{
 	"stream": true, "stream_options": true, "max_tokens": true, "max_completion_tokens": true, "min_tokens": true,
@@ -90,7 +89,7 @@ var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldCha
 	api.FieldContinueFinalMessage, api.FieldAddSpecialTokens, api.FieldMMProcessorKwargs}
 
 // kwargFields are fields of a chat body that /tokenize does not know. vLLM merges them into the template's keyword
-// arguments. So they have the same effect when they are passed in chat_template_kwargs.
+// arguments. So these fields have the same effect when they are passed in chat_template_kwargs.
 var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 
 // sglangFields are the fields of a chat body that decide SGLang's prompt. SGLang's /tokenize renders them in the same
@@ -99,8 +98,8 @@ var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true,
 	"reasoning_effort": true, "reasoning": true, "continue_final_message": true, "chat_template_kwargs": true}
 
-// tokenizeBody returns a body for the /tokenize endpoint of an engine of that kind. For this body the engine returns
-// the tokens of r's prompt. The bytes of the values are unchanged.
+// tokenizeBody returns the body with which /tokenize of an engine of this kind returns the tokens of r's prompt. The
+// values are copied byte for byte.
 func tokenizeBody(r *api.Request, kind Kind) []byte {
 	out := make([]byte, 0, r.PromptBytes()+256)
 	out = append(out, '{')

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// maxLine bounds the number of questions that wait for their turn. Within the time that requests wait, engines answer a
-// few dozen questions. If one more question comes, the last question in the line is not asked.
+// maxLine bounds the number of questions that wait in line for their turn. Within the time that requests wait, engines
+// answer a few dozen questions. If a question comes to a full line, the line's last question leaves it unasked.
 const maxLine = 64
 
 // grant is the result of a question's wait: the call that was booked for it, or the reason why no call was booked.
@@ -20,10 +20,10 @@ type grant struct {
 	verdict verdict
 }
 
-// acquire books a call for f's question to the service or a worker. If all of them have reached their limits of calls,
-// a question for which a request waits stands in line. A question for which no request waits is held back until an
-// engine is calm, which means that the engine has nothing else to do. The verdict is full if ctx ends first, or if the
-// line is full.
+// acquire books a call for f's question to the service or a worker. If all have reached their limits of calls, a
+// question for which a request waits stands in line. A question for which no request waits is held back until an engine
+// is calm, which means that the engine has nothing else to do. The verdict is full if ctx ends first, or if the line is
+// full.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {
@@ -36,7 +36,7 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 		if g.verdict != full || ctx.Err() != nil || !s.flights.isBackground(f) {
 			return g
 		}
-		select { // returns full if the line is full
+		select { // a question in the background tries again after a pause
 		case <-time.After(calmCheck):
 		case <-ctx.Done():
 		}
@@ -44,8 +44,8 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 }
 
 const (
-	// settle is the shortest delay of a question for which no request waits. After it, the request that caused the
-	// question has reached its engine, and that engine is not calm before it has sent the first token.
+	// settle is the shortest delay of a question for which no request waits. Within this delay the request that caused the
+	// question reaches its engine. So that engine is not calm until it has sent the request's first token.
 	settle = 50 * time.Millisecond
 	// calmCheck is the time between two checks whether an engine is calm.
 	calmCheck = 25 * time.Millisecond
@@ -71,7 +71,7 @@ func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool)
 	}
 }
 
-// inLine books a call for q, without waiting or after a wait in line.
+// inLine books a call for q: without waiting if a worker is free, and otherwise after a wait in line.
 func (s *Source) inLine(ctx context.Context, q *question) grant {
 	s.states.mu.Lock()
 	g := s.states.grant(q, time.Now())
@@ -89,7 +89,7 @@ func (s *Source) inLine(ctx context.Context, q *question) grant {
 	if s.states.leave(q) {
 		return grant{verdict: full}
 	}
-	return <-q.granted // q has left the line meanwhile, so the channel has its grant
+	return <-q.granted // another goroutine has taken q from the line, so the channel has q's grant
 }
 
 // grant books a call for q to the service if the service may be asked, and to a worker if not. The caller holds ps.mu.
@@ -124,10 +124,10 @@ func (ps *workerStates) enter(q *question) bool {
 	return true
 }
 
-// arrange orders the line. Clients take turns: first comes the question of each client that saves most time, then the
-// second question of each, and so on. Within such a round, the client comes first that was served longest ago, or came
-// into the line longest ago. Questions to other engines do not count. Of equal questions the earlier one comes first.
-// Questions for which no request waits come last. The caller holds ps.mu.
+// arrange orders the line in rounds. Each round has one question of each client; a client's questions that save more
+// time come in earlier rounds. Within a round, clients are ordered by the time when they were last served, or came into
+// the line: the longest ago is first. Of equal questions the earlier question is first. Questions for which no request
+// waits come after all rounds. The caller holds ps.mu.
 func (ps *workerStates) arrange() {
 	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(b.worth, a.worth) })
 	of := make(map[uint64]int, len(ps.turns)) // client → number of its questions so far
@@ -187,8 +187,8 @@ func (ps *workerStates) lower(q *question) bool {
 	return true
 }
 
-// serve books the free calls for the questions in line. If no worker may be asked for a question, the question leaves
-// the line, too. The caller holds ps.mu.
+// serve books calls for the questions in line, as far as workers have calls free. If no worker may be asked for a
+// question, the question also leaves the line. The caller holds ps.mu.
 func (ps *workerStates) serve(now time.Time) {
 	if len(ps.line) == 0 {
 		return

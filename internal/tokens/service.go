@@ -20,7 +20,7 @@ type service struct {
 }
 
 // socketHost is the base URL of requests over a Unix socket. net/http needs a host in a URL, but the dialer ignores
-// this one.
+// this host.
 const socketHost = "http://tokenizer.sock"
 
 // parseService reads Config.Service. It returns nil for an empty text.
@@ -68,8 +68,8 @@ func (v *service) connect(base *http.Client) {
 	v.client = &client
 }
 
-// serviceFor returns the tokenizer service in a list, which is asked before p's workers. The list is empty if there is
-// no service, and if the service must not be asked for p.
+// serviceFor returns a list with the tokenizer service, which is asked before p's workers. The list is empty if there
+// is no service, or if the service must not be asked for p.
 func (s *Source) serviceFor(p *Prompt) []Worker {
 	if s.service == nil || p.engineOnly {
 		return nil

@@ -9,17 +9,17 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// frontFields are the fields of a chat body that templates put before the first turn, or that change every turn. They
-// come first in the text. So two prompts that differ in these fields differ from the beginning on.
+// frontFields are the fields of a chat body that templates put before the first turn, or that change every turn. These
+// fields come first in the text. So two prompts with different fields differ from the beginning on.
 var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
 	api.FieldTools, api.FieldDocuments}
 
-// maxText is the length of the longest text, in bytes. 4 MiB are a million tokens, more than any prompt that is served.
-// The rest of a longer prompt is left out, and so are messages after the first maxTurns.
+// maxText is the length of the longest text, in bytes. 4 MiB are about a million tokens. The rest of a longer prompt is
+// left out. Messages after the first maxTurns are left out, too.
 const maxText = 4 << 20
 
-// These bytes separate the parts of a prompt's text. In JSON these bytes occur only as escapes in strings. A client
-// that writes these bytes into its prompts gets wrong matches only for its own requests.
+// These bytes separate the parts of a prompt's text. In JSON these bytes occur only as escapes in strings. If a client
+// puts them into its prompts, only this client's own requests get wrong matches.
 const (
 	markRole  = 0x01
 	markField = 0x02
@@ -31,7 +31,8 @@ const (
 //
 // Tools and other fields that concern all turns come first. A message is its role, the text of its content, and its
 // other members in the order of the body. Images and other media are replaced by hashes. A body with ids or with
-// several prompts has no text. The text has at most 4 MiB. dst grows by little more than 4 MiB and the longest string.
+// several prompts has no text. The text has at most 4 MiB. While it is made, dst may have little more than 4 MiB and
+// the longest string.
 func AppendText(dst []byte, r *api.Request) []byte {
 	text := appendPrompt(dst, r)
 	return text[:min(len(text), len(dst)+maxText)]
@@ -112,7 +113,7 @@ func appendContent(dst, content []byte, end int) []byte {
 	return dst
 }
 
-// appendPart appends one part of a content: the part's text, or a hash of the part if it is no text.
+// appendPart appends one part of a content: the part's text, or a hash of the part if the part is not a text.
 func appendPart(dst, part []byte) []byte {
 	var text []byte
 	plain := true

@@ -17,7 +17,7 @@ type Outcome string
 
 // The outcomes.
 const (
-	Given       Outcome = "given"       // the body has ids
+	Given       Outcome = "given"       // the request's body has token ids
 	InProcess   Outcome = "local"       // made in process
 	Cached      Outcome = "cache"       // an earlier answer for this prompt was remembered
 	Shared      Outcome = "shared"      // another request had already asked the same question, and its answer served both
@@ -25,14 +25,14 @@ const (
 	Render      Outcome = "render"      // the engine rendered the request
 	Tokenize    Outcome = "tokenize"    // the engine tokenized the prompt
 	Service     Outcome = "service"     // the tokenizer service made the ids
-	Text        Outcome = "text"        // no ids, but the prompt's text, which is good for approximate matches
-	Batch       Outcome = "batch"       // several prompts in one body
+	Text        Outcome = "text"        // no ids were found; the prompt's text is used for approximate matches
+	Batch       Outcome = "batch"       // the body has several prompts
 	Off         Outcome = "off"         // the budget is 0
 	TooLong     Outcome = "too_long"    // the body is longer than Config.MaxPromptBytes
 	Refused     Outcome = "refused"     // the engine refuses the body, or the client's key
 	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
 	NoWorker    Outcome = "no_worker"   // the model has no healthy worker, or all its workers pause after failures
-	Limited     Outcome = "limit"       // no worker was asked: the limit of questions was reached, or all workers seemed frozen
+	Limited     Outcome = "limit"       // no worker was asked: the limit of calls was reached, or all workers seemed frozen
 	TimedOut    Outcome = "timeout"     // no answer came within the time that the request waits
 	Failed      Outcome = "error"       // every worker that was asked failed
 )
@@ -44,15 +44,14 @@ type Found struct {
 	Outcome  Outcome
 	Kind     Kind   // the engine that the ids were made for
 	By       string // URL of the engine or the service that made the ids; empty: no call was made
-	// Sure is how many of Tokens, from the first on, are the engine's ids. It is less than len(Tokens) only if Outcome
-	// is Beginning. The ids after the first Sure stand for text with unknown ids, about one id for four bytes. No
-	// engine has them.
+	// Sure is the number of ids at the beginning of Tokens that are the engine's. It is less than len(Tokens) only if
+	// Outcome is Beginning. The ids after the first Sure stand for text whose ids are unknown. No engine uses these ids.
 	Sure int
-	// Known is the length of the beginning of Tokens that an earlier prompt had. Stable is the length of the beginning
-	// that later prompts may have. See tokenizer.Reuse. They are set only for ids made in process.
+	// Known is the beginning of Tokens that an earlier prompt had, too. Stable is the beginning that later prompts may
+	// have, too. tokenizer.Reuse explains both. Known and Stable are set only for ids made in process.
 	Known, Stable block.Prefix
-	// Probed says that the ids are made from files that the router found, and that passed the probes before they were
-	// used.
+	// Probed says that the ids are made from files that the router found. Such files are used only after they passed the
+	// probes.
 	Probed bool
 
 	// Text is the prompt as one text (AppendText), for matches by text when there are no ids. With a text and no ids,
@@ -76,7 +75,7 @@ type Worker struct {
 	ID   uint32 // chosen by the caller; Source.Loads gets the Worker with this ID
 	URL  string // base URL, without a trailing slash
 	Kind Kind
-	// These are facts that vLLM reports. They are empty or 0 for other engines, and if they are not known.
+	// vLLM reports the next three facts. A fact is empty or 0 if it is not known, and for other engines.
 	Version     string
 	Root        string // the folder or name from which vLLM loaded the model
 	MaxModelLen int    // longest sum of prompt and answer, in tokens
@@ -119,7 +118,7 @@ type Located interface {
 }
 
 // Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines, and for
-// each call. None of these goroutines outlives Close.
+// each call. Close waits for all these goroutines.
 type Source struct {
 	// Local, if it is set, is asked before any engine. Set it before the first Find.
 	Local Local
@@ -137,7 +136,7 @@ type Source struct {
 	// service is asked before engines. If it is nil, there is no service.
 	service *service
 
-	ctx    context.Context // ended by Close; calls to engines use it, because a call may outlive its request
+	ctx    context.Context // canceled by Close; calls to engines use ctx, because a call may outlive its request
 	cancel context.CancelFunc
 	calls  sync.WaitGroup
 
@@ -173,7 +172,7 @@ func New(cfg Config, client *http.Client) *Source {
 	return s
 }
 
-// Close ends all calls to engines and waits for them. Find must not be called after it.
+// Close ends all calls to engines and waits for them. Find must not be called after Close.
 func (s *Source) Close() {
 	s.cancel()
 	s.calls.Wait()
@@ -259,9 +258,9 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	return found
 }
 
-// fromOthers returns the tokens of p that the service or a worker makes, or that one of them made before. The cache
-// does not record whether the service or a worker made an answer. This is not needed: engineOnly marks a prompt whose
-// ids Local can make, and the service is never asked for such a prompt.
+// fromOthers returns the tokens of p that the service or a worker makes, or that one of them made before. A prompt
+// whose ids Local can make needs an engine's answer. The service is not asked for such a prompt (engineOnly). So the
+// cache need not record whether the service or a worker made an answer.
 func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
@@ -329,8 +328,8 @@ const (
 	sampleEvery = 16
 )
 
-// idle returns two facts about a prompt with a known beginning. idle is true if an engine has no requests: then a
-// question to it delays no request. unhurried is true if p can wait for all of its ids, because an idle engine should
+// idle returns two facts about a prompt with a known beginning. idle is true if an engine has no requests: a question
+// to that engine delays no request. unhurried is true if p can wait for all of its ids, because an idle engine should
 // answer within leastWait, or because the budget is long.
 func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	unhurried = s.cfg.Budget > leastWait*leastShare
@@ -348,8 +347,8 @@ func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 }
 
 // asksOn reports whether an engine is asked in the background for a chat with a known earlier turn. The engine is asked
-// if at least 1/newShare of the chat is new, and for one in sampleEvery chats. If the load of engines is unknown, it is
-// always asked. fresh is the number of new bytes.
+// if at least 1/newShare of the chat is new, and for one in sampleEvery chats. If the engines' load is unknown, an
+// engine is always asked. fresh is the number of new bytes.
 func (s *Source) asksOn(fresh int, l *promptTurns) bool {
 	return s.Loads == nil || s.beginnings.growing.Add(1)%sampleEvery == 0 || fresh*newShare >= len(l.turns)
 }

@@ -12,18 +12,19 @@ import (
 )
 
 // key is a hash of everything that decides the tokens of a prompt, or of a prompt's beginning. It has 128 bits of
-// SHA-256. So no tenant can construct a prompt whose key equals the key of another tenant's prompt. With equal keys,
-// one tenant's prompt would get the ids of the other.
+// SHA-256, so no tenant can construct a prompt with the same key as another tenant's prompt. With equal keys, one
+// tenant's prompt would get the ids of the other tenant's prompt.
 type key [16]byte
 
 // promptTurns is a request's prompt in parts: first everything but the turns (model, template, tools, …), then one turn
-// after another. Two prompts with the same first turns have the same keys for these turns.
+// after another. If two prompts have the same first part and the same first turns, the steps of these turns have the
+// same keys.
 type promptTurns struct {
 	turns []byte // the turns as spelled in the request's body; valid as long as the body is valid
 	steps []step // steps[0] is before the first turn; a prompt that is no chat has only this step
 	class key    // hash of the template's arguments, without the turns and the tools' texts
 	head  []byte // beginning of the last turn's text, as spelled: at most headBytes
-	plain bool   // the prompt is a chat of known roles without media; only then a beginning can be known
+	plain bool   // the prompt is a chat of known roles without media; only such a prompt can have a known beginning (see beginning.go)
 }
 
 // step is the state of the list of turns after one of the turns.
@@ -61,8 +62,8 @@ func roleOf(raw []byte) role {
 }
 
 const (
-	// headBytes is how many bytes of a text's beginning are kept. They show the first difference of two texts. If the
-	// kept bytes of two texts are equal, the texts are not compared further.
+	// headBytes is how many bytes of the beginning of the last turn's text are kept. They show the first difference of two
+	// texts. If the kept bytes are equal, the texts are treated as equal.
 	headBytes = 32
 	// Of a long list, the first firstSteps steps and at least the last lastSteps steps are kept: conversations diverge
 	// near the beginning, and grow at the end.
@@ -78,7 +79,7 @@ const (
 func (l *promptTurns) key() key { return l.steps[len(l.steps)-1].key }
 
 // turnsOf reads r's prompt. The order of the fields in the body does not matter. Every field goes into the key unless
-// it is known not to change the tokens. So an unknown field can cost a miss, but never lead to wrong ids.
+// it is known not to change the tokens. So an unknown field can cause a miss, but never wrong ids.
 func turnsOf(r *api.Request) *promptTurns {
 	h := sha256.New()
 	if r.TooManyMembers() { // too many members to sort
@@ -133,8 +134,9 @@ func turnsOf(r *api.Request) *promptTurns {
 	return l
 }
 
-// A hash begins with bytes that say how the turns are hashed: one by one (1), as one text (wholeTurns plus the number
-// of fields with turns, at most 2), or with the whole body (wholeBody).
+// The input of a prompt's first hash begins with the dialect and a second byte. The second byte says how the turns are
+// hashed: 1 means one by one; wholeTurns plus the number of fields with turns (at most 2) means as one text; wholeBody
+// means as a part of the whole body.
 const (
 	wholeTurns = 2
 	wholeBody  = 255
@@ -188,7 +190,8 @@ func readTurn(turn []byte) (r role, text []byte) {
 	return r, text
 }
 
-// textOf returns the text at the beginning of a content: the content itself, or its first part if that is a text.
+// textOf returns the text at the beginning of a content: the content itself if it is a text, or the text of its first
+// part.
 func textOf(content []byte) []byte {
 	if len(content) > 0 && content[0] == '"' {
 		return content[1:]
@@ -205,7 +208,7 @@ func textOf(content []byte) []byte {
 	return nil
 }
 
-// classFields are the arguments of a template except the turns. How the template renders turns may depend on them.
+// classFields are the arguments of a template except the turns. They may change how the template renders turns.
 var classFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
 	api.FieldAddGenerationPrompt, api.FieldContinueFinalMessage, api.FieldAddSpecialTokens}
 

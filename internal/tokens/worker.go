@@ -20,23 +20,21 @@ const (
 	// sends the tokens of every answer. While the process computes the answer to one call, the next call is on its way.
 	// A third call would only wait in the process.
 	callsPerEngine = 2
-	// longQuestion is the size in bytes from which a question is long. A tokenizer reads one or two megabytes a second.
-	// So a long question takes longer than a short one waits (leastWait). One call to each engine is reserved for short
-	// questions.
+	// A question of longQuestion bytes or more is long. A tokenizer reads one or two megabytes a second. So the answer to
+	// a long question takes longer than leastWait, the time that a request with a short prompt waits. One call to each
+	// engine is reserved for short questions.
 	longQuestion = 32 << 10
 	// callsPerService bounds the calls under way to the tokenizer service, which has nothing else to do.
 	callsPerService = 8
-	// callTimeout ends a call, which then counts as a failure. No request waits so long. callTimeout bounds two times:
-	// how long a frozen engine gets no questions, and how long its calls hold memory. A prompt of a million tokens
-	// takes a second or two.
+	// callTimeout ends a call, which then counts as a failure. No request waits longer than callTimeout. A longer timeout
+	// would let a frozen engine's calls hold memory for longer. A prompt of a million tokens takes a second or two.
 	callTimeout = 10 * time.Second
-	// stallFloor and stallFactor decide when an engine seems frozen: a call to it is older than stallFloor, and older
-	// than stallFactor times the expected time of the answer. A busy engine takes a few times as long as usual, and
-	// gets questions again as soon as the call ends.
+	// An engine seems frozen if a call to it is older than stallFloor, and older than stallFactor times the expected time
+	// of the answer. A busy engine may also take this long. It gets questions again as soon as the call ends.
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
-	// maxRefusals bounds the refused keys that are remembered for each worker: 1,000 keys take some 50 KB. If more keys
-	// are refused, a random refusal is forgotten, and its key is tried sooner.
+	// maxRefusals bounds the refused API keys that are remembered for each worker: 1,000 keys take some 50 KB. If more
+	// keys are refused, a random refusal is forgotten. Its key is then tried sooner.
 	maxRefusals = 1000
 	// maxReach is how many workers are compared for one question. 32 workers are enough to find an idle worker in a
 	// large fleet.
@@ -56,20 +54,20 @@ type workerState struct {
 	failures  int       // number of failures in a row: errors, not slow answers
 	failedFor uint64    // the client whose call was the first of these failures
 	forAll    bool      // the failures count for all clients: calls of two clients failed, or one call ended with broke
-	until     time.Time // the worker is not asked before this time while failures has reached Config.Failures
+	until     time.Time // if failures has reached Config.Failures, the worker is not asked before this time
 	trying    bool      // one call is trying whether the worker answers again
 	calls     []*call   // calls under way
 	limit     int       // largest number of calls under way
-	// lastUntil: until this time the worker is asked after all others, because it refused a question and has not
-	// answered a question yet.
+	// lastUntil is used while the worker has refused a question and has not answered any. Until this time the worker is
+	// asked only if no other worker can be asked quickly.
 	lastUntil time.Time
 	mean      time.Duration         // mean time of answers, exponentially weighted; 0: no answer yet
 	meanBytes float64               // mean size of the questions whose answers count in mean
-	noRender  time.Time             // render was refused or missing: it is not asked before this time
-	noTokens  time.Time             // all token endpoints were missing: none is asked before this time
+	noRender  time.Time             // the endpoint render was missing: it is not asked before this time
+	noTokens  time.Time             // all token endpoints were missing: the worker is not asked before this time
 	v1Only    bool                  // the worker has SGLang's /v1/tokenize instead of /tokenize
 	lastAsked uint64                // value of workerStates.asked at the worker's last call, to spread calls among equal workers
-	refusals  map[refusal]time.Time // refused keys, each with the time before which it is not tried again
+	refusals  map[refusal]time.Time // refused keys; a key is not tried again before its time
 }
 
 // refusal is a client whose API key an engine refused, at render or at every endpoint. A refusal does not concern other
@@ -122,7 +120,8 @@ func (p *workerState) busy(now time.Time) (calls, long int) {
 	return calls, long
 }
 
-// expected returns how long an answer to a question of that size should take. 0 means that this is not known.
+// expected returns how long an answer to a question of this size, in bytes, should take. 0 means that the time is not
+// known.
 func (p *workerState) expected(bytes int) time.Duration {
 	if p.mean == 0 || float64(bytes) <= p.meanBytes {
 		return p.mean
@@ -130,7 +129,8 @@ func (p *workerState) expected(bytes int) time.Duration {
 	return time.Duration(float64(p.mean) * float64(bytes) / p.meanBytes)
 }
 
-// expected returns how long the worker's answer to a question of that size should take. 0 means that this is not known.
+// expected returns how long the worker's answer to a question of this size, in bytes, should take. 0 means that the
+// time is not known.
 func (ps *workerStates) expected(url string, bytes int) time.Duration {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -140,8 +140,8 @@ func (ps *workerStates) expected(url string, bytes int) time.Duration {
 	return 0
 }
 
-// verdict says whether a question may be asked now, and if not, why. If no worker may be asked, the smallest verdict of
-// all workers counts, because its reason is likely to end first.
+// verdict says whether a question may be asked now, and if not, why. The verdicts are sorted: the reason of a smaller
+// verdict is likely to end sooner. If no worker may be asked, the smallest verdict of all workers counts.
 type verdict uint8
 
 const (
@@ -162,7 +162,7 @@ type workerStates struct {
 	service  string                   // the service's URL
 	loads    func() func(Worker) Load // see Source.Loads; the service has no load
 	opened   atomic.Uint64
-	seed     maphash.Seed // seed of the hashes that identify clients: a client cannot construct a key with another client's hash
+	seed     maphash.Seed // seed of the hashes that identify clients; it is random, so no client can construct a key with another client's hash
 
 	mu    sync.Mutex
 	all   map[string]*workerState // guarded by mu
@@ -189,7 +189,7 @@ func (ps *workerStates) client(authorization string) uint64 {
 	return maphash.String(ps.seed, authorization)
 }
 
-// refuses reports whether the worker refused the client's key lately, so that it is not tried now.
+// refuses reports whether the worker refused the client's key lately. Such a key is not tried now.
 func (p *workerState) refuses(client uint64, render bool, now time.Time) bool {
 	until, ok := p.refusals[refusal{client, render}]
 	return ok && now.Before(until)
@@ -218,9 +218,10 @@ func (ps *workerStates) refuse(url string, client uint64, render bool, why error
 	})
 }
 
-// pick chooses the worker that should answer q soonest, and books a call to it. This is the worker with the smallest
-// product of expected time, calls under way and requests of the engine. Of workers with about equal products, pick
-// takes the worker that was asked longest ago, so that all of them are asked. The caller holds ps.mu.
+// pick chooses the worker that should answer q soonest, and books a call to this worker. The choice is the worker with
+// the smallest product of three factors: the expected time, the calls under way plus one, and the engine's requests
+// plus one. Of workers with about equal products, pick takes the worker that was asked longest ago, so that all of them
+// are asked. The caller holds ps.mu.
 func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
 	var (
 		best  *workerState
@@ -271,8 +272,8 @@ func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Work
 	return found, ps.book(best, q, now), granted
 }
 
-// usual returns how long answers to a question of that size should take. It is the average of all workers that have
-// answered, and 0 if none has.
+// usual returns how long answers to a question of this size, in bytes, should take. It is the average of the workers
+// that have answered. It is 0 if no worker has answered.
 func (ps *workerStates) usual(workers []Worker, bytes int) time.Duration {
 	var sum time.Duration
 	known := 0
@@ -286,8 +287,8 @@ func (ps *workerStates) usual(workers []Worker, bytes int) time.Duration {
 }
 
 // assumed returns how long p's answer is assumed to take: the expected time, or the usual time if p has not answered
-// yet. For Config.Pause after a refusal p is assumed to be slow. With the usual time, a worker that refuses all
-// questions would get half of them.
+// yet. If p has only refused a question, p is assumed to be slow for Config.Pause. With the usual time, a worker that
+// refuses all questions would get as many questions as the other workers.
 func (p *workerState) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
 	switch {
 	case p.mean > 0:
@@ -298,9 +299,9 @@ func (p *workerState) assumed(bytes int, usual time.Duration, now time.Time) tim
 	return usual
 }
 
-// rests reports whether p gets no questions of a client because calls to p failed. If only one client had failures, and
-// all these calls ended with faulted, that client's prompts may be the reason. Then p still gets the questions of other
-// clients.
+// rests reports whether p gets no questions of a client because calls to p failed. If all failed calls were of one
+// client and ended with faulted, that client's prompts may be the reason. In this case p still gets the questions of
+// other clients.
 func (ps *workerStates) rests(p *workerState, client uint64, now time.Time) bool {
 	return p.failures >= ps.failures && (p.trying || now.Before(p.until)) && (p.forAll || p.failedFor == client)
 }
@@ -319,9 +320,9 @@ func (ps *workerStates) failed(p *workerState, c *call, how ending, now time.Tim
 	}
 }
 
-// calm reports whether a question in the background would delay nothing. This is so if no other question is under way,
-// and no request waits for its first token. A request without its first token counts because the engine may still have
-// to tokenize its prompt.
+// calm reports whether a question in the background would delay nothing at this worker. The worker is calm if no
+// question is under way, and no request waits for its first token. A request without its first token counts because the
+// engine may still have to tokenize the request's prompt.
 func (p *workerState) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
 // book records a call to p. The caller holds ps.mu.
@@ -348,8 +349,8 @@ func (ps *workerStates) take(q *question, w Worker, now time.Time) (*call, verdi
 	return c, v
 }
 
-// prune forgets workers that have not been asked for long. It does so only when many more workers are known than are in
-// use.
+// prune forgets workers that have not been asked for a long time. It does so only when many more workers are known than
+// are in use.
 func (ps *workerStates) prune(inUse int) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -363,8 +364,8 @@ func (ps *workerStates) prune(inUse int) {
 	}
 }
 
-// done records the end of a call, and gives its place to a question in line. Only calls that ended with answered count
-// in the worker's mean time, because refusals come faster.
+// done records the end of a call, and makes the next call for a question in line. Only calls that ended with answered
+// count in the worker's mean time, because refusals come faster.
 func (ps *workerStates) done(url string, c *call, how ending, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -390,9 +391,9 @@ func (ps *workerStates) done(url string, c *call, how ending, now time.Time) {
 	ps.serve(now)
 }
 
-// hedgeAfter returns how long to wait for url before another worker is asked, too: three times the expected time, and
-// at least 5 ms. If the worker has not answered any question yet, hedgeAfter returns a third of the request's wait, so
-// that the second worker still has time to answer.
+// hedgeAfter returns how long to wait for the worker at url before another worker is asked, too: three times the
+// expected time, and at least 5 ms. If the worker has not answered any question yet, hedgeAfter returns a third of the
+// request's wait, so that the second worker still has time to answer.
 func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	s.states.mu.Lock()
 	defer s.states.mu.Unlock()
