@@ -5,11 +5,11 @@ import "time"
 // Outcome is how a request to a worker ended, as evidence about the worker.
 type Outcome uint8
 
-// The outcomes.
 const (
 	// OutcomeUnknown is no evidence: the client went away, or the request was never sent.
 	OutcomeUnknown Outcome = iota
-	// OutcomeServed: the worker did its part. An answer that refuses the request (4xx) counts: the worker is alive.
+	// OutcomeServed: the worker did its part. An answer that refuses the request (4xx) also counts as served, because the
+	// worker is alive.
 	OutcomeServed
 	// OutcomeFailed: the worker is certainly at fault: it could not be reached, or another worker served the same
 	// request.
@@ -28,13 +28,14 @@ func (o Outcome) String() string {
 
 // BreakerConfig tunes passive health. A zero field means its default.
 type BreakerConfig struct {
-	// Failures is how many failed connections in a row make a holder unavailable. A failure after the connection does
-	// not count here: it is compared with other workers' answers first. Default 3: one failure may be an accident, and
-	// two happen when a client's request is retried. With more, too many requests would go to a dead engine between two
-	// active checks.
+	// Failures is how many failed connections in a row make a holder unavailable. A failure after the connection does not
+	// count here: it is compared with other workers' answers first. Default 3: one failure may be an accident, and two
+	// happen when a client's request is retried. With a larger number, too many requests would go to a dead engine between
+	// two active checks.
 	Failures int `yaml:"failures"`
-	// Delay is the time until the first trial. Default 2 s, less than the interval of active checks, so that a short
-	// failure costs little. The delay doubles with every failed trial up to MaxDelay.
+	// Delay is how long a breaker lets no request pass after it opened for the first time. The next request is then a
+	// trial. Default 2 s, less than the interval of active checks, so that a short failure costs little. The delay doubles
+	// with every failed trial up to MaxDelay.
 	Delay time.Duration `yaml:"delay"`
 	// MaxDelay bounds the delay. Default 30 s: an engine takes that long to start.
 	MaxDelay time.Duration `yaml:"max_delay"`
@@ -71,15 +72,15 @@ func (c BreakerConfig) withDefaults() BreakerConfig {
 // The zero value is closed. A Breaker is not safe for concurrent use.
 type Breaker struct {
 	failures int   // failures in a row
-	trips    int   // how often the breaker opened; 0 again after a number of good answers, see settled
+	trips    int   // how often the breaker opened; 0 again after `settled` good answers
 	served   int   // good answers since the breaker closed
 	until    int64 // no request passes before this time in Unix nanoseconds; 0: the breaker is closed
 	trial    bool  // the trial is under way
 }
 
-// settled is the number of good answers after which a closed breaker forgets how often it opened. Until then the next
-// delay is longer. Without this memory, a worker that fails one request in three would return after the shortest delay
-// each time, because it passes most trials.
+// settled is the number of good answers after which a closed breaker forgets how often it opened. Until then, each
+// opening lasts longer than the one before. Without this memory, a worker that fails one request in three would return
+// after the shortest delay each time, because it passes most trials.
 const settled = rampServed
 
 // Closed reports whether all requests pass.

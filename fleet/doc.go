@@ -1,5 +1,6 @@
 // Package fleet knows the workers and their present state: which models they serve, whether they answer, how far the
-// index's entries about their caches can be believed, and how much work is on them.
+// index's entries about their caches can be believed, and how much work is on them. A holder is one data-parallel rank
+// of a worker: it has a cache and a load of its own.
 //
 // The package does no I/O. Other parts of the router store facts in a [Fleet]:
 //
@@ -10,8 +11,8 @@
 //     released expires: [Fleet.Expire].
 //   - Reports of engines add the work of other routers: [Fleet.Report].
 //
-// From first tokens and growing answers the fleet learns how long a holder's passes take: [Timing]. So it can predict
-// how much of a holder's work is left at a moment: [Snapshot.LoadAt].
+// From first tokens and growing answers the fleet learns how long the passes (forward steps) of a holder's engine take:
+// [Timing]. So it can predict how much of a holder's work is left at a moment: [Snapshot.LoadAt].
 //
 // The [Standing] of a holder says whether it gets a request now, and which share of its usual requests. The standing
 // follows from the holder's breaker and the breaker of the request's [Scope], from the pause after a 429, from the

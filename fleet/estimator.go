@@ -2,7 +2,7 @@ package fleet
 
 import "math"
 
-// The terms of a Timing as the estimator numbers them.
+// The indexes of a Timing's terms in the estimator's arrays.
 const (
 	termBase = iota
 	termSequence
@@ -12,22 +12,22 @@ const (
 	terms
 )
 
-// estimator learns a Timing from measured durations. It is a linear regression of a duration on the amounts that were
-// computed in it, with one measurement at a time.
+// estimator learns a Timing from measured durations. A measurement is a duration and the amounts of work in it: passes,
+// sequences, tokens. The estimator is a linear regression that takes one measurement at a time.
 //
-// The estimator is a Kalman filter [Kalman 1960]. Its state is one factor for each coefficient: the multiple of the
-// assumed coefficient. The factors drift slowly, as a random walk. So old measurements fade, but a coefficient that no
-// measurement concerns stays as it is. A measurement beyond a bound changes the state no more than a measurement at the
-// bound [Huber, Robust Estimation of a Location Parameter, 1964]. A request that waited for memory, or behind another
-// router's requests, gives such a measurement.
+// The regression is a Kalman filter [Kalman 1960]. Its state is one factor for each coefficient: the learned
+// coefficient divided by the assumed one. The factors drift slowly, as a random walk. So old measurements fade, but a
+// coefficient that no measurement concerns stays as it is. A measurement beyond a bound changes the state no more than
+// a measurement at the bound [Huber, Robust Estimation of a Location Parameter, 1964]. A request that waited for
+// memory, or behind another router's requests, gives such an outlier.
 //
-// A slow machine is slow in everything, so the factors covary before anything is measured. Where measurements cannot
-// separate two coefficients, these keep their assumed ratio [ridge regression towards a prior mean, Hoerl and Kennard
-// 1970]. An example are the base of a pass and its part for each sequence, while the number of sequences does not
-// change.
+// A slow machine is slow in everything. So the factors count as correlated before anything is measured. Where
+// measurements cannot separate two coefficients, the two keep their assumed ratio [ridge regression towards a prior
+// mean, Hoerl and Kennard 1970]. For example, while the number of sequences does not change, the base of a pass cannot
+// be separated from the part for each sequence.
 type estimator struct {
 	assumed [terms]float64        // the assumed coefficients
-	factor  [terms]float64        // each coefficient as a multiple of the assumed one
+	factor  [terms]float64        // each learned coefficient divided by the assumed one
 	spread  [terms][terms]float64 // the covariance of the factors
 	scale   float64               // the mean error of measurements, in units of their expected error
 	samples int                   // the number of measurements
@@ -37,15 +37,15 @@ type estimator struct {
 const (
 	firstSpread = 1.0  // the variance of a factor before any measurement: half or twice the assumption is usual
 	common      = 0.8  // the part of firstSpread that all factors share
-	drift       = 1e-5 // the growth of the variance with each measurement: a thousand measurements fade over ten thousand
+	drift       = 1e-5 // how much the variance grows with each measurement, so that old measurements fade
 	clip        = 1.5  // the bound of a measurement, in expected errors; Huber's constant for 95 % efficiency is 1.345
 	leastFactor = 0.02 // the least factor: no coefficient is 0
 	greatest    = 100  // the greatest factor
-	// mostLeverage bounds the weight of one measurement. Its weight is relative to everything that is known without the
-	// measurement about the same combination of coefficients. The bound is needed because a worker reports how many passes
-	// there were, and may report anything: an answer of 100,000 tokens in a second would determine the coefficients alone
-	// and for good. With a bound above one half, one measurement outweighs all others, which is to be avoided [Huber,
-	// Robust Statistics, 1981, §7.2]. A smaller bound would also lower the weight of the first correct measurements.
+	// mostLeverage bounds the weight of one measurement, as a share: the rest is the weight of all earlier knowledge. The
+	// bound is needed because the number of passes comes from the token count that a worker reports, and the worker may
+	// report any count. Without a bound, an answer of 100,000 tokens in a second would determine the coefficients alone.
+	// With a bound above one half, one measurement would outweigh all others [Huber, Robust Statistics, 1981, §7.2]. A
+	// smaller bound would also lower the weight of the first correct measurements.
 	mostLeverage = 0.5
 )
 
@@ -103,8 +103,9 @@ func (e *estimator) project(amounts *[terms]float64) (predicted, variance float6
 	return predicted, variance, covariance
 }
 
-// observe learns one measurement: amounts of the terms took this many milliseconds, with an expected error in
-// milliseconds. weight, above 0, is how much the measurement counts; 1 is usual.
+// observe learns from one measurement: the given amounts of the terms needed `took` milliseconds. expected is the
+// expected error of the measurement in milliseconds. weight is above 0 and says how much the measurement counts; 1 is
+// usual.
 func (e *estimator) observe(amounts *[terms]float64, took, expected, weight float64) {
 	e.loosen()
 	predicted, variance, covariance := e.project(amounts)
@@ -146,8 +147,8 @@ func (e *estimator) loosen() {
 	}
 }
 
-// sampleTokens is how many tokens of an answer make a measurement. With so many tokens, the arrival time of a single
-// chunk hardly matters.
+// sampleTokens is the least number of answer tokens between two measurements of an answer. With 16 tokens, the arrival
+// time of a single chunk hardly matters.
 const sampleTokens = 16
 
 // sample is the state of a holder and of one answer, at the beginning or at the end of a measured interval.
@@ -155,18 +156,18 @@ type sample struct {
 	at       int64   // the time, Unix nanoseconds
 	output   int64   // tokens of the answer so far
 	decoding int64   // requests that decode at the holder
-	context  int64   // tokens of these requests: their prompts and answers
+	context  int64   // tokens of the decoding requests: prompts and answers
 	computed int64   // prompt tokens that the holder has computed so far
 	guesses  int64   // prompts for which the number of computed tokens is unknown
 	pairs    float64 // pairs of tokens that attention has computed so far, see pairsOf
 
-	// Set only if the answer comes in one piece:
+	// Set only if the answer comes in one piece (not streamed):
 	decoded, resident float64 // see passes
-	pending           float64 // predicted milliseconds until the prompts of such answers are computed
-	queued            bool    // other prompts wait, too
+	pending           float64 // predicted milliseconds until the prompts of all answers in one piece are computed
+	queued            bool    // prompts of streamed answers wait, too
 }
 
-// passes holds what a ledger counts only for the estimator. The ledger's mutex guards it.
+// passes holds what a ledger (the load of one holder) counts only for the estimator. The ledger's mutex guards passes.
 type passes struct {
 	decoding int64   // requests that decode
 	context  int64   // prompt tokens of the requests that decode
@@ -174,9 +175,9 @@ type passes struct {
 	pairs    float64 // pairs of tokens that attention has computed so far, see pairsOf
 	guesses  int64   // prompts for which the number of computed tokens is unknown
 
-	// Sums over time. decoded grows by decoding for each nanosecond, and resident by the number of tokens of the
-	// decoding requests. The growth of a sum during an interval, divided by the length of the interval, is a mean. For
-	// an answer in one piece, this is the only way to know how many requests decoded at the same time.
+	// Integrals over time, in nanoseconds: decoded is the integral of the number of decoding requests, and resident is the
+	// integral of their tokens. The growth of an integral during an interval, divided by the length of the interval, is a
+	// mean. For an answer in one piece, only this mean shows how many requests decoded at the same time.
 	decoded, resident float64
 	at                int64 // the time up to which decoded and resident are summed, Unix nanoseconds
 
@@ -184,11 +185,11 @@ type passes struct {
 	group struct {
 		open       bool    // more prompts may still join the group
 		start, end int64   // when the holder began to compute these prompts, and the latest first token; Unix nanoseconds
-		decoding   int64   // requests that decoded meanwhile
+		decoding   int64   // requests that decoded between start and end
 		context    int64   // tokens of the decoding requests
 		tokens     int64   // computed tokens of the prompts
 		pairs      float64 // pairs of tokens that attention computed for the prompts
-		busy       bool    // at start the engine was in the middle of a pass
+		busy       bool    // the engine was in the middle of a pass at the time start
 		guess      bool    // the number of computed tokens is unknown
 	}
 }
@@ -250,8 +251,7 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 	}
 	if !g.open {
 		g.open = true
-		// The holder began to compute this prompt after its dispatch, and after the latest first token of another
-		// prompt. The prompt before it in the queue does not count: it may never show a first token.
+		// The holder began to compute this prompt after its dispatch, and after the latest first token of another prompt.
 		g.start = max(l.since.Load(), g.end, r.dispatched)
 		g.busy = g.start == r.dispatched && p.decoding > 0
 		g.decoding, g.context, g.tokens, g.pairs, g.guess = p.decoding, p.context+l.output.Load(), 0, 0, false
@@ -288,7 +288,7 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 		r.sample = l.sampleAt(r, now)
 		return
 	}
-	// While a prompt is partly computed, it is unknown how much of it was computed in this interval: measure later.
+	// A waiting prompt may be partly computed, and how much of it falls into this interval is unknown: measure later.
 	if l.queue.first != nil && now-p.group.end > sameTime {
 		return
 	}
@@ -305,13 +305,13 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 	r.sample = l.sampleAt(r, now)
 }
 
-// observeWhole learns from an answer of n tokens that came in one piece. Its duration from dispatch has three parts:
-// the time of its prompt, the time of other prompts that were computed meanwhile, and the time of its decode passes.
-// Many such answers, with different prompts and lengths, show how long each part took.
+// observeWhole learns from an answer of n tokens that came in one piece. The time from dispatch to answer has three
+// parts: the time of the request's own prompt, the time of other prompts that were computed meanwhile, and the time of
+// the decode passes. Many such answers, with different prompts and lengths, show how long each part took.
 //
-// Another prompt that was half computed at the beginning of the duration counts too little, and one that was half
-// computed at the end counts too much. In the long run these errors cancel. So such a measurement counts less than
-// others, but it is not biased. mu is held.
+// The prompt of an answer in one piece counts as computed at its dispatch. So another such prompt counts too little if
+// it was half computed at the beginning of the measured time, and too much if it was half computed at the end. In the
+// long run these errors cancel. So the measurement counts less than others, but it is not biased. mu is held.
 func (l *ledger) observeWhole(r *Reservation, n int64) {
 	s, e := &r.sample, &r.came
 	took := float64(e.at-s.at) / 1e6
@@ -338,7 +338,7 @@ const learnEvery = 100e6 // nanoseconds
 // also reports true if the clock was set back, because otherwise learning would stop.
 func (l *ledger) mayLearn(now int64) bool { return now >= l.learnAt || now < l.learnAt-learnEvery }
 
-// learn passes a measurement to the holder's kind, which updates its times and the holder's pace. mu is held.
+// learn passes a measurement to the holder's kind. The kind updates its own times and the holder's pace. mu is held.
 func (l *ledger) learn(amounts *[terms]float64, took, expected float64, now int64) {
 	l.kind.Load().learn(&l.pace, amounts, took, expected, now)
 }

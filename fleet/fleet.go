@@ -33,12 +33,12 @@ type Fleet struct {
 	mu      sync.Mutex
 	byURL   map[string]WorkerID
 	known   map[WorkerID]*known // present workers, and workers that left: see forgetPlace
-	former  []WorkerID          // known workers whose ranks all lost their ids, the oldest first; some of them may be back
+	former  []WorkerID          // known workers whose ranks all lost their ids, the oldest first; a worker may have come back since
 	next    WorkerID            // the id that the next new worker gets
 	present []*Worker           // by ascending id
 	byPlace map[place]Holder
 	holders []holder
-	gone    map[Holder]int64          // holders that left: the time of the first Retire afterwards, Unix nanoseconds
+	gone    map[Holder]int64          // by holder that left: the time of the first Retire after it left, Unix nanoseconds
 	free    []Holder                  // ids for future holders
 	turns   map[string]*atomic.Uint64 // by model name
 	kinds   []*kind                   // the kinds of the present workers, in the order of first sight
@@ -104,7 +104,7 @@ func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
 
 const (
 	// DefaultRanks is how many data-parallel ranks of a worker are used at most, unless the operator declares another
-	// number. Eight is the number of devices of a machine. A worker cannot raise the number by its own report, because
+	// number. Eight is the usual number of GPUs of a machine. A worker cannot raise the number by its own report, because
 	// each rank attracts requests.
 	DefaultRanks = 8
 	// MaxRanks is the greatest number of ranks that can be declared for a worker. Each rank has an event stream, a
@@ -183,8 +183,9 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 	return h
 }
 
-// SetHealth stores the result of an active check; why is the reason of a bad result, in words. When a worker becomes
-// healthy again, its breakers close, because it is most likely a new process, and it starts slowly.
+// SetHealth stores the result of an active check. If the check failed, the argument why gives the reason in words. A
+// worker that becomes healthy again is most likely a new process: so the breakers of its holders close, and the holders
+// start slowly.
 func (f *Fleet) SetHealth(id WorkerID, healthy bool, why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,7 +1,7 @@
 package fleet
 
-// Holder is the dense id of a (worker, data-parallel rank) whose cache the index knows. Ids start at 0. A [Fleet]
-// assigns them when it first sees a pair of worker URL and rank. It assigns an id to another pair only after
+// Holder is the id of one data-parallel rank of a worker, as the owner of one KV cache. Ids are dense and start at 0. A
+// [Fleet] assigns them when it first sees a pair of worker URL and rank. It assigns an id to another pair only after
 // [Fleet.Retire] and [Fleet.Reuse].
 type Holder uint32
 

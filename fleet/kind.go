@@ -47,7 +47,8 @@ func (k kindKey) String() string {
 }
 
 // kind holds what holders of one kind share: their times, and the statistics by which the pace of each holder is
-// judged. Locks are taken in this order: the fleet's mutex, a ledger's mutex, a kind's mutex.
+// judged. A pace is how much longer one holder's passes take than those of the median holder. Locks are taken in this
+// order: the fleet's mutex, a ledger's mutex, a kind's mutex.
 type kind struct {
 	key   kindKey
 	times published // the learned times, for readers
@@ -75,11 +76,11 @@ const (
 	firstBetween, firstMachines = 0.09, 2
 	// taughtFor is the time constant in seconds with which pace.taught decays.
 	taughtFor = 600
-	// fewTaught is how many measurements a kind takes in full. After that, the function weight bounds the share of each
-	// member.
+	// fewTaught is how many measurements a kind takes with full weight. After that, the function weight bounds the share
+	// of each member.
 	fewTaught = 8
-	// settledAfter decides when a new kind begins to measure paces: after this number of measurements for each of its
-	// holders, where at most eight holders count.
+	// settledAfter decides when a new kind begins to measure paces: after settledAfter measurements for each holder that
+	// gave measurements, where at most eight holders count.
 	settledAfter = 16
 	// misfits is a multiple of the median misfit. If a holder's pace.misfit is larger than this multiple, the holder's
 	// times do not differ from the kind's times by one factor.
@@ -125,8 +126,8 @@ func (k *kind) empty() bool {
 	return len(k.members) == 0
 }
 
-// learn records one measurement: the holder with the pace p took so many milliseconds for the amounts of the terms of a
-// Timing (see estimator). expected is the expected error of the measurement, in milliseconds.
+// learn records one measurement: the holder with the pace p needed `took` milliseconds for the amounts of the terms of
+// a Timing (see estimator). expected is the expected error of the measurement, in milliseconds.
 func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, now int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -135,8 +136,8 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 		return
 	}
 	// The kind learns the times of the median holder, so the measured time is divided by the factor of this holder's
-	// level. It is not divided by the holder's transient: the transient follows the last residual so closely that the
-	// error of one measurement would pass to the next.
+	// level. It is not divided by the holder's transient, the part of the pace that passes: the transient follows the last
+	// residual so closely that the error of one measurement would pass to the next.
 	own := 1.0
 	if k.evident > 1 {
 		own = math.Exp(min(max(p.level-k.median, -math.Ln10), math.Ln10))
@@ -160,9 +161,9 @@ func (k *kind) learn(p *pace, amounts *[terms]float64, took, expected float64, n
 	}
 }
 
-// weight returns how much a measurement of p counts for its kind. The kind learns to equal parts from all teachers,
-// that is from all members with a taught that is not 0. The weight is 1 if p taught at most its equal part of what the
-// kind has learned lately. It falls above this part, and is 0 from twice the part on.
+// weight returns how much a measurement of p counts for its kind. A teacher is a member whose field taught is not 0.
+// The kind learns in equal parts from all teachers. The weight is 1 if p gave at most its equal part of what the kind
+// has learned lately. Above this part the weight falls, to 0 at twice the part.
 func (k *kind) weight(p *pace) float64 {
 	switch {
 	case p.away:
@@ -177,8 +178,8 @@ func (k *kind) weight(p *pace) float64 {
 //
 // The level of a holder is compared with the median of all levels, so that a few outliers do not change the judgement
 // of the other holders. A pace is believed if its 95 % confidence interval excludes everything within 10 % of the
-// median. The logarithm of a believed pace is shrunk by the factor between / (between + error²) [James and Stein 1961].
-// between is estimated by the method of moments [DerSimonian and Laird 1986].
+// median. The logarithm of a believed pace is multiplied by k.between / (k.between + error²) [James and Stein 1961].
+// k.between is estimated by the method of moments [DerSimonian and Laird 1986].
 func (k *kind) survey(now int64) {
 	forget := math.Exp(-min(max(float64(now-k.surveyed), 0)/1e9/taughtFor, 100))
 	k.surveyed = now

@@ -27,8 +27,8 @@ type ledger struct {
 
 	// If an answer comes in one piece, the router does not see when its prompt is computed. whole, unseen and queued
 	// concern the requests with such answers: whole is the time at which all their prompts will be computed, as predicted.
-	// unseen is the number of uncached tokens of these prompts. queued is the number of those of these tokens that were in
-	// the engine's queue at the engine's last load report.
+	// unseen is the number of uncached tokens of these prompts. queued is the number of these tokens that were in the
+	// engine's queue at the engine's last load report.
 	whole, unseen, queued atomic.Int64
 
 	kind   atomic.Pointer[kind] // changed under mu
@@ -42,15 +42,15 @@ type ledger struct {
 	running   list               // the requests in stageRunning, by first token
 	shared    map[uint64]sharing // the marks of requests under way, by Mark.Key
 	recency   recency
-	owned     int   // reservations that their owners have not released, also expired ones
+	owned     int   // reservations, expired ones included, that their owners have not released
 	released  int64 // when the last reservation was released, Unix nanoseconds
-	computing int64 // uncached tokens of all prompts, plus tokens of the answers
+	computing int64 // uncached tokens of all prompts under way, plus tokens of their answers
 	passes    passes
 	learnAt   int64 // the earliest time of the next measurement of an answer
 }
 
-// sharing counts the requests under way whose prompts have the same Mark, and the blocks between this mark and the mark
-// before it. These blocks take memory once, for all of these requests.
+// sharing counts the requests under way whose prompts have the same Mark (a position in a prompt), and the blocks
+// between this mark and the mark before it. These blocks take memory once, for all of these requests.
 type sharing struct {
 	requests int32
 	blocks   int32 // as the first request counted them: the engine's block size may change meanwhile
@@ -103,8 +103,8 @@ func (l *ledger) load() Load {
 // A prompt is late if its first token takes longer than a bound: late × the predicted time + lateAfter. The time beyond
 // the bound then counts as load, up to the constant latest.
 const (
-	// A smaller late would be wrong: twice the predicted time is usual, because decodes run in the same passes, and the
-	// times may not be learned yet.
+	// late is a factor. A smaller factor would be wrong: twice the predicted time is usual, because decodes run in the
+	// same passes, and the times may not be learned yet.
 	late = 3
 	// lateAfter, in nanoseconds, is for short prompts: the API server of a busy engine on a CPU needs 40 to 60 ms for a
 	// chat (bench/results/simulator.md).
@@ -134,8 +134,8 @@ func (l *ledger) project(out *Load, now int64) {
 }
 
 // projectWhole adds to out the prompts of answers in one piece: the tokens that are not computed yet at now, as
-// predicted. These are not more than all uncached tokens of these prompts, and not less than the part of them that is
-// in the engine's queue by its last report.
+// predicted. Their number is at most the number of all uncached tokens of these prompts, and at least the number of
+// tokens in the engine's queue at the engine's last report.
 func (l *ledger) projectWhole(out *Load, now int64) {
 	if out.Timing.Token <= 0 {
 		return
@@ -288,7 +288,7 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 	}
 	if int(computed) == r.work.ContextBlocks {
 		answer := r.output
-		if r.work.Whole { // the engine announced the answer's blocks before its length was known: recency has them already
+		if r.work.Whole { // the engine announced the answer's blocks before the router knew its length: recency has them already
 			answer = 0
 		}
 		l.recency.rest(r.blocks, answer)

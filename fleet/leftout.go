@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// Useless is a scope in which a holder gets only trials, because its answers there were useless.
+// Useless is a scope (a model name at an endpoint) in which a holder's answers were useless. In this scope the holder
+// gets only trial requests.
 type Useless struct {
 	Scope Scope
-	Until int64 // the time from which a request may be the next trial, in Unix nanoseconds; it may be in the past
+	Until int64 // the time from which a request may be the next trial, Unix nanoseconds; may be in the past
 }
 
-// Useless returns the scopes in which h gets no requests, at most mostScopes, EveryScope first.
+// Useless returns the scopes in which h gets only trials, at most mostScopes, EveryScope first.
 func (s *Snapshot) Useless(h Holder) []Useless {
 	st := s.state(h)
 	if st == nil {
@@ -31,8 +32,8 @@ func (s *Snapshot) Useless(h Holder) []Useless {
 	return out
 }
 
-// Limited returns the end of the last pause in which h gets no requests, of one tenant or of all tenants. It returns 0
-// if there is no such pause at now.
+// Limited returns the time at which the last pause of h ends. A pause is the time after a 429 in which h gets no
+// requests of one tenant, or of all tenants. Limited returns 0 if there is no pause at now.
 func (s *Snapshot) Limited(h Holder, now int64) (until int64) {
 	if st := s.state(h); st != nil {
 		if until := st.limit.Load().last(); now < until {
@@ -45,9 +46,8 @@ func (s *Snapshot) Limited(h Holder, now int64) (until int64) {
 // ScopeChange is the change that an outcome makes for a holder in a scope.
 type ScopeChange uint8
 
-// The changes.
 const (
-	ScopeUnchanged  ScopeChange = iota
-	ScopeLeftOut                // from now on the holder gets only trials in this scope
-	ScopeReadmitted             // a trial request got a good answer
+	ScopeUnchanged  ScopeChange = iota // no change
+	ScopeLeftOut                       // from now on the holder gets only trials in this scope
+	ScopeReadmitted                    // a trial request got a good answer
 )

@@ -30,8 +30,8 @@ func (f *Fleet) Refused(id WorkerID) {
 // forget everything that was learned from requests about the worker's cache. Facts from the worker's events stay: an
 // event stream shows a restart by itself.
 //
-// The process is another one in four cases: a connection was refused since the last answer, the process started later,
-// it has computed fewer tokens, or a sign differs that does not change while a process runs.
+// The process is another one in four cases: a connection was refused since the last answer, the start time is later,
+// the count of computed tokens is smaller, or a sign differs that does not change while a process runs.
 func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,8 +63,8 @@ func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 func (s *Signs) before(next *Signs) bool {
 	switch {
 	case s.Started > 0 && next.Started > 0:
-		// A process always reports the same start, except for rounding. An earlier start belongs to another process
-		// behind the same address.
+		// A process always reports the same start, except for rounding. An earlier start is no restart: it comes from another
+		// process behind the same address.
 		if next.Started > s.Started+0.1 {
 			return true
 		}

@@ -10,7 +10,7 @@ type Load struct {
 	PrefillTokens int64  // uncached prompt tokens of the waiting requests, in full until their first token
 	PendingTokens int64  // the part of PrefillTokens that is not computed yet, as the holder's Timing predicts
 	ContextBlocks int64  // engine blocks of all requests' prompts; a shared block counts once
-	ContextTokens int64  // prompt tokens of all requests; a shared token counts for each of them: a decode step reads it
+	ContextTokens int64  // prompt tokens of all requests; a shared token counts for each request, which reads it in each step
 	OutputTokens  int64  // tokens of the answers under way, as reported by the caller
 	Processed     uint64 // the number of requests that this router has ever dispatched to the holder
 	Turns         uint64 // each dispatched request adds 1,000 times the holder's pace; it breaks ties on an idle fleet
@@ -29,7 +29,7 @@ func (l *Load) Pressure() float64 { return 1 - l.Room }
 
 // Others is the work of other routers on a holder: the work that the engine reported, less this router's own work at
 // the time of the report. The figures fade with the age of the report. The fields of [Load] with the same names include
-// them.
+// these figures.
 type Others struct {
 	Requests, Waiting, PrefillTokens, ContextBlocks int64
 }

@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// pace is how much longer the passes of a holder take than those of its kind, as a logarithm.
+// pace is how much longer the passes (forward steps) of a holder take than those of its kind, as a logarithm.
 //
-// It is a Kalman filter with two states [Kalman 1960]: the level, which lasts, and the transient, which comes and goes
-// with other work on the machine. Only their sum is measured. The transient is an Ornstein-Uhlenbeck process: its
+// The pace is a Kalman filter with two states [Kalman 1960]: the level, which lasts, and the transient, which comes and
+// goes with other work on the machine. Only their sum is measured. The transient is an Ornstein-Uhlenbeck process: its
 // autocorrelation falls with a time constant. So several measurements within a minute say little more about the level
 // than one, and evidence grows with time: measurements over t seconds are worth about 1 + t/(2·transientFor)
 // independent measurements [Bayley and Hammersley 1946, the effective number of independent observations].
@@ -44,8 +44,8 @@ const (
 	leastNoise = 4e-4
 	// mostVariance is the variance of the level below which there is evidence of the level.
 	mostVariance = 0.25
-	// fewSamples is how many measurements there must be for evidence of the level. With fewer, the times of the kind
-	// may have changed meanwhile.
+	// fewSamples is the least number of measurements that are evidence of the level. With fewer measurements, a change of
+	// the kind's times could look like a level of this holder.
 	fewSamples = 8
 	// within is half of a 95 % confidence interval, in standard errors.
 	within = 1.96

@@ -45,7 +45,8 @@ func (s *holderState) emptied() {
 }
 
 // Lost records that the content of h's cache is no longer known: messages are lost, or the stream is not read any more.
-// The pressure stays. The count of held blocks begins at 0, so that nothing is at risk until events remove blocks.
+// The pressure stays. The count of held blocks begins at 0, so that no block counts as at risk of eviction until events
+// remove blocks.
 func (f *Fleet) Lost(h Holder) {
 	if s := f.Snapshot().state(h); s != nil {
 		s.work.forgetCache()

@@ -106,10 +106,10 @@ func (c *recency) add(g uint32, n int64) {
 	*at = max(*at+n, 0)
 }
 
-// take removes the blocks that end with a mark from the order, because a request uses them now. evicted says that one
-// of these blocks was evicted. In that case all blocks that were last used in the mark's generation or before are
-// evicted, or soon will be. If a policy counts blocks at risk as uncached, take counts them as evicted, too: they
-// will be evicted before the request is scheduled.
+// take removes blocks from the order, because a request uses them now: the blocks between the mark with this key and
+// the mark before it. evicted says that at least one of these blocks was evicted. In that case all blocks that were
+// last used in the mark's generation or before are evicted, or soon will be. If a policy counts blocks at risk as
+// uncached, take counts them as evicted, too: they will be evicted before the request is scheduled.
 func (c *recency) take(key uint64, evicted bool) {
 	u := c.find(key)
 	if u == nil {
@@ -122,8 +122,8 @@ func (c *recency) take(key uint64, evicted bool) {
 	*u = use{}
 }
 
-// put adds the n blocks that end with a mark to the order, as the most recently used ones: no request uses them any
-// more.
+// put adds n blocks to the order as the most recently used blocks, because no request uses them any more: the blocks
+// between the mark with this key and the mark before it.
 func (c *recency) put(key uint64, n int64) {
 	if len(c.uses) == 0 {
 		return
@@ -251,7 +251,7 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 	evicted := c.evicted
 	if matched < usable && last < len(marks) && l.shared[marks[last].Key].requests == 0 {
 		if u := c.find(marks[last].Key); u != nil {
-			evicted = max(evicted, u.generation) // the blocks up to this mark were cached at its last use, and are not now
+			evicted = max(evicted, u.generation) // the blocks up to this mark were cached at its last use, and at least one is not now
 		}
 	}
 	left := c.blocks - l.blocks.Load() - l.output.Load()/c.blockSize - requests
@@ -286,7 +286,7 @@ func (l *ledger) atRisk(marks []Mark, matched, usable int64) (risk int64) {
 // lost returns how many of n blocks of generation g the next evictions evict. The caller limits the result to 0 … n.
 // evicted is the latest generation with an evicted block: the engine evicts the blocks of this generation and of the
 // following ones in order. If no such generation is known or kept, the order is counted from the newest block instead:
-// left is the number of blocks that the requests leave free for the cache, and all blocks beyond the newest left are
+// the requests under way leave room for `left` other blocks, so the newest `left` blocks stay, and all older blocks are
 // evicted.
 func (c *recency) lost(g, evicted uint32, n, evictions, left int64) int64 {
 	switch {

@@ -20,7 +20,7 @@ type cacheFixture struct {
 }
 
 // chain returns the marks (the positions up to which prompts may share blocks) of a prompt of this number of blocks.
-// The first blocks, as many as common says, are the first blocks of chain 0.
+// Its first blocks, `common` in number, are the first blocks of chain 0.
 func chain(id uint64, blocks, common int) (marks []Mark) {
 	for at := NextMark(0); at <= blocks && len(marks) < MaxMarks; at = NextMark(at) {
 		key := uint64(at)
@@ -89,7 +89,7 @@ func TestWhatIsUsedLeastRecentlyIsAtRiskOfThePromptsThatWait(t *testing.T) {
 		t.Errorf("%d blocks of an unknown prompt are at risk", n)
 	}
 	c.compute(r, 40, 20)
-	if n := c.risk(a, 20); n > 1 { // one block may go for the next block of w's answer
+	if n := c.risk(a, 20); n > 1 { // one block may be evicted for the next block of w's answer
 		t.Errorf("%d blocks are at risk once the prompt is computed", n)
 	}
 	r.Release(c.now)
@@ -137,7 +137,7 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 	c := cacheOf(1000)
 	a, b, d := chain(1, 40, 0), chain(2, 40, 0), chain(3, 40, 0)
-	c.f.Cached(0, 880, 0) // blocks of other clients; they are evicted before the next blocks unless they are hit again
+	c.f.Cached(0, 880, 0) // blocks of other clients; the engine evicts them before a, b and d, unless other clients use them again
 	for _, marks := range [][]Mark{a, b, d} {
 		c.serve(marks, 40, 0)
 	}

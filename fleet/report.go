@@ -38,7 +38,7 @@ func (o *others) time(r *Reported) {
 		}
 		o.perToken.Store(math.Float64bits(float64(r.Busy-base.busy) / 1e6 / float64(tokens)))
 	} else {
-		o.perToken.Store(0) // the first report, or another process
+		o.perToken.Store(0) // the first report, or the report of another process
 	}
 	o.base.Store(&counted{r.Computed, r.Busy})
 }

@@ -12,20 +12,20 @@ type Work struct {
 	ContextBlocks  int // engine blocks of the prompt: they take memory until the end
 
 	Most  int   // the greatest number of requests that the holder may have, this request included; 0 is no limit
-	Scope Scope // the request's scope, in which the holder has a health of its own; 0 is none
+	Scope Scope // the request's model name and endpoint, for which the holder has a health of its own; 0 is none
 
-	// Whole says that the answer comes in one piece, so that its first token is not seen. FirstToken then means that
-	// the whole answer has come. The prompt counts as computed when the learned times predict it, but not while the
-	// engine reports that the request waits in its queue ([Fleet.Report]). If Tokens is called after FirstToken, the
-	// time of prompt and answer together is a measurement.
+	// Whole says that the answer comes in one piece, so that its first token is not seen. FirstToken then means that the
+	// whole answer has come. The prompt counts as computed from the predicted time on, but not while the engine reports
+	// that the request waits in its queue ([Fleet.Report]). If Tokens is called after FirstToken, the time of prompt and
+	// answer together is a measurement.
 	Whole bool
 
 	// MostTokens is the greatest length of one answer; 0 is unknown. A count beyond it, or beyond the model's length,
 	// is not believed.
 	MostTokens int
 
-	// Choices is how many answers the engine generates at the same time: n for each prompt of the request; 0 is one. If
-	// there are several, the number of passes is not known. Then only the first token of a stream is a measurement.
+	// Choices is how many answers the engine generates at the same time: n for each prompt of the request; 0 is one. With
+	// several answers, the number of passes is not known. Then only the first token of a stream is a measurement.
 	Choices int
 
 	// Guess says that UncachedTokens is an estimate: nothing is learned from its duration.
@@ -50,10 +50,10 @@ type Mark struct {
 // MaxMarks is the greatest number of marks of a request.
 const MaxMarks = 64
 
-// NextMark returns the position of the first mark after the position place. Both are counted in blocks of the index.
-// NextMark(0) is the first mark of a prompt. The positions are the same for all prompts: each block up to block 8, then
-// four in each octave. So a few dozen marks suffice instead of one for each block. The shared part of two prompts is
-// found within 20 %, and never too long. MaxMarks marks reach beyond 100,000 blocks.
+// NextMark returns the position of the first mark after a given position. Both positions are counted in blocks of the
+// index. NextMark(0) is the first mark of a prompt. The positions are the same for all prompts: each block up to block
+// 8, then four between one power of two and the next. So a few dozen marks suffice instead of one for each block. The
+// shared part of two prompts is found within 20 %, and never too long. MaxMarks marks reach beyond 100,000 blocks.
 func NextMark(place int) int {
 	step := 1
 	for at := place >> 3; at > 0; at >>= 1 {
@@ -104,8 +104,8 @@ const (
 // nothing and returns false. If h's breaker is half open, the request is the breaker's trial. Reserve panics if h does
 // not exist.
 //
-// Reserve allocates nothing in steady state. It takes a lock of h for about a microsecond. Requests to other holders
-// and readers do not wait for this lock.
+// Reserve allocates nothing in steady state. It takes a lock of h for about a microsecond. Neither readers nor requests
+// to other holders wait for this lock.
 func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	snap := f.Snapshot()
 	s := snap.state(h)
@@ -143,7 +143,7 @@ func (w *Work) longestAnswer(worker *Worker) int {
 	return int(min(int64(longest)*min(int64(max(w.Choices, 1)), math.MaxInt32), math.MaxInt32))
 }
 
-// cachedBlocks returns the engine blocks of the prompt that the holder had at dispatch.
+// cachedBlocks returns how many engine blocks of the prompt the holder had in its cache at dispatch.
 func (r *Reservation) cachedBlocks() int32 {
 	w := &r.work
 	if w.PromptTokens <= 0 {
@@ -202,7 +202,7 @@ func (f *Fleet) Expire(now int64) (leaks int) {
 	s := f.Snapshot()
 	for i := range s.holders {
 		if s.holders[i].state == nil {
-			continue // its id was retired
+			continue // the id was retired
 		}
 		leaks += s.holders[i].state.work.expire(now-int64(f.config.Expiry), now)
 	}

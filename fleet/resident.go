@@ -3,7 +3,7 @@ package fleet
 import "sort"
 
 // Resident returns how many of a prompt's marks the requests under way on h also have. The blocks up to the last of
-// these marks need no more memory. Resident takes a lock of h for the time of a few lookups.
+// these marks need no additional memory. Resident takes a lock of h for the time of a few lookups.
 func (s *Snapshot) Resident(h Holder, marks []Mark) int {
 	st := s.state(h)
 	if st == nil || len(marks) == 0 {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// keepIDs is how long a holder that left the fleet keeps its id. If it returns in this time, it has its history again.
-// An hour is longer than a restart that loads a large model. Ids do not run out in an hour: there are 2^20, and no
-// fleet replaces that many ranks in an hour.
+// keepIDs is how long a holder that left the fleet keeps its id. If the holder returns in this time, it has its history
+// again. An hour is longer than a restart that loads a large model. Ids do not run out in an hour: there are 2^20, and
+// no fleet replaces that many ranks in an hour.
 const keepIDs = time.Hour
 
-// Retire takes their ids from holders that left the fleet, and returns these ids. It retires an id under two
-// conditions: an earlier call saw at least an hour ago that the holder had left, and all reservations on the holder
-// were released at least an hour ago. If a reservation is never released, the holder keeps its id for good. now is in
-// Unix nanoseconds.
+// Retire takes ids away from holders that left the fleet, and returns these ids. It retires an id under two conditions:
+// an earlier call saw at least an hour ago that the holder had left, and all reservations on the holder were released
+// at least an hour ago. If a reservation is never released, the holder keeps its id for good. now is in Unix
+// nanoseconds.
 //
 // The caller removes the returned ids from everything that it stores by holder, and then passes them to [Fleet.Reuse].
 // If the worker of a retired id comes back later, its ranks get new ids.

@@ -20,7 +20,7 @@ func TestIDsOfHoldersThatLeftAreUsedAgain(t *testing.T) {
 	}
 	retire(0)
 	f.Remove(old)
-	retire(1 * hour) // with this first call after the removal begins the hour until the ids are retired
+	retire(1 * hour) // the hour until the ids are retired begins with this first call after the removal
 	retire(2*hour - 1)
 
 	var busy Reservation

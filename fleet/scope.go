@@ -28,7 +28,7 @@ func ScopeOf(model, endpoint string) Scope {
 
 // scopes is the passive health of one worker, in the scopes with recent trouble: from a failed request until the
 // breaker of the scope is closed and its slow start is over. The ranks of a worker are one process. So they share one
-// scopes, and a trial at one rank is a trial of all ranks.
+// value of this type, and a trial at one rank is a trial of all ranks.
 type scopes struct {
 	mu  sync.Mutex                             // guards the breakers; held while the map of all is replaced
 	all atomic.Pointer[map[Scope]*scopeHealth] // nil is none

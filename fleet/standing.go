@@ -8,10 +8,10 @@ type Bar uint8
 // The bars. A holder with BarSuspect or BarUseless still gets the requests that no other holder can take.
 const (
 	BarNone        Bar = iota
-	BarUnavailable     // its worker is not ready, or its breaker is open
-	BarUseless         // its answers in the request's scope were useless, and another worker's answers were good
-	BarLimited         // its worker answered 429, and the pause is not over
-	BarSuspect         // its worker seems to be frozen
+	BarUnavailable     // the holder's worker is not ready, or the holder's breaker is open
+	BarUseless         // the worker's answers in the request's scope were useless, and another worker's answers were good
+	BarLimited         // the worker answered 429, and the pause is not over
+	BarSuspect         // the worker seems to be frozen
 )
 
 // Standing says whether a holder may get a request now, and which share of its usual requests it gets.
@@ -114,7 +114,7 @@ func (l *limit) last() int64 {
 	return last
 }
 
-// Limit pauses h: until the time until, in Unix nanoseconds, h gets no requests of the tenant. The pause is for all
+// Limit pauses h: h gets no requests of the tenant before the given time, in Unix nanoseconds. The pause is for all
 // tenants if tenant is "", or if many tenants are in a pause and h serves no request. After a pause for all tenants, h
 // starts slowly.
 func (f *Fleet) Limit(h Holder, tenant string, until, now int64) {

@@ -73,7 +73,8 @@ func TestScopesInTroubleAreBounded(t *testing.T) {
 	}
 }
 
-// The ranks of a worker are one process. If one rank is left out, all ranks are, and one trial decides for all.
+// The ranks of a worker are one process. If one rank is left out, all ranks are left out, and one trial decides for all
+// ranks.
 func TestRanksAreLeftOutTogether(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", serving("m", 4))

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Timing is how long a holder's passes take, in milliseconds:
+// Timing is how long a holder's passes take, in milliseconds. A pass is one forward step of the engine, which takes:
 //
 //	Base + Σ over decodes (Sequence + Context·context) + Σ over prompts (Token·n + Attention·n·(context + n/2))
 //

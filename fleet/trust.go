@@ -7,11 +7,11 @@ type Trust uint8
 const (
 	// TrustNone: the entries are not used for matching.
 	TrustNone Trust = iota
-	// TrustApproximate: there are no events, or a tier announces no removals. Without events, entries are learned from
-	// the requests that were sent there. Learned entries and the tier's entries expire.
+	// TrustApproximate: there are no events, or a tier (GPU, CPU, disk, remote) announces no removals. Without events,
+	// entries are learned from the requests that were sent to the holder. Learned entries and the tier's entries expire.
 	TrustApproximate
-	// TrustDegraded: events arrive, but history is missing or some cache groups cannot be proven. The entries of the
-	// index are true, but the holder may have more blocks.
+	// TrustDegraded: events arrive, but history is missing, or the events do not prove what some cache groups (layers that
+	// evict together) contain. The entries of the index are true, but the holder may have more blocks.
 	TrustDegraded
 	// TrustExact: the stream is complete from the engine's start or from a full replay.
 	TrustExact

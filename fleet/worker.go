@@ -17,7 +17,7 @@ const (
 	EngineVLLM
 	EngineSGLang
 	EngineTRTLLM
-	EngineOther // speaks the OpenAI API and no other known one
+	EngineOther // speaks the OpenAI API, and is none of the engines above
 )
 
 var engineNames = [...]string{"unknown", "vllm", "sglang", "trtllm", "other"}
@@ -55,7 +55,7 @@ type Facts struct {
 	BlockSize     int           // tokens in an engine block (SGLang: page)
 	BlocksPerRank int           // capacity of one rank's cache in engine blocks
 	Ranks         int           // data-parallel ranks behind this URL; 0 counts as 1
-	FirstRank     int           // the first rank's global number, as X-Data-Parallel-Rank has it
+	FirstRank     int           // the first rank's global number, as in the header X-Data-Parallel-Rank
 	Events        []EventSource // none: the worker publishes no events
 	DeclaredRanks int           // how many of Ranks are used, as the operator declared; 0 is DefaultRanks
 
@@ -67,7 +67,7 @@ type Facts struct {
 
 	CanRender           bool // POST /v1/chat/completions/render answers
 	CanTokenize         bool // POST /tokenize answers
-	ReportsCachedTokens bool // usage carries prompt_tokens_details.cached_tokens
+	ReportsCachedTokens bool // the usage of an answer has prompt_tokens_details.cached_tokens
 }
 
 // UsedRanks returns how many ranks, from FirstRank on, get requests. The events of other ranks are not read.
@@ -129,7 +129,7 @@ type Worker struct {
 	Healthy  bool   // the last active check succeeded
 	Draining bool   // gets no new requests; requests in flight continue
 	Ready    bool   // healthy, not draining, and known to serve a model
-	Why      string // why it is not ready, in words; "" when it is
+	Why      string // why the worker is not ready, in words; "" when it is ready
 	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
 	Incarnation uint64
 	Holders     []Holder // one for each used rank, from rank Facts.FirstRank on

@@ -3,7 +3,6 @@ package policy
 // Branch is the rule that decided, in one word. Metrics count decisions by branch.
 type Branch string
 
-// The branches.
 const (
 	BranchAffinity Branch = "affinity"  // the holder with the longest match was taken
 	BranchMiss     Branch = "miss"      // no candidate has a match
@@ -26,8 +25,8 @@ const (
 	BranchNone     Branch = "none"      // there is no candidate
 )
 
-// missAtRisk is a key of reasons, not a branch. It is for a miss where workers have a part of the prompt, but all of
-// this part is at risk: it is expected to be evicted before the request is scheduled.
+// missAtRisk is a key of reasons, not a branch. It is for a miss where a worker has a part of the prompt, but the whole
+// part is expected to be evicted before the request is scheduled.
 const missAtRisk Branch = "miss at risk"
 
 // reasons has the general meaning of each branch, in the words of kv_aware. A [Spec] may have its own words.

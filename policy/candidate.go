@@ -44,7 +44,7 @@ type Candidate struct {
 
 	Match     int                 // prompt tokens in confirmed blocks of the holder that its engine can use
 	Tier      [block.NumTiers]int // Match by tier
-	Predicted int                 // Match, or more if a longer part of the prompt was sent to the holder
+	Predicted int                 // Match, or more if a longer part of the prompt was sent to the holder before
 	Active    int                 // prompt tokens that requests under way at the holder also have; 0 without Spec.NeedsActive
 	// AtRisk is how many tokens at the end of Predicted are expected to be evicted before the request is scheduled. It
 	// is 0 without Spec.NeedsRisk.
@@ -75,8 +75,9 @@ func (c *Candidate) Uncached(q *Query) int64 {
 	return int64(max(q.PromptTokens-c.Predicted, 0))
 }
 
-// lighter reports whether a is taken before b if both have the same score. It compares in this order: the work, which
-// includes the request's own uncached tokens; the turns; the number of requests so far; the hash. Less is better.
+// lighter reports whether candidate a is taken before candidate b if both have the same score. It compares in this
+// order: the work, which includes the request's own uncached tokens; the turns; the number of requests so far; the
+// hash. The smaller figure wins.
 func lighter(q *Query, a, b *Candidate) bool {
 	if wa, wb := a.Work()+a.Uncached(q), b.Work()+b.Uncached(q); wa != wb {
 		return wa < wb

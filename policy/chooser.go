@@ -9,12 +9,13 @@ import (
 // remember something. Its methods are called concurrently. They must not keep q or the candidates, read a clock, wait,
 // or allocate for each request. A chooser's memory must be bounded.
 type Chooser interface {
-	// Choose picks one of the candidates that passed the filters; c is not empty. It may set their Score and Terms, but
-	// it must not reorder them. It must not change the chooser's memory, because explanations call it, too.
+	// Choose picks one of the candidates that passed the filters; c is not empty. Choose may set Score and Terms of these
+	// candidates, but must not reorder them. Choose must not change the chooser's memory, because explanations call
+	// Choose, too.
 	Choose(q *Query, c []Candidate) Pick
 	// Routed reports that q is sent to c.
 	Routed(q *Query, c *Candidate)
-	// Finished reports how a request ended. It is called once for each Routed.
+	// Finished reports how a request ended. Finished is called once for each call of Routed.
 	Finished(f *Finished)
 	// Forget drops everything that depends on the cache of a holder that left or lost its cache.
 	Forget(h fleet.Holder)
@@ -25,7 +26,7 @@ type Chooser interface {
 // the holders that it names.
 type Nominator interface {
 	Chooser
-	// Nominate appends a few holders to dst. It is called before Choose, under the same rules.
+	// Nominate appends a few holders to dst. Nominate is called before Choose, under the same rules.
 	Nominate(q *Query, dst []fleet.Holder) []fleet.Holder
 }
 
@@ -65,7 +66,7 @@ func (r *ranked) Choose(q *Query, c []Candidate) Pick {
 // Pick is a chooser's decision.
 type Pick struct {
 	Index  int    // the index of the candidate; -1 if the chooser refuses all
-	Branch Branch // the rule that decided; "" if it follows from the matches, as for policies made of scorers
+	Branch Branch // the rule that decided; "": the matches decide the branch, as for policies made of scorers
 	Ranked bool   // the highest Score was taken
 }
 

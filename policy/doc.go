@@ -25,14 +25,14 @@
 //
 // The first term is a queue: these tokens are computed before the new prompt. The second term makes every decode step
 // slower. The divisor 4 follows from fleet.DefaultTiming: a prefill token takes 36 µs, and a context token takes 0.049
-// µs in each step. In an answer of 200 tokens, a context token so takes about a quarter of the time of a prefill token.
+// µs in each step. So in an answer of 200 tokens, a context token takes about a quarter of the time of a prefill token.
 // (211 is the mean answer of the public trace Azure LLM inference 2023, conversation.) The balanced filter and the rule
-// for ties add the request's own uncached tokens to the work, because candidates with different matches are compared
-// there.
+// for ties add the request's own uncached tokens to the work, because they compare candidates with different matches.
 //
-// If two candidates have the same score, these figures decide in this order: work, turns, requests so far, hash. Turns
-// and requests so far let an idle fleet be used in turn. The hash covers the holder and the request's random number, so
-// that many routers do not all choose the same worker. Only round robin depends on the order of candidates.
+// If two candidates have the same score, these figures decide in this order: work, turns, requests so far, hash. The
+// turns of a holder grow with each request, for a slow holder more than for a fast one. Because of turns and requests
+// so far, an idle fleet's holders are used one after the other. The hash covers the holder and the request's random
+// number, so that many routers do not all choose the same worker. Only round robin depends on the order of candidates.
 //
 // # Longest match, and how far to follow it
 //
@@ -40,9 +40,9 @@
 // share their first block, such as a system prompt: the first holder of this block attracts every new conversation,
 // even if it is busy.
 //
-// [Spec].ImbalanceTokens bounds how far a match is followed. For each candidate it takes the sum of the candidate's
-// work and the request's uncached tokens there. A candidate is left out if its sum exceeds the least sum of all
-// candidates by more than this number. So a request may wait longer for a long match than for a short one, an idle
-// fleet follows every match, and a busy holder with a tiny match is left out. The default 0 is no bound.
+// [Spec].ImbalanceTokens bounds how far a match is followed. For each candidate, the balanced filter adds the
+// candidate's work and the request's uncached tokens there. It leaves out a candidate whose sum exceeds the least sum
+// of all candidates by more than ImbalanceTokens. So a request may wait longer for a long match than for a short one,
+// an idle fleet follows every match, and a busy holder with a tiny match is left out. The default 0 is no bound.
 // [DefaultImbalanceTokens] suits a fleet with shared system prompts.
 package policy

@@ -71,7 +71,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	case kept > 0:
 	case returning:
 		kept = readmit(c, reasonReturning)
-	case suspect && !saturated: // if a worker is only saturated, the request waits for it instead: it will have room soon
+	case suspect && !saturated: // a saturated worker will have room soon: the request waits for that worker instead
 		kept = readmit(c, reasonSuspect)
 	case useless && !saturated: // no better holder is left
 		kept = readmit(c, reasonUseless)
@@ -79,7 +79,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	return kept
 }
 
-// readmit lets the candidates pass that were left out for the reason why. It is called if no candidate passed.
+// readmit lets the candidates pass whose Reason equals why. It is called if no candidate passed.
 func readmit(c []Candidate, why string) (kept int) {
 	for i := range c {
 		if c[i].Reason != why {

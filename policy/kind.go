@@ -19,8 +19,8 @@ type Parameters interface {
 type Kind struct {
 	Name     string
 	Defaults func() Parameters // returns new parameters with the defaults at each call
-	// Moved has the settings that another kind has instead of this one: the name of the other kind, by the setting's
-	// key. An error about such a setting names the other kind.
+	// Moved has settings that this kind does not have, but another kind has. The map's key is the setting's key, and the
+	// value is the name of the other kind. An error about such a setting names the other kind.
 	Moved map[string]string
 }
 

@@ -13,12 +13,12 @@ import (
 // request itself and the time that the request costs others: the requests that run at the holder now, and later
 // requests whose cached blocks it evicts. docs/marginal.md explains the terms.
 type Marginal struct {
-	// Externality is the weight of one millisecond by which the request delays another request's answer. One
-	// millisecond before the request's own first token has weight 1. At 0 each request is served as if it were alone.
-	// At 1 long prompts wait a long time for a holder where they delay few others. The default follows from service
-	// levels: the time that they allow for a first token, divided by the time that they allow for the rest of an
-	// answer. 5 s for the first token and 100 ms for each of 343 further tokens (the mean of the public conversation
-	// trace) give 0.15; 2 s and 50 ms give 0.12.
+	// Externality is the weight of one millisecond by which the request delays another request's answer. One millisecond
+	// before the request's own first token has weight 1. At 0 the delay of other requests does not count. At 1 long
+	// prompts wait a long time for a holder where they delay few others. The default follows from service levels: the time
+	// that they allow for a first token, divided by the time that they allow for the rest of an answer. 5 s for the first
+	// token and 100 ms for each of 343 further tokens (the mean of the public Mooncake conversation trace) give 0.15; 2 s
+	// and 50 ms give 0.12.
 	Externality float64 `yaml:"externality"`
 	// Eviction is the weight of computing the evicted blocks again: the uncached tokens of the request evict other
 	// blocks. 1 corresponds to a probability of one half that an evicted block is needed again. Then computing it again
@@ -103,7 +103,7 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true}
 }
 
-// followed returns BranchSpill if another candidate than the picked one has the longest match, else "".
+// followed returns BranchSpill if another candidate has a longer match than the picked one, else "".
 func followed(q *Query, c []Candidate, picked int) Branch {
 	if q.Target != "" || !q.Known {
 		return ""
@@ -118,10 +118,9 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // These are constants of the cost that price predicts.
 const (
-	// levelled is the difference, in requests, that loads of holders keep: routing levels greater differences. With a
-	// smaller value, long answers gather on a few holders if holders have a dozen requests each. With a larger value,
-	// requests of a busy fleet go to holders without their prefix, because of a difference in load that soon
-	// disappears.
+	// levelled is the greatest difference between the loads of two holders, in requests, that routing does not level. With
+	// a smaller value, long answers gather on a few holders if holders have a dozen requests each. With a larger value,
+	// requests of a busy fleet go to holders without their prefix, because of a difference in load that soon disappears.
 	levelled = 24
 	// mostTogether bounds the share of an answer during which the requests that run at its start keep running.
 	//
@@ -130,8 +129,9 @@ const (
 	// where R is the rest of the first answer. Requests that come later do not count here, because they can go to other
 	// holders.
 	mostTogether = 0.5
-	// leastPressure is the least pressure that the cost of evictions assumes. In a cache with free blocks, new blocks
-	// evict nothing yet, but the cache becomes full sooner.
+	// leastPressure is the least pressure that the cost of evictions assumes. The pressure is how many blocks a cache
+	// evicts for each new block, 0 to 1. In a cache with free blocks, new blocks evict nothing yet, but the cache becomes
+	// full sooner.
 	leastPressure = 0.5
 )
 
@@ -227,8 +227,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 		memory = share * answer * step
 	}
 
-	// The requests that run at the holder now make a part of the answer slower, and the answer makes them slower for
-	// the same time. Both are counted at the holder's own pace, and all other terms at the mean pace. So two idle
+	// The requests that run at the holder now make a part of the answer slower, and the answer slows these requests for
+	// the same time. The two delays use the holder's own timing, and all other terms use the mean timing. So two idle
 	// holders cost the same, and a slow holder gets work in proportion to its pace. Otherwise the slow holder's cache
 	// would not be used.
 	alone := answer * t.Base

@@ -19,20 +19,21 @@ type Spec struct {
 	Scorers []Weighted
 	Picker  string // "" is best
 
-	// Chooser makes a chooser, which decides after the filters instead of the scorers and the picker. The function is
-	// called once for each policy that is built from the spec, so that each policy has a memory of its own.
+	// Chooser makes a chooser. The chooser decides among the candidates that passed the filters, in place of scorers and
+	// picker. The function is called once for each policy that is built from the spec, so that each policy has a memory of
+	// its own.
 	Chooser func() Chooser
 	Terms   []string // the names of the chooser's terms
 	// Reasons has the policy's own words for the meaning of a branch. A branch without an entry has its general words.
 	// If Reasons is nil, and the Chooser does not name the branch of a choice, words are used that fit any rule.
 	Reasons map[Branch]string
-	// NeedsMatches says that the Chooser reads matches, or the prompt's tokens and keys. NeedsText says that it reads
-	// the prompt's text.
+	// NeedsMatches says that the Chooser reads matches, or the prompt's tokens and keys. NeedsText says that the Chooser
+	// reads the prompt's text.
 	NeedsMatches, NeedsText bool
 
-	// NeedsActive says that the policy reads Candidate.Active. It costs a lookup at each holder with a match.
+	// NeedsActive says that the policy reads Candidate.Active. This costs a lookup at each holder with a match.
 	NeedsActive bool
-	// NeedsRisk says that the policy reads Candidate.AtRisk. It costs a lookup at each holder with a match and with
+	// NeedsRisk says that the policy reads Candidate.AtRisk. This costs a lookup at each holder with a match and with
 	// requests under way.
 	NeedsRisk bool
 
@@ -40,7 +41,8 @@ type Spec struct {
 	// the picker.
 	Reach Reach
 
-	// Source is called once for each request, before its first decision. Its answer is Query.Cached. nil is no source.
+	// Source is called once for each request, before the first decision about the request. Its answer becomes
+	// Query.Cached. nil is no source.
 	Source Source
 
 	// NeedsTarget makes the policy refuse requests that do not name their worker.
@@ -80,10 +82,10 @@ type Weighted struct {
 	Weight float64 `yaml:"weight"` // > 0
 }
 
-// DefaultTierWeights are the worth of a matched token by tier if nothing was measured. The weight of host memory is
-// that of llm-d. It is close to the time that a reload over PCIe saves, compared with computing a long prefix. With the
-// weights of disk and remote storage, a worker with the whole prefix there wins over a worker with nothing, but not
-// over a worker with half of the prefix on the GPU.
+// DefaultTierWeights are the worth of a matched token by tier if nothing was measured. The weight of host memory (CPU)
+// is the weight that llm-d uses. It is close to the share of time that a reload over PCIe saves, compared with
+// computing a long prefix. With the weights of disk and remote storage, a worker with the whole prefix there wins over
+// a worker with nothing, but not over a worker with half of the prefix on the GPU.
 var DefaultTierWeights = [block.NumTiers]float64{block.TierGPU: 1.0, block.TierCPU: 0.8, block.TierDisk: 0.3, block.TierRemote: 0.1}
 
 // DefaultImbalanceTokens is the value of ImbalanceTokens for fleets where many conversations share a system prompt. It
@@ -235,7 +237,7 @@ func (p *Policy) Routed(q *Query, c *Candidate) {
 	}
 }
 
-// Finished reports to the policy how a request ended. It is called once for each Routed.
+// Finished reports to the policy how a request ended. Finished is called once for each call of Routed.
 func (p *Policy) Finished(f *Finished) {
 	if p.chooser != nil {
 		p.chooser.Finished(f)
@@ -315,7 +317,7 @@ func (p *Policy) choose(q *Query, c []Candidate) Choice {
 }
 
 // noteTerm stores, as a term of each candidate, the part of the score that the last scorer added: the score less the
-// terms before.
+// terms that were stored before.
 func noteTerm(c []Candidate, term int) {
 	for i := range c {
 		added := c[i].Score

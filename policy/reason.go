@@ -1,7 +1,7 @@
 package policy
 
-// ReasonsBy returns the reasons of a policy whose scores have other terms besides the match. by says which candidate
-// the policy takes, such as "the lowest predicted cost".
+// ReasonsBy returns the reasons of a policy whose scores have other terms besides the match. The argument by says which
+// candidate the policy takes, such as "the lowest predicted cost".
 func ReasonsBy(by string) map[Branch]string {
 	return map[Branch]string{
 		BranchAffinity: by + ", and no worker has a longer match",

@@ -14,10 +14,10 @@ import (
 // result.
 //
 // A policy does no I/O. The program that prepares requests calls the Source once for each request, before the first
-// decision. The request waits for the answer, so the Source must limit its time. If the prompt is nil, the Source
-// answers from memory.
+// decision. The request waits for the answer, so the Source must bound the time of a call. If the prompt is nil, the
+// Source answers from memory, without a question.
 //
-// The program that builds the policy makes its Source, and puts it into the Spec.
+// The program that builds the policy makes the Source, and puts it into the Spec.
 type Source func(ctx context.Context, prompt []block.Token) []fleet.Cached
 
 // CachedAt returns the Source's answer about a worker; if there is none, an answer without tokens and chunks.
