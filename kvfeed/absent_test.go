@@ -24,7 +24,7 @@ func TestAWorkerWithoutEventsIsForgottenWhenItLeaves(t *testing.T) {
 	}
 	d.Done(fleet.OutcomeServed, 2)
 	req.Target = ""
-	branch := func() policy.Branch { // decides a minute later: before, the worker's slow start would keep the request away
+	branch := func() policy.Branch { // decides one minute later: in its slow start, the worker would not get the request
 		t.Helper()
 		if d, err := r.router.Explain(t.Context(), req); err == nil {
 			d.Recycle()
@@ -64,8 +64,8 @@ func TestATrustEndsWithItsStream(t *testing.T) {
 	r.trust(s.holder, fleet.TrustApproximate, "no events")
 }
 
-// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: if a worker leaves and comes back between two looks of the feed at the
-// fleet, its stream continues.
+// TestAWorkerThatIsBackAtOnceIsTrustedAsBefore: if a worker leaves and comes back before the feed reads the fleet
+// again, its stream continues.
 func TestAWorkerThatIsBackAtOnceIsTrustedAsBefore(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -77,7 +77,7 @@ func (m *aheadEngine) stored(tokens []block.Token, from, to int) kvevent.Event {
 	return e
 }
 
-// drop takes a block out of the cache, and returns the event that announces it.
+// drop takes a block out of the cache, and returns the event that announces the removal.
 func (m *aheadEngine) drop(h kvevent.Hash) kvevent.Event {
 	delete(m.cached, h)
 	return kvevent.Event{Kind: kvevent.Removed, Group: -1, Medium: "GPU", Hashes: []kvevent.Hash{h}}
@@ -182,8 +182,8 @@ func TestTheLastBlockIsNotClaimedByItsOwnTokensAlone(t *testing.T) {
 	}
 }
 
-// Two engines, or two versions of one engine, serve the same model, one of them with a look-ahead. Each prompt must be
-// matched with both kinds of hashes.
+// Two engines, or two versions of one engine, serve the same model, and only one of them has a look-ahead. Each prompt
+// must be matched with both kinds of hashes.
 func TestEnginesWithAndWithoutALookAheadAreMatchedBesideEachOther(t *testing.T) {
 	r := newRig(t, Config{})
 	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))

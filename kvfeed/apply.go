@@ -34,7 +34,7 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 			now := time.Now()
 			changed = changed || len(s.unremoved.queue) == 0
 			s.unremoved.keep(e, now)
-			s.expire(now) // removes the blocks beyond mostUnremoved, too
+			s.expire(now) // also removes the blocks beyond mostUnremoved
 		}
 		changed = changed || s.mixed != mixed
 	case kvevent.Removed:
@@ -59,7 +59,7 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 
 // clear applies a reset. In vLLM, a reset of the accelerator's cache does not empty the offload tiers, and the blocks
 // in these tiers are not announced again. SGLang drops its host copies together with the tree. Other engines are
-// assumed to drop theirs, too.
+// assumed to drop their host copies, too.
 func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 	if s.engine == fleet.EngineVLLM {
 		generation = s.router.Clear(s.holder, "", e.Tier)
@@ -91,7 +91,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	x.First, x.Tokens = e.Shifted()
 	x.Features = e.Features
 	if ahead := len(e.Ahead); ahead > 0 {
-		for i := range x.Features { // the batch is ours
+		for i := range x.Features { // the batch belongs to the stream, so its features may be changed
 			f := &x.Features[i]
 			if f.Offset -= ahead; !e.HasParent {
 				f.Offset = max(f.Offset, 0)
@@ -116,8 +116,8 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 
 // aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream.
 // The look-ahead is the number of tokens after a block that the block's hash covers. An engine uses one look-ahead for
-// all blocks. If a block has another one, the key of its parent may cover other tokens, so only the hashes of the event
-// are used. s.mu is held.
+// all blocks. If a block has another look-ahead, the key of its parent may cover other tokens, so only the hashes of
+// the event are used. s.mu is held.
 func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	if !e.Aligned() {
 		return true // the event's tokens are not used anyway
@@ -136,9 +136,9 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	return n == s.ahead
 }
 
-// keys returns the keys that requests to the holder may carry and that matter for the event. Below the accelerator, the
-// index finds a block's parent by its hash, so only the keys of a chain's beginning matter. This does not hold for
-// tiers that do not use the engine's hashes.
+// keys returns the keys that requests to the holder may carry and that matter for the event. For a block below the
+// accelerator (in CPU memory, on disk or remote), the index finds the parent by the parent's hash, so only the keys of
+// a chain's beginning matter. Tiers that do not use the engine's hashes are an exception.
 func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 	if e.Tier != block.TierGPU && !s.ofConnector(e) {
 		return kvevent.KeyRoot
@@ -157,7 +157,6 @@ func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 // carry an extra_key, stored events are not applied any more, but removals still are. So the index loses the blocks of
 // such a holder over time, and never claims a block that the holder does not have. In SGLang's dynamo format the hashes
 // cover extra_key: there the feed tries the values that requests carried.
-// values that requests carried.
 func (s *stream) claimable(e *kvevent.Event) bool {
 	used := kvevent.Keys(s.used.Load())
 	s.rootExtra, s.rootKnown = "", false
@@ -223,7 +222,7 @@ func (s *stream) learn(e *kvevent.Event) (changed bool) {
 	}
 	if e.Tier != block.TierGPU && !s.offloads {
 		s.offloads = true
-		if s.reset { // the first event about the tier
+		if s.reset { // the first event about an offload tier
 			s.complete, s.missing, s.reset = false, "what was offloaded before the reset of the accelerator's cache is not known", false
 			changed = true
 		}
@@ -277,8 +276,8 @@ func (s *stream) learnBlockSize(tokens int) {
 	}
 }
 
-// identify finds the algorithm and the seed of the engine's own hashes. The router does not need them. An operator sees
-// from them whether two engines hash alike.
+// identify finds the algorithm and the seed of the engine's own hashes. The router does not need them. They show an
+// operator whether two engines hash alike.
 func (s *stream) identify(e *kvevent.Event) {
 	const enough = 2 // number of blocks whose hashes must agree
 	n := min(len(e.Hashes), enough)

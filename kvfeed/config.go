@@ -25,13 +25,14 @@ type Config struct {
 	// (LMCache's and Mooncake's connectors). Default 5 min: LMCache's default memory of 5 GB holds 40,000 tokens of an
 	// 8 B model, which a busy engine replaces within minutes. Set it higher if the tier has more memory.
 	UnremovedTTL time.Duration `yaml:"unremoved_ttl"`
-	// AssumeSalt and AssumeExtraKey tell the feed that requests carry cache_salt or extra_key, even if this router has
-	// not seen such a request. Set them when other clients use the engines too. They matter for engines whose events do
-	// not contain these keys (SGLang's events never contain extra_key): new blocks of such a holder are then not
+	// AssumeSalt and AssumeExtraKey tell the feed that requests carry cache_salt or extra_key, even if this router has not
+	// seen such a request. Set them when other clients use the engines too. The settings matter for engines whose events
+	// do not contain these keys (SGLang's events never contain extra_key): new blocks of such an engine are then not
 	// stored. Default false: blocks are stored until this router sees the first request with such a key.
 	AssumeSalt     bool `yaml:"assume_salt"`
 	AssumeExtraKey bool `yaml:"assume_extra_key"`
-	// Seeds are tried, besides vLLM's default, to identify an engine's hash chain. Default "0" and "42".
+	// Seeds are values of an engine's PYTHONHASHSEED. The feed tries them, and vLLM's default, to find out how the engine
+	// hashes its blocks. The result is only shown. Default "0" and "42".
 	Seeds []string `yaml:"seeds"`
 	// BlockSize is the value of warmpath.Options.BlockSize, in tokens. It is used only for a warning: if an engine's
 	// blocks are smaller, the router uses the smaller size, and the log has a line about it. Default 0: no warning.
@@ -64,8 +65,8 @@ func (c Config) withDefaults() Config {
 }
 
 const (
-	leastPending = 1 << 20 // the lowest bound on the kept messages of a rank, in bytes: some hundred messages
-	leastMessage = 8 << 20 // the lowest bound on a rank's message, in bytes: a million tokens take 5 MB
+	leastPending = 1 << 20 // lowest PendingBytes of one rank: room for some hundred messages
+	leastMessage = 8 << 20 // lowest MaxMessage of one rank: an event of a million tokens takes 5 MB
 )
 
 // wire returns the settings of one stream of a worker. The ranks of a worker share the memory that one worker may take.

@@ -102,7 +102,7 @@ func (s *stream) judgeCopies() (changed bool) {
 	case perCopy:
 		w := s.fleet.Snapshot().Worker(s.holder)
 		if s.engine != fleet.EngineVLLM || w == nil || s.offloads || len(st.Groups) != 1 || st.Groups[0].Attention != block.AttentionFull {
-			return false // the index also has blocks of other caches, so the figures do not compare
+			return false // the figures below compare only for vLLM with one full-attention cache and no offloading
 		}
 		room := int64(w.Facts.BlocksPerRank) * int64(max(w.Facts.BlockSize, s.blockSize))
 		held := st.Blocks[block.TierGPU] * int64(s.router.BlockSize(s.holder, ""))

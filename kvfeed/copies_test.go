@@ -34,7 +34,8 @@ func hashOf(tokens []block.Token, end int) kvevent.Hash {
 	return (&aheadEngine{}).hashOf(tokens, end)
 }
 
-// run computes prompts in one step, so that no prompt finds the blocks of another. It returns the payload of the step.
+// run computes prompts in one step, so that no prompt finds the blocks of another. It returns the message that
+// announces what the step stored and removed.
 func (p *pool) run(prompts ...[]block.Token) []byte {
 	var removed [][2]int // pairs: index in hashes, number of copies left
 	var gone []kvevent.Hash

@@ -1,6 +1,6 @@
 // Package kvfeed keeps a router's index up to date. A [Feed] follows one ordered stream of KV events for each holder of
-// the router's fleet, and applies it to the index. It also sets the trust of the holder: how far the holder's entries
-// in the index can be believed, and why.
+// the router's fleet, and applies the events to the index. It also sets the trust of the holder: how far the holder's
+// entries in the index can be believed, and why.
 //
 // The one call:
 //
@@ -8,9 +8,9 @@
 //	err := feed.Run(ctx) // until ctx ends; in a goroutine of its own
 //
 // The feed follows each worker whose [fleet.Facts] have an event source ([fleet.EventSource]), from [fleet.Fleet.Put]
-// to [fleet.Fleet.Remove]. It dials the engine's sockets and asks for the history. One more call is needed if requests
-// carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent. [Feed.Ready] waits until the feed
-// has read what the engines have cached.
+// to [fleet.Fleet.Remove]. It dials the engine's sockets and requests a replay of earlier events. One more call is
+// needed if requests carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent. [Feed.Ready]
+// waits until the feed has read what the engines have cached.
 //
 // A program with an index of its own uses a [Subscriber] and package kvevent instead.
 //
@@ -21,9 +21,9 @@
 //
 // # What it guarantees
 //
-//   - The index may know too little. That costs time, since requests miss a warm cache. The index never claims a block
-//     that the holder does not have, except while an event is under way. The feed does not apply an event whose keys
-//     are unknown: its blocks may belong to another request.
+//   - The index may know too little. Then requests miss a warm cache, which costs time. The index never claims a block
+//     that the holder does not have, except while an event is under way. The feed stores no block if its cache_salt,
+//     extra_key or LoRA name matters and is unknown: the block may belong to another request.
 //   - The trust reflects the worst loss or doubt since the holder's cache was last known to be empty.
 //   - When a holder leaves, restarts, or loses a part of its history, its blocks are forgotten.
 //
@@ -39,10 +39,11 @@
 //   - Other requests' blocks: do not store an event with keys that cannot be read ([kvevent.Event.Unread]). Do not
 //     store an event whose format has no field for a key that requests use ([kvevent.Event.Hidden]). If only the
 //     beginning of the chain is in doubt, set [kvindex.Stored.RootUnknown].
-//   - Tiers: removals and resets count for one tier. A tier that announces no removals needs a time limit.
-//   - New index: a new index has another generation, which Store and, after a change of the fleet,
-//     [warmpath.Router.Generation] return. When the generation differs from the last one, forget the holder and replay
-//     its history.
+//   - Tiers: a removal or a reset counts for one tier only. If a tier announces no removals, its blocks need a time
+//     limit.
+//   - New index: each index has a generation number. Store returns the number, and so does
+//     [warmpath.Router.Generation], which shows a new index after a change of the fleet. When the number changes,
+//     forget the holder and replay its history.
 //   - Leaving: after [fleet.Fleet.Remove], stop the holder's stream first, then call [warmpath.Router.Forget]. Another
 //     holder may get the same id later.
 //   - Trust: call [fleet.Fleet.SetTrust] with [fleet.TrustExact] only when the history is complete since the holder's

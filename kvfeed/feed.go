@@ -16,24 +16,24 @@ import (
 )
 
 // Feed follows the events of every holder of a router's fleet. Make it with [New]. Run is called once. The other
-// methods may be called from any goroutine, before, during and after Run. A router has one Feed: two would apply each
-// event twice.
+// methods may be called from any goroutine, before, during and after Run. A router has one Feed: two Feeds would apply
+// each event twice.
 type Feed struct {
 	router   *warmpath.Router
 	fleet    *fleet.Fleet
 	config   Config
 	log      *slog.Logger
 	listener *listener               // nil: the feed does not listen for engines
-	used     sync.Map                // place → *atomic.Uint32 of kvevent.Keys
-	extras   sync.Map                // place → *extras
+	used     sync.Map                // place → kvevent.Keys that requests carried, as *atomic.Uint32
+	extras   sync.Map                // place → values of extra_key that requests carried, as *extras
 	present  map[fleet.Holder]uint64 // holders of the last snapshot → their workers' incarnations; only reconcile uses it
 
-	reconciled atomic.Uint64 // generation of the fleet's last snapshot whose streams were started and stopped
+	reconciled atomic.Uint64 // generation of the last fleet snapshot to which the streams were adapted
 
 	// changed points to the channel that is closed when a stream may have caught up; nil: no call of Ready waits.
 	changed atomic.Pointer[chan struct{}]
 
-	began atomic.Int64 // when the present check or reconciliation began, Unix nanoseconds; 0: none is running
+	began atomic.Int64 // when the present check or reconciliation began or last made progress, Unix nanoseconds; 0: none is running
 
 	mu      sync.Mutex // guards the fields below; never held while waiting
 	streams map[fleet.Holder]*follower
@@ -41,7 +41,7 @@ type Feed struct {
 }
 
 // place names a rank of a worker. When the worker leaves and comes back, its rank has the same place. A holder's id
-// cannot be used for this: another rank may get the id an hour later.
+// cannot be used for this: another rank may get the id later.
 type place struct {
 	worker fleet.WorkerID
 	rank   int
@@ -80,8 +80,8 @@ func (feed *Feed) ListenEndpoint() string {
 
 // Scoped records that a request with this cache_salt and extra_key will be sent to a rank of a worker. "" means that
 // the request has no such key. Call it between [warmpath.Router.Route] and the sending of the request. Some engines do
-// not announce the keys with which a block was cached. After the call, the feed does not store a block if such a key
-// matters and is unknown. A call costs a map lookup.
+// not announce which keys belong to a block. After the call, the feed does not store a block if such a key matters and
+// is unknown. A call costs a map lookup.
 func (feed *Feed) Scoped(w fleet.WorkerID, rank int, salt, extra string) {
 	at := place{w, rank}
 	var keys kvevent.Keys
@@ -97,7 +97,8 @@ func (feed *Feed) Scoped(w fleet.WorkerID, rank int, salt, extra string) {
 	}
 }
 
-// keysOf returns the keys that requests to a rank were seen to carry.
+// keysOf returns the keys that requests to a rank carry: the keys that were seen, and the assumed keys of the
+// configuration.
 func (feed *Feed) keysOf(at place) *atomic.Uint32 {
 	if v, ok := feed.used.Load(at); ok {
 		return v.(*atomic.Uint32)
@@ -121,8 +122,8 @@ func (feed *Feed) extrasOf(at place) *extras {
 const checkEvery = time.Second
 
 // Run follows the fleet until ctx ends, and returns nil then. If [Config.Listen] cannot be opened or stops listening,
-// Run returns an error. If an engine cannot be reached, Run does not return: the holder's trust shows it, and the feed
-// dials again. When Run returns, all its goroutines have ended; the index and the trust stay as they were.
+// Run returns an error. If an engine cannot be reached, Run does not return: the holder's trust shows the failure, and
+// the feed dials again. When Run returns, all its goroutines have ended; the index and the trust stay as they were.
 func (feed *Feed) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -200,7 +201,7 @@ func ageOf(began *atomic.Int64, now time.Time) time.Duration {
 
 // step records that the present check or reconciliation makes progress.
 func (feed *Feed) step() {
-	if feed.began.Load() != 0 { // false only when a test calls reconcile directly
+	if feed.began.Load() != 0 { // began is 0 only when a test calls reconcile directly
 		feed.began.Store(time.Now().UnixNano())
 	}
 }
@@ -276,8 +277,9 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 	}
 }
 
-// forgetAbsent forgets the holders that left since the last snapshot. For holders whose process is new, it forgets what
-// was learned from requests. Holders without events are included: the index and the policies have guesses about them.
+// forgetAbsent forgets the holders that left since the last snapshot. If a worker's process is new, forgetAbsent
+// forgets what was learned from requests to its holders. Both rules include holders without events: the index and the
+// policies estimate their caches from requests.
 func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 	for h := range feed.present {
 		if snap.Worker(h) == nil {
@@ -301,8 +303,8 @@ func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 }
 
 // forgetKeys forgets the keys of requests to workers that the fleet forgot. The keys of other absent workers stay: a
-// worker that comes back may still cache blocks of those requests. A call for 4,096 absent workers takes 1 ms, so it is
-// made once per check, not for each snapshot.
+// worker that comes back may still cache blocks of those requests. A call for 4,096 absent workers takes 1 ms, so
+// forgetKeys runs once per check, not for each snapshot.
 func (feed *Feed) forgetKeys(snap *fleet.Snapshot) {
 	for _, places := range []*sync.Map{&feed.used, &feed.extras} {
 		places.Range(func(key, _ any) bool {
@@ -370,7 +372,7 @@ func (feed *Feed) begin(ctx context.Context, s *stream) {
 		cancel()
 	}
 	f := &follower{stream: s, stop: stop, done: make(chan struct{})}
-	if !feed.insert(f) { // the engine dialled us meanwhile
+	if !feed.insert(f) { // meanwhile the engine connected to the router
 		cancel()
 		return
 	}
@@ -386,8 +388,8 @@ func (feed *Feed) begin(ctx context.Context, s *stream) {
 	}()
 }
 
-// insert makes f the follower of its holder. It returns false if the holder has another one: nothing would end that one
-// any more.
+// insert makes f the follower of its holder. If the holder already has a follower, insert changes nothing and returns
+// false: nothing would end a replaced follower.
 func (feed *Feed) insert(f *follower) bool {
 	feed.mu.Lock()
 	defer feed.mu.Unlock()
@@ -399,7 +401,7 @@ func (feed *Feed) insert(f *follower) bool {
 }
 
 // end stops a stream, waits until it has ended, and forgets its holder. The holder's next stream begins with the whole
-// history. It begins only when the holder is forgotten, so that no block of the next stream is forgotten with it.
+// history. The next stream begins only after this Forget, so Forget removes none of its blocks.
 func (feed *Feed) end(f *follower, why string) {
 	f.stop()
 	<-f.done

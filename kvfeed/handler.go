@@ -1,8 +1,8 @@
 package kvfeed
 
-// Handler receives one stream. Its methods are called one at a time, in order, and never after Run has returned. A
-// method may block, which slows the stream down. If it blocks for long, the engine drops messages, and the stream has a
-// gap. A method must not wait for Run to return.
+// Handler receives the messages of one event stream. Its methods are called one at a time, in order, and never after
+// Run has returned. A method may block, which slows the stream down. If it blocks for long, the engine drops messages,
+// and the stream has a gap. A method must not wait for Run to return.
 type Handler interface {
 	// Message receives the next message of the stream. Sequence numbers have no gap except those that Restarted and Lost
 	// report. payload is valid only during the call.
@@ -22,9 +22,9 @@ type Handler interface {
 	// Complete reports that the history is whole: every message from sequence number 0 on was received. It is called
 	// again after each reconnect and each filled gap.
 	Complete()
-	// Unnumbered reports that the following messages carry no sequence numbers: Message gets a count instead. Without
-	// numbers the stream cannot notice lost messages, nothing is replayed, and Complete is not called. On each such
-	// connection Unnumbered is called once, after Lost and before the first message.
+	// Unnumbered reports that the following messages carry no sequence numbers: Message then gets a count of the messages
+	// as seq. Without numbers the stream cannot notice lost messages, nothing is replayed, and Complete is not called. On
+	// each such connection Unnumbered is called once, after Lost and before the first message.
 	Unnumbered()
 	// State reports that the connection was made (err is nil), was lost, or could not be made.
 	State(connected bool, err error)

@@ -37,7 +37,8 @@ func guesser(t *testing.T, name string) (f *fleet.Fleet, r *warmpath.Router, m *
 	return f, r, m
 }
 
-// knows returns the policy's candidate for each worker: it has the match of the prompt that the policy expects there.
+// knows returns the policy's candidate for each worker. The candidate shows how much of the prompt the policy expects
+// in the worker's cache.
 func knows(t *testing.T, r *warmpath.Router, tokens []block.Token, text string, now time.Time) map[fleet.Holder]policy.Candidate {
 	t.Helper()
 	d, err := r.Explain(t.Context(), &warmpath.Request{Model: "m", Tokens: tokens, Text: []byte(text), Now: now.UnixNano()})
@@ -113,7 +114,7 @@ func TestAnnouncedBlocksStayWhenAnotherProcessIsFound(t *testing.T) {
 	if !r.fleet.Answered(s.worker, fleet.Signs{}) {
 		t.Fatal("no restart")
 	}
-	s.mu.Lock() // as while a message is being applied, for which the feed must not wait
+	s.mu.Lock() // the lock is held, as while a message is being applied; the feed must not wait for it
 	r.feed.forgetAbsent(r.fleet.Snapshot())
 	s.mu.Unlock()
 	if got := r.match(prompt(1, 100)); got != 64 {

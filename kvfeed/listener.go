@@ -58,7 +58,7 @@ func newListener(feed *Feed) *listener {
 	return &listener{feed: feed, config: feed.config.Stream.withDefaults(), links: map[*zmtp.Peer]map[string]*incoming{}}
 }
 
-// open opens the endpoint. The caller must then call run: it closes the endpoint when it ends.
+// open opens the endpoint. The caller must then call run, which closes the endpoint when it ends.
 func (l *listener) open() error {
 	config := l.config.socket()
 	config.Bind = true
@@ -115,7 +115,7 @@ func (l *listener) receive(p *zmtp.Peer, parts [][]byte) {
 			return
 		}
 	}
-	// Only a stream with a holder is remembered. The number of holders bounds the memory that a connection takes.
+	// Only a stream with a holder is remembered. So the number of holders bounds the memory that a connection takes.
 	switch following := in.receive(parts); {
 	case following && !known:
 		link[in.topic] = in
@@ -222,8 +222,7 @@ func (in *incoming) receive(parts [][]byte) (following bool) {
 	return true
 }
 
-// adopt finds the holder of this stream, and makes this stream the one that the holder's events come from. in.mu is
-// held.
+// adopt finds the holder of this stream, and makes this stream the holder's event stream. in.mu is held.
 func (in *incoming) adopt(parts [][]byte) bool {
 	feed := in.feed
 	snap := feed.fleet.Snapshot()
@@ -296,8 +295,8 @@ func (in *incoming) disconnect(err error) {
 }
 
 // take makes f the holder's follower, unless the holder already has a working one. A follower that dials counts as
-// working while it is connected, and for [Config.Grace] after its connection broke. Older engines do not report that
-// they connect to the router, so the feed dials their default port in vain.
+// working while it is connected, and for [Config.Grace] after its connection broke. An engine of an older version does
+// not report that it connects to the router, so the feed also dials its default port, in vain.
 func (feed *Feed) take(f *follower) bool {
 	feed.mu.Lock()
 	old := feed.streams[f.holder]
@@ -338,7 +337,7 @@ func workerAt(snap *fleet.Snapshot, address string) *fleet.Worker {
 	var byHost *fleet.Worker
 	several := false
 	for _, w := range snap.Workers() {
-		if !strings.Contains(w.URL, address) { // spares most workers the parsing, which a stranger could cause by each message
+		if !strings.Contains(w.URL, address) { // most URLs are not parsed: otherwise each message of a stranger could cost the parsing of all URLs
 			continue
 		}
 		u, err := url.Parse(w.URL)

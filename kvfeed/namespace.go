@@ -70,7 +70,8 @@ func (x *extras) add(value string) {
 	x.values = append(x.values, value)
 }
 
-// find returns the extra_key with which the first block of a prompt gets the announced hash. "" means no key.
+// find returns the extra_key with which the first block of a prompt gets the announced hash. "" means no key. plain is
+// the block's hash without keys.
 func (x *extras) find(plain, announced kvevent.Hash, salt string) (extra string, ok bool) {
 	if namespaced(plain, "", salt) == announced {
 		return "", true

@@ -6,10 +6,10 @@ import (
 )
 
 // Ready waits until the feed has caught up with every worker that the fleet has at the time of the call. The feed has
-// caught up with a worker when it has read the history of each event source. There is no history to wait for if
-// nothing answers at the endpoint, if the engine has no replay endpoint, or if its replay fails. Then Ready returns
-// nil, and the trust of each holder says how far the index knows its cache. If ctx ends first, the error wraps its
-// cause and names a holder whose history is still being read.
+// caught up with a worker when it has read the history of each event source. There is no history to wait for if nothing
+// answers at the endpoint, if the engine has no replay endpoint, or if its replay fails. Then Ready returns nil, and
+// the trust of each holder says how far the index knows its cache. If ctx ends first, the error wraps the cause of ctx
+// and names a holder whose history is still being read.
 //
 // A program need not wait. Until a history is read, requests are routed by load and by where earlier requests were
 // sent. Run must run in another goroutine. Ready does not wait for engines that connect to [Config.Listen].
@@ -56,7 +56,8 @@ func (feed *Feed) nextChange() <-chan struct{} {
 	}
 }
 
-// noteChange wakes the calls of Ready. It takes no lock, since all streams call it often, mostly while no call waits.
+// noteChange wakes the calls of Ready that wait. It takes no lock, since all streams call it often, mostly while no
+// call waits.
 func (feed *Feed) noteChange() {
 	if feed.changed.Load() == nil {
 		return

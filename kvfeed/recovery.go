@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// overlap is how many messages before the expected one are requested again. Their content shows whether the stream
-	// is still the same. One such message is enough. With sixteen, at least one probably arrives even if most of a
-	// replay is lost.
+	// overlap is how many messages before the expected message are requested again. Their content shows whether the stream
+	// is still the same. One such message is enough. With sixteen, at least one probably arrives even if most of a replay
+	// is lost.
 	overlap = 16
 	// steady is how many messages in a row, without a gap, show that a replay loses nothing. If such a replay begins later
 	// than requested, the engine no longer has the earlier messages.
 	steady = 8
 	// A vote is evidence that the engine no longer has earlier messages. After enoughVotes they count as lost. A replay
-	// with a steady run gives 3 votes, a shorter whole replay 1. If 70 % of messages are lost on the way, this decision
-	// is wrong less often than once in ten thousand times.
+	// with a steady run gives 3 votes. A complete replay with fewer than steady messages gives 1 vote. If 70 % of messages
+	// are lost on the way, this decision is wrong less often than once in ten thousand times.
 	enoughVotes, steadyVote, shortVote = 6, 3, 1
-	// settleAfter is the time of the first check after a recovery. The check finds messages that were published between
-	// the replay and the moment when the subscription took effect.
+	// settleAfter is the time from a recovery to the first check after it. The check finds messages that were published
+	// between the replay and the moment when the subscription took effect.
 	settleAfter = time.Second
 )
 
@@ -39,7 +39,7 @@ func (s *sequence) recover(ctx context.Context) {
 	}
 	timer := time.NewTimer(verify)
 	defer timer.Stop()
-	var checked uint64 // messages at the last tick
+	var checked uint64 // number of messages at the last tick of timer
 	for {
 		select {
 		case <-ctx.Done():
@@ -100,7 +100,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// attempt is one replay request and its result. The votes are kept for the next attempt. Guarded by the stream's mu.
+// attempt is one replay request and its result. The next attempt takes over the votes. sequence.mu guards the fields.
 type attempt struct {
 	epoch    uint64 // number of the connection to which the attempt belongs
 	from     uint64 // the first requested sequence number
@@ -353,7 +353,7 @@ func (s *sequence) voteShort(a *attempt) {
 	}
 }
 
-// giveUp gives the missing messages up as lost. If none is known to be missing, the replay has not shown that the
+// giveUp gives the missing messages up as lost. If no message is known to be missing, the replay has not shown that the
 // history is whole: then the history itself is given up, until the replay answers or message 0 comes.
 func (s *sequence) giveUp(epoch uint64, err error) {
 	s.mu.Lock()
@@ -378,7 +378,7 @@ func (s *sequence) giveUp(epoch uint64, err error) {
 		s.lose(first)
 	}
 	s.wanted = false
-	if s.whole && !s.announced && !s.overdue() { // a replay that is overdue brings messages: the next check goes on with it
+	if s.whole && !s.announced && !s.overdue() { // an overdue recovery has brought messages, and the next check continues it
 		s.gaveUp = true
 		s.lose(s.next)
 	}

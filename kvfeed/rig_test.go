@@ -68,7 +68,7 @@ func (r *rig) stream(f fleet.Facts) *stream {
 	return nil
 }
 
-// follow returns the stream of a worker's first rank, connected and whole.
+// follow returns the stream of a worker's first rank. The stream is connected, and its history is whole.
 func (r *rig) follow(w *fleet.Worker) *stream {
 	s := r.feed.newStream(w, w.Holders[0], fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557"})
 	s.wire = func() StreamStats { return StreamStats{} }

@@ -4,14 +4,15 @@ import "github.com/zeebo/xxh3"
 
 // seenSize is the number of last messages whose hashes are remembered; each takes 16 bytes. For these messages, the
 // hash tells a duplicate from a message with the same number of a restarted stream. A live message may come after a
-// replay brought it. Between the two there are the messages in flight: mostly some hundreds. When there are more, as on
-// a busy machine, sequence.askFrom requests them once more.
+// replay has already brought the same message. It is then late by the number of messages in flight, mostly some
+// hundreds. On a busy machine it may be later than seenSize messages: then sequence.askFrom requests the message once
+// more.
 const seenSize = 1024
 
 // seen remembers hashes of the last messages. The zero value remembers nothing.
 type seen struct {
-	// seq is the message's number plus one, and 0 means that the entry is empty. The lowest bit of hash is liveBit and
-	// not part of the hash.
+	// seq is the message's number plus one; 0 means that the entry is empty. The lowest bit of hash is liveBit, not a bit
+	// of the message's hash.
 	entries [seenSize]struct{ seq, hash uint64 }
 }
 
@@ -49,7 +50,7 @@ func (s *seen) forgetReplayed() {
 	}
 }
 
-// disconnect marks the remembered messages as not received on the current connection.
+// disconnect marks the remembered messages: none of them came live on the next connection.
 func (s *seen) disconnect() {
 	for i := range s.entries {
 		s.entries[i].hash &^= liveBit

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// sequence brings the messages of one engine into order without gaps. If a missing message cannot be had, it reports
-// this to its handler. Messages come live from the PUB socket, and by replay (see recovery.go). Each message's number
-// is compared with the expected sequence number.
+// sequence brings the messages of one engine into order without gaps. If a missing message cannot be had, the sequence
+// reports the loss to its handler. Messages come live from the PUB socket, and by replay (see recovery.go). Each
+// message's number is compared with the expected sequence number.
 //
 // A live message with a higher number than expected shows a gap. A lower number with other content than before shows a
 // restart. After a reconnect the engine may be another process, even if its numbers continue. So the stream is not
-// verified at first, and new messages are kept back. A replay of the last messages verifies it when it has the same
-// content as before.
+// verified at first, and new messages are kept back. If a replay of the last messages has the same content as before,
+// the stream is verified.
 type sequence struct {
 	cfg    StreamConfig
 	h      Handler
@@ -32,13 +32,13 @@ type sequence struct {
 	verified   bool   // next and seen belong to the stream of this connection
 	live       bool   // a message came on this connection
 	lastLive   uint64 // if live: the sequence number of the last message that came on this connection
-	began      uint64 // value of next when the connection, or the stream on it, began: lower numbers came before
-	probe      uint64 // the next replay begins at this number or earlier, plus one; 0: no such request
+	began      uint64 // value of next when the connection began, or 0 after a restart on it: messages with lower numbers came before
+	probe      uint64 // if not 0: the next replay must begin at the number probe-1 or earlier
 	pending    pending
-	overflow   bool               // there was no room for a live message: only a replay has it
+	overflow   bool               // there was no room in pending for a live message: only a replay can bring this message
 	wanted     bool               // this connection needs a replay that has not ended yet
 	whole      bool               // no message is missing from 0 to next
-	announced  bool               // Complete was called for the present state
+	announced  bool               // Complete was called, and nothing was missing or in doubt after that
 	gaveUp     bool               // history was lost because the replay failed, although the engine may still have it
 	relearned  uint64             // the epoch in which the lost history was requested once more
 	strikes    int                // contradictions between replay and live stream since they last agreed
@@ -52,9 +52,9 @@ type sequence struct {
 }
 
 // maxStrikes is the number of contradictions between replay and live stream after which the replay counts as another
-// engine's. If an engine behind a forwarder restarts, this causes one contradiction, and then its replay agrees with
-// its live stream. The rest is margin. Only messages count, not time: an engine that publishes once an hour needs as
-// many messages for the proof as a busy one.
+// engine's. If an engine behind a forwarder restarts, there is one contradiction, and then the engine's replay agrees
+// with its live stream. The rest is margin. The limit counts messages, not time: an engine that publishes once an hour
+// needs as many messages for the proof as a busy engine.
 const maxStrikes = 4
 
 // sequenceCounters are the counters of StreamStats. They may be read at any time.
@@ -102,8 +102,8 @@ func (s *sequence) connect() {
 	defer s.mu.Unlock()
 	s.epoch++
 	if s.live && !s.agreed {
-		// The live messages of the last connection came from its engine. Replays in that time may have come from
-		// another engine that had started meanwhile. So replayed messages do not verify the old stream.
+		// On the last connection, no replayed message was equal to a live message. The replays may have come from another
+		// engine, which had started meanwhile. So the replayed messages must not verify the stream.
 		s.seen.forgetReplayed()
 	}
 	s.seen.disconnect()
@@ -195,8 +195,7 @@ func (s *sequence) receive(parts [][]byte) {
 		s.pending.forget()
 		s.contradicted(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case !s.canReplay() && !s.verified:
-		// This is a reconnect without a replay. Lost was called at the disconnect, and the handler learns any stream
-		// again.
+		// This is a reconnect without a replay. Lost was called at the disconnect, so the handler accepts any stream.
 		s.verify()
 	}
 	if s.verified && seq == s.next {
@@ -223,15 +222,15 @@ func (s *sequence) count(payload []byte) {
 }
 
 // repeats reports whether a live message was handed over or kept before. onward says that the message's number
-// continues the live stream of this connection, or was handed over on this connection. Then a message with a number
-// that is too old to be remembered is a late message of the same stream, and counts as a repetition.
+// continues the live stream of this connection, or was handed over on this connection. If onward is true and the number
+// is too old to be remembered, the message is a late message of the same stream, and counts as a repetition.
 func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
 	if seq >= s.next {
 		return s.pending.compare(seq, payload) == same
 	}
 	switch s.seen.compare(seq, payload) {
 	case same:
-		if !s.seen.live(seq) { // seen by replay only: now replay and live stream agree
+		if !s.seen.live(seq) { // the earlier copy came by replay: now replay and live stream agree
 			s.agree()
 		}
 		s.verify()
@@ -330,10 +329,10 @@ func (s *sequence) restart(why string) {
 
 // contradicted restarts the stream because replay and live stream, or two replays, have different messages under one
 // number. Within one connection there are two possible causes: a restart behind a forwarder, or a replay endpoint of
-// another engine. The live stream counts. After maxStrikes contradictions without an agreement, the replay is not
+// another engine. The live stream is believed. After maxStrikes contradictions without an agreement, the replay is not
 // requested again on this connection.
 func (s *sequence) contradicted(why string) {
-	if s.verified && s.canReplay() { // otherwise the contradicted message came before this connection
+	if s.verified && s.canReplay() { // if false, the contradicted message came before this connection
 		s.strikes++
 	}
 	if s.strikes >= maxStrikes {
@@ -348,7 +347,7 @@ func (s *sequence) contradicted(why string) {
 func (s *sequence) agree() { s.strikes, s.agreed = 0, true }
 
 // announce reports that the history is whole, once after each time when this was in doubt. After a contradiction
-// between replay and live stream it waits until both agree, since the replay may be another engine's.
+// between replay and live stream, announce waits until both agree, since the replay may be another engine's.
 func (s *sequence) announce() {
 	if s.whole && (s.strikes == 0 || s.distrust) && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 &&
 		(!s.live || s.next > s.lastLive) {

@@ -9,9 +9,9 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Stats has what one holder's event stream has counted since it began, and its state now. When its worker's facts or
-// the model's index change, the stream begins anew with all counters at 0. The JSON form is a part of the holder's
-// entry in the answer to GET /admin/workers.
+// Stats has the counters of one holder's event stream since the stream began, and the state of the stream now. When the
+// worker's facts or the model's index change, a new stream begins with all counters at 0. The JSON form is a part of
+// the holder's entry in the answer to GET /admin/workers.
 type Stats struct {
 	Holder fleet.Holder `json:"-"`
 	Worker string       `json:"-"` // the worker's URL
@@ -19,23 +19,23 @@ type Stats struct {
 	Trust  fleet.Trust  `json:"-"`
 	Why    string       `json:"-"` // the reason of Trust
 
-	Endpoint string `json:"events_endpoint"` // "bound " and the peer's address if the engine connected to Config.Listen
+	Endpoint string `json:"events_endpoint"` // endpoint of the events; "bound " and the engine's address if the engine connected to Config.Listen
 	Replay   string `json:"replay_endpoint,omitempty"`
 	Hash     string `json:"engine_hash,omitempty"` // how the engine hashes its blocks, if the stream could find it out
 
 	StreamStats            // counters of the stream of messages
 	LastEvent   *time.Time `json:"last_event,omitempty"` // UTC; nil before the first event
 
-	Applied     uint64 `json:"events_applied"`       // events of received messages except Unapplied, Skipped included
-	Unapplied   uint64 `json:"events_unapplied"`     // stored events that were not applied: their keys are unknown
-	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, or not usable
-	Undecodable uint64 `json:"messages_undecodable"` // messages that were dropped whole because they could not be decoded, or Malformed
+	Applied     uint64 `json:"events_applied"`       // events of received messages without Unapplied; Skipped is included
+	Unapplied   uint64 `json:"events_unapplied"`     // stored events that were not applied, mostly because a key such as extra_key is unknown
+	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, and events that are not usable
+	Undecodable uint64 `json:"messages_undecodable"` // messages that could not be decoded, plus StreamStats.Malformed
 	Foreign     uint64 `json:"messages_foreign"`     // messages that contain no KV events
 	Misdirected uint64 `json:"messages_misdirected"` // messages of another rank, not applied
 	Forgotten   uint64 `json:"forgotten"`            // times that all blocks of the holder were forgotten
 	LastError   string `json:"last_error,omitempty"`
 
-	Stored      uint64 `json:"-"` // numbers of events by kind
+	Stored      uint64 `json:"-"` // Stored, Removed and Cleared are numbers of events of that kind
 	Removed     uint64 `json:"-"`
 	Cleared     uint64 `json:"-"`
 	SkippedTags []Tag  `json:"-"`
@@ -43,12 +43,12 @@ type Stats struct {
 
 // Tag counts skipped events with one name.
 type Tag struct {
-	Name  string // name as the engine wrote it; "other" stands for all names beyond a bound
+	Name  string // name as the engine wrote it; "other" stands for all names after the first 16
 	Count uint64
 }
 
-// Stats describes all streams, sorted by worker URL and rank. Holders without events have none. The result belongs to
-// the caller. A call takes the lock of each stream for a moment, so it may wait for a large message.
+// Stats describes all streams, sorted by worker URL and rank. A holder without events has no entry. The result belongs
+// to the caller. Stats takes the lock of each stream, so it may wait until a stream has applied a large message.
 func (feed *Feed) Stats() []Stats {
 	feed.mu.Lock()
 	streams := slices.Collect(maps.Values(feed.streams))
@@ -78,7 +78,8 @@ func (s *stream) snapshot() Stats {
 		Forgotten: s.forgotten, LastError: s.lastError,
 		Stored: s.stored, Removed: s.removed, Cleared: s.cleared,
 	}
-	// The subscriber may have gone on since wire was read. These values belong to the events that are counted above.
+	// The subscriber may have received messages after s.wire returned. The values below are those of s, like the counters
+	// of events above.
 	out.Connected, out.Since = s.connected, s.since
 	out.Sequence, out.HasSequence = s.sequence, s.hasSequence
 	out.Messages, out.Restarts = s.messages, s.restarts

@@ -16,7 +16,7 @@ import (
 )
 
 // stream applies the events of one holder. It is the [Handler] of the holder's sequence: one goroutine at a time calls
-// its methods, in order. The feed checks the stream from another goroutine.
+// the Handler's methods, in order. The feed checks the stream from another goroutine.
 type stream struct {
 	router     *warmpath.Router
 	fleet      *fleet.Fleet
@@ -37,24 +37,24 @@ type stream struct {
 
 	began      atomic.Int64  // when the present call of the handler began or last made progress, Unix nanoseconds; 0: none
 	moved      atomic.Int64  // when any call of the handler last made progress or ended, Unix nanoseconds
-	turn       *sync.Mutex   // held to change the index, by one stream of a worker at a time; locked while mu is held
+	turn       *sync.Mutex   // held to change the index; shared by all streams of a worker; locked after mu
 	closing    atomic.Bool   // the stream is ending
 	generation atomic.Uint64 // generation of the index that the stream feeds
 	renew      atomic.Bool   // the index was replaced: the holder's history must be replayed into the new one
 
-	// The following fields are used by the handler's goroutine only.
+	// Only the goroutine that calls the Handler's methods uses the following fields.
 	decoder kvevent.Decoder
 	batch   kvevent.Batch
 	out     kvindex.Stored
-	joined  kvevent.Event // several removals joined in one event, with all their hashes
+	joined  kvevent.Event // several removals joined in one event; its hashes are in gone
 	gone    []kvevent.Hash
 
 	mu sync.Mutex // guards the fields below
 	state
 }
 
-// state is the part of a stream from which its trust and its statistics follow. The trust says how far the holder's
-// blocks in the index are believed to be those in the engine's cache.
+// state is the part of a stream from which its trust and its statistics follow. The trust says how well the holder's
+// blocks in the index are believed to match the engine's cache.
 type state struct {
 	started   time.Time
 	connected bool
@@ -71,31 +71,31 @@ type state struct {
 	behind bool
 
 	unnumbered  bool   // messages carry no sequence numbers
-	hybrid      string // the kind of group that makes a prefix worth less than its blocks; "" is none
+	hybrid      string // kind of a cache group that makes a prefix worth less than its blocks; "": none was seen
 	unnamed     bool   // groups have numbers but no kinds
 	groups      uint64 // bit i: group i was seen
 	tiers       uint8  // bit t: something was stored on tier t
 	offloads    bool   // something was stored below the accelerator since the engine started
 	namespaced  bool   // hashes depend on extra_key, see namespace
-	unplaced    bool   // prompts with an unknown extra_key were stored
+	unplaced    bool   // the engine stored prompts whose extra_key the router does not know
 	rootExtra   string // if rootKnown: extra_key of the prompt that begins with the event being applied
 	rootKnown   bool
-	ambiguous   string // why stored events are not applied; "": they are
-	misplaced   string // why the stream's events belong to another holder; "": they do not
+	ambiguous   string // the key that requests carry and events lack, so that stored events are not applied; "": they are applied
+	misplaced   string // the reason if the stream's events belong to another holder; "": the events belong to this holder
 	number      int    // if hasNumber: the rank number in the stream's events; used if the worker has one rank, see misdirected
 	hasNumber   bool
 	leaking     string // medium of a connector's tier whose blocks have a time limit or are doubted; "": there is none
-	doubted     bool   // some blocks of that tier were not stored, since they may belong to other requests
+	doubted     bool   // some blocks of the tier of leaking were not stored, since they may belong to other requests
 	unremoved   unremoved
 	removes     string // medium of a tier in host memory that announces removals; "": none was seen
 	removals    removals
 	unknownThen int64     // number of removals of unknown blocks when judgeCopies last ran
 	wholeThen   bool      // the history was whole when judgeCopies last ran
 	ahead       int       // if hasAhead: number of tokens after a block that the block's hash covers
-	hasAhead    bool      // a block was stored
-	mixed       string    // why only the hashes of events are used: their look-aheads differ; "": they do not
-	unread      string    // the error of an announcement that could not be read; "": none since the history was last whole
-	indexLost   string    // the blocks of the holder that the index lost; "": none
+	hasAhead    bool      // the look-ahead is known: a block was stored
+	mixed       string    // if look-aheads of events differ: the reason why only the hashes of some events are used
+	unread      string    // error of an announcement that could not be read; "": none since the last reset or loss
+	indexLost   string    // why the index lost blocks of the holder; "": it lost none
 	indexSeen   time.Time // when askIndex last ran; indexSaid is its result
 	indexSaid   kvindex.HolderStats
 
@@ -105,8 +105,8 @@ type state struct {
 
 	counters
 	lastEvent     time.Time
-	processedThen uint64 // number of requests dispatched to the holder until its last event
-	silent        string // why the holder counts as silent; "": it does not
+	processedThen uint64 // number of requests that were dispatched to the holder before its last event
+	silent        string // the reason if the holder counts as silent; "": the holder is not silent
 	sequence      uint64
 	hasSequence   bool
 
@@ -123,7 +123,7 @@ type counters struct {
 	stored, removed, cleared      uint64
 	skipped, undecodable, foreign uint64
 	misdirectedMessages           uint64 // messages with events or load of another rank
-	unapplied                     uint64 // stored events that were not applied: their keys are unknown
+	unapplied                     uint64 // stored events that were not applied
 	skippedTags                   map[string]uint64
 	lastError                     string
 	forgotten                     uint64 // times that all blocks of the holder were forgotten
@@ -166,7 +166,7 @@ func (s *stream) drop(missing string) {
 // forgetLearned forgets what was learned from requests to the holder. Blocks from its events stay.
 func (s *stream) forgetLearned() {
 	// If the lock is taken, a message is being applied. The feed must not wait for the end of the message: other streams
-	// need the feed. A stream that applies messages has blocks from events.
+	// need the feed. A stream that applies messages has blocks from events, so only the learned blocks are forgotten.
 	if !s.mu.TryLock() {
 		s.router.ForgetLearned(s.holder)
 		return
@@ -289,7 +289,7 @@ func (s *stream) applyAll(b *kvevent.Batch) (changed, ended bool) {
 	return changed, false
 }
 
-// load passes to the fleet the load that a scheduler of SGLang reports. s.mu is held.
+// load passes the load report of an SGLang scheduler to the fleet. s.mu is held.
 func (s *stream) load(payload []byte) {
 	l, err := kvevent.DecodeLoadStat(payload)
 	switch {
@@ -300,7 +300,8 @@ func (s *stream) load(payload []byte) {
 		return
 	}
 	// Each scheduler has its own socket, and writes the socket's rank into the message (load_publisher.py). So a report
-	// with another rank comes from a wrong endpoint. The only rank of a worker may report any number.
+	// with another rank comes from a wrong endpoint. If a worker has only one rank, its report may contain any rank
+	// number.
 	if s.ranks > 1 && l.Rank >= 0 && l.Rank != int64(s.rank) {
 		s.misdirectedMessages++
 		s.warn("load rank", "a report of another rank's load is not used: check the events endpoint", "found", l.Rank)
@@ -335,8 +336,8 @@ func foreign(payload []byte) bool {
 	return len(payload) > head && payload[head]&0xe0 == fixString
 }
 
-// misdirected reports whether a batch is about another data-parallel rank, and so not about this holder's cache. The
-// only rank of a worker may use any number, but it always uses the same one. s.mu is held.
+// misdirected reports whether a batch is about another data-parallel rank, and so not about this holder's cache. If a
+// worker has only one rank, its batches may contain any rank number, but always the same number. s.mu is held.
 func (s *stream) misdirected(b *kvevent.Batch) bool {
 	if !b.HasRank {
 		return false
@@ -367,7 +368,7 @@ const maxTags = 16
 // announcement is the name of the events that announce stored blocks.
 const announcement = "BlockStored"
 
-// skip counts events that could not be used, and reports whether trust may have changed. It may have changed if an
+// skip counts events that could not be used, and reports whether trust may have changed. Trust changes if an
 // announcement could not be read: then the engine has blocks that the index does not know. s.mu is held.
 func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	if b.Skipped == 0 {

@@ -18,12 +18,13 @@ type StreamConfig struct {
 	// ReplayTries is the number of successive replays without a new message after which the missing messages are given
 	// up as lost.
 	ReplayTries int
-	// ReplayTime bounds the duration of a recovery that brings nothing new, over all its replays.
+	// ReplayTime is how long the replays of a recovery may bring nothing new. After this time, the missing messages are
+	// given up as lost.
 	ReplayTime time.Duration
 	// RecoveryTime bounds the duration of any recovery. After it, the missing messages are given up as lost.
 	RecoveryTime time.Duration
-	// Verify is the time between two checks of an idle stream. A check requests a replay of the last messages. It finds
-	// a last message that was dropped, and a restart that was not seen. Negative: no checks.
+	// Verify is the time between two checks of an idle stream. A check requests a replay of the last messages. It shows
+	// whether the last message was dropped, or the engine restarted unnoticed. Negative: no checks.
 	Verify time.Duration
 	// PendingMessages and PendingBytes bound the messages that are kept while older messages are replayed. Live
 	// messages beyond the bound are dropped, and a later replay brings them.
@@ -56,9 +57,9 @@ func DefaultStreamConfig() StreamConfig {
 		// Half a second is long compared with the microseconds between two messages of a replay, and short if twenty replays
 		// are needed.
 		ReplayPause: 500 * time.Millisecond,
-		// If a replay exceeds the send limit of the engine's ROUTER socket, its end is lost, and the next replay brings
-		// more. If 70 % of a replay's messages are lost, one of twenty tries brings a given missing message with more
-		// than 99.9 % probability (0.7^20 < 0.1 %).
+		// If a replay exceeds the send limit of the engine's ROUTER socket, the end of the replay is lost, and the next
+		// replay brings more. If 70 % of a replay's messages are lost, one of twenty tries brings a given missing message
+		// with more than 99.9 % probability (0.7^20 < 0.1 %).
 		ReplayTries: 20,
 		ReplayTime:  20 * time.Second,
 		// An engine keeps 10,000 messages. Their replays take seconds, even if most of each replay is lost. In a longer
@@ -73,14 +74,13 @@ func DefaultStreamConfig() StreamConfig {
 		// The event of a prompt of 1 M tokens that is stored in one step takes some 5 MB.
 		MaxMessage: 64 << 20,
 		MaxStreams: 4096,
-		// libzmq's reconnect interval is 100 ms. With at most 2 s, a fleet that returns is found soon, and a fleet that
-		// is away costs few attempts.
+		// libzmq's reconnect interval is 100 ms. With a longest pause of 2 s, a fleet that returns is found soon, and a fleet
+		// that is away costs few attempts.
 		BackoffMin: 100 * time.Millisecond,
 		BackoffMax: 2 * time.Second,
 	}
 }
 
-// withDefaults fills the zero fields.
 func (c StreamConfig) withDefaults() StreamConfig {
 	d := DefaultStreamConfig()
 	setDefault(&c.ReplayTimeout, d.ReplayTimeout)

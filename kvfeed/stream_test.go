@@ -279,7 +279,7 @@ func TestAnotherRanksEventsAreNotCredited(t *testing.T) {
 		t.Errorf("match %d, want 64", got)
 	}
 
-	// But all messages of this worker must contain the same rank number.
+	// All messages of this worker must contain the same rank number.
 	b.Rank = 2
 	s.Message(1, wire(t, "vllm-0.32.0", b))
 	if got := r.match(prompt(1, 200)); got != 0 {

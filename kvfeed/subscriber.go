@@ -23,8 +23,8 @@ func NewSubscriber(src fleet.EventSource, cfg StreamConfig, h Handler) *Subscrib
 }
 
 // Run follows the source until ctx ends, and returns nil then. An invalid endpoint is an error. If nothing answers at
-// an endpoint, Run tries again for ever, and reports this through State. When Run returns, all its goroutines have
-// ended.
+// an endpoint, Run tries again for ever, and reports each failure through [Handler.State]. When Run returns, all its
+// goroutines have ended.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if s.src.Replay != "" {
 		if _, err := zmtp.New(zmtp.DEALER, s.src.Replay, zmtp.Config{}); err != nil {
@@ -60,14 +60,14 @@ func (s *Subscriber) Stats() StreamStats { return s.stream.snapshot() }
 type StreamStats struct {
 	Connected   bool      `json:"events_connected"`
 	Since       time.Time `json:"-"`             // when Connected last changed; zero before the first change
-	Sequence    uint64    `json:"last_sequence"` // number of the last message handed over; valid if HasSequence
+	Sequence    uint64    `json:"last_sequence"` // number of the last message that the handler got; valid if HasSequence
 	HasSequence bool      `json:"-"`
-	Messages    uint64    `json:"messages"`   // messages handed over, live or replayed
+	Messages    uint64    `json:"messages"`   // messages that the handler got, live or replayed
 	Gaps        uint64    `json:"gaps"`       // times that a live message had a higher number than expected
 	Replays     uint64    `json:"replays"`    // replay requests for missing messages
 	Checks      uint64    `json:"checks"`     // replay requests that find out whether messages are missing
-	Replayed    uint64    `json:"replayed"`   // messages of replays that were handed over
-	Duplicates  uint64    `json:"duplicates"` // messages that came again and were not handed over
+	Replayed    uint64    `json:"replayed"`   // messages that the handler got from replays
+	Duplicates  uint64    `json:"duplicates"` // repeated messages, which the handler did not get
 	Lost        uint64    `json:"lost"`       // messages given up: no replay brought them
 	Restarts    uint64    `json:"restarts"`   // times that the engine's stream began again
 	// Malformed is the number of messages whose frames are neither topic, sequence number and payload, nor topic and

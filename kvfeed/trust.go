@@ -85,7 +85,8 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case !s.connected:
 		return fleet.TrustDegraded, fmt.Sprintf("the event stream is disconnected: %s", brief(s.connErr))
 	case s.silent != "" && s.source.Replay == "":
-		// The replay shows that the engine sent no event, because the prompts of all those requests were cached.
+		// With a replay endpoint, silence is no doubt: the checks have shown that no event is missing, so all prompts were
+		// cached.
 		return fleet.TrustDegraded, s.silent
 	case s.unnumbered:
 		return fleet.TrustDegraded, "messages carry no sequence numbers: one that is lost goes unnoticed"

@@ -37,7 +37,7 @@ const mostUnremoved = 1 << 16
 // ofConnector reports whether a stored event is about the tier of a connector that computes its own hashes. s.mu is
 // held.
 //
-// The medium of the event does not decide it alone. Connectors in the engine's process write "cpu". vLLM's own tier
+// The medium of the event alone does not show this. Connectors in the engine's process write "cpu". vLLM's own tier
 // writes "CPU", and so does LMCache's connector with a server; but vLLM's events name a cache group, and LMCache's do
 // not.
 func (s *stream) ofConnector(e *kvevent.Event) bool {
