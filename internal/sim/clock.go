@@ -8,15 +8,15 @@ type moment struct {
 	at   time.Duration
 	kind kind
 	seq  uint64
-	a    int32  // index of the rank, router, fault or request to which the event happens; kind says which of them
-	gen  uint32 // atWake only: the moment is void if the rank's gen is larger: a newer wake was planned
+	a    int32  // index of a rank, router, fault or request, according to kind
+	gen  uint32 // atWake only: the rank's gen when the wake was planned; if the rank's gen has grown, the wake is void
 	with any    // the object of the event: a *flight, a batch of KV events or a metrics reading
 }
 
 type kind uint8
 
-// The kinds are in the order in which they happen at the same time. First the world changes, then KV events arrive,
-// then requests arrive. Last, engines begin a pass, so that the pass includes the earlier events of that time.
+// Moments at the same time happen in the order of these kinds. Changes of the fleet come first, then KV events and load
+// reports, then requests. atWake is last, so that an engine's next pass includes everything that happened at that time.
 const (
 	atFault kind = iota
 	atRestart

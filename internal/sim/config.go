@@ -16,52 +16,53 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Config is one run. Workload, Policy and Groups are required. Every other field may be zero.
+// Config describes one run. Workload, Policy and Groups are required. Every other field may be zero.
 type Config struct {
 	Workload *workload.Workload
 	Policy   policy.Spec
 	Groups   []Group
-	// Decode has the decode workers. If it is not empty, the workers of Groups only prefill, and hand the KV over to
-	// decode workers.
+	// Decode has the decode workers. If Decode is not empty, the workers of Groups only prefill, and send the KV blocks to
+	// a decode worker.
 	Decode []Group
 
-	// Factor by which requests with recorded times arrive faster; 0 is 1: as recorded. Think times do not change.
+	// Rate is a factor on the arrival rate of requests with recorded times: with 2 these requests arrive twice as fast. 0
+	// means 1. Think times do not change.
 	Rate float64
 	Seed uint64 // seed of every random choice
 
 	// Routers is the number of routers. Each request goes to a random router. Each router has an index and a fleet of
 	// its own, and sees only its own load. 0 is 1.
 	Routers int
-	// Lag is the time from a pass's end until routers have applied its events. LagJitter adds a uniformly random part,
-	// drawn for each batch; the batches of one worker stay in order.
+	// Lag is the time from the end of an engine's pass until a router has applied the pass's KV events. LagJitter is the
+	// upper bound of a uniformly random time that is added to Lag, drawn for each batch of events. The batches of one rank
+	// stay in order.
 	Lag, LagJitter time.Duration
 	// Loss is the share of event batches that are lost. The router notices the gap with the next batch. With Replay the
-	// router then gets the lost batch and applies it. Without Replay the router forgets the worker's blocks, as in
-	// production for a publisher without replay.
+	// router then gets the lost batch and applies it. Without Replay the router forgets all blocks of the rank, as the
+	// gateway does if an engine's event publisher offers no replay.
 	Loss   float64
 	Replay bool
-	// Speculative is how long a prompt that was sent counts as cached without events. 0: the router's default, 2 s;
-	// negative: not at all.
+	// Speculative is how long a router expects the blocks of a sent prompt in the worker's cache before events confirm
+	// them. 0: the router's default, 2 s; negative: the router does not expect them.
 	Speculative time.Duration
-	// Metrics is the time between two questions of a router to an engine about its load, as the gateway's scraper asks.
-	// 0 is a second, the gateway's default; with a negative value engines are not asked. MetricsLag is the age of an
-	// answer when it arrives.
+	// Metrics is the interval at which routers read each engine's load metrics, as the gateway's scraper does. 0: 1 s, the
+	// gateway's default; negative: never. MetricsLag is the age of these metrics when they reach the routers.
 	Metrics, MetricsLag time.Duration
-	// Hop is the time that a request takes from the client through the router to its engine. A token takes the same
-	// time in the other direction. 0: none.
+	// Hop is the network delay of a request from the client through the router to the engine. A token needs the same time
+	// for the way back.
 	Hop time.Duration
 
-	MaxRequests int // number of requests at which a worker is saturated; 0: no limit
-	// Number of requests that a router holds while all workers are saturated; further requests are rejected.
+	MaxRequests int // a worker with this number of requests is saturated; 0: no limit
+	// Queue is the largest number of requests that wait in a router while all workers are saturated. Further requests are
+	// rejected.
 	Queue int
-	// QueueOrder is the order in which the router's queue serves the requests that it holds. fcfs is by arrival.
-	// shortest is by uncached tokens, the fewest first; in this order a second of waiting counts as 500 tokens less. ""
-	// is fcfs.
+	// QueueOrder is the order in which the router sends waiting requests. fcfs is the order of arrival. shortest sends the
+	// request with the fewest uncached tokens first; a second of waiting counts as 500 tokens less. "" means fcfs.
 	QueueOrder string
 
-	// InFlight bounds the requests that the clients have under way, as the number of threads of a load generator does.
-	// Further requests wait at the client; their latencies are measured from the moment at which the client sends them.
-	// 0: no limit.
+	// InFlight is the largest number of requests that all clients together have under way, like the number of threads of a
+	// load generator. Further requests wait at the client. The latency of a request counts from the time when the client
+	// sends it. 0: no limit.
 	InFlight int
 
 	Faults       []Fault
@@ -69,7 +70,7 @@ type Config struct {
 	Autoscale    *Autoscale
 
 	SLOs    []report.SLO // nil: report.DefaultSLOs
-	Samples int          // number of single requests in the result; see report.Options
+	Samples int          // number of requests that the result lists; see report.Options
 	Label   string       // a note in the result
 }
 
@@ -78,37 +79,37 @@ type Group struct {
 	Count     int
 	Profile   engine.Profile
 	BlockSize int     // tokens in a block; 0: as in the profile
-	KVTokens  int     // tokens that a rank's cache holds; 0: as in the profile
-	CPUTokens int     // tokens that the CPU tier of a rank holds; 0: there is no CPU tier
-	OnEvict   bool    // blocks go to the CPU tier when they are evicted, not when they are stored
-	Speed     float64 // factor by which passes are faster than in the profile; 0 is 1
-	Ranks     int     // number of data-parallel ranks of a worker, each with its own engine; 0 is 1
-	Noise     float64 // standard deviation of a pass's time, as a share of the time; drawn for each pass
-	Declared  int     // number of ranks that get requests, as an operator declares it; 0: fleet.DefaultRanks
+	KVTokens  int     // size of a rank's cache in tokens; 0: as in the profile
+	CPUTokens int     // size of a rank's CPU tier in tokens; 0: no CPU tier
+	OnEvict   bool    // copy blocks to the CPU tier on eviction from the GPU; false: when they are stored on the GPU
+	Speed     float64 // passes are faster than in the profile by this factor; 0 means 1
+	Ranks     int     // data-parallel ranks of a worker, each with an engine of its own; 0 means 1
+	Noise     float64 // standard deviation of the random change of a pass's duration, as a share of the duration
+	Declared  int     // number of ranks that get requests, as the operator configures it; 0: at most fleet.DefaultRanks
 	Frontend  Frontend
 }
 
-// used returns how many ranks of a worker get requests.
+// used returns the number of a worker's ranks that get requests.
 func (g *Group) used() int {
 	facts := fleet.Facts{Ranks: g.Ranks, DeclaredRanks: g.Declared}
 	return facts.UsedRanks()
 }
 
-// Fault is the death of a worker. When the worker comes back, its cache is empty.
+// Fault is the death of a rank. When the rank comes back, its cache is empty.
 type Fault struct {
 	At     time.Duration // time after the first arrival
-	Worker int           // number of the worker, counted from 0 over all groups
-	Down   time.Duration // time until the worker answers again; 0: never
+	Worker int           // index of the rank, counted from 0 over all groups; if workers have one rank: of the worker
+	Down   time.Duration // time until the rank answers again; 0: never
 }
 
 // Autoscale adds and drains workers according to the number of requests for each worker. It works with one group only.
 type Autoscale struct {
 	Min, Max int
-	High     float64 // requests per ready worker above which a worker is added
-	Low      float64 // requests per ready worker below which a worker is drained
-	// Time between two decisions to add or drain; 0: 15 s, as in the Kubernetes autoscaler.
+	High     float64 // a worker is added above this number of requests per ready worker
+	Low      float64 // a worker is drained below this number of requests per ready worker
+	// Interval is the time between two comparisons with High and Low. 0: 15 s, as in the Kubernetes autoscaler.
 	Interval time.Duration
-	Start    time.Duration // time until a new worker serves; 0: 60 s, as for a 32B model from local disk
+	Start    time.Duration // time that a new worker needs to load its model; 0: 60 s, as for a 32B model from local disk
 }
 
 // maxWorkers bounds the memory of a run: each worker has an engine with its block pool.
@@ -117,12 +118,12 @@ const maxWorkers = 4096
 // minMetrics is the shortest interval that the gateway's scraper allows.
 const minMetrics = 50 * time.Millisecond
 
-// longest bounds every given time, and the arrival of the last request. It is more than a year. Sums of several hundred
-// such times do not overflow; after an overflow a run would never end.
+// longest bounds every time in a Config, and the arrival of the last request. The bound of more than a year lets
+// several hundred such times be added without an overflow. After an overflow a run would never end.
 const longest = 10_000 * time.Hour
 
-// minScale is the shortest interval between two decisions of the autoscaler. With a shorter interval a run would not
-// end.
+// minScale is the shortest interval of the autoscaler. With an interval of a few nanoseconds a run would not end in
+// practice.
 const minScale = 100 * time.Millisecond
 
 func (c Config) withDefaults() Config {
@@ -237,8 +238,7 @@ func (c *Config) checkTimes(check func(ok bool, format string, args ...any)) {
 	check(think <= longest, "a think time of %v is longer than %v", think, longest)
 }
 
-// engineConfig returns the configuration of the engine of one rank in group g. The engine never uses one block of its
-// pool.
+// engineConfig returns the configuration of the engine of one rank in group g.
 func (w *world) engineConfig(g *Group) engine.Config {
 	cfg := g.Profile.Config(g.BlockSize, g.KVTokens/g.BlockSize)
 	cfg.CPUBlocks = g.CPUTokens / g.BlockSize
@@ -254,7 +254,7 @@ func (w *world) engineConfig(g *Group) engine.Config {
 	return cfg
 }
 
-// scaled is the timing of hardware that is faster or slower than a profile by a factor.
+// scaled is a profile's timing with passes that are faster by the factor speed.
 type scaled struct {
 	engine.Timing
 	speed float64
@@ -326,9 +326,9 @@ func lossText(loss float64, replay bool) string {
 	return ", and the router then forgets the worker"
 }
 
-// ParsePolicy returns the policy that s names. s is KIND or KIND:KEY=VALUE,KEY=VALUE. The policy is as the gateway runs
-// it by default: kv_aware follows a match no further than [policy.DefaultImbalanceTokens]. The key imbalance is short
-// for imbalance_tokens; its value 0 means no bound.
+// ParsePolicy returns the policy that s describes. s is KIND or KIND:KEY=VALUE,KEY=VALUE. Parameters that s leaves out
+// have the gateway's defaults: for example, kv_aware follows a match only up to a load difference of
+// [policy.DefaultImbalanceTokens]. The key imbalance is short for imbalance_tokens; imbalance=0 removes the bound.
 func ParsePolicy(s string) (policy.Spec, error) {
 	name, settings, set := strings.Cut(s, ":")
 	if _, ok := warmpath.PolicyKinds().Find(name); !ok {
@@ -369,8 +369,8 @@ func Policies() []string {
 	return names
 }
 
-// needsController is the policy that asks an external controller. The controller is not modelled, and without its
-// answers only the fallback of the policy would run.
+// needsController is the policy that queries an external LMCache controller. The simulator has no such controller.
+// Without a controller only the policy's fallback would run.
 const needsController = "lmcache_aware"
 
 // SplitPolicies repairs a list that a command line has split at every comma. A policy KIND:KEY=VALUE,KEY=VALUE becomes

@@ -10,9 +10,10 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// crowdedTalks returns 40 conversations of 5 turns under 4 system prompts of about 4,000 tokens. Two caches of 65,536
-// tokens cannot keep these conversations for long. Each client either plays its conversations in turn, which is the
-// worst order for a cache, or draws the next conversation at random.
+// crowdedTalks returns 40 conversations of 5 turns each. Each conversation begins with one of 4 system prompts of about
+// 4,000 tokens. Two caches of 65,536 tokens each are too small for all conversations. If random is false, each client
+// cycles through its conversations, which is the worst order for an LRU cache. If random is true, it draws the next
+// conversation at random.
 func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
 	r := rand.New(rand.NewPCG(seed, 1))
 	segments := uint64(1)
@@ -68,8 +69,9 @@ func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
 	return w
 }
 
-// crowdedQuestions returns 240 questions over 60 prefixes of 3,000 tokens. Two caches of 65,536 tokens cannot hold all
-// prefixes. The first prefixes have a few more questions than the last.
+// crowdedQuestions returns 240 prompts. Each prompt is one of 60 prefixes of 3,000 tokens and a short question. Two
+// caches of 65,536 tokens each cannot hold all prefixes. The first prefixes are drawn slightly more often than the
+// last.
 func crowdedQuestions(seed uint64, clients int) *workload.Workload {
 	r := rand.New(rand.NewPCG(seed, 1))
 	const prefixes, prefix, questions = 60, 3000, 240
@@ -85,7 +87,7 @@ func crowdedQuestions(seed uint64, clients int) *workload.Workload {
 	return w
 }
 
-// smallEngine has about the speed of vLLM with a tiny model on two cores.
+// smallEngine returns a profile with about the speed of vLLM with a tiny model on two CPU cores.
 func smallEngine() engine.Profile {
 	p := engine.Profiles()[0]
 	p.Name, p.KVTokens, p.BlockSize, p.MaxSequences, p.MaxBatchTokens, p.MaxModelLen = "small", 65536, 16, 16, 2048, 32768
@@ -93,18 +95,17 @@ func smallEngine() engine.Profile {
 	return p
 }
 
-// TestCrowdedCachesArePredictedAndKept: prompts evict each other's blocks. Still, predictions are rarely above the
-// tokens that are cached when a request is scheduled, and the default policy has as many hits as policies that weigh
-// matches before load. Both figures are means over seeds. With the questions of 16 clients, more than 1 % of the
-// predictions are too high, which misses the goal (docs/design/0018-at-risk.md): the bound for this load is above the
-// measured figure.
+// In these workloads prompts evict each other's blocks. The test has two claims about means over several seeds. A
+// router rarely predicts more cached tokens than the engine finds when it schedules the request. The default policy has
+// as many hits as policies that prefer matches to load. The goal is that at most 1 % of the predictions are too high
+// (docs/design/0018-at-risk.md). The questions of 16 clients miss this goal, so their bound is higher.
 func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seeds of three policies under nine loads take some seconds")
 	}
 	type load struct {
 		name  string
-		above float64 // bound on the share of predictions above the cached tokens, in %
+		above float64 // largest allowed share of predictions that are too high, in %
 		work  func(seed uint64) *workload.Workload
 	}
 	var loads []load
@@ -134,7 +135,7 @@ func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 				hit += 100 * r.HitRate / seeds
 			}
 			t.Logf("%s, %s: %.2f %% hits, %.2f %% of the predictions are above what was cached", l.name, policy, hit, above)
-			// cache_aware only estimates what is cached, so it has no bound.
+			// cache_aware only estimates the cached tokens, so no bound applies to this policy.
 			if above > l.above && policy != "cache_aware" {
 				t.Errorf("%s, %s: %.2f %% of the predictions are above what was cached", l.name, policy, above)
 			}

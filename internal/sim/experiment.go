@@ -13,45 +13,46 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Experiment is a sweep as a file or a command line describes it: it has a run for every combination of policies,
-// workers, rates, memory and seeds. Start from [DefaultExperiment].
+// Experiment is a sweep: a run for every combination of policies, worker numbers, rates, cache sizes and seeds. A file
+// or a command line describes it. Start from [DefaultExperiment].
 type Experiment struct {
 	Workload string   `yaml:"workload"` // FORMAT:FILE or gen:NAME,…
 	Limit    int      `yaml:"limit"`    // number of requests of the workload to play; 0: all
 	Policies []string `yaml:"policies"` // names, or KIND:KEY=VALUE,KEY=VALUE; "all"
 	Workers  []int    `yaml:"workers"`
-	Rate     []string `yaml:"rate"`      // "1.5": speed-up of the arrivals; "20/s": requests a second
-	Blocks   []int    `yaml:"blocks"`    // engine blocks of a worker's cache
-	KVTokens []int    `yaml:"kv_tokens"` // cache size in tokens; neither Blocks nor KVTokens: as in the profile
+	Rate     []string `yaml:"rate"`      // "1.5": factor on the recorded arrival rate; "20/s": requests a second
+	Blocks   []int    `yaml:"blocks"`    // cache size in engine blocks
+	KVTokens []int    `yaml:"kv_tokens"` // cache size in tokens; if Blocks and KVTokens are both empty: as in the profile
 	Seeds    []uint64 `yaml:"seeds"`
 
 	Profile   string `yaml:"profile"`    // name, or path of a profile file
 	BlockSize int    `yaml:"block_size"` // tokens in an engine block; 0: as in the profile
-	// Tokens in a modelled block; 0: as in the workload, if its blocks are larger than the engine's.
+	// Grain is the number of tokens in a block of the simulated caches. 0: the method grain chooses.
 	Grain     int      `yaml:"grain"`
-	CPUTokens int      `yaml:"cpu_tokens"` // tokens of host memory behind each cache; 0: none
+	CPUTokens int      `yaml:"cpu_tokens"` // size of each rank's CPU tier in tokens; 0: none
 	OnEvict   bool     `yaml:"cpu_on_evict"`
 	Ranks     int      `yaml:"ranks"`
-	Fleet     []Member `yaml:"fleet"` // groups of different workers, instead of workers and profile
-	// Number of decode workers; 0: every worker prefills and decodes.
+	Fleet     []Member `yaml:"fleet"` // groups of different workers; replaces Workers and Profile
+	// Decode is the number of decode workers. 0: every worker prefills and decodes.
 	Decode    int           `yaml:"decode_workers"`
 	Routers   int           `yaml:"routers"`
 	Lag       time.Duration `yaml:"event_lag"`
 	LagJitter time.Duration `yaml:"event_jitter"`
 	Loss      float64       `yaml:"event_loss"`
 	NoReplay  bool          `yaml:"no_replay"`
-	// Speculative is how long a prompt that was sent counts as cached before its events come; negative: not at all.
+	// Speculative is how long a router expects the blocks of a sent prompt before events confirm them. Negative: not at
+	// all.
 	Speculative time.Duration `yaml:"speculative"`
-	// Time between two questions to an engine about its load; 0: 1 s; negative: engines are not asked.
+	// Metrics is the interval at which routers read each engine's load metrics. 0: 1 s; negative: never.
 	Metrics     time.Duration `yaml:"metrics_interval"`
 	MetricsLag  time.Duration `yaml:"metrics_lag"`
 	Hop         time.Duration `yaml:"hop"`
 	MaxRequests int           `yaml:"max_requests"`
 	Queue       int           `yaml:"queue"`
 	QueueOrder  string        `yaml:"queue_order"` // fcfs or shortest; "": fcfs
-	// Largest number of requests that clients have under way; 0: no limit.
+	// InFlight is the largest number of requests that all clients together have under way. 0: no limit.
 	InFlight int `yaml:"in_flight"`
-	// "AT:WORKER" or "AT:WORKER:DOWN", for example "60s:2:30s"; workers are counted from 1.
+	// Faults has elements "AT:WORKER" or "AT:WORKER:DOWN". "60s:2:30s" kills the second worker after 60 s, for 30 s.
 	Faults    []string `yaml:"faults"`
 	Autoscale *Scaling `yaml:"autoscale"`
 	SLO       []string `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
@@ -84,10 +85,10 @@ func DefaultExperiment() Experiment {
 	}
 }
 
-// maxRuns bounds a sweep: a larger number is probably a typing error.
+// maxRuns bounds the runs of a sweep: a larger number is probably a typing error.
 const maxRuns = 10_000
 
-// Files reads profile files. The caller provides it, as this package reads no files.
+// Files reads a profile file. The caller provides this function, because this package reads no files itself.
 type Files func(path string) ([]byte, error)
 
 // profile finds a profile by its name, or reads it from a file. A name with a dot or a slash is the path of a file,
@@ -113,7 +114,7 @@ func (f Files) profile(name string) (engine.Profile, error) {
 	return p, nil
 }
 
-// Configs returns the runs of the experiment over w. Runs that differ only in the policy follow each other.
+// Configs returns the runs of the experiment with workload w. Runs that differ only in the policy are neighbours.
 func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
 	base, err := x.base(w)
 	if err != nil {
@@ -170,7 +171,7 @@ func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error
 	return all, nil
 }
 
-// check returns the errors of c before a run begins.
+// check returns the errors of c with its defaults filled in.
 func (c *Config) check() error {
 	full := c.withDefaults()
 	return full.validate()
@@ -248,7 +249,7 @@ func (x *Experiment) blockSize(p *engine.Profile) int {
 	return p.BlockSize
 }
 
-// groups returns the workers of a run.
+// groups returns the worker groups of a run.
 func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile, workers, kv int) ([]Group, error) {
 	one := func(p engine.Profile, count, kv int, speed float64) Group {
 		if kv == 0 {
@@ -283,16 +284,17 @@ func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile
 	return groups, nil
 }
 
-// grain returns the size of modelled blocks in tokens. A trace that records content in blocks of 512 tokens has no
-// information about smaller blocks. With modelled blocks of 16 tokens a run takes 13 times as long, and the hit rate
-// changes by 0.2 percentage points (docs/simulator.md). In a cache of few large blocks, partly full blocks would waste
-// too much memory.
+// grain returns the size of blocks in the simulated caches, in tokens. By default grain uses the block size of the
+// trace if it is a multiple of the engine's: a trace with one hash for 512 tokens has no information about smaller
+// blocks. Blocks of 16 tokens would make such a run 13 times as long and change the hit rate by only 0.2 percentage
+// points (docs/simulator.md). If a cache would have fewer than 256 such blocks, grain halves the size, because the
+// partly full last blocks would waste too much of the cache.
 func (x *Experiment) grain(w *workload.Workload, p *engine.Profile, kv int) int {
 	if x.Grain > 0 {
 		return x.Grain
 	}
 	size := x.blockSize(p)
-	const enough = 256 // number of blocks in a cache
+	const enough = 256 // smallest number of blocks in a cache
 	for g := w.Block; g > size; g /= 2 {
 		if g%size == 0 && kv/g >= enough {
 			return g
@@ -301,7 +303,7 @@ func (x *Experiment) grain(w *workload.Workload, p *engine.Profile, kv int) int 
 	return size
 }
 
-// parseRate reads "1.5", which is a factor, or "20/s", which is requests a second.
+// parseRate reads "1.5" or "20/s", and returns a factor on the workload's own rate.
 func parseRate(s string, w *workload.Workload) (float64, error) {
 	number, absolute := strings.CutSuffix(strings.TrimSpace(s), "/s")
 	v, err := strconv.ParseFloat(number, 64)

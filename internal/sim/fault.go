@@ -11,8 +11,8 @@ const healthEvery = 5 * time.Second
 
 func nextCheck(at time.Duration) time.Duration { return (at/healthEvery + 1) * healthEvery }
 
-// die kills a worker. Its cache is empty afterwards. Requests without a token are sent to another worker; other
-// requests fail. Routers notice the death by refused connections and at their next health check.
+// die kills a rank. Its requests that have no token yet are sent to another worker; its other requests fail. Routers
+// notice the death by refused connections and by their next health check.
 func (w *world) die(f *Fault) {
 	r := w.ranks[f.Worker]
 	if r.dead {
@@ -44,8 +44,7 @@ func (w *world) die(f *Fault) {
 	}
 }
 
-// restart brings a worker back with an empty cache. Its event stream begins anew. Routers notice the new stream after
-// the event lag.
+// restart starts a dead rank again with an empty cache. Routers immediately forget the blocks of the earlier process.
 func (w *world) restart(r *rank) {
 	e, err := engine.New(w.engineConfig(r.group))
 	if err != nil {
@@ -65,7 +64,7 @@ func (w *world) restart(r *rank) {
 	}
 }
 
-// check makes the health check of a worker for every router.
+// check makes the health check of rank r for every router.
 func (w *world) check(r *rank) {
 	why := ""
 	if r.dead {

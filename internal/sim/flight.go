@@ -15,28 +15,28 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// model is the name of the model that all workers serve, if the workload names none.
+// model is the name of the served model for requests that name no model.
 const model = "model"
 
 // epoch is the Unix time at which runs begin, in nanoseconds. It is not 0, because the router takes 0 for "never".
 const epoch = int64(1e18)
 
 // flight is a request of the workload from its arrival to its end. Flights are recycled. With decode workers a flight
-// has two legs: the prefill leg, then the decode leg.
+// has two parts: a prefill worker serves the prefill leg, then a decode worker serves the decode leg.
 type flight struct {
 	id       int
 	req      *workload.Request
 	engine   engine.Request
-	hashed   cursor // the part of the content for which the engine's hashes are computed
+	hashed   cursor // end of the content whose block hashes are already computed
 	decision *warmpath.Decision
 	router   int
 	rank     *rank // nil: the request is at no rank
 	place    int   // index of the flight in rank.live
 
-	arrival, started, first, last time.Duration // times of these events; started is -1 until the request starts
+	arrival, started, first, last time.Duration // started is -1 until an engine starts the request
 	predicted                     int
-	cached, loaded                int // tokens that a finished prefill leg found in the cache
-	reported                      int // number of tokens of the answer that were reported to the router
+	cached, loaded                int // prompt tokens that the finished prefill leg found in caches
+	reported                      int // number of answer tokens that the router knows of
 	decoding                      bool
 	tries                         int
 	exclude                       []fleet.WorkerID
@@ -54,15 +54,15 @@ func (w *world) newFlight(id int) *flight {
 	return f
 }
 
-// prompt returns the prompt's tokens. The next call overwrites them.
+// prompt returns the tokens of f's prompt. The next call of prompt overwrites the returned slice.
 func (w *world) prompt(f *flight) []block.Token {
 	w.tokens = f.req.AppendTokens(w.tokens[:0])
 	return w.tokens
 }
 
-// sequence returns the input of the engine: the tokens of the prompt and of the answer. An engine that hashes runs of
-// content does not read tokens. So all requests then share blank tokens: making tens of thousands of tokens for each
-// request would take long. describe makes the tokens of the engine's events.
+// sequence returns the tokens that the engine gets: prompt and answer. If the engine hashes runs of content instead of
+// tokens (w.runs), all requests share one slice of zero tokens, because making tens of thousands of tokens for each
+// request would take long. In this case describe makes the tokens that KV events contain.
 func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
 	if n := f.req.Input; w.runs {
 		return w.blank[:n], w.blank[n : n+f.req.Output]
@@ -95,7 +95,7 @@ func (w *world) ask(f *flight) warmpath.Request {
 	return req
 }
 
-// release ends a flight. Its client notices the end when the last token has arrived there.
+// release ends a flight. The client notices the end when the last token has arrived at the client.
 func (w *world) release(f *flight) {
 	f.engine.Recycle()
 	if end := f.last + w.cfg.Hop; f.last > 0 && end > w.now {
@@ -122,8 +122,8 @@ func (w *world) arrive(id int) {
 	w.dispatch(f)
 }
 
-// dispatch sends a request to the worker that the router chooses. If no worker has room, it holds the request, or
-// rejects it when the queue is full.
+// dispatch sends a request to the worker that the router chooses. If all workers are saturated, the request waits in
+// the router's queue. If the queue is full, the request is rejected.
 func (w *world) dispatch(f *flight) {
 	asked := w.prepare(f)
 	defer asked.Recycle()
@@ -134,7 +134,7 @@ func (w *world) dispatch(f *flight) {
 	w.release(f)
 }
 
-// pool returns the workers for the present leg of f.
+// pool returns the workers for f's current leg.
 func (w *world) pool(f *flight) *pool {
 	if f.decoding {
 		return &w.decode
@@ -142,7 +142,8 @@ func (w *world) pool(f *flight) *pool {
 	return &w.main
 }
 
-// prepare returns the request of f, prepared for decisions at this moment. It is valid until the next call of ask.
+// prepare returns f's request in the form from which the router decides. The result is valid until the next call of
+// ask.
 func (w *world) prepare(f *flight) *warmpath.Prepared {
 	req := w.ask(f)
 	return w.pool(f).views[f.router].router.Prepare(&req)
@@ -190,7 +191,7 @@ func (w *world) submit(f *flight) {
 		q.Output = q.Output[:1]
 	}
 	if err := r.engine.Submit(q); err != nil {
-		// The engine answers 400: this is not the worker's fault.
+		// The engine answers 400. The prompt is the cause, so the worker counts as healthy.
 		w.freed = true
 		w.finishDecision(f, fleet.OutcomeServed)
 		w.rec.Reject(w.now)
@@ -207,10 +208,11 @@ func (w *world) finishDecision(f *flight, o fleet.Outcome) {
 	f.decision = nil
 }
 
-// maxTries is the number of times that a request is sent before it fails; the same as the gateway's default.
+// maxTries is the number of workers to which a request is sent before the request fails. It equals the gateway's
+// default.
 const maxTries = 3
 
-// retry sends a request to another worker, as the gateway does if no byte of the answer has come.
+// retry sends a request to another worker. The gateway also does this while no byte of the answer has arrived.
 func (w *world) retry(f *flight) {
 	f.exclude = append(f.exclude, f.decision.Worker.ID)
 	w.finishDecision(f, fleet.OutcomeFailed)
@@ -225,8 +227,8 @@ func (w *world) retry(f *flight) {
 	w.dispatch(f)
 }
 
-// output counts a token. at is the time when the token leaves the engine's API server. The router learns of the token
-// now, at w.now.
+// output counts a token. The token leaves the engine's API server at time at. The router learns of the token at time
+// w.now.
 func (w *world) output(f *flight, first bool, at time.Duration) {
 	if first && !f.decoding {
 		f.decision.FirstToken(epoch + int64(w.now))
@@ -264,7 +266,8 @@ func (w *world) finish(f *flight) {
 	w.admitHeld(router)
 }
 
-// handOver moves the KV of a prefilled prompt to a decode worker, without the part that the decode worker has cached.
+// handOver sends the KV blocks of a prefilled prompt to a decode worker. Blocks that the decode worker has cached are
+// not sent.
 func (w *world) handOver(f *flight) {
 	f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
 	prefillWorker := f.rank
@@ -272,8 +275,7 @@ func (w *world) handOver(f *flight) {
 	w.freed = true
 	f.decoding, f.exclude = true, f.exclude[:0]
 	g := prefillWorker.group
-	// The router of the decode workers now chooses a worker. The part that the chosen worker has cached is not sent.
-	// Transfers do not share a link, so they do not delay each other.
+	// In this model transfers do not share a link, so transfers do not delay each other.
 	predicted := f.predicted
 	w.routeDecode(f)
 	if f.rank == nil {
@@ -286,7 +288,7 @@ func (w *world) handOver(f *flight) {
 	w.agenda.plan(moment{at: w.now + took, kind: atHandover, with: f})
 }
 
-// routeDecode chooses the decode worker. If there is none, f.rank is nil afterwards.
+// routeDecode chooses the decode worker. If no decode worker is available, the request fails and f.rank is nil.
 func (w *world) routeDecode(f *flight) {
 	f.rank = nil
 	req := w.ask(f)
@@ -296,9 +298,9 @@ func (w *world) routeDecode(f *flight) {
 		w.release(f)
 		return
 	}
-	d.FirstToken(epoch + int64(w.now)) // nothing of the prompt is left to compute
+	d.FirstToken(epoch + int64(w.now)) // the prompt is computed already, so it is no load for the decode worker
 	f.decision, f.rank = d, w.decode.rank(w, d.Holder)
 }
 
-// decodeLeg begins the decode leg when the KV has arrived.
+// decodeLeg begins the decode leg when the KV blocks have arrived.
 func (w *world) decodeLeg(f *flight) { w.submit(f) }

@@ -2,34 +2,35 @@ package sim
 
 import "time"
 
-// Frontend is the time that an engine's API server takes for its requests: HTTP, chat template, tokenizer, and the part
-// of the stream for each token. The API server is one process, separate from the ranks' engines. It does one task after
+// Frontend has the times that an engine's API server takes: for HTTP, chat template, tokenizer, and for streaming each
+// token. The API server is one process, separate from the processes of the ranks. The API server does one task after
 // another, in the order of arrival [vLLM, v1/engine/async_llm.py and output_processor.py; SGLang,
 // tokenizer_manager.py]. The zero value takes no time.
 type Frontend struct {
 	Request time.Duration // time for each request
 	Token   time.Duration // time for each token of the request's prompt
-	Pass    time.Duration // time for each pass that makes tokens of answers
-	Output  time.Duration // time for each token that such a pass makes
+	Pass    time.Duration // time for each pass that generates tokens
+	Output  time.Duration // time for each generated token
 	End     time.Duration // time for each request after the end of its answer
-	// Shared means that the API server and its ranks' passes share cores: as many cores as there are ranks. While all
-	// ranks make passes, the API server counts as two ranks: it has several threads and sleeps more often, which the
-	// operating system favours. With one rank it gets two thirds of the core. These figures fit real engines: with half
-	// of the core, first tokens of short prompts came 50 % too late; with four fifths, first tokens of long prompts
-	// came 20 % too early. With two ranks the API server gets one core, and each rank half of the other core.
+	// Shared means that the API server and the passes of its ranks share CPU cores, one core for each rank. While all
+	// ranks make passes, the API server gets as much CPU time as two ranks: it has several threads and sleeps more often,
+	// so the operating system prefers it. With one rank the API server then gets two thirds of the core. With two ranks it
+	// gets one core, and each rank gets half of the other core. The share of two thirds was fitted to real engines. With
+	// half of the core, simulated first tokens of short prompts came 50 % too late. With four fifths, simulated first
+	// tokens of long prompts came 20 % too early.
 	Shared bool
 }
 
 func (f *Frontend) idle() bool { return *f == Frontend{Shared: f.Shared} }
 
-// valid reports whether no time is negative or too long.
+// valid reports whether each time is within 0 and one minute.
 func (f *Frontend) valid() bool {
 	return min(f.Request, f.Token, f.Pass, f.Output, f.End) >= 0 && max(f.Request, f.Token, f.Pass, f.Output, f.End) <= time.Minute
 }
 
 // apiServer is the state of a worker's API server, which its ranks share.
 type apiServer struct {
-	free  time.Duration // time at which all its present work is done
+	free  time.Duration // time at which the work that it has accepted is done
 	ranks []*rank
 }
 
@@ -43,7 +44,7 @@ func (s *apiServer) busy() bool {
 	return true
 }
 
-// serve gives r's API server work of length d now, and returns the time at which this work is done.
+// serve adds work of duration d to r's API server, and returns the time at which this work is done.
 func (w *world) serve(r *rank, d time.Duration) time.Duration {
 	if d <= 0 {
 		return w.now
@@ -60,7 +61,8 @@ func (w *world) serve(r *rank, d time.Duration) time.Duration {
 	return r.apiServer.free
 }
 
-// receive gives a request that has arrived at its worker to the API server, and then to the engine.
+// receive takes a request that has arrived at its worker. The API server works on the request first, then the engine
+// gets it.
 func (w *world) receive(f *flight) {
 	front := &f.rank.group.Frontend
 	if front.idle() || f.rank.dead {
@@ -71,7 +73,7 @@ func (w *world) receive(f *flight) {
 	w.agenda.plan(moment{at: done, kind: atSubmit, with: f})
 }
 
-// delayed reports whether r's pass, which should end now, ends later because the API server used r's core. If so,
+// delayed reports whether r's current pass ends later than now because the API server used r's core. In this case
 // delayed plans the later end.
 func (w *world) delayed(r *rank) bool {
 	if r.doing != stepping || r.stolen == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// together returns requests for one worker that arrive at the same time and have no common prefix.
+// together returns requests that arrive at the same time and have no common prefix.
 func together(requests, input, output int) *workload.Workload {
 	w := &workload.Workload{Name: "together"}
 	for i := range requests {
@@ -19,7 +19,7 @@ func together(requests, input, output int) *workload.Workload {
 	return w
 }
 
-// An API server does one task after another. Here a pass takes 1 ms, a request 10 ms, and a token of an answer 2 ms.
+// An API server does one task after another. In each case four requests arrive at the same time, and a pass takes 1 ms.
 func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 	play := func(front Frontend, output int) (first, most, end float64) {
 		r := run(t, config(together(4, 100, output), "round_robin", func(c *Config) {
@@ -40,8 +40,7 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 		// All four requests are in one pass, and their tokens are sent one after the other.
 		{"answers", Frontend{Output: 2 * time.Millisecond}, 1, 1 + (2.+4+6+8)/4, 9, 9},
 		{"passes", Frontend{Pass: 3 * time.Millisecond}, 1, 4, 4, 4},
-		// The second pass takes 1 ms. The tokens of the first pass take 8 ms, and the tokens of the second pass follow
-		// them.
+		// The API server needs 8 ms to send the first pass's tokens. The second pass's tokens wait for the end of this work.
 		{"answers of two", Frontend{Output: 2 * time.Millisecond}, 2, 6, 9, 17},
 		// The work after an answer delays only requests that arrive during this work.
 		{"ends", Frontend{End: 5 * time.Millisecond}, 1, 1, 1, 1},
@@ -53,8 +52,8 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 	}
 }
 
-// The API server shares the engine's core. A pass takes longer by the time for which the API server works during it,
-// and the API server's own work takes 50 % longer.
+// The API server shares the engine's core. If the API server works during a pass, the pass takes longer by the duration
+// of this work, and the work itself takes 50 % longer.
 func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	w := together(2, 100, 1)
 	w.Requests[1].Arrival = 50 * time.Millisecond // during the first request's pass, which takes 100 ms
@@ -65,8 +64,8 @@ func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 		}))
 		return r.TTFT.P50, r.TTFT.Max
 	}
-	// With separate cores the first request takes 10 + 100 ms; the second takes 60 ms for the rest of that pass, then
-	// 100 ms. With a shared core the first pass takes 110 ms.
+	// With separate cores the first request takes 10 ms in the API server and 100 ms in its pass. The second request waits
+	// 60 ms for the end of this pass, then its own pass takes 100 ms. With a shared core the first pass takes 110 ms.
 	if first, second := play(false); math.Abs(first-110) > 1 || math.Abs(second-160) > 1 {
 		t.Errorf("apart: %.1f and %.1f ms, want 110 and 160", first, second)
 	}
@@ -75,8 +74,8 @@ func TestAnAPIServerOnTheSameCoreSlowsPasses(t *testing.T) {
 	}
 }
 
-// Two ranks have two cores. While both ranks make passes, their API server has one core, and each rank loses half of
-// that time.
+// Two ranks and their API server have two cores. While both ranks make passes, the API server uses one core, and each
+// rank loses half of the API server's working time.
 func TestAnAPIServerOfTwoRanksHasACore(t *testing.T) {
 	w := together(3, 100, 1)
 	w.Requests[2].Arrival = 50 * time.Millisecond
@@ -85,8 +84,8 @@ func TestAnAPIServerOfTwoRanksHasACore(t *testing.T) {
 		c.Groups[0].Frontend = Frontend{Request: 10 * time.Millisecond, Shared: true}
 		c.Groups[0].Profile.Timing = engine.Linear{Base: 100}
 	}))
-	// The two passes begin after 10 and 20 ms and take 105 ms each. The third request waits for the end of the first
-	// pass, and takes 100 ms.
+	// The two ranks' passes begin after 10 ms and 20 ms, and take 105 ms each. The third request arrives at 50 ms, waits
+	// until the first pass ends at 115 ms, and has a pass of 100 ms.
 	if math.Abs(r.TTFT.P50-125) > 1 || math.Abs(r.TTFT.Max-165) > 1 {
 		t.Errorf("%.1f and %.1f ms, want 125 and 165", r.TTFT.P50, r.TTFT.Max)
 	}
@@ -97,7 +96,7 @@ func TestRanksShareAnAPIServer(t *testing.T) {
 	play := func(front Frontend) (first float64) {
 		w := together(4, 100, 1)
 		for i := range 2 {
-			w.Requests[2+i].Arrival = 12 * time.Millisecond // at this time the first answers have ended
+			w.Requests[2+i].Arrival = 12 * time.Millisecond // the first two answers have ended at this time
 		}
 		r := run(t, config(w, "round_robin", func(c *Config) {
 			c.Groups[0].Count, c.Groups[0].Ranks, c.Groups[0].Declared, c.Groups[0].Frontend = 1, 2, 2, front
@@ -105,12 +104,13 @@ func TestRanksShareAnAPIServer(t *testing.T) {
 		}))
 		return r.TTFT.Max
 	}
-	// Two requests of 5 ms arrive at the same time: the second is ready after 10 ms, and then has its pass.
+	// Two requests arrive at the same time. The API server needs 5 ms for each, so the second request is ready after 10
+	// ms. Its pass takes 1 ms.
 	if got := play(Frontend{Request: 5 * time.Millisecond}); math.Abs(got-11) > .01 {
 		t.Errorf("%.2f ms, want 11", got)
 	}
-	// The first two answers end at 6 and 11 ms, and the work after them occupies the API server until 50 ms. The second
-	// two requests take 10 ms more, and a pass.
+	// The first two answers end at 6 ms and 11 ms. The work after these answers occupies the API server until 50 ms. Two
+	// further requests arrive at 12 ms: the API server is done with them at 60 ms, and the last pass ends at 61 ms.
 	if got := play(Frontend{Request: 5 * time.Millisecond, End: 20 * time.Millisecond}); math.Abs(got-49) > .01 {
 		t.Errorf("%.2f ms, want 49", got)
 	}

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden results, their picture and their table")
 
-// golden is the stored result of a policy.
+// golden has the stored figures of a policy.
 type golden struct {
 	HitRate  float64 `json:"hit_rate"`
 	TTFTMean float64 `json:"ttft_mean_ms"`
@@ -26,8 +26,8 @@ type golden struct {
 	E2EP95   float64 `json:"e2e_p95_ms"`
 }
 
-// These are the bands. If a change of the core moves hit rates by a point or tails by a tenth, the change is either
-// intended or a bug.
+// A result may differ from the stored result by hitBand in the hit rate (0..1), and by the share tailBand in a latency.
+// A larger difference is either an intended change or a bug.
 const (
 	hitBand  = .01
 	tailBand = .10
@@ -39,7 +39,7 @@ const (
 	goldenPage  = "../../bench/results/policies.md"            // the page that has the table
 	goldenBegin = "<!-- golden run -->\n"                      // the table stands between these two lines
 	goldenEnd   = "<!-- end of golden run -->"                 //
-	rewrite     = "go test ./internal/sim -run Golden -update" // the command that writes all three again
+	rewrite     = "go test ./internal/sim -run Golden -update" // the command that writes the three files
 )
 
 // goldenExperiment is the run of `warmpath sim` with the flags that the page with the table shows.
@@ -50,8 +50,8 @@ func goldenExperiment() sim.Experiment {
 	return x
 }
 
-// The run has a fixed seed, a small workload and all policies. The result must stay within a band around the stored
-// result.
+// The run has a fixed seed, a small workload and all policies. Its results must stay within the bands around the stored
+// results.
 func TestGoldenRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it simulates twenty policies, in two to three seconds of a core")

@@ -6,16 +6,16 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// cursor is a position in a request's content. The content is made of runs of tokens. A position is a run and the
-// number of the run's tokens before the position.
+// cursor is a position in a request's content, which consists of runs of tokens: run is the index of a run, and offset
+// is an index in this run.
 type cursor struct {
 	run, offset int
 	blocks      int // number of full blocks before the position
 }
 
-// identity returns the hash function of the modelled engines. Like an engine's own hash, a hash stands for a block and
-// all blocks before it. It is computed from the content's runs and not from tokens, so the tokens need not exist.
-// Routers treat it like any engine hash.
+// identity returns the hash function of the modelled engines. As in a real engine, a hash stands for a block and all
+// blocks before the block. The function computes hashes from the content's runs, not from tokens, so the tokens need
+// not exist.
 func identity(size int) engine.HashFunc {
 	return func(dst []engine.Hash, r *engine.Request, tokens []block.Token) []engine.Hash {
 		f := r.Owner.(*flight)
@@ -50,7 +50,8 @@ func identity(size int) engine.HashFunc {
 // fold mixes v into the hash h.
 func fold(h, v uint64) uint64 { return block.Mix64(h + v*block.Golden + 0x632be59bd9b4e019) }
 
-// hasRunsOnly reports whether no request has recorded token ids. Then equal content always has runs with equal ids.
+// hasRunsOnly reports whether the requests have no recorded token ids. In this case equal content always has equal run
+// ids.
 func hasRunsOnly(requests []workload.Request) bool {
 	for i := range requests {
 		if t := requests[i].Text; t != nil && len(t.Tokens) > 0 {

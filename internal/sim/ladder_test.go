@@ -15,36 +15,37 @@ import (
 type ladder struct {
 	policy    string
 	published map[string]float64
-	// The first stage in which a tenth of all requests wait longer than kneeWait for their first token; "": no stage.
+	// knee is the first stage whose p90 of the time to the first token exceeds kneeWait. "": no stage.
 	knee string
-	// Permitted relative difference from the published throughput; 0: only the order of the policies is compared.
+	// within is the permitted relative difference from the published throughput. 0: the test compares only the order of
+	// the policies.
 	within float64
 	seeds  int // runs that are averaged
 }
 
-// kneeWait is the wait that marks the knee. The published p90 waits are at most 2.5 s before the knee, and 43 to 101 s
-// beyond it. kneeWait lies between them.
+// kneeWait separates stages before the knee, the load at which waits become long, from stages beyond it. The published
+// p90 waits are at most 2.5 s before the knee, and 43 s to 101 s beyond it.
 const kneeWait = 35_000 // milliseconds
 
 var ladders = []ladder{
 	{policy: "precise_prefix_cache", published: map[string]float64{"10 qps": 3902, "20 qps": 9184, "35 qps": 9780, "40 qps": 10270}, within: .10, seeds: 1},
 	{policy: "estimated", published: map[string]float64{"10 qps": 3842, "20 qps": 8082, "35 qps": 7443, "40 qps": 8046}, knee: "40 qps", seeds: 1},
-	// Two runs of random differ by five per cent. From 40 requests a second on, the clients' bound limits the load, and
-	// the eight published stages of random are alike: 4,764 to 4,970 tokens a second. "40 qps" has the mean of these
-	// eight stages; the stage of 40 requests a second alone had 4,774.
+	// Two runs of random differ by 5 %. From 40 requests a second on, the clients' bound on requests under way limits the
+	// load. So the eight published stages of random from there on have similar throughputs: 4,764 to 4,970 tokens a
+	// second. "40 qps" has the mean of these eight stages. The published stage "40 qps" alone has 4,774.
 	{policy: "random", published: map[string]float64{"10 qps": 3568, "20 qps": 4933, "35 qps": 4332, "40 qps": 4842}, knee: "20 qps", within: .10, seeds: 3},
-	// llm-d's load scheduler: the waiting queue and the KV cache in use, with equal weights.
+	// This row is llm-d's load scheduler: queue length and KV cache use have equal weights, and prefixes have no weight.
 	{policy: "precise_prefix_cache:prefix_weight=0,queue_weight=1,kv_cache_weight=1", knee: "20 qps",
 		published: map[string]float64{"10 qps": 3607, "20 qps": 4902, "35 qps": 4660, "40 qps": 4946}, seeds: 1},
 }
 
 var ladderStages = []string{"10 qps", "20 qps", "35 qps", "40 qps"}
 
-// The test reproduces llm-d's 73 %-capacity table: the throughput of precise and random within a tenth, stage by stage,
-// and the order and the knee of all four policies. The engine is the vLLM release that was current when the table was
-// published. Clients have at most 800 requests under way: this is inference-perf's default on eight cores, and agrees
-// with the published time between tokens of precise above 40 requests a second. The endpoint picker reads metrics every
-// 50 ms (bench/results/simulator.md).
+// The test reproduces llm-d's 73 %-capacity table. The throughput of precise_prefix_cache and random must agree within
+// 10 % in each stage. The order and the knee of all four policies must agree. The engine is the vLLM release that was
+// current when the table was published. Clients have at most 800 requests under way. This bound is inference-perf's
+// default on eight cores. It agrees with the published time between tokens of precise_prefix_cache above 40 requests a
+// second. The endpoint picker reads metrics every 50 ms (bench/results/simulator.md).
 func TestLLMDsTableIsReproduced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes half a minute of a core")
@@ -68,7 +69,7 @@ func TestLLMDsTableIsReproduced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reached := map[string]float64{} // output tokens a second at 40 requests a second, by policy
+	reached := map[string]float64{} // by policy: output tokens a second in stage "40 qps"
 	for _, l := range ladders {
 		of := runs[:l.seeds]
 		runs = runs[l.seeds:]
@@ -99,7 +100,7 @@ func TestLLMDsTableIsReproduced(t *testing.T) {
 
 func find(t *testing.T, r *report.Run, stage string) *report.Stage {
 	t.Helper()
-	// The warm-up may have the same name as a later stage: the last stage of a name counts.
+	// The warm-up may have the same name as a later stage, so take the last stage with this name.
 	for i := len(r.Stages) - 1; i >= 0; i-- {
 		if r.Stages[i].Name == stage {
 			return &r.Stages[i]

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// answer is an engine's report of its load, which has not arrived at the routers yet.
+// answer is a load report of an engine on its way to the routers.
 type answer struct {
 	pool   *pool
 	holder fleet.Holder
@@ -15,14 +15,14 @@ type answer struct {
 }
 
 func (w *world) report(a *answer) {
-	w.freed = true // other routers may have freed room at this worker
+	w.freed = true // the report may show less load by other routers, so held requests may have room
 	for _, v := range a.pool.views {
 		v.fleet.Report(a.holder, a.said)
 	}
 }
 
-// askEngines plans the first load report of each rank that reports nothing yet, as long as there are requests. The
-// questions are spread over the interval, as a scraper spreads them.
+// askEngines plans the first load report of each rank for which no report is planned. Reports of different ranks are
+// spread over the interval, as a scraper spreads its requests.
 func (w *world) askEngines() {
 	if w.cfg.Metrics < 0 || w.asking == len(w.ranks) {
 		return
@@ -38,13 +38,14 @@ func (w *world) askEngines() {
 	w.asking = len(w.ranks)
 }
 
-// spread is the number of parts of the interval in which ranks are asked. Each rank is asked in one part.
+// spread is the number of equal parts into which askEngines divides the interval. Each rank reports at the start of one
+// part.
 const spread = 16
 
-// askEngine reads r's gauges for every router. A dead engine does not answer.
+// askEngine reads r's load gauges for every router and plans the next reading. A dead engine does not answer.
 func (w *world) askEngine(r *rank) {
 	if !w.busy() {
-		r.asked = false // no requests are left: the next request plans a report again
+		r.asked = false // no requests are left; the next request calls askEngines again
 		w.asking--
 		return
 	}
@@ -58,11 +59,12 @@ func (w *world) askEngine(r *rank) {
 		w.report(&said)
 		return
 	}
-	late := said // this copy exists because the planned moment keeps a pointer to it
+	late := said // the planned moment keeps a pointer to this copy; with no lag, said needs no allocation
 	w.agenda.plan(moment{at: w.now + w.cfg.MetricsLag, kind: atReport, with: &late})
 }
 
-// appendText writes a text for tokens. Equal tokens give equal text. A token becomes four characters, as in English.
+// appendText appends a made-up text for tokens to dst. Equal tokens give equal text. A token becomes four characters,
+// about the mean length of a token in English.
 func appendText(dst []byte, tokens []block.Token) []byte {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ."
 	for _, t := range tokens {

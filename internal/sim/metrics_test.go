@@ -32,8 +32,8 @@ func TestClientsSendNoMoreThanTheyMay(t *testing.T) {
 	}
 }
 
-// Policies that use text get a text made from the tokens: equal tokens give equal text. So these policies find
-// prefixes.
+// Policies that use the prompt's text get a text that is made from the tokens. Equal tokens give equal text, so these
+// policies find common prefixes.
 func TestPoliciesOnTextFindPrefixes(t *testing.T) {
 	w := families(12, 200, 40*time.Millisecond)
 	random := run(t, config(w, "random", nil))

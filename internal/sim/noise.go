@@ -2,20 +2,21 @@ package sim
 
 import "time"
 
-// Disturbance is other work on a worker's machine for some time. During a disturbance the worker's passes take longer.
+// Disturbance is a period in which other work on the machine makes the passes of one rank slower.
 type Disturbance struct {
 	At     time.Duration // time after the first arrival
 	For    time.Duration
-	Worker int     // number of the rank, counted from 0 over all groups
-	Factor float64 // factor on the time of a pass that begins during the disturbance
+	Worker int     // index of the rank, counted from 0 over all groups
+	Factor float64 // factor on the duration of a pass that begins in the period
 }
 
-// noisy reports whether the time of r's passes depends on more than the batch. If so, each pass is played by itself.
+// noisy reports whether the duration of r's passes depends on more than the batch. If so, several passes cannot be
+// played at once: each pass needs a moment of its own.
 func (r *rank) noisy() bool {
 	return r.group.Noise > 0 || len(r.disturbed) > 0 || !r.group.Frontend.idle()
 }
 
-// disturb returns the duration of a pass of r that begins now. d is the duration without other work.
+// disturb returns the duration of a pass of r that begins now. d is the duration without noise and disturbances.
 func (w *world) disturb(r *rank, d time.Duration) time.Duration {
 	factor := 1.0
 	if s := r.group.Noise; s > 0 {

@@ -13,11 +13,12 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Goal is the goal of a plan: at least the share Share of all requests is within the run's first SLO. A failed request
-// is not within the SLO.
+// Goal is the goal of a plan: at least Share (0..1) of all requests meet the run's first SLO. A failed request does not
+// meet the SLO.
 type Goal struct {
 	Share float64
-	// MaxWorkers bounds the search for a number of workers. MaxRate bounds the search for a rate; it is a factor.
+	// MaxWorkers is the largest number of workers that PlanWorkers tries. MaxRate is the largest rate that PlanRate tries,
+	// as a factor like Config.Rate.
 	MaxWorkers int
 	MaxRate    float64
 }
@@ -25,21 +26,22 @@ type Goal struct {
 // Plan is the answer for one policy.
 type Plan struct {
 	Policy string `json:"policy"`
-	// false: even the setup with the lowest rate or the most workers does not keep the goal.
+	// Found is false if even the lowest rate or the largest number of workers misses the goal.
 	Found   bool          `json:"found"`
-	Limited bool          `json:"limited"` // the search reached its bound: a better answer may exist beyond it
+	Limited bool          `json:"limited"` // the goal is kept at MaxRate, so a higher rate may keep the goal, too
 	Workers int           `json:"workers"`
 	Rate    float64       `json:"rate"`
-	Best    *report.Run   `json:"-"` // the run of the answer; nil when not found
+	Best    *report.Run   `json:"-"` // the run at Workers and Rate; nil if Found is false
 	Runs    []*report.Run `json:"-"` // all runs that were tried, ordered by rate or workers
 }
 
-// ratePrecision is the relative precision at which the search for a rate ends. A finer rate means nothing, because
-// results with two seeds differ by more.
+// ratePrecision is the relative precision at which the search for a rate ends. A finer search is useless, because the
+// results of two seeds differ by more than 2 %.
 const ratePrecision = 0.02
 
-// PlanRate finds the largest rate that keeps the goal, for each policy. It starts from c.Rate, doubles or halves the
-// rate, and after that bisects. When ctx ends, PlanRate returns the plans that are certain by then.
+// PlanRate finds the largest rate that keeps the goal, for each policy. The search starts at c.Rate, doubles or halves
+// the rate until it has a lower and an upper bound, and bisects between them. When ctx ends, the search ends early, and
+// a plan has the best answer so far. PlanRate calls tell, if not nil, with each plan.
 func PlanRate(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
 	return plans(ctx, policies, tell, func(p policy.Spec) (Plan, error) {
 		try := trial{ctx: ctx, config: c, goal: goal}
@@ -49,7 +51,7 @@ func PlanRate(ctx context.Context, c Config, policies []policy.Spec, goal Goal, 
 }
 
 // PlanWorkers finds the smallest number of workers that keep the goal at c.Rate, for each policy. c must have one
-// group.
+// group. ctx and tell are as in PlanRate.
 func PlanWorkers(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
 	if len(c.Groups) != 1 {
 		return nil, errors.New("plan workers: only a fleet of workers that are alike can be sized")
@@ -84,7 +86,7 @@ func plans(ctx context.Context, policies []policy.Spec, tell func(Plan), search 
 	return results, ctx.Err()
 }
 
-// trial is one policy's search.
+// trial is the search for one policy.
 type trial struct {
 	ctx    context.Context
 	config Config
@@ -111,7 +113,7 @@ func (t *trial) rate() (Plan, error) {
 	at := t.config.withDefaults().Rate
 	const smallest = 0.002
 	for low == 0 || high > low*(1+ratePrecision) {
-		// Three decimals are finer than the search, and easy to type.
+		// The rate is rounded to three decimals, which are easy to type.
 		at = max(math.Round(at*1000)/1000, 0.001)
 		c := t.config
 		c.Rate = at
@@ -179,7 +181,7 @@ func (t *trial) done(p Plan) Plan {
 	return p
 }
 
-// ignoreEnd drops the error of a context that ended, because the plans that were found are valid.
+// ignoreEnd drops the error of an ended context, because the answer so far is valid.
 func ignoreEnd(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil

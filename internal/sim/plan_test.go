@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// planned returns a configuration with an SLO, and two policies. The fleet misses the SLO if an engine prefills two
+// planned returns a configuration and two policies. The SLO is so short that requests miss it if an engine prefills two
 // prompts at the same time.
 func planned() (Config, []policy.Spec) {
 	c := config(families(24, 400, 100*time.Millisecond), "random", func(c *Config) {

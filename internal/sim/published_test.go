@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// sweep plays an experiment that change has adapted, and returns its runs by policy.
+// sweep plays the default experiment with the changes of change, and returns its runs by policy.
 func sweep(t *testing.T, change func(*sim.Experiment)) map[string]*report.Run {
 	t.Helper()
 	x := sim.DefaultExperiment()
@@ -48,8 +48,8 @@ func playAll(t *testing.T, x sim.Experiment) []*report.Run {
 	return runs
 }
 
-// conversation is an experiment with Mooncake's conversation trace near saturation: the trace at 1.75 times its speed,
-// and 8 workers with caches of 1.5 M tokens.
+// conversation changes an experiment to Mooncake's conversation trace near saturation: the arrival rate is 1.75 times
+// the recorded rate, and 8 workers have caches of 1.5 million tokens each.
 func conversation(t *testing.T) func(*sim.Experiment) {
 	t.Helper()
 	if testing.Short() {
@@ -61,8 +61,8 @@ func conversation(t *testing.T) func(*sim.Experiment) {
 	}
 }
 
-// LMetric's paper (arXiv 2603.15202) says: near saturation, a product of its terms is better than linear and weighted
-// sums of the same terms, and such sums are better than counting requests.
+// The LMetric paper (arXiv 2603.15202) says that near saturation the product of two terms is better than linear or
+// weighted sums of these terms, and that such sums are better than counting requests.
 func TestLMetricBeatsLinearAndWeightedNearSaturation(t *testing.T) {
 	linear, weighted := "kv", "precise_prefix_cache"
 	runs := sweep(t, func(x *sim.Experiment) {
@@ -77,8 +77,8 @@ func TestLMetricBeatsLinearAndWeightedNearSaturation(t *testing.T) {
 	}
 }
 
-// The documentation of DynoSim (ai-dynamo/dynamo) has this sweep: a larger prefill-load scale helps up to 16 to 32, and
-// not beyond.
+// The documentation of DynoSim (ai-dynamo/dynamo) has this sweep. A larger prefill_load_scale helps up to a value of 16
+// to 32; larger values do not help more.
 func TestThePrefillLoadScaleSaturates(t *testing.T) {
 	scales := []string{"1", "4", "16", "32", "64"}
 	runs := sweep(t, func(x *sim.Experiment) {
@@ -100,11 +100,12 @@ func TestThePrefillLoadScaleSaturates(t *testing.T) {
 	}
 }
 
-// bursts has bursts of 24 requests within two seconds. The requests of a burst have the same new prefix. This is the
-// worst case for event lag.
+// bursts is a workload with bursts of 24 requests within two seconds. The requests of a burst share a new prefix, which
+// is the worst case for event lag.
 const bursts = "gen:burst,size=24,spread=2,bursts=16,every=4,system=16000,seed=1"
 
-// Event lag costs hits and makes tail latency longer. With speculative entries, event lag costs neither.
+// Event lag costs hits and lengthens tail latency. If the router expects the blocks of sent prompts before their events
+// arrive (speculative entries), event lag costs nothing.
 func TestEventLagCostsHitsAndTails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes ten seconds of a core")

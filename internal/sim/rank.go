@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// rank is one engine together with its current work.
+// rank is one data-parallel rank of a worker: an engine with its current work.
 type rank struct {
 	index  int // index of the rank in world.ranks
 	pool   *pool
@@ -17,24 +17,24 @@ type rank struct {
 	engine *engine.Engine
 	step   engine.Step
 	doing  doing
-	gen    uint32        // generation of the planned wake that is valid; older planned wakes are void
-	since  time.Duration // start of the first steady pass, see steady
+	gen    uint32        // grows with each planned wake; only the wake with this number is valid
+	since  time.Duration // start of the first steady pass; see the constant steady
 	passes int           // number of steady passes
 	live   []*flight
 	life   int // number of times that the rank was started
 	dead   bool
-	asked  bool   // routers will get a report of the rank's load
-	lines  []line // by router: the batches that have not arrived at the router
+	asked  bool   // a load report of the rank is planned
+	lines  []line // by router: the event stream to this router
 
 	disturbed []Disturbance // disturbances of this rank
 	apiServer *apiServer    // API server of the rank's worker
-	stolen    time.Duration // time by which the API server delays the pass under way
+	stolen    time.Duration // time that the API server took from the current pass
 }
 
 // line is the event stream from a rank to a router.
 type line struct {
-	last time.Duration // time at which the last planned batch arrives
-	lost []*batch      // lost batches that the router has not noticed yet
+	last time.Duration // arrival time of the last batch, so that batches stay in order
+	lost []*batch      // lost batches whose loss the router has not noticed yet
 }
 
 type doing uint8
@@ -42,8 +42,8 @@ type doing uint8
 const (
 	idle     doing = iota
 	stepping       // one pass is under way
-	steady         // several passes of an unchanged batch are under way; they are played together when they end
-	awaiting       // a wake at this moment is planned
+	steady         // several decode passes of an unchanged batch are under way; playSteady plays them together
+	awaiting       // a wake for the next pass is planned
 )
 
 func (r *rank) add(f *flight) {
@@ -63,15 +63,15 @@ func (w *world) wakeAt(r *rank, at time.Duration) {
 	w.agenda.plan(moment{at: at, kind: atWake, a: int32(r.index), gen: r.gen})
 }
 
-// notify tells a rank about a submitted request. An idle rank takes the request immediately. Any other rank takes it
-// with its next pass.
+// notify tells a rank about a submitted request. An idle rank begins a pass immediately. A busy rank takes the request
+// into its next pass.
 func (w *world) notify(r *rank) {
 	switch r.doing {
 	case idle:
 		r.doing = awaiting
 		w.wakeAt(r, w.now)
 	case steady:
-		// The passes that have begun before now are played to their end, because the new request is not part of them.
+		// Play the passes that have begun before now to their end: the new request is not part of them.
 		end := r.since + w.playSteady(r, w.now-r.since)
 		r.doing = awaiting
 		w.wakeAt(r, max(end, w.now))
@@ -95,8 +95,8 @@ func (w *world) wake(r *rank) {
 	w.begin(r)
 }
 
-// playSteady plays the steady passes of r that begin before the time limit, and returns how long they take. limit
-// counts from the start of the first steady pass.
+// playSteady plays the steady passes of r that begin within limit after the first steady pass, and returns how long
+// these passes take.
 func (w *world) playSteady(r *rank, limit time.Duration) time.Duration {
 	made, took := r.engine.Advance(r.passes, limit)
 	if made == 0 {
@@ -141,7 +141,7 @@ func (w *world) begin(r *rank) {
 	w.rec.Gauge(r.index, w.now, running, waiting, kv)
 }
 
-// finishStep publishes the results of the pass: events first, as engines do, then tokens.
+// finishStep publishes the results of a pass: first the KV events, then the tokens. Engines use the same order.
 func (w *world) finishStep(r *rank) {
 	if len(r.step.Events) > 0 {
 		w.publish(r)
@@ -156,7 +156,7 @@ func (w *world) finishStep(r *rank) {
 		f := o.Request.Owner.(*flight)
 		at = max(at, w.serve(r, r.group.Frontend.Output))
 		if !o.First {
-			// Almost all gaps of a pass are equal, so equal gaps are counted together.
+			// Almost all gaps between tokens are equal in a pass, so record equal gaps with one call.
 			if d := at - f.last; d == gap {
 				count++
 			} else {

@@ -5,10 +5,10 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// failed is the outcome of a request whose worker died.
+// failed is the outcome of a request that was under way at a worker when the worker died.
 const failed = fleet.OutcomeFailed
 
-// scale compares the load with the autoscaler's bounds. It orders one more worker, or drains one, or does nothing.
+// scale compares the load with the autoscaler's bounds. It starts one more worker, drains one worker, or does nothing.
 func (w *world) scale() {
 	a := w.cfg.Autoscale
 	if !w.busy() {
@@ -39,7 +39,8 @@ func (w *world) scale() {
 	}
 }
 
-// drain stops new requests to the worker with the fewest requests. Among several such workers it chooses the newest.
+// drain stops new requests to the worker with the fewest requests. If several workers have the fewest requests, drain
+// chooses the worker with the highest index.
 func (w *world) drain() {
 	least := -1
 	for i := range w.main.workers {
@@ -55,7 +56,7 @@ func (w *world) drain() {
 	w.countReady()
 }
 
-// leave removes a drained worker and its cache.
+// leave removes drained worker i from the fleet of every router.
 func (w *world) leave(i int) {
 	wk := &w.main.workers[i]
 	wk.state = gone
@@ -67,7 +68,7 @@ func (w *world) leave(i int) {
 	}
 }
 
-// join lets a worker serve, with an empty cache. The worker is new, or had left before.
+// join adds a worker with an empty cache. It uses the place of a worker that left before, or else makes a new worker.
 func (w *world) join() {
 	w.joining--
 	w.freed = true

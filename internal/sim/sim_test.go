@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// families returns an open-loop workload: groups of prompts with a common prefix for each group and a different
-// question for each prompt.
+// families returns an open-loop workload. Each prompt has the prefix of a random group and a question of its own.
+// groups is the number of prefixes, and gap is the time between two arrivals.
 func families(groups, requests int, gap time.Duration) *workload.Workload {
 	random := rand.New(rand.NewPCG(1, 2))
 	w := &workload.Workload{Name: "families", Block: 64}
@@ -35,8 +35,8 @@ func families(groups, requests int, gap time.Duration) *workload.Workload {
 	return w
 }
 
-// sessions returns a closed-loop workload. Each turn repeats the conversation so far. A turn comes after the answer of
-// the turn before has ended.
+// sessions returns a closed-loop workload. Each turn contains the conversation so far. A turn is sent when the previous
+// turn's answer has ended, after the pause think.
 func sessions(count, turns int, think time.Duration) *workload.Workload {
 	w := &workload.Workload{Name: "sessions", Block: 64}
 	last := make([]int, count)
@@ -60,7 +60,7 @@ func sessions(count, turns int, think time.Duration) *workload.Workload {
 	return w
 }
 
-// config returns a small fleet, adapted by change.
+// config returns a run of w on four small workers with policy p. change, if not nil, changes the configuration.
 func config(w *workload.Workload, p string, change func(*Config)) Config {
 	spec, err := ParsePolicy(p)
 	if err != nil {
@@ -161,8 +161,8 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 	if aware.HitRate < random.HitRate+.1 {
 		t.Errorf("kv_aware hits %.3f, random %.3f", aware.HitRate, random.HitRate)
 	}
-	// If the load is low, routers know what engines have cached. Predictions are too low only for requests of one
-	// family that are under way at the same time.
+	// At a low load, routers know the engines' caches well. A prediction is too low only if requests with the same prefix
+	// are under way at the same time.
 	if aware.PredictedTokens < aware.CachedTokens*97/100 {
 		t.Errorf("predicted %d tokens, engines found %d", aware.PredictedTokens, aware.CachedTokens)
 	}
@@ -171,11 +171,11 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 func TestSessionsWaitForTheirLastAnswer(t *testing.T) {
 	w := sessions(10, 6, 3*time.Second)
 	r := run(t, config(w, "kv_aware", func(c *Config) { c.Groups[0].KVTokens = 64 * 2000 }))
-	// A session has 6 turns with 5 pauses of 3 s. Each turn has about 50 tokens at 24 ms.
+	// A session has 6 turns with 5 pauses of 3 s. Each answer has 50 tokens, and each token takes about 24 ms.
 	if want := 5*3 + 6*1.2; r.Seconds < want || r.Seconds > want+8 {
 		t.Errorf("it took %.1f s, want a bit above %.1f", r.Seconds, want)
 	}
-	// Each turn finds the whole conversation in the cache, except the last block and the new question.
+	// Each turn finds the conversation so far in the cache, except its last block and the new question.
 	if r.HitRate < .65 {
 		t.Errorf("hit rate %.3f: generated tokens are not found again", r.HitRate)
 	}
@@ -194,7 +194,7 @@ func TestTheModelSeparatesPoolsByAdapter(t *testing.T) {
 }
 
 func TestEventLagCostsHitsAndSpeculationSavesThem(t *testing.T) {
-	// The workload has bursts of requests with the same new prefix, for which event lag costs most hits.
+	// The requests of a burst share a new prefix. Event lag costs most hits for such bursts.
 	w := &workload.Workload{Name: "bursts", Block: 64}
 	for i := range 600 {
 		w.Requests = append(w.Requests, workload.Request{
@@ -270,7 +270,7 @@ func TestDecodeWorkersTakeOverPrefilledPrompts(t *testing.T) {
 			t.Errorf("%s answered %d requests", k.Name, k.Requests)
 		}
 	}
-	// Prefills do not disturb decodes: no gap between tokens is longer than a pass that only decodes.
+	// Prefills do not delay decodes: the gaps between tokens are not longer than a pass that only decodes.
 	if r.ITL.P99 > 40 {
 		t.Errorf("p99 of gaps is %.1f ms", r.ITL.P99)
 	}
@@ -347,7 +347,7 @@ func TestStagesDrainBeforeTheNextBegins(t *testing.T) {
 	r := run(t, config(w, "round_robin", func(c *Config) { c.Samples = 1000 }))
 	end, begin := 0.0, 1e9
 	for _, s := range r.Samples {
-		// When a run has fewer requests than Samples, all of them are kept.
+		// This run has fewer requests than Samples, so the result lists all of them.
 		if s.Arrival < r.Stages[0].Seconds-1e-3 {
 			end = max(end, s.End)
 		} else {
@@ -386,7 +386,7 @@ func TestMistakesAreAllReported(t *testing.T) {
 	}
 }
 
-// A time that is far too long is a mistake of the caller. Sums of such times overflow, and a run would never end.
+// A run refuses times that are far too long. Sums of such times would overflow, and the run would never end.
 func TestTimesThatAreTooLongAreRefused(t *testing.T) {
 	const ever = time.Duration(1 << 62)
 	for name, change := range map[string]func(*Config){

@@ -12,8 +12,8 @@ import (
 )
 
 // BenchmarkConversation plays the Mooncake conversation trace on 8 workers with one policy. The goal is half a second
-// of one core. The blocks are the trace's own blocks of 512 tokens. cpu-ms/op is the user and system time of the
-// process; other work on the machine changes this figure less than it changes the elapsed time.
+// of CPU time. Simulated blocks are the trace's own blocks of 512 tokens. cpu-ms/op is the user and system time of the
+// process. Other work on the machine disturbs cpu-ms/op less than the elapsed time.
 func BenchmarkConversation(b *testing.B) {
 	w, err := workload.Load("mooncake:" + testenv.Path(b, "traces/mooncake_conversation.jsonl.gz"))
 	if err != nil {

@@ -14,16 +14,17 @@ import (
 // Progress is the state of a sweep.
 type Progress struct {
 	Runs, RunsDone     int
-	Requests, Ended    int64         // numbers of requests over all runs
+	Requests, Ended    int64         // numbers of requests in all runs; Ended counts requests that have ended
 	Elapsed, Remaining time.Duration // Remaining is an estimate; 0: no estimate yet
 }
 
 // progressEvery is how often Sweep reports progress.
 const progressEvery = 200 * time.Millisecond
 
-// Sweep plays all configurations and returns their results in order. parallel is the number of runs at the same time; 0
-// means one for each core. When ctx ends, Sweep returns the results so far, with nil for runs that had not begun. tell,
-// if not nil, is called from one goroutine every progressEvery. All goroutines have ended when Sweep returns.
+// Sweep plays all configurations and returns their results in the order of configs. parallel is the number of runs at
+// the same time; 0 means one for each core. When ctx ends, Sweep returns the results so far, with nil for runs that
+// have not begun. Sweep calls tell, if not nil, every progressEvery from one goroutine. All goroutines have ended when
+// Sweep returns.
 func Sweep(ctx context.Context, configs []Config, parallel int, tell func(Progress)) ([]*report.Run, error) {
 	if parallel <= 0 {
 		parallel = runtime.GOMAXPROCS(0)
@@ -95,7 +96,7 @@ func watch(finished <-chan struct{}, tell func(Progress), measure func(began tim
 	}
 }
 
-// Describe describes a workload, for a report.
+// Describe returns the summary of a workload that a report shows.
 func Describe(w *workload.Workload) report.Workload {
 	d := report.Workload{Name: w.Name, Source: w.Source, Requests: len(w.Requests)}
 	for i := range w.Requests {

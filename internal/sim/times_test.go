@@ -16,15 +16,15 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// timesSeeds is the number of seeds that WARMPATH_TIMES_SEEDS asks for; 0 when it is not set. `make times` sets it to
-// 3. With seeds, the tests of this file play whole hours, more sizes and more rates. Without seeds, the tests of this
-// file take about a second in total.
+// timesSeeds returns the number of seeds in the environment variable WARMPATH_TIMES_SEEDS, or 0 if the variable is not
+// set. `make times` sets the variable to 3. With 0 the tests of this file take about a second in total. Otherwise they
+// play whole hours with more fleet sizes and more rates.
 func timesSeeds() uint64 {
 	n, _ := strconv.ParseUint(os.Getenv("WARMPATH_TIMES_SEEDS"), 10, 64)
 	return n
 }
 
-// apart returns prompts without a common prefix. rate is in requests a second.
+// apart returns requests without a common prefix. rate is in requests a second.
 func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Workload {
 	t.Helper()
 	w, err := workload.LoadWith(fmt.Sprintf("gen:independent,rate=%g,requests=%d,question=1000,output=60", rate, requests), workload.Options{Seed: seed})
@@ -34,7 +34,7 @@ func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Work
 	return w
 }
 
-// unsteady returns n equal engines. The times of their passes vary by 30 %.
+// unsteady returns a run of w on n equal engines. The durations of their passes have a standard deviation of 30 %.
 func unsteady(w *workload.Workload, n int, seed uint64) Config {
 	return config(w, "marginal", func(c *Config) {
 		c.Seed = seed
@@ -42,7 +42,7 @@ func unsteady(w *workload.Workload, n int, seed uint64) Config {
 	})
 }
 
-// oneOfEight returns eight engines as unsteady does; the last engine runs at half speed.
+// oneOfEight is like unsteady with eight engines, but the last engine runs at half speed.
 func oneOfEight(w *workload.Workload, seed uint64) Config {
 	c := unsteady(w, 7, seed)
 	slow := c.Groups[0]
@@ -51,8 +51,8 @@ func oneOfEight(w *workload.Workload, seed uint64) Config {
 	return c
 }
 
-// bursts returns other work for one to three minutes each, on one of n machines at a time. Other work makes passes take
-// 30 % longer.
+// bursts returns disturbances of one to three minutes each, on one of n machines at a time. Passes take 30 % longer
+// during a disturbance.
 func bursts(n int, seed uint64, span time.Duration) (all []Disturbance) {
 	random := rand.New(rand.NewPCG(seed, 0xb0))
 	for at := time.Duration(0); at < span; {
@@ -74,8 +74,9 @@ func shares(t *testing.T, c Config) (all []float64) {
 }
 
 // TestNoiseOnLikeMachinesIsNoPreference plays equal engines with noise in each pass and bursts of other work. The
-// number of requests of each engine stays within 0.8 to 1.25 of the mean. An engine can serve 10 requests a second, but
-// not 16. bench/results/learned_times.md has the results of `make times` for this test and the tests below.
+// number of requests of each engine must stay within 0.8 to 1.25 times the mean. Rates stay at or below 10 requests a
+// second for each engine, because an engine cannot serve 16. bench/results/learned_times.md has the results of `make
+// times` for all tests of this file.
 func TestNoiseOnLikeMachinesIsNoPreference(t *testing.T) {
 	sizes, rates, seeds, span := []int{2, 8, 16}, []float64{0.02, 0.5}, uint64(1), 20*time.Minute
 	if n := timesSeeds(); n > 0 {
@@ -99,12 +100,12 @@ func TestNoiseOnLikeMachinesIsNoPreference(t *testing.T) {
 	}
 }
 
-// TestASlowMachineIsFound plays one engine of eight at half speed. The pace is a factor: how much slower an engine is
-// than the others of its kind. The slow engine must be found after 200 requests to all eight engines: the interval of
-// its pace lies above 1.1, and prices use the pace.
+// TestASlowMachineIsFound plays eight engines, one of them at half speed. The pace of an engine is a factor: how much
+// longer its passes take than those of the other engines. After 200 requests in total the router must have found the
+// slow engine: the confidence interval of its pace lies above 1.1, and the router uses the pace in its scores.
 func TestASlowMachineIsFound(t *testing.T) {
 	seeds := cmp.Or(100*timesSeeds(), 5)
-	// Requests a second for all engines together: 200 requests take 10 s, 100 s and 56 min.
+	// rate is in requests a second for all engines together: 200 requests take 10 s, 100 s and 56 min.
 	for _, rate := range []float64{20, 2, 0.06} {
 		found, wronged, least, most := 0, 0, 10.0, 0.0
 		for seed := uint64(1); seed <= seeds; seed++ {
@@ -126,15 +127,16 @@ func TestASlowMachineIsFound(t *testing.T) {
 		}
 		t.Logf("%g requests/s: found in %d of %d seeds, at factors from %.2f to %.2f; %d of %d others believed unlike",
 			rate, found, seeds, least, most, wronged, 7*seeds)
-		// By the model, the probability that an equal engine is taken for a different one is at most 2.5 %.
+		// By the statistical model, the router takes an engine of normal speed for a slow or fast engine with a probability
+		// of at most 2.5 %.
 		if float64(found) < 0.99*float64(seeds) || float64(wronged) > 0.025*7*float64(seeds) {
 			t.Errorf("%g requests/s: found in %d of %d seeds, %d of %d others believed unlike", rate, found, seeds, wronged, 7*seeds)
 		}
 	}
 }
 
-// TestASlowMachineGetsAboutHalf plays one engine of eight at half speed. It must get half as many requests as another
-// engine.
+// TestASlowMachineGetsAboutHalf plays eight engines, one of them at half speed. The slow engine must get about half as
+// many requests as another engine.
 func TestASlowMachineGetsAboutHalf(t *testing.T) {
 	requests, rates, seeds := 2000, []float64{0.1, 2, 20, 60}, uint64(1)
 	if n := timesSeeds(); n > 0 {
@@ -154,9 +156,9 @@ func TestASlowMachineGetsAboutHalf(t *testing.T) {
 	}
 }
 
-// TestAShareReturnsAfterABurst plays several engines. For a minute, the passes of one engine take twice as long.
-// Minutes later this engine must get its full share of the requests. A burst within the first minute looks like a slow
-// machine and takes longer to forget.
+// TestAShareReturnsAfterABurst plays several engines. For one minute the passes of one engine take twice as long. A few
+// minutes later this engine must get its full share of the requests again. A burst in the first minute looks like a
+// slow machine, so the router needs longer to correct its estimate.
 func TestAShareReturnsAfterABurst(t *testing.T) {
 	sizes, rates, seeds := []int{2, 8}, []float64{0.25, 1.5}, uint64(1)
 	if n := timesSeeds(); n > 0 {

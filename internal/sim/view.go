@@ -12,18 +12,19 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// pool has the workers that take the same requests, and the routers of these workers.
+// pool is a set of workers that serve the same requests, with the routers of this set. With decode workers a run has
+// two pools.
 type pool struct {
 	name    string
 	views   []*view // by router
 	workers []worker
-	ranks   []int // by holder: index of the rank in world.ranks; all routers number holders in the same way
+	ranks   []int // by holder, the fleet's number of a rank: index of the rank in world.ranks; the same for all routers
 }
 
 // worker is the state of one worker. Each of its ranks is an engine.
 type worker struct {
 	url   string
-	first int // index of its first rank in world.ranks
+	first int // index of the worker's first rank in world.ranks
 	ranks int
 	state presence
 }
@@ -36,12 +37,12 @@ const (
 	gone
 )
 
-// view is one router, with the fleet as this router sees it.
+// view is one router with its own knowledge of the fleet.
 type view struct {
-	fleet   *fleet.Fleet
-	router  *warmpath.Router
-	stored  kvindex.Stored
-	handles []uint64
+	fleet        *fleet.Fleet
+	router       *warmpath.Router
+	stored       kvindex.Stored
+	engineHashes []uint64
 }
 
 func (p *pool) rank(w *world, h fleet.Holder) *rank { return w.ranks[p.ranks[h]] }
@@ -103,7 +104,7 @@ func (w *world) addWorker(p *pool, g *Group) error {
 	return nil
 }
 
-// put announces a worker to the view's fleet, as a probe would.
+// put adds a worker to the view's fleet, with the facts that a probe of the gateway would find.
 func (v *view) put(w *world, url string, g *Group) fleet.WorkerID {
 	return v.fleet.Put(url, fleet.Facts{
 		Engine: fleet.EngineVLLM, BlockSize: g.BlockSize, BlocksPerRank: g.KVTokens / g.BlockSize, Ranks: g.Ranks, DeclaredRanks: g.Declared,
@@ -111,7 +112,8 @@ func (v *view) put(w *world, url string, g *Group) fleet.WorkerID {
 	})
 }
 
-// models returns the names that a worker serves: the model under every name in the workload, and its adapters.
+// models returns the models that a worker reports: the served model under every model name of the workload, and all
+// LoRA adapters of the workload.
 func (w *world) models(g *Group) []fleet.Model {
 	models := []fleet.Model{{ID: model, Root: model, MaxModelLen: g.Profile.MaxModelLen}}
 	seen := map[string]bool{"": true, model: true}
@@ -129,7 +131,7 @@ func (w *world) models(g *Group) []fleet.Model {
 	return models
 }
 
-// batch has the events of one pass until they arrive at the routers. It owns its memory.
+// batch is a copy of the KV events of one pass, on its way to the routers.
 type batch struct {
 	rank   *rank
 	life   int
@@ -139,7 +141,7 @@ type batch struct {
 	users  int // number of routers that have not applied the batch yet
 }
 
-// publish sends a pass's events to every router.
+// publish sends the KV events of r's last pass to every router.
 func (w *world) publish(r *rank) {
 	events := r.step.Events
 	for i := range events {
@@ -173,8 +175,8 @@ func (w *world) publish(r *rank) {
 	}
 }
 
-// describe adds the tokens of events' blocks where the engine has blank tokens. The added tokens are valid until the
-// next prompt is routed.
+// describe puts the block tokens into events, if the engine itself has only zero tokens (see sequence). The tokens are
+// valid until the next prompt is routed.
 func (w *world) describe(events []engine.Event) {
 	if !w.runs {
 		return
@@ -220,7 +222,8 @@ func (w *world) done(b *batch) {
 	}
 }
 
-// deliver applies a batch that has arrived at a router. If batches before it were lost, the router notices the gap now.
+// deliver applies a batch that has arrived at a router. If earlier batches of the same stream were lost, the router
+// notices the gap now.
 func (w *world) deliver(b *batch, router int) {
 	r := b.rank
 	line := &r.lines[router]
@@ -246,31 +249,32 @@ func (w *world) deliver(b *batch, router int) {
 	w.done(b)
 }
 
-// apply applies events as kvfeed does after decoding: consecutive removals from one tier become one call.
+// apply applies events to the router's index, as package kvfeed does after decoding. Consecutive removals from one tier
+// become one call.
 func (v *view) apply(h fleet.Holder, events []engine.Event) {
 	for i := 0; i < len(events); i++ {
 		e := &events[i]
-		v.handles = appendHandles(v.handles[:0], e.Hashes)
+		v.engineHashes = appendEngineHashes(v.engineHashes[:0], e.Hashes)
 		switch e.Kind {
 		case engine.Stored:
 			s := &v.stored
-			s.Tier, s.Hashes, s.Tokens, s.BlockSize = e.Tier, v.handles, e.Tokens, e.BlockSize
+			s.Tier, s.Hashes, s.Tokens, s.BlockSize = e.Tier, v.engineHashes, e.Tokens, e.BlockSize
 			s.Parent, s.HasParent = uint64(e.Parent), e.HasParent
 			s.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt}
-			s.RootUnknown = e.Tier != block.TierGPU // offload events leave out the salt
+			s.RootUnknown = e.Tier != block.TierGPU // events of the CPU tier do not contain the cache salt
 			v.router.Store(h, "", s)
 		case engine.Removed:
 			for ; i+1 < len(events) && events[i+1].Kind == engine.Removed && events[i+1].Tier == e.Tier; i++ {
-				v.handles = appendHandles(v.handles, events[i+1].Hashes)
+				v.engineHashes = appendEngineHashes(v.engineHashes, events[i+1].Hashes)
 			}
-			v.router.Remove(h, "", warmpath.Removed{Tier: e.Tier, Hashes: v.handles})
+			v.router.Remove(h, "", warmpath.Removed{Tier: e.Tier, Hashes: v.engineHashes})
 		case engine.Cleared:
 			v.router.Clear(h, "", e.Tier)
 		}
 	}
 }
 
-func appendHandles(dst []uint64, hashes []engine.Hash) []uint64 {
+func appendEngineHashes(dst []uint64, hashes []engine.Hash) []uint64 {
 	for _, h := range hashes {
 		dst = append(dst, uint64(h))
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// waiting holds the requests of a router in the production queue while all workers are saturated. A request waits until
-// its turn, without a time limit, because traces do not record when clients give up.
+// waiting holds the requests of one router in the production queue while all workers are saturated. Requests wait
+// without a time limit, because traces do not record when clients give up.
 type waiting struct {
 	queue   *queue.Queue
 	flights map[*queue.Item]*flight
@@ -26,7 +26,7 @@ func newWaiting(c *Config) *waiting {
 	return &waiting{queue: queue.New(cfg), flights: map[*queue.Item]*flight{}}
 }
 
-// hold puts a request into the queue because no worker has room for it. It returns false when the queue is full.
+// hold puts a request into the queue. It returns false if there is no queue or the queue is full.
 func (w *world) hold(f *flight, asked *warmpath.Prepared) bool {
 	if w.cfg.Queue == 0 {
 		return false
@@ -36,7 +36,7 @@ func (w *world) hold(f *flight, asked *warmpath.Prepared) bool {
 		it.Tokens = w.uncached(f, asked)
 	}
 	line := w.held[f.router]
-	// Only the order fair sheds waiting requests.
+	// Push cannot shed another waiting request: only the order fair sheds requests, and a simulation does not use it.
 	if _, refused := line.queue.Push(it, epoch+int64(w.now)); refused != nil {
 		return false
 	}
@@ -44,8 +44,8 @@ func (w *world) hold(f *flight, asked *warmpath.Prepared) bool {
 	return true
 }
 
-// uncached returns the number of prompt tokens that remain to compute at the worker that has most of the prompt cached.
-// The gateway's queue uses the same number as a request's cost.
+// uncached returns the number of uncached prompt tokens at the worker with the longest match. The gateway's queue uses
+// the same number as a request's cost.
 func (w *world) uncached(f *flight, asked *warmpath.Prepared) int {
 	d, _ := asked.Explain(context.Background())
 	if d == nil {
@@ -55,7 +55,7 @@ func (w *world) uncached(f *flight, asked *warmpath.Prepared) int {
 	return d.UncachedTokens()
 }
 
-// admitHeld sends the requests that a router holds, in order, as long as a worker has room.
+// admitHeld sends a router's waiting requests in the order of the queue, until no worker has room.
 func (w *world) admitHeld(router int) {
 	line := w.held[router]
 	for it := line.queue.Pop(); it != nil; it = line.queue.Pop() {
@@ -72,9 +72,9 @@ func (w *world) admitHeld(router int) {
 	}
 }
 
-// admitFreed sends held requests after a change other than the end of an answer. Such changes are: an engine refused a
-// prompt or handed it over; a worker died, came back or joined; a worker's report shows less load from other routers.
-// Without admitFreed, held requests would wait without end when no answer is under way.
+// admitFreed sends waiting requests after a change that may have freed room, other than the end of an answer. Such
+// changes are: an engine refused a prompt or handed it over; a worker died, came back or joined; a load report shows
+// less load from other routers. Without admitFreed, requests would wait forever if no answer is under way.
 func (w *world) admitFreed() {
 	for w.freed {
 		w.freed = false

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// mixedLengths returns requests that come faster than two workers can serve them. One prompt in eight has 12,000
-// tokens, the others have 500.
+// mixedLengths returns requests that arrive faster than two workers can serve them. Every eighth prompt has 12,000
+// tokens; the others have 500.
 func mixedLengths(requests int) *workload.Workload {
 	w := &workload.Workload{Name: "unlike", Block: 64}
 	for i := range requests {
@@ -26,8 +26,8 @@ func mixedLengths(requests int) *workload.Workload {
 	return w
 }
 
-// On a saturated fleet, the order shortest shortens the wait of most requests. The order also counts the time that a
-// request has waited: 500 more tokens put a request back by at most about a second. So no request waits much longer.
+// On a saturated fleet, the order shortest shortens the wait of most requests. A second of waiting counts as 500 tokens
+// less, so even the longest prompts do not wait much longer than with fcfs.
 func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	in := func(order string) *report.Run {
 		return run(t, config(mixedLengths(600), "least_load", func(c *Config) {
@@ -49,8 +49,8 @@ func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	}
 }
 
-// Held requests are sent as soon as there is room, for any reason. If one stayed in the queue after the last answer had
-// ended, the run would never end.
+// Waiting requests are sent as soon as a worker has room, whatever freed the room. If a request stayed in the queue
+// after the last answer, the run would never end.
 func TestHeldRequestsNeverWaitForever(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"an engine refuses a prompt": func(c *Config) {
@@ -74,8 +74,7 @@ func TestHeldRequestsNeverWaitForever(t *testing.T) {
 	}
 }
 
-// For order shortest, the shortest prompt is the one with the fewest tokens to compute at the worker that has most of
-// it cached.
+// The order shortest compares prompts by their uncached tokens at the worker with the longest match.
 func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
 	c := config(families(3, 60, 200*time.Millisecond), "kv_aware", nil)
 	w, err := newWorld(c)
@@ -87,7 +86,7 @@ func TestTheRouterQueueCountsUncachedTokens(t *testing.T) {
 		t.Errorf("with empty caches %d tokens are uncached, want all 2304", n)
 	}
 	w.play(context.Background(), nil)
-	w.now += time.Minute // after this time, expected blocks are forgotten
+	w.now += time.Minute // a minute later the router no longer expects unconfirmed blocks
 	if n := w.uncached(known, w.prepare(known)); n > 256+64 {
 		t.Errorf("%d tokens of a prompt whose prefix is cached are uncached, want 256 or a block more", n)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// Run plays one configuration to its end. When ctx ends, Run returns the result so far, marked as stopped. progress, if
-// not nil, is called every checkEvery moments with the number of requests that have ended.
+// Run plays one configuration to its end. When ctx ends, Run returns the result so far, marked as stopped. Run calls
+// progress, if not nil, after every checkEvery moments with the number of ended requests.
 func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, error) {
 	began := time.Now()
 	w, err := newWorld(c)
@@ -30,7 +30,7 @@ func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, 
 type world struct {
 	cfg      Config
 	requests []workload.Request
-	runs     bool // the requests have runs of made-up tokens; see sequence
+	runs     bool // no request has recorded token ids, so engines hash runs instead of tokens; see sequence
 	agenda   agenda
 	now      time.Duration
 	random   *rand.Rand
@@ -41,20 +41,20 @@ type world struct {
 
 	arrivals clocked
 	follow   followers
-	live     int        // requests that were sent and have not ended
-	ended    int        // requests that have ended
-	planned  int        // arrivals on the agenda
-	unsent   []int      // requests that clients cannot send yet, because InFlight bounds the requests under way
-	held     []*waiting // by router: requests that wait for room at a worker
-	freed    bool       // held requests may have room, although no answer has ended; see admitFreed
+	live     int        // number of requests that were sent and have not ended
+	ended    int        // number of requests that have ended
+	planned  int        // number of arrivals on the agenda
+	unsent   []int      // ids of requests that wait at the client because of Config.InFlight
+	held     []*waiting // by router: the queue of requests that wait for room at a worker
+	freed    bool       // a worker may have room again; see admitFreed
 
 	tokens       []block.Token // tokens of the prompt that is being routed, or of a pass's events
 	text         []byte        // text of the prompt that is being routed, for policies that use it
-	blank        []block.Token // blank tokens, as many as the longest request has
+	blank        []block.Token // zero tokens, as many as the longest request has tokens; see sequence
 	spareFlights []*flight
 	spareBatches []*batch
-	joining      int // number of workers that were ordered and do not serve yet
-	asking       int // number of ranks that are asked for their metrics
+	joining      int // number of workers that the autoscaler has started and that do not serve yet
+	asking       int // number of ranks with a planned load report
 }
 
 func newWorld(c Config) (*world, error) {
@@ -108,7 +108,7 @@ func newWorld(c Config) (*world, error) {
 // checkEvery is the number of moments between two checks of the context. 4096 moments take a few milliseconds.
 const checkEvery = 4096
 
-// play plays moments until none is left. stopped is true if ctx ended first.
+// play plays moments until no moment is left, or until ctx ends: then stopped is true.
 func (w *world) play(ctx context.Context, progress func(int)) (stopped bool) {
 	for n := 1; ; n++ {
 		if n%checkEvery == 0 {
@@ -179,7 +179,7 @@ func (w *world) happen(m *moment) {
 	}
 }
 
-// busy reports whether requests are left, so that periodic events have to continue.
+// busy reports whether requests are left. Periodic moments are planned only while requests are left.
 func (w *world) busy() bool {
 	_, coming := w.arrivals.peek(w)
 	return w.live > 0 || w.planned > 0 || len(w.unsent) > 0 || coming
@@ -206,17 +206,17 @@ func (w *world) setup() report.Setup {
 	return s
 }
 
-// clocked returns the requests that arrive at recorded times, in order.
+// clocked goes through the requests that arrive at recorded times, in order.
 type clocked struct {
 	workload *workload.Workload
 	rate     float64
 	next     int
-	stage    int           // the next stage to begin
-	shift    time.Duration // time by which all later arrivals have moved, because stages were drained
+	stage    int           // index of the next stage to begin
+	shift    time.Duration // delay of all later arrivals, because stages waited for the end of earlier requests
 }
 
-// peek returns the time at which the next request arrives. ok is false when no request is left, or when the next
-// request waits for the drain of its stage.
+// peek returns the arrival time of the next request. ok is false if no request is left, or if the next request's stage
+// still waits for the end of earlier requests.
 func (c *clocked) peek(w *world) (at time.Duration, ok bool) {
 	requests := c.workload.Requests
 	for c.next < len(requests) && requests[c.next].After >= 0 {
@@ -256,11 +256,11 @@ func (c *clocked) span() time.Duration {
 	return r[len(r)-1].Arrival - r[0].Arrival
 }
 
-// followers records for each request the requests that come after its end.
+// followers lists for each request the requests that wait for its end, such as the next turn of a conversation.
 type followers struct {
 	begin   []int32 // index in list at which the followers of request i begin
 	list    []int32
-	missing []int32 // number of requests whose end request i still waits for
+	missing []int32 // by request: number of requests that it still waits for
 }
 
 func newFollowers(requests []workload.Request) followers {
@@ -293,7 +293,7 @@ func newFollowers(requests []workload.Request) followers {
 	return f
 }
 
-// over records the end of request i, and plans the requests that waited for it.
+// over records the end of request i, and plans the arrivals of requests that waited for this end.
 func (w *world) over(i int) {
 	w.live--
 	w.ended++
