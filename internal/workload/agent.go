@@ -12,14 +12,14 @@ import (
 
 // agentRow is a row of an agent trace, in one of two formats.
 type agentRow struct {
-	// The fields below are of LMCache's lmcache-agent-trace: one call of a model with its text, and its time in
-	// microseconds.
+	// The next four fields belong to the format of LMCache's lmcache-agent-trace. A row is one call of a model, with
+	// prompt, answer and a time in microseconds.
 	Timestamp float64 `json:"timestamp"`
 	Input     *string `json:"input"`
 	Output    string  `json:"output"`
 	Session   string  `json:"session_id"`
 
-	// Event is of the format dynamo.request.trace.v1: the end of a request, or another event.
+	// Event belongs to the format dynamo.request.trace.v1. The reader uses only events that record the end of a request.
 	Event *dynamoEvent `json:"event"`
 }
 
@@ -41,8 +41,8 @@ type dynamoEvent struct {
 	} `json:"request"`
 }
 
-// readAgent reads agent sessions as closed loops. A session makes its next call when the last call is answered and the
-// tool has run.
+// readAgent reads agent sessions as closed loops: a session makes its next call after the previous answer has ended and
+// a tool has run.
 func readAgent(b *builder, l *lines) error {
 	var calls []agentCall
 	text := false
@@ -99,13 +99,14 @@ func (b *builder) addText(row *agentRow) error {
 	return b.add(r)
 }
 
-// recordedService estimates how long the engine of LMCache's traces took for a request. In sessions without tools, the
-// next call follows a long answer after 0.2 s, plus 1 s for each 150 tokens of the answer.
+// recordedService estimates how long the engine that recorded LMCache's traces took for a request. The estimate comes
+// from sessions without tools: there the next call begins 0.2 s plus 1 s for each 150 answer tokens after the previous
+// call.
 func recordedService(r *Request) time.Duration {
 	return 200*time.Millisecond + time.Duration(r.Output)*time.Second/150
 }
 
-// agentCall has the facts by which followCalls finds the calls that a request of Dynamo's trace waited for.
+// agentCall is one call in Dynamo's trace. followCalls uses agent and times to find the calls for which a call waited.
 type agentCall struct {
 	request         int // index of the request in the builder
 	session, parent string
@@ -132,7 +133,7 @@ func (b *builder) addCall(e *dynamoEvent) (*agentCall, error) {
 	if r.Segments, err = hashSegments(q.Replay.Hashes, q.Input, block); err != nil {
 		return nil, err
 	}
-	// All agents below one root agent are one session, because they do one user's work.
+	// A root agent and all its sub-agents are one session, because all of them work for one user.
 	r.Session, _ = b.session(rootSession(e))
 	before := len(b.w.Requests)
 	err = b.add(r)
@@ -149,8 +150,8 @@ func rootSession(e *dynamoEvent) string {
 	return strings.TrimSpace(cmp.Or(e.Context.Parent, e.Context.Session))
 }
 
-// followCalls finds the calls that each call waited for. These are the last call of its own agent, the parent's call
-// that started the agent, and calls of sub-agents that ended in between.
+// followCalls finds the earlier calls for which each call waited: the last call of the same agent, or, for the agent's
+// first call, the parent's call that started the agent; and the calls of sub-agents that ended in between.
 func (b *builder) followCalls(calls []agentCall) {
 	if len(calls) == 0 {
 		return
@@ -186,8 +187,8 @@ func (b *builder) followCalls(calls []agentCall) {
 // family indexes the calls by agent, and the sub-agents by their parent.
 type family struct {
 	calls    []agentCall
-	of       map[string][]int    // by agent: its calls, in the order of their starts
-	children map[string][]string // by agent: its sub-agents
+	of       map[string][]int    // by agent: indexes of the agent's calls, in the order of their starts
+	children map[string][]string // by agent: names of the agent's sub-agents
 }
 
 // add indexes call i, so that later calls can find it.
@@ -199,7 +200,7 @@ func (f *family) add(i int) {
 	f.of[c.session] = append(f.of[c.session], i)
 }
 
-// last returns the agent's last call that had ended at time by, or -1.
+// last returns the index of the agent's last call that ended at or before the time by, or -1.
 func (f *family) last(agent string, by time.Duration) int {
 	own := f.of[agent]
 	for i := len(own) - 1; i >= 0; i-- {
@@ -210,7 +211,7 @@ func (f *family) last(agent string, by time.Duration) int {
 	return -1
 }
 
-// awaited returns the calls that call i waited for. Only calls that were added to the family are found.
+// awaited returns the indexes of the calls for which call i waited. It knows only calls that add has indexed.
 func (f *family) awaited(i int) []int {
 	me := &f.calls[i]
 	own := f.last(me.session, me.start)

@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// MaxTokens bounds the length of a prompt and of an answer. It is sixteen times a context of one million tokens.
-// Because of the bound, a wrong number in a trace cannot take all memory.
+// MaxTokens bounds the length of a prompt and of an answer, so that a wrong number in a trace cannot take all memory.
+// The bound is sixteen times a context of one million tokens.
 const MaxTokens = 1 << 24
 
-// builder collects requests in the order of the file, and makes a workload of them.
+// builder collects the requests of a file and makes a workload of them.
 type builder struct {
 	o        Options
 	path     string
 	w        Workload
 	bytes    int64
 	sessions map[string]int
-	skipped  map[string]int // number of rows that were left out, by reason
+	skipped  map[string]int // by reason: number of rows that were left out
 	silent   int            // number of requests with an empty answer
-	clocked  bool           // arrivals in the file already count from the workload's start
+	clocked  bool           // the file's arrival times count from the workload's start, so finish does not shift them
 }
 
 func newBuilder(o Options, path string) *builder {
@@ -40,11 +40,11 @@ func (b *builder) request() Request {
 	return Request{ID: len(b.w.Requests), Session: -1, After: -1}
 }
 
-// requestBytes is the memory of a request without its segments and text. It is twice the request's size, because a list
-// is copied when it grows.
+// requestBytes is the memory of a request in bytes, without its segments and text. It is twice the size of a Request,
+// because a growing list exists twice while it is copied.
 const requestBytes = 2 * 184
 
-// add adds r. It returns errEnough when the limit is reached.
+// add adds r to the workload. It returns errEnough when Options.Limit is reached.
 func (b *builder) add(r Request) error {
 	if r.Input < 1 {
 		b.skipped["because their prompt is empty"]++
@@ -116,14 +116,16 @@ func (b *builder) finish() (*Workload, error) {
 	return w, nil
 }
 
-// century bounds a time in a file. longest bounds the time from a trace's first request to its last; jitter may double
-// that time, and the result is still a time that [Write] can write and [Read] accepts.
+// century bounds each time in a file. longest bounds the time from a trace's first request to its last. Twice this time
+// is still less than century, so [Read] accepts the times of a trace that was stretched by jitter and written by
+// [Write].
 const (
 	century = 100 * 366 * 24 * time.Hour
 	longest = 40 * 366 * 24 * time.Hour
 )
 
-// span returns the time from the first arrival to the last. Both arrivals are within a century of time 0.
+// span returns the time from the first arrival to the last. It cannot overflow, because every arrival is within a
+// century of time 0.
 func (w *Workload) span() time.Duration {
 	first, last := w.Requests[0].Arrival, w.Requests[0].Arrival
 	for i := range w.Requests {
@@ -143,12 +145,12 @@ func (w *Workload) beginAtZero() {
 	}
 }
 
-// arrange sorts and renumbers the requests. A request that follows another request arrives no earlier than that
-// request, and so comes after it in the list.
+// arrange sorts the requests by arrival and renumbers them. It first gives a request that waits for other requests an
+// arrival that is not earlier than theirs, so that such a request stands after them in the list.
 func (w *Workload) arrange() {
 	for i := range w.Requests {
 		r := &w.Requests[i]
-		if r.After >= 0 { // the followed request is in an earlier row, so its arrival is final
+		if r.After >= 0 { // After is the index of an earlier row, so the arrival of that row is final
 			r.Arrival = max(r.Arrival, w.Requests[r.After].Arrival)
 		}
 		for _, j := range r.Join {
@@ -191,16 +193,16 @@ func (w *Workload) numberTurns() {
 	}
 }
 
-// binnedRequests and binnedWidth say when a trace's clock counts as coarse: there are at least binnedRequests requests
-// for each distinct timestamp, and bins of at least binnedWidth. The Mooncake recordings have 10 to 17 requests in each
-// bin of 3 s. A Poisson trace in milliseconds has 1.0.
+// A trace's clock counts as coarse if there are at least binnedRequests requests for each distinct timestamp, and the
+// distance between timestamps (the bin) is at least binnedWidth. The Mooncake traces have 10 to 17 requests for each
+// timestamp, and bins of 3 s. A Poisson trace with timestamps in milliseconds has about one request for each timestamp.
 const (
 	binnedRequests = 3
 	binnedWidth    = 500 * time.Millisecond
 )
 
-// spread adds uniform jitter to timestamps from a coarse clock. If all requests of a bin arrived at the same time, a
-// run would measure the recorder's clock, not the router.
+// spread adds uniform jitter to timestamps from a coarse clock. Without jitter all requests of a bin would arrive at
+// the same time, and a run would measure the recorder's clock instead of the router.
 func (b *builder) spread() {
 	w := &b.w
 	times := make([]time.Duration, 0, len(w.Requests))
@@ -231,8 +233,9 @@ func (b *builder) spread() {
 	b.note("timestamps sit on bins of %s: uniform jitter of one bin was added, seed %d", width, b.o.Seed)
 }
 
-// followSessions makes each session a closed loop: a request follows the previous request of its session. The pause
-// between them is the recorded gap minus service, which is the time that the recorded engine took.
+// followSessions makes each session a closed loop: a request follows the previous request of its session. Think is the
+// recorded time between the two arrivals minus service(previous), which is the time that the recorded engine took for
+// the previous request.
 func (b *builder) followSessions(service func(*Request) time.Duration) {
 	w := &b.w
 	order := make([]int, len(w.Requests))
@@ -261,7 +264,7 @@ func (b *builder) followSessions(service func(*Request) time.Duration) {
 	}
 }
 
-// seconds converts a number of seconds in a file, and refuses NaN and times beyond a century.
+// seconds converts a number of seconds from a file. It refuses NaN and times beyond a century.
 func seconds(v float64) (time.Duration, error) {
 	if !(math.Abs(v) < century.Seconds()) {
 		return 0, fmt.Errorf("%s s is not a time", strconv.FormatFloat(v, 'g', -1, 64))

@@ -20,14 +20,13 @@ func leading(present []bool, ids []int32) int {
 	return len(ids)
 }
 
-// queueCache evicts the block at the old end of one list. If a touch moves a block to the new end, the cache is LRU,
-// else FIFO.
+// queueCache is an LRU or FIFO cache. It keeps its blocks in one list and evicts the block at the old end.
 type queueCache struct {
 	capacity  int     // in blocks
-	move      bool    // a touch moves a cached block to the new end: LRU
-	headFirst bool    // a prompt's first block is touched first, and so evicted first; false: its last block
+	move      bool    // true: a touch moves a cached block to the new end (LRU); false: a cached block keeps its place (FIFO)
+	headFirst bool    // true: store touches a prompt's first block first, so it is evicted first; false: the last block first
 	present   []bool  // by block
-	older     []int32 // neighbours of each block in the list; the last index is the anchor of the list
+	older     []int32 // by block: the next older block; the last index is the list's anchor
 	newer     []int32
 	count     int
 }
@@ -80,17 +79,19 @@ func (c *queueCache) unlink(id int32) {
 	c.newer[c.older[id]], c.older[c.newer[id]] = c.newer[id], c.older[id]
 }
 
-// optimalCache is Belady's optimum: it knows the future, and evicts the block whose next use is latest. A request that
-// needs a block needs all blocks before that block, too. So the next use of a prefix is never later than the next use
-// of the blocks that follow it. Of blocks that are needed next by the same request, the deepest is evicted first.
+// optimalCache is Belady's optimal cache: it knows the future, and evicts the block whose next use is latest. A request
+// that needs a block also needs all blocks before this block in the prompt. So the first blocks of a prompt are never
+// needed later than the blocks after them. Among blocks whose next use is by the same request, the last block in the
+// prompt (largest depth) is evicted first.
 type optimalCache struct {
 	capacity int
 	present  []bool
-	due      []int32 // by cached block: the request that needs it next
-	// By index of touches.ids: the request that needs that block next; never: the block is not kept.
+	due      []int32 // by cached block: the next request that needs the block
+	// By index in touches.ids: the next request that needs this block. If no request needs it (never), the block is not
+	// kept.
 	next  []int32
 	from  []int
-	queue []optimalEntry // heap by due, then by depth; an outdated entry is dropped when it is popped
+	queue []optimalEntry // heap by due, then by depth; pop may return outdated entries, and store ignores them
 	count int
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// table reads a CSV file with a header. It does not support quotes, because no trace in CSV has quotes.
+// table reads a CSV file with a header. It does not support commas within quotes, because no trace has such fields.
 type table struct {
 	lines   *lines
 	columns map[string]int
@@ -53,7 +53,7 @@ func (t *table) each(f func() error) error {
 	})
 }
 
-// text returns a field; "" when the table has no such column.
+// text returns the field in a column, or "" if the table has no such column.
 func (t *table) text(column string) string {
 	i, ok := t.columns[column]
 	if !ok {
@@ -62,7 +62,8 @@ func (t *table) text(column string) string {
 	return strings.Trim(strings.TrimSpace(t.fields[i]), `"`)
 }
 
-// count returns a field as a whole number. BurstGPT writes some whole numbers as 12.0.
+// count returns the field in a column as a whole number. It accepts 12.0, because BurstGPT writes some whole numbers
+// so.
 func (t *table) count(column string) (int, error) {
 	v, err := strconv.ParseFloat(t.text(column), 64)
 	if err != nil || v < 0 || v > MaxTokens || v != float64(int(v)) {
@@ -71,10 +72,10 @@ func (t *table) count(column string) (int, error) {
 	return int(v), nil
 }
 
-// azureTimes are the formats of a time: first the format of the trace of 2023, then the format of the trace of 2024.
+// azureTimes has the time formats of the trace of 2023 and of the trace of 2024, in this order.
 var azureTimes = []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999-07:00"}
 
-// readAzure reads the Azure LLM inference traces. They have arrivals and lengths, and no content.
+// readAzure reads the Azure LLM inference traces. These traces have arrival times and lengths, but no content.
 func readAzure(b *builder, l *lines) error {
 	t, err := newTable(l, "TIMESTAMP", "ContextTokens", "GeneratedTokens")
 	if err != nil {
@@ -120,8 +121,8 @@ func (b *builder) addLengths(t *table, at time.Duration, input, output string) e
 	return b.add(r)
 }
 
-// readBurstGPT reads both versions of BurstGPT; the first version has no sessions. It leaves out a row without response
-// tokens, which is a call that failed.
+// readBurstGPT reads both versions of the BurstGPT trace; the first version has no sessions. A row without response
+// tokens is a failed call and is left out.
 func readBurstGPT(b *builder, l *lines) error {
 	t, err := newTable(l, "Timestamp", "Request tokens", "Response tokens")
 	if err != nil {

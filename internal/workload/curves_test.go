@@ -10,19 +10,19 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// publishedTraces are the traces of the published curves: the format and the file of each. `make traces` fetches the
-// files.
+// publishedTraces has, by the name of a published curve, the format and the file of its trace. `make traces` fetches
+// the files.
 var publishedTraces = map[string][2]string{
 	"mooncake_fast25":      {"mooncake", "toolagent_trace.jsonl"},
 	"bailian_qwen_trace_a": {"qwen", "qwen_traceA_blksz_16.jsonl"},
 }
 
-// The file of curves joins the results of two computations. One touches a prompt's blocks from the first to the last,
-// the other from the last to the first. Each published point must agree with one of the two computations.
+// The file of published curves mixes results of two methods: one touches a prompt's blocks from the first to the last,
+// the other from the last to the first. Each published point must agree with our result for one of the two methods.
 func TestPublishedCurvesAreReproduced(t *testing.T) {
 	var published struct {
 		Traces map[string]struct {
-			// Hit rates of FIFO, LRU and optimal, by number of blocks.
+			// Curve has the hit rates of FIFO, LRU and optimal, by cache size in blocks.
 			Curve map[string][3]float64 `json:"curve"`
 		} `json:"traces"`
 	}

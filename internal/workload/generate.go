@@ -15,7 +15,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// generator makes a workload from parameters. The defaults of the parameters are the published values.
+// generator makes a workload from parameters. The parameters' defaults are the published values.
 type generator struct {
 	about    string
 	source   string   // where the parameters are published
@@ -23,7 +23,7 @@ type generator struct {
 	make     func(g *generation)
 }
 
-// generators has each generator by the NAME in a spec gen:NAME.
+// generators has the generators by name: the spec gen:NAME uses the generator NAME.
 var generators = map[string]generator{
 	"llmd-ladder": {
 		about:  "llm-d's precise-prefix guide: groups share a system prompt, a ladder of Poisson stages, each drained before the next",
@@ -109,7 +109,8 @@ var generators = map[string]generator{
 	},
 }
 
-// Generators returns a list of the generators. Each has a name, a line about it, its source and its default parameters.
+// Generators returns a list of the generators: for each a name, a description, the source of its parameters, and the
+// default parameters.
 func Generators() [][4]string {
 	var out [][4]string
 	for _, name := range slices.Sorted(maps.Keys(generators)) {
@@ -170,18 +171,18 @@ type generation struct {
 	w        Workload
 	values   map[string]string
 	random   *rand.Rand
-	base     uint64 // base number of the segment ids
-	last     uint64 // the last segment id that was given
+	base     uint64 // random number that makes the segment ids of this run unique
+	last     uint64 // number of segments so far
 	bytes    int64  // memory of the requests in bytes
-	budget   int64  // limit of bytes
+	budget   int64  // largest allowed value of bytes
 	problems []error
 }
 
 // maxRequests bounds the number of requests of one spec.
 const maxRequests = 10_000_000
 
-// full reports whether generation must stop, because the requests reach maxRequests or exceed the budget, or because
-// there is a problem already. full adds the reason to problems, from which the error is made.
+// full reports whether generation must stop: there are maxRequests requests, the requests exceed the memory budget, or
+// a problem was found earlier. In the first two cases full adds a problem.
 func (g *generation) full() bool {
 	switch {
 	case len(g.problems) > 0:
@@ -211,7 +212,8 @@ func (g *generation) check() {
 	}
 }
 
-// number returns the value of a parameter: +Inf for inf, and 0 if the generator has no such parameter.
+// number returns the value of a parameter. It returns +Inf for the value inf, and 0 if the generator has no such
+// parameter.
 func (g *generation) number(key string) float64 {
 	v, _ := strconv.ParseFloat(g.values[key], 64) // check has refused other text
 	return v
@@ -228,7 +230,7 @@ func (g *generation) count(key string) int {
 	return int(g.number(key))
 }
 
-// content returns a new segment. It may have 0 tokens: prompt leaves out such segments.
+// content returns a segment with a new id. tokens may be 0: prompt leaves out empty segments.
 func (g *generation) content(tokens int) Segment {
 	g.last++
 	return Segment{ID: mix(g.base ^ g.last), Tokens: tokens}
@@ -257,8 +259,7 @@ func (g *generation) add(r Request, at float64) {
 	g.w.Requests = append(g.w.Requests, r)
 }
 
-// exponential returns the time in seconds to the next event of a Poisson process. rate is the number of events in a
-// second.
+// exponential draws the time in seconds to the next event of a Poisson process with rate events a second.
 func (g *generation) exponential(rate float64) float64 {
 	if math.IsInf(rate, 1) || rate <= 0 {
 		return 0
@@ -266,8 +267,8 @@ func (g *generation) exponential(rate float64) float64 {
 	return g.random.ExpFloat64() / rate
 }
 
-// lognormal draws a number from a log-normal distribution. The median is the parameter key, and the sigma is the
-// parameter key-sigma (0: constant). The number is clipped to key-min and key-max.
+// lognormal draws a number from a log-normal distribution. For key "turns", the parameter turns is the median,
+// turns-sigma is the sigma (0: constant), and turns-min and turns-max are the bounds.
 func (g *generation) lognormal(key string) int {
 	v := g.number(key)
 	if sigma := g.number(key + "-sigma"); sigma > 0 {

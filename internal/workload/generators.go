@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// sharedPrefix makes groups × prompts prompts. The prompts of a group share a system prompt, and each prompt has its
-// own question. With stages, the prompts are sent repeatedly in one shuffled order. Without stages, each prompt is sent
-// once, at a rate.
+// sharedPrefix makes several groups of prompts. The prompts of a group share a system prompt, and each prompt has its
+// own question. With the parameter stages, the prompts are sent repeatedly in one shuffled order. Without stages, each
+// prompt is sent once, at the parameter rate.
 func sharedPrefix(g *generation) {
 	groups, prompts := g.count("groups"), g.count("prompts")
 	if groups < 1 || prompts < 1 || groups > maxRequests/prompts {
@@ -46,7 +46,8 @@ func sharedPrefix(g *generation) {
 	g.stages(send)
 }
 
-// stages plays the parameter stages, RATExSECONDS/…: each stage sends rate × seconds requests as a Poisson process.
+// stages adds the stages of the parameter stages, which has the form RATExSECONDS/RATExSECONDS/… Each stage is a
+// Poisson process with rate × seconds requests. stages calls send with the arrival time of each request.
 func (g *generation) stages(send func(at float64)) {
 	start := 0.0
 	for _, part := range strings.Split(g.values["stages"], "/") {
@@ -89,7 +90,8 @@ func independent(g *generation) {
 	}
 }
 
-// answerTime estimates how long an answer takes, in seconds. Only the order of arrivals depends on it.
+// answerTime estimates the duration of an answer in seconds. The estimate only affects the order of requests in closed
+// loops: there a player uses think times, not arrivals.
 func answerTime(output int) float64 { return 0.2 + 0.02*float64(output) }
 
 // talk adds a session that begins at time at. Each turn sends the whole conversation so far.
@@ -130,12 +132,12 @@ func conversations(g *generation) {
 	}
 }
 
-// pause draws a think time: exponential with the mean of the parameter think.
+// pause draws a think time in seconds from an exponential distribution with the parameter think as the mean.
 func (g *generation) pause() float64 { return g.random.ExpFloat64() * g.number("think") }
 
-// multiRoundQA makes the workload of production-stack's multi-round-qa.py. Each of the concurrent users asks every
-// users/qps seconds. A user who has asked all rounds is replaced by a new user. The script's pause is from question to
-// question; this generator's pause is from answer to question.
+// multiRoundQA makes the workload of production-stack's multi-round-qa.py. Each of the concurrent users asks a question
+// every users/qps seconds. When a user has asked all rounds, a new user takes the place. The script waits from one
+// question to the next. This generator's pause is from the end of an answer to the next question.
 func multiRoundQA(g *generation) {
 	users, rounds, qps := g.number("users"), g.count("rounds"), g.number("qps")
 	if users < 1 || rounds < 1 || qps <= 0 {
@@ -154,8 +156,8 @@ func multiRoundQA(g *generation) {
 	}
 }
 
-// rag makes prompts of passages. Passages come in the retriever's order, which depends on the question. So the common
-// prefix of two prompts mostly ends with the system prompt.
+// rag makes prompts of a system prompt, retrieved passages and a question. The order of the passages depends on the
+// question, so most pairs of prompts have only the system prompt as a common prefix.
 func rag(g *generation) {
 	n, k := g.count("documents"), g.count("passages")
 	if n < 1 || k > min(n, 1000) {
@@ -180,7 +182,8 @@ func rag(g *generation) {
 		for len(prompt) <= k {
 			i, _ := slices.BinarySearch(upTo, g.random.Float64()*sum)
 			d := documents[min(i, n-1)]
-			// If k is at most n/2, a new document is found after a few draws.
+			// Draw again if the prompt has the document already. With k ≤ n/2 a few draws find a new document; with a larger k
+			// the prompt may repeat a document.
 			if !slices.Contains(prompt, d) || k > n/2 {
 				prompt = append(prompt, d)
 			}
@@ -190,8 +193,8 @@ func rag(g *generation) {
 	}
 }
 
-// rollouts makes steps of groups × samples requests. All requests of a step are sent at the same time. The next step
-// begins when all requests of the step have ended.
+// rollouts makes the requests of reinforcement learning in steps. A step has groups of requests with the same prompt,
+// and all requests of a step are sent at the same time. The next step begins when all requests of the step have ended.
 func rollouts(g *generation) {
 	at := 0.0
 	for step := range g.count("steps") {
@@ -207,8 +210,8 @@ func rollouts(g *generation) {
 				g.add(g.prompt(g.lognormal("output"), prompt), at)
 			}
 		}
-		// this difference only keeps the steps in order; Drain delays the next step until all earlier requests have
-		// ended
+		// the difference of 1 ms only keeps the steps in order: the next step waits for the end of all earlier requests
+		// (Drain)
 		at += 0.001
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// FormatDoc describes our own format, for people.
+// FormatDoc describes Warmpath's own format, for the command's help.
 const FormatDoc = `One JSON object a line. The first line may be a header:
 
   {"warmpath":1,"name":"my trace","block":16,"notes":["…"],"stages":[{"name":"10 qps","start":0,"rate":10,"first":0,"drain":true}]}
@@ -34,7 +34,7 @@ Every other line is a request; unknown fields are errors:
   recorded  the answer's text, as recorded
 `
 
-// header is the first line of a file, if the line contains "warmpath".
+// header is the first line of a file if this line contains "warmpath".
 type header struct {
 	Version int          `json:"warmpath"`
 	Name    string       `json:"name,omitempty"`
@@ -72,7 +72,7 @@ type entry struct {
 	Recorded string          `json:"recorded,omitempty"`
 }
 
-// Write writes w in our own format. [Read] returns an equal workload from it.
+// Write writes w in Warmpath's own format. [Read] of the output returns an equal workload.
 func Write(out io.Writer, w *Workload) error {
 	buffered := bufio.NewWriterSize(out, 1<<16)
 	e := json.NewEncoder(buffered)
@@ -110,7 +110,7 @@ func newEntry(r *Request) *entry {
 	if t := r.Text; t != nil {
 		e.Prompt, e.Messages, e.Tools, e.Tokens, e.Recorded = t.Prompt, t.Messages, t.Tools, t.Tokens, t.Answer
 	}
-	// Read makes segments from recorded ids, so Write leaves them out.
+	// Read makes the segments again if there are recorded token ids, so Write leaves the segments out.
 	if r.Text == nil || len(r.Text.Tokens) == 0 {
 		for _, s := range r.Segments {
 			e.Segments = append(e.Segments, [2]uint64{s.ID, uint64(s.Tokens)})
@@ -119,7 +119,7 @@ func newEntry(r *Request) *entry {
 	return e
 }
 
-// readWarmpath reads our own format.
+// readWarmpath reads Warmpath's own format.
 func readWarmpath(b *builder, l *lines) error {
 	b.clocked = true
 	places := map[string]int{} // by id: the index of the request
@@ -192,8 +192,8 @@ func (b *builder) readHeader(line []byte) error {
 	return nil
 }
 
-// checkStages drops stages that begin after the last request, because a limit may have cut off their requests. It
-// refuses stages that are out of order.
+// checkStages refuses stages that are out of order. It drops stages that begin after the last request: Options.Limit
+// may have cut off their requests.
 func (b *builder) checkStages() error {
 	stages := b.w.Stages
 	for i := range stages {
@@ -255,7 +255,8 @@ func place(places map[string]int, name string) (int, error) {
 	return i, nil
 }
 
-// fillPrompt puts e's prompt into r. If e has several forms of the prompt, the most exact form is used.
+// fillPrompt puts e's prompt into r. If e has several forms of the prompt, fillPrompt uses the most exact form, and
+// token ids are the most exact.
 func (e *entry) fillPrompt(r *Request) error {
 	body := openaiRow{Messages: e.Messages, Tools: e.Tools}
 	switch {
@@ -290,7 +291,7 @@ func (e *entry) fillPrompt(r *Request) error {
 	}
 	if e.Input != 0 && r.Input != e.Input {
 		if len(r.Segments) > 0 && r.Text != nil && len(e.Segments) == 0 && len(e.Tokens) == 0 {
-			r.fit(e.Input) // the file has the number of tokens of the text
+			r.fit(e.Input) // the file's number of tokens replaces the estimate from the text
 			return nil
 		}
 		return fmt.Errorf("input: %d tokens, but the segments or tokens are %d", e.Input, r.Input)
@@ -301,11 +302,11 @@ func (e *entry) fillPrompt(r *Request) error {
 	return nil
 }
 
-// fit makes r's segments n tokens long in all; n is at least 1. If the segments are longer, fit cuts their end. If they
-// are shorter, fit appends a segment that no other request has.
+// fit changes r's segments to n tokens in total; n is at least 1. fit cuts the end, or appends a segment that no other
+// request has.
 func (r *Request) fit(n int) {
 	if n > MaxTokens {
-		r.Input = n // the method add returns the error for this length
+		r.Input = n // builder.add returns the error for this length
 		return
 	}
 	left := n

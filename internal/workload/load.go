@@ -14,29 +14,30 @@ import (
 	"strings"
 )
 
-// Options say how to read a trace. With the zero value the whole trace is read, ready to be played.
+// Options say how to read a trace. The zero value reads the whole trace, ready to be played.
 type Options struct {
-	// Limit is the number of requests after which reading ends; 0: no limit.
+	// Limit is the largest number of requests to read. 0: no limit.
 	Limit int
 	// Seed is the seed of the jitter that spreads binned timestamps.
 	Seed uint64
-	// Raw keeps timestamps and order as recorded, without jitter. Published hit rates are for this order.
+	// Raw keeps the recorded timestamps and order, without jitter. Published hit rates were computed in the recorded
+	// order.
 	Raw bool
-	// Bytes bounds the memory of the requests; 0: [DefaultBytes]. A larger trace is an error.
+	// Bytes bounds the memory of the requests in bytes. 0: [DefaultBytes]. Reading a larger trace is an error.
 	Bytes int64
 }
 
-// DefaultBytes is enough for the largest published trace with blocks (Claude Code sessions, 85 million ids), and less
-// than the memory of a laptop.
+// DefaultBytes is 2 GiB. It is enough for the largest published trace with block hashes (Claude Code sessions, 85
+// million hashes), and less than the memory of a laptop.
 const DefaultBytes = 2 << 30
 
-// format is one kind of file.
+// format is one file format.
 type format struct {
 	about string
 	read  func(b *builder, lines *lines) error
 }
 
-// formats has the file formats by the name with which a spec begins.
+// formats has the file formats by name: the spec NAME:FILE uses the format NAME.
 var formats = map[string]format{
 	"mooncake": {"Mooncake JSONL: timestamp ms, input_length, output_length, hash_ids of 512 tokens", readMooncake},
 	"qwen":     {"Qwen-Bailian JSONL: chat_id, parent_chat_id, timestamp s, lengths, hash_ids of 16 tokens", readQwen},
@@ -92,8 +93,8 @@ func LoadWith(spec string, o Options) (*Workload, error) {
 	return w, nil
 }
 
-// Read reads a workload of the given format from r, which may be packed with gzip. If the format has several files,
-// Read can only read the first one.
+// Read reads a workload in the format kind from r, which may be packed with gzip. If a workload in this format has
+// several files, Read gets only the first of them.
 func Read(r io.Reader, kind string, o Options) (*Workload, error) {
 	if _, known := formats[kind]; !known {
 		return nil, fmt.Errorf("read workload: there is no format %q; there are %s", kind, formatNames())
@@ -137,7 +138,8 @@ func formatNames() string {
 	return strings.Join(slices.Sorted(maps.Keys(formats)), ", ")
 }
 
-// errEnough ends the reading at the limit. errWhole marks an error that concerns the whole file, not one line.
+// errEnough ends reading when Options.Limit is reached. errWhole marks an error that concerns the whole file and not
+// one line.
 var (
 	errEnough = errors.New("limit reached")
 	errWhole  = errors.New("the file as a whole")
@@ -150,11 +152,11 @@ type lines struct {
 	buf    []byte
 }
 
-// maxLine bounds the length of one line in bytes. A prompt of ten million tokens as text fits.
+// maxLine bounds the length of one line in bytes. A prompt of ten million tokens fits as text of four bytes a token.
 const maxLine = 64 << 20
 
-// next returns the next line that is not blank, without its line end. After the last line it returns io.EOF. The line
-// is valid until the next call.
+// next returns the next line that is not blank, without surrounding space. After the last line the error is io.EOF. The
+// returned bytes are valid until the next call of next.
 func (l *lines) next() ([]byte, error) {
 	for {
 		line, err := l.line()
@@ -190,7 +192,7 @@ func (l *lines) line() ([]byte, error) {
 	}
 }
 
-// each calls f with every line until f returns an error.
+// each calls f with every line that is not blank, until f returns an error.
 func (l *lines) each(f func(line []byte) error) error {
 	for {
 		line, err := l.next()

@@ -39,7 +39,8 @@ func TestGeneratorsAreRepeatable(t *testing.T) {
 func TestLadderIsThePublishedOne(t *testing.T) {
 	w := generated(t, "llmd-ladder")
 	s := Measure(w, StatsOptions{Block: 1200})
-	// The prompts have 150·6,000 + 750·1,200 tokens: 73 % of the capacity of 8 workers with 307,328 tokens each.
+	// The prompts have 150·6,000 + 750·1,200 = 1,800,000 distinct tokens, which are 73 % of the caches of 8 workers with
+	// 307,328 tokens each.
 	if s.Unique*1200 != 1_800_000 || s.Input.Mean != 7200 || s.Output.Mean != 1000 {
 		t.Errorf("%d unique tokens, %v in, %v out", s.Unique*1200, s.Input.Mean, s.Output.Mean)
 	}
@@ -102,7 +103,7 @@ func TestSegmentsOfOneIDBeginWithTheSameTokens(t *testing.T) {
 			}
 		}
 	}
-	// Neighbouring ids, as traces have them, must not give equal blocks.
+	// Traces have consecutive ids. Such ids must not give equal blocks.
 	seen := map[[16]block.Token]bool{}
 	for id := range uint64(1000) {
 		tokens := Segment{id, 512}.AppendTokens(nil)
@@ -181,8 +182,8 @@ func TestMergedWorkloadsShareNothing(t *testing.T) {
 	}
 }
 
-// A small workload is played at every capacity. LRU and FIFO must have the same hits as a naive list. The optimum must
-// equal the best of all possible choices.
+// The test plays small workloads with several cache sizes. LRU and FIFO must have the same hits as a naive list.
+// optimalCache must have as many hits as the best of all possible choices.
 func TestCachesAgreeWithNaiveOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for round := range 20 {
@@ -222,7 +223,7 @@ func treeWorkload(random *rand.Rand, requests int) *Workload {
 	return w
 }
 
-// listCache is a naive queueCache: it searches a list.
+// listCache is a naive version of queueCache with a list that it searches.
 type listCache struct {
 	capacity        int
 	move, headFirst bool
@@ -257,7 +258,7 @@ func (c *listCache) store(_ int, ids []int32) {
 	}
 }
 
-// bestPossible returns the best hit rate over all choices of blocks to keep after every request.
+// bestPossible tries all sets of blocks to keep after each request, and returns the best hit rate.
 func bestPossible(t *touches, capacity int) float64 {
 	type state struct {
 		request int

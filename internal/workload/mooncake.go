@@ -7,25 +7,25 @@ import (
 	"strconv"
 )
 
-// hashRow is a row of a trace that describes prompts by the hashes of their blocks: Mooncake and Qwen-Bailian.
+// hashRow is a row of a Mooncake or Qwen-Bailian trace. Such a trace describes a prompt by the hashes of its blocks.
 type hashRow struct {
 	Timestamp *float64        `json:"timestamp"`
 	Input     int             `json:"input_length"`
 	Output    int             `json:"output_length"`
 	Hashes    []uint64        `json:"hash_ids"`
-	Session   json.RawMessage `json:"session_id"` // Dynamo's extension of Mooncake, like delay
-	// Milliseconds from the session's last answer, in place of a timestamp.
+	Session   json.RawMessage `json:"session_id"` // session_id and delay are Dynamo's extension of the Mooncake format
+	// Delay replaces Timestamp: it is the time in ms from the end of the session's previous answer.
 	Delay  *float64 `json:"delay"`
 	Chat   *int64   `json:"chat_id"`
 	Parent *int64   `json:"parent_chat_id"`
 }
 
-// readMooncake reads the traces of Mooncake's FAST'25 paper. An id stands for 512 tokens and all tokens before them.
-// The last id covers the rest of the prompt. Rows with Dynamo's session_id and delay are closed loops.
+// readMooncake reads the traces of Mooncake's FAST'25 paper. A hash id stands for a block of 512 tokens and all tokens
+// before the block. The last block may have fewer tokens. Rows with Dynamo's session_id and delay become closed loops.
 func readMooncake(b *builder, l *lines) error {
 	b.w.Block = 512
 	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
-	last := map[int]int{} // last request of each session
+	last := map[int]int{} // by session: index of its last request
 	return l.each(func(line []byte) error {
 		row, err := readHashRow(line)
 		if err != nil {
@@ -54,8 +54,8 @@ func readMooncake(b *builder, l *lines) error {
 	})
 }
 
-// readQwen reads the Qwen-Bailian traces. They have blocks of 16 tokens, times in seconds, and conversations whose
-// requests name their parent.
+// readQwen reads the Qwen-Bailian traces. These traces have blocks of 16 tokens and times in seconds. A request of a
+// conversation names the previous request as its parent.
 func readQwen(b *builder, l *lines) error {
 	b.w.Block = 16
 	b.note("the trace has no ids for generated tokens: hits on them are not modelled")
@@ -107,14 +107,14 @@ func (b *builder) addHashes(r Request, row *hashRow, at float64) error {
 	return b.add(r)
 }
 
-// hashSegments makes segments of the hashes of a prompt's blocks. The last segment covers the rest of the prompt. If a
-// row has fewer hashes than blocks, the content after the last hash is unknown.
+// hashSegments makes a segment for each block hash of a prompt. If a row has fewer hashes than blocks, one more segment
+// covers the unknown rest of the prompt.
 func hashSegments(hashes []uint64, input, block int) ([]Segment, error) {
 	if blocks := (input + block - 1) / block; len(hashes) > blocks {
 		return nil, fmt.Errorf("%d hash ids for %d tokens: %d blocks of %d hold them", len(hashes), input, blocks, block)
 	}
 	if input < 1 || input > MaxTokens || len(hashes) == 0 {
-		return nil, nil // the method add returns the error
+		return nil, nil // builder.add refuses a bad length
 	}
 	segments := make([]Segment, 0, len(hashes)+1)
 	for _, h := range hashes {

@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// openaiRow is a request body of the chat or the completions dialect, or a line of a batch file with the request in
-// body. A log may add a timestamp and a session.
+// openaiRow is a request body of OpenAI's chat or completions API, or a line of a batch file, which has the request in
+// its field body. A log may add fields such as a timestamp and a session.
 type openaiRow struct {
 	Body *openaiRow `json:"body"`
 
@@ -35,8 +35,8 @@ type openaiRow struct {
 	} `json:"usage"`
 }
 
-// openaiOutput is the length of an answer in tokens if the row has none. Published chat traces have means of 200 to 350
-// tokens.
+// openaiOutput is the assumed length of an answer in tokens if the row does not state a length. Answers in published
+// chat traces have 200 to 350 tokens on average.
 const openaiOutput = 256
 
 // readOpenAI reads request bodies, one in each line.
@@ -96,7 +96,7 @@ func (row *openaiRow) fill(r *Request) error {
 		if r.Text.Messages[0] != '[' {
 			return errors.New("messages: want a list")
 		}
-		// Tools come before the messages, as in chat templates.
+		// Tools come before the messages, as in most chat templates.
 		content := append(bytes.Clone(r.Text.Tools), r.Text.Messages...)
 		r.Segments = textSegments(content)
 		r.Input = textTokens(len(content))
@@ -126,7 +126,7 @@ func present(raw json.RawMessage) json.RawMessage {
 	return bytes.Clone(raw)
 }
 
-// setTokens makes the given ids the prompt of r, in segments of 16 ids.
+// setTokens sets r's prompt to the given token ids, in segments of 16 ids.
 func (r *Request) setTokens(tokens []block.Token) {
 	const piece = 16
 	r.Input = len(tokens)

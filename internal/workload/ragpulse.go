@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// ragRow is a row of RAGPulse. A prompt has components, and each component is a list of text ids.
+// ragRow is a row of the RAGPulse trace. A prompt has components such as passages, and each component is a list of text
+// ids.
 type ragRow struct {
 	Timestamp json.RawMessage `json:"timestamp"` // seconds, as a string
 	Input     int             `json:"input_length"`
@@ -28,11 +29,12 @@ type ragRow struct {
 	Session string `json:"session_id"`
 }
 
-// ragFiles are the files with the lengths of the texts. They are in the folder of 0_trace.jsonl.
+// ragFiles are the files with the lengths of the texts, in the folder of the trace file 0_trace.jsonl.
 var ragFiles = []string{"1_sys_prompt.jsonl", "2_passages.jsonl", "3_history.jsonl", "4_user_input.jsonl", "5_web_search.jsonl"}
 
-// readRAGPulse reads RAGPulse. The length of a text comes from the files in the trace's folder. Without these files,
-// the texts of a prompt get equal shares of its length; a text keeps the length from the first prompt that has it.
+// readRAGPulse reads the RAGPulse trace. The length of a text comes from the files in the trace's folder. A text
+// without a length there gets an equal share of the first prompt that contains the text, and keeps this length in later
+// prompts.
 func readRAGPulse(b *builder, l *lines) error {
 	lengths, err := b.ragLengths()
 	if err != nil {
@@ -65,7 +67,8 @@ func readRAGPulse(b *builder, l *lines) error {
 	})
 }
 
-// segments returns the prompt's components in the order of the recorded service, cut or filled to the prompt's length.
+// segments returns a segment for each text of the prompt, in the order in which the recorded service built its prompts.
+// The segments are cut or filled to the prompt's length.
 func (row *ragRow) segments(lengths map[uint64]int, request int) []Segment {
 	h := &row.Hashes
 	count := len(h.System) + len(h.Passages) + len(h.History) + len(h.Web) + len(h.User)
@@ -112,7 +115,7 @@ func (b *builder) ragLengths() (map[uint64]int, error) {
 	return lengths, nil
 }
 
-// readLengths reads lines of two numbers, an id and the length of its text. The names of the JSON keys do not matter.
+// readLengths reads lines with two numbers: the id and the length of a text. The names of the JSON keys do not matter.
 func readLengths(r io.Reader, lengths map[uint64]int) error {
 	l := &lines{r: bufio.NewReader(r)}
 	err := l.each(func(line []byte) error {

@@ -104,8 +104,8 @@ func TestComponentsOfRAGPulseTakeTheirLengthsFromTheFilesBeside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without the files, the texts of a prompt get equal shares of its length, from the first prompt in the file that
-	// has the text. Another prompt with the text may arrive earlier.
+	// Without the files with lengths, a text gets an equal share of the first prompt in the file that contains it, even if
+	// another prompt with this text arrives earlier.
 	if got := w.Requests[1].Segments; !cmp.Equal(got, []Segment{{1, 25}, {2, 25}, {3, 25}, {4, 25}}) {
 		t.Errorf("without lengths: %v", got)
 	}
@@ -136,7 +136,7 @@ func TestAgentsWaitForAnswersAndForTheirSubAgents(t *testing.T) {
 	w := readText(t, "agent", strings.Join([]string{
 		event("root", "", 1000, 500),
 		`{"event":{"event_type":"tool_start","agent_context":{"session_id":"root"}}}`,
-		event("scout:1", "root", 1800, 100), // rows are in the order of their ends
+		event("scout:1", "root", 1800, 100), // the trace has rows in the order of the calls' ends
 		event("scout:0", "root", 1700, 300),
 		event("scout:1", "root", 2000, 100),
 		event("root", "", 2600, 100),
@@ -215,7 +215,7 @@ func TestOwnFormat(t *testing.T) {
 	}
 }
 
-// A workload of every generator and format is the same after Write and Read.
+// For every generator and format, Write and Read give back an equal workload.
 func TestOwnFormatKeepsEverything(t *testing.T) {
 	var all []*Workload
 	for _, g := range Generators() {
@@ -327,7 +327,7 @@ func TestGzipAndLimits(t *testing.T) {
 	}
 }
 
-// Mooncake's timestamps are multiples of 3 s. Reading must spread the requests of a bin over the 3 s.
+// Mooncake's timestamps are multiples of 3 s. Reading must spread the requests with the same timestamp over 3 s.
 func TestBinnedTimestampsAreSpread(t *testing.T) {
 	spec := "mooncake:" + testenv.Path(t, "traces/mooncake_conversation.jsonl.gz")
 	w, err := LoadWith(spec, Options{Seed: 1})
@@ -353,7 +353,7 @@ func TestBinnedTimestampsAreSpread(t *testing.T) {
 	if !slices.ContainsFunc(w.Notes, func(n string) bool { return strings.Contains(n, "bins of 3s") }) {
 		t.Errorf("the jitter is not told: %q", w.Notes)
 	}
-	// A Poisson trace has no bins, so it gets no jitter.
+	// A trace with a fine clock gets no jitter.
 	var text strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&text, `{"timestamp": %d, "input_length": 5, "output_length": 1, "hash_ids": [1]}`+"\n", i*i)
@@ -398,7 +398,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// check fails if a workload breaks a rule on which players rely.
+// check fails if a workload breaks a rule of the type Workload.
 func check(t *testing.T, w *Workload) {
 	t.Helper()
 	last := time.Duration(0)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// If two segments have the same id, the tokens of the shorter segment are the beginning of the longer one. Segments
-// with different ids have different tokens.
+// If two segments have the same id, the longer segment begins with the tokens of the shorter segment. Segments with
+// different ids have different tokens.
 func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 	whole := Segment{ID: 46, Tokens: 600}.AppendTokens(nil)
 	for n := range whole {
@@ -32,8 +32,7 @@ func TestSegmentsOfOneContentBeginAlike(t *testing.T) {
 	}
 }
 
-// AppendSpan appends a part of the tokens that AppendTokens and AppendOutput append. This holds for prompts with
-// segments and without.
+// AppendSpan must append the same tokens as AppendTokens and AppendOutput, for prompts with and without segments.
 func TestASpanIsAPartOfPromptAndAnswer(t *testing.T) {
 	for _, r := range []Request{
 		{ID: 3, Input: 70, Output: 21},

@@ -13,18 +13,18 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Shape changes a workload's rate, order and size, and keeps its content. The zero value changes nothing.
+// Shape changes a workload's arrival rate, order and size, but not its content. The zero value changes nothing.
 type Shape struct {
-	Rate      float64       // factor on the rate of arrivals; think times do not change. 0: 1
+	Rate      float64       // factor on the arrival rate; 0 means 1. Think times do not change
 	Jitter    time.Duration // adds a uniform time from [0, Jitter) to each arrival
 	Seed      uint64        // seed of the jitter
-	Limit     int           // number of first requests to keep; 0: all
-	Duration  time.Duration // recorded arrivals before this time are kept; 0: all
-	MaxInput  int           // greatest number of prompt tokens; the end of a longer prompt is cut; 0: no limit
-	MaxOutput int           // greatest number of tokens of an answer; a longer answer is cut; 0: no limit
+	Limit     int           // keep only this number of requests, from the first on; 0: all
+	Duration  time.Duration // keep only requests with a recorded arrival before this time; 0: all
+	MaxInput  int           // cut the end of prompts that have more tokens than this; 0: no limit
+	MaxOutput int           // cut the end of answers that have more tokens than this; 0: no limit
 }
 
-// Apply returns a changed copy of w. It shares unchanged parts with w, and does not change w.
+// Apply returns a changed copy of w. The copy shares unchanged parts with w. Apply does not change w.
 func (s Shape) Apply(w *Workload) (*Workload, error) {
 	if s.Rate < 0 || math.IsNaN(s.Rate) || math.IsInf(s.Rate, 0) || s.Jitter < 0 || s.Duration < 0 || min(s.Limit, s.MaxInput, s.MaxOutput) < 0 {
 		return nil, errors.New("shape workload: numbers must not be negative")
@@ -34,8 +34,8 @@ func (s Shape) Apply(w *Workload) (*Workload, error) {
 	out.Stages = slices.Clone(w.Stages)
 	out.Notes = slices.Clone(w.Notes)
 	if s.Duration > 0 {
-		// Arrivals are in order, and a request comes after the request that it follows. So the first n requests follow
-		// no later request.
+		// Requests are ordered by arrival, and each request waits only for earlier requests. So the first n requests can be
+		// played without the others.
 		n, _ := slices.BinarySearchFunc(out.Requests, s.Duration, func(r Request, d time.Duration) int { return cmp.Compare(r.Arrival, d) })
 		out.limit(n)
 	}
@@ -86,7 +86,8 @@ func (w *Workload) scale(rate float64) {
 // cut shortens r's prompt and answer.
 func (r *Request) cut(input, output int) {
 	if output > 0 && r.Output > output {
-		// Later turns keep the whole answer in their prompts, although the engine has cached only its beginning.
+		// The prompts of later turns still contain the whole answer, but the engine generates and caches only the answer's
+		// beginning.
 		r.Output = output
 	}
 	if input <= 0 || r.Input <= input {
@@ -106,8 +107,8 @@ func (r *Request) cut(input, output int) {
 	}
 }
 
-// cutText shortens recorded text and ids. The messages of a chat cannot be cut at any place, so only its segments are
-// cut.
+// cutText shortens the recorded text or token ids. The JSON messages of a chat cannot be cut at any place, so cutText
+// leaves them out.
 func (r *Request) cutText(input int) {
 	t := *r.Text
 	switch {
@@ -122,8 +123,8 @@ func (r *Request) cutText(input int) {
 	r.Text = &t
 }
 
-// Merge returns all requests of the given workloads, ordered by arrival. Content and sessions of different workloads
-// stay different, even if their ids are equal.
+// Merge returns one workload with all requests of the given workloads, ordered by arrival. Equal segment ids or session
+// numbers in different workloads do not stand for equal content or sessions, so Merge gives them new ids.
 func Merge(workloads ...*Workload) (*Workload, error) {
 	if len(workloads) == 0 {
 		return nil, errors.New("merge workloads: there is none")
@@ -149,8 +150,8 @@ func Merge(workloads ...*Workload) (*Workload, error) {
 	return out, nil
 }
 
-// append appends the requests of other to w. It gives their content and sessions new ids, and returns the next free
-// session number.
+// append appends the requests of other to w, with new ids for their content and sessions. sessions is the first free
+// session number; append returns the next free one.
 func (w *Workload) append(other *Workload, salt uint64, sessions int) int {
 	first, next := len(w.Requests), sessions
 	for i := range other.Requests {

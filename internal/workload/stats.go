@@ -8,26 +8,26 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// StatsOptions say what [Measure] measures. With the zero value it measures lengths, rates and the hit rate of an
+// StatsOptions say what [Measure] measures. With the zero value Measure returns lengths, rates and the hit rate of an
 // infinite cache.
 type StatsOptions struct {
-	// Cache sizes in tokens; for each, the hit rate of one cache of that size for all requests is measured.
+	// Capacities are cache sizes in tokens. For each size, Measure plays all requests through one cache of this size.
 	Capacities []int
-	Block      int // tokens in a block; 0: the trace's own, or 16
-	// HeadFirst touches a prompt's blocks from the first to the last, as the published curves of kvcache-ai do. If
-	// false, the blocks are touched from the last to the first, as engines free them, so that a prefix stays in the
-	// cache longer than the blocks that follow it.
+	Block      int // tokens in a block; 0: as in the trace, or 16 if the trace has no blocks
+	// HeadFirst is the order in which a request touches the blocks of its prompt. If true, the first block is touched
+	// first, as in the published curves of kvcache-ai. If false, the last block is touched first. Engines free blocks in
+	// this order, so that the beginning of a prompt stays cached longer than its end.
 	HeadFirst bool
 }
 
-// Stats describe a workload. A hit rate is a share of prompt tokens. All requests go through one cache in their order,
-// and the blocks of each request are stored immediately.
+// Stats describe a workload. A hit rate is the share of prompt tokens that a cache holds. All requests go through one
+// cache in the order of the workload, and the blocks of a request are stored before the next request.
 type Stats struct {
 	Name     string   `json:"name"`
 	Source   string   `json:"source"`
 	Requests int      `json:"requests"`
 	Sessions int      `json:"sessions"`
-	Closed   int      `json:"closed_loop_requests"` // number of requests that follow another request
+	Closed   int      `json:"closed_loop_requests"` // number of requests that wait for another request
 	Stages   int      `json:"stages"`
 	Span     float64  `json:"span_s"`
 	Rate     float64  `json:"rate_per_s"`
@@ -57,17 +57,17 @@ type Lengths struct {
 // Hit is a hit rate, 0..1.
 type Hit struct {
 	All float64 `json:"all"`
-	// Hit rate of the second half of the requests: the first half fills the cache.
+	// SecondHalf is the hit rate of the second half of the requests, after the first half has filled the cache.
 	SecondHalf float64 `json:"second_half"`
 }
 
-// Curve has the hit rates at one capacity.
+// Curve has the hit rates for one cache size.
 type Curve struct {
 	Tokens int `json:"tokens"`
 	Blocks int `json:"blocks"`
 	LRU    Hit `json:"lru"`
 	FIFO   Hit `json:"fifo"`
-	// Hit rate of Belady's optimum, which evicts the block whose next use is latest.
+	// Optimal is the hit rate of Belady's optimal cache, which evicts the block whose next use is latest.
 	Optimal Hit `json:"optimal"`
 }
 
@@ -121,8 +121,8 @@ func (s *Stats) measureLengths(w *Workload) {
 	s.Peak = peakRate(w.Requests, span)
 }
 
-// peakRate returns the arrivals a second in the busiest minute. A workload of less than a minute is measured as a
-// whole.
+// peakRate returns the arrivals a second in the busiest minute. If span is less than a minute, peakRate uses the whole
+// workload.
 func peakRate(requests []Request, span time.Duration) float64 {
 	from, most := 0, 0
 	for i := range requests {
@@ -148,15 +148,16 @@ func newLengths(values []float64) Lengths {
 	return l
 }
 
-// touches has the blocks of each request as dense ids. The last block of a prompt may be partly full.
+// touches has the blocks of all requests, each block with an id from 0 to unique-1. The last block of a prompt may be
+// partly full.
 type touches struct {
 	block  int
 	ids    []int32
 	from   []int   // request i has ids[from[i]:from[i+1]]
-	prompt []int32 // number of blocks of the prompt; the other blocks belong to the answer
-	input  []int   // number of prompt tokens
+	prompt []int32 // by request: number of prompt blocks; the request's other blocks belong to the answer
+	input  []int   // by request: number of prompt tokens
 	unique int
-	shared bool // at least two requests have content in common
+	shared bool // some request has segments, so blocks can occur more than once
 }
 
 func newTouches(w *Workload, block int) *touches {
@@ -169,7 +170,7 @@ func newTouches(w *Workload, block int) *touches {
 		r := &w.Requests[i]
 		t.input = append(t.input, r.Input)
 		if !t.shared {
-			// No block occurs twice, so only the number of blocks matters.
+			// Without segments no block occurs twice, so only the number of blocks matters.
 			n := (r.Input + block - 1) / block
 			t.prompt = append(t.prompt, int32(n))
 			t.unique += n
@@ -189,7 +190,7 @@ func newTouches(w *Workload, block int) *touches {
 		for _, s := range r.Segments {
 			c.add(s)
 		}
-		full := c // the first block of the answer begins with the partly full last block of the prompt
+		full := c // the answer continues the partly full last block of the prompt
 		c.flush()
 		t.prompt = append(t.prompt, int32(len(t.ids)-t.from[i]))
 		if r.OutputSegment != 0 {
@@ -213,7 +214,7 @@ func (t *touches) total() int {
 	return n
 }
 
-// cutter cuts segments into blocks, and identifies each block by its content and all content before it.
+// cutter cuts segments into blocks, and calls emit with a hash of each block and all content before the block.
 type cutter struct {
 	block int
 	emit  func(key uint64)
@@ -233,21 +234,21 @@ func (c *cutter) add(s Segment) {
 	}
 }
 
-// flush adds the partly full block.
+// flush emits the partly full last block.
 func (c *cutter) flush() {
 	if c.fill > 0 {
 		c.emit(c.chain)
 	}
 }
 
-// cache is a cache during a replay. Request i touches ids. hit returns how many leading ids are cached, and store
-// caches the ids.
+// cache is a modelled cache. ids are the blocks of a request, in order. hit returns how many of the first blocks are
+// cached without a gap, and store caches the blocks.
 type cache interface {
 	hit(ids []int32) int
 	store(request int, ids []int32)
 }
 
-// replay returns the share of prompt tokens that were found in c.
+// replay plays all requests through c and returns the hit rate.
 func (t *touches) replay(c cache) Hit {
 	if !t.shared {
 		return Hit{}

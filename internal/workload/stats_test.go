@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The expected figures were computed by another program, which played the requests in the order in which they were
-// recorded. So Options.Raw must keep this order.
+// Another program has computed the expected figures. It played the requests in the recorded order, so the test reads
+// the trace with Options.Raw.
 func TestStatsReproduceThePublishedPoints(t *testing.T) {
 	for _, c := range []struct {
 		file                     string
