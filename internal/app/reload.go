@@ -31,17 +31,20 @@ func (a *App) Reload() (changes []string, err error) {
 	if next.Workers == nil && len(a.cfg.Workers) > 0 {
 		return nil, noWorkers(a.options.File)
 	}
+	useWorkers := func() {}
 	if !reflect.DeepEqual(next.Workers, a.cfg.Workers) {
-		if err := a.workers.Replace(next.Workers); err != nil {
+		if useWorkers, err = a.workers.Prepare(next.Workers); err != nil {
 			return nil, err
 		}
-		changes = append(changes, compareWorkers(a.cfg.Workers, next.Workers)...)
+		changes = compareWorkers(a.cfg.Workers, next.Workers)
 	}
 	policies, err := a.changePolicies(next)
 	if err != nil {
 		return nil, err
 	}
+	// No step below can fail.
 	changes = append(changes, policies...)
+	useWorkers()
 	if next.Queue != a.cfg.Queue {
 		a.gateway.UseQueue(next.Queue)
 		changes = append(changes, compareQueue(&a.cfg.Queue, &next.Queue))

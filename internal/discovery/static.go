@@ -85,6 +85,17 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 // Replace makes targets the list of workers. It probes new workers, removes missing workers from the fleet, and probes
 // changed workers again. Nothing changes for unchanged workers. If one target is not valid, nothing changes.
 func (s *Static) Replace(targets []Target) error {
+	apply, err := s.Prepare(targets)
+	if err != nil {
+		return err
+	}
+	apply()
+	return nil
+}
+
+// Prepare is the first half of [Static.Replace]: it checks targets and changes nothing. The function that it returns is
+// the second half, which cannot fail.
+func (s *Static) Prepare(targets []Target) (apply func(), err error) {
 	var errs []error
 	normal := make([]Target, 0, len(targets))
 	seen := map[string]bool{}
@@ -101,14 +112,15 @@ func (s *Static) Replace(targets []Target) error {
 		normal = append(normal, n)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err
+		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.targets = normal
-	close(s.changed)
-	s.changed = make(chan struct{})
-	return nil
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.targets = normal
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}, nil
 }
 
 // Notes returns, by URL, what the last probe of each worker could not learn or had to assume.
