@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/kvevent"
 )
@@ -38,6 +42,9 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 				return strings.HasPrefix(known, engine+"-")
 			}) {
 				return usageError{fmt.Errorf("--wire %s is an encoding of another engine than --kind %s", cfg.Wire, kind)}
+			}
+			if err := checkMock(c.Flags(), &cfg); err != nil {
+				return usageError{err}
 			}
 			server, err := mockengine.New(cfg)
 			if err != nil {
@@ -82,6 +89,34 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 	flags.BoolVar(&cfg.ScaleOut, "scale-out", cfg.ScaleOut, "answer the render endpoints, as vLLM with --enable-scale-out")
 	flags.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "API `KEY` that requests to /v1/ must carry")
 	return c
+}
+
+// checkMock returns an error with the flag's name if the number of a flag is outside its limits. mockengine.New has the
+// same limits, but does not know the names of flags.
+func checkMock(flags *pflag.FlagSet, cfg *mockengine.Config) error {
+	for _, f := range []struct {
+		name               string
+		value, least, most int
+	}{
+		{"block-size", cfg.BlockSize, 1, block.MaxSize},
+		{"blocks", cfg.Blocks, 2, engine.MaxBlocks},
+		{"cpu-blocks", cfg.CPUBlocks, 0, engine.MaxBlocks},
+		{"max-sequences", cfg.MaxSequences, 1, math.MaxInt},
+		{"ranks", cfg.Ranks, 1, mockengine.MaxRanks},
+		{"output-tokens", cfg.OutputTokens, 1, math.MaxInt},
+	} {
+		standard := flags.Lookup(f.name).DefValue
+		switch {
+		case f.value < f.least:
+			return fmt.Errorf("--%s %d: give at least %d, or leave the flag out for %s", f.name, f.value, f.least, standard)
+		case f.value > f.most:
+			return fmt.Errorf("--%s %d: give at most %d, or leave the flag out for %s", f.name, f.value, f.most, standard)
+		}
+	}
+	if !(cfg.Speed >= 0) {
+		return fmt.Errorf("--speed %g: give 0 for no delays, or a positive number", cfg.Speed)
+	}
+	return nil
 }
 
 // announce prints the engine's addresses.

@@ -50,8 +50,8 @@ func DefaultConfig() Config {
 	return profiles[0].Config(0, 0)
 }
 
-// maxBlocks bounds the number of blocks, so that block ids need 31 bits.
-const maxBlocks = 1 << 30
+// MaxBlocks is the greatest number of blocks of a tier, so that block ids need 31 bits.
+const MaxBlocks = 1 << 30
 
 func (c *Config) validate() error {
 	var problems []error
@@ -61,11 +61,11 @@ func (c *Config) validate() error {
 		}
 	}
 	check(c.BlockSize >= 1 && c.BlockSize <= block.MaxSize, "block size %d is not within 1..%d", c.BlockSize, block.MaxSize)
-	check(c.Blocks >= 2 && c.Blocks <= maxBlocks, "blocks %d is not within 2..%d", c.Blocks, maxBlocks)
+	check(c.Blocks >= 2 && c.Blocks <= MaxBlocks, "blocks %d is not within 2..%d", c.Blocks, MaxBlocks)
 	check(c.MaxModelLen >= 2, "max model length %d is below 2", c.MaxModelLen)
 	check(c.MaxBatchTokens >= 1, "batch budget of %d tokens is below 1", c.MaxBatchTokens)
 	check(c.MaxSequences >= 1, "sequence limit %d is below 1", c.MaxSequences)
-	check(c.CPUBlocks >= 0 && c.CPUBlocks <= maxBlocks, "CPU blocks %d is not within 0..%d", c.CPUBlocks, maxBlocks)
+	check(c.CPUBlocks >= 0 && c.CPUBlocks <= MaxBlocks, "CPU blocks %d is not within 0..%d", c.CPUBlocks, MaxBlocks)
 	check(c.Offload <= OffloadOnEvict, "unknown offload moment %d", c.Offload)
 	check(c.Timing != nil, "timing is missing")
 	return errors.Join(problems...)

@@ -109,9 +109,9 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxRanks bounds the goroutines and sockets of a configuration. Deployments of DeepSeek's size have some hundred
-// ranks.
-const maxRanks = 1024
+// MaxRanks is the greatest number of ranks. It bounds the goroutines and sockets of a configuration. Deployments of
+// DeepSeek's size have some hundred ranks.
+const MaxRanks = 1024
 
 // validate returns all problems of c. It also sets the fields that depend on other fields.
 func (c *Config) validate() error {
@@ -123,8 +123,8 @@ func (c *Config) validate() error {
 	if c.Model == "" {
 		bad("model name is empty")
 	}
-	if c.Ranks < 1 || c.Ranks > maxRanks {
-		bad("ranks %d is not within 1..%d", c.Ranks, maxRanks)
+	if c.Ranks < 1 || c.Ranks > MaxRanks {
+		bad("ranks %d is not within 1..%d", c.Ranks, MaxRanks)
 	}
 	if c.Speed < 0 {
 		bad("speed %g is negative", c.Speed)
