@@ -394,7 +394,7 @@ func (b *blocks) grow(h *holder, at spot, keys []block.Key, tick uint32) spot {
 		i := b.tip(h, at)
 		s := b.strands.At(i)
 		from := s.length()
-		n := min(len(keys), maxStrand-int(from))
+		n := min(len(keys), strandLength-int(from))
 		b.words = b.words[:0]
 		for _, k := range keys[:n] {
 			b.words = append(b.words, uint64(k))

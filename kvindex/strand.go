@@ -28,10 +28,9 @@ type strand struct {
 
 const (
 	inlineSegments = 2
-	maxStrand      = 1<<16 - 1
 	// fullStrand is the length from which on a strand is not added to: its keys and hashes would be moved too often.
 	fullStrand   = 256
-	strandLength = 1<<16 - 1 // of strand.extent
+	strandLength = 1<<16 - 1 // the bits of strand.extent that are the length, and so the longest strand
 	beganShift   = 16
 	mostBegan    = 1<<(32-beganShift) - 1
 )
