@@ -17,7 +17,6 @@ type holder struct {
 	broken  uint8 // bit by tier: something of it was evicted, dropped or refused, so that its history is not whole
 	refused int64 // announcements and blocks
 	unknown int64 // removals of blocks that were not known
-	view    *view
 
 	blocks  [block.NumTiers]int64 // of the index, by tier, in any group
 	evicted [block.NumTiers]int64 // the same, of blocks that were evicted to stay within the budget
@@ -58,14 +57,13 @@ type group struct {
 // view is a holder for readers: an immutable digest of its groups.
 type view struct {
 	full    uint64  // the lowest of the four bits of each full-attention group
-	simple  bool    // one group, full attention, or none yet: the run of blocks is the match
 	anyTier bool    // blocks count on their best tiers, in any order
-	groups  []limit // all groups in the order of their nibbles; empty when simple
+	groups  []limit // all groups in the order of their nibbles; empty when there is only one, of full attention
 	unknown bool    // a group proves nothing: no confirmed match
 }
 
 // fullView is the view of all holders with one group, which has full attention.
-var fullView = &view{full: 1, simple: true}
+var fullView = &view{full: 1}
 
 // limit is the condition of one group for a usable length.
 type limit struct {
@@ -96,11 +94,10 @@ func (x *Index) meet(id fleet.Holder) *holder {
 	h := x.blocks.holders[id]
 	if h == nil {
 		h = &holder{id: id}
-		h.view = x.digest(h)
 		x.blocks.holders[id] = h
 		x.known++
 		x.employ(h)
-		x.setView(id, h.view)
+		x.publish(h)
 	}
 	return h
 }
@@ -205,8 +202,7 @@ func (x *Index) recountGrowth(h *holder, g uint8) (bytes int64) {
 
 // publish shows readers a new view of a holder.
 func (x *Index) publish(h *holder) {
-	h.view = x.digest(h)
-	x.setView(h.id, h.view)
+	x.setView(h.id, x.digest(h))
 }
 
 func (x *Index) digest(h *holder) *view {
@@ -228,11 +224,10 @@ func (x *Index) digest(h *holder) *view {
 		}
 		v.groups = append(v.groups, l)
 	}
-	if len(h.groups) <= 1 && v.full == uint64(len(h.groups)) && !h.tooMany {
-		v.simple, v.groups = true, nil
-	}
-	if v.simple && v.full == 1 && !v.anyTier {
-		return fullView
+	if v.full == 1 && len(h.groups) == 1 {
+		if v.groups = nil; !v.anyTier {
+			return fullView
+		}
 	}
 	return v
 }
@@ -275,7 +270,7 @@ func one(yes bool) int32 {
 }
 
 // special reports whether a holder with blocks has other groups than one of full attention.
-func (v *view) special() bool { return v != nil && v != fullView && (v.full != 0 || !v.simple) }
+func (v *view) special() bool { return v != nil && v != fullView && (v.full != 0 || len(v.groups) > 0) }
 
 // sparse reports whether a holder's blocks may count without the first one: no group has full attention.
-func (v *view) sparse() bool { return v != nil && v.full == 0 && !v.simple }
+func (v *view) sparse() bool { return v != nil && v.full == 0 && len(v.groups) > 0 }

@@ -292,7 +292,7 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 			full := view{full: v.full, anyTier: v.anyTier}
 			r.Full = full.usable(m.own, x.size, &r.Tier)
 		}
-		if r.Blocks = r.Full; !v.simple {
+		if r.Blocks = r.Full; len(v.groups) > 0 {
 			r.Tier = [block.NumTiers]uint32{}
 			if r.Blocks = 0; !v.unknown {
 				r.Blocks = v.usable(m.own, x.size, &r.Tier)
