@@ -20,9 +20,7 @@ type point struct {
 	end    uint32    // tokens of the chain up to its end; 0: it waits
 	kids   uint32    // points whose parent it is
 
-	lone    bool // its hash names another place now
 	twin    bool // the holder knows the block that ends there by the same hash, see pair
-	gone    bool // it was freed
 	records []record
 	rest    *rest    // nil: it ends with a block
 	wait    *waiting // nil: it does not wait
@@ -417,12 +415,11 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 
 // leave removes a point from its holder's lists.
 func (x *Index) leave(h *holder, p *point) {
-	if !p.lone {
+	if h.byHash[p.hash] == p { // else the hash names another place now, see disown
 		if delete(h.byHash, p.hash); len(h.byHash) == 0 {
 			h.byHash = nil
 		}
 	}
-	p.gone = true
 	h.points.remove(ofHolder, p)
 	h.pointed--
 	x.pointed--
@@ -462,7 +459,6 @@ func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 		if delete(h.byHash, p.hash); len(h.byHash) == 0 {
 			h.byHash = nil
 		}
-		p.lone = true
 		x.dropRecords(h, p, func(*record) bool { return true })
 		return
 	}

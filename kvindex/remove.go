@@ -212,7 +212,7 @@ func (x *Index) dropAll(h *holder, which func(p *point, r *record) bool) {
 		all = append(all, p)
 	}
 	for _, p := range slices.Backward(all) { // children mostly before parents
-		if x.blocks.steps++; !p.gone {
+		if x.blocks.steps++; len(p.records) > 0 { // else it is kept for its children, or was freed with them
 			x.dropRecords(h, p, func(r *record) bool { return which(p, r) })
 		}
 	}
