@@ -127,15 +127,10 @@ func (x *Index) cover(h *holder, c cover, p part, add bool) {
 	if after == 0 || is && after == 1 && parts[0].n == 1 {
 		after = 0
 		if listed {
-			if delete(h.parts, c); len(h.parts) == 0 {
-				h.parts = nil
-			}
+			drop(&h.parts, c)
 		}
 	} else {
-		if h.parts == nil {
-			h.parts = map[cover][]part{}
-		}
-		h.parts[c] = parts
+		put(&h.parts, c, parts)
 	}
 	x.blocks.account(h, partBytes*int64(after-before)+partsBytes*int64(min(after, 1)-min(before, 1)))
 	ch := change{h: h}

@@ -46,6 +46,21 @@ type holder struct {
 	quota  int64   // how many of its claims may be evicted until it no longer exceeds its share
 }
 
+// put sets an entry of one of the maps of exceptions, which are nil while they are empty.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = value
+}
+
+// drop deletes an entry, and with the last entry the map: a map of Go never gives memory back.
+func drop[K comparable, V any](m *map[K]V, key K) {
+	if delete(*m, key); len(*m) == 0 {
+		*m = nil
+	}
+}
+
 // group is one cache group of a holder.
 type group struct {
 	id     int

@@ -212,10 +212,7 @@ func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
 // add returns a new point, which waits for nothing yet and has no place.
 func (x *Index) add(h *holder, hash uint64) *point {
 	p := &point{hash: hash}
-	if h.byHash == nil {
-		h.byHash = map[uint64]*point{}
-	}
-	h.byHash[hash] = p
+	put(&h.byHash, hash, p)
 	h.points.push(ofHolder, p)
 	h.pointed++
 	x.pointed++
@@ -287,11 +284,8 @@ func (x *Index) extend(h *holder, at spot, keys []block.Key) spot {
 func (x *Index) pinOf(h *holder, at spot) *pin {
 	p := h.pins[at]
 	if p == nil {
-		if h.pins == nil {
-			h.pins = map[spot]*pin{}
-		}
 		p = &pin{}
-		h.pins[at] = p
+		put(&h.pins, at, p)
 		if at != 0 && x.blocks.stateAt(at, h.id).covered == 0 {
 			x.blocks.paintOne(at, change{h: h, add: state{covered: pinned}})
 		}
@@ -304,9 +298,7 @@ func (x *Index) unpin(h *holder, at spot) {
 	if p := h.pins[at]; p.points.first != nil || p.anchored > 0 {
 		return
 	}
-	if delete(h.pins, at); len(h.pins) == 0 {
-		h.pins = nil
-	}
+	drop(&h.pins, at)
 	if at != 0 {
 		x.blocks.paintOne(at, change{h: h, drop: state{covered: pinned}})
 		x.blocks.trim(at.strand())
@@ -416,9 +408,7 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 // leave removes a point from its holder's lists.
 func (x *Index) leave(h *holder, p *point) {
 	if h.byHash[p.hash] == p { // else the hash names another place now, see disown
-		if delete(h.byHash, p.hash); len(h.byHash) == 0 {
-			h.byHash = nil
-		}
+		drop(&h.byHash, p.hash)
 	}
 	h.points.remove(ofHolder, p)
 	h.pointed--
@@ -456,9 +446,7 @@ func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 		x.blocks.paintOne(at, change{h: h, drop: state{named: possession | known}, add: state{named: unnamed}})
 	}
 	if p != nil {
-		if delete(h.byHash, p.hash); len(h.byHash) == 0 {
-			h.byHash = nil
-		}
+		drop(&h.byHash, p.hash)
 		x.dropRecords(h, p, func(*record) bool { return true })
 		return
 	}

@@ -38,13 +38,10 @@ func (x *Index) wait(h *holder, p *point, w *waiting) {
 	p.wait = w
 	x.blocks.account(h, w.bytes()-old)
 	x.countWaiting(h, w.bytes()-old)
-	if h.waiters == nil {
-		h.waiters = map[uint64]*list{}
-	}
 	l := h.waiters[w.parent]
 	if l == nil {
 		l = &list{}
-		h.waiters[w.parent] = l
+		put(&h.waiters, w.parent, l)
 	}
 	l.push(ofParent, p)
 }
@@ -99,9 +96,7 @@ func (x *Index) stopWaiting(h *holder, p *point) {
 	if p.wait = nil; l.first != nil {
 		return
 	}
-	if delete(h.waiters, w.parent); len(h.waiters) == 0 {
-		h.waiters = nil
-	}
+	drop(&h.waiters, w.parent)
 	if q := h.byHash[w.parent]; q != nil && q.end == 0 {
 		x.collect(h, q)
 	}
