@@ -251,5 +251,5 @@ func (x *Index) wipe() {
 			x.dropWaiting(h, h.queue.first)
 		}
 	}
-	x.reset()
+	x.blocks.clear()
 }

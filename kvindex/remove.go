@@ -241,10 +241,9 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.counts.Forgotten++
 	// A holder may have claims without blocks: Load begins with parents that the holder lost.
 	if x.pointed == 0 && !slices.ContainsFunc(x.blocks.holders, func(h *holder) bool { return h != nil && h.claims > 0 }) {
-		x.reset()
-	} else {
-		x.fit()
+		x.blocks.clear()
 	}
+	x.fit()
 }
 
 // dropPoints forgets all points of a holder. The claims on blocks that they cover and pin stay.

@@ -115,10 +115,3 @@ func (x *Index) fit() {
 	x.blocks.names.Fit()
 	x.slack = need{}
 }
-
-// reset gives back the memory of an index that became empty.
-func (x *Index) reset() {
-	x.slack = need{}
-	x.blocks.clear()
-	x.blocks.extraBytes, x.waitingBytes, x.waiting, x.pointed = 0, 0, 0, 0
-}
