@@ -66,13 +66,13 @@ type App struct {
 
 	address, adminAddress net.Addr
 
-	// Serialises reloads; guards the fields below.
+	// mu serialises reloads, and guards the fields below.
 	mu  sync.Mutex
 	cfg *config.Config // the configuration in force
 	// The block size that the router was made with.
 	blockSize int
-	external  map[string]*source                                                     // by policy
-	follow    func(name string, client *discovery.LMCache) (stop context.CancelFunc) // nil unless Run runs
+	external  map[string]*source                                                     // the sources of policies, by the policy's name
+	follow    func(name string, client *discovery.LMCache) (stop context.CancelFunc) // runs a source's client; nil unless Run runs
 }
 
 // New builds an App from a configuration that has passed Validate. It opens no socket and starts no component.
@@ -234,20 +234,20 @@ func (a *App) Router() *warmpath.Router { return a.router }
 // Telemetry returns the metrics and the recent decisions.
 func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 
-// endMargin is how long the process may take to end after the drain. Requests that are cut send their error event (1
-// s), and the admin listener ends (2 s). The rest is for a busy machine.
+// endMargin is how long the process may take to end after the drain. For each request that the drain cuts off, an error
+// event is sent (1 s), and the admin listener ends (2 s). The remaining 2 s are for a busy machine.
 const endMargin = 5 * time.Second
 
 // Run serves until ctx ends. After that it drains the gateway, while the other components still watch workers and
-// follow events. When the gateway has ended, it ends these components. It returns when everything that it started has
-// ended. Its error says what could not start, what failed, or what had to be cut. If a component has not ended
-// endMargin after the drain, Run returns without waiting for it, so that the process ends; the error names the
-// component.
+// follow events. When the gateway has ended, Run ends these components. Run returns when everything that it started has
+// ended. The error says which component could not start or failed, or that requests were cut off. If a component has
+// not ended endMargin after the drain, Run returns without waiting for it, so that the process ends; the error names
+// the component.
 func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg
 	a.mu.Unlock()
-	stopping, stop := context.WithCancelCause(ctx) // ends the gateway
+	stopping, stop := context.WithCancelCause(ctx) // stop ends the gateway
 	defer stop(nil)
 	var g group
 	ended := make(chan error, 1)
@@ -290,7 +290,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	close(a.listening)
 	a.log.Info("serving", "listen", a.address.String(), "admin", addr(a.adminAddress), "policy", cfg.Policy, "workers", len(cfg.Workers))
 
-	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // ends the other components, after the gateway
+	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // stopRest ends the other components, after the gateway
 	defer stopRest()
 	g.run("client", stop, func() error { return a.client.Run(rest) })
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })

@@ -96,14 +96,14 @@ func settings(engines ...*mockengine.Server) *config.Config {
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Health.Retry = 10 * time.Millisecond
-	cfg.Tokens.Budget = time.Second // one second, so that a request gets its token ids even on a slow machine
+	cfg.Tokens.Budget = time.Second // enough for a request to get its token ids even on a slow machine
 	for _, e := range engines {
 		cfg.Workers = append(cfg.Workers, discovery.Target{URL: e.URL()})
 	}
 	return &cfg
 }
 
-// exact waits until n holders have exact trust.
+// exact waits until n holders have exact trust, which means that the router knows their caches from their events.
 func (r *router) exact(n int) {
 	r.t.Helper()
 	r.wait(fmt.Sprintf("%d holders are exact", n), func() bool {

@@ -2,5 +2,5 @@
 // them. It is the only package that starts components.
 //
 //	a, err := app.New(cfg, app.Options{Log: log, Load: func() (*config.Config, error) { … }})
-//	err = a.Run(ctx) // until ctx ends and everything it started has ended
+//	err = a.Run(ctx) // returns after ctx ended, when everything that Run started has ended
 package app

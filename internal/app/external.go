@@ -20,8 +20,8 @@ type source struct {
 	stop   context.CancelFunc // ends the source's goroutine; nil: the source does not run
 }
 
-// withSource returns the sources of policies, by the policy's name. The policies are those that the file describes, and
-// built-in policies that are in use.
+// withSource returns the sources of policies, by the policy's name. It covers the policies that the file describes, and
+// the built-in policies that are in use.
 func withSource(cfg *config.Config) map[string]discovery.LMCacheConfig {
 	used := cfg.Used()
 	for _, p := range cfg.Policies {

@@ -38,8 +38,8 @@ func modelFolder(t *testing.T, opens string) string {
 	return dir
 }
 
-// anEngine starts a fake engine. The engine gives the ids of the model in folder, says that it loaded its model from
-// the path in reported, and requires the API key in key. asked counts the requests for ids.
+// anEngine starts a fake engine with the model in folder. reported is the path from which the engine says that it
+// loaded the model. key is the API key that the engine requires. asked counts the requests for token ids.
 func anEngine(t *testing.T, reported, folder, key string) (url string, asked *atomic.Int64) {
 	t.Helper()
 	m, err := inprocess.OpenOne(folder)
@@ -94,7 +94,7 @@ func TestAModelsFilesAreFoundWithoutASetting(t *testing.T) {
 	for name, c := range map[string]struct {
 		reported, source string
 		says             []string
-		requests         int64 // questions for the ids of requests
+		requests         int64 // number of times that the router asks the engine for the ids of a request
 	}{
 		"the reported folder":   {right, "local", []string{`"source":"files"`, `"folder":"` + right + `"`}, 0},
 		"another model's files": {wrong, "tokenize", []string{`"source":"engine"`, "one user turn", `"advice":"is it the same model`}, 1},

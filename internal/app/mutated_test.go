@@ -51,7 +51,7 @@ func recordedBatches(t *testing.T) []kvevent.Batch {
 	return all
 }
 
-// mutator makes messages that no correct engine sends from recorded messages.
+// mutator changes recorded messages into messages that no correct engine sends.
 type mutator struct {
 	random  *rand.Rand
 	batches []kvevent.Batch
@@ -197,7 +197,7 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 				for range 1000 {
 					sent = stream.Publish(m.next()) + 1
 				}
-				took := both() // while the messages are applied
+				took := both() // how long answers take while the messages are applied
 				r.wait("the messages are applied", func() bool {
 					status, body := r.look(backend + "/metrics")
 					return status == http.StatusOK && strings.Contains(body,

@@ -11,8 +11,8 @@ import (
 )
 
 // paceEvery is the time between two comparisons of the paces, for the log. A pace is a factor: how much slower a rank
-// is than the others of its kind. For operators a log line may be 10 s late, and a pace that is used for less than 10 s
-// is not important.
+// is than the other ranks of its kind. For operators a log line may be 10 s late, and a pace that is used for less than
+// 10 s is not important.
 const paceEvery = 10 * time.Second
 
 // believed says for each rank whether predictions use the rank's own pace.

@@ -10,9 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// lastKnown caches the result of fetch. get returns the cached result when fetch takes too long. fetch may wait for a
-// lock that is never released, and the figures must be shown nevertheless. Its methods may be called from any
-// goroutine.
+// lastKnown caches the result of fetch. get returns the cached result when fetch takes too long. If fetch waits for a
+// lock that is never released, the router still shows the last figures. Its methods may be called from any goroutine.
 type lastKnown[T any] struct {
 	fetch func() T // set before the first get
 
@@ -35,7 +34,7 @@ func (l *lastKnown[T]) get() T {
 	}
 	limit := fetchLimit
 	if !l.known {
-		limit = telemetry.StallAfter // there is no cached result yet, so get waits longer
+		limit = telemetry.StallAfter // without a cached result, get waits longer
 	}
 	running, left := l.running, limit-time.Since(l.begun)
 	l.mu.Unlock()

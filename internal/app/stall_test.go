@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// lockIndexes takes the locks of all indexes, as an operation would that never ends. unlock releases them.
+// lockIndexes takes the locks of all indexes, and so acts as an operation that never ends. unlock releases the locks.
 func lockIndexes(r *warmpath.Router) (unlock func()) {
 	field := reflect.ValueOf(r).Elem().FieldByName("indexes")
 	all := reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).MethodByName("Load").Call(nil)[0].Elem()
@@ -76,7 +76,7 @@ func stall(t *testing.T, log io.Writer) (r *router, unlock func()) {
 	r.look("http://" + r.AdminAddr().String() + "/admin/workers")
 	unlock = lockIndexes(r.Router())
 	t.Cleanup(unlock)
-	ask(e.URL(), "past the router") // the router gets the events of this request
+	ask(e.URL(), "past the router") // the router gets events about this request, and cannot apply them
 	if !ask(r.url, "through the router") {
 		t.Error("a request waits for the index")
 	}
@@ -132,7 +132,7 @@ func TestTheProcessEndsWhateverIsLocked(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "ingest") || !strings.Contains(err.Error(), "no progress") {
 		t.Errorf("error %v, want what hangs", err)
 	}
-	// 200 ms of drain_timeout and the margin of 5 s; the rest is for a busy machine.
+	// The stop takes up to 200 ms of drain_timeout and 5 s of endMargin. The rest of the limit is for a busy machine.
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("it took %v", took)
 	}

@@ -7,11 +7,11 @@ import (
 
 // claims decides which worker owns an endpoint of events: one worker or none. If the router followed the same publisher
 // for two workers, the index would count the blocks of one worker for both. An endpoint belongs to the first worker
-// that reported it. An endpoint that no worker reported belongs to the worker for which it was guessed, if there is
-// only one such worker. Methods may be called from any goroutine.
+// that reported it. If no worker reported an endpoint, and the router guessed it for only one worker, it belongs to
+// this worker. Methods may be called from any goroutine.
 type claims struct {
 	mu         sync.Mutex            // guards the fields below
-	byEndpoint map[string][]claimant // in the order of their claims
+	byEndpoint map[string][]claimant // by endpoint: its claimants, the earliest claim first
 	moved      chan struct{}         // closed when claims change
 }
 
@@ -25,7 +25,7 @@ func newClaims() *claims {
 }
 
 // set replaces all claims of the worker at the address url. After that, the worker claims the given endpoints. guessed
-// says that the worker itself did not report them.
+// says that the worker itself did not report these endpoints.
 func (c *claims) set(url string, guessed bool, endpoints []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,12 +17,12 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// These are bounds for answers of a worker. The /metrics of a busy engine with many adapters has some hundred
-// kilobytes. SGLang's /server_info has some tens of kilobytes.
+// These constants bound the answers of a worker, in bytes. The /metrics of a busy engine with many adapters has some
+// hundred kilobytes. SGLang's /server_info has some tens of kilobytes.
 const (
 	maxJSON    = 4 << 20
 	maxMetrics = 16 << 20
-	maxQuoted  = 200 // number of bytes of an error answer that a message quotes
+	maxQuoted  = 200 // the part of an error answer that a message quotes
 )
 
 // connectTimeout bounds one connection to a worker. It is below the 4 s of a health check, so that the check's error
@@ -30,8 +30,8 @@ const (
 const connectTimeout = 3 * time.Second
 
 // NewClient returns the HTTP client for probes. The client uses no proxy from the environment. It follows no redirects,
-// so that a worker's key is sent to no other host. It keeps few idle connections. It connects over n; nil means the
-// machine's network.
+// so that a worker's key is sent to no other host. It keeps one idle connection to each worker. It connects over the
+// network n; nil means the machine's network.
 func NewClient(n network.Network) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -150,7 +150,8 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 // errNoAnswer means that no answer came within the question's time limit.
 var errNoAnswer = errors.New("no answer")
 
-// plainError removes the URL and the operation, which net/http adds, and names our own timeout.
+// plainError returns err without the URL and the operation, which net/http adds. If the time limit of the question
+// caused err, plainError returns errNoAnswer with this limit.
 func plainError(ctx context.Context, err error, timeout time.Duration) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return fmt.Errorf("%w within %v", errNoAnswer, timeout)

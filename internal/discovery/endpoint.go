@@ -18,7 +18,8 @@ func parseEndpoint(text string) (zmtp.Endpoint, error) {
 	return e, nil
 }
 
-// endpointAt returns the endpoint of another rank: the port of e plus offset. It replaces a wildcard by host.
+// endpointAt returns the endpoint of another rank: the port of e plus offset. If the host of e is a wildcard, the
+// result has host in its place.
 func endpointAt(e zmtp.Endpoint, host string, offset int) (zmtp.Endpoint, error) {
 	if e.Path != "" {
 		if offset != 0 {

@@ -12,13 +12,14 @@ import (
 
 // These constants are for the detection of frozen workers. A frozen worker and a worker that computes a long prompt
 // both send nothing on their connections. But a running server answers a request that needs no engine without delay. So
-// the guard sends such a request to a worker that was silent for longer than the constant quiet. If no answer comes
-// within the worker's patience, the worker becomes a suspect. If the worker answered quickly before, a frozen worker
-// becomes a suspect within a second.
+// the guard sends such a request, a question, to a worker that was silent for longer than the constant quiet. If no
+// answer comes within the worker's patience (see answerTimes), the worker becomes a suspect: it gets a request only if
+// no other worker can take it. If the worker answered quickly before, a frozen worker becomes a suspect within a
+// second.
 const (
 	guardTick = 100 * time.Millisecond
-	// quiet is as long as several steps of a busy engine. A worker that streams sends its next byte sooner, and is
-	// never asked.
+	// quiet is the silence after which the guard asks a worker. It is as long as several steps of a busy engine. A worker
+	// that streams sends its next byte sooner, and is never asked.
 	quiet = 300 * time.Millisecond
 	// again is the pause between two questions to the same worker. The cost of two questions a second is too small to
 	// measure.
@@ -59,7 +60,7 @@ func (r *Reporter) guard(ctx context.Context) {
 				if w.Healthy && len(w.Holders) > 0 {
 					g.look(ctx, snap, w, now, &asking)
 				} else {
-					delete(g.workers, w.ID) // when the worker is back, the last question does not count
+					delete(g.workers, w.ID) // after the worker's return, the last question does not count
 				}
 			}
 			for id := range g.workers {
@@ -107,11 +108,11 @@ func (g *guard) look(ctx context.Context, snap *fleet.Snapshot, w *fleet.Worker,
 	}
 	x.asking, x.asked, x.patience = true, now, counts.took.patience()
 	suspect := x.since != 0
-	asking.Go(func() { // ends with ctx, or after maxPatience; guard waits
+	asking.Go(func() { // ends with ctx, or after maxPatience; the method guard waits for it
 		asked := time.Now()
 		alive, answered := g.signOfLife(ctx, w)
-		// A suspect's answer time is the time for which the worker was frozen. It says nothing about the speed of its
-		// API server.
+		// A suspect's answer time is the time for which the worker was frozen. This time says nothing about the speed of the
+		// worker's API server.
 		if answered && !suspect {
 			counts.took.add(time.Since(asked))
 		}
@@ -153,7 +154,7 @@ func silence(snap *fleet.Snapshot, w *fleet.Worker) (since int64) {
 }
 
 // signOfLife sends w a request that needs no engine. answered is true if an answer came, with any status. alive is also
-// true if this machine failed or ctx ended, because that proves nothing about w.
+// true if this machine failed or ctx ended, because such an error proves nothing about w.
 func (g *guard) signOfLife(ctx context.Context, w *fleet.Worker) (alive, answered bool) {
 	a := asker{client: g.client, target: Target{URL: w.URL}, timeout: maxPatience}
 	if g.targets != nil {

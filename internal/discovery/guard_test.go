@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// still is a network of workers. An answer takes as long as the field takes says. A frozen worker answers when it is no
-// longer frozen.
+// still answers the requests to all workers without a network. Each answer comes after the time in the field takes. A
+// frozen worker answers when it is no longer frozen.
 type still struct {
 	frozen atomic.Pointer[string] // host of the frozen worker
 	asked  atomic.Int64           // number of questions for a sign of life
@@ -164,7 +164,7 @@ func TestASlowAPIServerIsNoSuspect(t *testing.T) {
 		n.takes.Store(0)
 		testenv.Pass(10 * time.Second)
 		n.freeze("a")
-		testenv.Pass(quiet + minPatience + again) // a question may have been answered just before
+		testenv.Pass(quiet + minPatience + again) // a may have answered a question just before it froze
 		if !f.Snapshot().Suspected(0) {
 			t.Error("a worker that is quick again froze and is no suspect after a second")
 		}

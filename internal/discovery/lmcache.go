@@ -20,17 +20,19 @@ import (
 )
 
 const (
-	// maxLookup is the longest time that a request waits for a lookup, as in the router from which lmcache_aware comes.
-	// An engine computes about 5,000 tokens in this time.
+	// maxLookup is the longest time that a request waits for a lookup, as in vllm-router by barrahome, the router from
+	// which lmcache_aware comes. An engine computes about 5,000 tokens in this time.
 	maxLookup = 200 * time.Millisecond
-	// lookupRest is the time without lookups after a failed lookup. After this time one request tries again, while the
-	// other requests do no lookup. So a controller that does not answer delays the first maxLookups requests, then
-	// about one request a second. A controller that answers slowly, but within maxLookup, delays every request.
+	// lookupRest is the time without lookups after a failed lookup. After this time one request does a lookup again. Until
+	// its answer comes, the other requests do no lookup. So a controller that does not answer delays the first maxLookups
+	// requests, then about one request a second. A controller that answers slowly, but within maxLookup, delays every
+	// request.
 	lookupRest = time.Second
 	// maxLookups bounds the lookups under way. At 10 ms for a lookup, 32 lookups serve 3,200 requests a second. Further
 	// requests do no lookup.
 	maxLookups = 32
-	// keptPolls is the number of polls that may fail before the last good answer is forgotten.
+	// keptPolls is the number of polls that may fail before the router forgets the last good answer. A poll asks the
+	// controller about its workers.
 	keptPolls = 3
 	// maxWorkersAnswer bounds the answer of a poll in bytes. A worker's row in it has about 200 bytes.
 	maxWorkersAnswer = 8 << 20
@@ -44,9 +46,9 @@ type LMCacheConfig struct {
 	URL          string            // the controller's HTTP address
 	APIKey       string            // the API key, sent as a bearer token; "" sends none
 	PollInterval time.Duration     // the time between two questions about the occupancy of all caches
-	Timeout      time.Duration     // the greatest time of one question
+	Timeout      time.Duration     // the time limit of one question
 	Lookup       bool              // also ask about the prompt of each request
-	Workers      map[string]string // the URLs of workers by the controller's names; other workers are found by address
+	Workers      map[string]string // the URLs of workers, by the controller's names of instances; other workers are found by address
 }
 
 // LMCache asks one LMCache controller. Run is called once; the other methods may be called from any goroutine.
@@ -69,7 +71,7 @@ type LMCache struct {
 // lmcacheAnswers remembers whether the last question of a kind was answered, so that only changes are logged.
 type lmcacheAnswers struct{ silent atomic.Bool }
 
-// lmcachePoll is an answer of the controller about its workers.
+// lmcachePoll is an answer of the controller about its workers. An instance is the LMCache engine of one worker.
 type lmcachePoll struct {
 	at        time.Time
 	instances []lmcacheInstance
@@ -78,7 +80,7 @@ type lmcachePoll struct {
 // lmcacheView is a poll whose instances are assigned to workers of the fleet.
 type lmcacheView struct {
 	poll       *lmcachePoll
-	generation uint64                    // generation of the fleet to which the view belongs
+	generation uint64                    // generation of the fleet's snapshot from which the view was made
 	byInstance map[string]fleet.WorkerID // instances whose worker is in the fleet
 	external   []fleet.Cached            // facts from the poll, ordered by worker
 }
@@ -135,10 +137,10 @@ func (c *LMCache) poll(ctx context.Context) error {
 	return nil
 }
 
-// Cached returns the controller's facts about workers in the fleet, ordered by worker. They are the number of cached
-// chunks of the last poll, and, if prompts are looked up, the cached tokens of this prompt. If the controller does not
-// answer in time, or maxLookups lookups are under way, the cached tokens are missing. The caller must not change the
-// result.
+// Cached returns the controller's facts about workers in the fleet, ordered by worker. The facts are the number of
+// cached chunks in the last poll, and, if prompts are looked up, the number of this prompt's tokens that are cached. If
+// the controller does not answer in time, or maxLookups lookups are under way, the cached tokens are missing. The
+// caller must not change the result.
 func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []fleet.Cached {
 	v := c.view()
 	if !c.config.Lookup || len(prompt) == 0 {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// lmcacheInstance is one LMCache engine. It has an LMCache worker for each rank of the model; all its workers cache the
-// same chunks.
+// lmcacheInstance is one LMCache engine. It has an LMCache worker for each rank of the model. All LMCache workers of an
+// instance cache the same chunks.
 type lmcacheInstance struct {
 	id, ip string
 	keys   int64 // number of chunks of the rank that has the most chunks

@@ -7,10 +7,12 @@ import (
 )
 
 const (
-	// minPatience is five times the 100 ms within which a busy API server answers. An idle one takes about 10 ms.
+	// minPatience is the shortest patience: five times the 100 ms within which a busy API server answers. An idle API
+	// server takes about 10 ms.
 	minPatience = 500 * time.Millisecond
-	// maxPatience bounds the time until the guard finds a frozen worker that answered slowly before. A question always
-	// waits this long for its answer, because a late answer ends the suspicion and makes the patience longer.
+	// maxPatience is the longest patience. It bounds the time until the guard finds a frozen worker that answered slowly
+	// before. A question always waits this long for its answer, because a late answer ends the suspicion and makes the
+	// patience longer.
 	maxPatience = 2 * time.Second
 )
 

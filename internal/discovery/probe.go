@@ -62,8 +62,8 @@ func (p *probe) run(ctx context.Context) error {
 		// The worker may be this router itself: its requests would come back to it without end.
 		return errors.New("this is a Warmpath gateway and not an engine: list its workers instead")
 	}
-	// Every engine names itself as the owner of its models. If a proxy rewrites the list of models, the paths that are
-	// answered show which engine it is.
+	// Every engine names itself as the owner of its models. If a proxy rewrites the list of models, the paths that the
+	// worker answers show which engine it runs.
 	version, versionErr := p.version(ctx)
 	p.Facts.Version = version
 	switch {

@@ -26,7 +26,8 @@ func metricLines(r io.Reader, line func([]byte)) error {
 	return scanner.Err()
 }
 
-// metricLabels returns the labels of every line of a Prometheus text that begins with prefix. prefix is a name and "{".
+// metricLabels returns the labels of the lines of a Prometheus text that begin with prefix, at most fleet.MaxRanks
+// lines. prefix is a name and "{".
 func metricLabels(r io.Reader, prefix string) ([]map[string]string, error) {
 	var lines []map[string]string
 	err := metricLines(r, func(line []byte) {
@@ -59,8 +60,8 @@ func parseSample(rest string) (s sample, ok bool) {
 	return s, true
 }
 
-// parseLabels parses name="value",… up to the closing brace, and returns the rest after it. Values may escape
-// backslash, quote and newline.
+// parseLabels parses name="value",… up to the closing brace, and returns the text after the brace as rest. Values may
+// escape backslash, quote and newline.
 func parseLabels(s string) (labels map[string]string, rest string) {
 	labels = map[string]string{}
 	for {

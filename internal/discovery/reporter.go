@@ -16,12 +16,12 @@ import (
 
 // ReportsConfig are the settings for questions to engines about their load.
 type ReportsConfig struct {
-	// Interval is the time between two questions to a worker, plus or minus 5 %. Default 1 s: this router knows its own
-	// requests immediately, and requests of other routers take seconds. 0 turns off reports and the detection of frozen
-	// workers.
+	// Interval is the time between two questions to a worker, plus or minus 5 %. Default 1 s. The router counts its own
+	// requests without reports, and requests of other routers take seconds, so shorter intervals gain little. 0 turns off
+	// reports and the detection of frozen workers.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout is the time limit of one question. Default 1 s: a later answer is of no use. An engine that does not
-	// answer is asked less often, but at least every 30 s. It still gets requests.
+	// Timeout is the time limit of one question. Default 1 s: a later answer is of no use. An engine that does not answer
+	// is asked less often, but at least every 30 s. Such an engine still gets requests.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
@@ -62,10 +62,10 @@ type Reporter struct {
 	counts map[string]*ReportCounts
 }
 
-// ReportCounts counts the questions to one worker since the process started.
+// ReportCounts counts the questions to one worker since it joined the fleet.
 type ReportCounts struct {
 	Answered, Failed atomic.Uint64
-	err              atomic.Pointer[string] // error of the last question; nil: it was answered
+	err              atomic.Pointer[string] // error of the last question; nil: the question was answered
 	took             answerTimes
 }
 
@@ -86,7 +86,7 @@ func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Targe
 	return &Reporter{fleet: f, client: client, config: c, targets: targets, log: log, counts: map[string]*ReportCounts{}}
 }
 
-// Counts returns the counts of the worker at url; nil if it was never asked.
+// Counts returns the counts of the worker at url; nil if the worker was never asked.
 func (r *Reporter) Counts(url string) *ReportCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[f
 func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	counts := r.countsOf(w.URL)
 	defer func() {
-		// the worker left the fleet, so its counts are not needed; otherwise ctx ended because this process stops
+		// If the worker left the fleet, its counts are not needed. Otherwise ctx ended because this process stops.
 		if r.fleet.Snapshot().ByID(w.ID) == nil {
 			r.mu.Lock()
 			delete(r.counts, w.URL)
@@ -193,8 +193,8 @@ func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
 	}
 }
 
-// pause waits until wait is over, ctx ends, or another process is found behind the worker's URL. another is true in the
-// last case.
+// pause waits for the time wait. If ctx ends, pause returns earlier. If another process is found behind the worker's
+// URL, pause returns earlier, and another is true.
 func (r *Reporter) pause(ctx context.Context, id fleet.WorkerID, wait time.Duration) (another bool) {
 	over := time.NewTimer(wait)
 	defer over.Stop()
@@ -281,8 +281,8 @@ func (r *Reporter) suspected(id fleet.WorkerID) bool {
 	return w != nil && len(w.Holders) > 0 && snap.Suspected(w.Holders[0])
 }
 
-// fail counts a question without an answer, and logs it. It does not log a question to a suspect: the log line says how
-// the router still uses the worker, but a frozen worker gets no requests.
+// fail counts a question without an answer, and logs it. It does not log a question to a suspect, a worker that seems
+// to be frozen: the log line says how the router chooses this worker, but the router sends a frozen worker no requests.
 func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect bool) {
 	c.Failed.Add(1)
 	if suspect {

@@ -241,7 +241,7 @@ func TestAnotherProcessIsAskedAtOnce(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
 		testenv.Pass(5 * time.Minute)
-		for n := asked.Load(); asked.Load() == n; { // after this loop a wait has just begun
+		for n := asked.Load(); asked.Load() == n; { // after this loop, the reporter has just begun its long wait
 			testenv.Pass(100 * time.Millisecond)
 		}
 		reported.Store(0)

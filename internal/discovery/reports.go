@@ -16,7 +16,8 @@ import (
 // ranks is the load that an engine reports. The key is the engine's global data-parallel rank.
 type ranks map[int]fleet.Reported
 
-// loadOf asks a worker for its load. The answer may also contain signs by which the router recognizes its process.
+// loadOf asks a worker for its load. The answer may also contain signs by which the router recognizes the worker's
+// process.
 func (a asker) loadOf(ctx context.Context, engine fleet.Engine) (ranks, fleet.Signs, error) {
 	if engine == fleet.EngineSGLang {
 		return a.sglangLoad(ctx)
@@ -49,7 +50,7 @@ func (a asker) loads(ctx context.Context) (ranks, error) {
 			Waiting int64   `json:"num_waiting_reqs"`
 			Queued  *int64  `json:"num_waiting_uncached_tokens"`
 			Used    float64 `json:"token_usage"`
-			// The next two only grow: they count since the engine's start. SGLang has them since 0.5.23 [SGLang
+			// The next two fields count since the engine's start. SGLang has these fields since 0.5.23 [SGLang
 			// srt/managers/load_snapshot.py].
 			Computed int64 `json:"total_prefill_uncached_tokens"`
 			Busy     int64 `json:"total_prefill_busy_us"`
@@ -69,7 +70,8 @@ func (a asker) loads(ctx context.Context) (ranks, error) {
 	return found.orNone()
 }
 
-// oldLoad reads /get_load of SGLang before 0.5.8. It has no cache use, and one number for running and waiting requests.
+// oldLoad reads /get_load of SGLang before 0.5.8. The answer has no cache use, and one number for running and waiting
+// requests together.
 func (a asker) oldLoad(ctx context.Context) (ranks, error) {
 	var answer []struct {
 		Rank    int   `json:"dp_rank"`
@@ -90,7 +92,7 @@ func (a asker) oldLoad(ctx context.Context) (ranks, error) {
 // metrics reads the gauges of /metrics under the names of all versions (vLLM 0.9.2 renamed gpu_cache_usage_perc to
 // kv_cache_usage_perc). Several lines may have the same rank but differ in other labels: they come from several
 // schedulers behind one rank, and their requests are added. SGLang's tensor-parallel ranks repeat the numbers of one
-// scheduler, so only the first of them counts.
+// scheduler, so only the first of these ranks counts.
 func (a asker) metrics(ctx context.Context, prefix, label string) (ranks, fleet.Signs, error) {
 	found := ranks{}
 	var signs fleet.Signs

@@ -81,7 +81,7 @@ func TestAReportShowsARestartThatNoCheckSaw(t *testing.T) {
 	if again := asked(); again != first {
 		t.Fatalf("incarnation %d after %d without a restart", again, first)
 	}
-	<-time.After(200 * time.Millisecond) // processes that began at the same time are taken for one
+	<-time.After(200 * time.Millisecond) // the router takes two processes with the same start time for one process
 	if err := s.Restart(0); err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,8 @@ func (o *optional[T]) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &o.value)
 }
 
-// serverInfo asks SGLang for its settings. Versions before 0.5.6 serve them under an older path, which it also tries.
+// serverInfo asks SGLang for its settings. Versions before 0.5.6 serve the settings under an older path, which
+// serverInfo also tries.
 func (p *probe) serverInfo(ctx context.Context) (*serverInfo, error) {
 	var info serverInfo
 	err := p.getJSON(ctx, "/server_info", &info)

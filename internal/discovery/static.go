@@ -209,7 +209,7 @@ type worker struct {
 	logged  string              // the notes that were logged last
 	misses  int                 // number of checks in a row that timed out
 	healthy bool
-	why     string // the reason that was logged last
+	why     string // error of the last check; "": the check succeeded
 }
 
 // begin puts the worker into the fleet before its first answer.

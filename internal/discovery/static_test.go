@@ -195,7 +195,7 @@ func TestHealthFollowsTheWorker(t *testing.T) {
 				if got := w.worker(t, "http://a"); got.Ready || !strings.Contains(got.Why, test.why) {
 					t.Errorf("ready %v, why %q", got.Ready, got.Why)
 				}
-				// It comes back as another version.
+				// The worker comes back with another version.
 				w.set("a", vllm032().with("GET /version", `{"version":"0.33.0"}`))
 				testenv.Pass(10 * time.Second)
 				if got := w.worker(t, "http://a"); !got.Ready || got.Facts.Version != "0.33.0" {

@@ -181,7 +181,7 @@ func (t Target) plainAddress() bool {
 	return err == nil
 }
 
-// CheckPort returns an error unless the port of u can be dialled.
+// CheckPort returns an error if u has a port that is not within 1..65535.
 func CheckPort(u *url.URL) error {
 	if port := u.Port(); port != "" {
 		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {

@@ -29,7 +29,7 @@ func (p *probe) vllm(ctx context.Context) {
 	}
 }
 
-// vllmSource is one rank's publisher in the answer of /kv_event_sources (vLLM since 0.31 or so).
+// vllmSource is one rank's publisher in the answer of /kv_event_sources (since about vLLM 0.31).
 type vllmSource struct {
 	rank      int
 	Enabled   *bool  `json:"enable_kv_cache_events"`
