@@ -20,7 +20,7 @@ func (c *Config) validateAddresses(found *problems) {
 	front, err := listenAddress(c.Listen)
 	found.when("listen", err)
 	back, listens := address{}, []listener{{"listen", front}}
-	// If the address is not valid, the Validate of admin reports it.
+	// If the address has no valid form, admin.Config.Validate reports it.
 	if _, _, err := net.SplitHostPort(c.Admin.Listen); err == nil {
 		back, err = listenAddress(c.Admin.Listen)
 		found.when("admin.listen", err)

@@ -41,16 +41,16 @@ type Config struct {
 	// RequestPolicies are the names of policies that a request may choose by a header (docs/api.md). By default there
 	// are none, because the choice of one client can slow down the other clients.
 	RequestPolicies []string `yaml:"request_policies"`
-	// Shadow is a policy whose decisions have no effect. They are compared with the decisions of the policy that
-	// decides. Empty: there is none. ShadowSample is the share of the requests about which the shadow is asked, 0 to 1.
+	// Shadow is a policy whose decisions have no effect. The metrics compare them with the decisions of the policy that
+	// decides. Empty means no shadow. ShadowSample is the share of the requests about which the shadow is asked, 0 to 1.
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
-	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay
-	// are the endpoints; in them, "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get
-	// requests; ranks sets another number, up to 256. api_key is sent with the router's own questions to an engine that
-	// requires a key; clients send their own keys. labels: workers with the same label hardware share their timing, and
-	// the locality filter reads node and zone. A reload applies changes. It refuses a file without the key workers,
-	// because such a file may be cut short; an empty list removes all workers.
+	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay are
+	// the endpoints; in them, "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get requests;
+	// ranks sets another number, up to 256. api_key is sent with the router's own questions to an engine that requires a
+	// key; clients send their own keys. labels: workers with the same label hardware share their timing, and the locality
+	// filter reads node and zone. A reload applies changes of the workers. A reload refuses a file without the key
+	// workers, because such a file may be cut short; an empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener. It serves metrics, workers, decisions, explain and reload.
 	Admin admin.Config `yaml:"admin"`
@@ -100,21 +100,22 @@ type Routing struct {
 	// with a smaller difference no queue builds up.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// SpeculativeTTL is how long a prompt that was sent counts as cached until events confirm it. 2 s is much more than
-	// the time from sending to the event, and short enough if the request fails.
+	// the time from sending to the event. It is also short enough for a request that fails: its prompt counts as cached
+	// for only 2 s.
 	SpeculativeTTL time.Duration `yaml:"speculative_ttl"`
 	// ApproximateTTL is how long a prompt that was sent counts as cached at a worker that publishes no events. The
 	// default is about the time that a prefix stays in the cache of a busy engine.
 	ApproximateTTL time.Duration `yaml:"approximate_ttl"`
 	// BlockSize is the size of the router's own blocks, in tokens. 0 means the smallest engine block among a model's
-	// workers, but at least 16. A larger value would hide cached blocks: then the router logs a warning and uses the
-	// smallest engine block.
+	// workers, but at least 16. A value above the smallest engine block would hide cached blocks, so the router then logs
+	// a warning and uses the smallest engine block.
 	BlockSize int `yaml:"block_size"`
 	// BlockSizes are the sizes of engine blocks in tokens by base model, as MODEL: TOKENS. They replace the sizes that
 	// probes and events report. They are for engines that report no size or a wrong size. By default there are none.
 	BlockSizes map[string]int `yaml:"block_sizes"`
-	// BlockKeys is the hash function for the keys of the router's own blocks. xxh3 is the default, because it takes a
-	// third of the time. fnv1a (chained FNV-1a) is for an index that another program makes or reads. The routing is the
-	// same with both.
+	// BlockKeys is the hash function for the keys of the router's own blocks. The default xxh3 takes a third of the time
+	// of fnv1a (chained FNV-1a). fnv1a is for an index that another program makes or reads. Both functions give the same
+	// routing.
 	BlockKeys string `yaml:"block_keys"`
 	// MaxRequests is the number of simultaneous requests at which a holder counts as saturated. The default 0 is no
 	// limit, because engines have their own queues.
@@ -184,8 +185,8 @@ func orOff(d time.Duration) time.Duration {
 type problem struct {
 	path string // path of the key
 	err  error
-	// other is the path of a second key that takes part in the mistake. The error uses its position if the file does
-	// not contain path.
+	// other is the path of a second key that takes part in the mistake. If the file does not contain path, the error has
+	// the position of other.
 	other string
 }
 

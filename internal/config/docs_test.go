@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestDocsNameSettingsThatExist: each `section.key` in the pages for users is a setting.
+// TestDocsNameSettingsThatExist: if a page for users names a `section.key`, this setting exists.
 func TestDocsNameSettingsThatExist(t *testing.T) {
 	known := keys(reflect.TypeFor[Config](), "")
 	var sections []string

@@ -21,7 +21,7 @@ func unknownField(key, section string, inside, known []string) string {
 			meant = nearest(key, inside, limit, whole)
 		}
 	}
-	for _, path := range known { // admin_listen is the flag --admin-listen, and the setting admin.listen
+	for _, path := range known { // a flag's name as a key, such as admin_listen, means a setting such as admin.listen
 		if meant == "" && section == "" && strings.Contains(path, ".") && strings.ReplaceAll(path, ".", "_") == strings.ReplaceAll(key, "-", "_") {
 			return problem + "; write " + strings.ReplaceAll(path, ".", ": {") + ": …" + strings.Repeat("}", strings.Count(path, "."))
 		}

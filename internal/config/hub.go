@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
-// These are environment variables of Hugging Face's tools. A variable is used only if the file does not set the same
-// thing.
+// These are environment variables of Hugging Face's tools. A variable has an effect only if the file does not set the
+// same value.
 const (
 	EnvHubToken    = "HF_TOKEN"
 	EnvHubEndpoint = "HF_ENDPOINT"

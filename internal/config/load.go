@@ -82,9 +82,9 @@ func (r *reader) problem(p *problem) {
 	r.mistakes = append(r.mistakes, mistake{at, p})
 }
 
-// follows reports whether p may be a consequence of a value that could not be read: the value of p's own key, of a
-// setting around or inside it, or of a setting of the same unit that p's text names. All settings of policies count as
-// one value, because they refer to each other.
+// follows reports whether p may be a consequence of a value that could not be read. It is one if the value belongs to
+// p's key, to a setting around it, or to a setting inside it. It is also one if p's text names the value's key, and
+// both are in the same unit of the file. All settings of policies count as one value, because they refer to each other.
 func (r *reader) follows(p *problem) bool {
 	for path := range r.broken {
 		switch {

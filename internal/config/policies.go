@@ -14,10 +14,10 @@ import (
 
 // Policy is a policy with a name, a kind (type in the file), and parameters.
 type Policy struct {
-	// Name for policy, model_policies and requests; "" means the type.
+	// Name is the name that policy, model_policies and requests use. "" means the type.
 	Name       string            `yaml:"name"`
 	Type       string            `yaml:"type"`
-	Parameters policy.Parameters `yaml:"-"` // parameters: all other keys
+	Parameters policy.Parameters `yaml:"-"` // the values of all other keys
 }
 
 // defaults returns the default parameters of a kind. The section routing sets the defaults of some parameters.

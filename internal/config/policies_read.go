@@ -13,10 +13,10 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// policyNodes has the parts of the file that define policies. These parts are read last, because other sections contain
-// the defaults of policies.
+// policyNodes has the parts of the file that define policies. The reader reads these parts last, because other sections
+// contain the defaults of policies.
 type policyNodes struct {
-	list   *entry          // value of the key policies
+	list   *entry          // value of the key policies; nil: the file does not have this key
 	inline *entry          // the value of the key policy, if it has parameters; nil: its value is a name
 	named  *token.Position // the key policy or routing.policy that was read first
 	// Keys of the section routing that are names of kinds; vllm_cache_aware's design documents use this form.
@@ -63,8 +63,8 @@ func (r *reader) routing(e entry, cfg *Config, later *policyNodes) {
 	}})
 }
 
-// namesPolicy notes a key that names the fleet's policy. A second such key is a mistake, since one of the two would
-// have no effect.
+// namesPolicy notes a key that names the fleet's policy. A second such key is a mistake, because one of the two keys
+// would have no effect.
 func (r *reader) namesPolicy(nodes *policyNodes, e entry) {
 	if first := nodes.named; first != nil {
 		r.mistake(e.at, fmt.Sprintf("the policy is named twice, first in line %d: keep only one of policy and routing.policy", first.Line))
@@ -157,8 +157,9 @@ func (r *reader) parameters(m *ast.MappingNode, p Policy) {
 	})
 }
 
-// placeAs records the positions of the present path, and of the paths below it, under a second path: Validate names a
-// policy by its index, wherever the file has it. read has the paths that may be below the present path.
+// placeAs records the position of the present path under a second path, and so for the paths below it. It is needed
+// because Validate names a policy by its index in policies, even if the policy is elsewhere in the file. read has the
+// paths that may be below the present path.
 func (r *reader) placeAs(path string, at *token.Position, read []string) {
 	for _, old := range read {
 		if rest, below := strings.CutPrefix(old, r.path+"."); below {

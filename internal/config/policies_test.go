@@ -185,8 +185,8 @@ func TestEachPolicyWithTierWeightsTakesRoutings(t *testing.T) {
 	}
 }
 
-// TestAWrongTierWeightIsReportedOnce: the error must name routing, and must not name policies that only take it as a
-// default.
+// TestAWrongTierWeightIsReportedOnce: the error must name routing. It must not name the policies, because these only
+// take the weight as a default.
 func TestAWrongTierWeightIsReportedOnce(t *testing.T) {
 	c := Default()
 	c.Routing.TierWeights.GPU = 3

@@ -26,7 +26,7 @@ type reader struct {
 	file     string
 	known    []string // the paths of all settings, for hints
 	mistakes []mistake
-	broken   map[string]bool            // paths of values that could not be read; see the method follows
+	broken   map[string]bool            // paths of the values that could not be read
 	withheld bool                       // a problem was not reported, because it may follow from a mistake elsewhere
 	places   map[string]*token.Position // position of each value, by its path, such as workers[0].url
 	noted    []string                   // the keys of places, in the order in which they were read
@@ -75,7 +75,8 @@ func ReadDocument(path string, into any) error {
 // mistake records a problem in the value that is being read.
 func (r *reader) mistake(at *token.Position, problem string) {
 	r.broken[r.path] = true
-	if strings.Contains(unit(r.path), "[") { // an entry of a list has required keys, so the whole entry is in doubt
+	// An entry of a list has required keys. Without the value of this key, Validate may report other keys of the entry.
+	if strings.Contains(unit(r.path), "[") {
 		r.broken[unit(r.path)] = true
 	}
 	// An anchor is read again for each of its aliases, so its mistakes are found several times.
@@ -138,7 +139,7 @@ func unit(path string) string {
 }
 
 // place returns the position of the value at path, or else of the nearest value around it. It returns nil if the file
-// contains neither.
+// contains no such value.
 func (r *reader) place(path string) *token.Position {
 	for {
 		if at := r.places[path]; at != nil || path == "" {
@@ -186,7 +187,7 @@ func (r *reader) value(node ast.Node, v reflect.Value) {
 // section says how to treat keys of a mapping that are not fields of the struct.
 type section struct {
 	take func(entry) bool // reads a key itself and returns true; nil: reads no key
-	// Reports an unknown key; nil: the error of an unknown field, with the most similar known field.
+	// unknown reports an unknown key. If it is nil, the error suggests the most similar known key.
 	unknown func(entry)
 }
 
@@ -222,7 +223,7 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 				return
 			}
 			outer := strings.TrimSuffix(strings.TrimSuffix(r.path, e.key), ".")
-			if outer != "" { // another key of the section lacks the value that this key should set
+			if outer != "" { // the misspelled key was meant to set another key of the section, which now lacks its value
 				r.broken[unit(outer)] = true
 			}
 			r.mistake(e.at, unknownField(e.key, index.ReplaceAllString(outer, ""), fieldKeys(v.Type()), r.known))
@@ -235,7 +236,7 @@ var index = regexp.MustCompile(`\[\d+\]`)
 
 // noMapping returns the error for a node that is found where a mapping should be.
 func (r *reader) noMapping(node ast.Node) string {
-	// The rest belongs to the next line, because a colon is missing.
+	// If a colon is missing, the text continues on the next line of the file. Only its first word can be the address.
 	address, _, _ := strings.Cut(text(node), " ")
 	_, scalar := node.(ast.ScalarNode)
 	if scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://") {

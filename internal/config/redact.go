@@ -19,16 +19,16 @@ const secretName = `(?i)\b(?:[a-z0-9]+[_-])*(?:key|token|secret|password|passwd|
 
 var (
 	isSecret = regexp.MustCompile(`^` + secretName + `$`)
-	// userInfo matches the user and the password of a URL. In a broken file they may contain spaces: see
-	// brokenUserInfo.
+	// userInfo matches the user and the password of a URL. It does not match a space. In a broken file the user or the
+	// password may contain spaces: brokenUserInfo matches these.
 	userInfo       = regexp.MustCompile(`://[^\s"'\x60]+@`)
 	brokenUserInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
 	// setting matches NAME=VALUE if NAME is the name of a secret, as in a flag, an option of --worker, or a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
 	// planted matches a secret in a file, even if the file is not valid YAML: NAME: VALUE, NAME VALUE or NAME=VALUE. A
-	// tag, an anchor, a quote or a block indicator may come before the value, and the value may be on the next line.
-	// The first group matches what comes before the value. If the secret begins with such a sign and has no quotes,
-	// this group has a part of the secret.
+	// tag, an anchor, a quote or a block indicator may come before the value, and the value may be on the next line. The
+	// first group matches what comes before the value. If the secret itself begins with the sign of a tag, an anchor or a
+	// block, and has no quotes, this group contains a part of the secret.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)((?:[&!*][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*)(.*)`)
 	// nextKey matches the beginning of the next key on the same line, where the value before it ends.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
@@ -65,8 +65,9 @@ func withoutSecrets(err error, data []byte, cfg *Config) error {
 	return errors.New(text)
 }
 
-// cutQuotes shortens the quotes in a message. A quote of several words that is not a part of one line of the file shows
-// that the file is broken: the quote may contain the value of another key. Then only a URL at its beginning stays.
+// cutQuotes shortens the quotes in a message. If a quote of several words is not a part of one line of the file, the
+// file is broken, and the quote may contain the value of another key. Then the message keeps only a URL at the
+// beginning of the quote.
 func cutQuotes(text string, data []byte) string {
 	return quoted.ReplaceAllStringFunc(text, func(q string) string {
 		i := white.FindStringIndex(q)
@@ -88,15 +89,15 @@ var (
 	white  = regexp.MustCompile(`[ \t]|\\[ntr]`)
 )
 
-// shortest is the least length of a secret, in bytes. Shorter words such as "is" occur in every message. The harmless
-// words are never secrets.
+// shortest is the least length of a secret, in bytes. Shorter words such as "is" occur in every message. The words in
+// harmless are never secrets.
 const shortest = 4
 
 var harmless = []string{"true", "false", "null"}
 
 // secretsOf returns the possible secrets of a file, even if the file is not valid YAML. A possible secret is the text
-// from a secret's name to the end of its line, and each line that continues it, as a whole and word by word. secretsOf
-// skips comments, because no message quotes them.
+// after a secret's name, to the end of the line. Each line that continues the value is also a possible secret, and so
+// is each single word of these texts. secretsOf skips comments, because no message quotes them.
 func secretsOf(data []byte) (found []string) {
 	var kept strings.Builder
 	for line := range strings.Lines(string(data)) {

@@ -128,7 +128,7 @@ func TestNoMessageShowsThePasswordOfAURL(t *testing.T) {
 	}
 }
 
-// Each secret is in a file whose lines are all broken in many ways.
+// The file has a secret for each key that can have one. The test breaks each line of the file in many ways.
 func TestNoBrokenFileShowsASecret(t *testing.T) {
 	file := `listen: ":8080"
 policy: routing
@@ -160,7 +160,7 @@ queue:
   order: fcfs
 `
 	secrets := 0
-	for _, path := range texts(t) { // each secret that Config gets must also be in the file
+	for _, path := range texts(t) { // the file above must have a secret for each key that can have one
 		key := path[strings.LastIndexByte(path, '.')+1:]
 		if isSecret.MatchString(key) {
 			secrets++
@@ -172,7 +172,7 @@ queue:
 	if secrets < 3 {
 		t.Fatalf("only %d secrets were found", secrets)
 	}
-	// All secrets differ, because redacting one secret must not redact another one.
+	// All secrets differ, so that the redaction of one secret does not hide that another secret was not redacted.
 	for i := 0; strings.Contains(file, "@"); i++ {
 		file = strings.Replace(file, "@", fmt.Sprintf("%s-%02d", canary, i), 1)
 	}

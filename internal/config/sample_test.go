@@ -255,7 +255,8 @@ func (g *generator) comment(depth int, text string) {
 	}
 }
 
-// doc returns the comment of a field. In it, the names of the type's fields are replaced by their keys in the file.
+// doc returns the comment of a field. In the comment, the names of the type's fields are replaced by their keys in the
+// file.
 func (g *generator) doc(t reflect.Type, field string) string {
 	name := t.PkgPath() + "." + t.Name()
 	if g.docs[name] == nil {

@@ -93,7 +93,7 @@ func tooMuch(tokens token.Tokens) (*token.Position, string) {
 		case token.SequenceEndType, token.MappingEndType:
 			open = max(open-1, 0)
 		case token.SequenceEntryType, token.MappingKeyType:
-			first = true // another key may follow on the same line
+			first = true // after a dash or a question mark, a deeper level begins on the same line
 		case token.MappingValueType:
 			if open == 0 {
 				keys++
@@ -150,7 +150,7 @@ func syntaxError(path string, err error) error {
 type tree struct {
 	anchors  map[string][]*ast.AnchorNode // by name, sorted by their offsets
 	visited  int                          // number of visited nodes
-	ended    bool                         // true: the walk visits no more nodes
+	ended    bool                         // the walk visits no more nodes, because the file has too many nodes or mistakes
 	merging  map[ast.Node]bool            // mappings and lists whose merge keys are being followed
 	mistaken func(at *token.Position, problem string)
 }
@@ -181,8 +181,8 @@ var standardTags = []string{"!!binary", "!!bool", "!!float", "!!int", "!!map", "
 	"!!seq", "!!set", "!!str", "!!timestamp"}
 
 // resolve returns the mapping, sequence or scalar that node stands for. It returns nil if there is none, and records a
-// mistake. The mistake does not quote a tag or an alias, because it may be a secret without quotes, such as key:
-// !Tr0ub4dor.
+// mistake. The mistake does not quote a tag or an alias, because a secret without quotes, such as key: !Tr0ub4dor,
+// looks like a tag.
 func (t *tree) resolve(node ast.Node) ast.Node {
 	for node != nil && t.visit(node) {
 		switch n := node.(type) {
@@ -251,7 +251,7 @@ func (t *tree) entries(m *ast.MappingNode) []entry {
 			continue
 		}
 		for _, e := range t.merged(v.Value) {
-			// If several merged mappings have the same key, the first one counts.
+			// If several merged mappings have the same key, the first mapping counts.
 			if _, own := line[e.key]; !own {
 				line[e.key] = e.at.Line
 				found = append(found, e)
