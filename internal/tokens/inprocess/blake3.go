@@ -7,8 +7,9 @@ import (
 )
 
 // BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs/blob/master/blake3.pdf) hashes an image to 32 bytes, one chunk
-// after the other. vLLM names images by this hash. The hash is implemented here because it is short, and because an
-// image is hashed only once (see pictures). A library would add assembly that is made for gigabytes.
+// after the other. vLLM names images by this hash. This package implements BLAKE3 itself, because the code is short and
+// speed matters little: the type pictures remembers the hash of an image. A library would bring assembly code that is
+// made for gigabytes.
 
 var blakeIV = [8]uint32{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}
 
@@ -36,8 +37,8 @@ var blakeOrder = func() (order [7][16]uint8) {
 	return order
 }()
 
-// blakeNode is a compression that is not computed yet: the last compression is the root and needs a flag, and only the
-// end of the input shows which one is the last.
+// blakeNode has the inputs of a compression that is not computed yet. The last compression of the input is the root and
+// needs the flag blakeRoot. Only the end of the input shows which compression is the last.
 type blakeNode struct {
 	cv      [8]uint32
 	block   [16]uint32
@@ -80,7 +81,7 @@ func blakeMix(pa, pb, pc, pd *uint32, x, y uint32) {
 	*pa, *pb, *pc, *pd = a, b, c, d
 }
 
-// blakeOf returns the last compression of a chunk of at most 1,024 bytes. The chunk's other compressions are done.
+// blakeOf returns the last compression of a chunk of at most 1,024 bytes. It computes the chunk's earlier compressions.
 func blakeOf(chunk []byte, counter uint64) blakeNode {
 	n := blakeNode{cv: blakeIV, counter: counter, flags: blakeChunkStart}
 	for len(chunk) > blakeBlock {
@@ -109,7 +110,7 @@ func (n *blakeNode) fill(b []byte) {
 // blake3 returns the hash of the concatenated parts in hexadecimal.
 func blake3(parts ...[]byte) string {
 	var (
-		stack   [54][8]uint32 // roots of complete subtrees, the largest first; no input has 2^54 chunks
+		stack   [54][8]uint32 // hashes of complete subtrees, the largest first; no input has 2^54 chunks
 		depth   int
 		counter uint64
 		rest    = make([]byte, 0, blakeChunk)

@@ -30,9 +30,10 @@ func (f contentFormat) String() string {
 	return "auto"
 }
 
-// vllmFormat detects the format as vLLM does (renderers/hf.py, _detect_content_format). It looks for a loop over the
-// content of a message. A message is the variable of a loop over messages. A loop over a variable named content counts,
-// too. A loop over a macro's parameter counts if a call of the macro passes a message's content for this parameter.
+// vllmFormat detects the format as vLLM does (renderers/hf.py, _detect_content_format). The format is formatOpenAI if
+// the template loops over the content of a message. A message is the variable of a loop over the variable messages. A
+// loop over a variable named content counts, too. A loop over a macro's parameter counts if a call of the macro passes
+// a message's content for this parameter.
 func vllmFormat(o *jinja.Outline) contentFormat {
 	messages := messageVariables(o)
 	if messages == nil {
@@ -56,8 +57,8 @@ func vllmFormat(o *jinja.Outline) contentFormat {
 // maxDetection bounds the pairs of nodes that the detection compares. Published templates have far fewer pairs.
 const maxDetection = 1 << 20
 
-// formatOf returns the format that follows from a loop over parts. If the loop's target is a tuple, vLLM uses
-// formatString.
+// formatOf returns the format of a template that loops over a message's content. target is the variable of the loop. If
+// target is a tuple of variables, vLLM uses formatString.
 func formatOf(target jinja.Expr) contentFormat {
 	if target.Name() != "" {
 		return formatOpenAI
@@ -65,8 +66,8 @@ func formatOf(target jinja.Expr) contentFormat {
 	return formatString
 }
 
-// messageVariables returns the variables of the loops over messages, or over a variable to which messages was assigned.
-// It returns nil if a loop's target makes vLLM's detection fail.
+// messageVariables returns the variables of the loops over the template variable messages, or over a variable to which
+// messages was assigned. It returns nil if vLLM's detection fails: if a loop or an assignment has a tuple of variables.
 func messageVariables(o *jinja.Outline) []string {
 	lists := []string{"messages"}
 	for i := 0; i < len(lists); i++ {
@@ -103,8 +104,8 @@ func messageVariables(o *jinja.Outline) []string {
 	return items
 }
 
-// macroContents finds the loops inside macros. inMacro has each of these loops. contents has, for each loop, the
-// parameters of the loop's macro for which a call passes a message's content.
+// macroContents finds the loops inside macros. inMacro has each of these loops. contents maps each of these loops to
+// parameters of the loop's macro: the parameters to which some call passes a message's content.
 func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop]bool,
 	contents map[*jinja.Loop]map[string]bool) {
 	inMacro, contents = map[*jinja.Loop]bool{}, map[*jinja.Loop]map[string]bool{}
@@ -146,8 +147,9 @@ func macroContents(o *jinja.Outline, messages []string) (inMacro map[*jinja.Loop
 	return inMacro, contents
 }
 
-// sglangFormat detects the format as SGLang does (parser/jinja_template_utils.py). It looks for a source that mentions
-// media, or for a loop over the content of a variable named message, msg or m.
+// sglangFormat detects the format as SGLang does (parser/jinja_template_utils.py). The format is formatOpenAI in two
+// cases: the source contains a word for media, or the template loops over the content of a variable named message, msg
+// or m.
 func sglangFormat(source string, o *jinja.Outline) contentFormat {
 	for _, word := range [...]string{"image", "audio", "video", "vision"} {
 		if strings.Contains(source, word) {

@@ -7,13 +7,14 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// continueTag marks the end of the final message's text in the rendered chat. Its value is the one in Transformers.
+// continueTag marks the end of the final message's text in the rendered chat. Transformers uses the same tag.
 const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
-// finalCut says where a rendered chat is cut: after the text of its final message.
+// finalCut has the text of the final message. The rendered chat is cut after this text.
 type finalCut struct{ text string }
 
-// openFinal prepares continue_final_message: in a copy of the final message, it puts a tag after the text.
+// openFinal prepares a request with continue_final_message, in which the answer continues the text of the final
+// message: it puts continueTag after the text, in a copy of the message. For other requests it returns nil.
 func (j *renderJob) openFinal() (*finalCut, error) {
 	if j.field == "" {
 		return nil, nil
@@ -59,7 +60,7 @@ func (j *renderJob) openFinal() (*finalCut, error) {
 	return cut, nil
 }
 
-// tagLastText puts the tag after the last part that has a text. It returns false if no part has one.
+// tagLastText puts the tag after the last part that has a text. It returns false if no part has a text.
 func tagLastText(parts []jinja.Value, cut *finalCut) bool {
 	for i := len(parts) - 1; i >= 0; i-- {
 		if parts[i].Kind() != jinja.KindDict {

@@ -2,7 +2,7 @@ package inprocess
 
 import "fmt"
 
-// requestError says why the engine refuses a chat request before it reaches a template.
+// requestError says why the engine refuses a chat request before the engine renders the template.
 type requestError struct{ Message string }
 
 // Error returns why the request is refused.

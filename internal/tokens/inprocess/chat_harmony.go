@@ -7,11 +7,13 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Harmony is the prompt format of gpt-oss models. For these models vLLM does not use the chat template. It renders the
-// prompt with openai-harmony (entrypoints/openai/parser/harmony_utils.py, renderers/online_renderer.py of vLLM 0.32).
+// Harmony is the prompt format of gpt-oss models. For these models vLLM does not use the chat template. vLLM renders
+// the prompt with the library openai-harmony (entrypoints/openai/parser/harmony_utils.py, renderers/online_renderer.py
+// of vLLM 0.32).
 
-// readHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it. The prompt has the date of
-// now. The body must not change while the pieces are in use. The errors are the same as those of ReadRequest.
+// readHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it. The prompt contains the
+// date of the time now. The body must not change while the pieces are in use, because they share its bytes. The errors
+// are the same as those of chatTemplate.ReadRequest.
 func readHarmony(body []byte, now time.Time) ([]harmonyPiece, error) {
 	b := &bodyReader{config: &requestConfig{}, defaults: &jinja.Dict{}}
 	if err := b.open(body); err != nil {
@@ -49,14 +51,15 @@ func readHarmony(body []byte, now time.Time) ([]harmonyPiece, error) {
 	return renderHarmony(h.conversation), nil
 }
 
-// harmonyReader collects a conversation.
+// harmonyReader turns the messages of a request into Harmony messages.
 type harmonyReader struct {
 	conversation []harmonyMessage
 	names        map[string]string // id of a tool call → name of the called tool
 }
 
-// preamble adds the system message and the developer message, and returns the request's other messages. If the request
-// begins with a system or developer message, that message is put into the developer message.
+// preamble adds Harmony's system message. If there are instructions or tools, it also adds a developer message with
+// them. If the role of the request's first message is system or developer, this message has the instructions. preamble
+// returns the messages that are left.
 func (h *harmonyReader) preamble(messages []*jinja.Dict, tools jinja.Value, effort string,
 	now time.Time) ([]*jinja.Dict, error) {
 	var instructions string
@@ -94,7 +97,8 @@ func harmonyTools(tools jinja.Value) []harmonyTool {
 
 func (h *harmonyReader) add(m harmonyMessage) { h.conversation = append(h.conversation, m) }
 
-// flatText returns the text of a content, with its parts joined. ok is false if the content has no text.
+// flatText returns the text of a message's content. If the content is a list of parts, their texts are joined. ok is
+// false if the content has no text.
 func flatText(content jinja.Value) (string, bool) {
 	switch content.Kind() {
 	case jinja.KindString:
@@ -166,7 +170,7 @@ func (h *harmonyReader) read(messages []*jinja.Dict) error {
 	return nil
 }
 
-// partTexts returns the text of each part of a content.
+// partTexts returns the text of each part of a message's content.
 func partTexts(m *jinja.Dict) []string {
 	content, _ := m.Get("content")
 	if content.Kind() != jinja.KindList {
@@ -183,7 +187,8 @@ func partTexts(m *jinja.Dict) []string {
 	return texts
 }
 
-// assistant adds the Harmony messages for one assistant message: its reasoning, its tool calls, and its answer.
+// assistant adds the Harmony messages for one assistant message: separate messages for the reasoning, each tool call,
+// and the answer.
 func (h *harmonyReader) assistant(m *jinja.Dict) {
 	reasoning, _ := textOf(m, "reasoning")
 	analysis := harmonyMessage{Author: "assistant", Channel: "analysis", Texts: []string{reasoning}}

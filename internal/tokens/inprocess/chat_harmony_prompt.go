@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Harmony prompts are written as the library openai-harmony writes them (src/encoding.rs of oss-harmony 0.0.10). The
-// library's exceptions are copied, because a prompt must have the same tokens. Each piece is encoded separately. So a
-// special token that a client spells in a text remains text.
+// Harmony prompts are written as the library openai-harmony writes them (src/encoding.rs of oss-harmony 0.0.10). This
+// file copies the library's special cases, because a prompt must have the same tokens. Each piece is encoded
+// separately. So if a client writes the spelling of a special token in a text, this spelling remains text.
 
 // harmonyPiece is a part of a prompt that is encoded separately: a special token, or a text without special tokens.
 type harmonyPiece struct {
@@ -20,11 +20,11 @@ type harmonyMessage struct {
 	Author  string   // author with the recipient: "assistant to=functions.weather"
 	Channel string   // channel with the content type: "commentary json"; "" is none
 	Texts   []string // texts of the message; each is a separate harmonyPiece
-	Call    bool     // the message ends as a tool call does
+	Call    bool     // the message is a tool call, and ends with <|call|>
 }
 
-// harmonySystem returns the text of the system message. effort is low, medium or high. The text has the date of now.
-// tools says that the model may call tools.
+// harmonySystem returns the text of the system message. effort is low, medium or high. The text contains the date of
+// the time now. tools is true if the model may call tools.
 func harmonySystem(effort string, now time.Time, tools bool) string {
 	text := "You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: " +
 		now.Format("2006-01-02") + "\n\nReasoning: " + effort +
@@ -35,7 +35,8 @@ func harmonySystem(effort string, now time.Time, tools bool) string {
 	return text
 }
 
-// harmonyDeveloper returns the text of the developer message, which has instructions and tools. Either may be empty.
+// harmonyDeveloper returns the text of the developer message, which has sections for instructions and for tools. An
+// empty section is left out.
 func harmonyDeveloper(instructions string, tools []harmonyTool) (string, error) {
 	var sections []string
 	if instructions != "" {

@@ -16,8 +16,8 @@ import (
 // errSchema says that this package cannot write the TypeScript of a schema.
 var errSchema = errors.New("a tool's schema is very long, or has numbers that only the engine can spell")
 
-// maxTypes bounds the TypeScript in bytes. 4 MiB are a million tokens. The TypeScript of a schema can be a hundred
-// times as long as the schema, because lines are indented by their depth.
+// maxTypes bounds the TypeScript of all tools, in bytes. 4 MiB are a million tokens. The TypeScript of a schema can be
+// a hundred times as long as the schema, because lines are indented by their depth.
 const maxTypes = 4 << 20
 
 // harmonyTool is a function that the model may call.
@@ -27,7 +27,7 @@ type harmonyTool struct {
 	Parameters  jinja.Value // a JSON schema; None or the zero value if the function takes no parameters
 }
 
-// toolSection returns the section about tools.
+// toolSection returns the section about tools in the developer message.
 func toolSection(tools []harmonyTool) (string, error) {
 	lines := []string{"## functions\n", "namespace functions {\n"}
 	written := 0
@@ -64,7 +64,8 @@ func rustLines(s string) []string {
 	return lines
 }
 
-// schemaWriter writes TypeScript.
+// schemaWriter writes the TypeScript type of one JSON schema. failed is true if the type is too long, or has a number
+// that only the engine can spell.
 type schemaWriter struct {
 	strings.Builder
 	failed bool
@@ -100,7 +101,7 @@ func (w *schemaWriter) put(parts ...string) {
 	}
 }
 
-// schema writes the type of a schema. indent is the indentation of the type's lines.
+// schema writes the TypeScript type of the JSON schema s. indent is the indentation of the type's lines.
 func (w *schemaWriter) schema(s jinja.Value, indent string) {
 	if types, ok := listMember(s, "type"); ok {
 		w.union(types)
@@ -141,7 +142,7 @@ func (w *schemaWriter) schema(s jinja.Value, indent string) {
 	}
 }
 
-// union writes a list of type names.
+// union writes a list of type names as a TypeScript union, such as string | null.
 func (w *schemaWriter) union(types []jinja.Value) {
 	var names []string
 	for i := range types {
@@ -237,7 +238,7 @@ func (w *schemaWriter) nullable(s jinja.Value, indent string) string {
 	return out
 }
 
-// variants writes a property that has oneOf: each of its types on a separate line.
+// variants writes a property that has oneOf: each type of oneOf on a separate line.
 func (w *schemaWriter) variants(key string, s jinja.Value, variants []jinja.Value, indent string) {
 	description, described := textMember(s, "description")
 	above := described
@@ -288,7 +289,7 @@ func (w *schemaWriter) defaultOf(s jinja.Value) (string, bool) {
 	return b.String(), true
 }
 
-// compact writes JSON as serde_json does.
+// compact writes v as JSON, without spaces, as Rust's serde_json does.
 func (w *schemaWriter) compact(b *strings.Builder, v jinja.Value) {
 	switch v.Kind() {
 	case jinja.KindNone:

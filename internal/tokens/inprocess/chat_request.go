@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// templateEngine says which engine's rules are used. Each engine changes messages and tools in its own way before it
+// templateEngine is the engine whose rules are used. Each engine changes messages and tools in its own way before it
 // renders a template.
 type templateEngine uint8
 
@@ -23,7 +23,7 @@ var errMedia = errors.New("the prompt depends on the model's media processor")
 // requestConfig has the options of an engine that change prompts. The zero value is vLLM with its defaults.
 type requestConfig struct {
 	Engine  templateEngine
-	Content contentFormat // --chat-template-content-format; formatAuto: the format that the engine detects
+	Content contentFormat // value of --chat-template-content-format; with formatAuto the engine detects the format
 	// Kwargs is the object of --default-chat-template-kwargs. The request's chat_template_kwargs take precedence.
 	Kwargs []byte
 	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. SGLang needs no flag: with tool_choice none
@@ -52,8 +52,7 @@ func parseTemplate(source string) (*chatTemplate, error) {
 	return &chatTemplate{t, source, formats}, nil
 }
 
-// ContentFormat returns the format that the engine detects. It is formatOpenAI if the template loops over the parts of
-// a message's content, and formatString if not.
+// ContentFormat returns the content format that the engine e detects in the template.
 func (t *chatTemplate) ContentFormat(e templateEngine) contentFormat {
 	if e == engineSGLang {
 		return t.formats[engineSGLang]
@@ -64,11 +63,11 @@ func (t *chatTemplate) ContentFormat(e templateEngine) contentFormat {
 // chatRequest is a chat request as the engine passes it to its template. Render may be called more than once.
 type chatRequest struct {
 	// Suffix is the assistant's text that the answer continues. SGLang tokenizes it separately, without a
-	// beginning-of-sequence token, and appends its tokens to those of the prompt. It is empty for vLLM, which continues
-	// inside the rendered text.
+	// beginning-of-sequence token, and appends its tokens to those of the prompt. Suffix is empty for vLLM, because vLLM
+	// continues inside the rendered text.
 	Suffix string
-	// Media has the images, audios and videos, in the order of the messages. The engine expands their placeholders
-	// after it has encoded the text.
+	// Media has the images, audios and videos, in the order of the messages. After the engine has encoded the text, it
+	// replaces the placeholder of each item by the item's tokens.
 	Media []chatMedia
 	// AddSpecialTokens is the request's add_special_tokens: if it is true, the engine puts special tokens around the
 	// rendered text. Default false.
@@ -85,8 +84,8 @@ type chatRequest struct {
 // chatMedia is an image, audio or video of a prompt.
 type chatMedia struct {
 	Kind string // type of the part: image_url, input_audio, video_url, image_embeds, …
-	URL  string // address of the item, or a data: URL with its bytes; "": neither
-	UUID string // name of the item that the client gave (vLLM); "" is none
+	URL  string // address of the item, or a data: URL with its bytes; "" if the part has no URL
+	UUID string // name that the client gave to the item (vLLM only); "" is none
 }
 
 // renderContext has the values that a render needs in addition to the request.
@@ -98,8 +97,8 @@ type renderContext struct {
 
 // ReadRequest reads the body of a chat completion request for this template. The body must not change while the request
 // is in use, because the request shares the body's texts. The error is a *requestError if the engine refuses the
-// request, too. It is errMedia if only the engine can render the request. It is jinja.ErrLimit if the request has too
-// many values. Any other error says that the body is not JSON.
+// request, too. The error is errMedia if only the engine can render the request. The error is jinja.ErrLimit if the
+// request has too many values. Any other error says that the body is not JSON.
 func (t *chatTemplate) ReadRequest(body []byte, c requestConfig) (*chatRequest, error) {
 	b := &bodyReader{config: &c}
 	if err := b.open(body); err != nil {
@@ -132,8 +131,8 @@ func objectOf(raw []byte) (*jinja.Dict, error) {
 	return nil, refuse("default kwargs are not an object")
 }
 
-// Render appends the request's prompt to dst. On an error it returns dst unchanged. The errors are the same as those of
-// jinja.Template.Render.
+// Render appends the request's prompt to dst. If there is an error, Render returns dst unchanged. The errors are the
+// same as those of jinja.Template.Render.
 func (q *chatRequest) Render(dst []byte, c renderContext) ([]byte, error) {
 	j := &renderJob{template: q.template, vars: q.vars, kwargs: q.kwargs, field: q.field, context: &c}
 	out, err := j.render(dst)
@@ -190,7 +189,7 @@ func (j *renderJob) render(dst []byte) ([]byte, error) {
 type bodyReader struct {
 	d        *jinja.Dict
 	config   *requestConfig
-	defaults *jinja.Dict // requestConfig.Kwargs
+	defaults *jinja.Dict // decoded requestConfig.Kwargs
 	media    []chatMedia
 	json     jinja.Decoder
 }
@@ -231,7 +230,8 @@ func (b *bodyReader) flag(name string, byDefault bool) (bool, error) {
 	return v.Truthy(), nil
 }
 
-// objects returns the items of an array of objects. given is false if the body lacks the array, or if it is null.
+// objects returns the items of an array of objects. given is false if the body lacks the array, or if its value is
+// null.
 func (b *bodyReader) objects(name string) (items []*jinja.Dict, given bool, err error) {
 	v := b.field(name)
 	if v.Kind() == jinja.KindNone {
@@ -267,7 +267,7 @@ func textOf(d *jinja.Dict, name string) (string, bool) {
 	return v.Text(), ok && v.Kind() == jinja.KindString
 }
 
-// put copies a member from one dict to another, if it exists and is not null.
+// put copies a member from one dict to another, if the member exists and is not null.
 func put(to, from *jinja.Dict, name string) {
 	if v, ok := from.Get(name); ok && v.Kind() != jinja.KindNone {
 		to.Set(name, v)

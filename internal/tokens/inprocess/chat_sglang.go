@@ -9,9 +9,10 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// SGLang 0.5.23 changes a chat request before it renders the template: in srt/entrypoints/openai/protocol.py,
-// serving_chat.py, srt/parser/jinja_template_utils.py and srt/function_call/utils.py. This file makes the same changes.
-// It does not cover models that SGLang renders with an encoder instead of a template (DeepSeek-V3.2, Kimi-K3 …).
+// SGLang 0.5.23 changes a chat request before it renders the template. This file makes the same changes as SGLang's
+// srt/entrypoints/openai/protocol.py, serving_chat.py, srt/parser/jinja_template_utils.py and
+// srt/function_call/utils.py. It does not cover models for which SGLang uses an encoder instead of a template
+// (DeepSeek-V3.2, Kimi-K3 …).
 
 func (b *bodyReader) sglang(t *chatTemplate) (*chatRequest, error) {
 	q := &chatRequest{template: t, vars: &jinja.Dict{}}
@@ -65,8 +66,9 @@ func (b *bodyReader) sglang(t *chatTemplate) (*chatRequest, error) {
 	return q, nil
 }
 
-// sglangTemplate replaces the model's template by the one in the request's chat_template_kwargs. It refuses such a
-// request unless requests may have a template. The content keeps the format that the model's own template expects.
+// sglangTemplate replaces the model's template by the template in the request's chat_template_kwargs, if there is one.
+// It refuses such a request unless TrustTemplate is set. The content keeps the format that the model's own template
+// expects.
 func (b *bodyReader) sglangTemplate(q *chatRequest) error {
 	own, _ := q.kwargs.Get("chat_template")
 	q.kwargs.Remove("chat_template")
@@ -81,8 +83,8 @@ func (b *bodyReader) sglangTemplate(q *chatRequest) error {
 	return err
 }
 
-// lastAssistant removes a final assistant message. With open, the answer continues the message's text. Without open,
-// the message becomes a user message.
+// lastAssistant changes a final assistant message whose content is a text. If open is true, lastAssistant removes the
+// message and returns its text, which the answer continues. If open is false, the message becomes a user message.
 func lastAssistant(messages []*jinja.Dict, open bool) ([]*jinja.Dict, string) {
 	last := messages[len(messages)-1]
 	content, _ := last.Get("content")
@@ -172,8 +174,8 @@ func (b *bodyReader) sglangMessage(m *jinja.Dict) (*jinja.Dict, error) {
 	return out, nil
 }
 
-// sglangCalls adds the missing members of tool calls as null. With parse it also parses the calls' arguments, which
-// must be JSON objects.
+// sglangCalls adds the missing members of tool calls as null. If parse is true, it also parses the calls' arguments,
+// which must be JSON objects.
 func (b *bodyReader) sglangCalls(calls *jinja.Value, parse bool) (jinja.Value, error) {
 	if calls.Kind() != jinja.KindList {
 		return jinja.None, refuse("tool_calls is not an array")
@@ -289,8 +291,8 @@ func (b *bodyReader) sglangPart(item *jinja.Value, assistant bool) (jinja.Value,
 	return jinja.None, refuse("unsupported content part %q", kind)
 }
 
-// sglangTools returns the tools for the template. If tool_choice is none, there are no tools. If tool_choice names a
-// tool, there is only this tool.
+// sglangTools returns the request's tools for the template. If tool_choice is none, there are no tools. If tool_choice
+// names a tool, there is only this tool. inMessages is true if messages have tools of their own.
 func (b *bodyReader) sglangTools(inMessages bool) (jinja.Value, error) {
 	given := b.field("tools")
 	if given.Kind() != jinja.KindNone && given.Kind() != jinja.KindList {
@@ -376,8 +378,8 @@ func sglangToolList(tools *jinja.Value) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// sglangKwargs returns the template's further variables. The request's chat_template_kwargs take precedence over its
-// reasoning fields.
+// sglangKwargs returns the template's further variables. The request's chat_template_kwargs take precedence over the
+// request's reasoning fields.
 func (b *bodyReader) sglangKwargs() (*jinja.Dict, error) {
 	user, err := b.kwargs()
 	if err != nil {
@@ -428,7 +430,7 @@ func (b *bodyReader) sglangKwargs() (*jinja.Dict, error) {
 
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"}
 
-// effort returns reasoning.effort, or reasoning_effort if the request lacks the former.
+// effort returns the request's reasoning.effort. If reasoning.effort is missing, effort returns reasoning_effort.
 func (b *bodyReader) effort() (jinja.Value, error) {
 	effort := b.field("reasoning_effort")
 	if r := b.field("reasoning"); r.Kind() == jinja.KindDict {

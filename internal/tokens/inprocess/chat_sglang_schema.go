@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Before SGLang renders the tools, it replaces type names of databases and ORMs in their schemas by the type names of
-// JSON Schema (srt/function_call/utils.py, normalize_json_schema_types).
+// Before SGLang renders the tools, it changes their schemas: it replaces type names of databases and ORMs by type names
+// of JSON Schema (srt/function_call/utils.py, normalize_json_schema_types).
 
 var schemaTypes = []string{"null", "boolean", "object", "array", "number", "string", "integer"}
 
@@ -46,7 +46,7 @@ func schemaType(s string) string {
 	return s
 }
 
-// normalizeSchemas rewrites the parameters of the tools. It changes tools itself.
+// normalizeSchemas replaces the type names in the parameters of the tools, in place.
 func normalizeSchemas(tools jinja.Value) {
 	for _, t := range tools.Items() {
 		fn, _ := t.Dict().Get("function")

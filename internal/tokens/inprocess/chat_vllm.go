@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// vLLM 0.32 changes a chat request before it renders the template: in entrypoints/openai/chat_completion/protocol.py,
-// renderers/chat_utils.py, renderers/hf.py and renderers/params.py. This file makes the same changes.
+// vLLM 0.32 changes a chat request before it renders the template. This file makes the same changes as vLLM's
+// entrypoints/openai/chat_completion/protocol.py, renderers/chat_utils.py, renderers/hf.py and renderers/params.py.
 
 func (b *bodyReader) vllm(t *chatTemplate) (*chatRequest, error) {
 	t, err := b.vllmTemplate(t)
@@ -44,7 +44,7 @@ func (b *bodyReader) vllm(t *chatTemplate) (*chatRequest, error) {
 }
 
 // vllmTemplate returns the request's template, or t if the request has none. It refuses a request with a template
-// unless requests may have one.
+// unless TrustTemplate is set.
 func (b *bodyReader) vllmTemplate(t *chatTemplate) (*chatTemplate, error) {
 	own := b.field("chat_template")
 	if own.Kind() != jinja.KindString || own.Text() == "" {
@@ -56,8 +56,8 @@ func (b *bodyReader) vllmTemplate(t *chatTemplate) (*chatTemplate, error) {
 	return parseTemplate(own.Text())
 }
 
-// vllmApply divides the kwargs into arguments of apply_chat_template and variables of the template. It drops variables
-// that the template does not use.
+// vllmApply divides kwargs into arguments of Transformers' apply_chat_template and variables of the template. It drops
+// variables that the template does not use.
 func (b *bodyReader) vllmApply(q *chatRequest, kwargs *jinja.Dict) error {
 	q.kwargs = &jinja.Dict{}
 	prompt, open := jinja.Bool(false), jinja.Bool(false)
@@ -137,7 +137,7 @@ func (b *bodyReader) vllmKwargs() (*jinja.Dict, error) {
 	return mergeKwargs(b.defaults.Clone(), mergeKwargs(user, own)), nil
 }
 
-// mergeKwargs does the same as vLLM's merge_kwargs.
+// mergeKwargs copies the values of over into the dict into, apart from null and "auto", as vLLM's merge_kwargs does.
 func mergeKwargs(into, over *jinja.Dict) *jinja.Dict {
 	for name, v := range over.All() {
 		if v.Kind() == jinja.KindNone || v.Kind() == jinja.KindString && v.Text() == "auto" {
@@ -241,8 +241,8 @@ func (b *bodyReader) vllmMessages(format contentFormat) ([]*jinja.Dict, error) {
 	return out, nil
 }
 
-// vllmMessage does the same as vLLM's _parse_chat_message_content. It copies the reasoning to both fields that may have
-// it, and parses the arguments of tool calls.
+// vllmMessage does the same as vLLM's _parse_chat_message_content. It writes an assistant's reasoning to both reasoning
+// and reasoning_content, and parses the arguments of tool calls.
 func (b *bodyReader) vllmMessage(m *jinja.Dict, format contentFormat) (*jinja.Dict, error) {
 	role, ok := textOf(m, "role")
 	if !ok {
@@ -304,7 +304,7 @@ func (b *bodyReader) vllmAssistant(out, m *jinja.Dict) error {
 }
 
 // vllmCalls orders the members of tool calls as pydantic's typed dicts do: id, function{arguments, name}, type, then
-// all other members. It also parses the calls' arguments. If they are not a JSON object, they become {}.
+// all other members. It also parses the calls' arguments. Arguments that are not a JSON object become {}.
 func (b *bodyReader) vllmCalls(calls *jinja.Value) ([]jinja.Value, error) {
 	if calls.Kind() != jinja.KindList {
 		return nil, refuse("tool_calls is not an array")
@@ -340,7 +340,7 @@ func (b *bodyReader) vllmCalls(calls *jinja.Value) ([]jinja.Value, error) {
 	return out, nil
 }
 
-// ordered copies a dict, with the keys in first before all others.
+// ordered returns a copy of d in which the keys of the list first come before all other keys.
 func ordered(d *jinja.Dict, first ...string) *jinja.Dict {
 	out := &jinja.Dict{}
 	for _, name := range first {
@@ -379,7 +379,8 @@ func roleOfPart(part *jinja.Value, kind string) bool {
 	return s == kind
 }
 
-// developerTools returns the tools of a developer message. Their members are in the order of vLLM's typed dicts.
+// developerTools returns the tools of a developer message. The members of each tool are in the order of vLLM's typed
+// dicts.
 func developerTools(m *jinja.Dict) (jinja.Value, error) {
 	tools, ok := m.Get("tools")
 	if !ok || tools.Kind() == jinja.KindNone {
@@ -404,8 +405,8 @@ func developerTools(m *jinja.Dict) (jinja.Value, error) {
 	return jinja.List(out), nil
 }
 
-// developers is for a template that does not know the role developer. It turns developer messages into system messages,
-// and joins all system messages into one.
+// developers turns developer messages into system messages, if the template does not mention the role developer. Then
+// it joins all system messages into one at the beginning.
 func (t *chatTemplate) developers(messages []*jinja.Dict) []*jinja.Dict {
 	found := false
 	for _, m := range messages {

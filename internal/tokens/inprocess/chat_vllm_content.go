@@ -79,7 +79,7 @@ var knownPartFields = map[string]bool{"audio_embeds": true, "audio_url": true, "
 	"prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
 	"video_embeds": true, "video_url": true}
 
-// vllmPart returns one part: a dict if format is formatOpenAI, and a text if not. It returns "" if vLLM skips the part.
+// vllmPart returns one part: a dict if format is formatOpenAI, and a text if not.
 func (b *bodyReader) vllmPart(part *jinja.Value, format contentFormat) (jinja.Value, error) {
 	if part.Kind() == jinja.KindString {
 		return wrapped(part.Text(), nil, format), nil
@@ -131,7 +131,8 @@ func mediaKey(d *jinja.Dict) string {
 	return ""
 }
 
-// wrapped returns a text in this format. In formatOpenAI it also has the unknown members of its part.
+// wrapped returns the text s in the given format. In formatOpenAI the result is a part, which also has the members of d
+// that are not in knownPartFields.
 func wrapped(s string, d *jinja.Dict, format contentFormat) jinja.Value {
 	if format != formatOpenAI {
 		return jinja.Text(s)
@@ -160,7 +161,7 @@ func (b *bodyReader) vllmMedia(modality, kind string, d *jinja.Dict, format cont
 		m.URL, _ = textOf(at.Dict(), "url")
 	}
 	if b.media = append(b.media, m); format != formatOpenAI {
-		return jinja.None, errMedia // vLLM puts the model's placeholder text before the other text
+		return jinja.None, errMedia // here vLLM writes the model's own placeholder text, which is not known
 	}
 	part := &jinja.Dict{}
 	part.Set("type", jinja.Text(modality))

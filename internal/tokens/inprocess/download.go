@@ -27,7 +27,7 @@ const (
 
 var errDigest = errors.New("the file differs from the hub's listing")
 
-// download downloads f into dir, unless dir has the file. It writes into a file with the suffix .incomplete. If an
+// download downloads f into dir, unless dir has the file. It writes to a file with the suffix .incomplete. If an
 // earlier download broke off, download continues it, also after a restart of the router. When the file is complete and
 // has the digest of the hub's listing, download renames it. It returns the file's size in bytes.
 func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemote, dir string) (size int64,
@@ -69,7 +69,8 @@ func (h *Hub) download(ctx context.Context, m hubModel, commit string, f hubRemo
 	return size, nil
 }
 
-// transfer appends the missing bytes to the file part, checks the whole file, and returns the file's size in bytes.
+// transfer appends the missing bytes to the file at the path part, checks the whole file, and returns the file's size
+// in bytes.
 func (h *Hub) transfer(ctx context.Context, m hubModel, url, part string, f hubRemote) (size int64, err error) {
 	file, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -135,7 +136,8 @@ func (h *Hub) fill(ctx context.Context, m hubModel, url string, file *os.File, h
 	return nil
 }
 
-// progress logs every progressEvery how many bytes have been written.
+// progress counts the bytes that are written, and calls step with their number once in each progressEvery. alive is
+// called at each write.
 type progress struct {
 	io.Writer
 	done   int64

@@ -27,8 +27,8 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	r := u.round
 	at := slices.IndexFunc(r.left, func(origin string) bool { return !f.hangs(u.naming(origin)) })
 	switch {
-	// No folder was found, and every origin that is left has a read that hangs. This round continues when such a read
-	// has ended.
+	// No folder was found, and every remaining origin has a read that hangs. This round continues when such a read has
+	// ended.
 	case at < 0 && len(r.left) > 0 && len(r.found) == 0 && !f.several.Load():
 		u.slow = whyHangs
 	case at < 0:
@@ -53,7 +53,7 @@ func (f *Finder) look(ctx context.Context, u *unit, s *fleet.Snapshot, now time.
 	}
 }
 
-// looksDone stores the results of r in u. In r every origin was searched, or has a read that hangs.
+// looksDone stores the results of r in u. Each origin of r was searched, or has a read that hangs.
 func (u *unit) looksDone(r *round, now time.Time) {
 	u.round, u.looked, u.lookedAt, u.places, u.why, u.slow = nil, true, now, nil, r.why, ""
 	if r.hung || len(r.left) > 0 {
@@ -111,7 +111,7 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 	}
 	if f.hangs(workers) {
 		u.rejected[p], u.slow = whyHangs, whyHangs
-		f.begin(ctx, s, u, now) // goes on with another place
+		f.begin(ctx, s, u, now) // begin chooses another place
 		return
 	}
 	if f.full() {
@@ -131,12 +131,12 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 		})
 }
 
-// slowest is how long a prompt of half a megabyte may take. Known tokenizers take a hundredth of this time. A hostile
-// tokenizer could be slow on purpose, and would delay requests.
+// slowest is how long encoding a prompt of half a megabyte may take. Known tokenizers take a hundredth of this time. A
+// hostile tokenizer could be slow on purpose, and would delay requests.
 const slowest = 5 * time.Second
 
-// loadFound loads the model in a folder that a worker named. If the model cannot be used, it returns the reason. The
-// reason does not reveal the contents of files, because a worker may name any folder.
+// loadFound loads the model in a folder that a worker named. If the model cannot be used, loadFound returns the reason.
+// The reason does not reveal the contents of files, because a worker may name any folder.
 func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -170,8 +170,8 @@ func whyNotLoaded(err error) string {
 	return "no tokenizer that is known here can be read from the files"
 }
 
-// fetch starts a download for one of units, if downloads are allowed. Models that were not tried yet come first. After
-// them comes the model whose last try is the oldest.
+// fetch starts a download for one of the units, if downloads are allowed. Models that were not tried yet come first.
+// After them comes the model whose last try is the oldest.
 func (f *Finder) fetch(ctx context.Context, units []*unit, now time.Time) {
 	if f.Hub == nil || f.fetching > 0 { // a Hub is not safe for concurrent use
 		return
@@ -236,19 +236,20 @@ func (f *Finder) mayFetch(workers []string) bool {
 
 // These constants bound the probes of a worker.
 const (
-	// probeTimeout is how long a worker may take for one probe. No request waits for it.
+	// probeTimeout is how long a worker may take for one probe. No client's request waits for a probe.
 	probeTimeout = 5 * time.Second
 	// probePause is the pause between two probes. busyPause replaces it while the worker has requests, because an
 	// answer takes some milliseconds of the worker's processor.
 	probePause, busyPause = 10 * time.Millisecond, 200 * time.Millisecond
-	// leastProbes is how many prompts must have been compared. Nine probes are texts, which every model takes.
+	// leastProbes is how many prompts must have been compared before the files are used. Nine probes are texts, which
+	// every model takes.
 	leastProbes = 8
 	// failedPause is the first pause after a worker did not answer a probe. The pause doubles with each failure, up to
 	// lookEvery.
 	failedPause = 2 * time.Second
-	// failedOften is how many probes in a row must fail until a worker's group is no longer waited for. The pauses
-	// between failedOften probes take half a minute. If another group agreed, the files are used without this group
-	// from then on. The worker is still asked.
+	// failedOften is how many times in a row a worker may fail to answer before the Finder ignores this failure. The
+	// pauses between failedOften tries take half a minute. Workers with the same version and origins are a group. If
+	// another group agreed, the files are then used without the failing worker's group. The worker is still asked.
 	failedOften = 5
 	// silentPause is the pause before a worker that gave no ids is asked again. differsPause is the pause before a
 	// worker with other ids is asked again. Both are long because the worker's process is the same, so the result
@@ -256,7 +257,7 @@ const (
 	silentPause, differsPause = 5 * time.Minute, 10 * time.Minute
 )
 
-// verify starts the probes of a worker.
+// verify starts to compare the files at p with the ids of the worker m.
 func (f *Finder) verify(ctx context.Context, u *unit, p place, m *member) {
 	model, key := f.held[p], verdictKey{m.identity, p}
 	f.start(ctx, &u.job, &job{task: asking}, func(ctx context.Context) func() {
@@ -340,8 +341,8 @@ func (f *Finder) pause(ctx context.Context, m *member) {
 	}
 }
 
-// spelled returns the vocabulary's spelling of ids, up to a length. It does not run the decoder, because a worker may
-// have named the files.
+// spelled returns the vocabulary's spelling of ids, cut after some 80 bytes. It does not run the decoder, because a
+// worker may have named the files.
 func (m *Model) spelled(ids []block.Token) string {
 	const most = 80
 	var out []byte

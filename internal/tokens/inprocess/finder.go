@@ -78,9 +78,10 @@ type FinderParts struct {
 }
 
 // Finder makes ids from files that the operator named, and from files that it finds itself: at the path that the engine
-// reports, in the Hugging Face cache, and on the hub. Found files are used if their ids are equal to an engine's in
-// every probe, that is in each prompt of a fixed list. If they differ, or the probes have not ended, Find returns false
-// and the engine is asked. Finder implements tokens.Local, and is safe for concurrent use. Run does the work.
+// reports, in the Hugging Face cache, and on the hub. A probe is a prompt of a fixed list. Found files are used if they
+// give the same ids as the engine in every probe. If the ids differ, or the probes have not ended, Find returns false
+// and the engine is asked. Finder implements tokens.Local, and is safe for concurrent use. Run searches for files and
+// compares their ids.
 type Finder struct {
 	FinderParts
 	inUse    atomic.Pointer[map[unitKey]*use]
@@ -116,7 +117,7 @@ type fetch struct {
 	again   time.Time // time of the next try of a failed download
 }
 
-// use is a model with found files that are being used. It is immutable.
+// use is a model whose found files are in use. It is immutable.
 type use struct {
 	model  *Model
 	folder string
@@ -136,7 +137,7 @@ func NewFinder(parts FinderParts) *Finder {
 		f.held[f.nameless] = m
 	}
 	if f.Hub != nil {
-		// the Finder reads no larger files, so they are not downloaded
+		// The Finder refuses larger files, so the Hub does not download them.
 		f.Hub.most, f.Hub.inAll = maxFoundFile, maxFoundBytes
 	}
 	f.search = func(origin string) ([]place, string) { return look(origin, f.Cache) }
@@ -278,12 +279,12 @@ func (f *Finder) drop(s *fleet.Snapshot, now time.Time) {
 	maps.DeleteFunc(f.held, func(p place, _ *Model) bool { return !needed[p] })
 }
 
-// step starts the jobs that can run now. It returns the time until further jobs can run without an outside event.
+// step starts the jobs that can run now. It returns how long Run waits for an event before it calls step again.
 func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) time.Duration {
 	if f.Off {
 		return lookEvery
 	}
-	// Models that were never loaded come first. After them come the models that were loaded longest ago.
+	// Models that were never loaded come first. After them comes the model whose last load is the oldest.
 	keys := slices.SortedFunc(maps.Keys(f.units), func(a, b unitKey) int {
 		return cmp.Or(f.units[a].loaded.Compare(f.units[b].loaded), a.compare(b))
 	})
@@ -313,7 +314,8 @@ func (f *Finder) step(ctx context.Context, s *fleet.Snapshot, now time.Time) tim
 	return wait
 }
 
-// begin starts the next job of a unit, if there is one. A job looks at folders, loads one folder, or asks a worker.
+// begin starts the next job of a unit, if the unit needs one. A job looks at folders, loads one folder, or asks a
+// worker.
 func (f *Finder) begin(ctx context.Context, s *fleet.Snapshot, u *unit, now time.Time) {
 	if !u.ready() {
 		return
@@ -363,7 +365,7 @@ func (t task) reads() bool { return t == looking || t == loading }
 // job is work under way for a unit, in a goroutine that Run waits for.
 type job struct {
 	task
-	deadline time.Time // if the job reads folders: time at which the read is given up
+	deadline time.Time // time at which a read is given up; only for jobs that read folders
 	workers  []string  // URLs of the workers that named the folder
 	place    place     // the place whose files are loaded
 	cancel   context.CancelFunc
@@ -371,7 +373,7 @@ type job struct {
 	stuck    bool // the read hangs
 }
 
-// giveUp gives up the job: its result will not be used. If the job reads, it counts as stuck until the read ends.
+// giveUp gives up the job: its result will not be used. A job that reads folders counts as stuck until its read ends.
 func (j *job) giveUp(f *Finder) {
 	if j == nil || j.over {
 		return
@@ -385,8 +387,8 @@ func (j *job) giveUp(f *Finder) {
 	}
 }
 
-// start runs work in a goroutine. After that, the goroutine of Run calls the function that work returned, unless the
-// job was given up. slot is the unit's field for the job.
+// start runs work in a goroutine. When work has returned, the goroutine of Run calls the function that work returned,
+// unless the job was given up. slot is the unit's field for the job.
 func (f *Finder) start(ctx context.Context, slot **job, j *job, work func(ctx context.Context) (apply func())) {
 	own, cancel := context.WithCancel(ctx)
 	j.cancel, *slot = cancel, j

@@ -12,13 +12,14 @@ import (
 
 // Path is the location of a model's files.
 type Path struct {
-	// Name is the base model's name in the workers' /v1/models. Empty means the fleet's only base model, whatever its
-	// name is. While the fleet has several base models, a folder without a name is treated as a found folder: it is
-	// used for a model after that model's engine gave equal ids in every probe.
+	// Name is the base model's name in the workers' /v1/models. Empty means the fleet's only base model, whatever its name
+	// is. While the fleet has several base models, a folder without a name is treated as a found folder: the router uses
+	// the folder for a model after that model's engine gave equal ids in every probe.
 	Name string `yaml:"name"`
 	// Path is one of three things. First, a folder with tokenizer.json, tekken.json or a .tiktoken file, which also has
-	// the chat template. Second, a folder of a Hugging Face cache (models--ORG--NAME); its newest snapshot is used.
-	// Third, hub:ORG/NAME[@REVISION], which is downloaded if hub.allow permits it.
+	// the chat template. Second, a folder of a Hugging Face cache (models--ORG--NAME). Its snapshot of the revision main
+	// is used, or its newest snapshot if main is missing. Third, hub:ORG/NAME[@REVISION]. Such a model is downloaded if
+	// hub.allow is true.
 	Path string `yaml:"path"`
 }
 
@@ -34,7 +35,7 @@ func ParsePath(s string) (Path, error) {
 	return Path{Name: name, Path: path}, nil
 }
 
-// folder returns the folder with the files themselves. In a Hugging Face cache this is snapshots/REVISION.
+// folder returns the folder that contains the model's files. In a Hugging Face cache it is snapshots/COMMIT below path.
 func folder(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("open model folder: no folder is named")

@@ -19,8 +19,8 @@ func (f *Finder) checkNames(s *fleet.Snapshot, now time.Time) {
 }
 
 // followNameless decides about files that were named without a model. While all workers have one base model, the files
-// count as named for this model. While the workers have several base models, the files are treated as found files: they
-// are used for a model after its engines agreed in every probe.
+// count as named for this model. While the workers have several base models, the files are treated as found files: the
+// files are used for a model after the model's engines gave the same ids in every probe.
 func (f *Finder) followNameless() {
 	all := map[string]bool{}
 	for key := range f.units {
@@ -42,8 +42,9 @@ func (f *Finder) followNameless() {
 	}
 }
 
-// warnUnserved warns once about each model with named files that no worker serves. A worker that has not answered yet
-// may serve the model. So the warning waits for such workers, until a minute after the first worker answered.
+// warnUnserved warns once about each model name that the operator gave and that no worker serves. A worker that has not
+// answered yet may serve the model. So the warning waits for such workers, until a minute after the first worker
+// answered.
 func (f *Finder) warnUnserved(s *fleet.Snapshot, now time.Time) {
 	models := baseModels(s)
 	if len(models) == 0 {
@@ -77,7 +78,7 @@ func baseModels(s *fleet.Snapshot) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// few returns the first names of a list, for a log line.
+// few returns at most the first 8 names of a list, for a log line.
 func few(names []string) []string {
 	const most = 8
 	if len(names) > most {

@@ -31,8 +31,8 @@ func loadHarmony(files fs.FS, t *tokenizer.Tokenizer) map[string]block.Token {
 	return ids
 }
 
-// harmonyChat makes the ids of a chat for gpt-oss. vLLM renders such chats without the model's template. The ids
-// contain the date of now.
+// harmonyChat makes the ids of a chat for gpt-oss. vLLM renders such chats without the model's template. The prompt
+// contains the date of the time now.
 func (m *Model) harmonyChat(dst []block.Token, r *api.Request, now time.Time) (Encoded, error) {
 	pieces, err := readHarmony(r.Body(), now)
 	var refused *requestError

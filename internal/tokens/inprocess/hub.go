@@ -22,19 +22,19 @@ import (
 // HubConfig says whether models' files may be downloaded, from which hub, and to which folder.
 type HubConfig struct {
 	// Allow permits downloads of tokenizers and chat templates. When the router starts, it downloads models with a path
-	// hub:ORG/NAME. With tokens.discover it also downloads models that engines name. Off by default: then the router
-	// connects only to configured addresses.
+	// hub:ORG/NAME. If tokens.discover is on, the router also downloads models that engines name. Allow is off by default:
+	// then the router connects only to configured addresses.
 	Allow bool `yaml:"allow"`
-	// Endpoint is the hub's address. Empty means the environment's HF_ENDPOINT, or https://huggingface.co if that is
-	// not set.
+	// Endpoint is the hub's address. Empty means the environment variable HF_ENDPOINT, or https://huggingface.co if
+	// HF_ENDPOINT is not set.
 	Endpoint string `yaml:"endpoint"`
 	// Cache is the folder of downloads. It has the layout of Hugging Face's tools, and can be shared with them. Empty
-	// means the environment's HF_HUB_CACHE. If that is not set, it means the folder hub in HF_HOME, and without HF_HOME
-	// ~/.cache/huggingface/hub.
+	// means the environment variable HF_HUB_CACHE. If HF_HUB_CACHE is not set, empty means the folder hub in HF_HOME. If
+	// HF_HOME is not set either, empty means ~/.cache/huggingface/hub.
 	Cache string `yaml:"cache"`
-	// Token gives access to gated and private models. It comes from HF_TOKEN.
+	// Token gives access to gated and private models. Its value comes from the environment variable HF_TOKEN.
 	Token string `yaml:"-"`
-	// Offline says that only the cache is used. It comes from HF_HUB_OFFLINE.
+	// Offline is true if only the cache is used. Its value comes from the environment variable HF_HUB_OFFLINE.
 	Offline bool `yaml:"-"`
 }
 
@@ -44,7 +44,7 @@ const HubEndpoint = "https://huggingface.co"
 // hubPrefix is the beginning of the path of a model on the hub: hub:ORG/NAME or hub:ORG/NAME@REVISION.
 const hubPrefix = "hub:"
 
-// hubModel is a model on the hub.
+// hubModel is a model on the hub, in one revision.
 type hubModel struct{ name, revision string }
 
 var (
@@ -54,7 +54,8 @@ var (
 	hubFile     = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?$`) // such a name needs no escapes in a URL or a path
 )
 
-// parseHub reads a model's path. is reports whether the path means a model on the hub.
+// parseHub reads a model's path. The second result is true if the path begins with hub:, so that it means a model on
+// the hub.
 func parseHub(text string) (m hubModel, is bool, err error) {
 	rest, is := strings.CutPrefix(text, hubPrefix)
 	if !is {
@@ -75,7 +76,8 @@ func parseHub(text string) (m hubModel, is bool, err error) {
 var errNotAllowed = errors.New("downloads are off: allow them with --allow-hub (in the file: hub: {allow: true}), " +
 	"or fetch the model's tokenizer and chat template yourself and name their folder")
 
-// Check returns an error if p's path cannot be used. It opens no file.
+// Check returns an error if p's path cannot be used. allowed is true if downloads are allowed. Check reads no file of
+// the model.
 func (p Path) Check(allowed bool) error {
 	_, is, err := parseHub(p.Path)
 	switch {
@@ -89,7 +91,7 @@ func (p Path) Check(allowed bool) error {
 	return nil
 }
 
-// checkFolder returns an error if path is not a folder with a tokenizer. It opens no file.
+// checkFolder returns an error if p.Path is not a folder with a tokenizer. It does not read the tokenizer.
 func (p Path) checkFolder() error {
 	dir, err := folder(p.Path)
 	if err != nil {
@@ -124,8 +126,8 @@ func NewHub(cfg HubConfig, log *slog.Logger) *Hub {
 		most: maxHubFile, inAll: 4 * maxHubFile}
 }
 
-// Folders returns paths, with each path of a model on the hub replaced by the folder of its files on this machine. It
-// downloads files that are missing.
+// Folders returns a copy of paths. In the copy, each path of a model on the hub is replaced by the folder of the
+// model's files on this machine. Folders downloads files that are missing.
 func (h *Hub) Folders(ctx context.Context, paths []Path) ([]Path, error) {
 	out := make([]Path, 0, len(paths))
 	var problems []error
@@ -144,8 +146,8 @@ func (h *Hub) Folders(ctx context.Context, paths []Path) ([]Path, error) {
 	return out, errors.Join(problems...)
 }
 
-// folder returns the folder of m's files at its revision. If the hub cannot be reached, it returns the files of an
-// earlier download.
+// folder returns the folder with the files of m's revision. If the hub cannot be reached, the folder has the files of
+// an earlier download.
 func (h *Hub) folder(ctx context.Context, m hubModel) (string, error) {
 	if !h.cfg.Allow {
 		return "", errNotAllowed
@@ -219,8 +221,8 @@ func point(root, revision, commit string) error {
 	return nil
 }
 
-// wanted reports whether a file of this name is used: the files of the tokenizer, the templates and the processing of
-// images. Weights are never downloaded.
+// wanted reports whether the router uses a file of this name: a file of the tokenizer, of the templates or of the image
+// processing. Weights are never downloaded.
 func wanted(name string) bool {
 	switch name {
 	case "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "config.json", "preprocessor_config.json",
@@ -247,7 +249,7 @@ type listing struct {
 type hubRemote struct {
 	Name string `json:"rfilename"`
 	Size int64  `json:"size"`
-	Git  string `json:"blobId"` // digest that git computes of the content
+	Git  string `json:"blobId"` // SHA-1 that git computes of the content
 	LFS  *struct {
 		SHA256 string `json:"sha256"`
 	} `json:"lfs"`
@@ -278,8 +280,8 @@ func (h *Hub) list(ctx context.Context, m hubModel) (*listing, error) {
 	return &l, nil
 }
 
-// errUnreachable is returned if no whole answer came from the hub, or if the answer says nothing about the model
-// (status 429 or 5xx).
+// errUnreachable is returned if the hub gave no complete answer, or an answer that says nothing about the model (status
+// 429 or 5xx).
 var errUnreachable = errors.New("the hub cannot be reached")
 
 func (h *Hub) get(ctx context.Context, url string, from int64) (*http.Response, error) {
@@ -288,7 +290,7 @@ func (h *Hub) get(ctx context.Context, url string, from int64) (*http.Response, 
 		return nil, fmt.Errorf("ask the hub: %w", err)
 	}
 	req.Header.Set("User-Agent", "warmpath")
-	req.Header.Set("Accept-Encoding", "identity") // sizes and digests in the listing are those of the uncompressed file
+	req.Header.Set("Accept-Encoding", "identity") // the listing has the size and digest of the uncompressed file
 	if h.cfg.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+h.cfg.Token) // after a redirect to another host, net/http drops this header
 	}

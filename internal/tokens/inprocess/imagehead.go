@@ -5,8 +5,9 @@ import (
 	"encoding/binary"
 )
 
-// pngHead reads the first chunk of a PNG (W3C PNG, 11.2.2) and the orientation. Pillow decodes the colour type
-// truecolour to RGB, and other colour types to other modes.
+// pngHead reads the size and colour type of a PNG from its first chunk (W3C PNG, 11.2.2), and the orientation from the
+// chunk eXIf. Pillow, the image library of vLLM, decodes the colour type truecolour to RGB, and other colour types to
+// other modes.
 func pngHead(data []byte) (h head, ok bool) {
 	if len(data) < 33 || string(data[12:16]) != "IHDR" {
 		return h, false
@@ -78,7 +79,8 @@ func jpegHead(data []byte) (h head, ok bool) {
 	return h, false
 }
 
-// webpHead reads the header of a WebP image (RFC 9649). Pillow decodes it to RGB, or to RGBA if it has transparency.
+// webpHead reads the header of a WebP image (RFC 9649). Pillow decodes the image to RGB, or to RGBA if it has
+// transparency.
 func webpHead(data []byte) (h head, ok bool) {
 	body := data[20:]
 	switch string(data[12:16]) {
@@ -94,7 +96,7 @@ func webpHead(data []byte) (h head, ok bool) {
 		sizes := binary.LittleEndian.Uint32(body[1:])
 		h.width, h.height, h.converted = int(sizes&0x3fff)+1, int(sizes>>14&0x3fff)+1, sizes>>28&1 == 1
 	default:
-		return h, false // the extended format: the image may be animated, turned or transparent
+		return h, false // the extended format: the image may be animated, rotated or transparent
 	}
 	return h, h.sane()
 }
@@ -104,7 +106,8 @@ func (h *head) sane() bool {
 	return h.width > 0 && h.height > 0 && h.width <= 1<<16 && h.height <= 1<<16 && h.width*h.height <= 178956970
 }
 
-// mayTurn reports whether metadata may have an orientation in a form that is not read here: XMP, or EXIF as text.
+// mayTurn reports whether the image may have an orientation in metadata that this package does not read: XMP, or EXIF
+// as text.
 func mayTurn(data []byte) bool {
 	for _, word := range [...]string{"rientation", "XML:com.adobe.xmp", "Raw profile type"} {
 		if bytes.Contains(data, []byte(word)) {
@@ -114,8 +117,8 @@ func mayTurn(data []byte) bool {
 	return false
 }
 
-// turned applies the orientation of EXIF data (TIFF 6.0, tag 274). Values from 5 to 8 swap width and height. If the
-// data cannot be read, ok is false, and the image is left to the engine.
+// turned applies the orientation of EXIF data (TIFF 6.0, tag 274). Values from 5 to 8 swap width and height. The second
+// result is false if the data cannot be read; then the engine has to make the prompt's ids.
 func (h head) turned(exif []byte) (head, bool) {
 	var order binary.ByteOrder = binary.LittleEndian
 	switch {

@@ -18,18 +18,18 @@ type Model struct {
 	turns     *tokenizer.TurnCache
 	templates map[string]*chatTemplate // templates by name; most models have one template, called "default"
 	special   map[string]string        // special tokens of the tokenizer, for templates
-	vision    *vision                  // nil: ids of prompts with images are left to the engine
+	vision    *vision                  // nil: only the engine can make the ids of prompts with images
 	harmony   map[string]block.Token   // ids of Harmony's special tokens; nil: the model is not gpt-oss
 	pictures  pictures
 }
 
-// These are the names of the templates that engines choose between.
+// These are the names of the templates that engines use.
 const (
 	defaultTemplate = "default"
 	toolTemplate    = "tool_use"
 )
 
-// Load reads a model's files. If the model has no chat template, it serves completions only.
+// Load reads a model's files. If the model has no chat template, only ids of completions can be made.
 func Load(files fs.FS) (*Model, error) {
 	t, err := tokenizer.Load(files)
 	if err != nil {
@@ -58,8 +58,8 @@ func Load(files fs.FS) (*Model, error) {
 	return m, nil
 }
 
-// warmUp encodes some texts, so that tables such as Unicode's are built before the first request. Building them takes 8
-// ms of a core, once in a process, and would delay the first requests.
+// warmUp encodes some texts. So tables, such as the tables of Unicode's characters, are built before the first request.
+// Building the tables takes 8 ms of a core, once in a process, and would delay the first requests.
 func (m *Model) warmUp() {
 	var ids []block.Token
 	for _, p := range probeTexts {
@@ -93,8 +93,8 @@ func templateSources(files fs.FS) (map[string]string, error) {
 	return sources, nil
 }
 
-// configTemplates reads chat_template of tokenizer_config.json, which is a text or a list of named texts. Multimodal
-// models have it in chat_template.json instead.
+// configTemplates reads the field chat_template of tokenizer_config.json, which is a text or a list of named texts.
+// Multimodal models have this field in chat_template.json instead.
 func configTemplates(files fs.FS, sources map[string]string) error {
 	for _, name := range [...]string{"chat_template.json", "tokenizer_config.json"} {
 		data, err := fs.ReadFile(files, name)
@@ -136,7 +136,8 @@ func (m *Model) template(tools bool) *chatTemplate {
 	return m.templates[defaultTemplate]
 }
 
-// AppendText appends the ids of a text to dst. special says that the model's special tokens are added around the text.
+// AppendText appends the ids of a text to dst. If special is true, the model's special tokens are added around the
+// text.
 func (m *Model) AppendText(dst []block.Token, text string, special bool) ([]block.Token, error) {
 	return m.tokenizer.Append(dst, text, tokenizer.Options{AddSpecial: special})
 }

@@ -55,7 +55,7 @@ func OpenOne(path string) (*Model, error) {
 	return Load(os.DirFS(dir))
 }
 
-// find makes the ids of a prompt from m's files. If it cannot make them, ok is false.
+// find makes the ids of a prompt from m's files. If only the engine can make the ids, ok is false.
 func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
 	// An image is a long text in the body, and gives few tokens. So for a prompt with images, Encode checks the length
 	// without the images.

@@ -12,8 +12,8 @@ import (
 
 // picture is an image in a prompt, as the engine represents it.
 type picture struct {
-	id     string // the image's name in the engine's events
-	tokens int    // number of tokens that stand for the image: the row
+	id     string // identifier of the image in the engine's events
+	tokens int    // length of the image's row, that is the number of tokens that stand for the image
 }
 
 // seen is what is remembered about an image.
@@ -59,7 +59,7 @@ func (p *pictures) add(k xxh3.Uint128, s seen) {
 	p.now[k] = s
 }
 
-// picture returns an image as vLLM represents it. If only the engine can do this, ok is false. root is the folder or
+// picture returns an image as vLLM represents it. If only the engine can know this, ok is false. root is the folder or
 // name from which the engine loaded the model; it is part of the image's hash. root is "" if it is not known, or if the
 // engines' roots differ.
 func (m *Model) picture(media *chatMedia, root string) (p picture, ok bool) {
@@ -105,10 +105,10 @@ func dataOf(url string) ([]byte, bool) {
 	return out, err == nil && len(out) > 0
 }
 
-// imageDigest returns the hash of one image that came as bytes. It is MultiModalHasher.hash_kwargs of vLLM 0.32
-// (multimodal/hasher.py), over the framed pair of image and model_id. converted says that the bytes do not decode to
-// RGB. For such bytes the hash includes the conversion (multimodal/media/image.py: a white background replaces
-// transparent pixels).
+// imageDigest returns the hash of one image that came as bytes. The hash is the result of MultiModalHasher.hash_kwargs
+// in vLLM 0.32 (multimodal/hasher.py) for the two arguments image and model_id. converted is true if the bytes do not
+// decode to RGB. For such bytes the hash includes the conversion (multimodal/media/image.py: a white background
+// replaces transparent pixels).
 func imageDigest(data []byte, converted bool, root string) string {
 	var f frames
 	f.text("image")
@@ -142,8 +142,8 @@ func imageDigest(data []byte, converted bool, root string) string {
 	return blake3(f.b[:before], data, f.b[before:])
 }
 
-// frames writes values in vLLM's framing: before each value a tag for the kind of the value, and before each piece of
-// bytes its length.
+// frames writes values in the format that vLLM hashes. A tag for the kind of value comes before each value, and a
+// length comes before each run of bytes.
 type frames struct{ b []byte }
 
 const (
@@ -156,15 +156,15 @@ func (f *frames) tag(t byte)    { f.b = append(f.b, t) }
 func (f *frames) length(n int)  { f.b = binary.LittleEndian.AppendUint64(f.b, uint64(n)) }
 func (f *frames) text(s string) { f.length(len(s)); f.b = append(f.b, s...) }
 
-// head is the information in an image's header that is needed.
+// head is the part of an image's header that this package needs.
 type head struct {
 	width, height int  // size as displayed, after the orientation is applied
 	converted     bool // Pillow decodes the image to another mode than RGB
 }
 
 // readHead reads the header of a PNG, JPEG, GIF or WebP image. ok is false for other formats, and if this code cannot
-// learn everything from the header: the image may be animated, damaged, of a size that no engine accepts, or turned in
-// a way that is not read here.
+// learn everything from the header: the image may be animated or damaged, or have a size that no engine accepts, or
+// have an orientation that mayTurn finds.
 func readHead(data []byte) (h head, ok bool) {
 	switch {
 	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):

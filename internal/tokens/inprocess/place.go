@@ -23,8 +23,8 @@ const (
 	maxFoundFile = 64 << 20
 	// maxFoundBytes bounds all files of a model together, in bytes.
 	maxFoundBytes = 96 << 20
-	// maxEntries is how many entries of a folder are listed. A listing is needed for files that are found by a pattern.
-	// A model's folder has some hundred entries, most of them weights.
+	// maxEntries is how many entries of a folder are listed. A listing is needed for files that are found by a pattern. A
+	// model's folder has some hundred entries, and most entries are weights.
 	maxEntries = 1024
 	// maxSnapshots is how many downloads of one model in a Hugging Face cache are tried.
 	maxSnapshots = 3
@@ -38,8 +38,8 @@ type place struct {
 	state uint64 // hash of the files' sizes and times: after a change of the files the folder is another place
 }
 
-// foundFiles gives access to the known files of a folder only. It opens only regular files, because a pipe or a device
-// could block. It reads no more bytes than the constants allow. Only one goroutine may use it.
+// foundFiles gives access only to a folder's files with known names. It opens only regular files, because a pipe or a
+// device could block. It reads no more bytes than the constants allow. A foundFiles is not safe for concurrent use.
 type foundFiles struct {
 	dir  string
 	left int64 // number of bytes that may still be read
@@ -102,7 +102,8 @@ func (f *foundFiles) ReadFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-// ReadDir implements fs.ReadDirFS. It returns the known files of the folder itself, or of its folder of templates.
+// ReadDir implements fs.ReadDirFS. It returns the known files of the folder itself, or of its subfolder
+// additional_chat_templates.
 func (f *foundFiles) ReadDir(name string) ([]fs.DirEntry, error) {
 	if name != "." && name != "additional_chat_templates" {
 		return nil, fs.ErrNotExist
@@ -139,7 +140,7 @@ func someEntries(dir string) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// knownFiles are the files of a model whose names are fixed.
+// knownFiles has the fixed names of a model's files. Further files are found by a pattern.
 var knownFiles = [...]string{"tokenizer.json", "tekken.json", "tokenizer_config.json", "chat_template.jinja",
 	"chat_template.json",
 	"config.json", "preprocessor_config.json", "processor_config.json"}
@@ -188,8 +189,8 @@ func lookAt(dir string) (p place, err error) {
 	return place{dir, sum.Sum64()}, nil
 }
 
-// inCache returns the downloads of the model ORG/NAME in a Hugging Face cache. The revision main comes first, then the
-// other downloads, the newest first.
+// inCache returns the downloads of the model ORG/NAME in a Hugging Face cache. The revision main comes first. The other
+// downloads follow, the newest first.
 func inCache(cache, name string) []place {
 	root := cacheFolder(cache, name)
 	var dirs []string

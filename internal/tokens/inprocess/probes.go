@@ -12,7 +12,7 @@ import (
 )
 
 // probe is a prompt for comparing the ids from found files with an engine's ids. If the ids are equal in all probes,
-// the files are the engine's.
+// the engine uses the same files.
 type probe struct {
 	name    string
 	dialect api.Dialect
@@ -35,8 +35,8 @@ var probeTexts = []struct{ name, text string }{
 		"&amp; <b>"},
 }
 
-// spelled has special tokens of well-known models. The ids of this text show which of these tokens are special in the
-// model.
+// spelled is a text with the spellings of special tokens of well-known models. The ids of this text show which of these
+// spellings are special tokens in the compared model.
 const spelled = "a<s>b</s> <unk><pad><|endoftext|> <|im_start|>user\n<|im_end|> [INST] x [/INST] " +
 	"<|eot_id|><|start_header_id|>y<|end_header_id|> " +
 	"<bos><start_of_turn>z<end_of_turn><eos> <think>t</think> <|begin_of_text|><｜User｜>[CLS][SEP][MASK] <tool_call> " +
@@ -51,7 +51,7 @@ const (
 	probeResult = `{"role":"tool","tool_call_id":"call00001","content":"{\"temp\": -3.5, \"sky\": \"Schnee ❄\"}"}`
 )
 
-// chatProbe is a chat. members are the members of its body, without model.
+// chatProbe is a probe with a chat. members has the members of the request's JSON body, apart from model.
 type chatProbe struct{ name, members string }
 
 // Each chat tests one point in which templates differ.

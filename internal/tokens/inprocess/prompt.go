@@ -20,22 +20,22 @@ var ErrElsewhere = errors.New("the prompt's tokens depend on the engine")
 // ErrRefused is returned for a request that the engine will refuse, too.
 var ErrRefused = errors.New("the engine will refuse the prompt")
 
-// elsewhere has the fields of a body that change the body's tokens in a way that only the engine knows.
+// elsewhere has the fields of a request that change the prompt's tokens in a way that only the engine knows.
 var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kwargs": true, "media_io_kwargs": true,
 	"prompt_embeds": true, "suffix": true}
 
-// texts pools the buffers for rendered prompts. A long conversation has some hundred kilobytes.
+// texts is a pool of buffers for rendered prompts. A long conversation takes some hundred kilobytes.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxPrompt is the length of the longest prompt that is encoded here, in bytes of text. 4 MiB are a million tokens,
-// more than any model takes. The engine will refuse a longer prompt. Encoding a long hostile prompt (a single word)
-// would take seconds.
+// more than any model takes, so the engine will refuse a longer prompt. Without this bound, encoding a long hostile
+// prompt (a single word) would take seconds.
 const maxPrompt = 4 << 20
 
 var errLong = fmt.Errorf("%w: it is longer than %d bytes", ErrElsewhere, maxPrompt)
 
-// maxRows is the largest number of tokens in a prompt's images: a million, as for text. An image to which the client
-// gives a name takes fifty bytes of a body, and hundreds of tokens.
+// maxRows is the largest number of tokens in a prompt's images: a million, as for text. The bound is needed because an
+// image to which the client gives a name takes only fifty bytes of a body, but hundreds of tokens.
 const maxRows = maxPrompt / 4
 
 var errRows = fmt.Errorf("%w: its images are more than %d tokens", ErrElsewhere, maxRows)
@@ -46,8 +46,8 @@ const keepText = 4 << 20
 // Origin describes the engine for which a prompt's ids are made.
 type Origin struct {
 	Kind tokens.Kind
-	// Root is the folder or name from which the engine loaded the model. It is part of the names of images. Empty means
-	// that the root is not known: in that case only images that got a name from the client can be encoded here.
+	// Root is the folder or name from which the engine loaded the model. The engine's names of images depend on Root.
+	// Empty means that the root is not known. Then only images that got a name from the client can be encoded here.
 	Root string
 }
 
@@ -58,7 +58,7 @@ type Encoded struct {
 	tokenizer.Reuse
 }
 
-// Tokens appends the ids of the request's prompt to dst, as an engine of that kind makes them.
+// Tokens appends the ids of the request's prompt to dst. The ids are the ids that an engine of this kind makes.
 func (m *Model) Tokens(dst []block.Token, r *api.Request, kind tokens.Kind) ([]block.Token, error) {
 	out, err := m.Encode(dst, r, Origin{Kind: kind})
 	return out.Tokens, err
@@ -103,7 +103,7 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 		return out, err
 	}
 	if images != nil {
-		out.Reuse = tokenizer.Reuse{} // after expand, the counts in Reuse are wrong
+		out.Reuse = tokenizer.Reuse{} // expand changes the number of ids, so the counts in Reuse are no longer right
 		var ok bool
 		if out.Tokens, out.Features, ok = m.vision.expand(out.Tokens, images); !ok {
 			return out, fmt.Errorf("%w: the template does not write one placeholder for each image", ErrElsewhere)
@@ -116,7 +116,7 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 	return out, err
 }
 
-// Text renders a chat request's prompt.
+// Text returns the prompt of a chat request as text.
 func (m *Model) Text(body []byte, kind tokens.Kind) (string, error) {
 	var read api.Request
 	if err := api.Read(api.OpenAIChat, body, &read); err != nil {
@@ -155,8 +155,8 @@ func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chatRequest
 	return q, nil
 }
 
-// mediaBytes returns the size of the request's media in its body. Media are long texts in the body, but few tokens in
-// the prompt.
+// mediaBytes returns how many bytes of the request's body are URLs of media. Media are long texts in the body, but few
+// tokens in the prompt.
 func mediaBytes(q *chatRequest) (n int) {
 	for i := range q.Media {
 		n += len(q.Media[i].URL)

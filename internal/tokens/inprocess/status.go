@@ -10,10 +10,10 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Source says from where a model's ids come.
+// Source is the origin of a model's token ids.
 type Source string
 
-// The sources. The values are shown to operators and are labels of a metric.
+// These are the sources. Their values are shown to operators and are labels of a metric.
 const (
 	FromGiven  Source = "given"  // the router makes the ids, from files that the operator named
 	FromFiles  Source = "files"  // the router makes the ids, from files that it found
@@ -29,9 +29,9 @@ type Status struct {
 	Model   string
 	Engine  string // vllm or sglang
 	Source  Source
-	Folder  string // folder of the files; empty: the ids come from the engine
+	Folder  string // folder of the files; empty if the ids come from the engine
 	Prompts int    // number of prompts that were compared with an engine before the files were used
-	Why     string // if the ids come from the engine: the reason
+	Why     string // reason why the ids come from the engine
 	Advice  string // what the operator can do so that the router makes the ids
 }
 
@@ -44,8 +44,8 @@ func (f *Finder) Statuses() []Status {
 	return all
 }
 
-// distrust changes s if the ids that the router made for real prompts differed from the engine's ids. Then the ids come
-// from the engine.
+// distrust changes s to FromEngine if the ids that the router made for real prompts differed too often from the
+// engine's ids.
 func (f *Finder) distrust(s *Status) {
 	if s.Source != FromGiven && s.Source != FromFiles {
 		return
@@ -105,7 +105,7 @@ func (f *Finder) renew(u *unit, p place) {
 	u.last = lastUse{p, members}
 }
 
-// status returns from where the unit's ids come at time now.
+// status returns the source of the unit's ids at time now.
 func (f *Finder) status(u *unit, now time.Time) Status {
 	s := Status{Model: u.key.model, Engine: "vllm", Source: FromEngine}
 	if u.key.kind == tokens.SGLang {
@@ -138,8 +138,8 @@ func (f *Finder) status(u *unit, now time.Time) Status {
 	case !ok:
 		s.Why = u.refusals(now)
 		s.Advice = tokens.DiffersAdvice(u.key.model)
-	// this case comes before the cases that look at f.held, because the files may have been freed and are not loaded
-	// again
+	// This case comes before the cases that look at f.held, because the files may have been freed and are not loaded
+	// again.
 	case u.standing(p, now) == standsSilent:
 		f.compared(&s, u, p, now)
 	case f.held[p] == nil && u.job == nil && len(f.held) >= maxHeld:
@@ -162,7 +162,7 @@ func (f *Finder) notFetched(u *unit) (all []string) {
 	return all
 }
 
-// compared fills s with the results of comparing p's files with the members' answers.
+// compared sets s by the results of the comparisons of p's files with the members' ids.
 func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 	var why string
 	for _, m := range u.members {
@@ -189,7 +189,7 @@ func (f *Finder) compared(s *Status, u *unit, p place, now time.Time) {
 	}
 }
 
-// refusals returns a text that has, for each place, the reason why its files are not used.
+// refusals returns a text. The text has, for each place, the reason why the files of the place are not used.
 func (u *unit) refusals(now time.Time) string {
 	var all []string
 	for _, p := range u.places {

@@ -21,9 +21,9 @@ func (k unitKey) compare(other unitKey) int {
 	return cmp.Or(strings.Compare(k.model, other.model), cmp.Compare(k.kind, other.kind))
 }
 
-// unit is a base model that the fleet serves with one kind of engine. It has the model's workers, the places of its
-// files, and how the ids from these files compared. An origin is the folder or name from which a worker says that it
-// loaded the model.
+// unit is a base model that the fleet serves with one kind of engine. It has the model's workers, the places of the
+// model's files, and the results of comparing the ids from these files with the workers' ids. An origin is the folder
+// or name from which a worker says that it loaded the model.
 type unit struct {
 	key      unitKey
 	members  []*member
@@ -37,33 +37,33 @@ type unit struct {
 	looked   bool
 	lookedAt time.Time
 	places   []place            // places that have files
-	named    map[place][]string // place → origins that led to it
+	named    map[place][]string // place → origins for which the place was found
 	why      []string           // reasons why some origins have no place
 	rejected map[place]string   // place that is not used → reason
-	slow     string             // reason if a read was given up; empty: none was
+	slow     string             // reason why a read was given up; empty if no read was given up
 	verdicts map[verdictKey]*verdict
 
 	last   lastUse
 	logged string
 }
 
-// round is one look at all origins of a unit.
+// round is one search of the folders for all origins of a unit.
 type round struct {
 	changes int      // value of unit.changes when the round began
 	left    []string // origins that remain to be looked at
 	found   map[string][]place
 	named   []place  // places that the operator named; they come before all others
 	why     []string // reasons why some origins have no place
-	hung    bool     // the look at an origin was given up
+	hung    bool     // the search for an origin was given up
 }
 
-// lastUse has the place and the workers of a unit when its files were last used.
+// lastUse has the place and the workers of a unit at the last call of renew.
 type lastUse struct {
 	place   place
 	members []identity
 }
 
-// member is a worker that serves a unit's model.
+// member is a worker that serves the base model of a unit.
 type member struct {
 	identity
 	worker  tokens.Worker
@@ -72,8 +72,8 @@ type member struct {
 	holders []fleet.Holder
 }
 
-// identity is one process of a worker. When the process, the version or the origins change, the worker is verified
-// again.
+// identity identifies one process of a worker. When the process, the version or the origins change, the worker gets all
+// probes again.
 type identity struct {
 	url         string
 	incarnation uint64
@@ -105,7 +105,7 @@ func memberOf(w *fleet.Worker) *member {
 	return m
 }
 
-// verdictKey is a worker's process, and the place of the files with which its ids were compared.
+// verdictKey is a worker's process, and the place of the files whose ids were compared with the worker's ids.
 type verdictKey struct {
 	identity
 	place place
@@ -171,7 +171,7 @@ func (u *unit) naming(origin string) (urls []string) {
 	return urls
 }
 
-// missing reports whether all places were looked at, and none of them has files that can be the engine's.
+// missing reports whether all places were searched, and no place has files that can be the engine's files.
 func (u *unit) missing(now time.Time) bool {
 	_, ok := u.current(now)
 	return u.looked && !ok && u.ready()
@@ -187,7 +187,7 @@ func (u *unit) ready() bool {
 
 func (u *unit) verdict(p place, m *member) *verdict { return u.verdicts[verdictKey{m.identity, p}] }
 
-// current returns the first place whose ids differ from those of no ready worker.
+// current returns the first place that was not rejected and from whose ids no ready worker's ids differ.
 func (u *unit) current(now time.Time) (p place, ok bool) {
 	for _, p := range u.places {
 		if u.rejected[p] == "" && u.standing(p, now) != standsDiffering {
@@ -201,14 +201,14 @@ func (u *unit) current(now time.Time) (p place, ok bool) {
 type standing uint8
 
 const (
-	standsOpen      standing = iota // at least one group is not verified
-	standsAgreed                    // one worker of each group agreed, and no worker differs
+	standsOpen      standing = iota // the result of at least one group is still open
+	standsAgreed                    // at least one group agreed, no worker differs, and no group is open
 	standsDiffering                 // a worker differs
-	standsSilent                    // no group agreed, and no group is waited for
+	standsSilent                    // no group agreed, and no group is open
 )
 
-// standing combines the ready workers' verdicts. One worker of each group must agree. If another group agreed, a group
-// is ignored in two cases: its workers give no ids, or they failed failedOften times in a row.
+// standing combines the ready workers' verdicts. A group agrees if one of its workers agrees. A group is open until
+// then, unless its workers give no ids, or failed failedOften times in a row.
 func (u *unit) standing(p place, now time.Time) standing {
 	type seen struct{ agreed, open bool }
 	groups := map[group]*seen{}
@@ -243,7 +243,7 @@ func (u *unit) standing(p place, now time.Time) standing {
 	return standsSilent
 }
 
-// spoken returns the groups in which a ready worker agreed.
+// spoken returns the groups that have a ready worker that agreed.
 func (u *unit) spoken(p place) map[group]bool {
 	groups := map[group]bool{}
 	for _, m := range u.members {
@@ -254,13 +254,13 @@ func (u *unit) spoken(p place) map[group]bool {
 	return groups
 }
 
-// pauses reports whether no group agreed, no group is waited for, and no worker can be asked now.
+// pauses reports whether the standing of p is standsSilent and no worker can be asked now.
 func (u *unit) pauses(p place, s *fleet.Snapshot, now time.Time) bool {
 	return u.standing(p, now) == standsSilent && u.next(p, s, now) == nil
 }
 
-// next returns the worker to ask now. It is the least busy worker of the groups in which no worker agreed. If there is
-// no such worker, it is the least busy worker of all.
+// next returns the worker to ask now: the least busy worker of the groups in which no worker agreed. If there is no
+// such worker, next returns the least busy of the other workers. It skips workers that agreed and workers in a pause.
 func (u *unit) next(p place, s *fleet.Snapshot, now time.Time) *member {
 	spoken := u.spoken(p)
 	var best *member
@@ -284,7 +284,7 @@ func (u *unit) next(p place, s *fleet.Snapshot, now time.Time) *member {
 	return best
 }
 
-// requestsOn returns the number of a worker's requests.
+// requestsOn returns the number of requests under way on these holders.
 func requestsOn(s *fleet.Snapshot, holders []fleet.Holder, now time.Time) int64 {
 	n := int64(0)
 	for _, h := range holders {
@@ -294,7 +294,7 @@ func requestsOn(s *fleet.Snapshot, holders []fleet.Holder, now time.Time) int64 
 	return n
 }
 
-// wait returns the time after which the unit has something to do, even without an outside event.
+// wait returns how long Run may wait for an event before it looks at the unit again.
 func (u *unit) wait(now time.Time) time.Duration {
 	if u.job != nil {
 		if u.job.reads() {

@@ -12,8 +12,9 @@ import (
 )
 
 // vision describes how vLLM encodes the images of a model. For each image the template writes one token, and vLLM
-// replaces this token by a row of tokens. The row's length is fixed, or follows from the image's size. Other families
-// of models (with tiles, crops or special code) have no vision here: the engine renders their prompts.
+// replaces this token by a row of tokens. The row's length is fixed, or follows from the image's size. For other
+// families of models (with tiles, crops or special code) there is no vision: only the engine can make the ids of their
+// prompts.
 type vision struct {
 	target        block.Token   // the token that the template writes for an image
 	before, after []block.Token // tokens before and after the row
@@ -26,8 +27,8 @@ type vision struct {
 	// Transformers' Qwen2VLImageProcessor).
 	unit, least, most int
 
-	// newlines has the tokens of one, two, three and four line feeds. It is set if line feeds around the row merge with
-	// line feeds of the text.
+	// newlines has the tokens of one, two, three and four line feeds. newlines is set if line feeds around the row merge
+	// with line feeds of the text.
 	newlines []block.Token
 }
 
@@ -48,8 +49,8 @@ type visionConfig struct {
 	} `json:"vision_config"`
 }
 
-// imageProcessor has the fields that are read of preprocessor_config.json, or of image_processor in
-// processor_config.json.
+// imageProcessor has the fields that this package reads. They are in preprocessor_config.json, or in the object
+// image_processor of processor_config.json.
 type imageProcessor struct {
 	Size struct {
 		Shortest int `json:"shortest_edge"`
@@ -98,12 +99,13 @@ func readOptional(files fs.FS, name string, into any) bool {
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
-// maxRow bounds the number of tokens of an image. No processor makes more, so a larger number comes from a broken file.
+// maxRow bounds the number of tokens of an image. No image processor makes more, so a larger number comes from a broken
+// file.
 const maxRow = 1 << 17
 
-// llava returns the vision of LLaVA 1.5 and similar models. An image is a square of patches, of which the selection
-// strategy uses a part (vLLM's models/llava.py, clip.py, siglip.py). Pixtral has the same model type, but its vision
-// tower is different and puts breaks between rows of patches.
+// llava returns the vision of LLaVA 1.5 and similar models. An image is a square of patches. The selection strategy
+// says whether one token is left out (vLLM's models/llava.py, clip.py, siglip.py). Pixtral has the same model type, but
+// its vision tower is different: it puts a token between two rows of patches.
 func llava(c *visionConfig) *vision {
 	tower := &c.VisionTower
 	if c.TokenIndex == nil || tower.Patch <= 0 || tower.Image <= 0 || tower.Image > 1<<14 {
@@ -210,8 +212,8 @@ func (v *vision) tokens(width, height int) (n int, ok bool) {
 	return int(rows * columns), true
 }
 
-// expand puts the images' rows into ids, and returns the offset of each placeholder. If the template did not write
-// exactly one target for each image, ok is false.
+// expand replaces each target in ids by the row of an image. features says where the tokens of each image begin. If the
+// template did not write exactly one target for each image, ok is false.
 func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token, features []block.Feature, ok bool) {
 	total, targets := 0, 0
 	for _, id := range ids {
@@ -247,7 +249,7 @@ func (v *vision) expand(ids []block.Token, images []picture) (out []block.Token,
 }
 
 // melt merges neighbouring tokens of line feeds in three passes, as vLLM does: first a token of one line feed with a
-// token of two, then two with one, then two with two.
+// token of two line feeds, then two with one, then two with two.
 func (v *vision) melt(ids []block.Token, features []block.Feature) []block.Token {
 	one, two := v.newlines[0], v.newlines[1]
 	for _, rule := range [...]struct{ a, b, to block.Token }{{one, two, v.newlines[2]}, {two, one, v.newlines[2]},
