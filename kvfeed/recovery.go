@@ -30,6 +30,9 @@ const (
 // errNothing means that a replay ended before its end marker.
 var errNothing = errors.New("the replay was cut short")
 
+// errUnproven means that replays ended without a message of the live stream.
+var errUnproven = errors.New("the replay has none of the live messages (is it another engine's?)")
+
 // recover requests a replay when messages are missing. It also requests replays regularly, to find out whether
 // messages are missing. It returns when ctx ends.
 func (s *sequence) recover(ctx context.Context) {
@@ -228,8 +231,7 @@ func (s *sequence) replayed(a *attempt, parts [][]byte) (enough bool) {
 		s.progress++
 		s.deliver(seq, payload, false)
 		s.drain()
-		// After a contradiction, the rest of the replay is needed: it must agree with the live stream.
-		return s.wanted && s.linked() && s.strikes == 0
+		return s.wanted && s.linked()
 	}
 	return s.early(a, seq, payload)
 }
@@ -243,6 +245,7 @@ func (s *sequence) reviewed(seq uint64, payload []byte) (enough bool) {
 			s.agree()
 		}
 		s.verify()
+		return s.wanted && s.linked()
 	case different:
 		s.contradicted(fmt.Sprintf("message %d is not the one that was seen", seq))
 		return true
@@ -325,7 +328,7 @@ func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 		s.wanted, s.gaveUp = false, true
 		s.lose(s.lastLive + 1)
 		return true, gained
-	case clean && (atEnd || (s.wanted && s.linked())):
+	case clean && (atEnd && (!s.unproven || a.count == 0) || s.wanted && s.linked()):
 		s.wanted = false
 		s.announce()
 		return true, gained
@@ -362,7 +365,11 @@ func (s *sequence) giveUp(epoch uint64, err error) {
 	if s.epoch != epoch || !s.connected {
 		return
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.unproven:
+		err = errUnproven
+	default:
 		err = errNothing
 	}
 	s.stats.failure.Store(&err)

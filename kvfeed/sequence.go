@@ -43,6 +43,7 @@ type sequence struct {
 	relearned  uint64             // the epoch in which the lost history was requested once more
 	strikes    int                // contradictions between replay and live stream since they last agreed
 	agreed     bool               // replay and live stream had an equal message, and no contradiction followed
+	unproven   bool               // live messages follow replayed ones, and no replay had one of the live messages yet
 	behind     bool               // the value that Behind reported last
 	recovering time.Time          // when the present recovery began, or the stream became behind
 	unnumbered bool               // messages of this connection carry no sequence numbers
@@ -107,7 +108,7 @@ func (s *sequence) connect() {
 		s.seen.forgetReplayed()
 	}
 	s.seen.disconnect()
-	s.distrust, s.strikes, s.agreed, s.unnumbered = false, 0, false, false
+	s.distrust, s.strikes, s.agreed, s.unproven, s.unnumbered = false, 0, false, false, false
 	s.live, s.announced = false, false
 	s.began, s.probe = s.next, 0
 	s.verified = s.next == 0 // without earlier messages there is nothing to compare with
@@ -280,6 +281,9 @@ func (s *sequence) deliver(seq uint64, payload []byte, live bool) {
 	s.stats.next.Store(int64(s.next))
 	s.stats.messages.Add(1)
 	s.seen.put(seq, payload, live)
+	if live && !s.agreed && s.canReplay() { // the messages before it may be those of another engine's replay
+		s.unproven = true
+	}
 	if seq == 0 && !s.unnumbered { // the history begins here, so no part of it is missing
 		s.whole, s.gaveUp = true, false
 	}
@@ -318,7 +322,7 @@ func (s *sequence) restart(why string) {
 	s.stats.next.Store(0)
 	s.seen.forget()
 	s.verified, s.whole, s.announced, s.gaveUp = true, true, false, false
-	s.unnumbered, s.agreed = false, false
+	s.unnumbered, s.agreed, s.unproven = false, false, false
 	s.began, s.probe = 0, 0
 	s.wanted = s.canReplay()
 	s.progress++
@@ -344,7 +348,7 @@ func (s *sequence) contradicted(why string) {
 }
 
 // agree records that replay and live stream had the same message: both come from one engine.
-func (s *sequence) agree() { s.strikes, s.agreed = 0, true }
+func (s *sequence) agree() { s.strikes, s.agreed, s.unproven = 0, true, false }
 
 // announce reports that the history is whole, once after each time when this was in doubt. After a contradiction
 // between replay and live stream, announce waits until both agree, since the replay may be another engine's.
@@ -376,7 +380,8 @@ func (s *sequence) settle() {
 // overdue reports whether the present recovery exceeds RecoveryTime. s.mu is held.
 func (s *sequence) overdue() bool { return time.Since(s.recovering) > s.cfg.RecoveryTime }
 
-// linked reports whether replay and live stream have met: every live message of this connection was handed over.
+// linked reports whether replay and live stream have met: every live message of this connection was handed over, and
+// the replay is not unproven.
 func (s *sequence) linked() bool {
-	return s.live && s.verified && !s.overflow && s.next > s.lastLive && s.pending.len() == 0
+	return s.live && !s.unproven && s.verified && !s.overflow && s.next > s.lastLive && s.pending.len() == 0
 }

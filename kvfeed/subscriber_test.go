@@ -414,7 +414,11 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	ours.untilHeard(t)
 	other.publish(int(ours.Stats().Published) + 500) // the other engine has more messages than the stream's engine
 	// Only later live messages can show that the replay is another engine's.
+	start := time.Now()
 	for given := false; !given; {
+		if time.Since(start) > patience {
+			t.Fatalf("after %v and %d messages, nothing shows that the replay is another engine's", patience, ours.Stats().Published)
+		}
 		d.mu.Lock()
 		before := len(d.restarts)
 		d.mu.Unlock()
@@ -465,19 +469,26 @@ func replayed(s *sequence, run string, n uint64) {
 // The replay endpoint belongs to another engine than the live stream. A few live messages must show this, in any order
 // of replay and live messages, and with any time between them. Until then the history does not count as complete.
 func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
-	for name, before := range map[string]uint64{"replay first": 0, "live first": 10} {
+	for name, before := range map[string][]uint64{
+		"replay first":                      nil,
+		"live first":                        {0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
+		"replay joined by the live message": {9}, // the replay brings the messages 0 to 8 of the other engine
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDiary(t)
 				s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
 				live := func(seq uint64) { s.receive(liveMessage("t", seq, payload("a", seq))) }
 				s.connect()
-				for seq := range before {
+				for _, seq := range before {
 					live(seq)
 				}
 				replayed(s, "b", 50)
 				complete := d.complete
-				for seq := before; seq < before+maxStrikes; seq++ {
+				if len(before) > 0 && complete > 0 && len(d.restarts) == 0 {
+					t.Errorf("complete, although replay and live stream never agreed")
+				}
+				for seq := uint64(10); seq < 10+maxStrikes; seq++ {
 					testenv.Pass(time.Hour)
 					live(seq)
 					replayed(s, "b", 50)
@@ -485,14 +496,35 @@ func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 				if len(d.restarts) != maxStrikes || !s.distrust {
 					t.Errorf("restarts %q", d.restarts)
 				}
-				if d.next != before+maxStrikes {
-					t.Errorf("next is %d after %d messages", d.next, before+maxStrikes)
+				if d.next != 10+maxStrikes {
+					t.Errorf("next is %d after %d messages", d.next, 10+maxStrikes)
 				}
 				if d.complete != complete {
 					t.Errorf("complete again %d times, although replay and live stream never agreed", d.complete-complete)
 				}
 			})
 		})
+	}
+}
+
+// The other engine's replay ends exactly where the live stream begins: no message shows a contradiction, and none shows
+// that both belong together.
+func TestAReplayWithoutALiveMessageProvesNothing(t *testing.T) {
+	d := newDiary(t)
+	s := newSequence(quickStream.withDefaults(), "tcp://127.0.0.1:1", d)
+	s.connect()
+	s.receive(liveMessage("t", 9, payload("a", 9)))
+	replayed(s, "b", 9)
+	s.giveUp(s.epoch, nil)
+	if d.complete != 0 || len(d.lost) != 1 || !errors.Is(s.snapshot().ReplayError, errUnproven) {
+		t.Errorf("complete %d times, lost %v, error %v", d.complete, d.lost, s.snapshot().ReplayError)
+	}
+	replayed(s, "a", 10) // the endpoint is mended
+	s.receive(liveMessage("t", 10, payload("a", 10)))
+	replayed(s, "a", 11) // the next regular check
+	d.expectPayloads("a", 0, 11)
+	if d.complete != 1 || s.unproven {
+		t.Errorf("complete %d times, unproven %v", d.complete, s.unproven)
 	}
 }
 
