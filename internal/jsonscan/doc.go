@@ -1,9 +1,9 @@
-// Package jsonscan reads JSON (RFC 8259) value by value and builds nothing: the caller takes the parts of a text that
-// it needs. It allocates nothing, except for the error of a text that is not valid.
+// Package jsonscan reads JSON (RFC 8259) value by value, and builds no tree: the caller takes the parts of a text that
+// it needs. The package allocates nothing, except for the error of a text that is not valid.
 //
-// A Scanner reads a text for the first time, and checks every byte of it. Members, Items and AppendCompact read a text
-// that a Scanner has checked, and only look for the ends of its values. The package does not convert numbers, does not
-// compare keys and does not look for duplicate keys: the caller knows what keys and numbers mean.
+// A Scanner reads a text for the first time, and checks every byte of the text. Members, Items and AppendCompact read a
+// text that a Scanner has already checked, so they only look for the ends of its values. The package does not convert
+// numbers, does not compare keys and does not look for duplicate keys: the caller knows what keys and numbers mean.
 //
 //	s := jsonscan.New(text, 100)
 //	for more := s.Open('{'); more; more = s.Next('}') {

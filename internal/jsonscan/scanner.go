@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// Scanner reads one JSON text strictly. It refuses a control character in a string, a byte that is not UTF-8, a number
+// Scanner reads one JSON value strictly. It refuses a control character in a string, a byte that is not UTF-8, a number
 // that RFC 8259 does not allow, and nesting beyond a limit. It does not check whether the text continues after the
-// value: a caller asks End.
+// value. A caller that wants this check calls End.
 //
-// The first error stays. After an error the text counts as ended: every later call takes nothing. So a caller checks
-// Err once, after its last call. A copy of a Scanner looks ahead without moving the original. A Scanner is not safe for
-// concurrent use.
+// After the first error the text counts as ended: every later call takes nothing and changes nothing. So a caller needs
+// to check Err only once, after its last call. A caller that wants to look ahead copies the Scanner and reads with the
+// copy: the original does not move. A Scanner is not safe for concurrent use.
 type Scanner struct {
 	text     []byte
 	pos      int
@@ -33,7 +33,8 @@ func (e *Error) Error() string {
 	return "not valid JSON at byte " + strconv.Itoa(e.Pos) + ": " + e.Problem
 }
 
-// New returns a Scanner of text. Objects and arrays may nest at most maxDepth deep. The scanner recurses to that depth.
+// New returns a Scanner of text. Objects and arrays may be nested at most maxDepth deep. Skip and Raw recurse once for
+// each level of nesting.
 func New(text []byte, maxDepth int) Scanner { return Scanner{text: text, maxDepth: maxDepth} }
 
 // Err returns the first error: an *Error, or the error that the caller gave to Stop.
@@ -54,11 +55,12 @@ func (s *Scanner) Fail(problem string) {
 	}
 }
 
-// Pos returns the offset in the text of the next byte to be read.
+// Pos returns the position of the next byte to be read, as an offset in the text.
 func (s *Scanner) Pos() int { return s.pos }
 
 // Peek skips white space and returns the next byte without taking it. At the end of the text it returns 0. The byte
-// shows the kind of the next value; see IsNumber.
+// shows which kind of value comes next: '"', '{', '[', a byte for which IsNumber is true, or the first letter of a
+// literal.
 func (s *Scanner) Peek() byte {
 	for s.pos < len(s.text) {
 		switch c := s.text[s.pos]; c {
@@ -80,8 +82,8 @@ func (s *Scanner) End() bool {
 	return s.pos == len(s.text)
 }
 
-// Open takes the bracket that begins an object ('{') or an array ('['), and reports whether the object or array has
-// elements. If it has none, Open takes the closing bracket, too.
+// Open takes the opening bracket of an object ('{') or an array ('['). more reports whether the object or array has
+// elements. If there are none, Open takes the closing bracket, too.
 func (s *Scanner) Open(bracket byte) (more bool) {
 	if s.Peek() != bracket {
 		s.Fail("expected " + strconv.QuoteRune(rune(bracket)))
@@ -93,14 +95,15 @@ func (s *Scanner) Open(bracket byte) (more bool) {
 	}
 	s.depth++
 	s.pos++
-	if s.Peek() != bracket+2 { // in ASCII, the closing bracket is two after the opening one
+	if s.Peek() != bracket+2 { // in ASCII, both closing brackets are two after their opening brackets
 		return true
 	}
 	s.close()
 	return false
 }
 
-// Next takes what follows a value inside an object or array: a comma, or the closing bracket end. more reports a comma.
+// Next takes the byte after a value inside an object or array: a comma, or the closing bracket end. more is true for a
+// comma.
 func (s *Scanner) Next(end byte) (more bool) {
 	switch s.Peek() {
 	case ',':
@@ -121,7 +124,8 @@ func (s *Scanner) close() {
 	s.depth--
 }
 
-// Key takes a key and its colon. The next call then takes the key's value. Key returns the same as Text.
+// Key takes a key and the colon after it. The next call then takes the key's value. raw and escaped are the same as
+// those of Text.
 func (s *Scanner) Key() (raw []byte, escaped bool) {
 	if s.Peek() != '"' {
 		s.Fail("expected a key in quotes")
@@ -137,7 +141,8 @@ func (s *Scanner) Key() (raw []byte, escaped bool) {
 	return raw, escaped
 }
 
-// Text takes a string. raw is the text between its quotes; escaped reports whether raw has escapes (see Unescape).
+// Text takes a string. raw is the part of the text between the quotes. escaped reports whether raw has escapes, which
+// Unescape replaces.
 func (s *Scanner) Text() (raw []byte, escaped bool) {
 	if s.Peek() != '"' {
 		s.Fail("expected a string")
@@ -146,11 +151,11 @@ func (s *Scanner) Text() (raw []byte, escaped bool) {
 	return s.string()
 }
 
-// string does the same as Text when the opening quote is next.
+// string takes a string whose opening quote is the next byte. It returns the same as Text.
 func (s *Scanner) string() (raw []byte, escaped bool) {
 	s.pos++
 	start, pos, text := s.pos, s.pos, s.text
-	var wide uint64 // has a high bit set for each byte that is not ASCII
+	var wide uint64 // the high bit of a byte in wide is set if the string has a byte that is not ASCII
 	for {
 		for pos+8 <= len(text) {
 			v := binary.LittleEndian.Uint64(text[pos:])
@@ -221,7 +226,7 @@ func (s *Scanner) Number() []byte {
 	return s.text[start:s.pos]
 }
 
-// take takes c if c is the next byte.
+// take takes the next byte if it is c, and reports whether it did.
 func (s *Scanner) take(c byte) bool {
 	if s.pos < len(s.text) && s.text[s.pos] == c {
 		s.pos++
@@ -230,7 +235,7 @@ func (s *Scanner) take(c byte) bool {
 	return false
 }
 
-// digits takes digits and returns their number.
+// digits takes all digits that follow, and returns how many there were.
 func (s *Scanner) digits() int {
 	start := s.pos
 	for s.pos < len(s.text) && s.text[s.pos]-'0' <= 9 {
@@ -239,9 +244,9 @@ func (s *Scanner) digits() int {
 	return s.pos - start
 }
 
-// AppendUint32s takes elements of an array of whole numbers and appends them to dst. It takes an element only if it has
-// at most nine digits and a comma directly after them, and if dst is shorter than limit. It stops before the first
-// element of another form, and before the array's last element.
+// AppendUint32s takes elements of an array of whole numbers and appends them to dst. It takes an element only if the
+// element has at most nine digits and a comma directly after them, and only while dst has fewer than limit elements. So
+// it stops before the first element of another form, and before the last element of the array.
 func (s *Scanner) AppendUint32s(dst []uint32, limit int) []uint32 {
 	pos, text := s.pos, s.text
 	for len(dst) < limit {
@@ -265,7 +270,7 @@ func (s *Scanner) AppendUint32s(dst []uint32, limit int) []uint32 {
 	return dst
 }
 
-// Word takes a literal such as null, if that literal is next.
+// Word takes a literal such as null if it comes next, and reports whether it did.
 func (s *Scanner) Word(word string) bool {
 	s.Peek()
 	if len(s.text)-s.pos < len(word) || string(s.text[s.pos:s.pos+len(word)]) != word {

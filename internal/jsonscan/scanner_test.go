@@ -138,7 +138,7 @@ func TestUnescapeReportsHalfOfASurrogatePair(t *testing.T) {
 	f(`\ud800\u0041`, "\ufffdA", false)
 	f(`\udc00\ud800`, "\ufffd\ufffd", false)
 	f(`\ufffd`, "\ufffd", true)
-	// Scanner.Text refuses these texts, so Unescape does not get them from a Scanner.
+	// These escapes are not valid. A Scanner refuses them, so no caller passes them to Unescape.
 	f(`a\`, "a", false)
 	f(`a\u12`, "a", false)
 	f(`a\ud800\u12`, "a\ufffd", false)
@@ -189,12 +189,12 @@ func TestMembersAndItemsAcceptAnyText(t *testing.T) {
 	}
 }
 
-// mostDepth is how deep encoding/json lets a text nest.
+// mostDepth is how deep encoding/json lets values nest.
 const mostDepth = 10000
 
 // FuzzScanner compares a Scanner with encoding/json. Both accept the same texts, except that a Scanner refuses text
-// that is not UTF-8. Both find the same keys, strings and numbers. If a Scanner accepts a text, Members and Items find
-// the same parts of it.
+// that is not UTF-8. Both find the same keys, strings and numbers. For a text that the Scanner accepts, Members and
+// Items find the same values as the Scanner.
 func FuzzScanner(f *testing.F) {
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stream":true}`))
 	f.Add([]byte(` [ 1.5e-7 , -0 , 12345678901234567890 , null , false , [ ] , { } , "\u00e9\ud83d\ude00\ud800\\\"" ] `))
@@ -232,7 +232,7 @@ func FuzzScanner(f *testing.F) {
 	})
 }
 
-// token is a part of a text, as encoding/json's Decoder returns it. For a number it is the number's text.
+// token is a token of a text, with the type and the value that encoding/json's Decoder returns for it.
 type token string
 
 func compareTokens(t *testing.T, text []byte) {

@@ -9,13 +9,14 @@ import (
 )
 
 const (
+	// lows has the lowest bit of each byte, highs the highest bit of each byte.
 	lows  = 0x0101010101010101
 	highs = 0x8080808080808080
 )
 
-// special finds the bytes of v that end the part of a string without escapes: quotes, backslashes and control
-// characters. It sets the high bit of each such byte. Only the lowest set bit is exact: higher bytes may be marked
-// wrongly.
+// special finds the first byte of v that is a quote, a backslash or a control character. The bytes of v are in
+// little-endian order. special sets the high bit of each such byte. Only the lowest set bit is exact: higher bits may
+// be set wrongly.
 func special(v uint64) uint64 {
 	quote := v ^ '"'*lows
 	slash := v ^ '\\'*lows
@@ -38,10 +39,10 @@ func PlainLen(b []byte) int {
 	return i
 }
 
-// shortEscape has the characters of the escapes of two bytes: a backslash and this character.
+// shortEscape has the second characters of the escapes that have two characters, such as n for \n.
 var shortEscape = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
 
-// escapeLen returns the length of the escape at the beginning of b, or 0 if it is not valid.
+// escapeLen returns the length in bytes of the escape at the beginning of b, or 0 if the escape is not valid.
 func escapeLen(b []byte) int {
 	switch {
 	case len(b) < 2:
@@ -54,7 +55,8 @@ func escapeLen(b []byte) int {
 	return 0
 }
 
-// hex4 reads the first four bytes of b as a hexadecimal number. It returns -1 if they are not hexadecimal.
+// hex4 reads the first four bytes of b as a hexadecimal number. If these bytes are not hexadecimal digits, it returns
+// -1.
 func hex4(b []byte) rune {
 	if len(b) < 4 {
 		return -1
@@ -75,8 +77,8 @@ func hex4(b []byte) rune {
 	return r
 }
 
-// Unescape appends to dst the text of a string. raw is the string as Scanner.Text returns it. If raw has half of a
-// surrogate pair, the half becomes U+FFFD, and ok is false.
+// Unescape appends the text of a string to dst, and replaces its escapes. raw is the string as Scanner.Text returns it.
+// If an escape in raw is half of a surrogate pair without the other half, U+FFFD takes its place, and ok is false.
 func Unescape(dst, raw []byte) (text []byte, ok bool) {
 	ok = true
 	for {
@@ -88,7 +90,7 @@ func Unescape(dst, raw []byte) (text []byte, ok bool) {
 		raw = raw[i:]
 		n := escapeLen(raw)
 		switch {
-		case n == 0: // Scanner.Text never returns such a text
+		case n == 0: // Scanner.Text never returns a string with such an escape
 			return dst, false
 		case n == 2:
 			dst = append(dst, unescaped(raw[1]))

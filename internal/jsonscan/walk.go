@@ -8,11 +8,11 @@ import (
 )
 
 // The functions of this file are for text that a Scanner has read without an error. They check nothing, so they read
-// long strings several times as fast as a Scanner. For other text they return arbitrary parts of it, without reading
-// beyond its end. Their stack does not grow with the depth of the text.
+// long strings several times as fast as a Scanner. For other text they return arbitrary parts of the text, but they
+// never read beyond its end. Their stack does not grow with the depth of nesting.
 
-// Members returns the keys of an object, as Scanner.Key returns them, and its values, in the order of the text. If the
-// text is not an object, it returns none.
+// Members returns the keys and values of an object, in the order of the text. A key has the form that Scanner.Key
+// returns. If the text is not an object, Members returns nothing.
 func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		i := spaceEnd(object, 0)
@@ -37,8 +37,8 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Items returns the values of an array with their offsets in it, in the order of the text. If the text is not an array,
-// it returns none.
+// Items returns the values of an array, each with its offset in the array's text, in the order of the text. If the text
+// is not an array, Items returns nothing.
 func Items(array []byte) iter.Seq2[int, []byte] {
 	return func(yield func(offset int, value []byte) bool) {
 		i := spaceEnd(array, 0)
@@ -55,7 +55,7 @@ func Items(array []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// AppendCompact appends value to dst without the white space between its parts.
+// AppendCompact appends value to dst, without the white space outside of strings.
 func AppendCompact(dst, value []byte) []byte {
 	for i := 0; i < len(value); {
 		switch c := value[i]; {
@@ -83,7 +83,8 @@ func spaceEnd(text []byte, i int) int {
 	return i
 }
 
-// afterComma is given the end i of a value. It returns the index of the next key or value, or of the closing bracket.
+// afterComma skips the comma and the white space after a value that ends at i. It returns the index of the next key or
+// value, or of the closing bracket.
 func afterComma(text []byte, i int) int {
 	if i = spaceEnd(text, i); i < len(text) && text[i] == ',' {
 		i = spaceEnd(text, i+1)
@@ -91,10 +92,10 @@ func afterComma(text []byte, i int) int {
 	return i
 }
 
-// stringEnd returns the index after the string that begins at text[i] = '"', or -1 if the string does not end.
+// stringEnd returns the index after the string that begins with the quote text[i], or -1 if the string does not end.
 func stringEnd(text []byte, i int) int {
 	i++
-	// For a short string, this loop is faster than IndexByte.
+	// For a short string, eight bytes at a time are faster than IndexByte.
 	for short := i + 32; i < short && i+8 <= len(text); i += 8 {
 		if m := special(binary.LittleEndian.Uint64(text[i:])); m != 0 {
 			if i += bits.TrailingZeros64(m) >> 3; text[i] == '"' {
@@ -110,7 +111,7 @@ func stringEnd(text []byte, i int) int {
 		}
 		i += n
 		escapes := 0
-		for text[i-1-escapes] == '\\' { // the loop ends at the opening quote at the latest
+		for text[i-1-escapes] == '\\' { // the loop ends at the latest at the opening quote
 			escapes++
 		}
 		i++
@@ -141,6 +142,7 @@ func valueEnd(text []byte, i int) int {
 	return i
 }
 
+// nestedEnd returns the index after the object or array that begins at text[i], or -1 if it does not end.
 func nestedEnd(text []byte, i int) int {
 	depth := 0
 	for i < len(text) {

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Local reports whether err is a failure of this machine: no descriptor, port, buffer or memory is left. Such an error
-// says nothing about the other end of the connection.
+// Local reports whether err is a failure of this machine: no file descriptor, port, buffer or memory is free. Such an
+// error says nothing about the other end of the connection.
 func Local(err error) bool {
 	var no syscall.Errno
 	if !errors.As(err, &no) {

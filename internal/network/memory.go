@@ -14,27 +14,28 @@ import (
 )
 
 const (
-	// backlog is how many connections may wait for a listener's Accept. Further dials to this listener wait. 128 is the
-	// default of Linux before 5.4.
+	// backlog is how many connections may wait for a listener's Accept. Further dials to this listener wait until there is
+	// room. 128 is the default of Linux before 5.4.
 	backlog = 128
-	// window is how many bytes one direction of a connection holds. When a window is full, Write waits. 64 KiB is as
-	// small as the first window of real sockets, so that tests often meet a full window.
+	// window is how many bytes of one direction of a connection may be written and not yet read. When a window is full,
+	// Write waits. 64 KiB is as small as the first window of real sockets, so that tests often meet a full window.
 	window = 64 << 10
 	// connectPatience bounds how long a dial takes if the host does not answer. Linux gives up after the same time: it
 	// repeats the SYN six times, with pauses from 1 s to 64 s.
 	connectPatience = 127 * time.Second
-	// firstPort is the first port for dialling sides, and for listeners that ask for any port.
+	// firstPort is the first port that the network chooses itself: for the dialling side of a connection, and for a
+	// listener that asks for port 0.
 	firstPort = 32768
 )
 
 // Memory is a network in memory for tests. Memory has hosts that listen and dial, and connections with deadlines,
 // half-close and bounded buffers. Tests can cause the faults of real networks. Memory uses only mutexes, conditions and
-// timers. So in a bubble of testing/synctest every wait is durably blocked, and a whole application runs over it in
-// virtual time.
+// timers, so a bubble of testing/synctest regards a goroutine that waits for the network as durably blocked. So a whole
+// application runs over Memory in virtual time.
 //
-// Programs see TCP's behaviour: bytes arrive in order, EOF follows the other side's last byte, bytes sent to a closed
-// socket are answered by a reset, and connects may be refused or time out. Bandwidth and names are not modelled:
-// addresses are literal.
+// Programs see the behaviour of TCP: bytes arrive in order; EOF follows the last byte of the other side; bytes that are
+// sent to a closed socket are answered by a reset; a connect may be refused or time out. Memory does not model
+// bandwidth. It does not resolve names: addresses are IP addresses.
 //
 //	n := network.NewMemory()
 //	l, err := n.Host("10.0.0.1").Listen("tcp", "10.0.0.1:80")
@@ -47,8 +48,8 @@ type Memory struct {
 	hosts     map[netip.Addr]*Host
 	listeners map[netip.AddrPort]*listener
 	conns     []*pair       // connections that at least one side has not closed, oldest first
-	changed   chan struct{} // closed when a waiting dial may continue
-	port      uint16        // the port that was given out last
+	changed   chan struct{} // closed, and replaced, when a waiting dial may continue
+	port      uint16        // the port that freePort returned last
 }
 
 // NewMemory returns a network without hosts.
@@ -60,11 +61,11 @@ func NewMemory() *Memory {
 type Host struct {
 	network *Memory
 	ip      netip.Addr
-	lost    atomic.Bool  // packets to and from this host are lost
-	delay   atomic.Int64 // nanoseconds added to the time of each packet to or from the host
+	lost    atomic.Bool  // true: packets to and from this host are lost
+	delay   atomic.Int64 // time that each packet to or from the host takes, in nanoseconds
 }
 
-// Host returns the host with that IP address. The first call with an address makes the host.
+// Host returns the host with the given IP address. The first call with an address creates the host.
 func (n *Memory) Host(ip string) *Host {
 	addr := netip.MustParseAddr(ip)
 	n.mu.Lock()
@@ -84,14 +85,15 @@ func (n *Memory) Open() int {
 	return len(n.conns)
 }
 
-// Lose starts or ends a loss of all packets to and from the host. Bytes that are sent meanwhile arrive after the end of
-// the loss, because TCP retransmits them. A dial waits until the end of the loss.
+// Lose starts (true) or ends (false) a loss of all packets to and from the host. Bytes that are sent during the loss
+// arrive after it, because TCP retransmits them. A dial waits until the end of the loss.
 func (h *Host) Lose(on bool) {
 	h.lost.Store(on)
 	h.network.stir()
 }
 
-// Delay sets the time that is added to each packet to or from the host. Bytes under way are not affected.
+// Delay sets the time that is added to the way of each packet to or from the host. Packets that are already under way
+// are not affected.
 func (h *Host) Delay(d time.Duration) { h.delay.Store(int64(d)) }
 
 // Cut resets the connections that the host accepted at a port, at both ends, and returns their number. Port 0 means all
@@ -103,13 +105,14 @@ func (h *Host) Cut(port uint16) int {
 	})
 }
 
-// HalfClose takes the connections that the host accepted at a port, and ends the direction towards the dialling side.
-// It returns their number. Port 0 means all ports. After that the dialling side reads EOF, and the accepting side
-// cannot write.
+// HalfClose ends one direction of the connections that the host accepted at a port: the direction to the dialling side.
+// After that the dialling side reads EOF, and the accepting side cannot write. HalfClose returns the number of these
+// connections. Port 0 means all ports.
 func (h *Host) HalfClose(port uint16) int {
 	return h.each(port, func(p *pair) { p.down.end() })
 }
 
+// each calls f for each connection that the host accepted at a port, and returns their number. Port 0 means all ports.
 func (h *Host) each(port uint16, f func(*pair)) int {
 	h.network.mu.Lock()
 	defer h.network.mu.Unlock()
@@ -123,7 +126,7 @@ func (h *Host) each(port uint16, f func(*pair)) int {
 	return n
 }
 
-// stir wakes all calls that wait for the network.
+// stir wakes all calls that wait for the network: dials, reads and writes.
 func (n *Memory) stir() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -134,13 +137,14 @@ func (n *Memory) stir() {
 	}
 }
 
-// stirred wakes the dials that wait for the network. n.mu is held.
+// stirred wakes only the waiting dials. The caller holds n.mu.
 func (n *Memory) stirred() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
 
-// Listen opens an address of the host. Port 0 takes a free port. An address without a host part means this host.
+// Listen opens an address of the host. Port 0 takes a free port. An address without a host, or with 0.0.0.0, means this
+// host.
 func (h *Host) Listen(network, address string) (net.Listener, error) {
 	at, err := h.parse(address)
 	if err == nil && (at.Addr() != h.ip) {
@@ -265,7 +269,7 @@ func (n *Memory) forget(p *pair) {
 	n.conns = slices.DeleteFunc(n.conns, func(q *pair) bool { return q == p })
 }
 
-// listener is an open address.
+// listener is an address at which a host accepts connections.
 type listener struct {
 	network *Memory
 	at      netip.AddrPort
@@ -276,7 +280,7 @@ type listener struct {
 	closed bool
 }
 
-// offer queues a connection for Accept. It returns false when the backlog is full.
+// offer queues a connection for Accept. If the backlog is full, it returns false.
 func (l *listener) offer(p *pair) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -308,7 +312,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &conn{pair: p, in: p.up, out: p.down, local: p.server, remote: p.client}, nil
 }
 
-// Close closes the address, and resets the connections that were not accepted.
+// Close closes the address, and resets the connections that wait for Accept.
 func (l *listener) Close() error {
 	l.network.mu.Lock()
 	if l.network.listeners[l.at] == l {

@@ -15,8 +15,8 @@ import (
 type pair struct {
 	network        *Memory
 	client, server netip.AddrPort
-	up, down       *direction   // directions from the dialling side and to the dialling side
-	left           atomic.Int32 // number of sides that have closed the connection
+	up, down       *direction   // up: from the dialling side to the accepting side; down: the opposite direction
+	left           atomic.Int32 // number of sides that have closed the connection: 0 to 2
 }
 
 func newPair(from, to *Host, client, server netip.AddrPort) *pair {
@@ -30,21 +30,22 @@ func (p *pair) leave() {
 	}
 }
 
-// direction carries the bytes of a connection one way.
+// direction carries the bytes of a connection one way. Its reader is at one end of the connection, its writer at the
+// other end.
 type direction struct {
 	a, b *Host
 
 	mu      sync.Mutex // guards the fields below
 	cond    sync.Cond  // signals any change
 	queue   []segment
-	size    int  // bytes in queue
-	ended   bool // the writer or HalfClose has closed the direction
-	deaf    bool // the reader has closed: further bytes are answered by a reset
-	broken  bool // the connection was cut
+	size    int  // number of bytes in queue
+	ended   bool // true: the writer or HalfClose has closed the direction
+	deaf    bool // true: the reader has closed the connection, and further bytes are answered by a reset
+	broken  bool // true: the connection was cut
 	readBy  deadline
 	writeBy deadline
-	arrival *time.Timer // wakes the reader when the first segment arrives; nil: no reader waits for it
-	last    time.Time   // arrival time of the last segment; later segments do not overtake it
+	arrival *time.Timer // timer that wakes the reader when the first segment arrives; nil: no reader waits for the segment
+	last    time.Time   // arrival time of the last segment; a later segment never arrives before it
 }
 
 // segment is a piece of the stream with the time of its arrival: bytes, EOF or a reset.
@@ -54,7 +55,7 @@ type segment struct {
 	sign  error // io.EOF or a reset; nil: the segment has bytes
 }
 
-// deadline is the time limit for one kind of call. The direction's mutex guards it.
+// deadline is the time limit of reads or of writes. The mutex of the direction guards it.
 type deadline struct {
 	at    time.Time
 	timer *time.Timer
@@ -68,16 +69,17 @@ func newDirection(a, b *Host) *direction {
 
 var errReset = os.NewSyscallError("read", syscall.ECONNRESET)
 
-// lost reports whether the network now loses the bytes that are sent in this direction.
+// lost reports whether bytes that are sent in this direction are lost at present.
 func (d *direction) lost() bool { return d.a.lost.Load() || d.b.lost.Load() }
 
-// wake wakes all waiting calls.
+// wake wakes all reads and writes that wait for this direction.
 func (d *direction) wake() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cond.Broadcast()
 }
 
+// cut drops the bytes that were not read. From then on reads and writes fail with a reset.
 func (d *direction) cut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +88,7 @@ func (d *direction) cut() {
 	d.cond.Broadcast()
 }
 
-// end makes the reader see EOF after the bytes already written.
+// end closes the direction: the reader sees EOF after the bytes that were already written.
 func (d *direction) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +99,8 @@ func (d *direction) end() {
 	d.cond.Broadcast()
 }
 
-// reset makes the reader see a reset after the bytes already written. After that, the writer's calls fail.
+// reset closes the direction with a reset: the reader sees the reset after the bytes that were already written. Further
+// writes fail.
 func (d *direction) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,7 +108,7 @@ func (d *direction) reset() {
 	d.push(segment{sign: errReset})
 }
 
-// push queues a segment. d.mu is held.
+// push queues a segment. The caller holds d.mu.
 func (d *direction) push(s segment) {
 	s.at = time.Now().Add(pathDelay(d.a, d.b))
 	if s.at.Before(d.last) {
@@ -117,7 +120,7 @@ func (d *direction) push(s segment) {
 	d.cond.Broadcast()
 }
 
-// arrived returns the first segment if it has arrived, and nil if not. d.mu is held.
+// arrived returns the first segment of the queue if it has arrived, and otherwise nil. The caller holds d.mu.
 func (d *direction) arrived() *segment {
 	if len(d.queue) == 0 || d.lost() {
 		return nil
@@ -171,7 +174,8 @@ func (d *direction) read(b []byte, closed *atomic.Bool) (int, error) {
 	}
 }
 
-// write writes to d. back is the connection's other direction, in which a reset would arrive.
+// write writes b to d. back is the opposite direction of the same connection: a reset from the other side arrives
+// there.
 func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,9 +193,12 @@ func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int
 			return n, nil
 		}
 		if d.deaf && !d.lost() {
-			// The first write succeeds. The other side answers it with a reset, and later calls fail.
+			// As with TCP, the first write to a closed socket succeeds. The other side answers with a reset, and later calls
+			// fail.
 			d.ended = true
-			go back.reset() // without d.mu, because reset locks the other direction; the goroutine ends without waiting
+			// The reset runs in its own goroutine, because it locks back.mu, and no goroutine may hold the mutexes of both
+			// directions. The goroutine ends without waiting for other events.
+			go back.reset()
 			return len(b), nil
 		}
 		room := window - d.size
@@ -205,10 +212,10 @@ func (d *direction) write(b []byte, closed *atomic.Bool, back *direction) (n int
 	}
 }
 
-// over reports whether the time limit has passed.
+// over reports whether the deadline has passed. A zero deadline never passes.
 func (l *deadline) over() bool { return !l.at.IsZero() && !time.Now().Before(l.at) }
 
-// limit sets l, one of the deadlines of d, to time t.
+// limit sets l to the time t. l is d.readBy or d.writeBy.
 func (d *direction) limit(l *deadline, t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -241,7 +248,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.wrap("write", err)
 }
 
-// wrap wraps an error in a net.OpError, as package net does. io.EOF is returned as it is.
+// wrap wraps an error in a net.OpError, as package net does. It returns io.EOF unchanged.
 func (c *conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -249,7 +256,7 @@ func (c *conn) wrap(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
-// CloseWrite makes the other side read EOF after the bytes already written.
+// CloseWrite closes the direction to the other side, which reads EOF after the bytes that were already written.
 func (c *conn) CloseWrite() error {
 	if c.closed.Load() {
 		return c.wrap("close", net.ErrClosed)
@@ -258,7 +265,8 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// Close closes the connection. If bytes have arrived that were not read, the other side gets a reset, as from a kernel.
+// Close closes the connection. If bytes for this side were not read, the other side gets a reset, as from a kernel.
+// Otherwise the other side gets EOF.
 func (c *conn) Close() error {
 	if c.closed.Swap(true) {
 		return c.wrap("close", net.ErrClosed)
@@ -274,7 +282,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// stopReading ends reading, and reports whether bytes were left unread.
+// stopReading ends reading, and reports whether there were unread bytes.
 func (d *direction) stopReading() (unread bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -47,7 +47,7 @@ func TestBytesArriveInOrderAndSlowReadersHoldWritersBack(t *testing.T) {
 			}
 			_ = client.(interface{ CloseWrite() error }).CloseWrite()
 		}()
-		synctest.Wait() // waits until the writer is blocked: a million bytes do not fit into the window
+		synctest.Wait() // the writer is now blocked, because a million bytes do not fit into the window
 		got, err := io.ReadAll(accepted)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes, error %v", len(got), err)
@@ -81,7 +81,7 @@ func TestFaultsLookLikeThoseOfTheKernel(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault func(n *network.Memory, client, accepted net.Conn)
-		read  error // error of the client's Read; nil: EOF
+		read  error // error that the Read of client must return
 	}{
 		{"cut", func(n *network.Memory, _, _ net.Conn) { n.Host(server).Cut(80) }, syscall.ECONNRESET},
 		{"half-closed", func(n *network.Memory, _, _ net.Conn) { n.Host(server).HalfClose(80) }, io.EOF},
@@ -138,7 +138,7 @@ func TestConnectsAreRefusedOrTimeOut(t *testing.T) {
 		if err != nil {
 			t.Errorf("packets are not lost any more: %v", err)
 		}
-		_, _ = c.Close(), l.Close() // the connection was not accepted
+		_, _ = c.Close(), l.Close() // l never accepted the connection
 		if n.Open() != 0 {
 			t.Errorf("%d connections are open", n.Open())
 		}

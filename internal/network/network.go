@@ -1,7 +1,8 @@
-// Package network opens listeners and connections. It uses the machine's network, or a network that a test gives to the
-// whole application. So the application can run over connections in memory and in virtual time.
+// Package network opens listeners and connections, on the machine's network or on a network that a test provides. With
+// a network in memory, a test runs the whole application in virtual time.
 //
-// It does not know which bytes are sent. Every component that listens or dials takes a [Network]; nil means [Machine]:
+// The package does not know which bytes are sent. Every component that listens or dials takes a [Network]; nil means
+// [Machine]:
 //
 //	conn, err := network.Of(cfg.Network).Dial(ctx, "tcp", "10.0.0.7:8000")
 package network
@@ -16,7 +17,7 @@ import (
 type Network interface {
 	// Listen opens an address.
 	Listen(network, address string) (net.Listener, error)
-	// Dial connects to an address. The end of ctx ends the attempt; an established connection does not depend on ctx.
+	// Dial connects to an address. The end of ctx ends the attempt to connect. A connection that was made stays open.
 	Dial(ctx context.Context, network, address string) (net.Conn, error)
 }
 

@@ -9,11 +9,12 @@ import (
 )
 
 const (
-	// maxCommand bounds a command frame. The largest valid ones are a READY with its metadata and a SUBSCRIBE.
+	// maxCommand bounds the bytes of a command frame. The largest valid commands are READY, which has metadata, and
+	// SUBSCRIBE.
 	maxCommand = 8 << 10
-	// maxIdentity is the bound that RFC 23 gives, in bytes.
+	// maxIdentity is the largest length of an identity, in bytes (RFC 23).
 	maxIdentity = 255
-	// maxPingContext is the bound that RFC 37 gives for the context that a PONG repeats, in bytes.
+	// maxPingContext is the largest length of the context in a PING, in bytes (RFC 37). The PONG repeats the context.
 	maxPingContext = 16
 )
 
@@ -54,8 +55,8 @@ type metadata struct {
 	identity   string
 }
 
-// parseMetadata reads the properties of a READY. Case does not matter in names, and unknown properties are ignored (RFC
-// 23).
+// parseMetadata reads the properties of a READY. Upper and lower case in the names of properties are the same, and
+// unknown properties are ignored (RFC 23).
 func parseMetadata(data []byte) (metadata, error) {
 	var m metadata
 	for len(data) > 0 {
@@ -83,8 +84,8 @@ func parseMetadata(data []byte) (metadata, error) {
 	return m, nil
 }
 
-// parsePing reads a PING's data. ttl is the silence after which the sender of the PING wants to be disconnected; 0
-// means no limit. context is what the PONG must repeat.
+// parsePing reads the data of a PING. If the sender of the PING is then silent for ttl, its connection must be ended.
+// ttl 0 means no limit. The PONG must repeat context.
 func parsePing(data []byte) (ttl time.Duration, context []byte, err error) {
 	if len(data) < 2 || len(data) > 2+maxPingContext {
 		return 0, nil, errors.New("malformed PING")
@@ -93,7 +94,7 @@ func parsePing(data []byte) (ttl time.Duration, context []byte, err error) {
 	return tenths * 100 * time.Millisecond, data[2:], nil
 }
 
-// parseError reads an ERROR command's reason.
+// parseError returns an error with the reason that an ERROR command gives.
 func parseError(data []byte) error {
 	if len(data) == 0 || len(data) < 1+int(data[0]) {
 		return errors.New("peer refuses without a reason")

@@ -15,7 +15,7 @@ import (
 // Endpoint is the address of a socket: a path for ipc, or host and port for tcp.
 type Endpoint struct {
 	Path string // path of an ipc endpoint; "@name" is an abstract socket
-	Host string // host of a tcp endpoint: a name, an address without brackets, or "*" for every interface
+	Host string // host of a tcp endpoint: a name, an address without brackets, or "*" for every address of the machine
 	Port int    // port of a tcp endpoint; 0 is any free port
 }
 
@@ -73,8 +73,8 @@ func (e Endpoint) Wildcard() bool {
 	return e.Host == "*" || err == nil && ip.IsUnspecified()
 }
 
-// Canonical returns the endpoint in one form, so that all spellings of one socket are equal: names in lower case,
-// addresses in their short form, localhost as 127.0.0.1, clean paths.
+// Canonical returns the endpoint in one form, so that two spellings of the same endpoint become equal: names in lower
+// case, addresses in their short form, localhost as 127.0.0.1, paths without "." and "..".
 func (e Endpoint) Canonical() Endpoint {
 	if e.Path != "" {
 		if e.Path[0] != '@' {
@@ -86,7 +86,7 @@ func (e Endpoint) Canonical() Endpoint {
 	return e
 }
 
-// CanonicalHost returns a host name or address in one form: see Canonical.
+// CanonicalHost returns a host name or address in the form that Endpoint.Canonical uses.
 func CanonicalHost(host string) string {
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	if host == "localhost" {
@@ -98,7 +98,7 @@ func CanonicalHost(host string) string {
 	return host
 }
 
-// String returns the endpoint as ParseEndpoint reads it.
+// String returns the endpoint in the form that ParseEndpoint reads.
 func (e Endpoint) String() string {
 	if e.Path != "" {
 		return "ipc://" + e.Path
@@ -108,13 +108,13 @@ func (e Endpoint) String() string {
 
 // endpoint is an address for package net.
 type endpoint struct {
-	text    string // the text that parseEndpoint got
+	text    string // the text from which parseEndpoint made the endpoint
 	network string // "tcp" or "unix"
 	address string
 }
 
-// parseEndpoint parses an endpoint to bind or, if bind is false, to dial. An endpoint to dial needs a port and a single
-// host.
+// parseEndpoint reads the endpoint of a socket. If bind is true, the socket binds the endpoint; otherwise it dials the
+// endpoint. An endpoint to dial must have a port and name a single host.
 func parseEndpoint(text string, bind bool) (endpoint, error) {
 	e, err := ParseEndpoint(text)
 	if err != nil {
@@ -132,7 +132,7 @@ func parseEndpoint(text string, bind bool) (endpoint, error) {
 	return endpoint{text, "tcp", net.JoinHostPort(e.Host, strconv.Itoa(e.Port))}, nil
 }
 
-// listen opens the endpoint. It replaces the socket file of a process that was killed.
+// listen opens the endpoint. If a process that was killed left its socket file behind, listen replaces this file.
 func (e endpoint) listen(open func(network, address string) (net.Listener, error)) (net.Listener, error) {
 	l, err := open(e.network, e.address)
 	if err != nil && e.network == "unix" && e.removeStale() {
@@ -155,12 +155,12 @@ func (e endpoint) removeStale() bool {
 		conn.Close()
 		return false
 	}
-	// Only a refused connection proves that no process listens. A full backlog or a missing permission does not prove
-	// it.
+	// A refused connection proves that no process listens. Other errors, such as a full backlog or a missing permission,
+	// do not prove that.
 	return errors.Is(err, errRefused) && os.Remove(e.address) == nil
 }
 
-// opened returns the endpoint text with the port on which l listens.
+// opened returns the endpoint's text, with the port on which l listens in place of the port 0 or *.
 func (e endpoint) opened(l net.Listener) string {
 	tcp, ok := l.Addr().(*net.TCPAddr)
 	if !ok {

@@ -17,9 +17,9 @@ const (
 // maxHeader is the length of a header with a flag byte and a 64-bit length.
 const maxHeader = 9
 
-// shrinkAfter is how many messages in a row must fit into a quarter of a grown buffer before the buffer is freed. With
-// a smaller number, each occasional large message would allocate. With a larger number, the memory for a rare large
-// message would be kept for long.
+// shrinkAfter is how many messages in a row must fit into a quarter of a grown buffer before a small buffer replaces
+// the grown one. With a smaller number, each occasional large message would allocate. With a larger number, the memory
+// for a rare large message would be kept for long.
 const shrinkAfter = 1024
 
 // limits bounds the size and the number of parts of one message.
@@ -27,33 +27,34 @@ type limits struct {
 	frame, message, parts int
 }
 
-// reader splits a byte stream into messages. A message stays in the read buffer, so it is not copied. After the buffer
-// has grown to the size of the largest message, a message costs no allocation.
+// reader splits a byte stream into messages. A message stays in the read buffer, so the message is not copied. Once the
+// buffer has grown to the size of the largest message, reading a message allocates nothing.
 type reader struct {
 	src    io.Reader
 	limits limits
-	// onCommand is called for each command frame, even between the frames of a message: libzmq may send a PING there.
+	// onCommand is called for each command frame. A command frame may stand between the frames of a message: libzmq may
+	// send a PING there.
 	onCommand func(body []byte) error
 
-	buf  []byte // buf[head:tail] has been read from src, and not consumed yet
+	buf  []byte // buf[head:tail] was read from src, and is not yet part of a returned message
 	head int
 	tail int
-	base int // size of a buffer that has not grown
+	base int // size of the buffer before it grows
 
 	spans []span // frames of the current message
 	parts [][]byte
 	small int // number of messages in a row that fit into a quarter of the buffer
 }
 
-// span is the place of a frame, relative to the message's first byte. So a span stays valid when the message moves
-// within the buffer.
+// span is the place of a frame's body, relative to the first byte of the message. So a span stays valid when the
+// message moves within the buffer.
 type span struct{ from, to int }
 
 func newReader(src io.Reader, size int, l limits) *reader {
 	return &reader{src: src, limits: l, buf: make([]byte, size), base: size}
 }
 
-// next returns the next message. Its parts are valid until the next call of next.
+// next returns the parts of the next message. The parts are valid until next is called again.
 func (r *reader) next() ([][]byte, error) {
 	r.spans = r.spans[:0]
 	at, total := 0, 0 // at: position of the next frame, relative to head
@@ -92,9 +93,11 @@ func (r *reader) next() ([][]byte, error) {
 	return r.parts, nil
 }
 
-// frame reads the frame that starts at offset at, and returns its flags and the place of its body.
+// frame reads the frame that begins at buf[head+at]. It returns the frame's flags and the place of its body, relative
+// to head.
 func (r *reader) frame(at int) (flags byte, from, to int, err error) {
-	// Commands in the middle of a message are kept until the message ends. Too many of them are an attack.
+	// Commands inside a message stay in the buffer until the message ends. A peer that sends too many of them attacks the
+	// memory.
 	if at > r.limits.message+(r.limits.parts+1)*maxHeader+maxCommand {
 		return 0, 0, 0, errors.New("too many commands inside a message")
 	}
@@ -125,8 +128,8 @@ func (r *reader) frame(at int) (flags byte, from, to int, err error) {
 	return flags, from, to, r.need(to, false)
 }
 
-// need reads until the buffer has n bytes from head on. If the stream ends before that, the error is io.EOF only if
-// boundary is set. boundary says that the reader is between two messages.
+// need reads until buf[head:] has n bytes. boundary says that the reader is between two messages. If the stream ends
+// there, the error is io.EOF; if it ends elsewhere, the error is io.ErrUnexpectedEOF.
 func (r *reader) need(n int, boundary bool) error {
 	for r.tail-r.head < n {
 		if r.tail == len(r.buf) || r.head+n > len(r.buf) {
@@ -147,8 +150,9 @@ func (r *reader) need(n int, boundary bool) error {
 	return nil
 }
 
-// makeRoom moves unread bytes to the front of the buffer, and grows the buffer if it is full. The buffer never grows
-// beyond twice the bytes that have arrived. So a peer cannot cause a large allocation by announcing a length.
+// makeRoom moves unread bytes to the front of the buffer. If n bytes do not fit and more than half of the buffer is
+// full, makeRoom also doubles the buffer. So the buffer stays smaller than four times the bytes that have arrived, and
+// a peer cannot cause a large allocation by announcing a length.
 func (r *reader) makeRoom(n int) {
 	have := r.tail - r.head
 	buf := r.buf
@@ -161,7 +165,7 @@ func (r *reader) makeRoom(n int) {
 	r.buf, r.head, r.tail = buf, 0, have
 }
 
-// consume drops n bytes from the front. The dropped bytes stay unchanged until the next read.
+// consume drops n bytes from the front of buf[head:tail]. The dropped bytes stay unchanged until the next read.
 func (r *reader) consume(n int) {
 	r.head += n
 	if n > len(r.buf)/4 || len(r.buf) == r.base {

@@ -31,7 +31,7 @@ func FuzzReader(f *testing.F) {
 			if len(parts) == 0 || len(parts) > l.parts || total > l.message {
 				t.Fatalf("a message of %d parts and %d bytes is over the limits", len(parts), total)
 			}
-			// When the parts are written and read once more, they are the same.
+			// If the parts are encoded and read again, they must be the same.
 			again := newReader(bytes.NewReader(appendMessage(nil, parts...)), 64, l)
 			back, err := again.next()
 			if err != nil || len(back) != len(parts) {

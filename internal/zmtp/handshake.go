@@ -10,7 +10,8 @@ import (
 
 const greetingSize = 64
 
-// greeting is the greeting that this package sends: signature, version 3.1, mechanism NULL, as-server 0 (RFC 37).
+// greeting is the greeting that this package sends: the signature, version 3.1, mechanism NULL, and as-server 0 (RFC
+// 37).
 var greeting = func() (g [greetingSize]byte) {
 	// Byte 8 is padding. libzmq sets it to 1, so that a ZMTP 1 peer reads the greeting as a long frame with an empty
 	// identity.
@@ -23,10 +24,10 @@ var greeting = func() (g [greetingSize]byte) {
 // ErrNotZMTP means that the peer does not speak ZMTP 3 with the NULL mechanism.
 var ErrNotZMTP = errors.New("peer does not speak ZMTP 3 with the NULL mechanism")
 
-// shakeHands exchanges greetings and READY commands over rw. It returns the peer's minor version and metadata. r must
-// read from rw. The caller bounds the time.
+// shakeHands exchanges greetings and READY commands over rw. It returns the minor version and the metadata of the peer.
+// r must read from rw. shakeHands sets no time limit: the caller must set one.
 func shakeHands(rw io.ReadWriter, r *reader, self Type, identity string) (minor byte, m metadata, err error) {
-	// The greeting is sent in one piece: only peers that also speak ZMTP 1 or 2 would need it in several steps.
+	// The whole greeting is sent at once. Only peers that also speak ZMTP 1 or 2 need a greeting in several steps.
 	if _, err := rw.Write(greeting[:]); err != nil {
 		return 0, m, fmt.Errorf("send greeting: %w", err)
 	}
@@ -53,7 +54,8 @@ func shakeHands(rw io.ReadWriter, r *reader, self Type, identity string) (minor 
 	return minor, m, nil
 }
 
-// readGreeting checks each part when it arrives, so that another protocol is recognized without waiting for the rest.
+// readGreeting checks each part of the greeting when the part arrives. So a peer with another protocol is recognized
+// without waiting for 64 bytes.
 func readGreeting(src io.Reader) (minor byte, err error) {
 	var g [greetingSize]byte
 	if _, err := io.ReadFull(src, g[:1]); err != nil {
@@ -77,7 +79,7 @@ func readGreeting(src io.Reader) (minor byte, err error) {
 	return g[11], nil
 }
 
-// readReady reads the peer's READY, which must be its first frame.
+// readReady reads the READY of the peer. READY must be the first frame of the peer.
 func readReady(r *reader) (metadata, error) {
 	flags, from, to, err := r.frame(0)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// followNumbers checks that n messages of pub.py follow each other.
+// followNumbers receives n messages that pub.py numbered, and checks that no number is missing.
 func followNumbers(t *testing.T, o *probe, n int) {
 	t.Helper()
 	var last uint64
@@ -115,7 +115,7 @@ func TestWeAnswerLibzmq(t *testing.T) {
 	router, _ := start(t, ROUTER, "tcp://127.0.0.1:0", Config{Bind: true, OnMessage: func(p *Peer, parts [][]byte) {
 		identities <- p.Identity()
 		for _, x := range []string{"a", "b"} {
-			// A REQ peer disconnects after its first reply, so later replies find it closed.
+			// A REQ peer disconnects after the first reply. So the second reply may find the connection closed.
 			if err := p.SendWait(append(append([][]byte{}, parts...), []byte(x))...); err != nil && !errors.Is(err, ErrClosed) {
 				t.Error(err)
 			}
@@ -127,7 +127,7 @@ func TestWeAnswerLibzmq(t *testing.T) {
 	}{
 		{"DEALER", "", []string{"- 7175657374696f6e 61", "- 7175657374696f6e 62"}},
 		{"DEALER", "named", []string{"- 7175657374696f6e 61", "- 7175657374696f6e 62"}},
-		{"REQ", "", []string{"7175657374696f6e 61"}}, // a REQ peer gets only the first reply
+		{"REQ", "", []string{"7175657374696f6e 61"}}, // a REQ peer gets only the first of the two replies
 	} {
 		p := testenv.StartScript(t, "testdata/ask.py", tc.kind, router.Endpoint(), tc.identity)
 		for _, want := range tc.want {
@@ -143,8 +143,8 @@ func TestWeAnswerLibzmq(t *testing.T) {
 }
 
 func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
-	// libzmq waits for an answer for three of its heartbeat intervals, 1.5 s, and asks its peer to wait for five
-	// intervals. Even a busy machine answers in this time.
+	// libzmq sends a PING every 500 ms and waits 1.5 s for an answer. In its PING it asks the peer to wait 2.5 s. Even a
+	// busy machine answers in this time.
 	const theirs = "500"
 	ours := Config{HeartbeatInterval: 400 * time.Millisecond, HeartbeatTimeout: 4 * time.Second}
 	p := testenv.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", theirs)
@@ -165,7 +165,8 @@ func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
 	for len(o.messages) > 0 {
 		<-o.messages
 	}
-	<-time.After(3 * time.Second) // several intervals of either side, and more than libzmq's patience
+	// The connection is idle for several heartbeat intervals of both sides, and longer than libzmq waits for an answer.
+	<-time.After(3 * time.Second)
 	none(t, o.disconnected, "a disconnect while idle")
 	none(t, pubSide.disconnected, "a subscriber lost while idle")
 	p.Say("go on")

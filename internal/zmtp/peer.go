@@ -16,16 +16,18 @@ var (
 	ErrNoPeer    = errors.New("no such peer is connected")
 )
 
-// errSilent ends a connection whose peer gave no sign of life in time.
+// errSilent is the reason for the end of a connection whose peer sent nothing for too long.
 var errSilent = errors.New("peer is silent: no answer to a heartbeat")
 
 const (
-	// writeBatch is the size of one write, in bytes: large enough that the cost of the system call does not matter.
+	// writeBatch is the number of bytes that are collected for one write. It is large enough that the cost of the system
+	// call does not matter.
 	writeBatch = 64 << 10
-	// copyBelow is the size in bytes up to which a message is copied into the batch. A larger message is written
-	// without a copy.
+	// copyBelow is the size in bytes up to which a message is copied into the batch of a write. A larger message is
+	// written without a copy.
 	copyBelow = 16 << 10
-	// maxControl bounds the waiting answers to PINGs, in bytes. A peer that sends PINGs and does not read is disconnected.
+	// maxControl bounds the commands that wait to be written to a peer, in bytes. A peer that sends PINGs and does not
+	// read the answers exceeds it, and is disconnected.
 	maxControl = 16 << 10
 )
 
@@ -36,8 +38,8 @@ type Peer struct {
 	reader   *reader
 	name     string
 	identity string
-	minor    byte          // 0: ZMTP 3.0, without heartbeats and with subscriptions as messages
-	ttl      time.Duration // TTL in the peer's last PING; 0: none. Used by the reading goroutine only.
+	minor    byte          // minor version; 0: ZMTP 3.0, which has no heartbeats and sends subscriptions as messages
+	ttl      time.Duration // time limit in the last PING of the peer (see parsePing); 0: none. Only the reading goroutine uses it.
 
 	mu      sync.Mutex // guards the fields below
 	wake    sync.Cond  // signals that there is something to write, or that the peer was closed
@@ -67,20 +69,22 @@ func newPeer(s *Socket, conn net.Conn) *Peer {
 // Name returns the peer's network address, for log lines and errors.
 func (p *Peer) Name() string { return p.name }
 
-// Identity returns the peer's identity on a ROUTER socket. If the peer sent none, the ROUTER made one up. On other
-// sockets the identity is empty.
+// Identity returns the name that identifies the peer on a ROUTER socket. If the peer sent no name, the ROUTER made one
+// up. On other sockets the identity is empty.
 func (p *Peer) Identity() string { return p.identity }
 
-// Drop closes the connection. OnDisconnect follows with err. A socket that dials connects again after that.
+// Drop closes the connection. After that OnDisconnect is called with err as the reason, and a socket that dials
+// connects again.
 func (p *Peer) Drop(err error) { p.close(err) }
 
-// Send queues a copy of the message without waiting. If the queue is full, it returns ErrQueueFull. After the
-// connection's end it returns ErrClosed.
+// Send queues a copy of the message and does not wait. If the queue is full, Send returns ErrQueueFull. After the end
+// of the connection, Send returns ErrClosed.
 func (p *Peer) Send(parts ...[]byte) error {
 	return p.enqueue(encode(parts), false)
 }
 
-// SendWait does the same as Send, but if the queue is full it waits for room, at most until the connection ends.
+// SendWait queues a copy of the message. If the queue is full, SendWait waits until there is room, or until the
+// connection ends.
 func (p *Peer) SendWait(parts ...[]byte) error {
 	return p.enqueue(encode(parts), true)
 }
@@ -89,8 +93,8 @@ func encode(parts [][]byte) []byte {
 	return appendMessage(make([]byte, 0, messageSize(parts)), parts...)
 }
 
-// enqueue queues an encoded message, which the caller must not change afterwards. If the queue is full, enqueue waits
-// for room if wait is true; otherwise it returns ErrQueueFull.
+// enqueue queues an encoded message. The caller must not change the message afterwards. If the queue is full, enqueue
+// waits for room if wait is true, and returns ErrQueueFull if wait is false.
 func (p *Peer) enqueue(message []byte, wait bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,8 +112,8 @@ func (p *Peer) enqueue(message []byte, wait bool) error {
 	return nil
 }
 
-// publish queues an encoded message if the peer subscribed to its topic. If the queue is full, publish does not wait:
-// dropped is true.
+// publish queues an encoded message if the peer subscribed to the topic. It never waits: if the queue is full, the
+// message is dropped, and dropped is true.
 func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +128,7 @@ func (p *Peer) publish(topic, message []byte) (sent, dropped bool) {
 	return true, false
 }
 
-// sendCommand queues a command, which is written before the waiting messages.
+// sendCommand queues a command. Queued commands are written before queued messages.
 func (p *Peer) sendCommand(name string, data []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +140,7 @@ func (p *Peer) sendCommand(name string, data []byte) error {
 	return nil
 }
 
-// close ends the connection. If close is called more than once, the first err counts.
+// close ends the connection with the reason err. If close is called more than once, the reason of the first call stays.
 func (p *Peer) close(err error) {
 	p.mu.Lock()
 	if !p.closed {
@@ -148,7 +152,7 @@ func (p *Peer) close(err error) {
 	p.conn.Close()
 }
 
-// handshake exchanges greetings with the peer. On a SUB socket it subscribes after that.
+// handshake exchanges greetings with the peer. A SUB socket then sends its subscriptions.
 func (p *Peer) handshake() error {
 	cfg := &p.socket.cfg
 	if err := p.conn.SetDeadline(time.Now().Add(cfg.HandshakeTimeout)); err != nil {
@@ -164,12 +168,12 @@ func (p *Peer) handshake() error {
 			return fmt.Errorf("subscribe: %w", err)
 		}
 	}
-	// From here on the reader uses fill, which also sends heartbeats.
+	// After the handshake the reader reads through fill, which sends heartbeats when the peer is silent.
 	p.reader.src = fill{p}
 	return p.conn.SetDeadline(time.Time{})
 }
 
-// subscribe encodes the subscriptions in the form of the peer's version (RFC 23 or RFC 37).
+// subscribe encodes the subscriptions in the form that the version of the peer requires (RFC 23 or RFC 37).
 func (p *Peer) subscribe(topics []string) (wire []byte) {
 	for _, topic := range topics {
 		if p.minor == 0 {
@@ -223,8 +227,8 @@ func (p *Peer) command(body []byte) error {
 	return nil
 }
 
-// legacySubscription reads a subscription in the form of ZMTP 3.0: a message whose first byte is 1 (subscribe) or 0
-// (cancel). It ignores other messages.
+// legacySubscription reads a subscription in the form of ZMTP 3.0: a message with one part, whose first byte is 1
+// (subscribe) or 0 (cancel). Other messages are ignored.
 func (p *Peer) legacySubscription(parts [][]byte) error {
 	if len(parts) != 1 || len(parts[0]) == 0 || parts[0][0] > 1 {
 		return nil
@@ -260,8 +264,8 @@ func (p *Peer) send() {
 	}
 }
 
-// gather waits for something to write, and collects it in batch: first commands, then messages. A large message ends
-// the batch. It is returned separately, so that it is not copied.
+// gather waits until there is something to write. It then collects commands and after them messages in batch. The first
+// message that is larger than copyBelow ends the batch: gather returns this message as large, and does not copy it.
 func (p *Peer) gather(batch []byte) (_, large []byte, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -286,8 +290,8 @@ func (p *Peer) gather(batch []byte) (_, large []byte, ok bool) {
 
 func (p *Peer) write(batch, large []byte) error {
 	for _, b := range [2][]byte{batch, large} {
-		// A large message is written in pieces. So the timeout ends the connection of a peer that accepts no byte, but
-		// not of a slow peer.
+		// A large message is written in pieces, and each piece has its own time limit. So a slow peer has enough time, while
+		// a peer that accepts nothing is disconnected.
 		for len(b) > 0 {
 			if err := p.conn.SetWriteDeadline(time.Now().Add(p.socket.cfg.WriteTimeout)); err != nil {
 				return err
@@ -302,8 +306,9 @@ func (p *Peer) write(batch, large []byte) error {
 	return nil
 }
 
-// fill reads from a peer's connection. After some silence it sends a PING, and after more silence it ends the
-// connection. The time of callbacks is not silence, because the clock starts with the read.
+// fill is the io.Reader of a connected peer. If the peer is silent for some time, fill sends a PING. If the silence
+// continues, fill ends the connection. The time of callbacks does not count as silence, because the clock starts with
+// each read.
 type fill struct{ p *Peer }
 
 func (f fill) Read(buf []byte) (int, error) {

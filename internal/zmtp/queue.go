@@ -1,6 +1,6 @@
 package zmtp
 
-// queue is a ring of encoded messages. The ring grows as needed: the caller checks the bounds.
+// queue is a ring of encoded messages. The ring grows as needed. The bounds are checked by the caller, with full.
 type queue struct {
 	ring  [][]byte
 	head  int
@@ -10,7 +10,8 @@ type queue struct {
 
 func (q *queue) len() int { return q.count }
 
-// full reports whether a message of size bytes would exceed the bounds. An empty queue is never full.
+// full reports whether one more message of the given size in bytes would exceed the bounds. An empty queue is never
+// full.
 func (q *queue) full(size, maxMessages, maxBytes int) bool {
 	return q.count > 0 && (q.count >= maxMessages || q.bytes+size > maxBytes)
 }

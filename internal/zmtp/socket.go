@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Socket is one endpoint, dialled or bound, together with its peers. Its methods may be called concurrently.
+// Socket is one endpoint, dialled or bound, and the connections to its peers. Its methods may be called concurrently.
 type Socket struct {
 	typ      Type
 	cfg      Config
@@ -27,17 +27,19 @@ type Socket struct {
 	mu       sync.Mutex // guards the fields below
 	listener net.Listener
 	running  bool
-	conns    int     // number of connections, including those in the handshake
-	peers    []*Peer // peers whose handshake is done; the slice is copied on change, so a snapshot may be read without the lock
-	next     uint32  // DEALER: counter for the turn of peers; ROUTER: counter for made-up identities
+	conns    int // number of connections, including those in the handshake
+	// peers are the peers whose handshake is done. A change makes a new slice, so a copy of this field may be read without
+	// the lock.
+	peers []*Peer
+	next  uint32 // DEALER: counter that chooses the next peer; ROUTER: counter for made-up identities
 }
 
 // Stats are the counters of a socket.
 type Stats struct {
 	Peers    int
 	Received uint64 // number of messages received
-	Sent     uint64 // number of messages queued; a message to several peers counts once for each
-	Dropped  uint64 // number of messages not queued because a queue was full; counted once for each peer
+	Sent     uint64 // number of messages queued; a message to several peers counts once for each peer
+	Dropped  uint64 // number of messages not queued because a peer's queue was full; counted once for each such peer
 }
 
 // New returns a socket for an endpoint tcp://host:port or ipc://path. It opens no connection and no listener.
@@ -73,9 +75,9 @@ func (s *Socket) Endpoint() string {
 	return s.endpoint.text
 }
 
-// Listen opens the endpoint of a bound socket. So a bad address is found before Run, and Endpoint has the real port.
-// After Listen the caller must call Run or Close. Run closes the endpoint when it ends. Without an earlier Listen, Run
-// calls it.
+// Listen opens the endpoint of a bound socket. A caller that calls Listen before Run learns early that the address
+// cannot be used, and Endpoint then has the real port. After Listen the caller must call Run or Close. If the caller
+// does not call Listen, Run does. Run closes the endpoint when Run ends.
 func (s *Socket) Listen() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +89,7 @@ func (s *Socket) Listen() error {
 	return err
 }
 
-// Close closes the endpoint that Listen opened. It is for callers that do not call Run.
+// Close closes the endpoint that Listen opened. Only a caller that does not call Run needs Close.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,9 +101,9 @@ func (s *Socket) Close() error {
 	return l.Close()
 }
 
-// Run serves the socket until ctx ends, and returns nil then. A dialling socket dials again after every failure. If an
-// endpoint cannot be bound, Run returns an error. When Run returns, all connections and goroutines of the socket have
-// ended, and no callback runs.
+// Run serves the socket until ctx ends, and then returns nil. A dialling socket dials again after every failure. If an
+// endpoint cannot be bound, or if Run was called before, Run returns an error. When Run returns, all connections and
+// goroutines of the socket have ended, and no callback runs.
 func (s *Socket) Run(ctx context.Context) error {
 	s.mu.Lock()
 	running := s.running
@@ -123,11 +125,11 @@ func (s *Socket) connect(ctx context.Context) {
 		start := time.Now()
 		conn, err := s.dial(ctx)
 		if err == nil {
-			_ = s.serve(ctx, conn) // OnDisconnect has already reported the reason
+			_ = s.serve(ctx, conn) // OnDisconnect or OnFailure has already reported the error
 		} else {
 			s.failed(ctx, fmt.Errorf("connect to %s: %w", s.endpoint.text, err))
 		}
-		// If a connection breaks soon after it was made, it counts as a failed attempt.
+		// A connection that breaks soon counts as a failed attempt, so the pauses go on growing.
 		if time.Since(start) > s.cfg.BackoffMax+s.cfg.HandshakeTimeout {
 			tries = 0
 		}
@@ -135,8 +137,9 @@ func (s *Socket) connect(ctx context.Context) {
 	}
 }
 
-// backoff returns the pause after the given number of attempts. The pause doubles with each attempt, up to most, and
-// varies by ±50 %, so that sockets that lost the same peer do not all come back at the same time.
+// backoff returns the pause after the given number of attempts. The pause begins with least, doubles with each attempt
+// up to most, and is then changed by up to ±50 % at random. So sockets that lost the same peer do not all come back at
+// the same time.
 func backoff(least, most time.Duration, tries int) time.Duration {
 	d := most
 	if tries < 32 && least < most>>tries {
@@ -177,7 +180,7 @@ func (s *Socket) accept(ctx context.Context) error {
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("accept on %s: %w", s.endpoint.text, err)
 			}
-			// The process probably has no file descriptor left: wait until other descriptors are closed.
+			// The process probably has no free file descriptor. The pause gives it time to close others.
 			s.failed(ctx, fmt.Errorf("accept on %s: %w", s.endpoint.text, err))
 			pause(ctx, backoff(s.cfg.BackoffMin, s.cfg.BackoffMax, tries))
 			tries++
@@ -247,15 +250,15 @@ func (s *Socket) serve(ctx context.Context, conn net.Conn) error {
 	return err
 }
 
-// failed reports a failure, unless the end of ctx caused it.
+// failed calls OnFailure, unless the end of ctx caused the failure.
 func (s *Socket) failed(ctx context.Context, err error) {
 	if s.cfg.OnFailure != nil && ctx.Err() == nil {
 		s.cfg.OnFailure(err)
 	}
 }
 
-// add adds p to the peers. If a ROUTER already has a peer with the identity of p, the identity goes to p: the older
-// peer is probably a connection whose end was not noticed.
+// add adds p to the peers. If a ROUTER already has a peer with the identity of p, that older peer is disconnected: it
+// is probably a connection whose end was not noticed.
 func (s *Socket) add(p *Peer) {
 	s.mu.Lock()
 	var before *Peer
@@ -287,14 +290,14 @@ func (s *Socket) snapshot() []*Peer {
 	return s.peers
 }
 
-// DropPeers closes all connections, as a network fault does. A socket that dials connects again after that.
+// DropPeers closes all connections, as a network fault does. After that a socket that dials connects again.
 func (s *Socket) DropPeers() {
 	for _, p := range s.snapshot() {
 		p.Drop(errors.New("dropped on purpose"))
 	}
 }
 
-// find returns the newest peer with that identity, or nil.
+// find returns the newest of the peers with the given identity, or nil if there is none.
 func find(peers []*Peer, identity string) *Peer {
 	for _, p := range slices.Backward(peers) {
 		if p.identity == identity {
@@ -304,8 +307,8 @@ func find(peers []*Peer, identity string) *Peer {
 	return nil
 }
 
-// Publish sends a message to the peers of a PUB socket that subscribed to its first part, and returns the number of
-// these peers. Publish never waits: if the queue of a peer is full, that peer does not get the message.
+// Publish sends a message to those peers of a PUB socket that subscribed to the first part of the message. It returns
+// the number of these peers. Publish never waits: if the queue of a peer is full, that peer does not get the message.
 func (s *Socket) Publish(parts ...[]byte) int {
 	if len(parts) == 0 {
 		return 0
@@ -329,7 +332,8 @@ func (s *Socket) Publish(parts ...[]byte) int {
 	return n
 }
 
-// Send sends a message to the next peer in turn that has room, as DEALER sockets do.
+// Send sends a message to one peer, as DEALER sockets do: the peers take turns, and a peer whose queue is full is
+// passed over.
 func (s *Socket) Send(parts ...[]byte) error {
 	s.mu.Lock()
 	peers, turn := s.peers, int(s.next)
@@ -345,7 +349,7 @@ func (s *Socket) Send(parts ...[]byte) error {
 	return err
 }
 
-// SendTo sends a message to the peer with that identity, as ROUTER sockets do. parts do not contain the identity.
+// SendTo sends a message to the peer with the given identity, as ROUTER sockets do. parts do not contain the identity.
 func (s *Socket) SendTo(identity string, parts ...[]byte) error {
 	p := find(s.snapshot(), identity)
 	if p == nil {

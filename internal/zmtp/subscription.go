@@ -8,11 +8,11 @@ import (
 // maxSubscriptions bounds the number of prefixes that one peer may subscribe to.
 const maxSubscriptions = 1024
 
-// subscriptions has the prefixes that one peer of a PUB socket subscribed to. If a prefix was subscribed twice, it must
-// be cancelled twice (RFC 29).
+// subscriptions has the prefixes that one peer of a PUB socket subscribed to. If a peer subscribed to a prefix twice,
+// the peer must cancel the prefix twice (RFC 29).
 type subscriptions struct {
 	counts   map[string]int
-	prefixes [][]byte // the keys of counts
+	prefixes [][]byte // the keys of counts, for matches
 }
 
 func (s *subscriptions) add(prefix []byte) error {
@@ -32,7 +32,7 @@ func (s *subscriptions) add(prefix []byte) error {
 	return nil
 }
 
-// cancel cancels one subscription to prefix. It ignores a prefix that was not subscribed.
+// cancel cancels one subscription to prefix. If the peer has no subscription to prefix, cancel does nothing.
 func (s *subscriptions) cancel(prefix []byte) {
 	n := s.counts[string(prefix)]
 	if n > 1 {

@@ -21,8 +21,9 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// bufferedConn is one end of a net.Pipe with a buffer for a few writes. A real connection has such a buffer, and both
-// sides need it to send their greeting first. Unlike a real connection it works in a synctest bubble.
+// bufferedConn is one end of a net.Pipe, with a buffer for a few writes. A real connection has such a buffer. Without a
+// buffer, two sides that both begin with a write would wait for each other. Unlike a real connection, a bufferedConn
+// works in a synctest bubble.
 type bufferedConn struct {
 	net.Conn
 	out    chan []byte
@@ -64,7 +65,8 @@ func (c bufferedConn) Write(b []byte) (int, error) {
 	}
 }
 
-// SetReadDeadline never fails. A pipe refuses a deadline after its other end is closed, and a socket does not.
+// SetReadDeadline returns no error when the other end is closed: a pipe refuses a deadline then, but a real socket does
+// not.
 func (c bufferedConn) SetReadDeadline(t time.Time) error {
 	if err := c.Conn.SetReadDeadline(t); !errors.Is(err, io.ErrClosedPipe) {
 		return err
@@ -75,7 +77,8 @@ func (c bufferedConn) SetReadDeadline(t time.Time) error {
 func (c bufferedConn) SetDeadline(t time.Time) error      { return c.SetReadDeadline(t) }
 func (c bufferedConn) SetWriteDeadline(t time.Time) error { return nil }
 
-// Close closes the pipe without waiting for written bytes. finish lets them arrive first.
+// Close closes the pipe immediately; written bytes may be lost. The function finish delivers written bytes before it
+// closes the pipe.
 func (c bufferedConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
@@ -89,15 +92,15 @@ func finish(c net.Conn) {
 	}
 }
 
-// peerBytes returns what a well-behaved peer sends first: its greeting and its READY.
+// peerBytes returns the first bytes of a well-behaved peer: its greeting and its READY.
 func peerBytes(minor byte, socketType string) []byte {
 	g := greeting
 	g[11] = minor
 	return appendCommand(g[:], "READY", appendProperty(nil, "socket-TYPE", socketType))
 }
 
-// TestRecordedPublishersAreUnderstood plays the publisher's side of each transcript to a socket of this package. It
-// compares the messages that the socket receives, and the bytes that it sends.
+// TestRecordedPublishersAreUnderstood plays the publisher's side of each recorded connection to a socket of this
+// package. It checks the messages that the socket receives, and the bytes that the socket sends.
 func TestRecordedPublishersAreUnderstood(t *testing.T) {
 	for _, tr := range readTranscripts(t) {
 		t.Run(tr.ID, func(t *testing.T) {
@@ -128,7 +131,8 @@ func TestRecordedPublishersAreUnderstood(t *testing.T) {
 	}
 }
 
-// TestRecordedSubscribersAreUnderstood plays the client's side of each transcript to a PUB or ROUTER socket.
+// TestRecordedSubscribersAreUnderstood plays the client's side of each recorded connection to a PUB or ROUTER socket,
+// and checks the bytes that the socket sends.
 func TestRecordedSubscribersAreUnderstood(t *testing.T) {
 	for _, tr := range readTranscripts(t) {
 		t.Run(tr.ID, func(t *testing.T) {
@@ -199,8 +203,8 @@ func newTestSocket(t testing.TB, typ Type, cfg Config) *Socket {
 	return s
 }
 
-// playTo serves one connection of a socket. The other side of the connection sends wire, and closes after it has read
-// want bytes. playTo returns these bytes.
+// playTo serves one connection of a socket. The other side of the connection sends wire, reads want bytes, and then
+// closes. playTo returns the bytes that the other side read.
 func playTo(t testing.TB, typ Type, cfg Config, wire []byte, want int) []byte {
 	t.Helper()
 	ours, theirs := pipe()
@@ -284,7 +288,8 @@ func TestHostileFramesEndTheConnection(t *testing.T) {
 			s := newTestSocket(t, SUB, Config{MaxFrame: 1000, MaxParts: 8, OnMessage: func(*Peer, [][]byte) { t.Error("a message") }})
 			go func() {
 				_, _ = theirs.Write(hello)
-				_, _ = io.ReadFull(theirs, make([]byte, len(hello))) // the socket's handshake is as long as hello; after it nothing is read
+				// The handshake of the socket is as long as hello. After the handshake the peer reads nothing.
+				_, _ = io.ReadFull(theirs, make([]byte, len(hello)))
 				_, _ = theirs.Write(tc.wire)
 				if tc.want == "unexpected EOF" {
 					finish(theirs)
@@ -401,7 +406,8 @@ func TestAPeerThatFreezesIsDropped(t *testing.T) {
 	})
 }
 
-// ZMTP 3.0 does not define PING, so a peer of version 3.0 gets none. Such a peer reads subscriptions only as messages.
+// A peer of version 3.0 gets no PING, because ZMTP 3.0 does not define PING. Such a peer gets subscriptions as
+// messages, because it does not know the command SUBSCRIBE.
 func TestAnOlderPeerGetsTheFormOfItsVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := pipe()
@@ -534,7 +540,7 @@ func TestAResetRightAfterTheHandshakeIsSurvived(t *testing.T) {
 			_, _ = conn.Write(peerBytes(1, "PUB"))
 			_, _ = io.ReadFull(conn, make([]byte, greetingSize+20))
 			if i < 20 {
-				_ = conn.(*net.TCPConn).SetLinger(0) // makes Close send RST
+				_ = conn.(*net.TCPConn).SetLinger(0) // with SetLinger(0), Close resets the connection
 				conn.Close()
 				continue
 			}
@@ -560,7 +566,7 @@ func TestRunReturnsWhileAPeerNeverGreetsOrNeverReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	stop() // called long before the time that a peer has for its greeting is over
+	stop() // stop is called while the peer still has nearly an hour for its greeting
 
 	o := newProbe()
 	router, stop := start(t, ROUTER, "tcp://127.0.0.1:0", Config{Bind: true, SendQueue: 2, OnMessage: func(p *Peer, _ [][]byte) {
@@ -579,7 +585,8 @@ func TestRunReturnsWhileAPeerNeverGreetsOrNeverReads(t *testing.T) {
 	receive(t, o.disconnected, "end of the blocked callback")
 }
 
-// waitFull returns a channel that gets a value when the queue of the socket's only peer is full.
+// waitFull returns a channel. The channel gets a value when two messages wait in the queue of a peer: the queue is
+// full.
 func waitFull(s *Socket) <-chan bool {
 	full := make(chan bool, 1)
 	go func() {

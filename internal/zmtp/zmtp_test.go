@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for an event that normally comes within milliseconds. It is long, since a busy
-// machine may be slow.
+// patience is how long a test waits for an event that normally comes within milliseconds. patience is long because a
+// busy machine may be slow.
 const patience = time.Minute
 
 // probe collects the calls of a socket's callbacks.
@@ -65,7 +65,7 @@ func receive[T any](t testing.TB, c <-chan T, what string) T {
 	}
 }
 
-// start runs a socket. The socket ends when the test ends or when stop is called; stop waits until Run has returned.
+// start runs a socket until the test ends or until stop is called. stop waits until Run has returned.
 func start(t testing.TB, typ Type, endpoint string, cfg Config) (s *Socket, stop func()) {
 	t.Helper()
 	if cfg.BackoffMin == 0 {
@@ -335,8 +335,8 @@ func TestASubscriptionCountsAndIsCancelled(t *testing.T) {
 	}
 }
 
-// transcript is one entry of the vectors' zmtp_transcripts: raw bytes recorded between libzmq and an engine's
-// publisher.
+// transcript has the raw bytes of a connection between libzmq and the publisher of an engine. It is one entry of
+// zmtp_transcripts in the engine vectors.
 type transcript struct {
 	ID     string `json:"id"`
 	Chunks []struct {

@@ -1,4 +1,5 @@
-"""A libzmq DEALER or REQ that asks a ROUTER: ask.py DEALER|REQ ENDPOINT IDENTITY. Prints each reply as hex frames."""
+"""A libzmq DEALER or REQ that sends one request to a ROUTER: ask.py DEALER|REQ ENDPOINT IDENTITY. Prints each reply as
+hex frames."""
 import sys
 
 import zmq

@@ -1,5 +1,6 @@
-"""A libzmq PUB: pub.py bind|connect ENDPOINT HEARTBEAT_MS. Prints its endpoint, then publishes [b"kv", n, 1000 bytes] every
-5 ms, and [b"other"] in between. A line on stdin pauses it, the next one lets it go on."""
+"""A libzmq PUB: pub.py bind|connect ENDPOINT HEARTBEAT_MS. Prints its endpoint. Then publishes [b"other", b"no"] and
+[b"kv", n, 1000 bytes] every 5 ms; n counts these pairs. A line on stdin pauses the publishing, and the next line
+continues it."""
 import select
 import struct
 import sys

@@ -1,5 +1,5 @@
-"""A libzmq ROUTER that answers [id, "", x] with three messages [id, "", x, i]: router.py bind ENDPOINT HEARTBEAT_MS. Prints its
-endpoint, then each request as hex frames."""
+"""A libzmq ROUTER: router.py bind ENDPOINT HEARTBEAT_MS. Answers each request [id, "", x] with three messages
+[id, "", x, i]; i is 0, 1 and 2. Prints its endpoint, then each request as hex frames."""
 import sys
 
 import zmq

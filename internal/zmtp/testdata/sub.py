@@ -1,5 +1,5 @@
 """A libzmq SUB: sub.py bind|connect ENDPOINT HEARTBEAT_MS. Prints its endpoint, subscribes to "kv", then prints each message as
-hex frames. "cancel" on stdin cancels the subscription."""
+hex frames. A line on stdin cancels the subscription."""
 import sys
 import threading
 
