@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Random operations give the same answers on the table and on a map. Small hashes collide, and so do hashes that differ
-// only in their upper bits.
+// The test makes random operations on the table and on a Go map, and compares the results. It uses small hashes and
+// hashes that differ only in their upper bits, because such hashes could collide often.
 func TestTheTableOfHashesIsAMap(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var c cached

@@ -12,27 +12,29 @@ type Offload uint8
 
 // The values of Offload.
 const (
-	// Copied soon after the block is cached, as in vLLM's OffloadingConnector; announced with a later step.
+	// OffloadOnStore copies a block soon after it is cached, as vLLM's OffloadingConnector does. A later step announces
+	// the copy.
 	OffloadOnStore Offload = iota
-	OffloadOnEvict         // copied when the block's last copy on the accelerator is evicted (write-back)
+	OffloadOnEvict         // copy a block when its last copy on the accelerator is evicted (write-back)
 )
 
 // Config describes one rank. Start from [DefaultConfig].
 type Config struct {
 	BlockSize int // tokens in a block, 1..block.MaxSize
-	Blocks    int // physical blocks, at least 2; one of them is vLLM's null block, which is never used
+	Blocks    int // number of physical blocks, at least 2; one of them is vLLM's null block, which is never used
 
-	MaxModelLen    int // limit of prompt and output together, in tokens; the pool's size lowers it
+	MaxModelLen    int // limit of prompt and output together, in tokens; New lowers it to the size of the pool
 	MaxBatchTokens int // token budget of a step
 	MaxSequences   int // number of requests that may run at the same time
 	// AdmitChunks admits a request when the first chunk of its prompt fits, and preempts the request when the rest does
-	// not fit. vLLM did this before it had scheduler_reserve_full_isl (vllm#37307, March 2026). Without AdmitChunks the
-	// whole prompt has to fit, as is vLLM's default from then on.
+	// not fit. vLLM did so before vllm#37307 (March 2026). Without AdmitChunks a request is admitted when its whole prompt
+	// fits, as with vLLM's scheduler_reserve_full_isl, which is the default of newer versions.
 	AdmitChunks bool
 
 	CPUBlocks int     // number of blocks of the CPU tier; 0: there is no CPU tier
 	Offload   Offload // when blocks are copied to the CPU tier
-	// Events of the CPU tier have tokens and parents (vLLM's self_describing_kv_events), not only hashes.
+	// Describe adds tokens and parents to the events of the CPU tier (vLLM's self_describing_kv_events). Without Describe
+	// these events have only hashes.
 	Describe bool
 
 	Timing Timing // time of a step
@@ -41,11 +43,13 @@ type Config struct {
 	Hash HashFunc
 }
 
-// HashFunc extends dst to the hashes of all full blocks of tokens. On entry, dst has the hashes of the first len(dst)
-// blocks of r. A block's hash may depend only on the tokens up to the block's end, r's scope and r's features.
+// HashFunc appends to dst the missing hashes, so that dst has a hash for each full block of tokens. On entry, dst has
+// the hashes of the first len(dst) blocks. A block's hash may depend only on the tokens up to the block's end, r's
+// scope and r's features.
 type HashFunc func(dst []Hash, r *Request, tokens []block.Token) []Hash
 
-// DefaultConfig is a rank of the default profile: Qwen3-32B on two H100, 307,328 tokens of KV.
+// DefaultConfig returns the configuration of the default profile: Qwen3-32B on two H100, with a cache of 307,328
+// tokens.
 func DefaultConfig() Config {
 	return profiles[0].Config(0, 0)
 }

@@ -9,39 +9,40 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Request is one sequence to compute. The caller sets the fields up to Owner, and must not change them after Submit.
-// Where Output follows Prompt in the same array, the engine uses that array; otherwise it copies the prompt.
+// Request is one sequence to compute. The caller sets the fields up to Owner, and must not change them after Submit. If
+// Output directly follows Prompt in the same array, the engine uses this array. Otherwise the engine copies the prompt.
 type Request struct {
 	Prompt []block.Token
-	// The answer, at least one token; the request ends with its last token or at the model length.
+	// Output is the answer, at least one token. The request ends with the last token of Output, or when prompt and answer
+	// reach MaxModelLen.
 	Output   []block.Token
 	Scope    block.Scope // the root of the request's blocks; the engine ignores Model
 	Features []block.Feature
-	Fresh    bool // do not read the prefix cache (vLLM: prompt_logprobs)
-	// Announce again the blocks that the request finds in the cache (vLLM: kv_cache_report_mode=full)
+	Fresh    bool // do not use cached blocks, as vLLM does for a request with prompt_logprobs
+	// Announce adds an event for the blocks that the request finds in the cache (vLLM: kv_cache_report_mode=full).
 	Announce bool
-	// Number of leading prompt tokens for which a prefill worker sent the KV; this engine computes only the last prompt
-	// token.
+	// Received is the number of tokens at the start of the prompt whose KV comes from a prefill worker. The engine does
+	// not compute these tokens, but it always computes the last prompt token.
 	Received int
 	Owner    any // a value of the caller; the model does not use it
 
-	// HashState is for Config.Hash: the whole digest of the last hashed block, of which a Hash keeps 64 bits.
+	// HashState is memory for Config.Hash: the whole digest of the last hashed block. A Hash has only 64 bits of a digest.
 	HashState block.Digest
 
-	// Cached is the number of prompt tokens that were not computed, over all tiers. It is set when the request is first
-	// admitted, and so is known with the first token.
+	// Cached is the number of prompt tokens that were found in the caches of all tiers. The engine sets it when it admits
+	// the request for the first time, so the caller can read it with the first token.
 	Cached int
-	// Loaded is the part of Cached that came from the CPU tier.
+	// Loaded is the number of tokens in Cached that came from the CPU tier.
 	Loaded int
 
-	tokens   []block.Token // prompt and the output so far
-	hashes   []Hash        // hashes of the leading full blocks of tokens
+	tokens   []block.Token // the prompt and the tokens generated so far
+	hashes   []Hash        // hashes of the first full blocks of tokens
 	blocks   []int32
 	computed int // number of tokens whose KV is computed
-	stored   int // number of leading blocks that are in the prefix cache
+	stored   int // number of blocks, from the first on, that are in the prefix cache
 	emitted  int
-	// The request was admitted before, so Cached and Loaded are set: a second admission, after a preemption, does not
-	// change them.
+	// admitted is true from the first admission on: Cached and Loaded are set, and an admission after a preemption does
+	// not change them.
 	admitted    bool
 	loadPending int // number of tokens that the next step loads from the CPU tier
 	state       state
@@ -55,7 +56,7 @@ const (
 	running
 )
 
-// Recycle empties r for another request, and keeps its memory. r must have ended, or not have been submitted.
+// Recycle empties r for another request, and keeps its memory. Call it only when r has ended or was never submitted.
 func (r *Request) Recycle() {
 	if r.state != idle {
 		panic("bug: request recycled while an engine has it")
@@ -77,7 +78,7 @@ type Step struct {
 	Duration time.Duration
 	Events   []Event // in the order in which they happened
 	Outputs  []Output
-	// Requests that began in this pass; without preempted requests that begin again.
+	// Admitted has the requests that began in this pass, without preempted requests that began again.
 	Admitted  []*Request
 	Tokens    int // number of computed tokens
 	Preempted int
@@ -88,7 +89,7 @@ type Step struct {
 // Stats are the gauges and counters of a rank.
 type Stats struct {
 	Running, Waiting      int
-	Blocks, UsedBlocks    int    // usable blocks, and blocks that running requests hold
+	Blocks, UsedBlocks    int    // number of usable blocks, and of blocks that running requests hold
 	CachedBlocks          int    // number of distinct hashes on the accelerator
 	CPUBlocks             int    // number of blocks in the CPU tier
 	Queries, Hits         uint64 // numbers of prompt tokens that were looked up, and found, on the accelerator
@@ -105,11 +106,11 @@ type Engine struct {
 	cpu     *cpuTier // nil: there is no CPU tier
 	running []*Request
 	queue   []*Request
-	stuck   bool // the first request of the queue could not be admitted, and nothing has been released since
+	stuck   bool // the last pass could not admit the first request of the queue, and no block was released after it
 	stats   Stats
 
 	scheduled []*Request // requests of the last pass; reused
-	batch     Batch      // batch of the current pass; a field, because a local variable would escape to the heap
+	batch     Batch      // quantities of the current pass; a field, because a local variable would escape to the heap
 }
 
 // ErrTooLong says that a prompt leaves no room for an answer.
@@ -120,8 +121,8 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("make engine: %w", err)
 	}
-	// vLLM refuses to start when a request of the model's length does not fit in the pool. Here the model's length is
-	// lowered.
+	// vLLM refuses to start if a request of MaxModelLen tokens does not fit in the pool. This model lowers MaxModelLen
+	// instead.
 	cfg.MaxModelLen = min(cfg.MaxModelLen, (cfg.Blocks-1)*cfg.BlockSize)
 	if cfg.MaxModelLen < 2 {
 		return nil, fmt.Errorf("make engine: %d blocks of %d tokens hold no request", cfg.Blocks, cfg.BlockSize)
@@ -143,8 +144,8 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// chainHash is the default HashFunc. Its root differs from a router's root for the same scope. So a test fails if a
-// router takes an engine hash for one of its own keys.
+// chainHash is the default HashFunc. Its root hash differs from the router's root for the same scope. So a test fails
+// if the router takes an engine hash for one of its own keys.
 func chainHash(hasher *block.Hasher) HashFunc {
 	return func(dst []Hash, r *Request, tokens []block.Token) []Hash {
 		size := hasher.Size()
@@ -188,7 +189,7 @@ func (e *Engine) Submit(r *Request) error {
 	}
 	room := min(len(r.Output), e.cfg.MaxModelLen-len(r.Prompt))
 	if n := len(r.Prompt); cap(r.Prompt) > n && &r.Prompt[:n+1][n] == &r.Output[0] {
-		// Output follows in the same array, so appending a token writes the token that is already there.
+		// Output follows Prompt in the same array, so an append to r.tokens writes a token over an equal token.
 		r.tokens = r.Prompt
 	} else {
 		r.tokens = append(make([]block.Token, 0, n+room), r.Prompt...)
@@ -218,7 +219,8 @@ func (e *Engine) Cancel(r *Request) {
 func (e *Engine) Idle() bool { return len(e.running) == 0 && len(e.queue) == 0 }
 
 // Reset empties the accelerator's prefix cache, but not the CPU tier. While requests run, it does nothing and returns
-// false. vLLM announces a reset with its next step that has events. SGLang announces it without a step: see TakeEvents.
+// false. vLLM announces a reset with the next step that has events. SGLang announces a reset immediately: use
+// TakeEvents for this.
 func (e *Engine) Reset() bool {
 	if !e.pool.reset() {
 		return false

@@ -2,7 +2,7 @@ package engine
 
 import "testing"
 
-// BenchmarkConversation serves a request of 1,024 tokens and an answer of 16 tokens. Half of the request's tokens are
+// BenchmarkConversation serves a request of 1,024 tokens and an answer of 16 tokens. Half of the prompt tokens are
 // cached.
 func BenchmarkConversation(b *testing.B) {
 	cfg := DefaultConfig()

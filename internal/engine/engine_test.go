@@ -49,7 +49,7 @@ func serve(t testing.TB, e *Engine, r *Request) []Event {
 func drain(e *Engine) []Event {
 	var all []Event
 	for {
-		var s Step // not reused, because the test keeps its events
+		var s Step // a new Step each time, because drain keeps the events
 		if !e.Step(&s) {
 			return all
 		}
@@ -101,8 +101,8 @@ func TestScopesAndFeaturesKeepRequestsApart(t *testing.T) {
 	}
 }
 
-// A block of generated tokens is announced alone, with the step after the step that filled it. The last token is never
-// computed.
+// Each block of generated tokens has an event of its own. The last token of an answer is never computed, so it is in no
+// cached block.
 func TestGeneratedTokensAreCachedAsTheirBlocksFill(t *testing.T) {
 	e := small(t, nil)
 	output := tokens(200, 11)
@@ -230,9 +230,9 @@ func TestTheSequenceLimitHolds(t *testing.T) {
 	}
 }
 
-// The pool has 16 usable blocks. The first request takes ten, so six are free. The second prompt also needs ten blocks,
-// and is computed in chunks of four. With AdmitChunks it is admitted when its first chunk fits; otherwise when all its
-// blocks fit.
+// The pool has 16 usable blocks. The first request takes ten blocks, so six blocks are free. The second prompt also
+// needs ten blocks, and is computed in chunks of four blocks. With AdmitChunks the second request is admitted when its
+// first chunk fits. Without AdmitChunks it is admitted when the whole prompt fits.
 func TestAPromptIsAdmittedWhenAllOfItFits(t *testing.T) {
 	for _, chunks := range []bool{false, true} {
 		e := small(t, func(c *Config) { c.Blocks, c.MaxBatchTokens, c.AdmitChunks = 17, 16, chunks })
@@ -311,7 +311,7 @@ func TestCancelGivesBlocksBackAndKeepsTheCache(t *testing.T) {
 }
 
 func TestSubmitRefusesRequestsThatCannotBeAnswered(t *testing.T) {
-	e := small(t, func(c *Config) { c.Blocks = 5 }) // 16 tokens
+	e := small(t, func(c *Config) { c.Blocks = 5 }) // room for 16 tokens: one of the 5 blocks is the null block
 	f := func(name string, r *Request, tooLong bool) {
 		t.Helper()
 		if err := e.Submit(r); err == nil || errors.Is(err, ErrTooLong) != tooLong {
@@ -436,7 +436,7 @@ func playRandomly(t *testing.T, seed uint64, change func(*Config)) {
 	for range 600 {
 		switch random.IntN(10) {
 		case 0, 1, 2:
-			// The prompts are of a few families that share prefixes.
+			// There are four families of prompts. Prompts of one family begin with the same tokens.
 			prompt := append(tokens(1000*random.IntN(4), random.IntN(40)), tokens(9000+100*random.IntN(50), 1+random.IntN(30))...)
 			r := &Request{Prompt: prompt, Output: tokens(random.IntN(3)*50, 1+random.IntN(40))}
 			if err := e.Submit(r); err != nil {

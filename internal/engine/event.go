@@ -10,32 +10,35 @@ type Kind uint8
 
 // The kinds of event.
 const (
-	Stored  Kind = iota // blocks were cached
-	Removed             // copies of blocks were evicted; a hash with two copies is removed once for each copy
-	Cleared             // the accelerator's prefix cache was reset; the CPU tier was not
+	Stored  Kind = iota // blocks are now cached
+	Removed             // copies of blocks were evicted; a hash with two copies gets one Removed for each copy
+	Cleared             // the accelerator's prefix cache was emptied; the CPU tier keeps its blocks
 )
 
 // Event is a change of a rank's cache. Its slices are valid until the next call of Step or TakeEvents with the same
-// destination.
+// *Step.
 type Event struct {
 	Kind   Kind
 	Tier   block.Tier // tier of the Stored or Removed blocks
 	Hashes []Hash
 
-	// Owner is the field Owner of the request whose blocks were stored. Only Stored events of the accelerator have it;
-	// in other events it is nil.
+	// Owner is the Owner of the request whose blocks were stored. It is nil in all events but Stored events of the
+	// accelerator.
 	Owner any
 
-	// Only events of kind Stored have the fields below. An event of the CPU tier without a description has only hashes:
-	// its BlockSize is 0, and it has no tokens and no parent.
-	// Hash of the block before the first block; HasParent is false if the first block begins a prompt.
+	// Only events of kind Stored have the fields below. Without Config.Describe, a Stored event of the CPU tier has only
+	// hashes: the fields below are zero.
+
+	// Parent is the hash of the block before the first stored block. HasParent is false if the first stored block begins a
+	// prompt.
 	Parent    Hash
 	HasParent bool
 	Tokens    []block.Token
 	Start     int // position of the first token in its prompt
 	BlockSize int
 	LoRA      string
-	// Set only if Start is 0, because engines announce the salt with the first block; never set on the CPU tier.
+	// Salt is set only if Start is 0, because engines announce the salt with the first block of a prompt. It is never set
+	// on the CPU tier.
 	Salt     string
-	Features []block.Feature
+	Features []block.Feature // all features of the request; offsets count from the start of the prompt
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // cpuTier is host memory behind the pool: an LRU cache of blocks by hash. A reset of the pool does not empty it. A copy
-// takes a step: a block that is queued in one step is cached and announced in the next step.
+// takes one step: a block that is queued in a step is cached and announced in the next step.
 type cpuTier struct {
 	capacity int
 	describe bool
@@ -15,7 +15,7 @@ type cpuTier struct {
 	spare    []int32
 	byHash   map[Hash]int32
 	queued   []description
-	// waiting has a description of each block in the pool, for the event when the block is copied. It is used only with
+	// waiting has the descriptions of blocks that will be copied when the pool evicts them. It is nil without
 	// OffloadOnEvict.
 	waiting map[Hash]description
 }
@@ -25,8 +25,8 @@ type cpuEntry struct {
 	prev, next int32
 }
 
-// description is the part of an event of the CPU tier that describes one block. Its tokens are a copy, because a slice
-// would keep the request's whole array in memory.
+// description is the part of an event of the CPU tier that describes one block. The tokens are a copy, because a slice
+// of the request's tokens would keep the whole array in memory.
 type description struct {
 	hash, parent Hash
 	hasParent    bool
@@ -48,7 +48,7 @@ func newCPUTier(cfg *Config) *cpuTier {
 	return t
 }
 
-// hit reports whether the tier has h, and makes h the most recently used hash.
+// hit reports whether the tier has h. If so, h becomes the most recently used hash.
 func (t *cpuTier) hit(h Hash) bool {
 	id, ok := t.byHash[h]
 	if ok {
@@ -83,7 +83,7 @@ func (t *cpuTier) evicted(h Hash) {
 	}
 }
 
-// forgetWaiting is called when the pool is reset, because blocks of the pool are not copied any more.
+// forgetWaiting is called when the pool is reset: a reset block is not evicted later, so it is never copied.
 func (t *cpuTier) forgetWaiting() { clear(t.waiting) }
 
 // settle completes the queued copies and announces them on p: one event for all evicted blocks, then one event for each
@@ -92,8 +92,8 @@ func (t *cpuTier) settle(p *pool, blockSize int) {
 	if len(t.queued) == 0 {
 		return
 	}
-	// Copies beyond the tier's capacity are dropped from the end of the queue, because the beginnings of prompts are
-	// used most. So no block that is added below is evicted below.
+	// If the queue is longer than the tier's capacity, drop the end of the queue, because the beginnings of prompts are
+	// used most. So the loop below does not evict a block that it has added.
 	t.queued = t.queued[:min(len(t.queued), t.capacity)]
 	var removed []Hash
 	admitted := t.queued[:0:0]

@@ -2,24 +2,27 @@ package engine
 
 import "github.com/warmpath/warmpath/block"
 
-// nullBlock is never allocated, cached or freed. vLLM uses it in place of blocks that lie before a sliding window.
+// nullBlock is the number of a block that is never allocated, cached or freed. vLLM puts this block in the place of
+// blocks before a sliding window.
 const nullBlock = 0
 
 // pool is a paged KV pool that caches full blocks by their hash, like vLLM's BlockPool. The free list is in the order
-// of reuse. A free block keeps its hash until the block is reused, so a lookup of the hash still finds it.
+// of reuse. A free block keeps its hash until the block is reused, so a lookup of the hash still finds the block.
 type pool struct {
 	slots []slot
 	free  int // number of blocks in the free list
-	// cached finds the oldest copy of a hash. Further copies are in a ring through this copy's slot.
+	// cached has the oldest block with each hash. Other blocks with the same hash (copies) are in a ring with the oldest
+	// block.
 	cached cached
-	// evicted, if not nil, is called with each hash when its last copy is reused.
+	// evicted, if not nil, is called with a hash when the last block with this hash is reused.
 	evicted func(Hash)
 
 	events []Event
 	hashes []Hash // the array behind the events' Hashes
 }
 
-// slot is a physical block. It is in at most two rings: the free list, and the copies of one hash.
+// slot is a physical block. A slot can be in two rings: the free list, and the ring of blocks with the same hash
+// (copies).
 type slot struct {
 	refs       int32
 	hashed     bool
@@ -53,10 +56,10 @@ func (p *pool) unlink(id int32) {
 	p.free--
 }
 
-// lookup returns the oldest copy of a hash, or nullBlock.
+// lookup returns the oldest block with the hash, or nullBlock if the hash is not cached.
 func (p *pool) lookup(h Hash) int32 { return p.cached.find(h) }
 
-// touch takes a reference to a cached block, and removes it from the free list if it is there.
+// touch takes a reference to a cached block, and removes the block from the free list if it is free.
 func (p *pool) touch(id int32) {
 	if p.slots[id].refs == 0 {
 		p.unlink(id)
@@ -111,7 +114,7 @@ func (p *pool) forget(id int32) {
 }
 
 // release frees blocks, the last one first. A block without a hash goes to the front of the free list, and a cached
-// block to its end. So the tail of a request is evicted before its head.
+// block goes to the end. So the last blocks of a request are evicted before its first blocks.
 func (p *pool) release(blocks []int32) {
 	for i := len(blocks) - 1; i >= 0; i-- {
 		id := blocks[i]
@@ -129,8 +132,8 @@ func (p *pool) release(blocks []int32) {
 			p.pushBack(id)
 		}
 	}
-	// vLLM puts the blocks without a hash in front of the free list as one list, in the order of release, so the tail
-	// comes first.
+	// vLLM puts the list of released blocks without a hash in front of the free list. In this list the request's last
+	// block is first.
 	for i := range blocks {
 		if id := blocks[i]; id != nullBlock && p.slots[id].refs == 0 && !p.slots[id].hashed {
 			p.pushFront(id)
@@ -139,8 +142,8 @@ func (p *pool) release(blocks []int32) {
 }
 
 // store caches blocks under hashes, and announces them with event e; it sets e.Hashes. It does not cache a null block,
-// but announces the null block's tokens. If a block already has another hash, because it was cached while partly full,
-// the block loses that hash first.
+// but the event contains the tokens of the null block. A block that was cached while partly full has another hash;
+// store first removes this hash.
 func (p *pool) store(blocks []int32, hashes []Hash, e Event) {
 	for i, id := range blocks {
 		if id != nullBlock && p.slots[id].hashed && p.slots[id].hash != hashes[i] {
@@ -159,7 +162,7 @@ func (p *pool) store(blocks []int32, hashes []Hash, e Event) {
 	p.events = append(p.events, e)
 }
 
-// insert makes a block the newest copy of a hash.
+// insert caches a block under a hash, as the newest copy.
 func (p *pool) insert(id int32, h Hash) {
 	s := &p.slots[id]
 	s.hashed, s.hash = true, h

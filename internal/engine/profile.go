@@ -14,10 +14,10 @@ type Profile struct {
 	About  string // model and hardware, in words
 	Source string // where the numbers come from
 
-	KVTokens       int     // capacity of a rank's cache, in tokens
+	KVTokens       int     // size of a rank's cache, in tokens
 	BlockSize      int     // tokens
 	MaxModelLen    int     // tokens
-	MaxBatchTokens int     // tokens in a pass
+	MaxBatchTokens int     // token budget of a pass
 	MaxSequences   int     // number of requests that run at the same time
 	AdmitChunks    bool    // the same as Config.AdmitChunks
 	KVBytes        float64 // bytes of KV for one token, over all layers and devices
@@ -30,10 +30,10 @@ var profiles = []Profile{
 	{
 		Name:  "qwen3-32b",
 		About: "Qwen3-32B, tensor parallel over 2 H100",
-		// Calibrated on the table that llm-d publishes (llm-d-kv-cache, benchmarking/73-capacity): T(8192) = 0.40 s,
-		// the decode base from its row at 10 requests a second. Attention is 4·64 heads·128·64 layers over 2 × 989.5
-		// TFLOPS at 45 %. Context is 131 KB a device over 3.35 TB/s at 80 %. Load is 256 KB over 64 GB/s. Its workers
-		// report 307,328 tokens.
+		// Token and Base are calibrated on llm-d's published table (llm-d-kv-cache, benchmarking/73-capacity): a prefill of
+		// 8,192 tokens takes 0.40 s, and Base follows from the row at 10 requests a second. Attention is 4·64 heads·128·64
+		// layers FLOP at 45 % of 2 × 989.5 TFLOPS. Context is 131 KB for each token and device, read at 80 % of 3.35 TB/s.
+		// Load is 256 KB for each token over 64 GB/s. The workers in the table report a cache of 307,328 tokens.
 		Source:   "calibrated on llm-d-kv-cache benchmarking/73-capacity: 8,192 tokens in 0.40 s, the decode base from 10 requests/s; the rest from the H100's data sheet",
 		KVTokens: 307328, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 262144, HandoverGBs: 64,
 		Timing: DefaultTiming,
@@ -42,10 +42,10 @@ var profiles = []Profile{
 		Name:  "qwen3-32b-2025",
 		About: "the same with vLLM as it was in September 2025",
 		// This profile is qwen3-32b with the slower prefill of the engine that llm-d measured for its table. Token and
-		// Attention are 1.4 times as long, which is 65 % of the peak FLOPS. They are fitted to a difference that only
-		// prefill causes: how much later the first token comes with random routing than with precise routing. At 3, 10
-		// and 15 requests a second llm-d published 331, 491 and 1,029 ms; the model gives 346, 566 and 1,169 ms.
-		// llm-d's engine admitted a prompt when its first chunk fitted (until vllm#37307).
+		// Attention are 1.4 times as large as in qwen3-32b, because this engine reaches 65 % of the peak FLOPS. Both are
+		// fitted to the difference of the time to first token between random and precise routing, because only prefill causes
+		// this difference. At 3, 10 and 15 requests a second llm-d published differences of 331, 491 and 1,029 ms. The model
+		// gives 346, 566 and 1,169 ms. AdmitChunks is true, because this engine is older than vllm#37307.
 		Source:   "llm-d-kv-cache benchmarking/73-capacity: prefill from the times to first token of its unsaturated stages",
 		KVTokens: 307328, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, AdmitChunks: true, KVBytes: 262144, HandoverGBs: 64,
 		Timing: Linear{Base: 24, Token: 0.0508, Attention: 3.29e-6, Sequence: 0.02, Context: 4.9e-5, Load: 0.004},
@@ -53,10 +53,10 @@ var profiles = []Profile{
 	{
 		Name:  "llama-3.1-8b",
 		About: "Llama-3.1-8B, one H100",
-		// Derived, not measured. Base: 16.06 GB of weights over 3.35 TB/s at 80 % is 5.99 ms, and 32 layers at 32.1 µs
-		// (BLIS). Token: 2 · 8.03e9 FLOP over 989.5 TFLOPS at 90 %. Attention: 4·32·128·32 FLOP at 45 %. Context:
-		// 131,072 B at 80 % of 3.35 TB/s. Sequence as in qwen3-32b. Load: 131,072 B over 64 GB/s. KV: 80 GB · 0.9 less
-		// weights and 3 GB of activations.
+		// Derived, not measured. Base is the time to read 16.06 GB of weights at 80 % of 3.35 TB/s (5.99 ms), plus 32.1 µs
+		// for each of 32 layers (BLIS). Token is 2 · 8.03e9 FLOP at 90 % of 989.5 TFLOPS. Attention is 4·32·128·32 FLOP at 45
+		// % of 989.5 TFLOPS. Context is 131,072 bytes at 80 % of 3.35 TB/s. Sequence equals that of qwen3-32b. Load is
+		// 131,072 bytes over 64 GB/s. The cache has 90 % of 80 GB, minus the weights and 3 GB of activations.
 		Source:   "derived from the model's size and the H100's data sheet at 90 % of its FLOPS (attention 45 %) and 80 % of its bandwidth; not measured",
 		KVTokens: 404480, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 131072, HandoverGBs: 64,
 		Timing: Linear{Base: 7.02, Token: 0.01803, Attention: 1.177e-6, Sequence: 0.02, Context: 4.89e-5, Load: 0.002048},
@@ -64,10 +64,10 @@ var profiles = []Profile{
 	{
 		Name:  "llama-3.1-70b",
 		About: "Llama-3.1-70B, tensor parallel over 4 H100",
-		// Token: Preble's fit for two H100 is 0.0799 ms; four halve it. Base: 141 GB over 4 · 3.35 TB/s at 80 % is 13.2
-		// ms, and 80 layers at 32.1 µs (BLIS). Attention: 4·64·128·80 FLOP over 4 devices at 45 %. Context: 327,680 B
-		// over 4 · 3.35 TB/s at 80 %. Load: 327,680 B over 64 GB/s. 461,376 tokens is what llm-d's workers report (37
-		// %-capacity table).
+		// Token is half of 0.0799 ms, Preble's fit for two H100. Base is the time to read 141 GB of weights at 80 % of 4 ·
+		// 3.35 TB/s (13.2 ms), plus 32.1 µs for each of 80 layers (BLIS). Attention is 4·64·128·80 FLOP at 45 % of the TFLOPS
+		// of 4 devices. Context is 327,680 bytes at 80 % of 4 · 3.35 TB/s. Load is 327,680 bytes over 64 GB/s. The cache of
+		// 461,376 tokens is the size that llm-d's workers report (37 %-capacity table).
 		Source:   "Preble's fit of Llama-3-70B on H100, BLIS per-layer cost, llm-d's 37 %-capacity table for the cache",
 		KVTokens: 461376, BlockSize: 16, MaxModelLen: 131072, MaxBatchTokens: 8192, MaxSequences: 256, KVBytes: 327680, HandoverGBs: 64,
 		Timing: Linear{Base: 15.73, Token: 0.03994, Attention: 1.472e-6, Sequence: 0.02, Context: 3.06e-5, Load: 0.00512},
@@ -75,13 +75,14 @@ var profiles = []Profile{
 	{
 		Name:  "deepseek-v3",
 		About: "DeepSeek-V3 (671B, 37B active, MLA), fp8 on 8 H200",
-		// 256 experts, 8 for each token; 576 values of 2 bytes for each token and layer; prefill attention takes
-		// 2·128·(192+128) FLOP for each pair of tokens and layer. H200: 1,979 TFLOPS fp8 dense, 4.8 TB/s, 141 GB. Each
-		// tensor parallel rank keeps the whole MLA cache: 8 × 141 GB · 0.9 less 671 GB of weights and 60 GB of
-		// activations leaves 35 GB a device, 500,000 tokens. KVBytes counts all 8 copies, which are read in parallel:
-		// 70,272 B · 8. Small experts have a lower matrix efficiency than dense layers. llm-d's R_peak for GLM-5.2, a
-		// model of this class, is 24,027 tokens/s on 8 B200; 8 H200 have 0.44 of their FLOPS, and an efficiency of 0.05
-		// gives that share. Each device has its own host link.
+		// The model has 256 experts and uses 8 of them for each token. The KV of a token has 576 values of 2 bytes in each
+		// layer. Prefill attention takes 2·128·(192+128) FLOP for each pair of tokens and layer. An H200 has 1,979 TFLOPS
+		// (fp8, dense), 4.8 TB/s and 141 GB. Each tensor parallel rank keeps the whole MLA cache: 90 % of 8 × 141 GB, minus
+		// 671 GB of weights and 60 GB of activations, leaves 35 GB on each device, which is room for 500,000 tokens. The
+		// KVBytes of the Transformer counts all 8 copies (70,272 B · 8), because all devices read their copy at the same
+		// time. Matrix is low, because small experts use the hardware less well than dense layers. It is set from llm-d's
+		// R_peak of GLM-5.2 (its highest rate of prompt tokens), a similar model: 24,027 tokens/s on 8 B200, times 0.44, the
+		// FLOPS of 8 H200 relative to 8 B200. HostLink is the sum over 8 devices, because each device has its own link.
 		Source:   "roofline from the model's and the H200's data sheets, matrix efficiency set from llm-d's R_peak of GLM-5.2; not measured",
 		KVTokens: 500000, BlockSize: 64, MaxModelLen: 163840, MaxBatchTokens: 8192, MaxSequences: 512, KVBytes: 70272, HandoverGBs: 64,
 		Timing: Roofline{
@@ -95,10 +96,10 @@ var profiles = []Profile{
 	},
 }
 
-// Profiles returns the named profiles; the first is the default.
+// Profiles returns the named profiles. The first profile is the default.
 func Profiles() []Profile { return append([]Profile(nil), profiles...) }
 
-// FindProfile returns the profile of that name.
+// FindProfile returns the profile with the given name.
 func FindProfile(name string) (Profile, error) {
 	names := make([]string, len(profiles))
 	for i, p := range profiles {
@@ -214,7 +215,8 @@ func (p *Profile) JSON() ([]byte, error) {
 }
 
 // Config returns the configuration of a rank of the profile. blockSize is in tokens, and blocks is the number of usable
-// blocks; 0 means the profile's own value. Config adds one block, because an engine never uses its null block.
+// blocks. If one of them is 0, Config takes the profile's value. The result has one block more, because an engine never
+// uses its null block.
 func (p *Profile) Config(blockSize, blocks int) Config {
 	if blockSize <= 0 {
 		blockSize = p.BlockSize

@@ -28,7 +28,7 @@ func TestProfilesAreUsableAndSayWhereTheyComeFrom(t *testing.T) {
 	}
 }
 
-// The comments beside the figures say where they are published.
+// The comment beside each figure says where the figure is published.
 func TestProfilesMeetThePublishedFigures(t *testing.T) {
 	f := func(name string, batch Batch, prefill int, want, tolerance float64) {
 		t.Helper()
@@ -46,8 +46,7 @@ func TestProfilesMeetThePublishedFigures(t *testing.T) {
 	}
 	f("qwen3-32b", Batch{}, 8192, 400, .01)                     // llm-d: T(8192) = 0.40 s
 	f("deepseek-v3", Batch{}, 8192, 1000*8192/(24027*.44), .05) // llm-d: R_peak of GLM-5.2 on 8 B200, scaled by FLOPS
-	// Splitwise measured 845 ms for 8,192 tokens of Llama-2-70B on 8 H100. On 4 H100 it takes at most twice as long.
-	f("llama-3.1-70b", Batch{}, 8192, 400, .1) // Preble's fit for two H100, halved: 18.7/2 + 0.0799/2·8192 + …
+	f("llama-3.1-70b", Batch{}, 8192, 400, .1)                  // half of Preble's fit for two H100: 18.7/2 + 0.0799/2·8192 + …
 }
 
 func TestARooflineReadsOnlyTheExpertsInUse(t *testing.T) {
@@ -82,7 +81,7 @@ func TestATableGoesThroughItsPrefillsAndFitsItsDecodes(t *testing.T) {
 	f(Batch{Decodes: 8, DecodeContext: 24000}, 14300*time.Microsecond)
 }
 
-func TestProfileFilesSurviveTheirOwnForm(t *testing.T) {
+func TestReadProfileReadsWhatJSONWrites(t *testing.T) {
 	for _, p := range Profiles() {
 		data, err := p.JSON()
 		if err != nil {

@@ -9,10 +9,10 @@ import (
 
 // Accelerator describes the hardware of one rank.
 type Accelerator struct {
-	Count     int     `json:"count"`          // number of devices that share each pass (tensor parallel)
+	Count     int     `json:"count"`          // number of devices that compute each pass together (tensor parallel)
 	TFLOPS    float64 `json:"tflops"`         // dense TFLOPS of one device, at the precision of the matrix products
-	Bandwidth float64 `json:"bandwidth_gb_s"` // memory bandwidth of one device
-	HostLink  float64 `json:"host_gb_s"`      // bandwidth between host memory and all devices; 0: 64, as PCIe 5 ×16
+	Bandwidth float64 `json:"bandwidth_gb_s"` // memory bandwidth of one device, in GB/s
+	HostLink  float64 `json:"host_gb_s"`      // GB/s between host memory and all devices together; 0: 64, as PCIe 5 ×16
 }
 
 // Transformer describes a model.
@@ -22,28 +22,31 @@ type Transformer struct {
 	Active      float64 `json:"active_parameters"`  // number of parameters that are used for one token; 0: all
 	WeightBytes float64 `json:"weight_bytes"`       // bytes of one parameter: 2 for bf16, 1 for fp8
 	KVBytes     float64 `json:"kv_bytes_per_token"` // bytes of KV for one token, over all layers and devices
-	// FLOP for each pair of tokens, over all layers: 4·heads·head_dim·layers.
+	// AttentionWork is the number of FLOP for each pair of tokens, over all layers: 4·heads·head_dim·layers.
 	AttentionWork float64 `json:"attention_flop"`
 	Experts       int     `json:"experts"` // number of experts in a layer; 0: the model is dense
 	PerToken      int     `json:"experts_per_token"`
 }
 
-// Roofline estimates the time of a pass: the longer of the time to compute and the time to read memory, plus a fixed
-// cost. Use it if nothing was measured, and calibrate it as soon as something can be measured.
+// Roofline estimates the time of a pass: the larger of the time to compute and the time to read memory, plus a fixed
+// cost. Use it for hardware without measurements, and calibrate it as soon as there are measurements.
 type Roofline struct {
 	Accelerator Accelerator `json:"accelerator"`
 	Model       Transformer `json:"model"`
 
-	// These are the shares of the hardware's peak values that a pass reaches. 0 means the default:
-	// 0.9: Preble's fits (Llama-3-70B on H100 0.89, Mistral-7B on A100 0.92) and llm-d's T(8192) 0.91.
-	Matrix    float64 `json:"matrix_efficiency"`
-	Attention float64 `json:"attention_efficiency"` // 0.45: the same calibration
-	Memory    float64 `json:"memory_efficiency"`    // 0.8: the same calibration
-	// These are the fixed costs of a pass, in milliseconds. 0 means the default:
-	// 0.0321: kernel launches and all-reduce; BLIS's trained-physics model (inference-sim).
+	// Matrix is the share of TFLOPS that matrix products reach. 0: 0.9, as in Preble's fits (Llama-3-70B on H100: 0.89;
+	// Mistral-7B on A100: 0.92) and in llm-d's time for a prefill of 8,192 tokens (0.91).
+	Matrix float64 `json:"matrix_efficiency"`
+	// Attention is the share of TFLOPS that attention reaches. 0: 0.45, from the same measurements.
+	Attention float64 `json:"attention_efficiency"`
+	// Memory is the share of Bandwidth that a pass reaches. 0: 0.8, from the same measurements.
+	Memory float64 `json:"memory_efficiency"`
+
+	// PerLayer is the fixed time for each layer of a pass in ms: kernel launches and all-reduce. 0: 0.0321, from BLIS's
+	// trained-physics model (inference-sim).
 	PerLayer    float64 `json:"layer_ms"`
-	PerSequence float64 `json:"sequence_ms"` // 0.0044: the same model
-	PerPass     float64 `json:"pass_ms"`     // 0.126: the same model
+	PerSequence float64 `json:"sequence_ms"` // ms for each request in a pass; 0: 0.0044, from the same model
+	PerPass     float64 `json:"pass_ms"`     // ms for each pass; 0: 0.126, from the same model
 }
 
 func (r Roofline) validate() error {
@@ -95,8 +98,8 @@ func (r Roofline) Duration(b *Batch) time.Duration {
 	compute := tokens*2*m.Active/(flops*r.Matrix) + pairs*m.AttentionWork/(flops*r.Attention)
 	weights := m.Parameters
 	if m.Experts > 0 {
-		// Each token uses PerToken of Experts experts. A pass reads every expert that one of its tokens uses. Weights
-		// outside of experts are always read.
+		// Each token uses PerToken of the Experts experts in a layer. A pass reads each expert that at least one of its
+		// tokens uses. A pass always reads the weights outside of experts.
 		dense := (m.Active - m.Parameters*float64(m.PerToken)/float64(m.Experts)) / (1 - float64(m.PerToken)/float64(m.Experts))
 		dense = max(dense, 0)
 		woken := 1 - math.Pow(1-float64(m.PerToken)/float64(m.Experts), tokens)

@@ -2,10 +2,10 @@ package engine
 
 import "time"
 
-// Steady returns the number of next passes that only add a token to each running request. In these passes no request is
-// admitted or ends, no block is allocated or filled, and there is no event. A caller that does not need the time of
-// single tokens can make these passes together with Advance. The result equals the result of single Steps, to the
-// nanosecond.
+// Steady returns for how many of the next passes the only change is one more token for each running request. In these
+// steady passes no request is admitted or ends, no block is allocated or filled, and there is no event. A caller that
+// does not need the time of single tokens can make these passes with one call of Advance. The result equals the result
+// of single Steps, to the nanosecond.
 func (e *Engine) Steady() int {
 	if len(e.running) == 0 || len(e.queue) > 0 && !e.stuck || len(e.running) > e.cfg.MaxBatchTokens || len(e.pool.events) > 0 {
 		return 0
@@ -39,8 +39,9 @@ func (e *Engine) Forecast(passes int) (took time.Duration) {
 	return took
 }
 
-// Advance makes up to passes steady passes. It makes no pass that begins at until or later; until counts from the start
-// of the first pass. It returns the number of passes made and their duration. passes must not exceed Steady.
+// Advance makes steady passes: at most the number passes, which must not exceed Steady. It makes no pass that begins at
+// the time until or later; until counts from the start of the first pass. It returns the number of passes made and
+// their total duration.
 func (e *Engine) Advance(passes int, until time.Duration) (made int, took time.Duration) {
 	b := e.decodes()
 	for made < passes && took < until {
@@ -68,6 +69,6 @@ func (e *Engine) decodes() *Batch {
 	return b
 }
 
-// Running returns the running requests in the order of their admission. The caller must not change the slice. It is
-// valid until the next call that changes the engine.
+// Running returns the running requests in the order of their admission. The caller must not change the slice. The slice
+// is valid until the next call that changes the engine.
 func (e *Engine) Running() []*Request { return e.running }

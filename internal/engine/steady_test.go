@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// happening is the part of a step that is the same with and without steady passes: requests that begin and end, and
-// events.
+// happening is something that must be the same with single Steps and with steady passes: the begin or end of a request,
+// or an event.
 type happening struct {
 	At   time.Duration
 	What string
@@ -75,7 +75,7 @@ func play(t *testing.T, e *Engine, seed uint64, steady bool) (seen []happening, 
 	return seen, e.Stats()
 }
 
-func TestSteadyPassesAreAsManySteps(t *testing.T) {
+func TestSteadyPassesEqualSingleSteps(t *testing.T) {
 	for seed := range uint64(20) {
 		change := func(c *Config) {
 			c.Blocks, c.MaxBatchTokens, c.MaxSequences = 40+int(seed)*10, 64, 3+int(seed%5)
@@ -131,7 +131,7 @@ func TestARecycledRequestServesAnother(t *testing.T) {
 	}
 }
 
-func TestOnePromptAndAnswerInOneArrayAreNotCopied(t *testing.T) {
+func TestPromptAndAnswerInOneArrayAreNotCopied(t *testing.T) {
 	e := small(t, nil)
 	both := tokens(0, 40)
 	r := &Request{Prompt: both[:30], Output: both[30:]}

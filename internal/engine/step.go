@@ -2,9 +2,9 @@ package engine
 
 import "github.com/warmpath/warmpath/block"
 
-// Step makes one scheduler pass and fills s. It returns false when there was nothing to do. Running requests come
-// first, in the order of their admission. Waiting requests come after them. The pass ends when the token budget, the
-// sequence limit or the pool is used up.
+// Step makes one scheduler pass and fills s. It returns false if there is no request. Running requests come first, in
+// the order of their admission. Waiting requests come next. The pass ends when the token budget, the sequence limit or
+// the pool is used up.
 func (e *Engine) Step(s *Step) bool {
 	s.Duration, s.Tokens, s.Preempted, s.Outputs, s.Admitted, s.Events = 0, 0, 0, s.Outputs[:0], s.Admitted[:0], s.Events[:0]
 	if e.Idle() {
@@ -43,7 +43,7 @@ func (e *Engine) scheduleRunning(p *pass) {
 		r := e.running[i]
 		n := min(len(r.tokens)-r.computed, p.budget)
 		for !e.grow(r, n) {
-			// Preempt the newest request. It is r itself or comes after r, so this pass has not scheduled it yet.
+			// Preempt the newest request. This pass has not scheduled it yet, because it is r or a request after r.
 			last := len(e.running) - 1
 			victim := e.running[last]
 			e.running[last] = nil
@@ -57,8 +57,8 @@ func (e *Engine) scheduleRunning(p *pass) {
 	}
 }
 
-// preempt frees r's blocks and puts r at the front of the queue. r computes its tokens again, except those that are
-// still cached.
+// preempt frees r's blocks and puts r at the front of the queue. When r is admitted again, it computes all its tokens
+// again, except tokens in blocks that are still cached.
 func (e *Engine) preempt(r *Request, p *pass) {
 	e.free(r)
 	r.state = waiting
@@ -125,7 +125,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 		}
 	}
 	computed := prefix * e.cfg.BlockSize
-	if !r.admitted { // after a preemption the received blocks are lost
+	if !r.admitted { // a preemption loses the received blocks
 		computed = max(computed, min(r.Received, len(r.tokens)-1))
 	}
 	n = min(len(r.tokens)-computed, budget)
@@ -134,7 +134,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	if !e.cfg.AdmitChunks {
 		wanted = e.blocksFor(len(r.tokens)) - hits
 	}
-	// A cached block that no request uses is in the free list. It leaves the free list when the request uses it.
+	// A cached block that no request uses is in the free list. r will take idleHits such blocks from the free list.
 	if wanted > e.pool.free-idleHits {
 		r.blocks = r.blocks[:0]
 		return 0, false
@@ -187,7 +187,7 @@ func (e *Engine) blocksFor(tokens int) int {
 	return (tokens + e.cfg.BlockSize - 1) / e.cfg.BlockSize
 }
 
-// cache caches and announces r's blocks that are full when computed tokens are computed.
+// cache caches and announces the blocks of r that are full after the first computed tokens.
 func (e *Engine) cache(r *Request, computed int) {
 	size := e.cfg.BlockSize
 	if computed < (r.stored+1)*size {
@@ -204,15 +204,15 @@ func (e *Engine) cache(r *Request, computed int) {
 	r.stored = full
 }
 
-// announce announces again the blocks that r found in the cache. They are not new copies: a receiver must not count
-// them.
+// announce announces again the blocks that r found in the cache. These blocks are not new copies, so a receiver must
+// not count them as copies.
 func (e *Engine) announce(r *Request, hits int) {
 	event := e.describe(r, 0, hits)
 	event.Kind, event.Tier = Stored, block.TierGPU
 	e.pool.emit(event, r.hashes[:hits]...)
 }
 
-// describe returns the Stored event for the blocks [from, to) of r, without hashes.
+// describe returns the Stored event for the blocks [from, to) of r. The caller adds kind, tier and hashes.
 func (e *Engine) describe(r *Request, from, to int) Event {
 	size := e.cfg.BlockSize
 	event := Event{Owner: r.Owner, Tokens: r.tokens[from*size : to*size : to*size], Start: from * size, BlockSize: size, LoRA: r.Scope.LoRA, Features: r.Features}
@@ -240,7 +240,8 @@ func (e *Engine) schedule(r *Request, n int, p *pass) {
 	p.scheduled = append(p.scheduled, r)
 }
 
-// finish outputs the next token of each request whose tokens are all computed, and frees the requests that end.
+// finish outputs the next token of each scheduled request whose tokens are all computed. It frees the blocks of
+// requests that end.
 func (e *Engine) finish(p *pass, s *Step) {
 	done := false
 	for _, r := range p.scheduled {

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Table gives the time of a pass from measurements, with straight lines between the measured points and beyond. A pass
-// with prefills and decodes takes the time of its prefills, plus what its decodes add: their time without the fixed
-// part that every decode pass takes.
+// Table gives the time of a pass from measurements. It interpolates prefill points linearly and extends the lines
+// beyond the first and the last point. For a pass with prefills and decodes, the time is the sum of the prefill time
+// and the decode time without the fixed part that every decode pass has.
 type Table struct {
-	Prefill []PrefillPoint `json:"prefill"` // at least two points, of prompts without cached context
+	Prefill []PrefillPoint `json:"prefill"` // at least two points, measured with prompts without cached tokens
 	Decode  []DecodePoint  `json:"decode"`  // at least two points
-	Load    float64        `json:"load_ms"` // time for each token that is loaded from the CPU tier
+	Load    float64        `json:"load_ms"` // ms for each token that is loaded from the CPU tier
 }
 
-// PrefillPoint is one measured pass with the given number of prompt tokens.
+// PrefillPoint is the measured time of a pass with the given number of prompt tokens.
 type PrefillPoint struct {
 	Tokens int     `json:"tokens"`
 	MS     float64 `json:"ms"`
 }
 
-// DecodePoint is one measured pass in which each of a number of requests got one token. The requests' context is given
-// as a sum.
+// DecodePoint is the measured time of a pass in which each of Sequences requests got one token. Context is the sum of
+// the requests' contexts in tokens.
 type DecodePoint struct {
 	Sequences int     `json:"sequences"`
 	Context   int     `json:"context"`
@@ -53,7 +53,8 @@ func (t *Table) validate() error {
 	return errors.Join(errs...)
 }
 
-// compiled is a validated table. A plane is fitted to the decode points, because these points seldom form a grid.
+// compiled is a validated table. Its decode time is a plane that is fitted to the decode points, because measured
+// points seldom form a grid.
 type compiled struct {
 	Table
 	base, sequence, context float64

@@ -10,7 +10,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// traceEvent is an event of block_pool_traces in the engine vectors, with the fields that a pool of one group has.
+// traceEvent is an event in the part block_pool_traces of the engine vectors. It has the fields that a pool with one
+// cache group uses.
 type traceEvent struct {
 	Type      string        `json:"type"`
 	Hashes    []string      `json:"block_hashes_u64"`
@@ -43,11 +44,11 @@ func readTraces(t *testing.T) map[string]trace {
 	return traces
 }
 
-// The traces are small scenarios that ran on vLLM's own BlockPool. Each operation here is named in a step of a trace.
-// It uses the hashes of vLLM's event.
+// The traces are recordings of small scenarios with vLLM's own BlockPool. The test makes the operations that the steps
+// of a trace name. It takes the hashes from vLLM's events.
 func TestPoolReproducesVLLMsTraces(t *testing.T) {
 	traces := readTraces(t)
-	// The traces do not contain the pool's size. The sizes here follow from the steps.
+	// The traces do not contain the pool's size. The play functions use sizes that follow from the steps.
 	for id, play := range map[string]func(*tracePlayer){
 		"duplicate_blocks_and_eviction": playDuplicates,
 		"null_blocks_skipped":           playNullBlocks,
@@ -112,7 +113,8 @@ func (p *tracePlayer) check() {
 	p.step++
 }
 
-// stored returns the event with the given index of the present step, so that the pool can store the same blocks.
+// stored returns the event with the given index in the current step, and its hashes, so that the pool can store the
+// same blocks.
 func (p *tracePlayer) stored(index int) (Event, []Hash) {
 	e := p.trace.Steps[p.step].Events[index]
 	out := Event{Tokens: e.Tokens, BlockSize: e.BlockSize}
