@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// words make up the answers: lower-case ASCII, so that any cut of an answer is valid text.
+// words has the words of the answers. They are lower-case ASCII, so that an answer that is cut anywhere is valid text.
 var words = strings.Fields(`
 	a about above across after again against all along also always among and another answer any are around as ask at
 	away back be because been before began below between big block both bring build but by cache call came can carry
@@ -34,13 +34,13 @@ var words = strings.Fields(`
 	wide will wind with wonder wood word work world would write year yes yet you young
 `)
 
-// answer is the answer to a request. It is known before the first step.
+// answer is the answer to a request. The whole answer is made before the engine's first step for the request.
 type answer struct {
-	tokens []block.Token // all generated tokens; if nothing cuts the answer, the end token is the last
-	text   int           // number of leading tokens that are text; the client does not see the rest (end token, tool call)
+	tokens []block.Token // all generated tokens; the last one is the end token, unless max_tokens cut the answer
+	text   int           // number of tokens that the client sees as text; later tokens are a tool call or the end token
 	call   *toolCall     // a tool call instead of text; nil: none
 	reason string        // value of finish_reason
-	stop   string        // the stop string that ended the answer; "" is none
+	stop   string        // stop string that ended the answer; "": none
 }
 
 // toolCall is a tool call of the assistant.
@@ -48,11 +48,11 @@ type toolCall struct {
 	id, name, arguments string
 }
 
-// answerOptions has the options that bound an answer.
+// answerOptions has the options that determine an answer.
 type answerOptions struct {
 	seed         uint64
-	length       int // length of the text in tokens, if nothing else ends the answer
-	limit        int // max_tokens of the request: bounds all tokens
+	length       int // length of the text in tokens, unless limit or a stop string makes the text shorter
+	limit        int // max_tokens of the request, which bounds all tokens of the answer
 	ignoreEnd    bool
 	leadingSpace bool // the answer continues text, so it begins with a space
 	stop         []string
@@ -60,7 +60,7 @@ type answerOptions struct {
 	scripted     []block.Token
 }
 
-// answerTo returns the answer to prompt. It is always the same for the same prompt, options and choice.
+// answerTo returns the answer to prompt. The same prompt, choice and options always give the same answer.
 func answerTo(prompt []block.Token, choice int, o *answerOptions) answer {
 	if len(o.scripted) > 0 {
 		tokens := slices.Clone(o.scripted[:min(len(o.scripted), o.limit)])
@@ -120,7 +120,7 @@ func callAnswer(random *splitmix, o *answerOptions) answer {
 	return a
 }
 
-// firstStop returns the first stop string in text and its position. The position is -1 if there is none.
+// firstStop returns the first stop string in text and its position. If text has no stop string, the position is -1.
 func firstStop(text []byte, stop []string) (at int, found string) {
 	at = -1
 	for _, s := range stop {

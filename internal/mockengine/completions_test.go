@@ -88,13 +88,13 @@ func TestUsageIsStreamedOnlyOnRequest(t *testing.T) {
 	}
 }
 
-// A client sends an answer back in its next request. The prompt of that request must find the blocks that the
-// generation cached.
+// A client sends an answer back in its next request. For the prompt of this next request, the engine must find the
+// blocks that it cached while it generated the answer.
 func TestGrowingConversationsShareTheirPrefix(t *testing.T) {
 	s := start(t, func(c *Config) { c.ScaleOut = true })
 	tools := []any{object{"type": "function", "function": object{"name": "look", "parameters": object{"type": "object"}}}}
 	messages := []any{object{"role": "system", "content": long("you are", 100)}, userSays("what is new?")}
-	computed := 0 // tokens of the last turn whose KV is cached: all but the last generated token
+	computed := 0 // number of the last turn's tokens whose KV is computed: all tokens but the last generated one
 	for turn := range 6 {
 		body := object{"model": "mock", "messages": messages, "tools": tools, "return_token_ids": true}
 		if turn == 3 {
@@ -332,7 +332,7 @@ func TestHugeRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// Any body must lead to an error, or to prompts and answers within bounds.
+// For any body, the engine must return an error, or make prompts and answers within bounds.
 func FuzzRequests(f *testing.F) {
 	for _, body := range []string{
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}},{"type":"text","text":"x"}]}],"tools":[{}],"tool_choice":"required"}`,

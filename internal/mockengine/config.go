@@ -25,19 +25,19 @@ type Offload = engine.Offload
 // Config describes one mock engine. Begin with [DefaultConfig]: [New] refuses the zero value of Config.
 type Config struct {
 	Listen string // HTTP address, host:port; port 0 takes a free port
-	Kind   Kind   // the engine to imitate: VLLM or SGLang
+	Kind   Kind   // engine to imitate: VLLM or SGLang
 
-	Model  string   // name of the model; /v1/models also gives it as the root
+	Model  string   // name of the model; /v1/models also reports this name as the model's root
 	Served []string // further names of the same model (vLLM's --served-model-name)
 	LoRA   []string // names of adapters, served as models with Model as their parent
 
 	Ranks     int // number of data-parallel ranks, each with its own blocks
 	BlockSize int // tokens in a block; SGLang calls it page size
-	Blocks    int // physical blocks of one rank; the number includes one block that is never used, like vLLM's num_gpu_blocks
+	Blocks    int // physical blocks of one rank, including one block that is never used, like vLLM's num_gpu_blocks
 
 	CPUBlocks int     // blocks of the CPU tier of one rank; 0: the engine has no such tier
 	Offload   Offload // when blocks are copied to the CPU tier
-	// Placeholders says that the CPU tier's stored events have no tokens and no sizes, as from a vLLM without
+	// Placeholders means that stored events of the CPU tier have no tokens and no block size, as those of a vLLM without
 	// self_describing_kv_events.
 	Placeholders bool
 
@@ -48,32 +48,34 @@ type Config struct {
 	// Events is the address of rank 0's KV events, tcp://host:port. Rank r takes port+r. With port 0 each rank takes a
 	// free port. SGLang takes consecutive free ports, because it reports only the first port. "" publishes no events.
 	//
-	// Replay is the address of the replay socket, with the same rules. "" serves no replay.
+	// Replay is the address of rank 0's replay socket; for the other ranks, the rules of Events apply. "" serves no
+	// replay.
 	Events, Replay string
 	Topic          string // first frame of each event message
 	BufferSteps    int    // number of batches that are kept for replay
 	Wire           string // version of the event encoding, one of kvevent.Wires
 
-	Speed        float64 // how many times faster than the modelled hardware the engine is; 0: the engine takes no time at all
-	OutputTokens int     // length of an answer if nothing else ends it, in tokens without the end token
-	Seed         uint64  // seed of the answers and of random faults; the same seed gives the same behaviour
+	Speed        float64 // factor by which the engine is faster than the modelled hardware; 0: steps take no time
+	OutputTokens int     // length of an answer in tokens without the end token; max_tokens and stop strings shorten it
+	Seed         uint64  // seed of the answers and of random faults
 
 	Version string // engine version in /version and /server_info
-	APIKey  string // key that requests to paths under /v1/ need; "": no key is needed
+	APIKey  string // API key that requests to paths under /v1/ must have; "": no key is needed
 
 	HideCachedTokens bool // answers have no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
-	ScaleOut         bool // the render endpoints answer (vLLM's --enable-scale-out); false: they answer 403
+	ScaleOut         bool // true: the render endpoints work (vLLM's --enable-scale-out); false: they answer 403
 	HideEventSources bool // /kv_event_sources answers 404 and /server_info has no kv_events, as with older engines
 	BodyLimit        int64
 
-	Faults Faults // faults from the start on; SetFaults changes them
+	Faults Faults // faults at the start; SetFaults changes them
 
-	Network network.Network // the network of Listen, Events and Replay; nil: the machine's
+	Network network.Network // network of Listen, Events and Replay; nil: the machine's
 }
 
-// Faults are faults that last until they are changed. A share is a number from 0 to 1. See [Server.SetFaults].
+// Faults are faults that last until SetFaults changes them. A share is a probability from 0 to 1. See
+// [Server.SetFaults].
 type Faults struct {
-	// share of event messages that subscribers do not get; a replay contains these messages
+	// DropEvents is the share of event messages that subscribers do not get. A replay contains these messages.
 	DropEvents float64 `json:"drop_events"`
 	LoseReplay float64 `json:"lose_replay"` // share of messages and end markers that are left out of replays
 	// ReplayLimit is the number of messages after which each replay stops without an end marker; 0: no limit.
@@ -81,7 +83,7 @@ type Faults struct {
 	Errors      float64       `json:"errors"`      // share of generation requests answered with 500
 	Cut         float64       `json:"cut"`         // share of streams that are cut in the middle
 	FirstToken  time.Duration `json:"first_token"` // delay before the first token of each answer
-	Frozen      bool          `json:"frozen"`      // connections are accepted, and nothing is answered, not even /health
+	Frozen      bool          `json:"frozen"`      // the engine accepts connections, but answers no request, not even /health
 	// Stalled means that the engine makes no step while /health answers 200, like a hung EngineCore.
 	Stalled bool `json:"stalled"`
 }
@@ -94,7 +96,7 @@ func DefaultConfig() Config {
 		Model:          "mock",
 		Ranks:          1,
 		BlockSize:      16,
-		Blocks:         16384, // 262,144 tokens: the cache for an 8B model on one 80 GB accelerator
+		Blocks:         16384, // 262,144 tokens, about the cache of an 8B model on one 80 GB accelerator
 		MaxModelLen:    131072,
 		MaxBatchTokens: 8192,
 		MaxSequences:   256,
@@ -109,8 +111,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// MaxRanks is the greatest number of ranks. It bounds the goroutines and sockets of a configuration. Deployments of
-// DeepSeek's size have some hundred ranks.
+// MaxRanks is the largest number of ranks. It bounds the number of goroutines and sockets. The largest real
+// deployments, such as those of DeepSeek's models, have a few hundred ranks.
 const MaxRanks = 1024
 
 // validate returns all problems of c. It also sets the fields that depend on other fields.
@@ -150,7 +152,7 @@ func (c *Config) validate() error {
 	if c.Wire == "" {
 		c.Wire = map[Kind]string{VLLM: "vllm-0.32", SGLang: "sglang-0.5.23"}[c.Kind]
 	}
-	if _, err := newEncoder(c.Wire); err != nil && c.Wire != "" { // "": the kind is unknown, which is reported above
+	if _, err := newEncoder(c.Wire); err != nil && c.Wire != "" { // "": kind is unknown, an error that is listed above
 		problems = append(problems, err)
 	}
 	if err := c.Faults.validate(); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// listener keeps the state that a rank's events describe: the number of copies of each hash, by tier.
+// listener follows a rank's events and keeps what they describe: by tier, the number of copies of each hash.
 type listener struct {
 	t testing.TB
 
@@ -27,7 +27,7 @@ type listener struct {
 	decoder  kvevent.Decoder
 	batch    kvevent.Batch
 	copies   [block.NumTiers]map[uint64]int
-	events   []kvevent.Event // events without the slices that the next batch overwrites
+	events   []kvevent.Event // all events so far, without their slices, because the next batch overwrites the slices
 	next     uint64
 	restarts int
 	lost     bool
@@ -100,7 +100,7 @@ func (l *listener) State(connected bool, _ error) {
 	l.up = connected
 }
 
-// agrees reports whether the events so far describe the rank's cache exactly.
+// agrees reports whether the cache that the events so far describe equals the rank's cache.
 func (l *listener) agrees(s *Server, rank int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +115,7 @@ func (l *listener) agrees(s *Server, rank int) bool {
 	return true
 }
 
-// taken returns the events so far.
+// taken returns the events received so far.
 func (l *listener) taken() []kvevent.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,7 +152,7 @@ func withEvents(c *Config) {
 	c.Events, c.Replay, c.Topic = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0", "kv-events"
 }
 
-// converse plays conversations of a few turns, several at a time.
+// converse plays conversations with the given number of turns, up to 8 conversations at the same time.
 func converse(t testing.TB, s *Server, conversations, turns int) {
 	t.Helper()
 	var wait sync.WaitGroup
@@ -188,7 +188,8 @@ func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 				if strings.HasPrefix(wire, "sglang") {
 					c.Kind = SGLang
 				}
-				// Versions whose events have no medium do not distinguish tiers.
+				// Only use a CPU tier with versions whose events contain the medium. Events without a medium do not distinguish
+				// tiers.
 				if wire == "vllm-0.32.0" || wire == "vllm-0.22.0" {
 					c.CPUBlocks = 60
 				}
@@ -236,7 +237,7 @@ func TestOffloadEventsHideTheSaltAsTheEngineDoes(t *testing.T) {
 		l := listenTo(t, s, 0)
 		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 40), "cache_salt": "tenant",
 			"max_tokens": 1})
-		// The blocks of the prompt above are offloaded in a later batch. The following request causes this batch.
+		// The CPU events for the prompt above come in a later batch, and this request causes the batch.
 		complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{8}, 10), "max_tokens": 20,
 			"ignore_eos": true})
 		offloaded := func() (found []kvevent.Event) {
@@ -302,8 +303,8 @@ func TestAResetIsAnnouncedAsTheEngineDoes(t *testing.T) {
 			continue
 		}
 		complete(t, s, chatPath, body)
-		// The engine caches the same blocks as before the reset. So the old events alone agree with the cache, and the
-		// condition must also wait for two new events.
+		// The engine caches the same blocks as before the reset. So the events from before the reset already agree with the
+		// cache, and the condition must also wait for two new events.
 		waitFor(t, func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) })
 		if e := l.taken()[before:]; e[0].Kind != kvevent.Cleared || e[1].Kind != kvevent.Stored {
 			t.Errorf("after the reset: %+v, want cleared, then stored", e)

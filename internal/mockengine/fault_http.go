@@ -24,8 +24,8 @@ const FaultDoc = `  {"kind":"die"}                            close all sockets 
 
 "on":false ends freeze and stall; share 0, count 0 and delay "0s" end the others.`
 
-// setFault serves POST /mock/fault. The body names one kind of fault and has its parameters: see [FaultDoc]. The answer
-// lists the present faults.
+// setFault serves POST /mock/fault. The body has a kind of fault and the parameters of this kind: see [FaultDoc]. The
+// answer has the current faults.
 func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		o, err := l.applyFault(body)
@@ -43,7 +43,7 @@ func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
 		_ = http.NewResponseController(w).Flush()
 		l.work.Add(1)
-		go func() { // ends when Run takes the order, or when this life ends for another reason
+		go func() { // ends when Run takes the order, or when this life ends
 			defer l.work.Done()
 			o.done = make(chan struct{})
 			select {
@@ -58,7 +58,7 @@ func (l *life) showFaults(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, l.server.Faults())
 }
 
-// applyFault changes the faults. If the fault needs Run, it returns an order for Run instead.
+// applyFault changes the faults. For die and restart it returns an order for Run instead.
 func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 	f := l.server.Faults()
 	on := true
@@ -108,7 +108,7 @@ func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 	return nil, l.server.SetFaults(f)
 }
 
-// duration reads a time in Go's form. An absent field is 0.
+// duration reads a field in the format of time.ParseDuration. An absent field is 0.
 func duration(body *fastjson.Value, key string) (time.Duration, error) {
 	s := text(body, key)
 	if s == "" {

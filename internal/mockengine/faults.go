@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// faultState has the present faults, and the random numbers for shares. It is safe for concurrent use.
+// faultState has the current faults, and the random numbers that decide whether a fault with a share occurs. It is safe
+// for concurrent use.
 type faultState struct {
 	mu      sync.Mutex
 	faults  Faults
@@ -32,7 +33,7 @@ func (s *faultState) set(f Faults) {
 	s.changed = make(chan struct{})
 }
 
-// hits decides at random whether a fault occurs. share returns the fault's probability from the present faults.
+// hits decides at random whether a fault occurs. share returns the fault's probability, given the current faults.
 func (s *faultState) hits(share func(*Faults) float64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +48,7 @@ func (s *faultState) below(n int) int {
 	return s.random.IntN(n)
 }
 
-// hold waits as long as the condition while is true. It returns false if ctx ended meanwhile.
+// hold waits until while returns false for the current faults. hold returns false if ctx has ended.
 func (s *faultState) hold(ctx context.Context, while func(*Faults) bool) bool {
 	for {
 		f, changed := s.get()

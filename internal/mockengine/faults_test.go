@@ -56,7 +56,7 @@ func TestADeadEngineRefusesConnectionsUntilItIsRestarted(t *testing.T) {
 	}
 }
 
-// waitFor polls until condition returns true. Goroutines of the engine make it true.
+// waitFor polls condition until it returns true. It fails the test after a minute.
 func waitFor(t testing.TB, condition func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -142,7 +142,7 @@ func TestAStalledEngineLooksHealthy(t *testing.T) {
 		result <- status
 	}()
 	waitFor(t, func() bool { return s.Stats().Ranks[0].Waiting == 1 })
-	waitFor(t, func() bool { return answers(t, s) }) // /health answers, while a completion does not
+	waitFor(t, func() bool { return answers(t, s) }) // /health answers, but the completion above does not
 	fault(t, s, object{"kind": "clear"})
 	if status := <-result; status != http.StatusOK {
 		t.Errorf("after the stall: status %d", status)
@@ -254,7 +254,7 @@ func TestRunEndsDuringRequestsAndFaults(t *testing.T) {
 	}
 }
 
-// Each line of FaultDoc can be sent as it is written.
+// The test sends each example of FaultDoc as it is written there.
 func TestEveryDocumentedFaultIsAccepted(t *testing.T) {
 	s := start(t, nil)
 	forms := regexp.MustCompile(`\{"kind":[^}]*\}`).FindAllString(FaultDoc, -1)
@@ -292,8 +292,8 @@ func TestSpeedScalesTheModelledTime(t *testing.T) {
 	s := start(t, func(c *Config) { c.Speed, c.OutputTokens = 10, 20 })
 	begin := time.Now()
 	complete(t, s, chatPath, anyChat)
-	// The answer takes 21 steps of 24 ms, and the engine runs at ten times the normal speed: 50 ms. A busy machine may
-	// take longer, but never less.
+	// The answer takes 21 steps of 24 ms at speed 1, so about 50 ms at speed 10. A busy machine may take longer, but not
+	// less time.
 	if took := time.Since(begin); took < 50*time.Millisecond {
 		t.Errorf("21 steps took %v, want at least 50 ms", took)
 	}

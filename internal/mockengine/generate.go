@@ -16,7 +16,8 @@ import (
 // deadMessage is vLLM's error message when its EngineCore has died.
 const deadMessage = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
-// run is one HTTP generation request under way. It has one part for each choice of each prompt.
+// run is one HTTP generation request under way. It has one part for each choice of each prompt. A prompt has as many
+// choices as the request's field n.
 type run struct {
 	*generation
 	life    *life
@@ -32,7 +33,7 @@ type part struct {
 	answer   answer
 	request  engine.Request
 	progress progress
-	sent     int // number of tokens that were sent to the client
+	sent     int // number of tokens sent to the client so far
 }
 
 func (p *part) done() bool { return int(p.progress.tokens.Load()) == len(p.answer.tokens) }
@@ -85,7 +86,7 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
 	l.requests.Add(1)
 	l.active.Add(1)
 	defer l.active.Add(-1)
-	// If the answer ends early, its sequences leave the engine, as those of aborted requests do.
+	// If the client leaves early, remove the sequences from the engine, as engines do for aborted requests.
 	defer x.rank.cancel(requests)
 	if g.stream {
 		x.writeStream(w, r)
@@ -94,11 +95,11 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
 	}
 }
 
-// maxTokens bounds the tokens that one HTTP request makes the mock engine hold: 8 Mi tokens are 32 MiB.
+// maxTokens bounds the memory of one HTTP request: 8 Mi tokens of prompts and answers take 32 MiB.
 const maxTokens = 8 << 20
 
-// excess returns vLLM's error if a prompt leaves no room for an answer, or an error if the whole request is too large.
-// It returns "" if the request fits.
+// excess returns vLLM's error message if a prompt leaves no room for an answer, an error message of the mock engine if
+// the whole request is too large, and otherwise "".
 func (g *generation) excess(longest int) string {
 	total := 0
 	for i := range g.prompts {
@@ -120,7 +121,7 @@ func (g *generation) excess(longest int) string {
 	return ""
 }
 
-// newRun makes all answers of the request. The engine model decides when their tokens come.
+// newRun makes all answers of the request. The engine model decides when the tokens of an answer are sent.
 func (l *life) newRun(g *generation) *run {
 	x := &run{generation: g, life: l, created: time.Now().Unix(), signal: make(chan struct{}, 1)}
 	prefix := "cmpl-"
@@ -151,7 +152,7 @@ func (l *life) newRun(g *generation) *run {
 }
 
 // chooseRank returns the rank that the request names. If the request names no rank, it returns the rank with the fewest
-// requests. Ranks with equally many requests take turns.
+// requests. If several ranks have the fewest requests, they take turns.
 func (l *life) chooseRank(asked int) *rank {
 	if asked >= 0 {
 		return l.ranks[asked]
@@ -172,8 +173,8 @@ func (l *life) chooseRank(asked int) *rank {
 	return best
 }
 
-// wait blocks until more tokens are generated. If the engine was killed or the client is gone, more is false. If the
-// client is gone, alive is false, too.
+// wait blocks until more tokens are generated, the engine is killed, or the client is gone. more reports whether there
+// are more tokens. alive is false if the client is gone.
 func (x *run) wait(r *http.Request) (more, alive bool) {
 	select {
 	case <-x.signal:
@@ -185,7 +186,7 @@ func (x *run) wait(r *http.Request) (more, alive bool) {
 	}
 }
 
-// delayFirst waits as long as the fault FirstToken demands. It returns false if the client is gone.
+// delayFirst waits for the time Faults.FirstToken. It returns false if the client is gone.
 func (x *run) delayFirst(r *http.Request) bool {
 	f, _ := x.life.server.faults.get()
 	if f.FirstToken <= 0 {
@@ -224,7 +225,7 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	writeBytes(w, http.StatusOK, "application/json", *buf)
 }
 
-// writeStream sends one chunk for each token. Chunks for tokens of the same step are flushed together.
+// writeStream sends one chunk for each token. It writes all chunks that are ready together, and then flushes.
 func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
 	cutAt := -1
 	if x.life.server.faults.hits(cutShare) {

@@ -7,9 +7,9 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// engineHash returns the engine's hash chain: vLLM's sha256_cbor with its fixed seed, or SGLang's hash of pages. vLLM
-// hashes an adapter together with its path, and the salt together with a tag; events contain neither path nor tag. If
-// the block size is invalid, engineHash returns nil, which means the model's default.
+// engineHash returns the engine's hash chain: vLLM's sha256_cbor with its fixed seed, or SGLang's hash of pages. vLLM's
+// hash covers the adapter's path and a tag before the salt; events contain neither path nor tag. If the block size is
+// invalid, engineHash returns nil.
 func engineHash(c *Config) engine.HashFunc {
 	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: c.BlockSize, Seed: block.DefaultSeed}
 	if c.Kind == SGLang {
@@ -17,7 +17,7 @@ func engineHash(c *Config) engine.HashFunc {
 	}
 	hasher, err := block.NewEngineHasher(chain)
 	if err != nil {
-		return nil // engine.New reports the block size
+		return nil // engine.New returns the error for the block size
 	}
 	return func(dst []engine.Hash, r *engine.Request, tokens []block.Token) []engine.Hash {
 		start := len(dst) * c.BlockSize
@@ -43,10 +43,10 @@ func engineHash(c *Config) engine.HashFunc {
 	}
 }
 
-// chainRoot returns the hash that stands for the parent of a first block. SGLang's cache separates adapters and extra
-// keys, but its hashes do not contain them. The engine model finds blocks by their hashes. So for SGLang the root hash
-// contains adapter and extra key. vLLM has adapters in the extra keys of its hashes, and does not know SGLang's
-// extra_key.
+// chainRoot returns the hash that takes the place of the parent of a prompt's first block. Real SGLang separates the
+// blocks of adapters and extra keys in its cache, but not in its hashes. The engine model finds blocks by their hashes,
+// so here the root hash for SGLang also covers the adapter and the extra key. vLLM's block hashes cover the adapter
+// already, and vLLM has no field extra_key.
 func chainRoot(h *block.EngineHasher, kind Kind, s *block.Scope) block.Digest {
 	root := h.Root("", s.Salt)
 	if kind != SGLang || s.LoRA == "" && s.Extra == "" {
@@ -60,8 +60,8 @@ func chainRoot(h *block.EngineHasher, kind Kind, s *block.Scope) block.Digest {
 	return d
 }
 
-// extraKeys returns the extra keys of n blocks for vLLM's hashes, one list for each block. It returns nil if there are
-// none.
+// extraKeys returns the extra keys of n blocks for vLLM's hashes, one list for each block. It returns nil if the
+// request has no extra keys.
 func extraKeys(r *engine.Request, start, n, size int) [][]block.ExtraKey {
 	if r.Scope.LoRA == "" && r.Scope.Salt == "" && len(r.Features) == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/valyala/fastjson"
 )
 
-// handler returns the HTTP API, with its faults. While the engine is frozen, it answers only /mock/fault.
+// handler returns the HTTP API. While the fault Frozen is on, only /mock/fault answers.
 func (l *life) handler() http.Handler {
 	mux := http.NewServeMux()
 	l.routes(mux)
@@ -75,7 +75,7 @@ var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
 const keptBody = 1 << 20
 
-// errBodyTooLarge is returned for a request body over the limit.
+// errBodyTooLarge says that a request body is larger than Config.BodyLimit.
 var errBodyTooLarge = errors.New("request body is larger than the limit")
 
 // readBody reads the body into buf, at most limit bytes.
@@ -123,9 +123,9 @@ func (l *life) withBody(w http.ResponseWriter, r *http.Request, f func(*fastjson
 		l.refuse(w, http.StatusRequestEntityTooLarge, err.Error())
 		return
 	case err != nil:
-		panic(http.ErrAbortHandler) // reading failed because the client is gone
+		panic(http.ErrAbortHandler) // a read error means that the client is gone
 	}
-	// Python's JSON parser refuses text that is not UTF-8, and fastjson does not.
+	// The engines' JSON parser (Python) refuses text that is not UTF-8, but fastjson accepts it.
 	if !utf8.Valid(raw) {
 		l.refuse(w, http.StatusBadRequest, "body is not UTF-8")
 		return
@@ -172,7 +172,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	writeBytes(w, status, "application/json", body)
 }
 
-// writeBytes sends the answer. An error of Write means that the client is gone, and is ignored.
+// writeBytes sends the answer. It ignores an error of Write, because the error means that the client is gone.
 func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// life is the engine between a start and the next end: its sockets, ranks and requests.
+// life is the mock engine from a start to its next end: the sockets, ranks and requests. A restart begins a new life.
 type life struct {
 	server   *Server
 	cfg      *Config
@@ -26,15 +26,15 @@ type life struct {
 	failed   chan error
 	work     sync.WaitGroup // counts ranks, publishers, and the loop that accepts HTTP connections
 	gate     gate           // counts HTTP handlers
-	dead     chan struct{}  // closed when the EngineCore was killed while HTTP still answers
+	dead     chan struct{}  // closed when the EngineCore is killed, while the HTTP server still answers
 	deadOnce sync.Once
 	began    time.Time
-	next     atomic.Uint64 // counter for request ids and for the turn of ranks
+	next     atomic.Uint64 // counter for request ids, and for the turns of ranks with equal load
 	requests atomic.Uint64
-	active   atomic.Int64 // number of generation requests in flight
-	salt     uint64       // makes ids of different lives differ
+	active   atomic.Int64 // number of generation requests under way
+	salt     uint64       // makes the request ids of different lives differ
 
-	restarted bool // an earlier life of the same Server existed
+	restarted bool // the Server had an earlier life
 }
 
 // begin opens all sockets and starts the goroutines. After a restart it uses the addresses of the earlier life.
@@ -65,7 +65,7 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 30 * time.Second,
 		MaxHeaderBytes:    1 << 20,
-		// without this, the server would log every stream that a fault cuts
+		// Without this, the server would log an error for each stream that a fault cuts.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	s.mu.Lock() // locked before the first answer is sent, so that a client with an answer finds this life in s.life
@@ -91,8 +91,8 @@ func (l *life) listen(addr string) (listener net.Listener, err error) {
 	return listener, err
 }
 
-// patiently opens a socket. After a restart the kernel may still hold the address. So if patient is set, it tries again
-// for a second.
+// patiently calls open to open a socket. If patient is true, it tries again for one second, because after a restart the
+// kernel may still hold the address.
 func patiently(ctx context.Context, patient bool, open func() error) error {
 	for try := 0; ; try++ {
 		err := open()
@@ -160,7 +160,7 @@ func (l *life) applyEventFaults(f Faults) {
 	}
 }
 
-// gate counts running handlers. When it is closed, it admits no more handlers and waits until the last one ends.
+// gate counts running handlers. close lets no more handlers in and waits until the last handler ends.
 type gate struct {
 	mu     sync.Mutex
 	inside int

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// metric is a metric of GET /metrics. It has one line for each rank.
+// metric is a metric of GET /metrics. The answer has one line of each metric for each rank.
 type metric struct {
 	name, kind string
 	value      func(*engine.Stats) float64
@@ -66,8 +66,8 @@ func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", []byte(b.String()))
 }
 
-// vllmInfo writes cache_config_info, with one line for each rank. As in vLLM 0.32, num_gpu_blocks is the sum over all
-// ranks on each line, and kv_cache_size_tokens is the size of one rank.
+// vllmInfo writes cache_config_info, with one line for each rank. As in vLLM 0.32, each line has the number of blocks
+// of all ranks in num_gpu_blocks, but the cache size of one rank in kv_cache_size_tokens.
 func (l *life) vllmInfo(b *strings.Builder, stats []engine.Stats) {
 	b.WriteString("# TYPE vllm:cache_config_info gauge\n")
 	for i := range stats {

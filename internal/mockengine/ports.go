@@ -12,9 +12,9 @@ import (
 // always succeeds.
 const rowTries = 64
 
-// rows replaces port 0 of each endpoint by the first of n free ports in a row. SGLang reports one port for all ranks,
-// so rank r must be at port + r. rows closes the ports, and the publishers open them later. If another process takes
-// such a port meanwhile, the publisher reports this.
+// rows replaces port 0 in each endpoint by the first of n consecutive free ports. SGLang reports one port for all
+// ranks, so rank r must be at port + r. rows closes the ports before it returns, and the publishers open them later. If
+// another process takes one of these ports before, the publisher returns an error.
 func rows(on network.Network, n int, endpoints ...*string) error {
 	var held []net.Listener
 	defer func() {
@@ -45,7 +45,7 @@ func rows(on network.Network, n int, endpoints ...*string) error {
 	return nil
 }
 
-// row opens n ports in a row, and returns the first port and all listeners.
+// row opens n consecutive ports, and returns the first port and all listeners.
 func row(on network.Network, host string, n int) (first int, held []net.Listener, err error) {
 	for range rowTries {
 		first, held, err = tryRow(on, host, n)

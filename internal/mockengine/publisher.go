@@ -18,17 +18,17 @@ import (
 // endSeq is the sequence number of a replay's end marker, whose payload is empty.
 const endSeq = math.MaxUint64
 
-// maxUnsent is how many messages may wait for one slow subscriber. Further messages to it are dropped. The number is
-// vLLM's default `hwm`.
+// maxUnsent is the largest number of messages that wait for one slow subscriber. Further messages to this subscriber
+// are dropped. The value is the default of vLLM's setting hwm.
 const maxUnsent = 100_000
 
 // PublisherConfig has the settings of a Publisher.
 type PublisherConfig struct {
 	Endpoint string // PUB endpoint to bind, such as "tcp://*:5557". Required.
-	Connect  bool   // connect to Endpoint instead of binding it; for kvfeed.Config.Listen
+	Connect  bool   // connect to Endpoint instead of binding it, for a router that binds (kvfeed.Config.Listen)
 	Replay   string // ROUTER endpoint to bind; empty: no replay
 	Topic    string
-	// BufferSteps is how many messages can be replayed; 0 means vLLM's default 10,000.
+	// BufferSteps is the number of messages that are kept for replay. 0: 10,000, vLLM's default.
 	BufferSteps int
 	// ReplayWithoutTopic sends replays without the topic frame, as vLLM up to 0.25 and SGLang up to August 2026 do.
 	ReplayWithoutTopic bool
@@ -40,7 +40,7 @@ type PublisherConfig struct {
 
 // PublisherFaults are faults that a Publisher makes on purpose. A share is a probability from 0 to 1.
 type PublisherFaults struct {
-	Drop          float64       // share of messages that subscribers do not get; a replay has them
+	Drop          float64       // share of messages that subscribers do not get; a replay contains these messages
 	ReplayLoss    float64       // share of a replay's messages that are left out
 	ReplayLimit   int           // number of messages after which a replay stops without its end marker; 0: no limit
 	ReplayEndLoss float64       // share of replays whose end marker is left out
@@ -52,11 +52,11 @@ type PublisherFaults struct {
 type Publisher struct {
 	cfg PublisherConfig
 
-	mu       sync.Mutex // guards the fields below, and keeps messages in order
+	mu       sync.Mutex // guards the fields below; Publish holds it while sending, so that messages stay in order
 	pub      *zmtp.Socket
 	router   *zmtp.Socket // nil: no replay is served
 	next     uint64       // sequence number of the next message
-	buffer   [][]byte     // the payload of message seq is at index seq % BufferSteps
+	buffer   [][]byte     // payload of the message with number seq, at index seq % BufferSteps
 	faults   PublisherFaults
 	dropNext int
 	random   *rand.Rand
@@ -65,9 +65,9 @@ type Publisher struct {
 
 // PublisherStats is a snapshot of a Publisher's counters.
 type PublisherStats struct {
-	Published   uint64 // number of messages published, which is also the next sequence number
+	Published   uint64 // number of published messages, which is also the next sequence number
 	Subscribers int
-	Sent        uint64 // messages written to subscribers, once for each subscriber
+	Sent        uint64 // number of messages written to subscribers; a message counts once for each subscriber
 	Slow        uint64 // messages that a full queue kept from a subscriber, counted once for each subscriber
 	Replays     uint64 // replay requests that were answered
 	Replayed    uint64 // messages in the answers to replay requests
@@ -83,7 +83,7 @@ func NewPublisher(cfg PublisherConfig) *Publisher {
 }
 
 // Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run. After Listen the caller must
-// call Run, since Run closes the endpoints. Without an earlier Listen, Run calls it.
+// call Run, since Run closes the endpoints. Run calls Listen if the caller has not called it.
 func (p *Publisher) Listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +128,8 @@ func (p *Publisher) Endpoint() string {
 	return p.pub.Endpoint()
 }
 
-// ReplayEndpoint returns the ROUTER endpoint, with its real port after Listen. It is empty if no replay is served.
+// ReplayEndpoint returns the ROUTER endpoint, with its real port after Listen. The result is empty if the Publisher
+// serves no replay.
 func (p *Publisher) ReplayEndpoint() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +140,7 @@ func (p *Publisher) ReplayEndpoint() string {
 }
 
 // Run serves subscribers until ctx ends, and returns nil then. If an endpoint cannot be bound, it returns an error. Run
-// may be called once. When it returns, messages that still wait for a subscriber are dropped.
+// may be called once. When Run returns, messages that still wait for a subscriber are lost.
 func (p *Publisher) Run(ctx context.Context) error {
 	if err := p.Listen(); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 }
 
 // Publish sends a copy of payload to the subscribers, and returns the message's sequence number. It never blocks.
-// Before Listen it only keeps the message for replay.
+// Before Listen, Publish only keeps the message for replay.
 func (p *Publisher) Publish(payload []byte) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -217,22 +218,22 @@ func (p *Publisher) SetFaults(f PublisherFaults) {
 	p.faults = f
 }
 
-// DropNext withholds the next n messages from subscribers. A replay has these messages.
+// DropNext makes subscribers miss the next n messages. A replay contains these messages.
 func (p *Publisher) DropNext(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropNext = n
 }
 
-// DropShare sets the share (0..1) of messages that are withheld from subscribers. A replay has these messages.
+// DropShare sets the share (0..1) of messages that subscribers miss. A replay contains these messages.
 func (p *Publisher) DropShare(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults.Drop = share
 }
 
-// LoseReplay sets the share (0..1) of messages that are left out of every replay. The end marker stays; see
-// PublisherFaults.ReplayEndLoss.
+// LoseReplay sets the share (0..1) of messages that are left out of every replay. LoseReplay does not change whether
+// the end marker is sent: see PublisherFaults.ReplayEndLoss.
 func (p *Publisher) LoseReplay(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,8 +241,8 @@ func (p *Publisher) LoseReplay(share float64) {
 }
 
 // Answer answers a request `["", start]` with the kept messages from start on, and the end marker. It ignores other
-// requests, as vLLM does. It waits for a slow reader. vLLM does not wait: its replies beyond the send limit are lost.
-// PublisherFaults can imitate this.
+// requests, as vLLM does. Answer waits for a slow reader. vLLM does not wait: it loses replies beyond its send limit,
+// and the faults of replays imitate this loss.
 func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 	if len(parts) != 2 || len(parts[0]) != 0 || len(parts[1]) > 8 {
 		p.mu.Lock()
@@ -249,7 +250,7 @@ func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 		p.mu.Unlock()
 		return
 	}
-	var start uint64 // the number may have any number of bytes, since vLLM accepts this
+	var start uint64 // vLLM accepts a number with any number of bytes up to 8
 	for _, b := range parts[1] {
 		start = start<<8 | uint64(b)
 	}
@@ -271,8 +272,8 @@ func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 	}
 }
 
-// kept returns the payloads to replay and the sequence number of the first. end reports whether the end marker follows.
-// A payload is nil if a fault drops its message.
+// kept returns the payloads to replay and the sequence number of the first payload. A payload is nil if a fault drops
+// the message. end reports whether the replay has an end marker.
 func (p *Publisher) kept(start uint64) (first uint64, payloads [][]byte, end bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,7 +25,7 @@ type rank struct {
 	mu     sync.Mutex // guards engine
 	engine *engine.Engine
 
-	batch batch // used only by the goroutine of run, the only goroutine that publishes
+	batch batch // used only by the goroutine of run, because only this goroutine publishes
 }
 
 // engineConfig returns the configuration of the engine model of one rank.
@@ -76,7 +76,7 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 }
 
 // openPublisher opens the rank's sockets. After a restart it uses the addresses of the earlier life. At the first start
-// it adds the rank's number to the ports of events and replay.
+// it adds the rank's number to the ports in events and replay.
 func (r *rank) openPublisher(known []EventSource, events, replay string) (EventSource, error) {
 	cfg := r.life.cfg
 	config := PublisherConfig{
@@ -112,8 +112,8 @@ func (r *rank) openPublisher(known []EventSource, events, replay string) (EventS
 	return EventSource{Rank: r.id, Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Topic: cfg.Topic}, nil
 }
 
-// offsetPort adds rank to the port of a tcp endpoint, as engines do. Port 0 is not changed: each rank takes a free
-// port.
+// offsetPort adds rank to the port of a tcp endpoint, as engines do. It does not change port 0, with which each rank
+// takes a free port.
 func offsetPort(endpoint string, rank int) (string, error) {
 	address, tcp := strings.CutPrefix(endpoint, "tcp://")
 	if endpoint == "" || !tcp {
@@ -142,8 +142,8 @@ func offsetPort(endpoint string, rank int) (string, error) {
 	return fmt.Sprintf("tcp://%s:%d", host, n), nil
 }
 
-// run runs the model's steps until ctx ends. With a speed, a step takes time. Its results become visible at its end,
-// events before answers.
+// run runs the model's steps until ctx ends. If Config.Speed is not 0, a step takes time. The results of a step become
+// visible at the end of the step: first events, then tokens.
 func (r *rank) run(ctx context.Context) {
 	var step engine.Step
 	pace := newPace(r.life.cfg.Speed)
@@ -189,13 +189,14 @@ func newPace(speed float64) *pace {
 func (p *pace) restart() { p.due = time.Now() }
 func (p *pace) stop()    { p.timer.Stop() }
 
-// wait waits until the end of a step that takes d. The step began when the last step ended.
+// wait waits until the end of a step that takes the modelled time d and began when the step before ended. It returns
+// false if ctx has ended.
 func (p *pace) wait(ctx context.Context, d time.Duration) bool {
 	if p.speed == 0 {
 		return ctx.Err() == nil
 	}
 	now := time.Now()
-	// After a stall of the process, later steps keep their length: the lost time is not made up for.
+	// If the process was stopped for more than a second, do not make later steps shorter to win back the lost time.
 	if now.Sub(p.due) > time.Second {
 		p.due = now
 	}
@@ -212,7 +213,7 @@ func (p *pace) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// submit queues the requests of one caller together, so that one step sees all of them.
+// submit queues the requests of one HTTP request together, so that the next step sees all of them.
 func (r *rank) submit(requests []*engine.Request) error {
 	r.mu.Lock()
 	for i, q := range requests {
@@ -236,7 +237,7 @@ func (r *rank) rouse() {
 	}
 }
 
-// cancel removes those requests that have not finished.
+// cancel removes the requests that have not finished.
 func (r *rank) cancel(requests []*engine.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,7 +246,7 @@ func (r *rank) cancel(requests []*engine.Request) {
 	}
 }
 
-// reset empties the prefix cache. SGLang publishes the reset immediately, vLLM with its next step.
+// reset empties the prefix cache. SGLang announces a reset immediately, vLLM with its next step.
 func (r *rank) reset() bool {
 	r.mu.Lock()
 	ok := r.engine.Reset()
@@ -254,7 +255,8 @@ func (r *rank) reset() bool {
 	return ok
 }
 
-// announceReset publishes a reset immediately, for engines that do not wait for the next step.
+// announceReset publishes the event of a reset immediately if the engine is SGLang, which does not wait for the next
+// step.
 func (r *rank) announceReset(s *engine.Step) {
 	if r.life.cfg.Kind != SGLang {
 		return
@@ -293,8 +295,8 @@ func (r *rank) cachedHashes(t block.Tier) []uint64 {
 // the signal. All sequences of one HTTP request share the signal.
 type progress struct {
 	tokens atomic.Int64
-	signal chan struct{} // capacity 1; has a value if the count grew after the signal was last read
-	lasts  bool          // signals only at the end of the sequence
+	signal chan struct{} // capacity 1; has a value if tokens grew after the last receive
+	lasts  bool          // true: signal only at the end of the sequence
 }
 
 func (p *progress) advance(last bool) {

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// imageTokens is the length of an image's placeholder. Real models use hundreds of tokens; here it only has to cross a
-// block boundary.
+// imageTokens is the length of an image's placeholder. Real models use hundreds of tokens. Here the length only has to
+// be more than a block of 16 tokens.
 const imageTokens = 24
 
 // rendering turns chat requests into tokens:
@@ -21,8 +21,9 @@ const imageTokens = 24
 //
 //	<|role|> content [<|call|> name arguments]… <|end|>
 //
-// and <|assistant|> before the answer. When a client sends an answer back in its next request, the answer is rendered
-// to the same tokens that were generated. So a growing conversation continues its blocks.
+// and <|assistant|> before the answer. If a client sends an answer back in its next request, the answer is rendered to
+// exactly the generated tokens. So the next request of a conversation finds the blocks of the last request and its
+// answer.
 type rendering struct {
 	tokens   []block.Token
 	features []block.Feature
@@ -30,9 +31,9 @@ type rendering struct {
 
 // renderOptions has the options of rendering a chat request.
 type renderOptions struct {
-	generationPrompt bool // begin the assistant's turn at the end
-	continueFinal    bool // do not end the last message
-	forTokenize      bool // /tokenize does not know documents and reasoning_effort
+	generationPrompt bool // end the prompt with the token that begins the assistant's turn
+	continueFinal    bool // leave out the end token of the last message, so that the answer continues this message
+	forTokenize      bool // ignore documents and reasoning_effort, which /tokenize does not know
 }
 
 // renderChat renders the chat request in body.
@@ -104,7 +105,7 @@ func (r *rendering) message(m *fastjson.Value) error {
 	return nil
 }
 
-// appendCall renders one tool call. The call's id is left out, because the model does not generate it.
+// appendCall renders one tool call. It leaves out the call's id, because a model does not generate this id.
 func appendCall(dst []block.Token, name, arguments string) []block.Token {
 	dst = append(dst, tokenCall)
 	dst = appendTokens(dst, name)

@@ -14,7 +14,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// maxChoices bounds the product of n and the number of prompts. vLLM's own bound on n is 16,384.
+// maxChoices bounds the number of answers to one request, which is n times the number of prompts. vLLM's bound on n
+// alone is 16,384.
 const maxChoices = 1024
 
 // generation is a decoded completions request.
@@ -23,19 +24,19 @@ type generation struct {
 	model        string // name of the model, as the client wrote it
 	lora         string
 	prompts      []rendering
-	choices      int // choices per prompt: n
+	choices      int // number of answers to each prompt: the request's field n
 	stream       bool
 	includeUsage bool
 	tokenIDs     bool
 	salt         string
 	extra        string
-	rank         int // -1: any
+	rank         int // data-parallel rank that the request names; -1: none
 	fresh        bool
 	announce     bool
 	options      answerOptions
 }
 
-// errModel is returned for a model that is not served. The answer's status is then 404.
+// errModel says that the request's model is not served. The answer then has the status 404.
 var errModel = errors.New("does not exist")
 
 // readGeneration reads the body of chat/completions or completions.
@@ -79,7 +80,7 @@ func (g *generation) readModel(body *fastjson.Value, l *life) error {
 	if g.model != l.cfg.Model && !slices.Contains(l.cfg.Served, g.model) {
 		return fmt.Errorf("the model `%s` %w", g.model, errModel)
 	}
-	// SGLang's clients name the adapter in lora_path, or write the model as model:adapter.
+	// Clients of SGLang name the adapter in the field lora_path.
 	if lora := text(body, "lora_path"); lora != "" {
 		if !slices.Contains(l.cfg.LoRA, lora) {
 			return fmt.Errorf("the adapter `%s` %w", lora, errModel)
@@ -117,8 +118,8 @@ func chatOptions(body *fastjson.Value) renderOptions {
 	return o
 }
 
-// readTextPrompts reads a completions prompt: a text, a list of texts, a list of ids, or a list of lists of ids. A text
-// gets the begin token first. Ids stay unchanged.
+// readTextPrompts reads a completions prompt: a text, a list of texts, a list of token ids, or a list of lists of token
+// ids. The begin token is put before a text, but not before token ids.
 func (g *generation) readTextPrompts(v *fastjson.Value) error {
 	if v == nil {
 		return errors.New("prompt: field required")
@@ -174,7 +175,7 @@ func tokenList(items []*fastjson.Value) ([]block.Token, error) {
 	return tokens, nil
 }
 
-// readOptions reads the options that bound the answers.
+// readOptions reads the options that determine the answers.
 func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 	n, err := number(body, "n", 1)
 	if err != nil || n < 1 || n > maxChoices/len(g.prompts) {
@@ -191,7 +192,7 @@ func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 		}
 	}
 	if limit == 0 && !g.chat && l.cfg.Kind == VLLM {
-		limit = 16 // the completions API's default
+		limit = 16 // default of the completions API
 	}
 	if limit == 0 {
 		limit = l.cfg.MaxModelLen
@@ -217,8 +218,8 @@ func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 	return g.readScript(body)
 }
 
-// readScript reads mock_answer, a field that only the mock engine has: the ids of the answer, cut at max_tokens. So a
-// mock engine can repeat the answers of a real engine, and caches the same blocks as the real engine.
+// readScript reads mock_answer, a field that only the mock engine has: the ids of the answer, cut at max_tokens. With
+// this field a mock engine can repeat the answers of a real engine, and so caches the same blocks.
 func (g *generation) readScript(body *fastjson.Value) (err error) {
 	if !given(body, "mock_answer") {
 		return nil
@@ -248,7 +249,7 @@ func stopStrings(v *fastjson.Value) ([]string, error) {
 	return stop, nil
 }
 
-// forcedTool returns the tool that the request makes the model call; "" means none. If tool_choice is "required",
+// forcedTool returns the name of the tool that the model must call. "" means none. If tool_choice is "required",
 // forcedTool returns the first tool. If tool_choice is an object, forcedTool returns the tool that the object names.
 // With "auto" the mock engine answers in text.
 func forcedTool(body *fastjson.Value) (string, error) {
@@ -279,8 +280,8 @@ func forcedTool(body *fastjson.Value) (string, error) {
 	return "", errors.New("tool_choice: names no tool of the request")
 }
 
-// readRank returns the data-parallel rank that the request names. A rank in the header takes precedence over a rank in
-// the body, and only SGLang reads the body. A value that is not a number is ignored. A number out of range is an error.
+// readRank returns the data-parallel rank that the request names. The header takes precedence over the body. vLLM reads
+// only the header. A value that is not a number is ignored. A number out of range is an error.
 func (g *generation) readRank(body *fastjson.Value, header string, cfg *Config) error {
 	value, err := strconv.Atoi(header)
 	if err != nil {
@@ -318,7 +319,8 @@ func number(v *fastjson.Value, key string, fallback int) (int, error) {
 	return v.Get(key).Int()
 }
 
-// itemID returns the identifier of a multimodal item. As in engines, it depends on the item's content only.
+// itemID returns the identifier of a multimodal item. As in real engines, the identifier depends only on the item's
+// content.
 func itemID(content []byte) string {
 	sum := sha256.Sum256(bytes.TrimSpace(content))
 	return hex.EncodeToString(sum[:])

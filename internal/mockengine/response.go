@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// The responses are written without encoding/json, because writing them is most of the mock engine's work.
+// The functions in this file do not use encoding/json, because writing responses is most of the mock engine's work.
 
 // appendHead appends the first fields of every response object and chunk.
 func (x *run) appendHead(dst []byte, object string) []byte {
@@ -84,7 +84,8 @@ func appendStop(dst []byte, a *answer) []byte {
 	return appendString(dst, a.stop)
 }
 
-// appendToolCall appends a tool call. A stream's chunk also has the call's index; a negative index means no stream.
+// appendToolCall appends a tool call. In a stream the call has a field index. If index is negative, the field is left
+// out.
 func appendToolCall(dst []byte, c *toolCall, index int) []byte {
 	dst = append(dst, '{')
 	if index >= 0 {
@@ -101,7 +102,7 @@ func appendToolCall(dst []byte, c *toolCall, index int) []byte {
 	return append(dst, "}}"...)
 }
 
-// appendOpening appends the chunks that come before any text. They have the role of each choice.
+// appendOpening appends the chunks that come before any text. There is one such chunk for each choice, with the role.
 func (x *run) appendOpening(dst []byte) []byte {
 	if !x.chat {
 		return dst
@@ -126,7 +127,7 @@ func (x *run) appendChunk(dst []byte, i, at int) []byte {
 	a := &x.parts[i].answer
 	last := at == len(a.tokens)-1
 	if a.call != nil && !last && at > 0 {
-		return dst // the first token's chunk already had the whole call
+		return dst // the chunk of the first token already has the whole tool call
 	}
 	dst = append(dst, "data: "...)
 	object := "text_completion"
@@ -174,7 +175,7 @@ func (x *run) appendChunk(dst []byte, i, at int) []byte {
 	return append(dst, "}]}\n\n"...)
 }
 
-// appendClosing appends the last chunks of a stream: the usage, if the request asks for it, and the end marker.
+// appendClosing appends the last chunks of a stream: the usage, if the request asks for usage, and [DONE].
 func (x *run) appendClosing(dst []byte) []byte {
 	if x.includeUsage {
 		dst = append(dst, "data: "...)
@@ -190,8 +191,8 @@ func (x *run) appendClosing(dst []byte) []byte {
 	return append(dst, "data: [DONE]\n\n"...)
 }
 
-// appendUsage appends the usage object. Its cached tokens are those of the first prompt, as in vLLM's answer to a
-// batch.
+// appendUsage appends the usage object. cached_tokens counts only the first prompt, as in vLLM's answer to a request
+// with several prompts.
 func (x *run) appendUsage(dst []byte) []byte {
 	prompt, completion := 0, 0
 	for i := range x.prompts {
@@ -208,7 +209,7 @@ func (x *run) appendUsage(dst []byte) []byte {
 	dst = strconv.AppendInt(dst, int64(completion), 10)
 	dst = append(dst, `,"prompt_tokens_details":`...)
 	cached := x.parts[0].request.Cached
-	// SGLang leaves cached tokens out if there are none.
+	// SGLang writes no cached_tokens if the number is 0.
 	if x.life.cfg.HideCachedTokens || x.life.cfg.Kind == SGLang && cached == 0 {
 		return append(dst, "null}"...)
 	}
@@ -228,8 +229,8 @@ func appendIDs(dst []byte, ids []block.Token) []byte {
 	return append(dst, ']')
 }
 
-// appendString appends s as a JSON string. Bytes that are not UTF-8 stay unchanged, since a piece may end inside a
-// character.
+// appendString appends s as a JSON string. It does not change bytes that are not UTF-8, because a token may end inside
+// a character.
 func appendString[T string | []byte](dst []byte, s T) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')

@@ -23,8 +23,8 @@ type Server struct {
 
 	mu      sync.Mutex // guards the fields below
 	begun   bool
-	addr    string        // HTTP address, which stays the same over restarts; "" before the first start
-	sources []EventSource // event addresses, which stay the same over restarts
+	addr    string        // HTTP address, which restarts do not change; "" before the first start
+	sources []EventSource // addresses of events, which restarts do not change
 	life    *life         // nil while the engine is dead
 	starts  int
 }
@@ -35,27 +35,27 @@ type EventSource struct {
 	Endpoint, Replay, Topic string // an empty Replay means that no replay is served
 }
 
-// Stats counts the work of the mock engine since its last start.
+// Stats counts the work of the mock engine from its last start on.
 type Stats struct {
 	Ranks    []RankStats
-	Requests uint64 // number of generation requests that were accepted
+	Requests uint64 // number of accepted generation requests
 	Starts   int    // number of starts
 }
 
 // RankStats has the engine model's gauges and totals for one rank, and the number of its event messages.
 type RankStats struct {
 	engine.Stats
-	Published uint64 // number of event messages, including dropped ones; it is also the next sequence number
+	Published uint64 // number of event messages, including messages that a fault drops; also the next sequence number
 }
 
-// order tells Run to end the present life.
+// order is a message to Run: end the current life, and begin a new one if restart is set.
 type order struct {
 	restart bool
-	down    time.Duration // if restart is set: time without an engine
-	done    chan struct{} // closed when the order has been carried out
+	down    time.Duration // time between the end of the old life and the begin of the new one, if restart is set
+	done    chan struct{} // Run closes it when the order is carried out
 }
 
-// errNotRunning is returned for an order if Run is not running.
+// errNotRunning says that an order cannot be carried out, because Run is not running.
 var errNotRunning = errors.New("mock engine is not running")
 
 // New returns a mock engine. It opens nothing and starts nothing; see Run.
@@ -68,7 +68,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("make mock engine: %w", err)
 	}
 	if _, err := engine.New(engineConfig(&cfg)); err != nil {
-		return nil, err // it begins with "make engine"
+		return nil, err // the error's text already begins with "make engine"
 	}
 	return &Server{
 		cfg:    cfg,
@@ -80,8 +80,8 @@ func New(cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Run opens the addresses and serves until ctx ends, and returns nil then. When it returns, everything that it started
-// has ended. Run may be called once.
+// Run opens the addresses and serves until ctx ends, and then returns nil. When Run returns, all goroutines that it
+// started have ended. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	if s.begun {
@@ -117,7 +117,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// stayDown carries out o, and further orders while the engine is dead. It reports whether the engine must start again.
+// stayDown carries out o. While the engine is dead, it also carries out further orders. It returns true if the engine
+// must start again, and false if ctx has ended.
 func (s *Server) stayDown(ctx context.Context, o order) bool {
 	for !o.restart {
 		close(o.done)
@@ -141,7 +142,7 @@ func (s *Server) stayDown(ctx context.Context, o order) bool {
 	}
 }
 
-// Ready returns a channel that is closed when all addresses are open for the first time.
+// Ready returns a channel that Run closes when all addresses are open for the first time.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Addr returns the HTTP address, host:port; "" before Ready.
@@ -159,7 +160,7 @@ func (s *Server) URL() string {
 	return ""
 }
 
-// Sources returns the event addresses of each rank. The result is nil before Ready, and if the engine publishes no
+// Sources returns the event addresses of each rank. The result is empty before Ready, and if the engine publishes no
 // events.
 func (s *Server) Sources() []EventSource {
 	s.mu.Lock()
@@ -185,12 +186,13 @@ func (s *Server) SetFaults(f Faults) error {
 	return nil
 }
 
-// Die closes every socket without warning, as when a process is killed. Die returns when all sockets are closed.
-// Restart starts the engine again.
+// Die closes every socket without warning, as if the process were killed. Die returns when all sockets are closed.
+// Restart starts a dead engine again.
 func (s *Server) Die() error { return s.order(order{}) }
 
 // Restart ends the engine without warning. After the time down it starts the engine again, at the same addresses, with
-// an empty cache and event sequence 0. It returns at the end of down; ask /health to learn when the engine answers.
+// an empty cache and event sequence 0. Restart returns at the end of the time down. The engine may need longer until it
+// answers: ask /health.
 func (s *Server) Restart(down time.Duration) error { return s.order(order{restart: true, down: down}) }
 
 func (s *Server) order(o order) error {
@@ -214,29 +216,31 @@ func (s *Server) order(o order) error {
 	}
 }
 
-// KillEngine kills vLLM's EngineCore, while the API server still runs. Running streams get an error event and [DONE],
-// and their responses end normally. /health answers 503, and requests get 500, until a restart.
+// KillEngine kills vLLM's EngineCore, but the API server still runs. Streams under way get an error event and [DONE],
+// and their responses end normally. Until a restart, /health answers 503, and generation requests are answered with
+// 500.
 func (s *Server) KillEngine() {
 	if l := s.current(); l != nil {
 		l.killEngine()
 	}
 }
 
-// DropNextEvents withholds the next n event messages of a rank from subscribers. A replay has these messages.
+// DropNextEvents makes subscribers miss the next n event messages of a rank. A replay contains these messages.
 func (s *Server) DropNextEvents(rank, n int) {
 	if l := s.current(); l != nil && rank >= 0 && rank < len(l.ranks) && l.ranks[rank].publisher != nil {
 		l.ranks[rank].publisher.DropNext(n)
 	}
 }
 
-// ResetPrefixCache empties the accelerator's cache of every rank. It returns false if a rank was busy.
+// ResetPrefixCache empties the accelerator's cache of every rank. It returns false if a rank was busy; the caches of
+// such ranks are not emptied.
 func (s *Server) ResetPrefixCache() bool {
 	l := s.current()
 	return l != nil && l.reset()
 }
 
-// CachedHashes returns the distinct engine hashes that a rank has on a tier now, in no particular order. The result is
-// nil while the engine is dead.
+// CachedHashes returns the distinct engine hashes of the blocks that a rank now has on a tier, in no particular order.
+// The result is nil while the engine is dead.
 func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
 	l := s.current()
 	if l == nil || rank < 0 || rank >= len(l.ranks) {
@@ -245,7 +249,7 @@ func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
 	return l.ranks[rank].cachedHashes(t)
 }
 
-// Stats returns the counters since the last start. While the engine is dead, the result has no ranks.
+// Stats returns the counters of the current life. While the engine is dead, the result has no ranks.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	st := Stats{Starts: s.starts}

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func start(t testing.TB, change func(*Config)) *Server {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.Events, cfg.Replay = "", "" // tests of events set these addresses themselves
+	cfg.Events, cfg.Replay = "", "" // tests that need events set these addresses themselves
 	if change != nil {
 		change(&cfg)
 	}
@@ -56,7 +56,7 @@ func client(t testing.TB) *http.Client {
 // object is a JSON object.
 type object = map[string]any
 
-// call sends body, or GET if body is nil. It returns the status and the bytes of the answer.
+// call sends body by POST, or sends a GET if body is nil. It returns the status and the bytes of the answer.
 func call(t testing.TB, s *Server, path string, body any, header ...string) (int, []byte) {
 	t.Helper()
 	request, err := http.NewRequest(http.MethodGet, s.URL()+path, nil)
@@ -87,7 +87,7 @@ func call(t testing.TB, s *Server, path string, body any, header ...string) (int
 	return response.StatusCode, data
 }
 
-// completion is an answer of chat/completions or completions. A streamed answer is put together to the same form.
+// completion is an answer of chat/completions or completions, or one chunk of a streamed answer.
 type completion struct {
 	ID      string
 	Object  string
@@ -154,10 +154,10 @@ func complete(t testing.TB, s *Server, path string, body object, header ...strin
 	return c
 }
 
-// stream has the content of an SSE stream.
+// stream is a received SSE stream.
 type stream struct {
 	chunks []completion
-	done   bool // [DONE] was seen
+	done   bool // the stream ended with [DONE]
 	err    error
 }
 

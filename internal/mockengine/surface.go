@@ -13,7 +13,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// health answers 200 unless the engine is dead. A stalled engine answers 200, too, as real engines do.
+// health answers 503 if the EngineCore was killed, and otherwise 200. A stalled engine answers 200, too, as real
+// engines do.
 func (l *life) health(w http.ResponseWriter, _ *http.Request) {
 	if l.isDead() {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -123,7 +124,7 @@ func (l *life) detokenize(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// render answers with the tokens of a request if Config.ScaleOut is set.
+// render answers with the tokens of a request's prompts if Config.ScaleOut is set.
 func (l *life) render(w http.ResponseWriter, r *http.Request) {
 	if !l.cfg.ScaleOut {
 		l.refuse(w, http.StatusForbidden, "This endpoint is disabled. Start the server with --enable-scale-out to enable it.")
@@ -198,7 +199,7 @@ func (l *life) flush(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, "text/plain", []byte("Cache flushed.\n"))
 }
 
-// eventSources answers as vLLM's /kv_event_sources: a list of publishers, with one key for each rank.
+// eventSources answers as vLLM's /kv_event_sources: an object with the publisher of each rank, under the rank's number.
 func (l *life) eventSources(w http.ResponseWriter, _ *http.Request) {
 	sources := map[string]any{}
 	for _, s := range l.server.Sources() {

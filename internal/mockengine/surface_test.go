@@ -70,8 +70,8 @@ func TestTokenizeRenderAndTheEngineAgree(t *testing.T) {
 			t.Errorf("body %d: tokenize gives %s, the engine took %v", i, data, want)
 		}
 	}
-	// As in vLLM, /tokenize does not know some fields of a chat and ignores them. With such a field, the answer of
-	// /tokenize has fewer tokens than the engine computes.
+	// As in vLLM, /tokenize ignores some fields of a chat request, such as documents. With such a field, /tokenize counts
+	// fewer tokens than the engine computes.
 	body := object{"model": "mock", "messages": []any{userSays("d")}, "documents": []any{object{"text": "x"}}}
 	if decode(t, s, "/tokenize", body, 200)["count"].(float64) >= float64(len(rendered(t, s, body))) {
 		t.Error("tokenize knows documents")

@@ -6,18 +6,17 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// The built-in tokenizer needs no vocabulary file and loses no byte. If a text is cut, or two texts are joined, few
-// tokens change:
+// The built-in tokenizer needs no vocabulary file and loses no byte. It cuts a text into pieces:
 //
-//   - a run of lower-case letters, with the one space before it if there is one, is cut into pieces of five symbols (a
-//     space that no letter follows is its own piece);
+//   - a run of lower-case letters, together with a space directly before the run, is cut into pieces of five symbols (a
+//     space without a letter after it is a piece of its own);
 //   - all other bytes are pieces of up to two bytes;
-//   - each piece has one id, and each id one piece.
+//   - each piece has an id, and different pieces have different ids.
 //
-// Text is cut into pieces from left to right, and each cut depends only on the bytes at its position. So a text that is
-// cut after its first n tokens has exactly these n tokens. If a text that begins with a space is appended to another
-// text, the other text's tokens do not change. English has about four bytes a token. Ids are below 2^24, which is some
-// hundred times the size of a real vocabulary.
+// The tokenizer works from left to right, and each cut depends only on the bytes at its position. So the text of the
+// first n tokens of a text has exactly these n tokens. If a text that begins with a space is appended to another text,
+// the tokens of the other text do not change. English has about four bytes a token. Ids are below 2^24, about a hundred
+// times the size of a real vocabulary.
 const (
 	byteBase   = 64 // first id of single bytes; special tokens have lower ids
 	pairBase   = byteBase + 256
@@ -30,11 +29,11 @@ const (
 	spaceSymbol = 0
 )
 
-// Special tokens. A text never contains them: if a prompt contains the spelling of a special token, the spelling is
-// ordinary text.
+// Special tokens. The tokens of a text never include a special token: if a prompt contains the name of a special token,
+// the name is ordinary text.
 const (
 	tokenBegin block.Token = iota
-	tokenEnd               // ends a message; an answer that nothing cuts ends with it
+	tokenEnd               // ends a message, and an answer that max_tokens does not cut
 	tokenSystem
 	tokenUser
 	tokenAssistant

@@ -17,11 +17,11 @@ import (
 // encoder turns the events of a step into the payload of one wire version. It is immutable.
 type encoder struct {
 	wire      kvevent.Wire
-	oldReplay bool // replays of this version have no topic frame
+	oldReplay bool // messages of a replay have no topic frame
 	sglang    bool
-	// unchained: SGLang before 0.5.6 (#13488) wrote no parents. It hashed each page without the pages before it, with
-	// Python's hash of the page's tokens. No router can use such events. The mock engine writes them so that tests can
-	// show this.
+	// unchained is true for SGLang before 0.5.6 (sglang#13488), whose events have no parents: the hash of a page is
+	// Python's hash of the page's tokens alone, without the pages before. No router can use such events. The mock engine
+	// writes such events so that tests can show this.
 	unchained bool
 }
 
@@ -31,7 +31,7 @@ type batch struct {
 	hashes   []kvevent.Hash
 	features []block.Feature
 	payload  []byte
-	pages    map[page]uint64 // if unchained: hash of each page
+	pages    map[page]uint64 // hash of each page in events, if encoder.unchained is set
 }
 
 // page identifies a page by its tier and its hash in the engine model.
@@ -85,7 +85,7 @@ func versionOf(name string) (family string, version []int) {
 }
 
 // replaysWithoutTopic reports whether replays have no topic frame. Replays of vLLM have a topic frame from 0.26 on
-// (#45177), and replays of SGLang after 0.5.18.
+// (vllm#45177). Replays of SGLang have a topic frame after 0.5.18.
 func replaysWithoutTopic(name string) bool {
 	family, version := versionOf(name)
 	switch {
@@ -109,7 +109,7 @@ func (c *encoder) encode(b *batch, rank int, events []engine.Event) []byte {
 	return b.payload
 }
 
-// event returns e in the form in which the wire writes it.
+// event returns e as an event of package kvevent, as the version c writes it.
 func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 	out := kvevent.Event{Tier: e.Tier, Medium: c.medium(e.Tier), Group: 0, HasAttention: true,
 		Attention: block.AttentionFull, Spec: "full_attention"}
@@ -124,7 +124,7 @@ func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 		out.Tokens, out.BlockSize, out.LoRA, out.Salt = e.Tokens, e.BlockSize, e.LoRA, e.Salt
 		out.Features = b.relative(e)
 		if e.Tier != block.TierGPU {
-			out.Hidden = kvevent.KeySalt // vLLM's OffloadingConnector (0.32.0) leaves extra_keys out, even of salted blocks
+			out.Hidden = kvevent.KeySalt // vLLM's OffloadingConnector (0.32.0) leaves out extra_keys
 		}
 	}
 	if c.unchained {
@@ -161,7 +161,7 @@ func (b *batch) unchained(e *engine.Event, i int) uint64 {
 	return b.pages[p]
 }
 
-// relative returns the features that begin in e. Their offsets are relative to e's first token.
+// relative returns the features that begin in e, with offsets relative to e's first token.
 func (b *batch) relative(e *engine.Event) []block.Feature {
 	first := len(b.features)
 	for _, f := range e.Features {
