@@ -41,14 +41,15 @@ type Record struct {
 	Candidates []policy.Candidate // the holders that were looked at; the first Passed ones passed every filter
 	Passed     int                // how many candidates passed every filter
 	Ranked     bool               // the candidate with the highest score was chosen; see policy.Choice
+	Tie        policy.Tie         // if Ranked: the rule among candidates with the highest score
 	Now        int64              // when the decision was made, Unix nanoseconds
 }
 
 // Why says in words why candidate i was chosen or not. If candidate i has a lower score than the chosen candidate, Why
 // names the term with the greatest part of the difference.
 func (r *Record) Why(i int) string {
-	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Reason: r.Reason, Ranked: r.Ranked}
-	why := choice.Why(r.Candidates, i)
+	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Reason: r.Reason, Ranked: r.Ranked, Tie: r.Tie}
+	why := choice.Why(&policy.Query{PromptTokens: r.PromptTokens}, r.Candidates, i)
 	if r.Chosen < 0 || i >= r.Passed || i == r.Chosen || len(r.Terms) < 2 {
 		return why
 	}

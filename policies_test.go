@@ -48,6 +48,22 @@ func TestALowerScoreNamesTheTermThatMadeIt(t *testing.T) {
 	}
 }
 
+func TestATieNamesTheFigureThatDecided(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
+	w.route(warmpath.Request{Tokens: prompt(1, 512), Target: "b"}).Done(fleet.OutcomeServed, 2e9)
+	for name, want := range map[string]string{
+		"kv_aware":             "as good, with more requests so far for its pace",
+		"least_load":           "as good, with more requests so far for its pace",
+		"cache_aware":          "as good, with more requests so far",
+		"precise_prefix_cache": "as good: decided by hash",
+	} {
+		d := w.explain(warmpath.Request{Tokens: prompt(2, 512), Policy: name})
+		if got := d.Why(1 - d.Chosen); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 // A policy that is replaced begins with an empty memory. The other policies keep their memory. A request under way ends
 // with the policy that decided it.
 func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {

@@ -308,8 +308,8 @@ func (d *Decision) noteRisks(snap *fleet.Snapshot) {
 }
 
 func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
-	d.Chosen, d.Passed, d.Ranked = choice.Index, choice.Passed, choice.Ranked
-	d.Branch, d.Reason = choice.Branch, choice.Reason
+	d.Chosen, d.Passed = choice.Index, choice.Passed
+	d.Branch, d.Reason, d.Ranked, d.Tie = choice.Branch, choice.Reason, choice.Ranked, choice.Tie
 	if choice.Index < 0 {
 		d.Holder = fleet.NoHolder
 		return

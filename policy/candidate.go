@@ -74,19 +74,3 @@ func (c *Candidate) Kept() int { return c.Predicted - c.AtRisk }
 func (c *Candidate) Uncached(q *Query) int64 {
 	return int64(max(q.PromptTokens-c.Predicted, 0))
 }
-
-// lighter reports whether candidate a is taken before candidate b if both have the same score. It compares in this
-// order: the work, which includes the request's own uncached tokens; the turns; the number of requests so far; the
-// hash. The smaller figure wins.
-func lighter(q *Query, a, b *Candidate) bool {
-	if wa, wb := a.Work()+a.Uncached(q), b.Work()+b.Uncached(q); wa != wb {
-		return wa < wb
-	}
-	if a.Load.Turns != b.Load.Turns {
-		return a.Load.Turns < b.Load.Turns
-	}
-	if a.Load.Processed != b.Load.Processed {
-		return a.Load.Processed < b.Load.Processed
-	}
-	return block.Mix64(a.Hash^q.Random) < block.Mix64(b.Hash^q.Random)
-}

@@ -60,7 +60,7 @@ type ranked struct {
 
 func (r *ranked) Choose(q *Query, c []Candidate) Pick {
 	r.score(q, c)
-	return Pick{Index: Best(q, c), Ranked: true}
+	return Pick{Index: Best(q, c), Ranked: true, Tie: TieWork}
 }
 
 // Pick is a chooser's decision.
@@ -68,6 +68,7 @@ type Pick struct {
 	Index  int    // the index of the candidate; -1 if the chooser refuses all
 	Branch Branch // the rule that decided; "": the matches decide the branch, as for policies made of scorers
 	Ranked bool   // the highest Score was taken
+	Tie    Tie    // if Ranked: the rule among candidates with the highest Score
 }
 
 // Finished is how a request ended.

@@ -25,30 +25,13 @@ func Uniform(q *Query, c *Candidate) float64 {
 	return (float64(block.Mix64(c.Hash^block.Mix64(q.Random))>>11) + 0.5) / (1 << 53)
 }
 
-// Best returns the index of the candidate with the highest Score. If several have the same Score, these figures decide
-// in this order: the least work, which includes the request's own uncached tokens; the fewest turns; the fewest
-// requests so far; the lowest hash.
-func Best(q *Query, c []Candidate) int {
-	b := 0
-	for i := 1; i < len(c); i++ {
-		if c[i].Score > c[b].Score || (c[i].Score == c[b].Score && lighter(q, &c[i], &c[b])) {
-			b = i
-		}
-	}
-	return b
-}
+// Best returns the index of the candidate with the highest Score. Among candidates with the same Score, [TieWork]
+// decides.
+func Best(q *Query, c []Candidate) int { return TieWork.first(q, c) }
 
-// AnyBest returns the index of the candidate with the highest Score. If several have this Score, each of them has the
-// same probability.
-func AnyBest(q *Query, c []Candidate) int {
-	b := 0
-	for i := 1; i < len(c); i++ {
-		if c[i].Score > c[b].Score || (c[i].Score == c[b].Score && Uniform(q, &c[i]) > Uniform(q, &c[b])) {
-			b = i
-		}
-	}
-	return b
-}
+// AnyBest returns the index of the candidate with the highest Score. Candidates with the same Score have the same
+// probability ([TieHash]).
+func AnyBest(q *Query, c []Candidate) int { return TieHash.first(q, c) }
 
 // Any returns the index of a candidate at random. Each candidate has the same probability.
 func Any(q *Query, c []Candidate) int { return below(block.Mix64(q.Random), len(c)) }

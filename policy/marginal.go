@@ -93,14 +93,11 @@ func (m *marginal) Forget(fleet.Holder) {}
 
 func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	typical := m.typical(q, c)
-	b := 0
 	for i := range c {
 		m.price(q, &c[i], &typical)
-		if c[i].Score > c[b].Score || (c[i].Score == c[b].Score && lighter(q, &c[i], &c[b])) {
-			b = i
-		}
 	}
-	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true}
+	b := Best(q, c)
+	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true, Tie: TieWork}
 }
 
 // followed returns BranchSpill if another candidate has a longer match than the picked one, else "".

@@ -116,6 +116,7 @@ type Policy struct {
 	terms     []string
 	matches   bool // a scorer or the chooser reads matches
 	ranks     bool // the picker takes the highest score
+	tie       Tie  // if ranks: the picker's rule among candidates with the highest score
 	reasons   map[Branch]string
 	reach     Reach
 	nominator Nominator // the chooser, if it nominates
@@ -150,8 +151,10 @@ func Build(s Spec) (*Policy, error) {
 	}
 	errs = append(errs, p.compose(&s)...)
 	switch p.picker.(type) {
-	case best, maxScore:
-		p.ranks = true
+	case best:
+		p.ranks, p.tie = true, TieWork
+	case maxScore:
+		p.ranks, p.tie = true, TieHash
 	}
 	p.nominator, _ = p.chooser.(Nominator)
 	p.reach = p.reachOf(&s)
@@ -270,6 +273,7 @@ type Choice struct {
 	Branch Branch
 	Reason string // the meaning of the branch, in the policy's words
 	Ranked bool   // the highest score was taken; false: the picker or chooser has another rule
+	Tie    Tie    // if Ranked: the rule among candidates with the highest score
 }
 
 // Choose filters, scores and picks. It reorders c and overwrites Score and Reason. It allocates nothing.
@@ -294,7 +298,7 @@ func (p *Policy) choose(q *Query, c []Candidate) Choice {
 	}
 	if p.chooser != nil {
 		pick := p.chooser.Choose(q, c[:passed])
-		choice := Choice{Index: pick.Index, Passed: passed, Branch: pick.Branch, Ranked: pick.Ranked}
+		choice := Choice{Index: pick.Index, Passed: passed, Branch: pick.Branch, Ranked: pick.Ranked, Tie: pick.Tie}
 		switch {
 		case pick.Index < 0:
 			choice.Branch = BranchNone
@@ -313,7 +317,7 @@ func (p *Policy) choose(q *Query, c []Candidate) Choice {
 		noteTerm(c[:passed], term)
 	}
 	picked := p.picker.Pick(q, c[:passed])
-	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: p.ranks}
+	return Choice{Index: picked, Passed: passed, Branch: p.branch(q, c, picked), Ranked: p.ranks, Tie: p.tie}
 }
 
 // noteTerm stores, as a term of each candidate, the part of the score that the last scorer added: the score less the
@@ -329,8 +333,8 @@ func noteTerm(c []Candidate, term int) {
 }
 
 // Why says in words why candidate i of c was chosen, not chosen, or left out. c must have the order in which Choose
-// left it.
-func (choice *Choice) Why(c []Candidate, i int) string {
+// left it. Why reads only PromptTokens of q.
+func (choice *Choice) Why(q *Query, c []Candidate, i int) string {
 	if i == choice.Index {
 		return choice.Reason
 	}
@@ -341,16 +345,9 @@ func (choice *Choice) Why(c []Candidate, i int) string {
 		return "not picked"
 	}
 	chosen, other := &c[choice.Index], &c[i]
-	ours, theirs := chosen.Work()-int64(chosen.Predicted), other.Work()-int64(other.Predicted)
-	switch {
-	case other.Score < chosen.Score:
+	if other.Score < chosen.Score {
 		return "lower score"
-	case theirs > ours:
-		return "as good, with more work"
-	case other.Load.Requests > chosen.Load.Requests:
-		return "as good, with more requests"
-	case other.Load.Processed > chosen.Load.Processed:
-		return "as good, with more requests so far"
 	}
-	return "as good: decided by hash"
+	_, reason := choice.Tie.decide(q, chosen, other)
+	return reason
 }

@@ -62,8 +62,8 @@ func TestAChoiceExplainsItsWinner(t *testing.T) {
 		}
 		c := three()
 		choice := p.Choose(&q, c)
-		if choice.Reason == "" || choice.Why(c, choice.Index) != choice.Reason {
-			t.Errorf("%s: reason %q, why %q", spec.Name, choice.Reason, choice.Why(c, choice.Index))
+		if choice.Reason == "" || choice.Why(&q, c, choice.Index) != choice.Reason {
+			t.Errorf("%s: reason %q, why %q", spec.Name, choice.Reason, choice.Why(&q, c, choice.Index))
 		}
 	}
 }

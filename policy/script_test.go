@@ -154,7 +154,7 @@ func describe(q *policy.Query, c []policy.Candidate, choice policy.Choice, terms
 			fmt.Fprintf(&out, indent+"  %-6s left out: %s\n", label(&c[i]), c[i].Reason)
 			continue
 		}
-		mark, why := " ", ": "+choice.Why(c, i)
+		mark, why := " ", ": "+choice.Why(q, c, i)
 		if i == choice.Index {
 			mark, why = "*", ""
 		}

@@ -99,7 +99,7 @@ func (b *buckets) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	fewest := policy.AnyBest(q, c)
 	few, many := b.sentTo(c[fewest].Holder), b.sentTo(c[most].Holder)
 	if many-few > int64(b.BalanceAbsThreshold) && float64(many) > float64(few)*b.BalanceRelThreshold {
-		return policy.Pick{Index: fewest, Branch: policy.BranchBalance, Ranked: true}
+		return policy.Pick{Index: fewest, Branch: policy.BranchBalance, Ranked: true, Tie: policy.TieHash}
 	}
 	at := b.bucket(length(q), len(c))
 	i := nth(c, at)

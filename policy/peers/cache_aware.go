@@ -123,7 +123,7 @@ func (x *cacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	best := 0
 	for i := range c {
 		sent, longest := c[i].Terms[termSent], c[best].Terms[termSent]
-		if sent > longest || sent == longest && i > 0 && idler(q, &c[i], &c[best]) {
+		if sent > longest || sent == longest && i > 0 && policy.TieRequests.Before(q, &c[i], &c[best]) {
 			best = i
 		}
 	}
@@ -140,7 +140,7 @@ func (x *cacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	for i := range c {
 		c[i].Score = c[i].Terms[termSent]
 	}
-	return policy.Pick{Index: best, Branch: given(m, c, best, best), Ranked: true}
+	return policy.Pick{Index: best, Branch: given(m, c, best, best), Ranked: true, Tie: policy.TieRequests}
 }
 
 // given returns the branch for candidate picked. best is the candidate to which the longest beginning was sent. The

@@ -36,5 +36,5 @@ func unkeyed(q *policy.Query, c []policy.Candidate, fallback string) policy.Pick
 	if fallback == "random" {
 		return policy.Pick{Index: policy.Any(q, c), Branch: policy.BranchNoKey}
 	}
-	return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoKey, Ranked: true}
+	return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoKey, Ranked: true, Tie: policy.TieWork}
 }

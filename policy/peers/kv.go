@@ -101,7 +101,7 @@ type kvCost struct {
 func (k *kvCost) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	k.score(q, c)
 	if k.RouterTemperature == 0 {
-		return policy.Pick{Index: policy.AnyBest(q, c), Ranked: true}
+		return policy.Pick{Index: policy.AnyBest(q, c), Ranked: true, Tie: policy.TieHash}
 	}
 	lowest, drawn := policy.AnyBest(q, c), softmax(q, c, k.RouterTemperature)
 	if c[drawn].Score < c[lowest].Score {

@@ -150,7 +150,7 @@ func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 			c[i].Terms[termIdle] = float64(most-c[i].Load.Requests) / float64(most)
 		}
 		c[i].Score = x.weight*c[i].Terms[termCached] + (1-x.weight)*c[i].Terms[termIdle]
-		if i > 0 && (c[i].Score > c[best].Score || c[i].Score == c[best].Score && idler(q, &c[i], &c[best])) {
+		if i > 0 && (c[i].Score > c[best].Score || c[i].Score == c[best].Score && policy.TieRequests.Before(q, &c[i], &c[best])) {
 			best = i
 		}
 	}
@@ -158,7 +158,7 @@ func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	if x.looks {
 		branch = policy.BranchMiss
 	}
-	return policy.Pick{Index: best, Branch: branch, Ranked: true}
+	return policy.Pick{Index: best, Branch: branch, Ranked: true, Tie: policy.TieRequests}
 }
 
 // longest picks the worker with the longest beginning of the prompt. If several have it, it picks the one with the
@@ -171,14 +171,14 @@ func (x *lmcacheAware) longest(q *policy.Query, c []policy.Candidate) (policy.Pi
 			c[i].Score = min(float64(q.CachedAt(c[i].Worker.ID).Tokens)/float64(q.PromptTokens), 1)
 		}
 		c[i].Terms = [policy.MaxTerms]float64{termCached: c[i].Score, termIdle: 1 / float64(1+max(c[i].Load.Requests, 0))}
-		if i > 0 && (c[i].Score > c[best].Score || c[i].Score == c[best].Score && idler(q, &c[i], &c[best])) {
+		if i > 0 && (c[i].Score > c[best].Score || c[i].Score == c[best].Score && policy.TieRequests.Before(q, &c[i], &c[best])) {
 			best = i
 		}
 	}
 	if c[best].Score == 0 {
 		return policy.Pick{}, false
 	}
-	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true}
+	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true, Tie: policy.TieRequests}
 	found := q.CachedAt(c[best].Worker.ID).Tokens
 	for i := range q.Cached {
 		if q.Cached[i].Tokens > found {

@@ -131,11 +131,11 @@ func (x *prefixAffinity) follow(m *placement.Matches, q *policy.Query, c []polic
 	picked := -1
 	for i := range c {
 		c[i].Score = c[i].Terms[termSent]
-		if c[i].Score == longest && (picked < 0 || idler(q, &c[i], &c[picked])) {
+		if c[i].Score == longest && (picked < 0 || policy.TieRequests.Before(q, &c[i], &c[picked])) {
 			picked = i
 		}
 	}
-	return policy.Pick{Index: picked, Branch: given(m, c, picked, picked), Ranked: true}
+	return policy.Pick{Index: picked, Branch: given(m, c, picked, picked), Ranked: true, Tie: policy.TieRequests}
 }
 
 // fill picks the shortest queue among the holders for which the fewest characters are remembered. If no characters are
@@ -155,7 +155,7 @@ func (x *prefixAffinity) fill(m *placement.Matches, q *policy.Query, c []policy.
 	}
 	picked := -1
 	for i := range c {
-		if c[i].Score == 1/float64(1+fewest) && (picked < 0 || idler(q, &c[i], &c[picked])) {
+		if c[i].Score == 1/float64(1+fewest) && (picked < 0 || policy.TieRequests.Before(q, &c[i], &c[picked])) {
 			picked = i
 		}
 	}
@@ -163,7 +163,7 @@ func (x *prefixAffinity) fill(m *placement.Matches, q *policy.Query, c []policy.
 	if c[best].Terms[termSent] > 0 {
 		b = policy.BranchShort
 	}
-	return policy.Pick{Index: picked, Branch: b, Ranked: true}
+	return policy.Pick{Index: picked, Branch: b, Ranked: true, Tie: policy.TieRequests}
 }
 
 // shorterOfTwo picks the shorter queue of two candidates drawn at random, the first when they are equal.

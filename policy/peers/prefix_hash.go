@@ -57,7 +57,7 @@ func (p *prefixHash) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	case len(text) > 0:
 		key = hashPrompt(text[:min(len(text), 4*p.PrefixTokenCount)])
 	default:
-		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoTokens, Ranked: true}
+		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoTokens, Ranked: true, Tie: policy.TieWork}
 	}
 	total := int64(0)
 	for i := range c {

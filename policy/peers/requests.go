@@ -19,23 +19,11 @@ func idlest(q *policy.Query, c []policy.Candidate) policy.Pick {
 	best := 0
 	for i := range c {
 		c[i].Score = c[i].Terms[termIdle]
-		if i > 0 && idler(q, &c[i], &c[best]) {
+		if i > 0 && policy.TieRequests.Before(q, &c[i], &c[best]) {
 			best = i
 		}
 	}
-	return policy.Pick{Index: best, Ranked: true}
-}
-
-// idler reports whether a is taken before b by a policy that counts requests. It compares in this order: the requests
-// under way, the requests so far, the hash. Fewer is better.
-func idler(q *policy.Query, a, b *policy.Candidate) bool {
-	if a.Load.Requests != b.Load.Requests {
-		return a.Load.Requests < b.Load.Requests
-	}
-	if a.Load.Processed != b.Load.Processed {
-		return a.Load.Processed < b.Load.Processed
-	}
-	return block.Mix64(a.Hash^q.Random) < block.Mix64(b.Hash^q.Random)
+	return policy.Pick{Index: best, Ranked: true, Tie: policy.TieRequests}
 }
 
 // twoOf draws two different candidates at random, independent of their order. If there is only one candidate, first and

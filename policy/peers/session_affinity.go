@@ -55,12 +55,12 @@ type affinity struct {
 
 func (a *affinity) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	if q.Session.Key == "" {
-		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoKey, Ranked: true}
+		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchNoKey, Ranked: true, Tie: policy.TieWork}
 	}
 	var space [2]fleet.Holder
 	homes, known := a.sessions.Homes(sessionKey(q), q.Now, space[:0])
 	if !known {
-		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchPlaced, Ranked: true}
+		return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchPlaced, Ranked: true, Tie: policy.TieWork}
 	}
 	if at := position(c, homes[0]); at >= 0 {
 		return policy.Pick{Index: at, Branch: policy.BranchSession}
@@ -68,7 +68,7 @@ func (a *affinity) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	if a.hard && q.Target == "" {
 		return policy.Pick{Index: -1}
 	}
-	return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchMoved, Ranked: true}
+	return policy.Pick{Index: policy.Best(q, c), Branch: policy.BranchMoved, Ranked: true, Tie: policy.TieWork}
 }
 
 func (a *affinity) Routed(q *policy.Query, c *policy.Candidate) { learnSession(a.sessions, q, c) }

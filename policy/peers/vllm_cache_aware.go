@@ -110,7 +110,7 @@ func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 		if float64(c[i].Load.Requests) > limit {
 			continue
 		}
-		if best < 0 || hits > c[best].Terms[termHits] || hits == c[best].Terms[termHits] && idler(q, &c[i], &c[best]) {
+		if best < 0 || hits > c[best].Terms[termHits] || hits == c[best].Terms[termHits] && policy.TieRequests.Before(q, &c[i], &c[best]) {
 			best = i
 		}
 	}
@@ -128,7 +128,7 @@ func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 		}
 		return pick
 	}
-	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true}
+	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true, Tie: policy.TieRequests}
 	switch hits := c[best].Terms[termHits]; {
 	case hits < most:
 		// A busier holder with more hits was passed over because of its load. The order of scores does not show that.
