@@ -139,7 +139,7 @@ func (f *calibrateFlags) fit(c *cobra.Command, base engine.Profile, args []strin
 	if f.splitwise != "" {
 		points, err = f.readSplitwise()
 		p.About, p.Source = f.choice, fmt.Sprintf("fitted to %d points of %s on %s; the rest as in %s", len(points), f.splitwise, today, base.Name)
-		p.MaxBatchTokens = 1 << 20 // Splitwise computed each prompt in one pass
+		p.MaxBatchTokens = 1 << 20 // the measurements of Splitwise computed each prompt in one pass
 	} else {
 		points, err = f.climb(c, args[0])
 		p.About, p.Source = "", fmt.Sprintf("fitted to a ladder of %d points on a live engine on %s; the rest as in %s", len(points), today, base.Name)

@@ -60,7 +60,7 @@ func askDemo(ctx context.Context, client *http.Client, url string, body []byte) 
 		return demoAnswer{}, fmt.Errorf("the gateway answered %s", resp.Status)
 	}
 	a := demoAnswer{worker: resp.Header.Get("X-Warmpath-Worker"), policy: resp.Header.Get("X-Warmpath-Policy")}
-	a.match, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // absent is no match
+	a.match, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match")) // without the header, match is 0
 	finished := false
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)

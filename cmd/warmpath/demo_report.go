@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 )
 
-// policyAbout describes each policy, line by line.
+// policyAbout has a description of each policy that the demo plays, in lines.
 var policyAbout = map[string][]string{
 	"round_robin": {"each worker in turn"},
 	demoPeer: {
@@ -79,7 +79,7 @@ func printDemoComparison(out io.Writer, results []*demoResult) {
 	row("9 of 10 within", func(r *demoResult, _ *demoTotals) string { return inMS(r.firstTokens(.9)[0]) })
 	row("99 of 100 within", func(r *demoResult, _ *demoTotals) string { return inMS(r.firstTokens(.99)[0]) })
 	row("all work done after", func(_ *demoResult, t *demoTotals) string { return inSeconds(t.took) })
-	_ = t.Flush() // out keeps its first error
+	_ = t.Flush() // out is a stickyWriter: it keeps its first error
 }
 
 // printDemoCheck compares the predictions with the engines' reports.

@@ -9,11 +9,11 @@ import (
 // demoResult has the measurements of one run, as its clients see them. It is safe for concurrent use.
 type demoResult struct {
 	Policy string
-	total  int       // number of requests of the whole work
+	total  int       // number of requests in the run
 	began  time.Time // set before the run
 
 	mu      sync.Mutex    // guards the fields below
-	took    time.Duration // time until all work was done; 0 before that
+	took    time.Duration // time until all requests were answered; 0 until then
 	answers []demoAnswer
 }
 

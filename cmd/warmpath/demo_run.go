@@ -31,11 +31,11 @@ const (
 	// takes on a small machine matter as much as the engines' time.
 	demoSpeed     = 1.5
 	demoBlockSize = 16 // tokens
-	// demoBlocks is the size of an engine's cache in blocks. The conversations under way need about three times the
-	// blocks of one cache. The four caches together have enough blocks, with few to spare.
+	// demoBlocks is the size of an engine's cache in blocks. The conversations under way need about three times the blocks
+	// of one cache, and a fleet has four caches. So a router that keeps conversations apart has few blocks to spare.
 	demoBlocks = 8000
-	// demoRamp is the time over which the users start. If all users started at the same time, a burst would meet empty
-	// caches, and the effect of this burst would hide all others.
+	// demoRamp is the time over which the users start. If all users started at the same time, all first requests would
+	// meet empty caches, and this effect would hide all other effects.
 	demoRamp = 2 * time.Second
 )
 
@@ -130,7 +130,7 @@ func playPlan(ctx context.Context, fleets []*demoFleet, results []*demoResult, p
 		})
 	}
 	done := make(chan struct{})
-	go func() { // ends with the last conversation, which show waits for
+	go func() { // ends with the last conversation; showDemo waits for it
 		wg.Wait()
 		close(done)
 	}()
@@ -141,7 +141,7 @@ func playPlan(ctx context.Context, fleets []*demoFleet, results []*demoResult, p
 }
 
 // schedulingDelay returns the mean time by which timers fire late on this machine, measured until done is closed. A
-// request uses a dozen goroutines one after another, and each of them waits about as long for a processor.
+// request uses a dozen goroutines one after another, and each goroutine waits about as long as a timer for a processor.
 func schedulingDelay(done <-chan struct{}) time.Duration {
 	const nap = 20 * time.Millisecond
 	timer := time.NewTimer(nap)
@@ -170,7 +170,7 @@ type demoFleet struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	failed error // guarded by mu; the components that failed
+	failed error // guarded by mu; the errors of the components that failed
 }
 
 // startDemoFleet builds engines and gateway, and waits until the events of every engine are known to be complete. The
@@ -218,7 +218,7 @@ func startDemoFleet(ctx context.Context, policy string, o *demoOptions) (*demoFl
 	return s, s.settle(ctx)
 }
 
-// run runs a component; a component that fails ends the fleet.
+// run runs a component. If the component fails, it ends the fleet.
 func (s *demoFleet) run(component func() error) {
 	s.running.Go(func() {
 		if err := component(); err != nil {
@@ -230,7 +230,7 @@ func (s *demoFleet) run(component func() error) {
 	})
 }
 
-// settle waits until every holder is trusted exactly.
+// settle waits until every holder has exact trust: the router then knows the holder's cache from its events.
 func (s *demoFleet) settle(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -255,7 +255,7 @@ func (s *demoFleet) settle(ctx context.Context) error {
 	}
 }
 
-// stop ends everything, waits for it, and returns the errors.
+// stop ends all components of the fleet, waits for them, and returns their errors.
 func (s *demoFleet) stop() error {
 	s.cancel()
 	s.running.Wait()
@@ -265,8 +265,8 @@ func (s *demoFleet) stop() error {
 	return s.failed
 }
 
-// drive lets the users hold the conversations of the plan. A user begins the next conversation when the last one has
-// ended.
+// drive lets the users hold the conversations of the plan. A user begins the next conversation when the user's last
+// conversation has ended.
 func (s *demoFleet) drive(ctx context.Context, plan []demoConversation, r *demoResult, o *demoOptions) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

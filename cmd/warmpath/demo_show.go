@@ -27,7 +27,7 @@ func showDemo(results []*demoResult, done <-chan struct{}, o *demoOptions) {
 		}
 		if o.Live {
 			lines = redrawDemo(o.Out, results, lines)
-			// The last tick may already have printed the final state, which is not printed twice.
+			// The last tick may already have printed the final state. It is not printed twice.
 		} else if so := demoProgress(results); running || so != printed {
 			fmt.Fprintf(o.Out, "%4.0f s%s\n", time.Since(results[0].began).Seconds(), so)
 			printed = so
@@ -54,7 +54,7 @@ func demoProgress(results []*demoResult) string {
 	return b.String()
 }
 
-// barWidth is the width of a full progress bar. With this width a line has less than 80 columns.
+// barWidth is the width of a full progress bar. With this width a status line has fewer than 80 columns.
 const barWidth = 14
 
 // redrawDemo replaces the lines that the last call printed, and returns the number of lines that it prints. The clock

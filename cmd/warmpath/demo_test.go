@@ -133,7 +133,7 @@ func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 		if line[2] != `"$body"` {
 			body = strings.Trim(line[2], "'")
 		}
-		// As curl -d does.
+		// The content type is the one that curl -d sends.
 		resp, err := client.Post(line[1], "application/x-www-form-urlencoded", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -166,8 +166,8 @@ func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 		if p := got.Get("X-Warmpath-Policy"); p != config.Default().Policy {
 			t.Errorf("policy %q stayed", p)
 		}
-		// A person sends the second request after the events of the first request have arrived. The test may be faster,
-		// so it repeats the second request.
+		// A person types the second request after the events of the first request have arrived. The test may be faster than
+		// the events, so it repeats the second request.
 		for began := time.Now(); post(m, body).Get("X-Warmpath-Match") == "0"; {
 			if time.Since(began) > 20*time.Second {
 				t.Fatalf("%s: asked twice, and nothing of the prompt is matched", lines.Text())
@@ -190,7 +190,7 @@ func TestDemoThatIsInterruptedComparesNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			out := &demoCutter{at: when, cut: cancel}
-			// Not Small: it has seconds of work left when it is interrupted.
+			// Small is not set, so that the demo has seconds of work left when the test interrupts it.
 			_, err := runDemo(ctx, demoOptions{Out: out})
 			if !errors.Is(err, errDemoInterrupted) {
 				t.Errorf("the error is %v", err)

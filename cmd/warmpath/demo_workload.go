@@ -11,10 +11,10 @@ import (
 // These constants describe the workload: agents of several kinds. Each kind has a long system prompt and tools of its
 // own. Each conversation grows by the text of the user or of a tool, and by the engine's answer. One kind is popular:
 // every second conversation is of this kind. The sizes are distributed as in public traces of coding agents: most turns
-// add little text, some add a whole file, and answers are short calls of tools. The sizes are reduced so that the demo
-// takes half a minute.
+// add little text, some turns add a whole file, and answers are short calls of tools. The sizes are reduced so that the
+// demo takes half a minute.
 const (
-	demoUsers         = 48 // number of simultaneous users; each has one conversation
+	demoUsers         = 48 // number of simultaneous users; each holds one conversation at a time
 	agentKinds        = 8
 	demoConversations = 68
 	demoTurns         = 6
@@ -27,8 +27,8 @@ const (
 	answerTokens = 24
 )
 
-// agentKindOf returns the kind of agent of a conversation: 0 for every second conversation, and the other kinds in
-// turn.
+// agentKindOf returns the kind of agent of a conversation. Every second conversation has kind 0; the conversations
+// between take the other kinds in turn.
 func agentKindOf(conversation int) int {
 	if conversation%2 == 0 {
 		return 0

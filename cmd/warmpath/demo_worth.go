@@ -77,8 +77,8 @@ func demoWorthOf(other, ours *demoResult) demoWorth {
 }
 
 // tooLateFor is the lateness of timers from which on measured times show more about the machine than about a policy. On
-// a busy machine, the default policy's gain had the same sign in 9 of 9 runs with less lateness, and in 5 of 6 runs
-// with more.
+// a busy machine, the default policy's gain had the same sign in 9 of 9 runs with less lateness than this, and in 5 of
+// 6 runs with more lateness.
 const tooLateFor = 5 * time.Millisecond
 
 // printDemoWorth prints the gain of the last policy over each of the other policies. late is the mean lateness of the
@@ -115,7 +115,7 @@ func printDemoWorth(out io.Writer, results []*demoResult, late time.Duration) {
 
 const notJudged = "not judged: this machine is too busy to tell"
 
-// say describes a gain in words: how much better or worse, or perhaps chance.
+// say describes a gain in words: how much better or worse the default policy is, or that the difference may be chance.
 func (g demoGain) say(better, worse string, amount func(ratio float64) float64) string {
 	switch {
 	case g.unproven:

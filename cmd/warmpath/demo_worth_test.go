@@ -13,7 +13,8 @@ import (
 )
 
 // playedResult returns a result with two answers in each conversation i. The first tokens of the answers come after
-// first(i) and after three times first(i). computed(i) of the 1,000 prompt tokens of each answer were not cached.
+// first(i) and after three times first(i). computed(i) is how many of the 1,000 prompt tokens of each answer were not
+// cached.
 func playedResult(policy string, took time.Duration, first func(i int) time.Duration, computed func(i int) int) *demoResult {
 	r := newDemoResult(policy, 40)
 	r.took = took
@@ -153,8 +154,7 @@ func TestTheTableFollowsFromTheResults(t *testing.T) {
 	}
 }
 
-// TestProgressStaysInItsLines: a block of lines that is redrawn must end where it began, even if the terminal is
-// narrow.
+// TestProgressStaysInItsLines: after a redraw, the cursor must be where it was before, even if the terminal is narrow.
 func TestProgressStaysInItsLines(t *testing.T) {
 	results := []*demoResult{newDemoResult("round_robin", 408), newDemoResult("other", 408)}
 	results[1].add(&demoAnswer{prompt: 100, cached: 50, firstToken: 1500 * time.Millisecond})

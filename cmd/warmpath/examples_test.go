@@ -27,8 +27,8 @@ func TestTheFilesThatPagesShowWork(t *testing.T) {
 		for _, block := range blocks.FindAllStringSubmatch(string(text), -1) {
 			seen++
 			example, command := block[1], []string{"config", "check"}
-			// The examples of simulator.md are experiments: they run with generated requests in place of their trace,
-			// and only two of them.
+			// The examples of simulator.md are experiments for the command sim. The test runs each experiment with two generated
+			// requests in place of its trace.
 			if filepath.Base(page) == "simulator.md" {
 				example = regexp.MustCompile(`(?m)^workload: .*$`).ReplaceAllString(example, "workload: gen:independent")
 				command = []string{"sim", "--limit", "2", "--experiment"}

@@ -83,7 +83,7 @@ func explain(c *cobra.Command, f *explainFlags) error {
 	if err := json.Unmarshal(answer, &all); err != nil {
 		return fmt.Errorf("read the answer of %s: %w", f.admin, err)
 	}
-	if all.Policies == nil { // the answer for one policy is its explanation alone
+	if all.Policies == nil { // for one policy, the answer is not a list but a single explanation
 		var one admin.Explanation
 		if err := json.Unmarshal(answer, &one); err != nil {
 			return fmt.Errorf("read the answer of %s: %w", f.admin, err)
@@ -101,7 +101,7 @@ func explain(c *cobra.Command, f *explainFlags) error {
 	return err
 }
 
-// errNoChoice ends explain with exit code 1, so that a script sees that the request would fail.
+// errNoChoice makes the command explain exit with code 1, so that a script sees that the request would fail.
 var errNoChoice = errors.New("no worker can be chosen: WHY says the reason for each worker")
 
 // ask posts body to the admin listener and returns its answer. Errors say what to do next.

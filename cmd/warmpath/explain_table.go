@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 )
 
-// writeExplanations prints each policy's decision, and whether they agree.
+// writeExplanations prints each policy's decision, and whether the decisions agree.
 func writeExplanations(w io.Writer, all *admin.Explanations) error {
 	for i, e := range all.Policies {
 		if i > 0 {
@@ -130,7 +130,7 @@ func tiers(c *admin.Candidate) string {
 	return strings.Join(parts, ", ")
 }
 
-// number formats v as short as people read it: large values as whole numbers.
+// number formats v in few digits: large values as whole numbers.
 func number(v float64) string {
 	switch {
 	case v == 0:

@@ -127,7 +127,7 @@ func (f *loadFlags) write(c *cobra.Command, o *loadgen.Outcome) error {
 		}
 	}
 	if f.out.json && len(o.Comparison) > 0 {
-		return writeIndented(c.OutOrStdout(), o) // the whole outcome: the report has no field for the comparison
+		return writeIndented(c.OutOrStdout(), o) // prints the whole outcome, because the report has no field for the comparison
 	}
 	if err := f.out.write(c, o.Report); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (f *loadFlags) write(c *cobra.Command, o *loadgen.Outcome) error {
 	return nil
 }
 
-// progressLine is one line of a terminal that is redrawn. It shows nothing if the output is no terminal.
+// progressLine is one line of a terminal that is redrawn. It shows nothing if the output is not a terminal.
 type progressLine struct {
 	out   io.Writer
 	live  bool

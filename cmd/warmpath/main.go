@@ -36,7 +36,7 @@ func (e usageError) Unwrap() error { return e.error }
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal ends the command in an orderly way; a second one ends the process at once.
+	// The first signal ends the command in an orderly way; a second signal ends the process immediately.
 	context.AfterFunc(ctx, stop)
 
 	root := newRoot()
@@ -83,7 +83,7 @@ Then "warmpath serve --worker URL" with your engines.`,
 	return root
 }
 
-// flagError adds to an error about an unknown flag of c which flag may have been meant.
+// If err is about an unknown flag of c, flagError adds a similar flag to the error as a suggestion.
 func flagError(c *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -105,7 +105,7 @@ func noArgs(c *cobra.Command, args []string) error {
 	if !c.HasSubCommands() {
 		return usageError{fmt.Errorf("%q is not understood: %s takes flags only", args[0], c.CommandPath())}
 	}
-	c.SuggestionsMinimumDistance = 2 // this is cobra's default, which cobra itself sets too late here
+	c.SuggestionsMinimumDistance = 2 // cobra's own default, which cobra would set only after this call
 	err := fmt.Errorf("there is no command %q", args[0])
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		err = fmt.Errorf("there is no command %q; did you mean %q?", args[0], near[0])

@@ -52,7 +52,7 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 			}
 			ctx, cancel := context.WithCancel(c.Context())
 			announced := make(chan struct{})
-			go func() { // ends when the engine is ready or has ended; waited for below
+			go func() { // ends when the engine is ready or has ended; the code below waits for it
 				defer close(announced)
 				select {
 				case <-server.Ready():

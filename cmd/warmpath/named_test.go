@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Every command and flag in a help text or on a page exists.
+// Every command and flag that a help text or a page names exists.
 func TestCommandsThatAreNamedExist(t *testing.T) {
 	texts := map[string]string{}
 	var collect func(c *cobra.Command)

@@ -80,7 +80,7 @@ number of workers for --rate.
 	return c
 }
 
-// planReport is the JSON form of a plan: the results, and the report of all runs behind them.
+// planReport is the JSON form of a plan: the results, and the report of all runs from which the results come.
 type planReport struct {
 	Share  float64         `json:"share"`
 	SLO    report.SLOShare `json:"slo"`

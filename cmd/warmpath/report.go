@@ -54,7 +54,7 @@ page with plots. So predictions stand beside measurements.
 func readReport(path string) (*report.Report, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without the path, which the caller adds
+		return nil, errors.Unwrap(err) // the error without the path, because the caller adds the path
 	}
 	defer func() { _ = f.Close() }() // the file was only read, so an error of Close does not matter
 	return report.Read(f)

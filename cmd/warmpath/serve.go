@@ -62,7 +62,7 @@ finishes the requests under way, and then ends.`,
 				if err != nil {
 					return usageError{err}
 				}
-				if err := m.Check(true); err != nil { // the file may allow downloads
+				if err := m.Check(true); err != nil { // true, because the configuration file may allow downloads
 					return usageError{fmt.Errorf("--model-path %s: %w", path, err)}
 				}
 				f.models = append(f.models, m)

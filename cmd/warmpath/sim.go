@@ -112,7 +112,8 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.Var(&seedFlag{seeds: &x.Seeds}, "seed", "seed `N` of all random numbers; several values make several runs")
 }
 
-// seedFlag is a list of seeds. The first seed on the command line replaces the default; further seeds are added.
+// seedFlag is a list of seeds. The first seed on the command line replaces the default; each further seed is added to
+// the list.
 type seedFlag struct {
 	seeds *[]uint64
 	given bool
@@ -141,7 +142,7 @@ func (s *seedFlag) Set(text string) error {
 	return nil
 }
 
-// readExperiment reads the file over the defaults, and the command line over the file.
+// readExperiment sets x: the file overrides the defaults, and the command line overrides the file.
 func readExperiment(flags *pflag.FlagSet, file string, x *sim.Experiment) error {
 	if file == "" {
 		return nil
@@ -262,7 +263,8 @@ func (o *output) write(c *cobra.Command, r *report.Report) error {
 	return err
 }
 
-// sweepLine is one line of a terminal that is redrawn. It shows nothing where the output is no terminal.
+// sweepLine shows the progress of the runs in one line of a terminal, which it redraws. It shows nothing if the output
+// is not a terminal.
 type sweepLine struct {
 	out  io.Writer
 	live bool

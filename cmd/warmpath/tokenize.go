@@ -87,7 +87,7 @@ array of its ids. No template is applied, and special tokens only with --add-spe
 	return c
 }
 
-// maxLine bounds a line of --json-lines.
+// maxLine bounds a line of --json-lines, in bytes.
 const maxLine = 256 << 20
 
 func tokenizeLines(in io.Reader, out io.Writer, m *inprocess.Model, special bool) error {
@@ -123,7 +123,8 @@ func tokenizeLines(in io.Reader, out io.Writer, m *inprocess.Model, special bool
 	return w.Flush()
 }
 
-// flushing writes all pending answers before it reads on. So a program can write a line and wait for the line's ids.
+// flushing is a reader that writes all pending answers before it reads more. So a program can write a line and wait for
+// the line's ids.
 type flushing struct {
 	in  io.Reader
 	out *bufio.Writer

@@ -73,7 +73,7 @@ func (f *workloadFlags) load(specs []string, raw bool) (*workload.Workload, erro
 	return f.shape.Apply(w)
 }
 
-// specArgs asks for at least one workload.
+// specArgs refuses a command line without a workload.
 func specArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return usageError{errors.New("name a workload: FORMAT:FILE or gen:NAME (see `warmpath workload list`)")}
@@ -123,7 +123,7 @@ Traces are measured as recorded, without the jitter that is added when they are 
 	return c
 }
 
-// tokenCounts reads 1M,3M,500k,2000.
+// tokenCounts parses a list of numbers such as 1M,3M,500k,2000.
 func tokenCounts(s string) ([]int, error) {
 	if s == "" {
 		return nil, nil
@@ -239,8 +239,8 @@ func newWorkloadConvert() *cobra.Command {
 	return c
 }
 
-// writeFile creates path and lets write fill it. It returns an error if the file could not be written completely, also
-// if only closing it fails.
+// writeFile creates path and lets write fill it. If the file could not be written completely, or could not be closed,
+// writeFile returns an error.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {
