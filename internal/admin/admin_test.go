@@ -262,7 +262,8 @@ func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 	}
 }
 
-// TestAWrongMethodIsAnsweredWithTheAllowedOne: a GET of /admin/explain is not answered as if the path were wrong.
+// TestAWrongMethodIsAnsweredWithTheAllowedOne: the answer to a GET of /admin/explain is 405 and names POST; it is not
+// 404.
 func TestAWrongMethodIsAnsweredWithTheAllowedOne(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestThePaceOfAHolderIsShown: prompts take one second at worker a and three seconds at worker b. The list of workers
-// and explanations show the pace of each.
+// and the explanations show the pace of each worker: how much slower it is than the others of its kind.
 func TestThePaceOfAHolderIsShown(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	now := time.Now().Add(-10 * time.Minute)

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// Read remembers the members of a body. If there are too many members, Members reads the body again. Both ways must
-// return the same members, because the key of a remembered prompt is made from the members.
+// Read remembers the members of a body's JSON object. If there are too many members to remember, Members reads the body
+// again. Both ways must return the same members, because the key of a remembered prompt is made from the members.
 func TestMembersAreTheSameWhetherRememberedOrReadAgain(t *testing.T) {
 	many := strings.Repeat(`"x": [1, {"y":"\""}] ,`, 70)
 	var r Request // one Request for all bodies: nothing of an earlier body may remain

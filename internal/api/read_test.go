@@ -292,7 +292,7 @@ func compare(t *testing.T, r *Request, body []byte) {
 }
 
 // wholeNumber reads a number. A whole number is read as an int, because a float64 would be exact only to 53 bits. Other
-// spellings, such as 1e3 and 2.5, are read as a float64, whose fraction is dropped.
+// forms of numbers, such as 1e3 and 2.5, are read as a float64, and the fraction is dropped.
 func wholeNumber(raw []byte) (n int, ok bool) {
 	var whole *int
 	if json.Unmarshal(raw, &whole) == nil {

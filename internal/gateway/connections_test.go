@@ -45,7 +45,7 @@ func TestClientsBeyondTheLimitWait(t *testing.T) {
 	if most.Load() > limit {
 		t.Errorf("%d requests were served at once, want at most %d", most.Load(), limit)
 	}
-	// The remaining connections are idle and kept alive. A further client is still served.
+	// The clients' connections are now idle, and kept alive up to the limit. A further client is still served.
 	other := &http.Client{Transport: &http.Transport{}}
 	defer other.CloseIdleConnections()
 	resp, err := other.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chat))
@@ -94,13 +94,12 @@ func limited(t *testing.T, limit gateway.ConnectionLimit, handler http.HandlerFu
 
 const (
 	getHealth = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-	getOther  = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" // leaves the connection open
+	getOther  = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" // a request after which the connection stays open
 	ok        = "HTTP/1.1 200 "
 	noPlace   = "HTTP/1.1 503 "
 )
 
-// Clients that are served, waiting clients and silent connections are more than may be connected. Probes must still be
-// answered.
+// There are more clients and silent connections than the limit of connections allows. Probes must still be answered.
 func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

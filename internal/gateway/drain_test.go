@@ -13,7 +13,8 @@ import (
 	"context"
 )
 
-// held is a worker that begins each stream without delay, and ends the stream when release is closed.
+// held starts a worker. The worker begins each stream without delay, and ends all streams when release is closed. begun
+// receives a value for each stream.
 func held(t *testing.T) (url string, begun, release chan struct{}) {
 	begun, release = make(chan struct{}, 16), make(chan struct{})
 	url = worker(t, func(w http.ResponseWriter, r *http.Request) {

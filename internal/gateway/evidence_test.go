@@ -6,7 +6,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Answers of a worker that left the fleet, and answers of a process that ended, do not count.
+// Answers of a worker that left the fleet do not count. After a restart of a worker, the answers of its earlier process
+// do not count.
 func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	var e evidence
 	a, b, c := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}, &fleet.Worker{ID: 2}
@@ -62,8 +63,8 @@ func TestAnswersBlamedOnOneWorkerDoNotExcuseAnother(t *testing.T) {
 	}
 }
 
-// All workers refused requests. Now one worker sends HTML pages: the refusals do not show that the requests caused the
-// pages.
+// All workers refused requests, and now one worker sends HTML pages. Other workers' refusals do not show that the
+// requests caused the pages.
 func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
@@ -80,7 +81,7 @@ func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 		t.Error("the page is said to be the request's fault, as all workers refused other requests")
 	}
 	e.blame(1, a, refused)
-	for range longMemory { // so many answers that the blame no longer counts
+	for range longMemory { // after longMemory further answers, the blame no longer counts
 		e.confirm(1, a, useless)
 	}
 	if e.known(1, a, refused, []*fleet.Worker{b}) {
@@ -88,7 +89,7 @@ func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 	}
 }
 
-// The memory is bounded: a new model name replaces the oldest one.
+// The memory is bounded: if it is full, a new scope (a model at an endpoint) replaces the oldest scope.
 func TestTheOldestScopeIsForgotten(t *testing.T) {
 	var e evidence
 	w := &fleet.Worker{}

@@ -16,7 +16,7 @@ import (
 )
 
 // A policy may have an external source, which says what the workers have cached. The source gets the prompt's tokens.
-// It is asked once for each request, and only if its policy decides.
+// The gateway asks the source once for each request, and only if its policy decides.
 func TestAPolicysSourceIsAskedBeforeItDecides(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tokenize" || r.URL.Path == "/v1/chat/completions/render" {

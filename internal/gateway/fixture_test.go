@@ -64,7 +64,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	t.Helper()
 	s := settings{policy: "kv_aware", gateway: gateway.DefaultConfig(), body: proxy.DefaultBodyConfig(), tokens: tokens.DefaultConfig(),
 		facts: fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16}}
-	s.tokens.Budget = 0 // requests are routed by load unless a test needs tokens
+	s.tokens.Budget = 0 // no time for token ids: requests are routed by load, unless a test sets a budget
 	if change != nil {
 		change(&s)
 	}
@@ -93,7 +93,9 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 		s.parts(&parts)
 	}
 	f.Gateway = gateway.New(s.gateway, parts)
-	if s.tokens.Budget >= time.Second { // the test needs ids, also on a busy machine
+	// A test with this budget needs ids, also on a busy machine. The longer a token takes to compute, the longer a
+	// request waits for ids.
+	if s.tokens.Budget >= time.Second {
 		f.source.Loads = func() func(tokens.Worker) tokens.Load {
 			return func(tokens.Worker) tokens.Load { return tokens.Load{PerToken: time.Hour} }
 		}

@@ -378,7 +378,7 @@ func TestRequestTimeout(t *testing.T) {
 	f.idle(t)
 }
 
-// late is a client that reads slowly: when the client has read the last byte, request_timeout has passed.
+// late is a client that reads slowly: each write to it takes the time after.
 type late struct {
 	*httptest.ResponseRecorder
 	after time.Duration

@@ -78,7 +78,7 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	var clients sync.WaitGroup
 	for range 150 {
 		clients.Go(func() {
-			// A request that names its worker can be served by no other worker.
+			// No other worker can serve a request that names its worker, so the router must not take such a request away.
 			if resp, _, err := f.try(context.Background(), chat, "X-Warmpath-Target", f.fleet.Snapshot().Workers()[0].URL); err == nil && resp.StatusCode == 200 {
 				served.Add(1)
 			}

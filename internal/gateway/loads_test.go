@@ -131,8 +131,9 @@ func TestTheLeastBusyEngineIsAskedForTokens(t *testing.T) {
 // The gateway reports to the token source how long a token takes to compute, and whether prompts were cached.
 func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const text = 4 * 10_000 // bytes of some 10,000 tokens
-		// A request waits a tenth of the time that its tokens take, times the chance that the prompt is cached.
+		const text = 4 * 10_000 // number of bytes of a prompt with about 10,000 tokens
+		// A request waits for its ids at most this long: a tenth of the time that its tokens take to compute, times the
+		// chance that the prompt is cached.
 		for perToken, want := range map[time.Duration][3]time.Duration{
 			100 * time.Microsecond: {50 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond},
 			200 * time.Microsecond: {100 * time.Millisecond, 10 * time.Millisecond, 200 * time.Millisecond},
@@ -143,7 +144,7 @@ func TestARequestWaitsForIdsAsLongAsAMatchIsWorth(t *testing.T) {
 				if got := x.complete(`"` + strings.Repeat(when, text/len(when)) + `"`); got < want*9/10 || got > want*11/10 {
 					t.Errorf("%v a token, %s: waited %v, want about %v", perToken, when, got, want)
 				}
-				testenv.Pass(time.Minute) // meanwhile the gateway gives up its question to the engine
+				testenv.Pass(time.Minute) // long enough for the gateway to give up its question to the engine
 			}
 			ids := func(first int) string {
 				all := make([]string, 64)

@@ -118,8 +118,8 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 	}
 }
 
-// One request in five makes any worker close the connection, before its answer or after its first event. The requests
-// are at fault, so the other requests are still served by all workers.
+// One request in five makes every worker close the connection, before the answer or after the answer's first event. The
+// requests are at fault, so the other requests are still served by all workers.
 func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 	for name, deadly := range map[string]http.HandlerFunc{"before the answer": breaks, "behind the first event": breaksOff} {
 		t.Run(name, func(t *testing.T) {
@@ -340,8 +340,8 @@ func TestA429LimitsOnlyTheTenantThatGotIt(t *testing.T) {
 	}
 }
 
-// A client breaks streams on a rank that only one worker has, and gets good answers there with other requests. Neither
-// the broken streams nor the good answers are evidence about the worker.
+// A client's requests name a rank that only one worker has, and their streams break. No other worker can serve such
+// requests, so the broken streams are no evidence against the worker.
 func TestARequestThatNamesItsWorkerIsNoEvidence(t *testing.T) {
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Deadly") != "" {

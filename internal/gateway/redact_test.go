@@ -21,7 +21,7 @@ func TestAWorkersErrorDoesNotShowTheClientsKey(t *testing.T) {
 	f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		_, _ = io.WriteString(w, "wrong "+r.Header.Get("Authorization")+" and "+strings.TrimPrefix(r.Header.Get("Cookie"), "session=")+
-			strings.Repeat("x", 170)+r.Header.Get("Authorization")) // our quote of the answer ends inside the key
+			strings.Repeat("x", 170)+r.Header.Get("Authorization")) // the gateway's quote of the answer ends inside this key
 	}))
 	resp, _ := f.post(t, chat, "Authorization", "Bearer "+key, "Cookie", "session=cookie-secret")
 	rec := f.last(t, 1)
@@ -93,7 +93,7 @@ func TestAWorkersErrorShowsNoValueOfTheClientsHeader(t *testing.T) {
 					t.Errorf("…%s…", printed[max(0, i-200):min(len(printed), i+50)])
 				}
 			}
-			// These kinds of errors are shown without the worker's own text.
+			// The errors of the three kinds in this condition do not quote the worker's text, so [redacted] is not needed.
 			if kind != "400" && kind != "429" && kind != "another model" && !strings.Contains(printed, "[redacted]") {
 				t.Errorf("nothing is told of the answer: %.500s", printed)
 			}

@@ -105,7 +105,7 @@ func TestErrorsNameTheRequest(t *testing.T) {
 	}
 }
 
-// Clients give up after a 404, and retry after a 503.
+// Clients give up after a 404, and retry after a 503. So a model whose workers are not ready yet must get a 503.
 func TestAModelThatMayYetComeIsNotSaidToBeUnknown(t *testing.T) {
 	f := serve(t, nil)
 	refused := func(status int, says string) {
@@ -258,7 +258,7 @@ func (*routedPanics) Routed(*policy.Query, *policy.Candidate)              { pan
 func (*routedPanics) Finished(*policy.Finished)                            {}
 func (*routedPanics) Forget(fleet.Holder)                                  {}
 
-// A decision that panics has ended: otherwise /readiness would say for ever that decisions make no progress.
+// A decision that panics must count as ended: otherwise /readiness would say forever that decisions make no progress.
 func TestAPanicInADecisionIsNoStall(t *testing.T) {
 	var all *telemetry.Telemetry
 	f := serve(t, func(s *settings) {
@@ -283,12 +283,14 @@ func TestAPanicInADecisionIsNoStall(t *testing.T) {
 	}
 }
 
-// A model name of 60 MB must not be kept, quoted and escaped whole: that takes 496 MB.
+// An error must not keep, quote and escape a long model name as a whole: for a name of 60 MB, that takes 496 MB.
 func TestAnErrorRepeatsLittleOfTheClientsRequest(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	long := strings.Repeat("x", 16<<20)
 	const most = 1024
-	reading := 0.0 // memory that reading the body takes, in this process; the client's part is included
+	// reading is the number of bytes that this process allocates for the first request, whose body is only read. The
+	// client's allocations are included.
+	reading := 0.0
 	for _, c := range []struct {
 		name, body string
 		headers    []string

@@ -45,7 +45,7 @@ func TestAShadowIsAskedAndChangesNothing(t *testing.T) {
 	if turns[workers[0]] != 2 || turns[workers[1]] != 2 {
 		t.Errorf("round robin with a shadow: %v", turns)
 	}
-	// After the first request the shadow knows which worker has the prompt, and round robin takes the other worker.
+	// After the first request the shadow knows which worker has the prompt, but round robin chooses the other worker.
 	if second := records[2]; second.Shadow.Agrees || second.Shadow.Worker != records[3].Worker || second.Shadow.Difference <= 0 {
 		t.Errorf("second %+v", second.Shadow)
 	}

@@ -24,8 +24,8 @@ func (hesitant) Routed(*policy.Query, *policy.Candidate) {}
 func (hesitant) Finished(*policy.Finished)               {}
 func (hesitant) Forget(fleet.Holder)                     {}
 
-// duringATurn returns a gateway with one worker and three waiters. The worker had one request, and the first waiter
-// has its turn and is deciding.
+// duringATurn returns a gateway with one worker and three waiters. The worker has answered one request. The first
+// waiter has its turn: its decision has begun, and ends when the test allows it.
 func duringATurn(t *testing.T) (g *gate, f *fixture, h hesitant, waiters []*asking) {
 	t.Helper()
 	g, h = newGate(), hesitant{make(chan struct{}, 100), make(chan struct{}, 100)}

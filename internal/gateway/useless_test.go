@@ -108,8 +108,8 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 					}
 					clients.Wait()
 					t.Logf("%d of %d requests failed; the useless worker was asked %d times", failures.Load(), requests, asked.Load())
-					// the limit allows for the answers until the worker is known as useless, and for the requests under way at that
-					// time
+					// The limit allows for the requests until the worker is known as useless, and for the requests under way at that
+					// time.
 					if asked.Load() > max(requests/10, 40) {
 						t.Errorf("the useless worker was asked %d times in %d requests", asked.Load(), requests)
 					}
@@ -120,8 +120,8 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 	}
 }
 
-// Several workers give the same useless answers, sooner than the others answer. Only the first requests may fail: they
-// meet three useless workers before anything is known.
+// Several workers give the same useless answers, sooner than the others answer. Only the first requests may fail: each
+// of them may be tried at three useless workers before anything is known about these workers.
 func TestManyUselessWorkersFailNoRequest(t *testing.T) {
 	requests, fleets := int64(*manyRequests), [][2]int{{2, 1}, {2, 2}, {3, 1}, {3, 2}}
 	if testing.Short() {
@@ -156,7 +156,7 @@ func TestManyUselessWorkersFailNoRequest(t *testing.T) {
 				}
 				clients.Wait()
 				t.Logf("%d of %d requests failed; the useless workers were asked %d times", failures.Load(), requests, asked.Load())
-				if failures.Load() > max(requests/100, 16) { // each client's first request, before anything is known
+				if failures.Load() > max(requests/100, 16) { // each client's first request may fail
 					t.Errorf("%d of %d requests failed", failures.Load(), requests)
 				}
 				if asked.Load() > max(requests/10, 40)*int64(size[0]) {
@@ -181,8 +181,8 @@ func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
 	}
 }
 
-// The request is bad. The client gets the workers' answer, and no breaker opens. Once this is known, each further bad
-// request is sent to one worker only.
+// The request is bad. The client gets the workers' answer, and no breaker opens. Once the router knows that such
+// requests are at fault, it sends each further bad request to only one worker.
 func TestARequestThatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -413,7 +413,7 @@ func TestTheClientGetsTheSmallestRetryAfter(t *testing.T) {
 	}
 }
 
-// All workers name another model in their answers than the request does. This is a name of the same model, so the
+// All workers name another model in their answers than the request does. The other name means the same model, so the
 // answers are good.
 func TestAFleetThatNamesItsModelOtherwiseIsBelieved(t *testing.T) {
 	for _, workers := range []int{1, 2} {

@@ -66,7 +66,7 @@ func (g *gate) seen() []string {
 	return slices.Clone(g.came)
 }
 
-// queued returns a gateway in front of g. g may have one request at a time.
+// queued returns a gateway in front of g. The gateway sends g one request at a time.
 func queued(t *testing.T, g *gate, change func(*queue.Config)) *fixture {
 	t.Helper()
 	return serve(t, func(s *settings) {
@@ -317,7 +317,8 @@ func TestATenantPaysForNoAnswerThatItCannotHave(t *testing.T) {
 	}
 }
 
-// Engines report the usage of a stream only if the client asks for it.
+// Engines report the usage of a stream only if the client asks for it. Without the usage, the tenant pays for the
+// tokens that the gateway counted.
 func TestATenantPaysForAStreamWithoutUsage(t *testing.T) {
 	g := newGate()
 	g.long = "a"
@@ -327,8 +328,8 @@ func TestATenantPaysForAStreamWithoutUsage(t *testing.T) {
 	}
 }
 
-// served lets tenant a send one request. Then five requests wait: the third one is tenant a's, the other four are
-// tenant b's. It returns the position, from 0 on, in which a's waiting request was served.
+// served lets tenant a send one request. Then five requests wait: the third request is tenant a's, and the other four
+// are tenant b's. served returns at which position, from 0 on, a's waiting request was served.
 func (f *fixture) served(t *testing.T, g *gate, fields string) int {
 	t.Helper()
 	ask := func(tenant string) *asking { return f.ask(t, tenant, fields, "Authorization", "Bearer "+tenant) }

@@ -116,7 +116,7 @@ func TestASlowClientDoesNotHoldUpOthers(t *testing.T) {
 			t.Fatalf("%q, %v", body, err)
 		}
 	}
-	gone := 0 // number of clients that left; on a busy machine the slow client may end before the other clients
+	gone := 0 // number of clients that left; the result of the slow client may come before those of other clients
 	for range 51 {
 		if res := <-results; res.Class == ClientGone {
 			gone++

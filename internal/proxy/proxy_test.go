@@ -141,7 +141,7 @@ func gateway(t testing.TB, c *Client, change func(*Attempt)) (url string, result
 		res := c.Forward(r.Context(), a)
 		select {
 		case results <- res:
-		default: // the channel is full: no test looks at so many results
+		default: // if the channel is full, the result is dropped: no test reads so many results
 		}
 		switch {
 		case res.Abort:
@@ -207,7 +207,7 @@ func TestAnswerPassesUnchangedHoweverItIsSplit(t *testing.T) {
 			w := newRawWorker(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
 				i := at.Load()
 				io.WriteString(c, answer[:i])
-				// The proxy may read now, at this split; TestDecodingBytePerByte certainly reads at each split.
+				// Gosched gives the proxy a chance to read at this split. TestDecodingBytePerByte always reads at each split.
 				runtime.Gosched()
 				io.WriteString(c, answer[i:])
 				return name != "close"
