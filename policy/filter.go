@@ -52,11 +52,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	for i := range c {
 		switch why := unusable(q, &c[i]); why {
 		case "":
-			if kept != i {
-				c[kept], c[i] = c[i], c[kept]
-			}
-			kept++
-			continue
+			kept = pass(c, kept, i)
 		case reasonReturning:
 			returning = true
 		case reasonSuspect:
@@ -82,14 +78,37 @@ func (usable) Filter(q *Query, c []Candidate) int {
 // readmit lets the candidates pass whose Reason equals why. It is called if no candidate passed.
 func readmit(c []Candidate, why string) (kept int) {
 	for i := range c {
-		if c[i].Reason != why {
-			continue
+		if c[i].Reason == why {
+			c[i].Reason = ""
+			kept = pass(c, kept, i)
 		}
-		c[i].Reason = ""
-		if kept != i {
-			c[kept], c[i] = c[i], c[kept]
+	}
+	return kept
+}
+
+// pass moves candidate i behind the candidates that passed before it: kept is their number. It returns the new number.
+func pass(c []Candidate, kept, i int) int {
+	if kept != i {
+		c[kept], c[i] = c[i], c[kept]
+	}
+	return kept + 1
+}
+
+// Keep is a [Filter] by a condition: the candidates for which good is true pass. If good is true for no candidate, Keep
+// leaves out none, and returns 0.
+func Keep(c []Candidate, reason string, good func(*Candidate) bool) int {
+	kept := 0
+	for i := range c {
+		if good(&c[i]) {
+			kept = pass(c, kept, i)
+		} else {
+			c[i].Reason = reason
 		}
-		kept++
+	}
+	if kept == 0 {
+		for i := range c {
+			c[i].Reason = ""
+		}
 	}
 	return kept
 }
@@ -164,16 +183,5 @@ func (b balanced) Filter(q *Query, c []Candidate) int {
 		least = min(least, c[i+1].Work()+c[i+1].Uncached(q))
 	}
 	limit := least + int64(b)
-	kept := 0
-	for i := range c {
-		if c[i].Work()+c[i].Uncached(q) > limit {
-			c[i].Reason = reasonImbalance
-			continue
-		}
-		if kept != i {
-			c[kept], c[i] = c[i], c[kept]
-		}
-		kept++
-	}
-	return kept
+	return Keep(c, reasonImbalance, func(x *Candidate) bool { return x.Work()+x.Uncached(q) <= limit })
 }

@@ -43,29 +43,3 @@ func reachOf(names []string, l Locality) policy.Reach {
 	}
 	return policy.ReachUnset
 }
-
-// keep moves the candidates for which good is true to the front, in their order, and sets the Reason of the other
-// candidates. If good is true for no candidate, keep changes nothing.
-func keep(c []policy.Candidate, reason string, good func(*policy.Candidate) bool) int {
-	kept := 0
-	for i := range c {
-		if good(&c[i]) {
-			kept++
-		}
-	}
-	if kept == 0 || kept == len(c) {
-		return kept
-	}
-	kept = 0
-	for i := range c {
-		if !good(&c[i]) {
-			c[i].Reason = reason
-			continue
-		}
-		if kept != i {
-			c[kept], c[i] = c[i], c[kept]
-		}
-		kept++
-	}
-	return kept
-}

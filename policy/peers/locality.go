@@ -27,7 +27,7 @@ func (l nearest) Filter(_ *policy.Query, c []policy.Candidate) int {
 		if tier.here == "" {
 			continue
 		}
-		if n := keep(c, reasonElsewhere, func(x *policy.Candidate) bool { return x.Worker.Facts.Labels[tier.label] == tier.here }); n > 0 {
+		if n := policy.Keep(c, reasonElsewhere, func(x *policy.Candidate) bool { return x.Worker.Facts.Labels[tier.label] == tier.here }); n > 0 {
 			return n
 		}
 	}

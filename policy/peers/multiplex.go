@@ -20,14 +20,14 @@ func (multiplex) Filter(q *policy.Query, c []policy.Candidate) int {
 	if q.LoRA == "" || len(c) == 0 {
 		return len(c)
 	}
-	if n := keep(c, reasonNoAdapter, func(x *policy.Candidate) bool { return loads(&x.Worker.Facts, q.LoRA) }); n > 0 {
+	if n := policy.Keep(c, reasonNoAdapter, func(x *policy.Candidate) bool { return loads(&x.Worker.Facts, q.LoRA) }); n > 0 {
 		return n
 	}
 	fewest := adapters(&c[0].Worker.Facts)
 	for i := range c {
 		fewest = min(fewest, adapters(&c[i].Worker.Facts))
 	}
-	return keep(c, reasonMoreAdapters, func(x *policy.Candidate) bool { return adapters(&x.Worker.Facts) == fewest })
+	return policy.Keep(c, reasonMoreAdapters, func(x *policy.Candidate) bool { return adapters(&x.Worker.Facts) == fewest })
 }
 
 func loads(f *fleet.Facts, adapter string) bool {
