@@ -10,15 +10,17 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// simulated bounds the number of rows that a fit plays through the engine model. The fit plays them many times.
+// simulated bounds the number of rows that a fit plays through the engine model, because the fit plays all of them many
+// times.
 const simulated = 2000
 
-// batchBudgets are the usual token budgets of engines. The fit uses the budget that explains the table best.
+// batchBudgets are the usual token budgets of engines. The fit uses the budget with which the modelled times are
+// nearest to the measured times.
 var batchBudgets = []int{512, 1024, 2048, 4096, 8192, 16384}
 
-// FitMeasured fits base's timing, its batch budget and its sequence limit to the requests that an engine served. It
-// begins with a regression on the load during each request. Then it plays the requests through the engine model and
-// improves the coefficients. It assumes that no two prompts share a prefix.
+// FitMeasured returns base with timing, batch budget and sequence limit fitted to the requests that an engine served.
+// It begins with a regression on the load during each request. Then it plays the requests through the engine model and
+// improves the coefficients. FitMeasured assumes that no two prompts share a prefix.
 func FitMeasured(rows []Measured, base engine.Profile) (engine.Profile, Quality, error) {
 	if len(rows) < 10 {
 		return base, Quality{}, fmt.Errorf("fit profile: %d measured requests, want 10 at least", len(rows))
@@ -32,8 +34,8 @@ func FitMeasured(rows []Measured, base engine.Profile) (engine.Profile, Quality,
 	best := math.Inf(1)
 	x := regress(rows)
 	if b, ok := base.Timing.(engine.Linear); ok && x[2] == 0 && b.Token > 0 {
-		// The prompts were too short to show the cost of attention. A coefficient of zero would make long prompts too
-		// cheap, so begin with the ratio of base's coefficients.
+		// The prompts are too short to show the cost of attention, and with a coefficient of 0 long prompts would be too
+		// cheap. So begin with base's ratio of Attention to Token.
 		x[2] = x[1] * b.Attention / b.Token
 	}
 	for _, budget := range batchBudgets {
@@ -55,8 +57,8 @@ func linear(x []float64) engine.Linear {
 	return engine.Linear{Base: x[0], Token: x[1], Attention: x[2], Sequence: x[3], Context: x[4]}
 }
 
-// sequenceLimit returns the largest number of requests that ran at the same time, if at that number other requests had
-// to wait for a second or more. If none had to, it returns 0, because no limit was reached.
+// sequenceLimit returns the largest number of requests that ran at the same time. If no other request had to wait for
+// more than a second at that time, it returns 0, because the engine's limit was not reached.
 func sequenceLimit(rows []Measured) int {
 	most, waited := 0, false
 	for i := range rows {
@@ -81,13 +83,12 @@ func sequenceLimit(rows []Measured) int {
 	return most
 }
 
-// regress fits each request's prefill and decode time to the load during it: passes, decodes, their context, prompt
-// tokens.
+// regress fits coefficients so that the load during each request explains the request's prefill time and decode time.
 func regress(rows []Measured) []float64 {
 	var features [][]float64
 	var want []float64
 	add := func(from, to, passes float64) {
-		if to-from < 1e-4 { // the times are too close to measure anything
+		if to-from < 1e-4 { // too short to measure
 			return
 		}
 		b := beside(rows, from, to)
@@ -101,21 +102,21 @@ func regress(rows []Measured) []float64 {
 		}
 	}
 	x := nonNegative(features, want)
-	if x[0] <= 0 { // a pass takes time, and improve multiplies coefficients: a coefficient of 0 would stay 0
+	if x[0] <= 0 { // improve multiplies coefficients, so a base of 0 would stay 0
 		x[0] = 1
 	}
 	return x
 }
 
-// company is the load between two moments: the mean number of decodes and their mean context, and the sums over
-// prompts.
+// company is the load in a time span: the mean number of decoding requests, the mean sum of their contexts, and the
+// sums of prompt tokens and of squared prompt lengths.
 type company struct{ decodes, context, tokens, pairs float64 }
 
 func beside(rows []Measured, from, to float64) company {
 	var c company
 	for i := range rows {
 		r := &rows[i]
-		if r.Scheduled > to { // rows are ordered by Arrival, not by Scheduled: a later row may still count
+		if r.Scheduled > to { // no break: rows are ordered by Arrival, so a later row may have an earlier Scheduled
 			continue
 		}
 		if o := min(r.First, to) - max(r.Scheduled, from); o > 0 {
@@ -136,7 +137,8 @@ func beside(rows []Measured, from, to float64) company {
 // fitting plays the measured requests through the engine model.
 type fitting struct{ rows []Measured }
 
-// improve changes one coefficient at a time, until no change brings the model nearer to the measured times.
+// improve changes one coefficient at a time, as long as a change brings the modelled times nearer to the measured
+// times. best is the loss at x.
 func (f *fitting) improve(p engine.Profile, x []float64, best float64) []float64 {
 	x = append([]float64(nil), x...)
 	for _, step := range []float64{1.3, 1.1, 1.03} {
@@ -163,12 +165,12 @@ func (f *fitting) improve(p engine.Profile, x []float64, best float64) []float64
 	return x
 }
 
-// shortest is the least time to a first token that counts fully. For shorter times the client itself takes most of the
-// time.
+// shortest is a lower bound: shorter times to the first token count as this time, because the client itself takes most
+// of such a time.
 const shortest = 20 // milliseconds
 
-// loss plays the requests and compares the times. The time to the first token and the time between tokens have the same
-// weight.
+// loss plays the requests with profile p, and returns how far the modelled times are from the measured times. The time
+// to the first token and the time between tokens have the same weight.
 func (f *fitting) loss(p engine.Profile) (float64, Quality, error) {
 	times, err := playMeasured(f.rows, p)
 	if err != nil {
@@ -186,7 +188,7 @@ func (f *fitting) loss(p engine.Profile) (float64, Quality, error) {
 	return q.Errors[0].Absolute + q.Errors[1].Absolute + math.Abs(q.Errors[0].Bias) + math.Abs(q.Errors[1].Bias), q, nil
 }
 
-// served has the times of a modelled answer, in seconds since the request's arrival.
+// served has the times of the first and the last token of a modelled answer, in seconds after the request's arrival.
 type served struct{ first, last float64 }
 
 func playMeasured(rows []Measured, p engine.Profile) ([]served, error) {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestFitExplainsMeasuredVLLM(t *testing.T) {
-	if testenv.Race() { // under the race detector, fits take ten to twenty times as long
+	if testenv.Race() { // with the race detector, fits take ten to twenty times as long
 		t.Skip("skipped: one goroutine, and half a minute of it")
 	}
 	file, err := os.Open(testenv.Path(t, "traces/llmservingsim_vllm_measured_rtxpro6000_llama31_8b.jsonl.gz"))
@@ -103,7 +103,7 @@ func TestFitExplainsSplitwise(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%+v %+v", l, q)
-	// Splitwise's perf_model.csv has 845 ms for 8,192 tokens, and decode passes of 28 to 50 ms.
+	// In Splitwise's perf_model.csv a prefill of 8,192 tokens takes 845 ms, and a decode pass 28 to 50 ms.
 	if got := inMS(l.Duration(&engine.Batch{Prefills: 1, PrefillTokens: 8192, PrefillPairs: 8192 * 8192})); math.Abs(got/845-1) > 0.25 {
 		t.Errorf("8,192 tokens take %.0f ms", got)
 	}

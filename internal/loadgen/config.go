@@ -18,10 +18,10 @@ type Prompt string
 
 // The values of Prompt.
 const (
-	Auto   Prompt = ""       // as in the trace: a chat as a chat, text as text, everything else as token ids
-	Chat   Prompt = "chat"   // POST /v1/chat/completions; segments become words of about one token each
+	Auto   Prompt = ""       // as in the trace: a chat as a chat, a text as a text, and other prompts as token ids
+	Chat   Prompt = "chat"   // POST /v1/chat/completions; made-up tokens become words
 	Text   Prompt = "text"   // POST /v1/completions with text
-	Tokens Prompt = "tokens" // POST /v1/completions with token ids: prompts have exactly the workload's tokens
+	Tokens Prompt = "tokens" // POST /v1/completions with token ids, so prompts have exactly the workload's tokens
 )
 
 // Prompts are the forms that a user can choose.
@@ -29,45 +29,46 @@ var Prompts = []Prompt{Chat, Text, Tokens}
 
 // Target is an address to play against.
 type Target struct {
-	Name string // name in reports; "" is allowed if there is only one target
-	URL  string // scheme and host; the paths /v1/… are added
+	Name string // name in reports; may be "" if there is only one target
+	URL  string // scheme and host, without the path /v1/…
 }
 
 // Config says how a workload is played. Start from [DefaultConfig].
 type Config struct {
-	// Targets has one target in most runs. If there are several, each of them gets every request, one target after the
-	// other. The order of the targets rotates, so that each target is asked first equally often.
+	// Targets has one target in most runs. With several targets, each request is sent to all targets, one after the other.
+	// The order rotates from request to request, so that each target is first equally often.
 	Targets []Target
 	Model   string // name of the model; "": the first model of /v1/models
 	Prompt  Prompt
-	APIKey  string // key that is sent with each request; "": none
+	APIKey  string // API key that is sent with each request; "": none
 
-	// Concurrency is the number of requests to keep open. When fewer are open, the next request is sent, and arrival
-	// times are ignored. 0: requests are sent at their arrival times.
+	// Concurrency is the number of requests to keep under way. When fewer requests are under way, the next request is
+	// sent, and arrival times are ignored. 0: requests are sent at their arrival times.
 	Concurrency int
-	// MaxOpen bounds the number of open requests when Concurrency is 0. A further request is dropped and counts as
-	// failed: if it waited, a slow server would slow down the load.
+	// MaxOpen bounds the number of requests under way if Concurrency is 0. A further request is not sent and counts as
+	// failed. It does not wait, because then a slow server would reduce the load.
 	MaxOpen int
 
-	HTTP2   bool          // cleartext HTTP/2 with prior knowledge (over TLS: by negotiation)
-	Whole   bool          // asks for answers in one piece, which have no time to first token
+	HTTP2   bool          // use HTTP/2: in clear text with prior knowledge, over TLS by negotiation
+	Whole   bool          // ask for answers in one piece instead of streams; such answers have no time to first token
 	Timeout time.Duration // time limit of one request
-	// Plain sends only fields of OpenAI's API. Without Plain, answers have the workload's exact length (ignore_eos,
-	// min_tokens) and contain their token ids (return_token_ids), so that later turns can repeat these ids.
+	// Plain sends only fields of OpenAI's API. Without Plain, requests also have the fields ignore_eos and min_tokens, so
+	// that answers have exactly the workload's length, and return_token_ids, so that later turns can repeat the ids of an
+	// answer.
 	Plain bool
-	// made-up token ids are below this number; 0: below 17,384, because all common models have these ids.
+	// Vocabulary is an upper bound of made-up token ids (exclusive). 0: 17,384; all common models have the ids below it.
 	Vocabulary int
 
-	Network network.Network // where targets are dialled; nil: the machine's network
+	Network network.Network // network in which targets are dialled; nil: the machine's
 	SLOs    []report.SLO    // nil: report.DefaultSLOs
-	Setup   report.Setup    // settings that are copied into the report: rate and seed
-	// Gets one JSON line for each answered request, in the form that [ReadMeasured] reads; nil: no lines are written.
+	Setup   report.Setup    // settings that are copied into the report, such as rate and seed
+	// Rows gets one JSON line for each answered request, in the form that [ReadMeasured] reads. nil: no lines are written.
 	Rows     io.Writer
 	Progress func(Progress)
 }
 
-// DefaultConfig returns the defaults, without a target. 4,096 open requests are more than any published load test had
-// when its server became saturated.
+// DefaultConfig returns the defaults, without a target. MaxOpen is 4,096, because no published load test had more
+// requests under way when the server became saturated.
 func DefaultConfig() Config {
 	return Config{MaxOpen: 4096, Timeout: 10 * time.Minute}
 }
@@ -75,7 +76,7 @@ func DefaultConfig() Config {
 // Progress is the state of a run.
 type Progress struct {
 	Elapsed                       time.Duration
-	Sent, Answered, Failed, Total int // numbers of requests over all targets
+	Sent, Answered, Failed, Total int // numbers of requests, summed over all targets
 	Open                          int
 	HitRate                       float64
 }
@@ -113,7 +114,7 @@ func (c *Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// ParseTargets reads name=URL,name=URL, or one URL.
+// ParseTargets reads a list "name=URL,name=URL", or one URL.
 func ParseTargets(s string) ([]Target, error) {
 	var out []Target
 	for _, part := range strings.Split(s, ",") {

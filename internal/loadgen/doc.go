@@ -1,9 +1,10 @@
-// Package loadgen plays a workload against a live address and measures what a client sees: the time to the first token,
-// between tokens and to the end, errors, cached tokens, and the worker that a router chose. It also fits the timing
-// profile of an engine to measurements.
+// Package loadgen plays a workload against a live address and measures the same as a client would: the times to the
+// first token, between tokens and to the end; errors; cached tokens; and the worker that a router chose. The package
+// also fits the timing profile of an engine to measurements.
 //
-// Latencies count from the time at which a request was due, not from when it was sent: a server that makes the client
-// wait shows its full latency. The package knows HTTP and the OpenAI dialects, and nothing of routing.
+// The latency of a request counts from the time at which the request was due, not from the time at which it was sent.
+// So if a slow server delays the sending, the delay is part of the latency. The package knows HTTP and the OpenAI
+// dialects, but nothing of routing.
 //
 //	outcome, err := loadgen.Run(ctx, w, cfg) // report.WriteText(os.Stdout, outcome.Report)
 package loadgen

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// dueHeap is a heap of requests that follow other requests. The request that is due first is at its top.
+// dueHeap is a heap of requests that follow other requests, with the request that is due first at the top.
 type dueHeap []dueRequest
 
 type dueRequest struct {

@@ -19,12 +19,12 @@ import (
 
 // exchange is one request and its answer.
 type exchange struct {
-	first, end time.Time       // times of the first token and of the end; first is zero when no token came
-	gaps       []time.Duration // pauses between pieces of the stream that have tokens
-	status     int             // HTTP status; 0: no answer came
-	err        error           // error of an incomplete answer; nil: the answer is complete
+	first, end time.Time       // times of the first token and of the end of the answer; first is zero if no token came
+	gaps       []time.Duration // times between the pieces of the stream that have tokens
+	status     int             // HTTP status; 0: there was no answer
+	err        error           // reason why the answer is not complete; nil: the answer is complete
 
-	worker, policy string // from the router's headers
+	worker, policy string // values of the router's response headers
 	predicted      int
 
 	prompt, cached, output int // numbers of tokens that the server reported
@@ -45,7 +45,7 @@ func newClient(t Target, cfg *Config) *client {
 	transport := &http.Transport{
 		DialContext:         network.Of(cfg.Network).Dial,
 		MaxIdleConnsPerHost: cfg.MaxOpen,
-		DisableCompression:  true, // streams are measured as they are sent
+		DisableCompression:  true, // decompression could delay the pieces of a stream
 		WriteBufferSize:     64 << 10,
 		ReadBufferSize:      16 << 10,
 		Protocols:           new(http.Protocols),
@@ -80,14 +80,14 @@ func (c *client) do(ctx context.Context, path string, body []byte) *exchange {
 		x.end, x.err = time.Now(), err
 		return x
 	}
-	defer func() { _ = resp.Body.Close() }() // an error of Close is ignored: it changes no figure
+	defer func() { _ = resp.Body.Close() }() // an error of Close changes no figure, so ignore it
 	x.status = resp.StatusCode
 	x.worker, x.policy = resp.Header.Get("X-Warmpath-Worker"), resp.Header.Get("X-Warmpath-Policy")
-	// 0 if the header is absent, because the target is not Warmpath
+	// The header is absent if the target is not Warmpath; predicted is then 0.
 	x.predicted, _ = strconv.Atoi(resp.Header.Get("X-Warmpath-Match"))
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		// The beginning of the text, for the error message.
+		// The error message has only the beginning of the answer.
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
 		x.err = fmt.Errorf("answered %s: %s", resp.Status, bytes.TrimSpace(text))
 	case c.cfg.Whole:
@@ -99,7 +99,7 @@ func (c *client) do(ctx context.Context, path string, body []byte) *exchange {
 	return x
 }
 
-// maxAnswer bounds an answer in one piece, and a line of a stream.
+// maxAnswer bounds an answer in one piece, and one line of a stream, in bytes.
 const maxAnswer = 64 << 20
 
 func (x *exchange) readWhole(r io.Reader) error {
@@ -163,14 +163,14 @@ func (x *exchange) readStream(r io.Reader) error {
 	return nil
 }
 
-// learn adds an answer, or a piece of a stream, to x. finished means that the answer has ended; token means that v has
-// tokens.
+// learn adds v, an answer or a piece of a stream, to x. finished reports whether the answer has ended, and token
+// whether v has tokens.
 func (x *exchange) learn(v *fastjson.Value, message string) (finished, token bool) {
 	for _, choice := range v.GetArray("choices") {
 		before := len(x.answer.text)
 		m := choice.Get(message)
 		x.answer.text += string(choice.GetStringBytes("text")) + string(m.GetStringBytes("content"))
-		// Reasoning and tool calls are tokens, but the next turn does not repeat them as text.
+		// Reasoning and tool calls count as tokens, but the next turn does not repeat them, so they are not in x.answer.text.
 		token = token || len(x.answer.text) > before || len(m.GetStringBytes("reasoning_content")) > 0 ||
 			len(m.GetStringBytes("reasoning")) > 0 || len(m.GetArray("tool_calls")) > 0
 		for _, id := range choice.GetArray("token_ids") {
@@ -207,7 +207,7 @@ func (c *client) model(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ask for models: %w", err)
 	}
-	defer func() { _ = resp.Body.Close() }() // an error is of no interest: all that is needed was read before
+	defer func() { _ = resp.Body.Close() }() // the body was read before, so an error of Close does not matter
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
 		return "", fmt.Errorf("ask %s for models: %w", c.target.URL, err)

@@ -8,21 +8,21 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// Point is one measured time: the prefill of one prompt, or a decode pass.
+// Point is one measured time: the prefill of one or several prompts of the same length, or a decode pass.
 type Point struct {
-	Prompt    int     // number of tokens of the computed prompt; 0: a decode pass
+	Prompt    int     // tokens of each prompt; 0: a decode pass
 	Sequences int     // number of requests in the pass
-	Context   int     // sum of the requests' contexts, in tokens
+	Context   int     // decode pass: sum of the requests' contexts, in tokens
 	MS        float64 // measured time in milliseconds
 }
 
-// Quality has the errors of a fitted profile, compared with the measurements.
+// Quality says how far the times of a fitted profile are from the measurements.
 type Quality struct {
 	Points int        `json:"points"`
 	Errors []Residual `json:"errors"`
 }
 
-// Residual compares measured and modelled times of one kind.
+// Residual compares the measured and the modelled times of one kind, such as the time to first token.
 type Residual struct {
 	What     string  `json:"what"`
 	Count    int     `json:"count"`
@@ -34,9 +34,9 @@ type Residual struct {
 }
 
 // FitPoints fits the coefficients of [engine.Linear] to a prefill ladder and a decode ladder. A ladder is a series of
-// measurements with growing lengths or numbers. A prompt longer than batch tokens takes several passes. overhead is the
-// time of a request outside of passes (HTTP, tokenizer, scheduling), in milliseconds: it is part of the time to the
-// first token.
+// measurements with growing lengths or numbers of requests. batch is the token budget of a pass: a longer prompt takes
+// several passes. overhead is the time in milliseconds that a request needs outside of passes (HTTP, tokenizer,
+// scheduling); it is a part of the time to the first token.
 func FitPoints(points []Point, batch int) (l engine.Linear, overhead float64, q Quality, err error) {
 	prefills, decodes := 0, 0
 	var rows [][]float64 // columns: base, token, attention, sequence, context, overhead
@@ -86,7 +86,7 @@ func pointRow(p Point, batch int) []float64 {
 	return []float64{passes, n * k, k * n * n / 2, 0, 0, 1}
 }
 
-// residuals has pairs of a measured and a modelled time.
+// residuals sums up pairs of a measured and a modelled time.
 type residuals struct {
 	n                  int
 	measured, modelled float64
@@ -113,12 +113,12 @@ func (r *residuals) result(what string) Residual {
 	}
 }
 
-// nonNegative solves rows·x ≈ want. It returns the x without negative elements that has the least sum of squared
-// relative errors. It tries every set of elements that may differ from zero: for six coefficients these are 64 small
-// systems.
+// nonNegative finds coefficients x, none of them negative, with rows·x ≈ want. The sum of the squared relative errors
+// is the least possible. nonNegative tries each set of coefficients that may be above 0 and solves a small linear
+// system for it. Six coefficients have 63 such sets.
 func nonNegative(rows [][]float64, want []float64) []float64 {
 	n := len(rows[0])
-	scale := make([]float64, n) // columns differ by up to ten orders of magnitude
+	scale := make([]float64, n) // largest value of each column; columns differ by up to ten orders of magnitude
 	for _, row := range rows {
 		for j, v := range row {
 			scale[j] = max(scale[j], v)
@@ -139,7 +139,7 @@ func nonNegative(rows [][]float64, want []float64) []float64 {
 			e := model/want[i] - 1
 			sum += e * e
 		}
-		// An additional coefficient must reduce the error by more than a millionth.
+		// A set replaces the best set so far only if it reduces the error by more than a millionth.
 		if sum < least*(1-1e-6) {
 			best, least = x, sum
 		}
@@ -147,8 +147,8 @@ func nonNegative(rows [][]float64, want []float64) []float64 {
 	return best
 }
 
-// leastSquares solves for the chosen columns, with zero for the others. It returns false when the system is singular or
-// the solution has a negative element.
+// leastSquares solves the system for the chosen columns (a bit set); the coefficients of all other columns are 0. It
+// returns false if the system is singular or the solution has a negative coefficient.
 func leastSquares(rows [][]float64, want, scale []float64, chosen int) ([]float64, bool) {
 	var columns []int
 	for j := range scale {
@@ -160,7 +160,7 @@ func leastSquares(rows [][]float64, want, scale []float64, chosen int) ([]float6
 		}
 	}
 	n := len(columns)
-	m := make([][]float64, n) // the normal equations; the last column is the right side
+	m := make([][]float64, n) // normal equations; the last column is the right side
 	for a := range m {
 		m[a] = make([]float64, n+1)
 	}

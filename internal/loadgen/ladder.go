@@ -16,15 +16,16 @@ import (
 // [DefaultLadder].
 type Ladder struct {
 	Prompts   []int // lengths of single prompts, in tokens
-	Sequences []int // numbers of simultaneous requests in decode passes
-	Contexts  []int // lengths of the prompts in decode passes, in tokens
-	Output    int   // least number of tokens that each request generates
-	Repeats   int   // number of measurements for each length or number; the median is used
+	Sequences []int // numbers of requests in the measured decode passes
+	Contexts  []int // prompt lengths of the requests in the measured decode passes, in tokens
+	Output    int   // smallest number of tokens that a request generates in a decode measurement
+	Repeats   int   // number of measurements of each point; the result is their median
 	Nonce     uint64
 	Progress  func(done, total int, what string)
 }
 
-// DefaultLadder takes a minute on a current engine. Lengths double, because the fit weighs relative errors.
+// DefaultLadder returns a ladder that takes about a minute on a current engine. Each length is twice the length before,
+// because the fit minimizes relative errors.
 func DefaultLadder() Ladder {
 	return Ladder{
 		Prompts:   []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384},
@@ -35,8 +36,9 @@ func DefaultLadder() Ladder {
 	}
 }
 
-// Climb measures an idle engine: the time to the first token of single prompts of each length, and the time of a decode
-// pass for each number of requests and each context. Every prompt is new, so nothing is cached.
+// Climb measures an engine that has no other requests: the time to the first token for each prompt length, and the time
+// of a decode pass for each number of requests and each context. Each prompt is new, so the engine has no cached blocks
+// of it.
 func (l Ladder) Climb(ctx context.Context, cfg Config) ([]Point, error) {
 	cfg.MaxOpen = max(cfg.MaxOpen, slices.Max(append(slices.Clone(l.Sequences), 1)))
 	if err := cfg.Validate(); err != nil {
@@ -54,7 +56,7 @@ func (l Ladder) Climb(ctx context.Context, cfg Config) ([]Point, error) {
 	cfg.Prompt = Tokens
 	m := &climb{ladder: l, client: c, prompts: newPrompter(&cfg, model, &workload.Workload{})}
 	m.total = len(l.Prompts) + len(l.Sequences)*len(l.Contexts)
-	// The first request is not measured, because it is slowed down by new connections and lazy initialisation.
+	// The first request is not measured, because a new connection and lazy initialization make it slow.
 	if _, err := m.ask(ctx, 16, 2); err != nil {
 		return nil, fmt.Errorf("measure engine: %w", err)
 	}
@@ -128,8 +130,8 @@ func (m *climb) prefill(ctx context.Context, n int) (Point, error) {
 	return Point{Prompt: n, Sequences: 1, MS: median(times)}, nil
 }
 
-// decode lets n requests generate at the same time. Most gaps between tokens are passes with all n requests. The other
-// gaps contain the computation of another request's prompt; they do not affect the median.
+// decode lets n requests generate at the same time. Most times between two tokens are the times of a pass with all n
+// requests. The other times include the prefill of another request; there are too few of them to change the median.
 func (m *climb) decode(ctx context.Context, n, context int) (Point, error) {
 	var times []float64
 	for range max(m.ladder.Repeats, 1) {
@@ -147,8 +149,7 @@ func (m *climb) decode(ctx context.Context, n, context int) (Point, error) {
 		if err := errors.Join(errs...); err != nil {
 			return Point{}, err
 		}
-		// From each stream, only the gaps between the last request's first token and the end of the first request
-		// count.
+		// Count only the time in which all requests generate: from the latest first token to the earliest end of a request.
 		var begun, over time.Time
 		for _, x := range results {
 			if x.first.After(begun) {

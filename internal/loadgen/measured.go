@@ -22,11 +22,12 @@ import (
 type Measured struct {
 	Input, Output int
 	Arrival       float64
-	Scheduled     float64 // time at which the engine began to compute; Arrival when that is not known
+	Scheduled     float64 // time at which the engine began to compute the request; equal to Arrival if it is not known
 	First, Last   float64 // times of the first and the last token
 }
 
-// measuredRow is a row of LLMServingSim's published tables of vLLM runs, and of `warmpath load --rows`.
+// measuredRow is a row of a table of requests: a table that LLMServingSim published of vLLM runs, or the output of
+// `warmpath load --rows`.
 type measuredRow struct {
 	Input     int      `json:"input_toks"`
 	Cached    int      `json:"cached_toks"` // only in the rows of `warmpath load --rows`
@@ -38,7 +39,7 @@ type measuredRow struct {
 	Worker    string   `json:"worker,omitempty"` // only in the rows of `warmpath load --rows`
 }
 
-// writeRow writes an answered request as a row. Its times are seconds since the run began.
+// writeRow writes an answered request to Config.Rows. The times of the row are seconds after the beginning of the run.
 func (p *player) writeRow(r *result, end time.Duration) {
 	if p.cfg.Rows == nil || p.rowsErr != nil || r.x.first.IsZero() {
 		return
@@ -57,10 +58,11 @@ func (p *player) writeRow(r *result, end time.Duration) {
 	}
 }
 
-// maxRows bounds a table. A fit needs a few hundred rows.
+// maxRows bounds the number of rows in a table. A fit needs only a few hundred.
 const maxRows = 1_000_000
 
-// ReadMeasured reads a table of measured requests from JSONL, packed with gzip or not, and sorts it by arrival.
+// ReadMeasured reads a table of measured requests and sorts the table by arrival. The table is JSONL, which may be
+// packed with gzip.
 func ReadMeasured(r io.Reader) ([]Measured, error) {
 	var out []Measured
 	input, cached := 0, 0
@@ -98,7 +100,7 @@ func ReadMeasured(r io.Reader) ([]Measured, error) {
 	return out, nil
 }
 
-// eachLine calls f for every line that is not blank. r may be packed with gzip. Errors give the number of the line.
+// eachLine calls f for every line that is not blank. r may be packed with gzip. An error names the line.
 func eachLine(r io.Reader, f func(line []byte) error) error {
 	buffered := bufio.NewReader(r)
 	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
@@ -128,8 +130,8 @@ func eachLine(r io.Reader, f func(line []byte) error) error {
 }
 
 // ReadSplitwise reads the ladders of one model, hardware and tensor parallel size from splitwise-sim's perf_model.csv.
-// "" as model or hardware and 0 as parallel match everything. If more than one combination matches, the error lists
-// them.
+// An empty model, an empty hardware and a parallel of 0 match all rows. If several combinations match, the error lists
+// the combinations.
 func ReadSplitwise(r io.Reader, model, hardware string, parallel int) ([]Point, error) {
 	var columns map[string]int
 	seen := map[string]bool{}
@@ -181,7 +183,7 @@ func ReadSplitwise(r io.Reader, model, hardware string, parallel int) ([]Point, 
 	return out, nil
 }
 
-// splitwisePoints returns a row's prefill and its decode pass. Each prompt was computed in one pass.
+// splitwisePoints returns the prefill and the decode pass of a row. text returns the row's field with the given name.
 func splitwisePoints(text func(string) string) ([]Point, error) {
 	var v [5]float64
 	for i, name := range []string{"prompt_size", "batch_size", "token_size", "prompt_time", "token_time"} {

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is a network in memory, in the virtual time of a synctest bubble. So the measured times are exact.
+// bench is a test in virtual time (a synctest bubble) with a network in memory. So the measured times are exact.
 type bench struct {
 	*testing.T
 	network *network.Memory
@@ -97,7 +97,7 @@ func (b *bench) against(url string) Config {
 	return cfg
 }
 
-// work lets virtual time pass, as a server's work does.
+// work takes the virtual time d, as the work of a server would.
 func work(d time.Duration) { time.Sleep(d) }
 
 func load(t testing.TB, spec string) *workload.Workload {
@@ -176,7 +176,7 @@ func TestLaterTurnsRepeatTheEnginesText(t *testing.T) {
 			cfg := t.against(t.mock(nil))
 			cfg.Prompt = form
 			r := run(t, w, cfg).Runs[0]
-			// The history of each turn is cached, answers included, except its last block.
+			// In each turn, the earlier messages and answers are cached, except a partly full last block.
 			ideal := workload.Measure(w, workload.StatsOptions{Block: 16}).Infinite.All
 			if r.Requests.Answered != 12 || math.Abs(r.HitRate-ideal) > 0.06 {
 				t.Errorf("%s: %d answered with hit rate %.3f, want 12 with %.3f", form, r.Requests.Answered, r.HitRate, ideal)
@@ -327,7 +327,7 @@ func TestClimbingFindsTheTimingOfAnEngine(t *testing.T) {
 	})
 }
 
-// The rows that the load generator writes about an engine are enough to find the engine's timing again.
+// The rows that the load generator writes about an engine are enough to fit the engine's timing.
 func TestRowsOfARunCalibrate(t *testing.T) {
 	inVirtualTime(t, func(t *bench) {
 		const speed = 4

@@ -11,9 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// words turn token ids into text, one word for each id. The words are common and short, so that in most vocabularies
-// each word together with the space before it is one token. With 256 words a block of 16 tokens has 128 bits of
-// content.
+// words has the words that stand for token ids in a text. They are common and short, so that with most tokenizers a
+// word with the space before it is one token. With 256 words a block of 16 tokens has 128 bits of content.
 var words = strings.Fields(`
 able acid aged also area army away baby back ball band bank base bath bear beat been beer bell belt best bill bird blow blue boat
 body bomb bond bone book boom born boss both bowl bulk burn bush busy call calm came camp card care case cash cast cell chat chip
@@ -26,7 +25,7 @@ hold hole holy home hope host hour huge hung hunt hurt idea inch into iron item 
 kept kick kind king knee knew know lack lady laid lake land lane last late lead left less life lift like line link list live load
 loan lock logo long look lord lose loss lost love luck made mail main make male many mark mass meal mean meat meet menu mere mike`)[:256]
 
-// appendWords appends the text of tokens: words, each with a space before it.
+// appendWords appends a word for each token, with a space before each word.
 func appendWords(dst []byte, tokens []block.Token) []byte {
 	for _, t := range tokens {
 		dst = append(append(dst, ' '), words[t&255]...)
@@ -34,7 +33,7 @@ func appendWords(dst []byte, tokens []block.Token) []byte {
 	return dst
 }
 
-// spoken is an answer of the server. The session's next turns repeat it.
+// spoken is an answer of the server. The next prompts of its session contain it.
 type spoken struct {
 	text   string
 	tokens []block.Token
@@ -44,10 +43,10 @@ type spoken struct {
 type prompter struct {
 	cfg    *Config
 	model  string
-	closed map[int]int // by session: the number of requests that are left
+	closed map[int]int // by session: number of requests that have not ended
 
 	mu      sync.Mutex
-	answers map[int]map[uint64]spoken // guarded by mu; by session and the answer's segment id
+	answers map[int]map[uint64]spoken // answers by session and by segment id; guarded by mu
 }
 
 func newPrompter(cfg *Config, model string, w *workload.Workload) *prompter {
@@ -60,7 +59,7 @@ func newPrompter(cfg *Config, model string, w *workload.Workload) *prompter {
 	return p
 }
 
-// form returns the form in which the prompt of r is sent.
+// form returns the form of r's prompt: Chat, Text or Tokens.
 func (p *prompter) form(r *workload.Request) Prompt {
 	switch {
 	case p.cfg.Prompt != Auto:
@@ -73,8 +72,9 @@ func (p *prompter) form(r *workload.Request) Prompt {
 	return Text
 }
 
-// variant returns r for one of several targets. Made-up content differs between targets. If the content were equal, an
-// engine behind both targets would already have the second target's prompt in its cache. Recorded text stays unchanged.
+// variant returns the request that target gets instead of r. Its made-up content differs between targets, because an
+// engine behind two targets would otherwise have the prompt in its cache when the second target gets the request.
+// variant does not change recorded text.
 func variant(r *workload.Request, target int) *workload.Request {
 	if target == 0 || r.Text != nil {
 		return r
@@ -94,7 +94,7 @@ func variant(r *workload.Request, target int) *workload.Request {
 	return &v
 }
 
-// body returns the path and the body of the HTTP request that asks for r.
+// body returns the path and the body of the HTTP request for r.
 func (p *prompter) body(r *workload.Request) (path string, body []byte) {
 	form := p.form(r)
 	dst := append(make([]byte, 0, 6*r.Input+512), '{')
@@ -129,8 +129,9 @@ func (p *prompter) body(r *workload.Request) (path string, body []byte) {
 	return path, append(dst, '}')
 }
 
-// appendMessages appends the messages of a chat. They are the recorded messages, or messages that are made from the
-// segments. In made-up messages, answers of the engine are messages of the assistant.
+// appendMessages appends the messages of a chat. These are the recorded messages, or else messages that are made from
+// the segments. In made-up messages, segments that are answers of the server become messages of the assistant, and the
+// other segments become messages of the user.
 func (p *prompter) appendMessages(dst []byte, r *workload.Request) []byte {
 	if t := r.Text; t != nil && t.Messages != nil {
 		dst = append(append(dst, `"messages":`...), t.Messages...)
@@ -164,8 +165,8 @@ func appendMessage(dst []byte, role, content string) []byte {
 	return append(appendString(dst, content), '}')
 }
 
-// text returns r's prompt as text: the recorded text if there is one; else words for r's tokens, in which the answers
-// to earlier requests of the session are spelled as the server sent them.
+// text returns r's prompt as text. If there is a recorded text, this is the recorded text. Else it consists of words
+// for r's tokens; a segment that is an answer of the server becomes the text of the answer.
 func (p *prompter) text(r *workload.Request) string {
 	if t := r.Text; t != nil && t.Prompt != "" {
 		return t.Prompt
@@ -209,7 +210,7 @@ func (p *prompter) appendIDs(dst []byte, r *workload.Request) []byte {
 	return append(dst, ']')
 }
 
-// known maps the made-up ids in tokens[from:] to ids below the vocabulary's size.
+// known replaces the made-up ids in tokens[from:] by ids below Config.Vocabulary.
 func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	if p.cfg.Vocabulary > 0 {
 		for i := from; i < len(tokens); i++ {
@@ -219,8 +220,8 @@ func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	return tokens
 }
 
-// answer returns the server's answer that the segment with this id stands for. The second result is false if the
-// segment is no answer of the server.
+// answer returns the server's answer with this segment id in r's session. The second result is false if there is no
+// such answer.
 func (p *prompter) answer(r *workload.Request, id uint64) (spoken, bool) {
 	if r.Session < 0 {
 		return spoken{}, false
@@ -231,7 +232,7 @@ func (p *prompter) answer(r *workload.Request, id uint64) (spoken, bool) {
 	return a, ok
 }
 
-// said stores an answer for the session's next turns.
+// said stores an answer for the next turns of the session.
 func (p *prompter) said(r *workload.Request, a spoken) {
 	if r.Session < 0 || r.OutputSegment == 0 || a.text == "" {
 		return
@@ -244,7 +245,7 @@ func (p *prompter) said(r *workload.Request, a spoken) {
 	p.answers[r.Session][r.OutputSegment] = a
 }
 
-// ended forgets the session's answers when r was its last request.
+// ended counts the end of r. After the last request of a session it forgets the session's answers.
 func (p *prompter) ended(r *workload.Request) {
 	if r.Session < 0 {
 		return

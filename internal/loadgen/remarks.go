@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kind returns the kind of error under which a failure is counted.
+// kind returns the kind of error by which reports count the failure of x.
 func kind(x *exchange) string {
 	var network net.Error
 	var op *net.OpError
@@ -31,11 +31,12 @@ func kind(x *exchange) string {
 	return "stream broken"
 }
 
-// lateness is how long the generator itself must delay requests before a report mentions the delay. On a busy machine
-// timers are a millisecond or two late. A shorter delay than lateness is less than an engine's step.
+// lateness is a bound: a report mentions that the load generator itself sent requests late if the delay of 1 % of the
+// requests is longer. On a busy machine timers are one or two milliseconds late, and shorter delays than lateness are
+// shorter than a step of an engine.
 const lateness = 5 * time.Millisecond
 
-// remarks returns the sentences that the report shows next to the numbers.
+// remarks returns the sentences that the report shows with the numbers.
 func (p *player) remarks() []string {
 	out := []string{"latencies count from the time at which a request was meant to be sent"}
 	if p.cfg.Concurrency > 0 {
@@ -68,8 +69,8 @@ func (p *player) remarks() []string {
 	return out
 }
 
-// Comparison is the difference between the latency of a target and the latency of the first target, in milliseconds,
-// over the requests that both targets answered.
+// Comparison is the latency of one target (Of) minus the latency of the first target (Against), in milliseconds. It
+// covers the requests that both targets answered.
 type Comparison struct {
 	Of      string `json:"of"`
 	Against string `json:"against"`
@@ -78,7 +79,8 @@ type Comparison struct {
 	E2E     Added  `json:"e2e_ms"`
 }
 
-// Added is the difference of paired times: the median with its 95 % interval, and the differences of percentiles.
+// Added has statistics of latency differences. For each request, the difference is the time at one target minus the
+// time at the first target.
 type Added struct {
 	Mean   float64 `json:"mean"`
 	Median float64 `json:"median"`
@@ -88,15 +90,15 @@ type Added struct {
 	P99    float64 `json:"p99"`
 }
 
-// pair has a request's times at all targets; a negative time means that the target did not answer.
+// pair has the times of one request, in milliseconds, by target. A negative time means that the target did not answer.
 type pair struct {
 	request   int
 	ttft, e2e []float64
 	seen      int
 }
 
-// compare adds an exchange to the pair of its request. The exchanges of a request end one after the other. So the
-// request's pair is near the end of p.pairs: at most as many pairs follow it as requests are open.
+// compare adds an exchange to the pair of its request. It searches from the end of p.pairs, because the pair of a
+// request under way is among the last pairs.
 func (p *player) compare(r *result) {
 	i := len(p.pairs) - 1
 	for i >= 0 && p.pairs[i].request != r.request {
@@ -140,8 +142,8 @@ func (p *player) comparisons() []Comparison {
 	return out
 }
 
-// added compares the times of a target (sides[1]) with the times of the first target for the same requests (sides[0]),
-// in milliseconds.
+// added returns the statistics for a target. sides[1] has the times of the target, and sides[0] has the times of the
+// first target for the same requests, in milliseconds.
 func added(sides [2][]float64) Added {
 	n := len(sides[0])
 	if n == 0 {
@@ -157,7 +159,7 @@ func added(sides [2][]float64) Added {
 	slices.Sort(sides[0])
 	slices.Sort(sides[1])
 	at := func(v []float64, q float64) float64 { return v[min(int(q*float64(n)), n-1)] }
-	// The order statistics of the ranks n/2 ± 0.98·√n enclose the median of any distribution in 95 % of samples.
+	// For any distribution, the sorted values at the indexes n/2 ± 0.98·√n enclose the median in 95 % of samples.
 	half := 0.98 * math.Sqrt(float64(n))
 	low, high := max(int(float64(n)/2-half), 0), min(int(float64(n)/2+half)+1, n-1)
 	a.Median, a.Low, a.High = at(differences, .5), differences[low], differences[high]

@@ -20,11 +20,13 @@ type Outcome struct {
 	Comparison []Comparison `json:"comparison,omitempty"`
 }
 
-// lead is how long before its due time a request is prepared. A body of a million tokens takes tens of milliseconds.
+// lead is the time before a request's due time at which the player begins to build the body. A body of a million tokens
+// takes tens of milliseconds.
 const lead = 100 * time.Millisecond
 
-// Run plays w to its end or until ctx ends, and returns the measurements. An error concerns the configuration, an
-// address that does not answer, or the writing of rows. A failed request is a part of the outcome, not an error.
+// Run plays w to its end or until ctx ends, and returns the measurements. It returns an error for an invalid
+// configuration, for a target whose model it cannot find out, or if rows cannot be written. A failed request is no
+// error, but a part of the outcome.
 func Run(ctx context.Context, w *workload.Workload, cfg Config) (*Outcome, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("play workload: %w", err)
@@ -56,7 +58,7 @@ func stages(w *workload.Workload) []report.StageInfo {
 	return out
 }
 
-// lane is the state of one target. The player's loop owns all fields except client.
+// lane is the state of one target. Only the player's loop uses the fields, except client and number.
 type lane struct {
 	client   *client
 	number   int
@@ -67,18 +69,18 @@ type lane struct {
 	silent   int            // number of answers that do not report the number of cached tokens
 }
 
-// result is an exchange that has ended.
+// result is an exchange (one request to one target) that has ended.
 type result struct {
 	request int
 	lane    int
-	due     time.Duration // time from the beginning of the run to the moment at which the exchange was due
-	late    time.Duration // delay between the due time and the sending
+	due     time.Duration // due time of the exchange, counted from the beginning of the run
+	late    time.Duration // time from the due time to the sending
 	x       *exchange
-	last    bool // the request has no further target
+	last    bool // this exchange is the last of its request
 }
 
-// player runs one workload. Only its loop schedules and counts. Each open request has a goroutine, which ends with the
-// request; play waits for all of them.
+// player plays one workload. The loop in play schedules and counts all requests. Each request under way has a goroutine
+// that ends with the request, and play waits for all these goroutines.
 type player struct {
 	cfg     *Config
 	w       *workload.Workload
@@ -88,18 +90,18 @@ type player struct {
 	open    sync.WaitGroup
 
 	begin     time.Time
-	shift     time.Duration // time that is added to arrivals, because earlier stages had to wait
-	next      int           // index of the first unsent request without a predecessor
-	stage     int           // index of the first stage that has not begun
-	due       dueHeap       // requests with predecessors, all of which have ended
-	followers map[int][]int // the requests that follow a request
+	shift     time.Duration // delay of all further arrivals, because a stage began late
+	next      int           // index from which soonest searches the next request without a predecessor
+	stage     int           // index of the next stage to begin
+	due       dueHeap       // unsent requests whose predecessors have all ended
+	followers map[int][]int // by request: the requests that wait for its end
 	missing   map[int]int   // by request: number of predecessors that have not ended
 	active    int
 	ended     int
 	dropped   int
 	late      []time.Duration
 	pairs     []pair
-	rowsErr   error // error of the first row that could not be written
+	rowsErr   error // first error of writing a row
 }
 
 func (p *player) play(ctx context.Context) {
@@ -134,8 +136,8 @@ func (p *player) play(ctx context.Context) {
 			p.tell()
 		}
 	}
-	// After an interruption the open requests end immediately. Receive results until all have ended, because none of
-	// them may block on p.results.
+	// After an interruption, the requests under way end immediately. Receive their results until all have ended, because
+	// otherwise a goroutine could block on p.results.
 	done := make(chan struct{})
 	go func() { p.open.Wait(); close(done) }()
 	for {
@@ -161,8 +163,8 @@ func (p *player) tell() {
 	p.cfg.Progress(g)
 }
 
-// start sends all requests that are due within the next lead (a constant), and returns how long the loop may sleep.
-// more is false when every unsent request still waits for the end of an open request.
+// start sends all requests that are due within the next 100 ms (the constant lead), and returns how long the loop may
+// sleep. more is false if no request is due and all requests with an arrival time have been sent.
 func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	const forever = time.Hour
 	for {
@@ -192,8 +194,8 @@ func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	}
 }
 
-// soonest returns the request that is due next, and the time at which it is due. This request is the next arrival, or a
-// request whose predecessors have ended.
+// soonest returns the request that is due next, and the time at which it is due. This is the next request with an
+// arrival time, or a request whose predecessors have ended.
 func (p *player) soonest() (at time.Duration, request int, ok bool) {
 	for p.next < len(p.w.Requests) && p.w.Requests[p.next].After >= 0 {
 		p.next++
@@ -207,7 +209,8 @@ func (p *player) soonest() (at time.Duration, request int, ok bool) {
 	return at, request, ok
 }
 
-// begun reports whether the request's stage may begin. A stage that begins late shifts all later arrivals.
+// begun reports whether the request's stage has begun or may begin now. A stage that begins late delays all later
+// arrivals.
 func (p *player) begun(request int) bool {
 	for p.stage < len(p.w.Stages) && request >= p.w.Stages[p.stage].First {
 		s := &p.w.Stages[p.stage]
@@ -222,7 +225,7 @@ func (p *player) begun(request int) bool {
 	return true
 }
 
-// take removes a request from the list in which soonest found the request.
+// take removes a request that soonest returned from the unsent requests.
 func (p *player) take(request int) {
 	if p.w.Requests[request].After >= 0 {
 		heap.Pop(&p.due)
@@ -231,7 +234,7 @@ func (p *player) take(request int) {
 	p.next++
 }
 
-// drop counts a request as failed, because MaxOpen requests are open.
+// drop counts a request as failed, because MaxOpen requests are under way.
 func (p *player) drop(request int, at time.Duration) {
 	p.dropped++
 	for _, l := range p.lanes {
@@ -241,17 +244,18 @@ func (p *player) drop(request int, at time.Duration) {
 	p.over(request, at)
 }
 
-// send sends the request at its time, to each target in turn. The first target rotates from request to request.
+// send sends the request at its due time to all targets, one after the other. The first target rotates from request to
+// request.
 func (p *player) send(ctx context.Context, request int, due time.Duration) {
 	p.open.Add(1)
-	go func() { // ends with the exchanges, at the latest when ctx ends; play waits for it
+	go func() { // ends with the last exchange or when ctx ends; play waits for it
 		defer p.open.Done()
 		n := len(p.lanes)
 		for turn := range n {
 			l := p.lanes[(request+turn)%n]
 			r := variant(&p.w.Requests[request], l.number)
 			path, body := p.prompts.body(r)
-			if turn > 0 { // the exchange is due when the exchange with the previous target has ended
+			if turn > 0 { // due now, because the exchange with the previous target has ended
 				due = time.Since(p.begin)
 			}
 			if !sleepUntil(ctx, p.begin.Add(due)) {
@@ -283,7 +287,7 @@ func sleepUntil(ctx context.Context, t time.Time) bool {
 	}
 }
 
-// finish counts an exchange. After the last exchange of a request it releases the followers.
+// finish counts an exchange. After the last exchange of a request, finish makes the requests due that follow it.
 func (p *player) finish(r result) {
 	l := p.lanes[r.lane]
 	p.late = append(p.late, r.late)
@@ -299,7 +303,7 @@ func (p *player) finish(r result) {
 	}
 }
 
-// over marks the request as ended, and makes followers due that have no other predecessor left.
+// over marks the request as ended. A request that follows it becomes due if all its predecessors have ended.
 func (p *player) over(request int, end time.Duration) {
 	p.ended++
 	p.prompts.ended(&p.w.Requests[request])
@@ -312,7 +316,7 @@ func (p *player) over(request int, end time.Duration) {
 	delete(p.followers, request)
 }
 
-// count records an exchange in its target's run.
+// count records an exchange in the results of its target.
 func (l *lane) count(r *result, end time.Duration, p *player) {
 	x := r.x
 	l.policy = cmp.Or(l.policy, x.policy)
@@ -345,7 +349,8 @@ func (l *lane) count(r *result, end time.Duration, p *player) {
 	})
 }
 
-// worker returns the number of a worker by its name in the router's header; -1: there is no name.
+// worker returns a number for the worker with this name, which comes from the router's response header. It returns -1
+// for "".
 func (l *lane) worker(name string) int {
 	if name == "" {
 		return -1
