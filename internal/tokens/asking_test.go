@@ -13,13 +13,13 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// frozen accepts a call and never answers.
+// frozen is an engine that accepts a call and never answers.
 func frozen(r *http.Request, _ string) (int, string) {
 	<-r.Context().Done()
 	return 500, ""
 }
 
-// after returns a handler that answers render after the time d.
+// after returns an engine that answers each call after the time d, with the ids of rendering.
 func after(d time.Duration) handler {
 	return func(r *http.Request, body string) (int, string) {
 		select {
@@ -30,7 +30,7 @@ func after(d time.Duration) handler {
 	}
 }
 
-// asked counts the calls to a host.
+// asked returns the number of calls to a host.
 func (e *engines) asked(host string) int {
 	n := 0
 	for _, c := range e.calls() {
@@ -41,8 +41,8 @@ func (e *engines) asked(host string) int {
 	return n
 }
 
-// busy returns a Source.Loads: requests is the number of requests by worker URL, and perToken the time to compute a
-// token.
+// busy returns a function for the field Source.Loads. The function reports, for each worker, the number of requests at
+// its URL, and perToken as the time to compute a token.
 func busy(perToken time.Duration, requests map[string]int) func() func(Worker) Load {
 	return func() func(Worker) Load {
 		return func(w Worker) Load { return Load{Requests: requests[w.URL], PerToken: perToken} }
@@ -344,7 +344,8 @@ func TestAfterAFailureAnotherEngineIsAsked(t *testing.T) {
 	})
 }
 
-// If the line is full of questions that are worth more than a new question, the new question tries again after a pause.
+// The line has the questions that wait for a free call to an engine. If the line is full of questions that are worth
+// more than a new question, the new question tries again after a pause.
 func TestAQuestionPausesBeforeItTriesAFullLineAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSource(map[string]handler{"a": rendering})

@@ -29,10 +29,10 @@ type turn struct {
 // generation prompt at the end.
 type templated struct {
 	takes        time.Duration
-	dropsThought bool         // once the user has spoken again, words that begin with "think" are left out of the assistant's earlier turns
+	dropsThought bool         // the template leaves words that begin with "think" out of the assistant's turns before the last user turn
 	date         atomic.Int32 // a number that the template prints at the beginning
 	counts       bool         // the template prints the number of turns at the beginning
-	merges       bool         // a turn's first word and the text before it are one id
+	merges       bool         // a turn's first word and the marker before it are one id
 }
 
 func (e *templated) ids(turns []turn) []block.Token {
@@ -97,8 +97,8 @@ func turnsPrompt(turns []turn) Prompt {
 	return p
 }
 
-// conversation plays a chat of n turns with a system prompt, and returns the result of each request. The engine has
-// time to answer between two requests.
+// conversation plays a chat with a system prompt and n requests, and returns the result of each request. The pause
+// between two requests is long enough for the engine's answer.
 func conversation(t *testing.T, s *Source, e *templated, system, name string, n int) (found []Found) {
 	t.Helper()
 	turns := []turn{{"system", system}}
@@ -142,7 +142,7 @@ func TestAGrowingChatIsMatchedByItsBeginningAtOnce(t *testing.T) {
 			}
 			whole := 400
 			if i > 0 {
-				whole = 473 + (i-1)*108 // length of the previous prompt
+				whole = 473 + (i-1)*108 // number of ids of the previous prompt
 			}
 			if got.Sure < whole-margin || len(got.Tokens) < got.Sure+60 {
 				t.Errorf("turn %d: %d of %d ids are known", i, got.Sure, len(got.Tokens))
@@ -163,7 +163,7 @@ func TestABeginningIsUsedOnlyAfterAnswersAgreed(t *testing.T) {
 		s, _ := e.source()
 		defer s.Close()
 		for i, got := range conversation(t, s, e, words("s", 400), "A", 4) {
-			if want := i >= 3; (got.Outcome == Beginning) != want { // beginnings count after two answers agreed
+			if want := i >= 3; (got.Outcome == Beginning) != want { // a beginning is used after two answers agreed about it
 				t.Errorf("turn %d: %s %s", i, got.Outcome, got.Missing)
 			}
 		}
@@ -384,8 +384,8 @@ func TestQuestionsInTheBackgroundComeLast(t *testing.T) {
 		}
 		before := calls.asked("a")
 		var wg sync.WaitGroup
-		// Chats with a known beginning: Find returns this beginning without waiting, and asks for the other ids in the
-		// background.
+		// The beginning of each of these chats is known. So Find returns the beginning without waiting, and asks for the
+		// other ids in the background.
 		for i := range 40 {
 			wg.Go(func() {
 				turns := []turn{{"system", words("s", 100)}, {"user", words("0-u0-", 60)}, {"assistant", fmt.Sprint(i)},
@@ -439,8 +439,9 @@ func TestARequestWaitsForAnIdleEngineDespiteAKnownBeginning(t *testing.T) {
 	})
 }
 
-// The engine takes longer than leastWait for a long prompt. Only the text after the prompt's known beginning has
-// unknown ids. This text is new, so its ids hardly change the match.
+// The engine takes longer than leastWait for a long prompt. The prompt's beginning is known, and only the ids of the
+// text after it are unknown. No cache has the blocks of this new text, so waiting for its ids hardly improves the
+// match.
 func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &templated{takes: 15 * time.Millisecond}
@@ -513,8 +514,8 @@ func TestALongListKeepsItsFirstAndLastSteps(t *testing.T) {
 	}
 }
 
-// A body of 4 MiB has room for 1.4 million turns, and each turn would cost a hash. So the turns of a long list are
-// hashed together.
+// A body of 4 MiB has room for 1.4 million turns, and each turn would cost a hash. So a list of more than maxTurns
+// turns gets one hash for all its turns.
 func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 	list := func(n int) *promptTurns {
 		return turnsOf(prompt(api.OpenAIChat, `{"messages":[`+strings.Repeat(`{"role":"user"},`, n-1)+

@@ -60,7 +60,8 @@ func TestWorkersThatAreGoneAreForgotten(t *testing.T) {
 	}
 }
 
-// When a comparison fails, another prompt is compared, and a failing engine is not asked for each prompt.
+// When an engine does not answer a comparison, a later prompt is compared instead. A failing engine is not asked about
+// every prompt.
 func TestAFailedComparisonIsRepeatedWithAnotherPrompt(t *testing.T) {
 	says := func(status int) handler {
 		return func(*http.Request, string) (int, string) { return status, `{"error":"no"}` }
@@ -101,7 +102,7 @@ func TestAFailedComparisonIsRepeatedWithAnotherPrompt(t *testing.T) {
 	}
 }
 
-// If no engine can be asked, no prompt is prepared for a comparison.
+// If no engine can be asked for ids, the source prepares no prompt for a comparison.
 func TestAnEngineWithoutTokenEndpointsCostsNoComparisons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) {

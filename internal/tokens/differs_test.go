@@ -14,15 +14,16 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// spelling makes ids from files in a folder, and decodes any ids to a prompt's text.
+// spelling is a Local that makes ids from files in a folder. It decodes all ids to the same text, which stands for a
+// client's prompt.
 type spelling struct{ made }
 
 func (spelling) Text(string, []uint32) string { return "what a client wrote" }
 
 func (spelling) Folder(model string, _ Kind) string { return "/models/" + model }
 
-// The ids of every request differ from the engine's ids. The log must say so once, and must not show the prompt at
-// level INFO.
+// The ids of every request differ from the engine's ids. The log must name this difference once. At level INFO the log
+// must not show the prompt.
 func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
 		t.Run(level.String(), func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// proven returns a Source that forwards, with model m's ids proven.
+// proven returns a Source that may forward ids to engines. Enough comparisons for the model m had equal ids.
 func proven(t *testing.T) *Source {
 	t.Helper()
 	cfg := DefaultConfig()
@@ -22,7 +22,7 @@ func proven(t *testing.T) *Source {
 	return s
 }
 
-// recent is a worker that takes ids in every dialect.
+// recent returns a worker whose engine is new enough to accept ids in every dialect.
 func recent(k Kind) Worker {
 	w := Worker{URL: "http://a", Kind: k}
 	if k == VLLM {
@@ -160,7 +160,7 @@ func TestOnlyProvenIDsMadeInProcessForThatEngineAreForwarded(t *testing.T) {
 	f("compared nineteen times", false, Found{Tokens: ids, Outcome: InProcess, Kind: VLLM})
 }
 
-// made returns the same ids for every prompt without tools.
+// made is a Local that returns the same ids for every prompt without tools.
 type made []block.Token
 
 func (m made) Find(_ context.Context, p *Prompt) (Found, bool) {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// guarded returns a handler that answers status after the time after, unless the request has the accepted key.
+// guarded returns an engine that accepts only the key "good". It answers other keys with status. Each answer takes the
+// time after.
 func guarded(status int, after time.Duration) handler {
 	return func(r *http.Request, body string) (int, string) {
 		pass(after)
@@ -25,7 +26,7 @@ func guarded(status int, after time.Duration) handler {
 	}
 }
 
-// as returns p as the client with this key sends it.
+// as returns p with the API key of a client.
 func as(key string, p Prompt) Prompt {
 	p.Authorization = "Bearer " + key
 	return p
@@ -125,7 +126,7 @@ func TestRefusalsDoNotCountForTheTimeOfAnswers(t *testing.T) {
 	}
 }
 
-// A worker that refused its first question may be the fastest worker, so it must be asked again.
+// A worker that refused its first question may be the fastest worker, so this worker must be asked again.
 func TestAWorkerThatOnlyRefusedIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusing := true
@@ -171,8 +172,8 @@ func TestRefusedKeysAreRememberedInBoundedMemory(t *testing.T) {
 	})
 }
 
-// If an image cannot be fetched, only the questions of that image's client are late. If the questions of two clients
-// are late, the engine seems frozen to all clients.
+// If an engine cannot fetch an image, only questions of the client with this image are late. If questions of two
+// clients are late, the source treats the engine as frozen for all clients.
 func TestOneClientsSlowPromptsDelayOnlyThatClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var freezes atomic.Bool
@@ -194,7 +195,7 @@ func TestOneClientsSlowPromptsDelayOnlyThatClient(t *testing.T) {
 			pass(time.Second)
 		}
 		pass(callTimeout)
-		// Late calls do not count against the limit of calls.
+		// A late call does not take one of the calls that an engine may have at the same time.
 		for _, long := range []string{"", strings.Repeat("long ", longQuestion/5+1)} {
 			for i := range 2 {
 				go find(t, s, as("bad", chat(fmt.Sprint("slow ", long, i, " more"))), a)

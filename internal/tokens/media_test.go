@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// textOnly makes the ids of texts in process. If image is set, it also makes the ids of prompts with images, and gives
-// every image this name.
+// textOnly is a Local that makes the ids of texts. If image is set, it also makes the ids of prompts with images, and
+// gives every image the name in image.
 type textOnly struct{ image string }
 
 func (l *textOnly) Find(_ context.Context, p *Prompt) (Found, bool) {
@@ -30,7 +30,7 @@ func (*textOnly) Text(string, []block.Token) string { return "" }
 
 const withImage = `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"http://a/i.png"}}]}]}`
 
-// seeing renders an image as "theirs" at position 1.
+// seeing is an engine that gives every image the name "theirs" and the position 1.
 func seeing(*http.Request, string) (int, string) {
 	return 200, `{"token_ids":[1,7,7],"features":{"mm_hashes":{"image":["theirs"]},"mm_placeholders":{"image":[{"offset":1,"length":2}]}}}`
 }
@@ -41,11 +41,11 @@ func of(model string, p Prompt) Prompt {
 }
 
 func TestOnlyPromptsWithImagesLeaveTheProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
+	synctest.Test(t, func(t *testing.T) { // the bubble's clock makes the wait independent of the machine
 		s, e := newSource(map[string]handler{"a": seeing})
 		defer s.Close()
 		s.Local = &textOnly{}
-		// all first comparisons count as done, so that the only calls are the test's own
+		// all first comparisons count as done, so that there are no calls for comparisons
 		s.checks.of("m").started = map[string]int{a.URL: checkFirst}
 		wants(t, find(t, s, of("m", chat("hello")), a), InProcess, 1, 2)
 		if calls := e.calls(); len(calls) != 0 {
@@ -64,7 +64,7 @@ func TestOnlyPromptsWithImagesLeaveTheProcess(t *testing.T) {
 }
 
 func TestAPromptWithImagesNeedsTheImagesNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
+	synctest.Test(t, func(t *testing.T) { // the bubble's clock makes the wait independent of the machine
 		s, e := newSource(map[string]handler{"a": tokenizing})
 		defer s.Close()
 		got := find(t, s, of("m", prompt(api.OpenAIChat, withImage)), a)
@@ -80,7 +80,7 @@ func TestAPromptWithImagesNeedsTheImagesNames(t *testing.T) {
 }
 
 func TestPromptsWithImagesAreCheckedSeparately(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
+	synctest.Test(t, func(t *testing.T) { // the bubble's clock makes the wait independent of the machine
 		s, _ := newSource(map[string]handler{"a": seeing})
 		defer s.Close()
 		local := &textOnly{image: "ours"}

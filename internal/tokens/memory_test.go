@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// held returns the bytes that all questions under way hold.
+// held returns the number of bytes of all questions under way.
 func held(s *Source) (n int64) {
 	s.flights.mu.Lock()
 	defer s.flights.mu.Unlock()
@@ -63,7 +63,7 @@ func TestQuestionsTakeBoundedMemory(t *testing.T) {
 	})
 }
 
-// A worker that answers a short prompt with millions of ids would evict all other prompts from the cache.
+// If a worker answered a short prompt with millions of ids, these ids would evict all other prompts from the cache.
 func TestAnAnswerHasNoMoreIDsThanItsPromptCanHave(t *testing.T) {
 	ids := func(n int) handler {
 		return func(*http.Request, string) (int, string) {

@@ -35,7 +35,8 @@ func TestAskAsksOneWorkerIndependentlyOfRequests(t *testing.T) {
 	})
 }
 
-// probed is a Prober that makes ids from found files. agree has the URLs of the workers that agreed in the probes.
+// probed is a Prober that makes ids from found files. agree has the URLs of the workers whose ids were equal in all
+// probes.
 type probed struct {
 	made
 	agree []string

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// found makes ids from found files that passed the probes.
+// found is a Local that makes ids from found files. The ids were equal to the engine's ids in all probes.
 type found []block.Token
 
 func (f found) Find(context.Context, *Prompt) (Found, bool) {
@@ -20,7 +20,8 @@ func (f found) Find(context.Context, *Prompt) (Found, bool) {
 
 func (found) Text(string, []block.Token) string { return "" }
 
-// Ids made from found files are compared with the engine's for a few prompts, and after that for one in a thousand.
+// While serving, the ids of the first few prompts, made from found files, are compared with the engine's ids. After
+// that, one prompt in a thousand is compared.
 func TestAChangeOfIDsAfterTheProbesIsDetected(t *testing.T) {
 	for _, c := range []struct{ before, within int }{ // before: number of prompts before the change; within: number of prompts until the change is detected
 		{0, 1},

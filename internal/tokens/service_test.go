@@ -116,7 +116,7 @@ func TestAServiceIsReachedOverAUnixSocket(t *testing.T) {
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Budget = time.Hour // long, so that the shortest wait (a fiftieth of the budget) is long enough
+	cfg.Budget = time.Hour // so long that the shortest wait (a fiftieth of the budget) is enough for an answer
 	s := New(cfg, &http.Client{})
 	defer s.Close()
 	wants(t, find(t, s, prompt(api.OpenAICompletions, `{"prompt":"x"}`)), Service, 7, 8)

@@ -101,7 +101,7 @@ func TestOnlyAPromptOfOneTextHasAText(t *testing.T) {
 	}
 }
 
-// Some bodies have a text that is longer than the body, or has very many parts.
+// Some bodies make a text that is longer than the body or has very many parts. The text is bounded.
 func TestALongListCostsNoMoreThanItsText(t *testing.T) {
 	const many = 1 << 19
 	for what, c := range map[string]struct {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A slow answer is no failure. A call without an answer within callTimeout is a failure.
+// The breaker counts failures, and then stops calls for a while. A slow answer is no failure. A call without an answer
+// within callTimeout is a failure.
 func TestCallsWithoutAnAnswerOpenTheBreaker(t *testing.T) {
 	for _, c := range []struct {
 		answer time.Duration

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engines is an HTTP transport in memory. For each host, one function answers the host's requests.
+// engines is an HTTP transport in memory. For each host, one function stands for the engine at that host.
 type engines struct {
 	mu    sync.Mutex
 	hosts map[string]func(*http.Request, string) (int, string)
@@ -58,13 +58,13 @@ func (e *engines) calls() []string {
 	return slices.Clone(e.seen)
 }
 
-// newSource returns a Source that talks to hosts.
+// newSource returns a Source whose calls reach the functions in hosts.
 func newSource(hosts map[string]func(*http.Request, string) (int, string)) (*Source, *engines) {
 	e := &engines{hosts: hosts}
 	return New(DefaultConfig(), &http.Client{Transport: e}), e
 }
 
-// pass lets time pass; every test that uses it runs in a synctest bubble.
+// pass waits for the time d. It must be called inside a synctest bubble.
 func pass(d time.Duration) { <-time.After(d) }
 
 type handler = func(*http.Request, string) (int, string)
@@ -109,7 +109,7 @@ func wants(t *testing.T, got Found, outcome Outcome, ids ...block.Token) {
 	t.Helper()
 	by := got.Outcome
 	if by == Text {
-		by = got.Missing // without ids, Outcome is Text and Missing has the reason
+		by = got.Missing // if there are no ids, Outcome is Text and Missing has the reason
 	}
 	if by != outcome || !slices.Equal(got.Tokens, ids) || (got.Tokens == nil) != (got.Missing != "") {
 		t.Errorf("found %v by %s (%s), want %v by %s", got.Tokens, got.Outcome, got.Missing, ids, outcome)
@@ -253,7 +253,7 @@ func TestSomePromptsNeedNoQuestionToAnEngine(t *testing.T) {
 		{"no endpoint", chat("x"), none, VLLM, Unsupported, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // the wait must not depend on the machine
+			synctest.Test(t, func(t *testing.T) { // the bubble's clock makes the wait independent of the machine
 				s, _ := newSource(map[string]handler{"a": c.engine})
 				defer s.Close()
 				wants(t, find(t, s, c.prompt, Worker{URL: "http://a", Kind: c.kind}), c.outcome, c.ids...)
@@ -266,7 +266,7 @@ func TestSomePromptsNeedNoQuestionToAnEngine(t *testing.T) {
 }
 
 func TestAPromptBeyondTheLimitIsNotCopiedToAnEngine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the budget must not depend on the machine
+	synctest.Test(t, func(t *testing.T) { // the bubble's clock makes the budget independent of the machine
 		s, e := newSource(map[string]handler{"a": rendering})
 		defer s.Close()
 		wants(t, find(t, s, chat(strings.Repeat("x", 4<<20)), a), TooLong)

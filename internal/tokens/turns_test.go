@@ -12,12 +12,13 @@ import (
 	"time"
 )
 
-// byLength answers render after 2 ms plus 1 ms for each KiB of the prompt.
+// byLength is an engine that answers after 2 ms plus 1 ms for each KiB of the prompt.
 func byLength(r *http.Request, body string) (int, string) {
 	return after(2*time.Millisecond+time.Duration(len(body)>>10)*time.Millisecond)(r, body)
 }
 
-// One client's long prompts leave one call free for short questions, even if all clients have the same key.
+// An engine gets a limited number of calls at the same time. Long prompts leave one of these calls free for short
+// questions, even if all clients have the same key.
 func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	for _, key := range []string{"bulk", "short"} {
 		t.Run(key, func(t *testing.T) {
@@ -57,8 +58,8 @@ func TestLongPromptsLeaveShortOnesTheirTurn(t *testing.T) {
 	}
 }
 
-// A client with many questions takes turns with other clients, however much its prompts are worth. Of one client's
-// questions, the question that is worth most comes first.
+// A client with many questions takes turns with other clients, even if its prompts are worth more. Among the questions
+// of one client, the question that is worth most comes first.
 func TestClientsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -79,7 +80,7 @@ func TestClientsTakeTurns(t *testing.T) {
 		for i := range 8 {
 			ask("heavy", i, 4000+10*i)
 			if i == 0 {
-				pass(5 * time.Millisecond) // so that no two calls end at the same time
+				pass(5 * time.Millisecond) // the pause prevents two calls from ending at the same time
 			}
 		}
 		for i := range 3 {
@@ -95,8 +96,8 @@ func TestClientsTakeTurns(t *testing.T) {
 	})
 }
 
-// Questions to other engines, and short questions, count as turns, too. A client that comes after them waits for one
-// question of each client in line, not for all questions of these clients.
+// Questions to other engines and short questions count as turns, too. A new client waits for at most one question of
+// each client in line, not for all questions of these clients.
 func TestQuestionsToOtherEnginesDoNotDelayAClient(t *testing.T) {
 	ps := &workerStates{turns: map[uint64]uint64{}}
 	enter := func(client uint64, worth time.Duration) *question {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The inputs are those of the official test vectors (byte i is i mod 251). The hashes come from the official Python
-// binding, blake3 1.0.11.
+// The inputs are the inputs of the official test vectors (byte i is i mod 251). The hashes come from the official
+// Python binding, blake3 1.0.11.
 func TestBLAKE3EqualsTheOfficialVectors(t *testing.T) {
 	vectors := map[int]string{
 		0:      "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkRequest reads the body of a chat and renders it. One chat is a single question, the other has 40 messages.
+// BenchmarkRequest reads the body of a chat and renders it. One chat is a single question. The other chat has 40
+// messages before its question.
 func BenchmarkRequest(b *testing.B) {
 	tmpl, err := parseTemplate(`{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}` +
 		`{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`)

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// These are the bounds of a jinja.Decoder.
+// These are the bounds of a jinja.Decoder: the number of values in a document, and the depth of their nesting.
 const maxChatValues, maxDepth = 1 << 18, 500
 
 func TestArgumentsBeyondTheBoundsAreNotTakenForOthers(t *testing.T) {

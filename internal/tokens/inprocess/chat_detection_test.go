@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// detected reads the output of testdata/detection.py. It has the format and the variables of each template.
+// detected reads the output of testdata/detection.py: for each template, the content format that the engine detects and
+// the template's variables.
 func detected(t *testing.T, engine string) map[string][]string {
 	t.Helper()
 	f, err := os.Open("testdata/detected_" + engine + ".txt")
@@ -43,7 +44,7 @@ func compareDetected(t *testing.T, templates []templateGolden) {
 		for _, g := range templates {
 			w, known := want[g.SHA256[:16]]
 			tmpl, err := parseTemplate(g.Template)
-			if !known || err != nil { // if a source does not parse, the two engines behave differently
+			if !known || err != nil { // the engines differ in what they do with a template that does not parse
 				continue
 			}
 			checked++

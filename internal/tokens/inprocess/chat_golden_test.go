@@ -17,7 +17,8 @@ var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
 var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
 	"pad_token": "<pad>"}
 
-// templateGolden is a template, and what Python renders with it for each conversation; see tokenizer/jinja/testdata.
+// templateGolden is a template, with the text that Python renders from it for each conversation; see
+// tokenizer/jinja/testdata.
 type templateGolden struct {
 	Name     string                  `json:"name"`
 	SHA256   string                  `json:"sha256"`
@@ -47,7 +48,7 @@ func collected(t testing.TB) []templateGolden {
 	return testenv.JSONFiles[templateGolden](t, "templates/golden", "make golden")
 }
 
-// templateDiffers describes how a rendered text differs from Python's. It returns "" if they are equal.
+// templateDiffers describes how a rendered text differs from Python's. It returns "" if the two texts are equal.
 func templateDiffers(got string, err error, want *goldenResult) string {
 	var raised *jinja.RaisedError
 	switch {

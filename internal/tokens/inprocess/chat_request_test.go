@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// engineRequests has the results that testdata/engine_requests.py got from an engine.
+// engineRequests has requests, and the prompts that an engine made from them. testdata/engine_requests.py recorded
+// them.
 type engineRequests struct {
 	Templates map[string]string `json:"templates"`
 	Requests  []struct {

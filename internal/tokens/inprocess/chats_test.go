@@ -23,8 +23,9 @@ import (
 
 // BenchmarkChatFigures prints how long requests wait for their ids, and how much of this time is processor time. It
 // plays 40 conversations of 5 turns with 4 system prompts of 4,000 tokens, from 6 clients, with the files of the model
-// in test/engines. It runs first alone, then together with two other processes that only compute, and then with six.
-// The wait minus the processor time is the time that the operating system gave to other processes.
+// in test/engines. It runs three times: alone, then together with two other processes that only compute, and then with
+// eight such processes, because the first two still run. The wait minus the processor time is the time that the
+// operating system gave to other processes.
 func BenchmarkChatFigures(b *testing.B) {
 	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	dir := testenv.Installed(b, "engines/vllm/tiny-llama", "make test-engines")
@@ -72,7 +73,7 @@ func spread(d []time.Duration) string {
 	return fmt.Sprintf("p50 %.3f p90 %.3f p99 %.3f max %.3f ms", at(.5), at(.9), at(.99), at(1))
 }
 
-// timed is one request's wait for its ids.
+// timed is one request's wait for its ids: the elapsed time and the processor time.
 type timed struct {
 	kind      string
 	wall, cpu time.Duration
@@ -128,7 +129,7 @@ func playChats(t testing.TB, models *Models) (all []timed) {
 					t.Error(err)
 					return
 				}
-				// stands for the time that an engine works on the answer
+				// This pause stands for the time in which an engine computes the answer.
 				<-time.After(time.Duration(20+r.IntN(40)) * time.Millisecond)
 				var read api.Request
 				if err := api.Read(api.OpenAIChat, body, &read); err != nil {

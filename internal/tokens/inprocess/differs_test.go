@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// If ids made from a model's files differed while serving, the model gets the engine's ids. It does not matter whether
-// the operator named the files or the Finder found them.
+// If the ids of real requests, made from a model's files, differed from the engine's ids, the model's later requests
+// get the engine's ids. This holds for files that the operator named and for files that the Finder found.
 func TestAModelWithDifferencesWhileServingHasTheEnginesIDs(t *testing.T) {
 	for _, source := range []Source{FromGiven, FromFiles} {
 		t.Run(string(source), func(t *testing.T) {

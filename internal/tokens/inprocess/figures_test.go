@@ -66,7 +66,8 @@ func BenchmarkRequestFigures(b *testing.B) {
 	}
 }
 
-// batch returns the CPU time of f, including the garbage collector's. On a shared machine only CPU time is repeatable.
+// batch returns the CPU time that f takes, including the time of the garbage collector. On a shared machine only CPU
+// time is repeatable.
 func batch(f func()) time.Duration {
 	used := func() time.Duration {
 		var u syscall.Rusage
@@ -80,7 +81,7 @@ func batch(f func()) time.Duration {
 	return used() - began
 }
 
-// encode makes the ids of a body as for a request, and returns the number of ids.
+// encode makes the ids of a request's body, and returns the number of ids.
 func encode(t testing.TB, m *Model, body []byte) int {
 	t.Helper()
 	var r api.Request
@@ -94,8 +95,8 @@ func encode(t testing.TB, m *Model, body []byte) int {
 	return len(made.Tokens)
 }
 
-// conversation returns two bodies of one chat: before has about size tokens, and after has one more turn of some 600
-// tokens.
+// conversation returns two bodies of one chat. The body before has about size tokens. The body after has one more turn
+// of some 600 tokens.
 func conversation(t testing.TB, m *Model, docs []string, size int) (before, after []byte, n int) {
 	t.Helper()
 	type turn struct {

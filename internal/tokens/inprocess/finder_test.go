@@ -26,7 +26,7 @@ import (
 type engines struct {
 	mu      sync.Mutex
 	by      map[string]*fakeEngine       // guarded by mu
-	asked   map[string]int               // guarded by mu; number of questions by URL
+	asked   map[string]int               // guarded by mu; number of questions, by URL of the engine
 	renewed int                          // guarded by mu
 	kept    func(string) bool            // guarded by mu; the function of the last call of Keep
 	differs map[string]tokens.Comparison // guarded by mu; comparisons while serving, by model
@@ -34,7 +34,7 @@ type engines struct {
 
 type fakeEngine struct {
 	model   *Model
-	outcome tokens.Outcome // outcome of every question; empty: the engine answers with ids
+	outcome tokens.Outcome // outcome of every question; if it is empty, the engine answers with ids
 	hook    func()         // called with every question
 }
 
@@ -149,7 +149,7 @@ func (x *finderTest) serve(url, model, root string, engine *fakeEngine) fleet.Wo
 	return id
 }
 
-// after lets d pass, and then waits until no job is under way.
+// after waits for the time d, and then until every goroutine waits for another event.
 func (x *finderTest) after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -387,7 +387,7 @@ func TestARestartedProcessIsComparedAgain(t *testing.T) {
 		x.serve("http://b", "m", dir, &fakeEngine{model: load(t, files())})
 		x.after(2 * time.Second)
 		x.wants("m", FromFiles)
-		// The worker comes back with another template. Only its answers show this.
+		// The worker comes back with another template. Only the ids in its answers show the change.
 		x.Fleet.Remove(id)
 		x.serve("http://a", "m", dir, &fakeEngine{model: load(t, otherTools())})
 		x.after(2 * time.Second)
@@ -408,7 +408,7 @@ func TestWorkersOfOneModelMustAllAgree(t *testing.T) {
 		x.after(3 * time.Second)
 		x.wants("m", FromEngine, right, other)
 
-		// Another path with the same files does not count as a difference.
+		// The two workers of n have different paths with the same files. This is not a difference.
 		x.serve("http://c", "n", folderOf(t, files()), &fakeEngine{model: load(t, files())})
 		x.serve("http://d", "n", folderOf(t, files()), &fakeEngine{model: load(t, files())})
 		// Files that differ are replaced by files at another path that agree.
@@ -440,7 +440,7 @@ func TestANewcomerOfAnotherVersionIsVerifiedFirst(t *testing.T) {
 		x.wants("m", Searching)
 		x.after(time.Second)
 		x.wants("m", FromFiles)
-		// A worker of a group that has agreed is verified while the ids are used.
+		// Another worker of the new worker's group agreed, so the ids are used while the new worker gets its probes.
 		x.engines.set("http://c", &fakeEngine{model: load(t, files())})
 		x.Fleet.SetHealth(x.Fleet.Put("http://c", facts), true, "")
 		synctest.Wait()
@@ -481,7 +481,7 @@ func TestTheCacheOfThisMachineIsSearchedByName(t *testing.T) {
 		write(t, filepath.Join(cacheFolder(cache, "org/words"), "snapshots", newer), otherWords())
 		write(t, filepath.Join(cacheFolder(cache, "org/words"), "refs"), fstest.MapFS{"main": {Data: []byte(newer)}})
 		x := runFinder(t, func(p *FinderParts) { p.Cache = cache })
-		// The engine runs an older revision than main. Its ids show this.
+		// The engine runs an older revision than main. Its ids show which revision it runs.
 		x.serve("http://a", "m", "org/words", &fakeEngine{model: load(t, files())})
 		x.serve("http://b", "org/words", "", &fakeEngine{model: load(t, otherWords())})
 		x.serve("http://c", "n", "org/missing", &fakeEngine{model: load(t, files())})
@@ -668,7 +668,7 @@ func TestAHangingReadIsGivenUpAndDelaysNoOtherWorker(t *testing.T) {
 		x.wants("a", Searching)
 		x.after(readTime)
 		x.wants("a", FromEngine, "within 30s")
-		// Each new process of that worker makes one more read hang. No more than maxStuck reads begin.
+		// Each new process of the worker makes one more read hang. No more than maxStuck reads begin.
 		for range 2 * maxStuck {
 			x.Fleet.Remove(id)
 			x.serve("http://h", "a", hangs, &fakeEngine{model: right})

@@ -23,8 +23,8 @@ func open(t *testing.T, paths ...Path) func(*FinderParts) {
 	return func(p *FinderParts) { p.Given = given }
 }
 
-// A folder without a name serves the fleet's only base model without a probe. When the fleet has several base models,
-// the folder serves the models whose engines agree.
+// A folder without a model's name is used for the fleet's only base model without a probe. When the fleet has several
+// base models, the folder is used for the models whose engines give the same ids.
 func TestAFolderWithoutANameServesTheOnlyModelOrModelsThatAgree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := folderOf(t, files())

@@ -27,10 +27,10 @@ const commit = "0123456789abcdef0123456789abcdef01234567"
 type fakeHub struct {
 	*httptest.Server
 	files fstest.MapFS
-	token string // token that a client needs; empty: none
+	token string // token that a client must send; empty: no token is needed
 
 	mu       sync.Mutex
-	answered []string // guarded by mu; files that were asked for, each with the byte from which it was asked
+	answered []string // guarded by mu; requested files, each with the position of the first requested byte
 	breakAt  int      // guarded by mu; the connection of the next file breaks after this many bytes; 0: it does not break
 	lie      bool     // guarded by mu; the listing has wrong digests
 	status   int      // guarded by mu; status of every answer; 0: the normal status
@@ -104,7 +104,7 @@ func (f *fakeHub) file(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }
 
-// fetch downloads org/m. change changes the configuration before.
+// fetch downloads org/m, after change has changed the configuration.
 func (f *fakeHub) fetch(t *testing.T, cache, path string, change func(*HubConfig)) (string, error) {
 	t.Helper()
 	cfg := HubConfig{Allow: true, Endpoint: f.URL + "/", Cache: cache}

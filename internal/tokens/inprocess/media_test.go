@@ -47,7 +47,7 @@ func TestImagesAreNamedAsVLLMNamesThem(t *testing.T) {
 		}
 		h, ok := readHead(data)
 		if !ok {
-			// Extended WebP images are left to the engine.
+			// Only the engine reads extended WebP images.
 			if image.Name != "WEBP RGBA" && !strings.HasPrefix(image.Name, "WEBP lossless RGBA") {
 				t.Errorf("%s: not read", image.Name)
 			}
@@ -81,8 +81,8 @@ func TestRowsAreAsLongAsQwensProcessorMakesThem(t *testing.T) {
 	}
 }
 
-// seeing returns the files of a model that takes images. config is its config.json, and processor its
-// preprocessor_config.json.
+// seeing returns the files of a model that takes images. config is the content of config.json, and processor is the
+// content of preprocessor_config.json.
 func seeing(config, processor string) fstest.MapFS {
 	f := files()
 	maps.Copy(f, fstest.MapFS{

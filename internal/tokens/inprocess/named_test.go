@@ -18,8 +18,8 @@ func (f *fakeHub) allow(cache string) func(*FinderParts) {
 	}
 }
 
-// A model's files come from the hub if three conditions hold: downloads are allowed, the model's engine names it, and
-// this machine has no files of it.
+// A model's files come from the hub if three conditions hold: downloads are allowed, the engine reports a name on the
+// hub, and this machine does not have the files.
 func TestModelsThatEnginesNameAreDownloaded(t *testing.T) {
 	hub, cache := newHub(t), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

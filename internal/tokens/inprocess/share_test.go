@@ -20,7 +20,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// hubInMemory is a hub that has the same files for every model.
+// hubInMemory is a hub without a network. It serves the files of models.
 type hubInMemory struct {
 	models map[string]fstest.MapFS
 	drips  map[string]bool // models whose files come byte by byte
@@ -29,7 +29,8 @@ type hubInMemory struct {
 	asked map[string]int // guarded by mu; number of listings, by model
 }
 
-// listed returns for how many models a listing was requested, and how many times it was for the given model.
+// listed returns the number of models whose listing was requested, and how many times the listing of the given model
+// was requested.
 func (h *hubInMemory) listed(model string) (models, times int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -96,8 +97,8 @@ func withHub(t *testing.T, h *hubInMemory) func(*FinderParts) {
 	}
 }
 
-// One worker names another model each minute. Its downloads must leave room for other workers' models. The hub has some
-// of these models.
+// One worker names a new model each minute. The downloads for this worker must leave room for other workers' models.
+// The hub has some of the named models.
 func TestAWorkerThatNamesManyModelsUsesItsOwnDownloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"org/words": files(), "bad/1": files(), "bad/2": files()},
@@ -148,7 +149,8 @@ func TestSlowDownloadsDoNotBlockOtherModels(t *testing.T) {
 	})
 }
 
-// A slow download delays neither a folder of the same model that another worker names, nor another model's folder.
+// A slow download delays no reads of folders: neither a folder of the same model that another worker names, nor another
+// model's folder.
 func TestASlowDownloadDelaysNoFolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubInMemory{models: map[string]fstest.MapFS{"bad/0": files()}, drips: map[string]bool{"bad/0": true}}
@@ -184,8 +186,8 @@ func TestADownloadOfManyLargeFilesIsRefused(t *testing.T) {
 	})
 }
 
-// The worker names one folder after another, and the read of each folder hangs. The hostile worker serves another model
-// each time, and once a model that an honest worker serves, too.
+// The hostile worker names one folder after another, and the read of each folder hangs. It serves another model each
+// time. One of these models is also served by an honest worker.
 func TestOneWorkersHangingReadsDelayNoOtherWorker(t *testing.T) {
 	for _, what := range []string{"look", "load"} {
 		t.Run(what, func(t *testing.T) {
@@ -239,7 +241,7 @@ func TestOneWorkersHangingReadsDelayNoOtherWorker(t *testing.T) {
 	}
 }
 
-// The network disk with the folder does not answer for a while. After that, the folder must be read again.
+// The network disk with the folder does not answer for a while. When it answers, the folder must be read again.
 func TestAFolderIsReadAgainAfterItsHangingReadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})

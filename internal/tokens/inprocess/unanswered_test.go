@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// One log line names the silent engine after half a minute. The status names the engine until it answers.
+// After half a minute, one log line names the silent engine. The status names the engine until it answers a probe.
 func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := runFinder(t, nil)
@@ -61,8 +61,8 @@ func TestOneSilentWorkerOfManyDelaysNothing(t *testing.T) {
 	})
 }
 
-// The worker that fails its probes is the only worker of its version. After failedOften probes the files are used
-// without it.
+// The worker that fails its probes is the only worker of its version. After failedOften failed probes the files are
+// used without its agreement.
 func TestAWorkerThatFailsItsProbesDoesNotBlockTheFiles(t *testing.T) {
 	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
 		t.Run(string(outcome), func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestAWorkerThatFailsItsProbesDoesNotBlockTheFiles(t *testing.T) {
 				x := runFinder(t, nil)
 				dir := folderOf(t, files())
 				x.serve("http://a", "m", dir, &fakeEngine{model: load(t, files())})
-				// A question takes time, as it does at an engine.
+				// Each question takes 2 s, because an engine needs time, too.
 				x.engines.set("http://b", &fakeEngine{outcome: outcome, hook: func() { <-time.After(2 * time.Second) }})
 				x.Fleet.SetHealth(x.Fleet.Put("http://b", fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.33.0",
 					Models: []fleet.Model{{ID: "m", Root: dir}}}), true, "")
@@ -90,8 +90,8 @@ func TestAWorkerThatFailsItsProbesDoesNotBlockTheFiles(t *testing.T) {
 	}
 }
 
-// Models whose engines answer no probe must not keep all maxHeld places for models in memory. But such a model is tried
-// again later, and is used when its engine answers.
+// Models whose engines answer no probe must not stay in memory for ever, because at most maxHeld models are held. But
+// such a model is tried again later, and is used when its engine answers.
 func TestModelsWithSilentEnginesLeaveRoomForOthers(t *testing.T) {
 	for _, outcome := range []tokens.Outcome{tokens.Failed, tokens.Unsupported} {
 		t.Run(string(outcome), func(t *testing.T) {
