@@ -7,7 +7,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// addedToken is a token that is searched in the text before the model (BPE, Unigram, …) sees the text.
+// addedToken is a token of the list added_tokens. It is searched in the text before the model (BPE, Unigram, …) gets
+// the text.
 type addedToken struct {
 	id         block.Token
 	content    string
@@ -15,22 +16,22 @@ type addedToken struct {
 	singleWord bool
 	lstrip     bool
 	rstrip     bool
-	normalized bool // searched in the normalized text; the pattern is then the normalized content
+	normalized bool // the token is searched in the normalized text, by its normalized content
 }
 
-// addedSet finds added tokens in a text. It finds the leftmost token, and if several begin there, the longest of them.
-// It is immutable, and goroutines may use it concurrently.
+// addedSet finds added tokens in a text. It finds the leftmost token. If several tokens begin at the same place, it
+// finds the longest of them. It is immutable, and goroutines may use it concurrently.
 type addedSet struct {
 	tokens []addedToken
 	nodes  []addedNode
 	first  [256]bool // first bytes of the tokens
-	only   int       // first byte of all tokens if it is the same for all of them, otherwise -1
+	only   int       // first byte of the tokens if all tokens have the same first byte, otherwise -1
 }
 
 // addedNode is a node of the trie over the tokens' bytes. A node has few children, so a search through the list of its
 // children is fast enough.
 type addedNode struct {
-	token    int32 // index in tokens of the token that ends here; -1: none
+	token    int32 // index in addedSet.tokens of the token that ends at this node; -1 if no token ends here
 	labels   []byte
 	children []int32
 }
@@ -39,8 +40,8 @@ func newAddedSet() *addedSet {
 	return &addedSet{nodes: []addedNode{{token: -1}}, only: -1}
 }
 
-// add enters a token under a pattern: the token's content, or its normalized content. If two tokens have the same
-// pattern, the later one replaces the earlier one.
+// add stores a token under a pattern: the token's content, or its normalized content. If two tokens have the same
+// pattern, the later token replaces the earlier token.
 func (s *addedSet) add(t addedToken, pattern string) {
 	if pattern == "" {
 		return
@@ -75,7 +76,7 @@ func (s *addedSet) child(at int32, label byte) int32 {
 
 func (s *addedSet) empty() bool { return len(s.tokens) == 0 }
 
-// find returns the leftmost, longest token that begins at or after from. If there is none, token is nil.
+// find returns the leftmost, longest token that begins at or after from. If there is no such token, token is nil.
 func (s *addedSet) find(text string, from int) (start, end int, token *addedToken) {
 	for at := from; at < len(text); at++ {
 		if s.only >= 0 {
@@ -110,7 +111,7 @@ type addedScan struct {
 	set     *addedSet
 	text    string
 	plain   bool // value of Options.PlainSpecial
-	search  int  // where the next search begins
+	search  int  // position at which the next search begins
 	emitted int  // end of the part of the text that was already returned
 	token   *addedToken
 	stop    int // end of token, including white space that belongs to it
@@ -118,7 +119,7 @@ type addedScan struct {
 
 // next returns the next added token, or the text before it. For a text, token is nil.
 func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
-	if t := a.token; t != nil { // found when the text before it was returned
+	if t := a.token; t != nil { // the previous call found this token, and returned the text before it
 		a.token = nil
 		a.emitted = a.stop
 		return 0, 0, t, true

@@ -3,21 +3,22 @@ package tokenizer
 import "unicode/utf8"
 
 // automaton is a pattern compiled to a deterministic machine over classes of characters. It finds the same match as a
-// backtracking engine: the leftmost one, with alternatives and quantifiers in their order of preference. It takes one
-// pass over any text. It is immutable, and goroutines may use it concurrently.
+// backtracking engine: the leftmost match, with alternatives and quantifiers in their order of preference. The machine
+// does not backtrack. It is immutable, and goroutines may use it concurrently.
 //
-// A state is a list of threads in order of preference. The list ends after the first thread that matches (Cox, "Regular
-// Expression Matching in the Wild", https://swtch.com/~rsc/regexp/regexp3.html). A lookahead of one character is
-// decided when that character is read. So an edge says whether a match ended before the edge's character.
+// A state is a list of threads in order of preference. A thread is one way in which the pattern may match. The list
+// ends after the first thread that matches (Cox, "Regular Expression Matching in the Wild",
+// https://swtch.com/~rsc/regexp/regexp3.html). A lookahead of one character is decided when the machine reads this
+// character. So an edge says whether a match ended before the edge's character.
 type automaton struct {
 	ascii   [utf8.RuneSelf]uint8 // class of each ASCII character
 	classes *runeTable
 	end     int      // the class of the end of the text
 	width   int      // number of classes, rounded up to a power of two
 	shift   uint     // log2(width)
-	edge    []uint32 // [state<<shift | class] → next state <<1 | matched before this character; state 0 is dead
+	edge    []uint32 // index: state<<shift | class; value: next state<<1 | whether a match ended before this character; state 0 never matches
 	start   uint32
-	starts  []bool // by class: whether a match may begin with a character of the class
+	starts  []bool // for each class: whether a match may begin with a character of the class
 }
 
 const (
@@ -26,7 +27,7 @@ const (
 )
 
 // find returns the first match in text at or after from. from must be the start of a character. If there is no match,
-// start is negative.
+// the result start is negative.
 func (a *automaton) find(text string, from int) (start, end int) {
 	for at := from; at < len(text); {
 		c, size := a.classAt(text, at)
@@ -42,7 +43,7 @@ func (a *automaton) find(text string, from int) (start, end int) {
 	return -1, -1
 }
 
-// match returns the end of the match that begins at position at, or -1 if there is none.
+// match returns the end of the match that begins at position at, or -1 if no match begins there.
 func (a *automaton) match(text string, at int) int {
 	end := -1
 	state := a.start
@@ -80,7 +81,7 @@ func (a *automaton) classAt(text string, at int) (class uint8, size int) {
 	return a.classes.get(r), size
 }
 
-// decodeRune does the same as utf8.DecodeRuneInString, for text that is known to be valid.
+// decodeRune returns the character at position at, and its length in bytes. The text must be valid UTF-8.
 func decodeRune(text string, at int) (rune, int) {
 	b := text[at]
 	switch {

@@ -11,26 +11,26 @@ import (
 // noToken marks a byte or character without a token in the vocabulary.
 const noToken = ^block.Token(0)
 
-// bpe is byte-pair encoding as the reference (the official Rust tokenizer) does it. Only its cache changes, and
-// goroutines may use it concurrently.
+// bpe is byte-pair encoding as the reference (the official Rust tokenizer) does it. Goroutines may use it concurrently:
+// only its cache changes.
 //
-// A byte-level tokenizer works in byte mode: words and vocabulary are raw bytes. The file has printable characters in
-// place of bytes, and these are replaced once, when the file is loaded. Other tokenizers do not work in byte mode:
-// their words are text, and the units that are merged are characters.
+// A unit is a part of a word before any merge. A byte-level tokenizer works in byte mode: the units are raw bytes, and
+// so are the words and the vocabulary. The file has printable characters in place of bytes; loading replaces them by
+// bytes. Other tokenizers do not work in byte mode: their words are text, and the units are characters.
 type bpe struct {
 	vocab        *vocabulary // vocabulary of the units of words: raw bytes in byte mode
-	spelled      *vocabulary // the vocabulary as the file spells it
+	spelled      *vocabulary // vocabulary in the spelling of the file
 	merges       *merges
 	cache        *wordCache
 	ignoreMerges bool // a word that is in the vocabulary is not merged
 	fuseUnknown  bool
-	prefix       string     // put before each unit that continues a word
-	suffix       string     // put after the unit that ends a word
-	bytes        *byteTable // table of byte mode; nil: words are text
+	prefix       string     // text that is put before each unit except the first unit of a word
+	suffix       string     // text that is put after the last unit of a word
+	bytes        *byteTable // table for byte mode; nil if the tokenizer does not work in byte mode
 	charID       *charIDs
-	fallback     *[256]block.Token // tokens for the bytes of unknown characters, noToken where one is missing; nil: no fallback
-	unknown      block.Token       // token for unknown characters; noToken: they are dropped
-	joins        *joinFilter       // nil: words are not cut into parts
+	fallback     *[256]block.Token // tokens for the bytes of unknown characters; noToken for a byte without a token; nil if there is no fallback
+	unknown      block.Token       // token for unknown characters; noToken: unknown characters are dropped
+	joins        *joinFilter       // says where words may be cut into parts; nil: words are not cut
 }
 
 // charIDs maps characters to ids with two memory accesses.
@@ -61,10 +61,10 @@ func (c *charIDs) get(r rune) block.Token {
 	return c.ids[int(c.page[r>>8])<<8|int(r&0xff)]
 }
 
-// joinFilter tells whether a merge may put two neighbouring characters into one token. It is a Bloom filter with one
-// hash. It never says no for two characters that can be joined, so a word may be cut between two characters for which
-// it says no. In models without a pre-tokenizer a whole document is one word. The filter makes these models as fast as
-// others.
+// joinFilter tells whether some merge makes a token that has two given characters side by side. It is a Bloom filter
+// with one hash, so it may say yes by mistake, but it never says no by mistake. If it says no, no merge joins the two
+// characters, and a word may be cut between them. In models without a pre-tokenizer a whole document is one word. With
+// the filter, these models are as fast as other models.
 type joinFilter struct{ bits []uint64 }
 
 const joinBits = 1 << 21
@@ -141,8 +141,8 @@ func newBPE(spec *bpeSpec) (*bpe, error) {
 	return m, nil
 }
 
-// byteTokens finds the tokens <0x00> to <0xFF>. complete reports that no character can be unknown: for each character
-// there is a token, or there are tokens for all its bytes.
+// byteTokens finds the tokens <0x00> to <0xFF>. complete is true if no character can be unknown: each character has a
+// token, or all bytes of the character have tokens.
 func byteTokens(v *vocabulary) (ids *[256]block.Token, complete bool) {
 	ids, complete = new([256]block.Token), true
 	for b := range ids {
@@ -180,7 +180,7 @@ func (m *bpe) readMerges(spec *bpeSpec, text *vocabulary) error {
 	return nil
 }
 
-// enterByteMode replaces the vocabulary by one of raw bytes. It returns false if a byte has no token.
+// enterByteMode replaces the vocabulary by a vocabulary of raw bytes. It returns false if a byte has no token.
 func (m *bpe) enterByteMode(tokens []token) bool {
 	raw := make([]token, 0, len(tokens))
 	var buf []byte
@@ -206,9 +206,9 @@ func (m *bpe) enterByteMode(tokens []token) bool {
 	return true
 }
 
-// allowCuts builds the join filter if cuts cannot change the result. Three conditions must hold: no unit depends on its
-// place in the word, unknown characters are not fused across a cut, and no merge joins a token whose spelling is not
-// its text (such as <0x0A>).
+// allowCuts builds the join filter if cutting words cannot change the ids. Three conditions must hold. No unit depends
+// on its place in the word. No cut separates unknown characters that would be fused. No merge joins a token whose
+// spelling is not its text (such as <0x0A>).
 func (m *bpe) allowCuts(text *vocabulary, complete bool) {
 	if m.prefix != "" || m.suffix != "" || m.unknown != noToken && !complete {
 		return

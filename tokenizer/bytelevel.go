@@ -29,8 +29,8 @@ func toByteLevel(dst []byte, text string) []byte {
 	return dst
 }
 
-// fromByteLevel appends the bytes for which text's characters stand. If a character stands for no byte, it returns
-// false.
+// fromByteLevel appends the bytes for which text's characters stand. If a character stands for no byte, fromByteLevel
+// returns false.
 func fromByteLevel(dst []byte, text string) ([]byte, bool) {
 	before := len(dst)
 	for _, c := range text {

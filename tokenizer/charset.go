@@ -59,13 +59,13 @@ func (s charset) contains(c rune) bool {
 	return found || i > 0 && s[i-1].hi >= c
 }
 
-// foldCase adds the simple case variants of every member, as (?i) does. For example "s" then also matches U+017F, the
+// foldCase adds the simple case variants of every member, as (?i) does. For example, the set of "s" gets U+017F, the
 // long s.
 func (s charset) foldCase() charset {
 	out := slices.Clone(s)
 	for _, r := range s {
 		if r.hi-r.lo > 0x400 {
-			continue // so large a range is a property or a negation: Oniguruma does not fold its members either
+			continue // such a large range comes from a property or a negation, and Oniguruma does not fold these either
 		}
 		for c := r.lo; c <= r.hi; c++ {
 			for f := unicode.SimpleFold(c); f != c; f = unicode.SimpleFold(f) {
@@ -76,7 +76,7 @@ func (s charset) foldCase() charset {
 	return out.normal()
 }
 
-// runSet returns the code points in the runs whose value satisfies keep.
+// runSet returns the code points of all runs for whose value keep returns true.
 func runSet(runs []runeRun, keep func(value uint8) bool) charset {
 	var s charset
 	for _, r := range runs {
@@ -89,7 +89,8 @@ func runSet(runs []runeRun, keep func(value uint8) bool) charset {
 
 func anyValue(uint8) bool { return true }
 
-// property returns the set for \p{name}. name is a general category, the first letter of one, or a known script.
+// property returns the set for \p{name}. name is a general category, the first letter of a general category, or a known
+// script.
 func property(name string) (charset, bool) {
 	u := unicodeTables()
 	name = strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "Script="), "sc="), " ", "")
@@ -117,7 +118,7 @@ func property(name string) (charset, bool) {
 	return s, known
 }
 
-// longCategories maps the long names of categories that patterns use to the short names.
+// longCategories maps long names of general categories to their short names. It has the long names that patterns use.
 var longCategories = map[string]string{"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Symbol": "S",
 	"Separator": "Z", "Other": "C", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt",
 	"Modifier_Letter": "Lm", "Other_Letter": "Lo", "Decimal_Number": "Nd", "Nonspacing_Mark": "Mn"}

@@ -8,9 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// charsmap is sentencepiece's precompiled normalizer: a double-array trie from pieces of text to their replacements. It
-// is applied in the same way as in the reference (crate spm_precompiled): to each grapheme in turn. If an entry is a
-// prefix of a short grapheme, the shortest such entry replaces the whole grapheme.
+// charsmap is sentencepiece's precompiled normalizer: a double-array trie from pieces of text to their replacements. A
+// grapheme is a sequence of characters that a reader sees as one character. As in the reference (crate
+// spm_precompiled), each grapheme is looked up in turn. If an entry is a prefix of a short grapheme, the replacement of
+// the shortest such entry replaces the whole grapheme.
 type charsmap struct {
 	trie    []uint32
 	replace string // replacements; each ends with a zero byte
@@ -127,7 +128,7 @@ func graphemeLength(text string) int {
 	table := graphemeTable()
 	c, at := decodeRune(text, 0)
 	before := table.get(c)
-	regional := before == gcRegional // the number of regional indicators up to here is odd
+	regional := before == gcRegional // an odd number of regional indicators ends here
 	emoji := before == gcPictographic
 	conjunct, linked := before == gcConsonant, false
 	for at < len(text) {
@@ -164,7 +165,7 @@ func graphemeLength(text string) int {
 	return at
 }
 
-// joinsGrapheme reports whether two neighbouring characters of these classes stay in one grapheme. It has the rules
+// joinsGrapheme reports whether two neighbouring characters of these classes stay in one grapheme. It covers the rules
 // that need only two characters (UAX #29, GB3 to GB9b).
 func joinsGrapheme(before, after uint8) bool {
 	switch {

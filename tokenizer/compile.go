@@ -6,7 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// compilePattern compiles a pattern. If it cannot compile the pattern exactly, it returns errPattern.
+// compilePattern compiles a pattern. If the machine could match differently from the pattern, compilePattern returns
+// errPattern.
 func compilePattern(src string) (*automaton, error) {
 	root, err := parsePattern(src)
 	if err != nil {
@@ -41,7 +42,7 @@ func (n *patternNode) nullable() bool {
 	return true
 }
 
-// first returns the characters with which a match of n can begin. If they are not known, ok is false.
+// first returns the characters with which a match of n can begin. If these characters are not known, ok is false.
 func (n *patternNode) first() (set charset, ok bool) {
 	switch n.kind {
 	case nodeClass:
@@ -92,7 +93,7 @@ type inst struct {
 
 type automatonBuilder struct {
 	prog    []inst
-	classOf []charRange // intervals of code points; class has the class of each
+	classOf []charRange // intervals of code points, in order
 	class   []int       // class of each interval of classOf
 	sample  []rune      // one character of each class
 	sets    [][]bool    // by instruction and class: whether the class is in the instruction's set
@@ -101,8 +102,8 @@ type automatonBuilder struct {
 	edges   []uint32
 }
 
-// emit appends the code of n. follow has the nodes from n to the pattern's end. The check of possessive quantifiers
-// needs them.
+// emit appends the instructions of n to the program. follow has the nodes between n and the pattern's end, for the
+// check of possessive quantifiers.
 func (b *automatonBuilder) emit(n *patternNode, follow []*patternNode) error {
 	if len(b.prog) > 20_000 {
 		return fmt.Errorf("%w: too large", errPattern)
@@ -194,9 +195,9 @@ func (b *automatonBuilder) branch(split, body, out int, lazy bool) {
 	b.prog[split].x, b.prog[split].y = body, out
 }
 
-// keepsAll reports whether a possessive quantifier matches the same as a greedy one. This is so if it repeats single
-// characters, and no match of the following nodes begins with one of these characters. Then backtracking into the
-// repetition can never help.
+// keepsAll reports whether a possessive quantifier matches the same as a greedy one. This holds if the quantifier
+// repeats single characters, and if no match of the following nodes begins with one of these characters. Then
+// backtracking into the repetition can never help.
 func (n *patternNode) keepsAll(follow []*patternNode) bool {
 	body, ok := n.sub[0].single()
 	if !ok {
@@ -254,8 +255,8 @@ func (b *automatonBuilder) build() (*automaton, error) {
 	return a, nil
 }
 
-// partition divides the code points into classes. For each set of the program, all characters of a class are in the
-// set, or none of them is.
+// partition divides the code points into classes. Each set of the program has either all characters of a class or no
+// character of the class.
 func (b *automatonBuilder) partition() error {
 	cuts := []rune{0}
 	for _, in := range b.prog {
@@ -320,8 +321,8 @@ func (b *automatonBuilder) state(threads []int) uint32 {
 	return id
 }
 
-// step returns the edge that leads from a list of threads over class c. c may be the end of the text, or padding beyond
-// it.
+// step returns the edge that leads from a list of threads over class c. c may be the class end, which stands for the
+// end of the text. A class above end is padding.
 func (b *automatonBuilder) step(threads []int, c, end int) uint32 {
 	if c > end {
 		return 0
@@ -330,7 +331,7 @@ func (b *automatonBuilder) step(threads []int, c, end int) uint32 {
 	seen := make([]bool, len(b.prog))
 	matched := uint32(0)
 	var walk func(pc int) bool
-	walk = func(pc int) bool { // returns false if all threads of lower preference must be dropped
+	walk = func(pc int) bool { // walk returns false if all threads of lower preference must be dropped
 		if seen[pc] {
 			return true
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// config has what tokenizer_config.json adds to tokenizer.json in Transformers 5 (tokenization_utils_tokenizers.py):
-// tokens and their names. The file also names a Python class. Some classes build another pipeline than tokenizer.json
-// describes. This package does not follow these classes.
+// config has the tokens, and the names of tokens, that tokenizer_config.json adds to tokenizer.json in Transformers 5
+// (tokenization_utils_tokenizers.py). The file also names a Python class. Some classes build another pipeline than
+// tokenizer.json describes. This package does not follow these classes.
 type config struct {
 	named          map[string]string // bos_token, eos_token, unk_token, pad_token, …
 	added          []addedToken      // tokens of added_tokens_decoder, in the order of their ids
@@ -65,7 +65,7 @@ func readConfig(data []byte) (*config, error) {
 	slices.SortFunc(c.added, byTokenID)
 	for _, name := range []string{"additional_special_tokens", "extra_special_tokens"} {
 		var list []json.RawMessage
-		if json.Unmarshal(fields[name], &list) == nil { // the member is a list; named tokens of an object are read above
+		if json.Unmarshal(fields[name], &list) == nil { // here the member is a list; if it is an object with named tokens, the code above has read it
 			for _, raw := range list {
 				if text, ok := tokenText(raw); ok {
 					c.extra = append(c.extra, text)
@@ -126,9 +126,10 @@ func (c *config) missing(have []addedToken) []addedToken {
 }
 
 // ends returns the tokens that add_bos_token and add_eos_token put around a text. These options count only if there is
-// no tokenizer.json. If there is one, Transformers 5 ignores them and follows the file's post-processor
-// (tokenization_utils_base.py, from_pretrained). Transformers 4 follows them for some classes (LlamaTokenizerFast,
-// CohereTokenizerFast). For such an old engine, the router's self-check finds the difference.
+// no tokenizer.json. If there is a tokenizer.json, Transformers 5 ignores the options and uses the file's
+// post-processor (tokenization_utils_base.py, from_pretrained). Transformers 4 uses the options for some classes
+// (LlamaTokenizerFast, CohereTokenizerFast). For an engine with Transformers 4, the router's comparison with the
+// engine's ids finds the difference.
 func (c *config) ends(t *Tokenizer) (surround, error) {
 	var s surround
 	for _, end := range []struct {
@@ -177,7 +178,7 @@ func readPostProcessor(raw json.RawMessage) (surround, error) {
 		return s, fmt.Errorf("read post_processor: %w", err)
 	}
 	switch c.Type {
-	case "ByteLevel": // changes only offsets, and these are not computed here
+	case "ByteLevel": // this type changes only offsets, and this package computes no offsets
 		return s, nil
 	case "Sequence":
 		for _, raw := range c.Processors {

@@ -10,12 +10,12 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// decoder is one step from the spellings of tokens to text. Decoding allocates. It is for people and checks, not for
-// the path of requests.
+// decoder is one step from the spellings of tokens to text. Decoding allocates memory. It is for log messages and
+// tests, not for the path of requests.
 type decoder func(tokens []string) []string
 
-// Decode returns the text of ids. skipSpecial leaves special tokens out. Ids without a token are left out, as in the
-// reference (the official Rust tokenizer).
+// Decode returns the text of ids. If skipSpecial is true, special tokens are left out. Ids without a token are left
+// out, as in the reference (the official Rust tokenizer).
 func (t *Tokenizer) Decode(ids []block.Token, skipSpecial bool) string {
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -36,8 +36,8 @@ func (t *Tokenizer) Decode(ids []block.Token, skipSpecial bool) string {
 	return strings.Join(tokens, "")
 }
 
-// normalSpelling returns the text to which an added token decodes. If the token is matched after normalization, this is
-// its normalized content.
+// normalSpelling returns the text to which an added token decodes. If the token is matched after normalization, the
+// text is the token's normalized content.
 func (t *Tokenizer) normalSpelling(a addedToken) string {
 	if !a.normalized || len(t.normalizers) == 0 {
 		return a.content
@@ -45,7 +45,7 @@ func (t *Tokenizer) normalSpelling(a addedToken) string {
 	return t.normalForm(a.content)
 }
 
-// normalForm normalizes a text that is not being encoded. It returns "" if that fails.
+// normalForm returns the normalized text, or "" if the normalization fails.
 func (t *Tokenizer) normalForm(text string) string {
 	e := &encoder{t: t}
 	normal, _, err := e.normalize(text)
@@ -159,7 +159,7 @@ func decodeByteLevel(tokens []string) []string {
 	return []string{lossy(raw)}
 }
 
-// lossy replaces every maximal ill-formed part by one U+FFFD, as Rust's from_utf8_lossy does.
+// lossy returns the bytes as text. It replaces each ill-formed part by one U+FFFD, as Rust's from_utf8_lossy does.
 func lossy(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
@@ -176,8 +176,8 @@ func lossy(b []byte) string {
 	return out.String()
 }
 
-// illFormed returns the length of the ill-formed part at the beginning of b. The part has as many bytes as could be the
-// beginning of one character (Unicode 16, table 3-7).
+// illFormed returns the length of the ill-formed part at the beginning of b. The part is the longest run of bytes that
+// could be the beginning of one character, or a single byte (Unicode 16, table 3-7).
 func illFormed(b []byte) int {
 	need, lo, hi := 0, byte(0x80), byte(0xbf)
 	switch c := b[0]; {
@@ -237,8 +237,8 @@ func decodeByteFallback(tokens []string) []string {
 	return out
 }
 
-// stripDecoded removes characters from s as long as they are content: at most start characters at the front, and at
-// most stop characters at the back.
+// stripDecoded removes the text content from the front of s, at most start times, and from the back of s, at most stop
+// times.
 func stripDecoded(s, content string, start, stop int) string {
 	if content == "" {
 		return s

@@ -17,13 +17,13 @@ const maxNesting = 100
 // the memory, and encoding/json takes more than twice the time (bench/results/tokenizer.md).
 type scanner struct {
 	jsonscan.Scanner
-	buf []byte // the last text that had escapes
+	buf []byte // buffer for a text with escapes
 }
 
-// key takes a key, and returns it as text.
+// key reads an object's key, and returns the key without escapes.
 func (s *scanner) key() string { return s.unescaped(s.Key()) }
 
-// text takes a string, and returns it as text.
+// text reads a JSON string, and returns the string without escapes.
 func (s *scanner) text() string { return s.unescaped(s.Text()) }
 
 func (s *scanner) unescaped(raw []byte, escaped bool) string {
@@ -37,7 +37,7 @@ func (s *scanner) unescaped(raw []byte, escaped bool) string {
 	return string(s.buf)
 }
 
-// id takes a token id.
+// id reads a token id.
 func (s *scanner) id() uint32 {
 	id := uint64(0)
 	raw := s.Number()
@@ -131,8 +131,8 @@ func (f *file) readVocab(s *scanner) {
 }
 
 // parseScore reads a number as serde_json does by default: it reads the digits into an integer, and then multiplies or
-// divides once. The result is not always the nearest float. The last bit decides between paths with equal sums, so
-// parseScore rounds in the same way.
+// divides once. The result is not always the nearest float. parseScore rounds in the same way, because the last bit may
+// decide between paths with nearly equal sums.
 func parseScore(s string) (float64, error) {
 	if _, err := strconv.ParseFloat(s, 64); err != nil {
 		return 0, fmt.Errorf("score %q: %w", clip(s), err)
@@ -184,7 +184,7 @@ func parseScore(s string) (float64, error) {
 	return f, nil
 }
 
-// readMerges reads ["a b", …] or [["a", "b"], …].
+// readMerges reads the list of merges: ["a b", …] or [["a", "b"], …].
 func (f *file) readMerges(s *scanner) {
 	f.merges = [][2]string{}
 	for more := s.Open('['); more; more = s.Next(']') {
@@ -206,7 +206,7 @@ func (f *file) readMerges(s *scanner) {
 	}
 }
 
-// pair takes an array of two texts.
+// pair reads an array of two texts.
 func (s *scanner) pair() (pair [2]string) {
 	n := 0
 	for more := s.Open('['); more; more = s.Next(']') {
@@ -223,7 +223,7 @@ func (s *scanner) pair() (pair [2]string) {
 	return pair
 }
 
-// cutMerge cuts "a b" into two texts. version reports that the line is the header of an old file.
+// cutMerge cuts "a b" into two texts. version is true if the line is the header of an old file.
 func cutMerge(line string) (pair [2]string, version, ok bool) {
 	if strings.HasPrefix(line, "#version") {
 		return pair, true, true

@@ -77,8 +77,8 @@ func readFile(data []byte) (*file, error) {
 	return f, nil
 }
 
-// guessKind is for older files, in which the model has no "type". It finds the kind of the model by a member that only
-// this kind has. The reference does the same.
+// guessKind sets the kind of a model without the member "type", as in older files. A member that only one kind has
+// shows the kind. The reference does the same.
 func (f *file) guessKind() {
 	switch {
 	case f.merges != nil:
@@ -214,16 +214,17 @@ func (f *file) buildModel(t *Tokenizer) (err error) {
 }
 
 const (
-	// maxAround bounds the number of tokens that are put around each text. Published tokenizers have at most three.
+	// maxAround bounds the number of tokens that are put around each text. Published tokenizers put at most three tokens
+	// there.
 	maxAround = 64
 	// maxAdded bounds the bytes of one added token, because a search may compare a token at each place of a text. The
-	// longest published tokens are runs of some hundred spaces. maxAddedBytes bounds all added tokens together. The
-	// largest published set has 200 KB.
+	// longest published added tokens are runs of some hundred spaces. maxAddedBytes bounds the bytes of all added tokens
+	// together. The largest published set of added tokens has 200 KB.
 	maxAdded, maxAddedBytes = 1024, 4 << 20
 )
 
-// add enters added tokens. If the model's vocabulary has the token, it keeps that id. Otherwise it gets the id in the
-// file, or the next free id if the file has none.
+// add adds tokens to t. If the model's vocabulary has a token, the token keeps its id there. Otherwise the token gets
+// the id in the file, or the next free id if the file has no id for it.
 func (t *Tokenizer) add(tokens []addedToken) error {
 	next, bytes := block.Token(len(t.vocab.known)), 0
 	for _, a := range tokens {

@@ -10,12 +10,11 @@ import (
 // ErrNoTokenizer says that a folder has no tokenizer in a known format.
 var ErrNoTokenizer = errors.New("no tokenizer.json, tekken.json or .tiktoken file")
 
-// maxFile bounds a tokenizer file in bytes. It is 16 times the size of the largest published file.
+// maxFile bounds a tokenizer file in bytes. The bound is 16 times the size of the largest published file.
 const maxFile = 512 << 20
 
 // Load reads the tokenizer in a model's folder. It takes the first of these files: tokenizer.json, Mistral's
-// tekken.json, a .tiktoken file. With the first and the last it also reads tokenizer_config.json. It reads through fsys
-// only.
+// tekken.json, a .tiktoken file. With tokenizer.json and with a .tiktoken file it also reads tokenizer_config.json.
 func Load(fsys fs.FS) (*Tokenizer, error) {
 	cfg, err := readOptional(fsys, "tokenizer_config.json")
 	if err != nil {
@@ -47,7 +46,7 @@ func Load(fsys fs.FS) (*Tokenizer, error) {
 	return ParseTiktoken(data, cfg, names[0])
 }
 
-// readOptional returns a file's contents, or nil if there is no such file.
+// readOptional returns a file's contents, or nil if the file does not exist.
 func readOptional(fsys fs.FS, name string) ([]byte, error) {
 	info, err := fs.Stat(fsys, name)
 	if errors.Is(err, fs.ErrNotExist) {

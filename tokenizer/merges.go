@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// merges is the table of merges of BPE: pairs of neighbours that are joined, with the merge's rank and the joined
-// token. It is immutable, and goroutines may use it concurrently.
+// merges is the table of the merges of BPE. A merge joins two neighbouring tokens to one token. Merges with a lower
+// rank are applied first. The table is immutable once built, and goroutines may then use it concurrently.
 type merges struct {
 	slots []mergeSlot
 	shift uint
@@ -33,7 +33,7 @@ func newMerges(n int) *merges {
 	return m
 }
 
-// add enters a merge. If a pair is entered twice, the later merge replaces the earlier one, as in the reference.
+// add stores a merge. If a pair has two merges, the later merge replaces the earlier merge, as in the reference.
 func (m *merges) add(left, right block.Token, rank uint32, merged block.Token) {
 	pair := uint64(left)<<32 | uint64(right)
 	mask := len(m.slots) - 1
@@ -47,7 +47,7 @@ func (m *merges) add(left, right block.Token, rank uint32, merged block.Token) {
 
 func (m *merges) home(pair uint64) int { return int(pair * hashSeed >> m.shift) }
 
-// find returns rank<<32 | id of the joined token for two neighbours, or noMerge if no merge joins them.
+// find returns rank<<32 | id of the joined token for two neighbours, or noMerge if no merge joins the two.
 func (m *merges) find(left, right block.Token) uint64 {
 	pair := uint64(left)<<32 | uint64(right)
 	mask := len(m.slots) - 1
@@ -65,17 +65,17 @@ func (m *merges) find(left, right block.Token) uint64 {
 // mergeScratch is the working memory for one word.
 type mergeScratch struct {
 	ids         []block.Token
-	next        []uint64 // by position: merge with the right neighbour
-	left, right []int32  // by position: position of the left and right neighbour, for the heap
+	next        []uint64 // for each position: merge with the right neighbour, as find returns it
+	left, right []int32  // for each position: positions of the left and right neighbours; used by applyHeap
 	heap, list  []uint64 // rank<<32 | position
 }
 
-// shortWord is the length in tokens up to which a scan for the lowest rank is faster than a heap. It was measured on
-// Chinese text and code.
+// shortWord is the length in tokens up to which a scan for the lowest rank is faster than a heap. The value was
+// measured on Chinese text and on program code.
 const shortWord = 96
 
-// apply joins neighbours in ids until no merge is left. It takes the lowest rank first, and of equal ranks the
-// leftmost. The result is in the memory of ids.
+// apply joins neighbours in ids until no merge is left. The merge with the lowest rank comes first. Among merges with
+// equal ranks, the leftmost comes first. The result is in the memory of ids.
 func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
 	if len(ids) > shortWord {
 		return m.applyHeap(ids, s)
@@ -90,8 +90,8 @@ func (m *merges) apply(ids []block.Token, s *mergeScratch) []block.Token {
 	return m.join(ids, next)
 }
 
-// applyBytes does the same as apply for the bytes of a word of at least two bytes. It takes the ids and the first
-// merges from small tables.
+// applyBytes does the same as apply for the bytes of a word of at least two bytes. It takes the ids of single bytes,
+// and the merges of two bytes, from small tables.
 func (m *merges) applyBytes(word string, t *byteTable, s *mergeScratch) []block.Token {
 	ids := s.ids[:0]
 	for i := range len(word) {
@@ -108,13 +108,14 @@ func (m *merges) applyBytes(word string, t *byteTable, s *mergeScratch) []block.
 	return m.join(ids, next)
 }
 
-// byteTable has the token of each byte and the merge of each pair of bytes. Byte-level merging begins with them.
+// byteTable has the token of each byte and the merge of each pair of bytes. Merging in byte mode begins with these
+// tokens and merges.
 type byteTable struct {
 	id    [256]block.Token
 	merge [1 << 16]uint64
 }
 
-// fill finds the merge of every pair of bytes. The ids must have been set.
+// fill sets the merge of every pair of bytes. The field id must be set before.
 func (t *byteTable) fill(m *merges) {
 	for i := range t.merge {
 		t.merge[i] = m.find(t.id[i>>8], t.id[i&0xff])
@@ -153,10 +154,10 @@ func (m *merges) join(ids []block.Token, next []uint64) []block.Token {
 	}
 }
 
-// applyHeap does the same as apply for long words, in O(n log n) time and with about 36 bytes of memory a token. The
-// merges that exist at the start are sorted into a list, and taken in order. New merges wait in a heap. When the list
-// is used up, the heap is sorted into the next list. So a long run of one letter costs little more than one pass over
-// it.
+// applyHeap does the same as apply for long words, in O(n log n) time and with about 36 bytes of memory for each token.
+// The merges that are possible at the start are sorted into a list. New merges go into a heap. The next merge is the
+// first of the list, or the top of the heap if its rank is lower. When the list is used up, the heap is sorted into the
+// next list. So a long run of one letter costs little more than one pass over the run.
 func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 	n := len(ids)
 	if cap(s.left) < n {
@@ -196,7 +197,7 @@ func (m *merges) applyHeap(ids []block.Token, s *mergeScratch) []block.Token {
 		}
 		at := int32(uint32(top))
 		if next[at]>>32 != top>>32 || next[at] == noMerge {
-			continue // the merge is stale, since one of its neighbours was joined meanwhile
+			continue // the merge is stale: one of its two tokens was joined with another token
 		}
 		gone := right[at]
 		ids[at] = block.Token(next[at])

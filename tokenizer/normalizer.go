@@ -11,8 +11,8 @@ import (
 // normalizer changes a text before it is split. Implementations are immutable, and goroutines may use them
 // concurrently.
 type normalizer interface {
-	// append appends the normalized text to dst. If the text is already normal, it returns dst as it was, and the
-	// constant unchanged.
+	// append appends the normalized text to dst. If the text is already normal, append returns dst without the text, and
+	// the constant unchanged.
 	append(dst []byte, text string) ([]byte, change)
 }
 
@@ -21,13 +21,13 @@ const (
 	// maxSteps bounds the number of normalizers, and the number of pre-tokenizers. Published tokenizers have at most
 	// ten.
 	maxSteps = 64
-	// maxPrepended bounds the bytes that are put before each part of a text. Published tokenizers put one character
-	// there.
+	// maxPrepended bounds the bytes that are put before each part of a text. Published tokenizers prepend one character.
 	maxPrepended = 64
 )
 
-// maxNormal bounds the bytes that one normalizer, or all normalizers together, may make of a text. A character of three
-// bytes has a normal form of at most 33 bytes. Published tokenizers replace a space by three bytes.
+// maxNormal returns the largest permitted size of the normalized text in bytes, after one normalizer and after all
+// normalizers. The factor 32 is large enough: Unicode's longest normal form has 33 bytes for a character of three
+// bytes, and published tokenizers replace a space by three bytes.
 func maxNormal(text string) int { return 32*len(text) + 4096 }
 
 // change says what a normalizer did to a text.
@@ -36,11 +36,11 @@ type change uint8
 const (
 	unchanged change = iota
 	changed
-	changedFront // the text's first character was removed; Metaspace's prepend_scheme "first" depends on it
-	overgrown    // the result would be longer than maxNormal, so nothing was appended
+	changedFront // the text's first character was removed, which matters for Metaspace's prepend_scheme "first"
+	overgrown    // the result would be longer than maxNormal; nothing was appended
 )
 
-// readNormalizer appends the normalizers of a component.
+// readNormalizer appends to list the normalizers of a component of tokenizer.json.
 func readNormalizer(list []normalizer, raw json.RawMessage) ([]normalizer, error) {
 	if isNull(raw) {
 		return list, nil
@@ -136,7 +136,7 @@ func readNormalizer(list []normalizer, raw json.RawMessage) ([]normalizer, error
 // lowercase is Rust's str::to_lowercase without its rule for the final sigma, because the reference (the official Rust
 // tokenizer) maps each character separately.
 type lowercase struct {
-	table *runeTable // value that is not zero: the character has a lower form
+	table *runeTable // the value is not zero if the character has a lower-case form
 	forms map[rune][]rune
 }
 
@@ -213,7 +213,7 @@ func (p prepend) append(dst []byte, text string) ([]byte, change) {
 	return append(append(dst, p...), text...), changed
 }
 
-// strip removes white space at the ends.
+// strip removes white space at the left end, the right end, or both ends of a text.
 type strip struct{ left, right bool }
 
 func (s strip) append(dst []byte, text string) ([]byte, change) {
@@ -234,7 +234,7 @@ func (s strip) append(dst []byte, text string) ([]byte, change) {
 	return append(dst, rest...), did
 }
 
-// dropped removes the characters of a set.
+// dropped removes from a text the characters of a set.
 type dropped struct{ table *runeTable }
 
 func newDropped(set charset) dropped { return dropped{newRuneTable(runsOf(set))} }
@@ -266,7 +266,7 @@ func (d dropped) append(dst []byte, text string) ([]byte, change) {
 	return append(dst, text[last:]...), did
 }
 
-// mapped replaces each character for which the function returns true by a space.
+// mapped replaces by a space each character for which the function returns true.
 type mapped func(rune) bool
 
 func (m mapped) append(dst []byte, text string) ([]byte, change) {
@@ -321,7 +321,7 @@ func (spacedChinese) append(dst []byte, text string) ([]byte, change) {
 }
 
 // isChinese has the same ranges as the reference. One range of the reference begins at 2B920 by mistake, although
-// Unicode's block begins at 2B820. The mistake is copied here.
+// Unicode's block begins at 2B820. This function has the same mistake, because its result must be equal.
 func isChinese(c rune) bool {
 	return c >= 0x3400 && (c <= 0x4dbf || c >= 0x4e00 && c <= 0x9fff || c >= 0xf900 && c <= 0xfaff ||
 		c >= 0x20000 && c <= 0x2a6df || c >= 0x2a700 && c <= 0x2b73f || c >= 0x2b740 && c <= 0x2b81f ||

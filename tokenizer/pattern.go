@@ -9,11 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// errPattern says that compilePattern cannot compile a pattern. The fallback engine may be able to match the pattern.
+// errPattern says that compilePattern cannot compile a pattern. The fallback engine, the library regexp2, may be able
+// to match the pattern.
 var errPattern = errors.New("not in the compiled dialect")
 
-// errFold says that a case-insensitive part could match several characters in place of one, such as "ss" and "ß".
-// Neither of the two engines here matches these as the reference does.
+// errFold says that a case-insensitive part has a letter, or two letters, for which another case has a different number
+// of letters, such as "ß" and "ss". Neither the compiled machine nor the fallback engine matches them as the reference
+// does.
 var errFold = errors.New("case-insensitive part with letters that fold to several characters")
 
 type nodeKind uint8
@@ -30,10 +32,10 @@ const (
 // patternNode is a node of a parsed pattern. Patterns have no captures.
 type patternNode struct {
 	kind       nodeKind
-	set        charset // if kind is nodeClass: the characters; if nodeLook: the characters that satisfy the lookahead
-	atEnd      bool    // if kind is nodeLook: the end of the text satisfies the lookahead
+	set        charset // for nodeClass: the characters that match; for nodeLook: the characters that satisfy the lookahead
+	atEnd      bool    // for nodeLook: the end of the text satisfies the lookahead
 	sub        []*patternNode
-	min, max   int // if kind is nodeRepeat: bounds of the repetition; max < 0: no upper bound
+	min, max   int // for nodeRepeat: bounds of the repetition; max < 0: no upper bound
 	lazy       bool
 	possessive bool
 }
@@ -128,8 +130,8 @@ func (p *patternParser) concat() (*patternNode, error) {
 	return cat, nil
 }
 
-// foldsTogether reports whether two neighbours could together be one character in another case. It knows the foldings
-// of ASCII letters with status F in CaseFolding.txt.
+// foldsTogether reports whether the characters of two neighbours could together fold to one character, such as "ss" to
+// "ß". It knows the pairs of ASCII letters that have status F in Unicode's CaseFolding.txt.
 func foldsTogether(a, b *patternNode) bool {
 	x, ok := a.single()
 	y, ok2 := b.single()
@@ -144,7 +146,7 @@ func foldsTogether(a, b *patternNode) bool {
 	return false
 }
 
-// quantified wraps n in the quantifier at the cursor, if there is one.
+// quantified returns n inside a node for the quantifier at the cursor. If there is no quantifier, it returns n.
 func (p *patternParser) quantified(n *patternNode) (*patternNode, bool, error) {
 	rep := &patternNode{kind: nodeRepeat, sub: []*patternNode{n}, max: -1}
 	interval := false
@@ -236,8 +238,8 @@ func (p *patternParser) atom() (*patternNode, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Outside of brackets, Oniguruma uses a table of ISO 8859-1 for \w on characters below 256. These characters
-		// are also in that table.
+		// Outside of brackets, Oniguruma uses a table of ISO 8859-1 for \w on characters below 256. latinWords has the
+		// characters that only this table has.
 		if word {
 			set = set.union(latinWords)
 		}

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// class reads a bracket expression. As in Oniguruma, it may have nested brackets and &&.
+// class reads a bracket expression. As in Oniguruma, the expression may contain nested brackets and &&.
 func (p *patternParser) class() (charset, error) {
 	if p.deep++; p.deep > 50 {
 		return nil, p.unknown("nesting deeper than 50")

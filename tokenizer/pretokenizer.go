@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// preStep is one step from a text to words: it splits the text, or changes it. A pre-tokenizer in the file becomes one
-// or several steps.
+// preStep is one step from a text to words. A step splits the text, or changes the text. A pre-tokenizer in the file
+// becomes one or several steps.
 type preStep struct {
 	kind     preKind
-	match    *matcher // matcher of a preSplit
+	match    *matcher // for preSplit: the matches at which the text is split
 	behavior behavior
 	invert   bool
-	replace  string // if kind is preMetaspace: the text that replaces a space
+	replace  string // for preMetaspace: the text that replaces a space
 	prepend  prependScheme
 }
 
@@ -22,7 +22,7 @@ type preKind uint8
 const (
 	preSplit       preKind = iota
 	prePrefixSpace         // puts a space before a text that does not begin with one
-	preMetaspace           // replaces spaces by preStep.replace, and puts it before the text as preStep.prepend says
+	preMetaspace           // replaces spaces by preStep.replace, and puts preStep.replace before the text as preStep.prepend says
 	preByteLevel           // replaces bytes by the printable characters that stand for them
 )
 
@@ -30,25 +30,26 @@ type prependScheme uint8
 
 const (
 	prependAlways prependScheme = iota
-	prependFirst                // only at the beginning of the whole text
+	prependFirst                // the prefix is put only at the beginning of the whole text
 	prependNever
 )
 
 // gpt2Pattern is the pattern at which ByteLevel splits by default (openai/gpt-2, src/encoder.py).
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// component has the member that every part of tokenizer.json has.
+// component has the JSON member that every component of tokenizer.json has.
 type component struct {
 	Type string `json:"type"`
 }
 
-// errUnknown is the error for an unknown component. A guess would return wrong ids, and nothing would show this.
+// errUnknown is the error for an unknown component. Without this error, wrong ids would be returned, and nobody would
+// notice.
 func errUnknown(what, name string) error {
 	return fmt.Errorf("unknown %s %q: this model cannot be tokenized here; remove its path, so that its engine is asked for token ids, "+
 		"or report the component", what, clip(name))
 }
 
-// preTokenizer is a pre_tokenizer of any type, in the form of the file.
+// preTokenizer has the JSON members of a pre_tokenizer of any type.
 type preTokenizer struct {
 	component
 	Pretokenizers    []json.RawMessage `json:"pretokenizers"`
@@ -132,7 +133,7 @@ func readPreTokenizer(steps []preStep, raw json.RawMessage) ([]preStep, error) {
 }
 
 // boundSteps refuses a file with more steps than published tokenizers have. Steps that make a word longer have a
-// smaller bound.
+// smaller bound, because their effects multiply.
 func boundSteps(steps []preStep) error {
 	longer := 0
 	for _, s := range steps {
@@ -195,7 +196,7 @@ func (c *preTokenizer) metaspace(steps []preStep) ([]preStep, error) {
 	return steps, nil
 }
 
-// wordsOrSigns matches \w+|[^\w\s]+ as Rust's regex crate does.
+// wordsOrSigns returns a matcher that matches \w+|[^\w\s]+ as Rust's regex crate does. space is the set \s.
 func wordsOrSigns(space charset) *matcher {
 	word := runSet(unicodeTables().regexWord, anyValue)
 	other := word.union(space).negate()
@@ -227,7 +228,7 @@ func readPrependScheme(name *string, prefix *bool) (prependScheme, error) {
 	return scheme, nil
 }
 
-// readPattern reads {"String": …} or {"Regex": …}.
+// readPattern reads a pattern of tokenizer.json: {"String": …} or {"Regex": …}.
 func readPattern(raw json.RawMessage) (*matcher, error) {
 	var p struct {
 		String *string
@@ -259,8 +260,8 @@ func punctuation() charset {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// words applies the steps from number step on to a text, and encodes each resulting word. atStart says that text is the
-// beginning of the whole text.
+// words applies the step with number step, and all later steps, to a text. It encodes each resulting word. atStart is
+// true if text is the beginning of the whole text.
 func (e *encoder) words(step int, text string, atStart bool) error {
 	if text == "" {
 		return nil
@@ -289,8 +290,8 @@ func (e *encoder) words(step int, text string, atStart bool) error {
 	return nil
 }
 
-// isolate does the same as words, for a step that most models have: a split by an automaton, with behavior isolated
-// (each match, and each text between two matches, is a piece). It is faster than the general loop of words.
+// isolate does the same as words for a step that most models have: a split by an automaton, with behavior isolated
+// (each match, and each text between two matches, is a piece). isolate is faster than the general loop of words.
 func (e *encoder) isolate(auto *automaton, step int, text string, atStart bool) error {
 	last := step+1 == len(e.t.pre)
 	for at := 0; at < len(text); {
@@ -316,8 +317,8 @@ func (e *encoder) isolate(auto *automaton, step int, text string, atStart bool) 
 	return nil
 }
 
-// change returns the text after a step that changes it. The text is valid until the step is used for another text. All
-// later steps are done by then.
+// change returns the text as the step p changes it. The result is valid until the same step changes another text.
+// Before that, all later steps have used the result.
 func (e *encoder) change(p *preStep, step int, text string, atStart bool) string {
 	for len(e.level) <= step {
 		e.level = append(e.level, nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
-// behavior says what a split does with the matches. Its names are those of the file format.
+// behavior says what a split does with the matches. The file format has the same names.
 type behavior uint8
 
 const (
@@ -17,14 +17,14 @@ const (
 	removed
 	mergedWithPrevious
 	mergedWithNext
-	contiguous // matches without text between them are one piece
+	contiguous // a run of matches without text between them is one piece
 )
 
 var behaviors = map[string]behavior{"Isolated": isolated, "Removed": removed, "MergedWithPrevious": mergedWithPrevious,
 	"MergedWithNext": mergedWithNext, "Contiguous": contiguous}
 
-// matcher finds the matches of a pattern: with a compiled machine, as a literal, or with the fallback engine. It is
-// immutable, and goroutines may use it concurrently.
+// matcher finds the matches of a pattern in one of three ways: with the compiled machine auto, by a search for literal,
+// or with the fallback engine slow. A matcher is immutable, and goroutines may use it concurrently.
 type matcher struct {
 	auto    *automaton
 	literal string
@@ -35,9 +35,9 @@ const (
 	// fallbackTime bounds one search of the fallback engine, which backtracks. The compiled machine needs no bound.
 	fallbackTime  = 2 * time.Second
 	fallbackStack = 1 << 22
-	// maxPattern bounds the bytes of a pattern. Published patterns have less than 1 KiB. Each character class of a
-	// pattern takes a millisecond to compile, for the compiled machine and for the fallback engine. So the bound also
-	// limits the time that a pattern takes.
+	// maxPattern bounds the bytes of a pattern. Published patterns have less than 1 KiB. Each character class of a pattern
+	// takes a millisecond to compile, for the compiled machine and for the fallback engine. So the bound also limits the
+	// time for compiling a pattern.
 	maxPattern = 8 << 10
 )
 
@@ -73,8 +73,9 @@ func regexMatcher(pattern string) (*matcher, error) {
 	return &matcher{slow: slow}, nil
 }
 
-// fallbackPattern translates a pattern for the fallback engine, which has .NET's classes and anchors on Go's Unicode
-// tables. Every class is written out from the reference's tables. "$" and "^" match at the ends of lines.
+// fallbackPattern translates a pattern for the fallback engine. The fallback engine has .NET's rules for classes and
+// anchors, and Go's Unicode tables. So the translation writes every class as a list of characters from the reference's
+// tables, and makes "^" and "$" match at the beginning and the end of each line.
 func fallbackPattern(src string) (string, error) {
 	p := &patternParser{src: src}
 	var out strings.Builder
@@ -133,7 +134,7 @@ func (s charset) spell(out *strings.Builder) {
 	out.WriteByte(']')
 }
 
-// setMatcher returns a matcher of one character of a set. With run it matches a run of such characters.
+// setMatcher returns a matcher of one character of a set. If run is true, the matcher matches a run of such characters.
 func setMatcher(set charset, run bool) *matcher {
 	n := &patternNode{kind: nodeClass, set: set}
 	if run {
@@ -200,7 +201,7 @@ type pieces struct {
 	invert   bool
 	// The next part of the text is a match, or a text between two matches:
 	done                 int // position at which the next part begins
-	matchStart, matchEnd int // the next match; matchStart < 0: it was not searched yet
+	matchStart, matchEnd int // the next match; matchStart < 0: the next match was not searched yet
 	over                 bool
 	// The next part may be joined to this piece:
 	held             bool
@@ -212,7 +213,7 @@ func (m *matcher) split(text string, b behavior, invert bool) pieces {
 	return pieces{matches: m.in(text), behavior: b, invert: invert, matchStart: -1}
 }
 
-// part returns the next match, or the text before that match.
+// part returns the text before the next match. If there is no such text, part returns the match.
 func (p *pieces) part() (from, to int, match, ok bool) {
 	if p.matchStart < 0 && !p.over {
 		if p.matchStart, p.matchEnd = p.matches.next(); p.matchStart < 0 {
@@ -272,7 +273,7 @@ func (p *pieces) next() (from, to int, ok bool) {
 	}
 }
 
-// joins reports whether a part belongs to the piece that waits.
+// joins reports whether the next part belongs to the held piece. match is true if the next part is a match.
 func (p *pieces) joins(match bool) bool {
 	if !p.held {
 		return false

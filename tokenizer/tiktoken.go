@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// These are patterns of the public tiktoken encodings (tiktoken_ext/openai_public.py). The originals have possessive
-// quantifiers. The patterns without them match the same.
+// These are patterns of the public tiktoken encodings (tiktoken_ext/openai_public.py). The original patterns have
+// possessive quantifiers. Without these quantifiers, the patterns match the same texts.
 const (
 	patternGPT2   = gpt2Pattern
 	patternCL100K = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s`
@@ -29,8 +29,8 @@ const (
 		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// encoding has the properties of an encoding that are not in a .tiktoken file. tokenizer_config.json may add special
-// tokens.
+// encoding has the properties of an encoding that are not in a .tiktoken file: the pattern that splits texts, and the
+// ids of special tokens for the given number of ranks. tokenizer_config.json may add special tokens.
 type encoding struct {
 	pattern string
 	special func(ranks int) map[string]block.Token
@@ -68,8 +68,8 @@ func harmonyTokens(int) map[string]block.Token {
 	return tokens
 }
 
-// qwenTokens returns the special tokens of Qwen's first generation (tokenization_qwen.py). Their ids come after the
-// ranks.
+// qwenTokens returns the special tokens of Qwen's first generation (tokenization_qwen.py). The ids of these tokens
+// follow the ids of the ranks.
 func qwenTokens(ranks int) map[string]block.Token {
 	tokens := map[string]block.Token{"<|endoftext|>": block.Token(ranks), "<|im_start|>": block.Token(ranks + 1),
 		"<|im_end|>": block.Token(ranks + 2)}
@@ -79,14 +79,13 @@ func qwenTokens(ranks int) map[string]block.Token {
 	return tokens
 }
 
-// tokenizerClasses has the encoding for each tokenizer_class. It is used for files that do not have their encoding's
-// name.
+// tokenizerClasses has the encoding for each known tokenizer_class. It takes precedence over the name of the file.
 var tokenizerClasses = map[string]string{"QWenTokenizer": "qwen", "TikTokenTokenizer": "kimi"}
 
 // ParseTiktoken builds a tokenizer from a .tiktoken file, whose lines are "base64 rank". The file does not say how text
 // is split. So the encoding follows from name (o200k_base, cl100k_base, qwen, …), or from the tokenizer_class of
-// tokenizer_config.json. configJSON is the contents of tokenizer_config.json, and may be empty. The tokens in it are
-// added.
+// tokenizer_config.json. configJSON is the contents of tokenizer_config.json, and may be empty. Tokens in configJSON
+// are added.
 func ParseTiktoken(data, configJSON []byte, name string) (*Tokenizer, error) {
 	cfg := &config{named: map[string]string{}}
 	key := strings.TrimSuffix(path.Base(name), ".tiktoken")
@@ -152,12 +151,12 @@ func readRanks(data []byte) ([]token, error) {
 	return tokens, nil
 }
 
-// maxSpecial bounds the number of special tokens without names that a tekken.json may ask for. Mistral's files have
-// 1,000.
+// maxSpecial bounds the number of special tokens without names in a tekken.json. Mistral's files have 1,000 special
+// tokens.
 const maxSpecial = 1 << 16
 
 // ParseTekken builds a tokenizer from Mistral's tekken.json. Mistral's own code never finds special tokens in a text.
-// So pass PlainSpecial for the text of users. AddSpecial puts <s> before the text, as Mistral's completions do.
+// So encode the text of users with PlainSpecial. AddSpecial puts <s> before the text, as Mistral's completions do.
 func ParseTekken(data []byte) (*Tokenizer, error) {
 	var f struct {
 		Config struct {
@@ -220,9 +219,10 @@ var tekkenTokens = []string{"<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAIL
 	"[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]",
 	"[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"}
 
-// newRankTokenizer builds a tokenizer from tokens that are byte strings. Their ids are in the order of their ranks.
+// newRankTokenizer builds a tokenizer from tokens that are byte strings. The ids of the tokens are in the order of the
+// tokens' ranks.
 func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*Tokenizer, error) {
-	m, err := newRankBPE(tokens) // before the pattern, so that a broken file is refused before its pattern is compiled
+	m, err := newRankBPE(tokens) // this comes first, so that a broken file is refused before its pattern is compiled
 	if err != nil {
 		return nil, err
 	}
@@ -237,8 +237,8 @@ func newRankTokenizer(tokens []token, special []addedToken, pattern string) (*To
 }
 
 // newRankBPE builds byte-pair encoding from ranked byte strings, as tiktoken does. Two neighbours are joined if their
-// bytes together are a token, and the token with the lowest rank comes first. So every way to cut a token into two
-// tokens is a merge.
+// bytes together are a token. Among these tokens, the token with the lowest rank is made first. So every way to cut a
+// token into two tokens is a merge.
 func newRankBPE(tokens []token) (*bpe, error) {
 	v, err := newVocabulary(tokens)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 )
 
 // Tokenizer turns text into the token ids that an engine with the same files computes, and ids into text. Goroutines
-// may use it concurrently, and none waits for another: only its bounded caches change.
+// may use it concurrently: only its bounded caches change, and they have no locks.
 type Tokenizer struct {
 	raw, normalized *addedSet // added tokens that are matched before normalization, and after it
 	normalizers     []normalizer
 	pre             []preStep
 	model           model
-	vocab           *vocabulary                // vocabulary of the model, as the file spells it
+	vocab           *vocabulary                // vocabulary of the model, in the spelling of the file
 	added           map[block.Token]addedToken // added tokens by id
 	addedID         map[string]block.Token     // ids of added tokens by content
 	before, after   []block.Token              // tokens that the post-processor puts around a text
@@ -27,8 +27,8 @@ type Tokenizer struct {
 
 // Options has the options of an encoding. The zero value is right for the output of a chat template.
 type Options struct {
-	// AddSpecial puts the model's own tokens around the text, as engines do for completions: for most models a token
-	// for the beginning of the text.
+	// AddSpecial puts the model's own tokens around the text, as engines do for completions. For most models this is one
+	// token at the beginning of the text.
 	AddSpecial bool
 	// PlainSpecial encodes the spelling of a special token as ordinary text (split_special_tokens of Transformers).
 	PlainSpecial bool
@@ -40,7 +40,7 @@ type model interface {
 	appendWord(dst []block.Token, word string, s *scratch) ([]block.Token, error)
 }
 
-// scratch is the working memory of one encoding. It is pooled.
+// scratch is the working memory of one encoding.
 type scratch struct {
 	merge   mergeScratch
 	viterbi []pathNode
@@ -52,17 +52,17 @@ type encoder struct {
 	scratch
 	t     *Tokenizer
 	dst   []block.Token
-	level [][]byte  // by step: text that a pre-tokenizer step changed
+	level [][]byte  // for each pre-tokenizer step: the text that the step changed
 	norm  [2][]byte // texts that normalizers changed; the two buffers are used in turn
 }
 
-// keepBytes is how much working memory a pooled encoder may keep. If an encoder has more after a huge text, it is not
-// put back into the pool.
+// keepBytes is how much working memory an encoder in the pool may keep. An encoder that has more after a huge text is
+// not put back into the pool.
 const keepBytes = 1 << 20
 
 // Append appends the ids of text to dst. It allocates nothing if its caches are warm and dst has room. Each byte that
 // is not UTF-8 counts as U+FFFD. An error means that the text cannot be tokenized: a pattern of the fallback engine ran
-// out of time, or the model has no token for unknown characters. With an error Append returns dst as it was.
+// out of time, or the model has no token for unknown characters. If there is an error, Append returns dst unchanged.
 func (t *Tokenizer) Append(dst []block.Token, text string, opts Options) ([]block.Token, error) {
 	if !utf8.ValidString(text) {
 		text = string([]rune(text))
@@ -106,7 +106,7 @@ func (e *encoder) release() {
 	}
 }
 
-// text encodes a text. atStart says that text is the beginning of the whole text.
+// text encodes a text. atStart is true if the text is the beginning of the whole text.
 func (e *encoder) text(text string, atStart bool, opts Options) error {
 	if e.t.raw.empty() {
 		return e.segment(text, atStart, opts)
@@ -148,10 +148,10 @@ func (e *encoder) segment(text string, atStart bool, opts Options) error {
 
 var errOvergrown = errors.New("the normalizers make the text more than 32 times as long")
 
-// normalize returns the normalized text, which is valid until the next call. shifted reports that the first character
-// of the text was removed.
+// normalize returns the normalized text, which is valid until the next call. shifted is true if the first character of
+// the text was removed.
 func (e *encoder) normalize(text string) (normal string, shifted bool, err error) {
-	turn := 0 // index of the buffer to write; the text is in the other buffer, or it is the caller's
+	turn := 0 // index of the buffer to write; the text is in the other buffer, or in the caller's memory
 	limit := maxNormal(text)
 	for _, n := range e.t.normalizers {
 		out, change := n.append(e.norm[turn][:0], text)
@@ -191,7 +191,7 @@ func (t *Tokenizer) Spelling(id block.Token) (string, bool) {
 func (t *Tokenizer) Special(id block.Token) bool { return t.added[id].special }
 
 // Named returns the text of a token that tokenizer_config.json names, such as "bos_token". If the file does not name
-// it, Named returns "". Chat templates use these texts.
+// the token, Named returns "". Chat templates use these texts.
 func (t *Tokenizer) Named(name string) string { return t.named[name] }
 
 // view returns bytes as a string without copying them. The bytes must not change while the string is in use.

@@ -14,10 +14,11 @@ import (
 )
 
 // TurnCache encodes texts that grow at the end, as conversations do, and encodes only the new part. It keeps the ids of
-// stretches: a stretch is a part of a text that ends at a special token, so that no text after it can change its ids. A
-// stretch is kept with its text, which is compared before use. So a hash collision cannot return wrong ids. The cache
-// is bounded in bytes, and evicts the least recently used stretch. It is safe for concurrent use. Its locks are
-// sharded, and never held during an encoding. Make one with NewTurnCache.
+// stretches. A stretch is a part of a text that ends at a special token, so that no text after the stretch can change
+// its ids. The cache also keeps the text of each stretch, and compares the text before it returns the ids. So a hash
+// collision cannot return wrong ids. The cache is bounded in bytes, and evicts the least recently used stretch. The
+// cache is safe for concurrent use. Its locks are sharded, and never held during an encoding. NewTurnCache makes a
+// TurnCache.
 type TurnCache struct {
 	t      *Tokenizer
 	cuts   *addedSet
@@ -27,9 +28,9 @@ type TurnCache struct {
 
 const (
 	turnShards = 64
-	// minStretch is the least length of a stretch in bytes. With longer stretches, the unfinished stretch at the end
-	// would take more time, since it is encoded every time. With shorter ones, a lookup would take more time than the
-	// comparison of the texts.
+	// minStretch is the least length of a stretch in bytes. With longer stretches, the unfinished stretch at the end of a
+	// text, which is encoded every time, would take more time. With shorter stretches, a lookup would take more time than
+	// the comparison of the texts.
 	minStretch = 1024
 	maxLeads   = 4
 )
@@ -48,7 +49,7 @@ type turnShard struct {
 	misses  uint64
 }
 
-// turnEntry is one stretch in the cache. Only its place in the ring changes.
+// turnEntry is one stretch in the cache. Its links prev and next change; its other fields do not.
 type turnEntry struct {
 	prev, next *turnEntry
 	key        uint64
@@ -58,21 +59,22 @@ type turnEntry struct {
 }
 
 // serials counts the entries of all caches. So entries of different models have different serials, and a block.Prefix
-// of one model never equals a block.Prefix of another (see extend).
+// of one model never equals a block.Prefix of another model (see extend).
 var serials atomic.Uint64
 
-// Reuse says how many of a text's ids earlier texts have, too, and how many later texts will have.
+// Reuse says how many ids at the beginning of a text are known from earlier texts, and how many ids later texts can
+// take from the cache.
 type Reuse struct {
 	// Known covers the leading stretches that were in the cache.
 	Known block.Prefix
-	// Stable covers Known and the stretches that are in the cache now. These are normally all stretches except the
-	// unfinished one at the end. When the text comes again with more text after it, Known covers the same as Stable
-	// does now, unless a stretch was evicted.
+	// Stable covers Known and the stretches that are in the cache now. Normally these are all stretches except the
+	// unfinished stretch at the end. When the text comes again with more text after it, Known covers the stretches that
+	// Stable covers now, unless a stretch was evicted.
 	Stable block.Prefix
 }
 
-// extend makes p cover one more stretch, up to the given number of tokens. The mark depends on the serials of all
-// stretches in p. A serial is never used twice, so equal marks mean equal stretches.
+// extend makes p cover one more stretch. After that p covers the given number of tokens. p.Mark is a hash of the
+// serials of all stretches that p covers. A serial is never used twice, so equal marks mean equal stretches.
 func extend(p *block.Prefix, serial uint64, tokens int) {
 	var b [16]byte
 	for i := range p.Mark {
@@ -83,7 +85,8 @@ func extend(p *block.Prefix, serial uint64, tokens int) {
 	p.Tokens = tokens
 }
 
-// TurnStats counts the lookups that found a stretch, the lookups that did not, and the stretches in the cache.
+// TurnStats has the number of lookups that found a stretch (Hits), of lookups that found no stretch (Misses), and of
+// stretches in the cache (Entries), with their size in bytes.
 type TurnStats struct {
 	Hits, Misses uint64
 	Entries      int
@@ -114,12 +117,12 @@ func NewTurnCache(t *Tokenizer, bytes int) *TurnCache {
 func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []block.Token, reuse Reuse, err error) {
 	began := len(dst)
 	out := dst
-	var prefix block.Prefix // covers the stretches up to here
+	var prefix block.Prefix // covers the stretches before start
 	if opts.AddSpecial {
 		out = append(out, c.t.before...)
-		prefix.Mark[0] = 1 // marks of texts with AddSpecial differ, because these texts have other ids
+		prefix.Mark[0] = 1 // a text with AddSpecial has other ids, so its marks must differ
 	}
-	leading, marked := true, true // leading: every stretch up to here was in the cache; marked: every stretch up to here is in the cache now
+	leading, marked := true, true // leading: every stretch before start was in the cache; marked: every stretch before start is in the cache now
 	scan := cutScan{set: c.cuts, leads: c.leads, text: text}
 	for start := 0; start < len(text); {
 		end := len(text)
@@ -169,7 +172,8 @@ func (c *TurnCache) AppendBytes(dst []block.Token, text []byte, opts Options) (i
 	return c.Append(dst, view(text), opts)
 }
 
-// appendStretch does the same as Append for valid text that may follow other text. It adds no tokens around the text.
+// appendStretch does the same as Append for a part of a text, which must be valid UTF-8. It adds no tokens around the
+// part.
 func (t *Tokenizer) appendStretch(dst []block.Token, text string, atStart bool, opts Options) ([]block.Token, error) {
 	e := t.encoder(dst)
 	err := e.text(text, atStart, opts)
@@ -181,7 +185,7 @@ func (t *Tokenizer) appendStretch(dst []block.Token, text string, atStart bool, 
 	return out, nil
 }
 
-// stretchKind says where in its text a stretch is. The same stretch may have other ids elsewhere.
+// stretchKind says where in its text a stretch is. The same stretch may have other ids at another place.
 type stretchKind uint64
 
 const (
@@ -199,8 +203,8 @@ func stretchAt(start int) stretchKind {
 
 func turnKey(text string, kind stretchKind) uint64 { return xxh3.HashStringSeed(text, uint64(kind)) }
 
-// AppendPlain does the same as Tokenizer.Append with PlainSpecial, through the cache. It is for prompts that are
-// encoded piece by piece, as Harmony's are, because later prompts have the same pieces.
+// AppendPlain does the same as Tokenizer.Append with PlainSpecial, through the cache. It is for prompts whose pieces
+// are encoded separately, such as Harmony prompts. Later prompts have the same pieces.
 func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, error) {
 	if len(text) < minStretch/4 {
 		return c.t.Append(dst, text, Options{PlainSpecial: true})
@@ -217,8 +221,8 @@ func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, 
 	return out, err
 }
 
-// get appends the ids of a stretch, and returns the stretch's serial. If the cache does not have the stretch, it
-// returns 0.
+// get appends the ids of a stretch, and returns the stretch's serial. If the cache does not have the stretch, the
+// serial is 0.
 func (c *TurnCache) get(dst []block.Token, text string, kind stretchKind) ([]block.Token, uint64) {
 	key := turnKey(text, kind)
 	s := &c.shards[key%turnShards]
@@ -244,7 +248,8 @@ const entryBytes = 168
 
 func (e *turnEntry) size() int { return len(e.text) + 4*len(e.ids) + entryBytes }
 
-// put adds a stretch to the cache, and returns its serial. If the stretch is too large, it returns 0.
+// put adds a stretch to the cache, and returns the stretch's serial. If the stretch is too large for the cache, the
+// serial is 0.
 func (c *TurnCache) put(text string, kind stretchKind, ids []block.Token) uint64 {
 	key := turnKey(text, kind)
 	s := &c.shards[key%turnShards]
@@ -301,11 +306,11 @@ type cutScan struct {
 	set   *addedSet
 	leads []byte
 	text  string
-	ahead [maxLeads]int // by first byte: next place of this byte in the text; stale if the scan is past that place
+	ahead [maxLeads]int // for each byte of leads: next position of the byte in the text; stale if the scan is beyond this position
 	atCut bool          // the last call of next found a cut
 }
 
-// next returns the end of the first solid token that begins at or after from, or -1 if there is none.
+// next returns the end of the first solid token that begins at or after from, or -1 if there is no such token.
 func (c *cutScan) next(from int) int {
 	c.atCut = false
 	for from < len(c.text) {
@@ -332,7 +337,7 @@ func (c *cutScan) next(from int) int {
 	return -1
 }
 
-// match returns the end of the longest token that begins at a position, or -1 if there is none.
+// match returns the end of the longest token that begins at position at, or -1 if no token begins there.
 func (s *addedSet) match(text string, at int) int {
 	node, end := int32(0), -1
 	for i := at; i < len(text); i++ {
@@ -346,9 +351,10 @@ func (s *addedSet) match(text string, at int) int {
 	return end
 }
 
-// solid returns the solid tokens: the special tokens after which a text may be cut. Two conditions hold for a solid
-// token. It is found wherever its text occurs: no other token overlaps its beginning or extends beyond its end, and it
-// does not depend on the character after it. And the text after it has the same ids as without the text before it.
+// solid returns the solid tokens, after which a text may be cut. Two conditions hold for a solid token. First, the
+// token is found wherever its text occurs: no other token overlaps its beginning or extends beyond its end, and the
+// character after the token does not matter. Second, the text before the token does not change the ids of the text
+// after it.
 func (s *addedSet) solid() *addedSet {
 	tails := map[string]bool{} // all suffixes of all tokens
 	open := map[int32]bool{}   // tokens that occur inside another token, but not at its end

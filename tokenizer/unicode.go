@@ -10,8 +10,8 @@ import (
 
 // unicodeBin has Unicode's properties as the crates of the reference (the official Rust tokenizer) report them.
 // testdata/unicode/gen.sh makes it. Go's tables (Unicode 15.0) cannot be used, because the reference uses other
-// versions: it matches patterns with Oniguruma's tables (16.0), normalizes with the tables of 9.0, and uses the
-// standard library for the rest.
+// versions: it matches patterns with Oniguruma's tables (Unicode 16.0), normalizes with the tables of Unicode 9.0, and
+// uses the standard library of Rust for the rest.
 //
 //go:embed unicode.bin
 var unicodeBin string
@@ -34,7 +34,7 @@ type unicodeData struct {
 	numeric, ccc, grapheme                             []runeRun
 	scripts                                            map[string][]runeRun
 	lower                                              map[rune][]rune
-	canonical, compatible                              map[rune][]rune // full decompositions, without those of Hangul
+	canonical, compatible                              map[rune][]rune // full decompositions; those of Hangul are computed
 	compose                                            map[[2]rune]rune
 }
 
@@ -112,7 +112,7 @@ func (r *unicodeReader) pairs() map[[2]rune]rune {
 	from := 0
 	for range n {
 		from += r.uvarint()
-		r.byte() // the number of entries, always two: the second part and the composition
+		r.byte() // the number of code points that follow, always two: the second code point of the pair, and the composition
 		m[[2]rune{rune(from), rune(r.uvarint())}] = rune(r.uvarint())
 	}
 	return m
@@ -127,10 +127,10 @@ func lookupRun(runs []runeRun, c rune) uint8 {
 	return runs[i].value
 }
 
-// runeTable maps every code point to a byte with two memory accesses. Code points are divided into pages of 256, and
-// equal pages are stored once.
+// runeTable maps every code point to a byte. A lookup takes two memory accesses. Code points are divided into pages of
+// 256, and equal pages are stored once.
 type runeTable struct {
-	page []uint16 // by code point / 256: index of the page in cell
+	page []uint16 // for each code point / 256: index of the page in cell
 	cell []uint8
 }
 
@@ -166,7 +166,7 @@ func (t *runeTable) get(c rune) uint8 {
 }
 
 // isSpace reports whether c has the property White_Space. The property is the same in all versions of Unicode from 6.3
-// on, and so in all parts of the reference.
+// on, so all parts of the reference have the same property.
 func isSpace(c rune) bool {
 	switch {
 	case c <= ' ':

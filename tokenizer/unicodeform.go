@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// unicodeForm is one of Unicode's four normalization forms. It uses the tables of the reference, which are those of
-// Unicode 9.0: marks of later versions are neither reordered nor composed. golang.org/x/text cannot be used: it
-// reorders and composes these marks, and inserts joiners into long runs of marks.
+// unicodeForm is one of Unicode's four normalization forms. It uses the reference's tables of Unicode 9.0: marks of
+// later versions are neither reordered nor composed. golang.org/x/text cannot be used, because it reorders and composes
+// these marks, and inserts joiners into long runs of marks.
 type unicodeForm struct{ compose, compat bool }
 
-// formTables has the stable characters of each form. A character is stable if it is normal by itself, and no character
-// before it changes it.
+// formTables has the stable characters of each form. A character is stable if two conditions hold: the character alone
+// is normal, and no character before it changes it.
 type formTables struct {
 	u      *unicodeData
 	ccc    *runeTable
@@ -76,7 +76,7 @@ func (f *unicodeForm) tables() (*formTables, *runeTable) {
 func (f *unicodeForm) append(dst []byte, text string) ([]byte, change) {
 	t, stable := f.tables()
 	did, copied := unchanged, 0
-	lastStable := 0 // position of the last stable character: a mark may compose with it
+	lastStable := 0 // position of the last stable character; a mark after this character may compose with it
 	var space [2][64]rune
 	runes, normal := space[0][:0], space[1][:0]
 	for at := 0; at < len(text); {
@@ -171,7 +171,7 @@ func sortMarks(t *formTables, runes []rune) {
 	}
 }
 
-// composed composes the runes in their own memory, and returns the result.
+// composed composes runes in place, and returns the part of runes with the result.
 func (t *formTables) composed(runes []rune) []rune {
 	starter, last := -1, uint8(0) // last: class of the last mark that was not composed
 	out := 0

@@ -7,22 +7,22 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// unigram is sentencepiece's unigram model. Of all ways to cut a word into pieces it takes the one with the best sum of
-// scores. Ties are decided as in the reference (tokenizers, models/unigram/model.rs, encode_optimized). Only its cache
-// changes, and goroutines may use it concurrently.
+// unigram is sentencepiece's unigram model. Of all ways to cut a word into pieces, it takes the way with the best sum
+// of scores. Ties are decided as in the reference (tokenizers, models/unigram/model.rs, encode_optimized). Goroutines
+// may use it concurrently: only its cache changes.
 type unigram struct {
 	vocab    *vocabulary
 	trie     *pieceTrie
 	cache    *wordCache
 	scores   []float64 // scores by id
 	unkScore float64
-	unknown  block.Token // token for unknown characters; noToken: none
+	unknown  block.Token // token for unknown characters; noToken if there is no such token
 	fallback *[256]block.Token
 }
 
 var errNoUnknown = errors.New("the model has no token for a character of the text, and no unknown token")
 
-// unknownPenalty is the score of the worst piece minus the score of an unknown character.
+// unknownPenalty is by how much the score of an unknown character is below the lowest score of all pieces.
 const unknownPenalty = 10.0
 
 func newUnigram(tokens []token, scores []float64, unknown block.Token, byteFallback bool) (*unigram, error) {
@@ -47,10 +47,11 @@ func newUnigram(tokens []token, scores []float64, unknown block.Token, byteFallb
 	return u, nil
 }
 
-// pathNode has the last piece of the best path to a position.
+// pathNode has the last piece of the best path to a position in the word. A path is a way to cut the word up to the
+// position into pieces.
 type pathNode struct {
 	score float64
-	start int32 // -1: not reached
+	start int32 // position at which the piece begins; -1: no path reaches the position
 	id    block.Token
 }
 
@@ -113,7 +114,7 @@ func (u *unigram) appendBest(dst []block.Token, word string, s *scratch) ([]bloc
 	return u.appendPath(dst, word, best), nil
 }
 
-// appendPath appends the ids of the pieces of the best path. Neighbouring unknown characters are one piece.
+// appendPath appends the ids of the pieces of the best path. Neighbouring unknown characters count as one piece.
 func (u *unigram) appendPath(dst []block.Token, word string, best []pathNode) []block.Token {
 	// This loop reverses the links: after it, each link leads from the beginning of a piece to its end.
 	at := int32(len(word))
@@ -220,7 +221,7 @@ func (t *pieceTrie) home(from uint64) int {
 	return int(from*hashSeed>>32) & (len(t.edges) - 1)
 }
 
-// child returns the node to which the edge with byte b leads, or -1 if there is none.
+// child returns the node to which the edge with byte b leads, or -1 if there is no such edge.
 func (t *pieceTrie) child(node int32, b byte) int32 {
 	if node == 0 {
 		return t.root[b]

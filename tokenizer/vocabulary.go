@@ -7,20 +7,20 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// maxVocabulary bounds token ids. It is 16 times the size of the largest published vocabulary.
+// maxVocabulary bounds token ids. The bound is 16 times the size of the largest published vocabulary.
 const maxVocabulary = 1 << 22
 
 // vocabulary maps the texts of tokens to ids and back. All texts are in one array of bytes, so a vocabulary of any size
 // takes four allocations. It is immutable once built, and goroutines may then use it concurrently.
 type vocabulary struct {
 	arena []byte
-	start []uint32 // by id: position at which the id's text begins; it ends where the next id's text begins
-	known []bool   // by id: whether the id has a text
-	table []uint32 // hash table with open addressing: id+1; zero: the slot is free
+	start []uint32 // for each id: position at which the id's text begins; the text ends where the next id's text begins
+	known []bool   // for each id: whether the id has a text
+	table []uint32 // hash table with open addressing; a slot has the id + 1, or zero if the slot is free
 	count int
 }
 
-// token is a text with its id, while a vocabulary is being built.
+// token is a text with its id. It is used for building a vocabulary.
 type token struct {
 	text string
 	id   block.Token
@@ -92,7 +92,7 @@ func (v *vocabulary) text(id block.Token) []byte {
 	return v.arena[v.start[id]:v.start[id+1]]
 }
 
-// lookup returns the text of any id.
+// lookup returns the text of an id. The id need not be in the vocabulary.
 func (v *vocabulary) lookup(id block.Token) (string, bool) {
 	if int(id) >= len(v.known) || !v.known[id] {
 		return "", false
@@ -110,8 +110,8 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// hashText returns a hash of a short text, similar to wyhash. It has no secret key. This is no risk, because
-// vocabularies store only texts of a model's files, and never texts of requests.
+// hashText returns a hash of a short text, similar to wyhash. The hash has no secret key. Collisions on purpose are no
+// risk, because vocabularies store only texts of a model's files, and never texts of requests.
 func hashText(s string) uint64 {
 	h := uint64(len(s)) * hashPrime
 	i := 0
@@ -127,7 +127,7 @@ func load64(s string, i int) uint64 {
 		uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
 }
 
-// loadTail returns the last bytes of s, from i on, padded with zeros. There may be at most seven.
+// loadTail returns the bytes of s from position i on, padded with zeros. There may be at most seven such bytes.
 func loadTail(s string, i int) uint64 {
 	n := len(s) - i
 	if n == 0 {

@@ -7,15 +7,16 @@ import (
 )
 
 const (
-	maxCachedBytes  = 24 // longer words, in bytes, seldom occur twice
+	maxCachedBytes  = 24 // length of the longest word in the cache; longer words seldom occur twice
 	maxCachedTokens = 8
 	cacheSlots      = 1 << 16
 )
 
-// wordCache remembers the ids of short words. It is direct mapped, and has a fixed size (4 MiB). It has no pointers and
-// no locks, and does not allocate. Each slot is a seqlock: its fields are read and written atomically, and its header
-// has a sequence number. If a slot is being written, a reader of the slot takes a miss. The cache is safe for
-// concurrent use. If two goroutines write the same slot, the second one drops its word.
+// wordCache remembers the ids of short words. It is direct mapped: each word has exactly one slot in which it may be.
+// It has a fixed size (4 MiB), no pointers and no locks, and does not allocate. Each slot is a seqlock: its fields are
+// read and written atomically, and its header has a sequence number. If a slot is being written, a reader of the slot
+// takes a miss. The cache is safe for concurrent use. If two goroutines write the same slot at the same time, the
+// second goroutine drops its word.
 type wordCache struct {
 	slots []cacheSlot
 }

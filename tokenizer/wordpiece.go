@@ -8,13 +8,13 @@ import (
 )
 
 // wordPiece is BERT's model. It takes the longest piece that begins a word, and then the longest pieces that continue
-// it. If pieces cannot cover a word, the whole word is unknown. Only its cache changes, and goroutines may use it
-// concurrently.
+// it. If pieces cannot cover a word, the whole word is unknown. Goroutines may use it concurrently: only its cache
+// changes.
 type wordPiece struct {
 	starts    *pieceTrie // pieces that begin a word
 	continues *pieceTrie // pieces that continue a word, without their prefix (such as ##)
 	cache     *wordCache
-	unknown   block.Token // token for unknown words; noToken: none
+	unknown   block.Token // token for unknown words; noToken if there is no such token
 	maxChars  int         // number of characters; longer words are unknown
 }
 
@@ -78,7 +78,8 @@ func (w *wordPiece) appendPieces(dst []block.Token, word string) ([]block.Token,
 	return append(dst[:before], w.unknown), nil
 }
 
-// longest returns the end and the id of the longest piece that begins at a position. If there is none, end is -1.
+// longest returns the end and the id of the longest piece that begins at position at. If no piece begins there, end is
+// -1.
 func (t *pieceTrie) longest(word string, at int) (end int, id block.Token) {
 	end = -1
 	node := int32(0)
@@ -93,10 +94,10 @@ func (t *pieceTrie) longest(word string, at int) (end int, id block.Token) {
 	return end, id
 }
 
-// wordLevel is a model that knows whole words only.
+// wordLevel is a model that only has tokens for whole words.
 type wordLevel struct {
 	vocab   *vocabulary
-	unknown block.Token // token for unknown words; noToken: none
+	unknown block.Token // token for unknown words; noToken if there is no such token
 }
 
 func (w *wordLevel) appendWord(dst []block.Token, word string, _ *scratch) ([]block.Token, error) {

@@ -1,6 +1,6 @@
 //go:build ignore
 
-// gen packs the runs that unidump prints into unicode.bin; unicode.go reads them in the same order.
+// gen reads the output of unidump, and writes it into unicode.bin in the order in which unicode.go reads the file.
 package main
 
 import (
@@ -15,7 +15,8 @@ import (
 var categories = strings.Fields("Cc Cf Co Ll Lm Lo Lt Lu Mc Me Mn Nd Nl No Pc Pd Pe Pf Pi Po Ps Sc Sk Sm So Zl Zp Zs")
 var graphemes = strings.Fields("CR Control Extend Extended_Pictographic InCB_Consonant L LF LV LVT Prepend Regional_Indicator SpacingMark T V ZWJ")
 
-// runTables and mapTables are the order of unicode.bin: runs, then mappings of a code point (or a pair) to code points.
+// runTables and mapTables give the order of the tables in unicode.bin. First come tables of runs of code points. Then
+// come tables that map a code point, or a pair of code points, to code points.
 var runTables = strings.Fields("category onig_space onig_word onig_digit regex_word old_punctuation old_other old_nonspacing old_combining numeric ccc grapheme " +
 	"script:Han script:Hiragana script:Katakana script:Hangul script:Latin script:Cyrillic script:Greek script:Thai script:Arabic script:Hebrew script:Devanagari")
 var mapTables = strings.Fields("lower canonical compatible compose")
@@ -62,7 +63,7 @@ func appendMap(out []byte, lines [][]string) []byte {
 		out = binary.AppendUvarint(out, from-last)
 		last = from
 		to := strings.Split(f[2], ",")
-		if f[0] != f[1] { // a pair of code points, which compose to another code point
+		if f[0] != f[1] { // the key is a pair of code points, which compose to another code point
 			to = append([]string{f[1]}, to...)
 		}
 		out = append(out, byte(len(to)))
