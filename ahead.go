@@ -95,32 +95,30 @@ func (r *Router) forgetAhead(x *modelIndex, h fleet.Holder) {
 
 // matchAhead matches the prompt against the holders whose engines hash blocks with a look-ahead. A block of such an
 // engine matches only if the look-ahead's tokens after the block are equal, too. So a block whose look-ahead reaches
-// beyond the end of the prompt matches nowhere.
-func (p *Prepared) matchAhead(x *modelIndex, at *moment) {
-	p.hashAhead(x)
-	for i := range p.ahead {
-		k := &p.ahead[i]
-		usable := len(p.request.Tokens) - k.width
+// beyond the end of the prompt matches nowhere. k has the keys for the index of these holders.
+func (p *Prepared) matchAhead(k *promptKeys, at *moment) {
+	p.hashAhead(k)
+	for i := range k.ahead {
+		a := &k.ahead[i]
+		usable := len(p.request.Tokens) - a.width
 		if at.engine > 0 {
 			usable -= usable % at.engine
 		}
-		keys := k.keys[:min(usable/x.hasher.Size(), len(k.keys))]
-		p.others = x.index.Match(keys, p.others[:0])
-		p.matches = mergeMatches(p.matches, p.others)
-		p.addExpected(x, keys, at.now)
+		p.addMatches(k.index, k.first(a.keys, usable), at.now)
 	}
 }
 
-// hashAhead makes the prompt's keys for each look-ahead of x's holders, unless the keys have been made already.
-func (p *Prepared) hashAhead(x *modelIndex) {
-	a := x.aheads.Load()
-	if a == p.aheads {
+// hashAhead makes the prompt's keys for each look-ahead of the holders of k's index, unless the keys have been made
+// already.
+func (p *Prepared) hashAhead(k *promptKeys) {
+	a := k.index.aheads.Load()
+	if a == k.aheads {
 		return
 	}
-	if p.aheads != nil { // decisions may still read the old keys, so their memory is not reused
-		p.ahead = nil
+	if k.aheads != nil { // decisions may still read the old keys, so their memory is not reused
+		k.ahead = nil
 	}
-	p.aheads = a
+	k.aheads = a
 	if a == nil {
 		return
 	}
@@ -129,16 +127,16 @@ func (p *Prepared) hashAhead(x *modelIndex) {
 		if len(req.Tokens) <= width {
 			break
 		}
-		i := len(p.ahead)
-		if i < cap(p.ahead) {
-			p.ahead = p.ahead[:i+1] // this entry has a buffer from an earlier request
+		i := len(k.ahead)
+		if i < cap(k.ahead) {
+			k.ahead = k.ahead[:i+1] // this entry has a buffer from an earlier request
 		} else {
-			p.ahead = append(p.ahead, aheadKeys{})
+			k.ahead = append(k.ahead, aheadKeys{})
 		}
-		k := &p.ahead[i]
-		k.width = width
 		p.features = shift(p.features[:0], req.Features, width)
-		k.keys = x.hasher.Append(k.keys[:0], x.hasher.Ahead(p.root, req.Tokens[:width]), 0, req.Tokens[width:], p.features)
+		hasher, next := k.index.hasher, &k.ahead[i]
+		next.width = width
+		next.keys = hasher.Append(next.keys[:0], hasher.Ahead(k.root, req.Tokens[:width]), 0, req.Tokens[width:], p.features)
 	}
 }
 

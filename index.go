@@ -171,11 +171,14 @@ func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generatio
 		return 0
 	}
 	x.index.Clear(h, tier)
-	x.forgetExpected(h)
 	if tier == block.TierGPU {
 		r.fleet.Emptied(h)
-		x.forgetLearned(h)
-		r.forgetInPolicies(h)
+		r.ForgetLearned(h)
+		return x.generation
+	}
+	// A request may name the model otherwise than h's worker does. Then its prompt is expected in another index than x.
+	for _, each := range *r.indexes.Load() {
+		each.forgetExpected(h)
 	}
 	return x.generation
 }

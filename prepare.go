@@ -3,6 +3,7 @@ package warmpath
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -32,13 +33,8 @@ type Prepared struct {
 	request *Request
 	users   atomic.Int32 // counts the caller, and each decision that was not recycled; at 0 the memory is reused
 
-	// The prompt's keys. Decisions read the keys, so the keys are never changed in place.
-	index  *modelIndex // the index that the keys are for; nil: there are no keys yet
-	lora   string      // the adapter that the keys are for
-	root   block.Key   // the parent of the first key
-	keys   []block.Key
-	aheads *aheads     // the look-aheads of the holders when the field ahead was made
-	ahead  []aheadKeys // the keys for engines that hash with a look-ahead
+	promptKeys              // Decisions read these keys, so they are never changed in place.
+	elsewhere  []promptKeys // the keys for the indexes of fleet.Pool.Others; no decision reads them after its lookup
 
 	matches []kvindex.Match // matches of confirmed blocks, by ascending holder
 	sent    []extent        // prompts that were sent and are not confirmed; a holder may be in the list twice
@@ -50,6 +46,19 @@ type Prepared struct {
 	others   []kvindex.Match // matches that mergeMatches adds to matches
 	found    placement.Matches
 }
+
+// promptKeys holds the keys of a prompt for one index.
+type promptKeys struct {
+	index  *modelIndex // the index that the keys are for; nil: there are no keys yet
+	lora   string      // the adapter that the keys are for
+	root   block.Key   // the parent of the first key
+	keys   []block.Key
+	aheads *aheads     // the look-aheads of the index's holders when the field ahead was made
+	ahead  []aheadKeys // the keys for engines that hash with a look-ahead
+}
+
+// empty removes the keys and keeps their memory.
+func (k *promptKeys) empty() { *k = promptKeys{keys: k.keys[:0], ahead: k.ahead[:0]} }
 
 // moment identifies a lookup: it holds everything that a lookup depends on, except the keys. The zero value means that
 // there was no lookup.
@@ -85,8 +94,12 @@ func (p *Prepared) release() {
 	if p.users.Add(-1) > 0 {
 		return
 	}
-	p.index, p.lora, p.aheads, p.matched = nil, "", nil, moment{}
-	p.keys, p.ahead, p.matches, p.sent = p.keys[:0], p.ahead[:0], p.matches[:0], p.sent[:0]
+	p.empty()
+	p.elsewhere, p.matched = p.elsewhere[:0], moment{}
+	for all, i := p.elsewhere[:cap(p.elsewhere)], 0; i < len(all); i++ {
+		all[i].empty()
+	}
+	p.matches, p.sent = p.matches[:0], p.sent[:0]
 	p.router.prepared.Put(p)
 }
 
@@ -126,8 +139,11 @@ func (p *Prepared) match(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool) {
 	d.BlockSize = x.hasher.Size()
 
 	now := moment{taken: true, now: p.request.Now, engine: pool.BlockSize, learned: p.router.learned(x, d.policy)}
+	if now.learned == nil && !d.FromText {
+		p.hashElsewhere(snap, pool)
+	}
 	if p.matched != now {
-		p.lookUp(x, &now, d.PromptTokens, d.FromText)
+		p.lookUp(&now, d.PromptTokens, d.FromText)
 		p.matched = now
 	}
 	d.keys, d.ahead, d.matches, d.sent = p.keys, p.ahead, p.matches, p.sent
@@ -139,21 +155,47 @@ func (p *Prepared) hash(x *modelIndex, pool *fleet.Pool, fromText bool) {
 		return
 	}
 	if p.index != nil { // decisions may still read the old keys, so their memory is not reused
-		p.keys, p.ahead, p.aheads, p.matched = nil, nil, nil, moment{}
+		p.promptKeys, p.matched = promptKeys{}, moment{}
 	}
-	req := p.request
-	scope := block.Scope{Model: pool.Model, LoRA: pool.LoRA, Salt: req.Salt, Extra: req.Extra}
-	p.index, p.lora, p.root = x, pool.LoRA, x.hasher.Root(scope)
+	scope := p.begin(x, p.request, pool.LoRA)
 	if fromText {
-		p.appendText(x.hasher, scope, req.Text)
+		p.appendText(x.hasher, scope, p.request.Text)
 	} else {
-		p.keys = x.appendKeys(p.keys, p.root, req)
+		p.keys = x.appendKeys(p.keys, p.root, p.request)
 	}
 }
 
-// lookUp matches a prompt of the given length against x, or against the store of a policy that learns from its own
-// requests.
-func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) {
+// begin sets which keys k will hold, and returns their scope.
+func (k *promptKeys) begin(x *modelIndex, req *Request, lora string) block.Scope {
+	scope := block.Scope{Model: x.model, LoRA: lora, Salt: req.Salt, Extra: req.Extra}
+	k.index, k.lora, k.root = x, lora, x.hasher.Root(scope)
+	return scope
+}
+
+// hashElsewhere makes the prompt's keys for the indexes of pool.Others, unless the keys have been made already. Events
+// name no model, so the blocks of a worker are in the index of the first name that the worker lists for its model.
+// Workers may list different first names for the model that the request names.
+func (p *Prepared) hashElsewhere(snap *fleet.Snapshot, pool *fleet.Pool) {
+	if len(p.elsewhere) != len(pool.Others) {
+		p.matched = moment{}
+		p.elsewhere = slices.Grow(p.elsewhere[:0], len(pool.Others))[:len(pool.Others)] // an entry may have a buffer from an earlier request
+	}
+	for i, other := range pool.Others {
+		k := &p.elsewhere[i]
+		x := p.router.index(snap, other.Model)
+		if k.index == x && k.lora == other.LoRA {
+			continue
+		}
+		k.empty()
+		k.begin(x, p.request, other.LoRA)
+		k.keys = x.appendKeys(k.keys, k.root, p.request)
+		p.matched = moment{}
+	}
+}
+
+// lookUp matches a prompt of the given length against the indexes of the model, or against the store of a policy that
+// learns from its own requests.
+func (p *Prepared) lookUp(at *moment, tokens int, fromText bool) {
 	// An engine computes at least the last token of a prompt, and uses only whole blocks of its own size. If all engines
 	// have the same block size, this limit is applied before matching. It could not be applied afterwards for a hybrid
 	// model, which also has sliding-window or state-space layers: there, a shorter match is not always a part of a longer
@@ -162,15 +204,47 @@ func (p *Prepared) lookUp(x *modelIndex, at *moment, tokens int, fromText bool) 
 	if at.engine > 0 {
 		usable -= usable % at.engine
 	}
-	keys := p.keys[:min(usable/x.hasher.Size(), len(p.keys))]
+	keys := p.first(p.keys, usable)
 	p.matches, p.sent = p.matches[:0], p.sent[:0]
 	if at.learned != nil {
 		p.addSent(at.learned, keys, at.now)
 		return
 	}
-	p.matches = x.index.Match(keys, p.matches)
-	p.addExpected(x, keys, at.now)
-	if !fromText {
-		p.matchAhead(x, at)
+	p.matches = p.index.index.Match(keys, p.matches)
+	p.addExpected(p.index, keys, at.now)
+	if fromText {
+		return
 	}
+	p.matchAhead(&p.promptKeys, at)
+	for i := range p.elsewhere {
+		k := &p.elsewhere[i]
+		p.addMatches(k.index, k.first(k.keys, usable), at.now)
+		p.matchAhead(k, at)
+	}
+}
+
+// first returns the keys of the whole blocks in the first tokens of the prompt.
+func (k *promptKeys) first(keys []block.Key, tokens int) []block.Key {
+	return keys[:min(tokens/k.index.hasher.Size(), len(keys))]
+}
+
+// addMatches adds to p.matches and p.sent what x knows about a prompt with these keys. The blocks of p.matches and
+// p.sent have the size of p.index's blocks, and x may have another block size.
+func (p *Prepared) addMatches(x *modelIndex, keys []block.Key, now int64) {
+	p.others = x.index.Match(keys, p.others[:0])
+	known := len(p.sent)
+	p.addExpected(x, keys, now)
+	if from, to := uint32(x.hasher.Size()), uint32(p.index.hasher.Size()); from != to {
+		for i := range p.others {
+			m := &p.others[i]
+			m.Blocks, m.Full = m.Blocks*from/to, m.Full*from/to
+			for t := range m.Tier {
+				m.Tier[t] = m.Tier[t] * from / to
+			}
+		}
+		for i := known; i < len(p.sent); i++ {
+			p.sent[i].blocks = p.sent[i].blocks * from / to
+		}
+	}
+	p.matches = mergeMatches(p.matches, p.others)
 }

@@ -456,9 +456,9 @@ func (f *Fleet) publish() {
 // serve adds w to the pool of its model m.
 func (f *Fleet) serve(s *Snapshot, w *Worker, m *Model) {
 	p := s.pools[m.ID]
+	base, lora := w.Facts.resolve(m)
 	if p == nil {
-		p = &Pool{Name: m.ID, turn: f.turns[m.ID]}
-		p.Model, p.LoRA = w.Facts.resolve(m)
+		p = &Pool{Name: m.ID, Model: base, LoRA: lora, turn: f.turns[m.ID]}
 		if p.turn == nil {
 			p.turn = new(atomic.Uint64)
 			f.turns[m.ID] = p.turn
@@ -470,6 +470,10 @@ func (f *Fleet) serve(s *Snapshot, w *Worker, m *Model) {
 		return // the worker lists the same name twice
 	}
 	p.Workers = append(p.Workers, w)
+	other := CacheName{base, lora}
+	if other != (CacheName{p.Model, p.LoRA}) && len(p.Others) < maxOthers && !slices.Contains(p.Others, other) {
+		p.Others = append(p.Others, other)
+	}
 }
 
 // finish computes the holders, their positions and the block sizes of the pool from its workers.

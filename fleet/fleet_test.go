@@ -120,6 +120,25 @@ func TestAWorkersRanksAreUsedAsTheOperatorDeclares(t *testing.T) {
 	}
 }
 
+// A worker adds at most one name to a pool, and a request's prompt is hashed once for each name.
+func TestAPoolHasFewNamesOfTheCachesOfItsWorkers(t *testing.T) {
+	f := New(Config{})
+	for i := range 9 {
+		name := fmt.Sprint("first", i/2)
+		f.Put(fmt.Sprint("http://", i), Facts{Models: []Model{{ID: name, Root: "/m"}, {ID: "m", Root: "/m"}, {ID: "sql", Parent: "m"}}})
+	}
+	for name, lora := range map[string]string{"m": "", "sql": "sql"} {
+		p, _ := f.Snapshot().Pool(name)
+		want := []CacheName{{"first1", lora}, {"first2", lora}, {"first3", lora}}
+		if diff := cmp.Diff(want, p.Others); diff != "" || p.Model != "first0" || len(p.Holders) != 9 {
+			t.Errorf("%s: %s and others: %s", name, p.Model, diff)
+		}
+	}
+	if p, _ := f.Snapshot().Pool("first1"); p.Others != nil {
+		t.Errorf("all workers of the pool agree, and yet there are others: %v", p.Others)
+	}
+}
+
 func TestPoolsKnowModelsAliasesAndAdapters(t *testing.T) {
 	f := New(Config{})
 	f.Put("http://a", Facts{BlockSize: 16, Models: []Model{

@@ -25,17 +25,25 @@ type holder struct {
 
 // Pool is the workers that serve one model name. It is immutable; its slices must not be changed.
 type Pool struct {
-	Name      string    // the model name in requests
-	Model     string    // the base model; the index is kept for base models
-	LoRA      string    // the adapter's name, "" for the base model itself
-	Workers   []*Worker // by ascending id, ready or not
-	Holders   []Holder  // all holders of Workers, ascending
-	BlockSize int       // tokens of the engine block of all workers; 0 if they differ or none is known
-	Smallest  int       // the smallest known engine block size in tokens; 0 when none is known
+	Name      string      // the model name in requests
+	Model     string      // the base model; the index is kept for base models
+	LoRA      string      // the adapter's name, "" for the base model itself
+	Others    []CacheName // what some of Workers call the model instead of Model and LoRA; at most maxOthers
+	Workers   []*Worker   // by ascending id, ready or not
+	Holders   []Holder    // all holders of Workers, ascending
+	BlockSize int         // tokens of the engine block of all workers; 0 if they differ or none is known
+	Smallest  int         // the smallest known engine block size in tokens; 0 when none is known
 
 	positions []int32        // by Holder: its index in Holders, plus 1; 0 if it is not in Holders
 	turn      *atomic.Uint64 // see Turn; the fleet keeps it for all later pools of this name
 }
+
+// CacheName says under which names the index keeps a model's blocks: the base model, and the adapter or "".
+type CacheName struct{ Model, LoRA string }
+
+// maxOthers bounds Pool.Others, because a request's prompt is hashed once for each entry. A fleet needs one entry while
+// its workers get a further name for their model. Each worker can add an entry, so there must be a bound.
+const maxOthers = 3
 
 // Position returns the index of h in Holders, or -1.
 func (p *Pool) Position(h Holder) int {
