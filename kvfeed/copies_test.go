@@ -121,7 +121,11 @@ func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.version, c.manner, c.room), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const size, blocks, steps = 16, 64, 1500
+				const size, blocks = 16, 64
+				steps := 1500
+				if testing.Short() {
+					steps = 300
+				}
 				rng := rand.New(rand.NewPCG(7, uint64(len(c.manner))))
 				r := newRig(t, Config{})
 				f := facts(fleet.EngineVLLM, size)

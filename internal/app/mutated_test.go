@@ -152,7 +152,7 @@ func TestMutatedStreamsOfRealEnginesNeverStopARouterWithASmallIndex(t *testing.T
 	}
 	rounds, budgets := 10, []int64{1, 2, 4, 8, 16}
 	if testing.Short() {
-		rounds, budgets = 2, []int64{1, 4, 16}
+		rounds, budgets = 2, []int64{1, 8}
 	}
 	for _, mib := range budgets {
 		t.Run(fmt.Sprintf("%d MiB", mib), func(t *testing.T) {
