@@ -9,7 +9,8 @@ import (
 
 // demoGain compares one measure of two runs of the same work. Less is better.
 type demoGain struct {
-	// The cost of the other policy, divided by the cost of the default policy: 2 means half the cost.
+	// ratio is the cost of the other policy, divided by the cost of the default policy. 2 means that the default policy
+	// has half the cost.
 	ratio    float64
 	low      float64 // two standard errors below the ratio; for a single measurement, the ratio itself
 	high     float64 // two standard errors above the ratio; for a single measurement, the ratio itself

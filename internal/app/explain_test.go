@@ -28,7 +28,7 @@ func TestExplainUsesTheFinderAndTheConfiguration(t *testing.T) {
 		}
 		return resp.StatusCode, string(text)
 	}
-	r.wait("explain says where the ids come from", func() bool { // after the finder has seen the worker
+	r.wait("explain says where the ids come from", func() bool { // true after the finder has seen the worker
 		var explained admin.Explanation
 		status, text := ask("")
 		if err := json.Unmarshal([]byte(text), &explained); err != nil || status != http.StatusOK {

@@ -58,7 +58,7 @@ func (a *App) sourcesOf(cfg *config.Config) map[string]*source {
 	return next
 }
 
-// attach sets the sources in the specs.
+// attach sets the source of each policy in the policy's spec.
 func attach(specs []policy.Spec, sources map[string]*source) {
 	for i := range specs {
 		if x := sources[specs[i].Name]; x != nil {
@@ -67,8 +67,8 @@ func attach(specs []policy.Spec, sources map[string]*source) {
 	}
 }
 
-// attachChanged sets the sources in the specs. It also adds the specs of policies for which only the source changes.
-// Callers hold a.mu.
+// attachChanged sets the source of each policy in the policy's spec. It also adds the specs of policies for which only
+// the source changes. Callers hold a.mu.
 func (a *App) attachChanged(specs []policy.Spec, cfg *config.Config, sources map[string]*source) []policy.Spec {
 	for name, p := range cfg.Parameters() {
 		listed := slices.ContainsFunc(specs, func(s policy.Spec) bool { return s.Name == name })

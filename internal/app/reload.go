@@ -69,7 +69,7 @@ func noWorkers(file string) error {
 	return err
 }
 
-// take copies the settings that a reload applies from next into in. in is the configuration in force.
+// take copies settings from next to in: all settings that a reload applies. in is the configuration in force.
 func take(in, next *config.Config) {
 	in.Workers, in.Queue = next.Workers, next.Queue
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies

@@ -98,7 +98,7 @@ func eventsAddress(text string) (address, error) {
 		e = e.Canonical()
 		return address{text, e.Host, e.Port}, nil
 	}
-	// "@" at the beginning means Linux' abstract namespace, which needs no folder.
+	// "@" at the beginning means Linux's abstract namespace, which needs no folder.
 	if dir := filepath.Dir(e.Path); e.Path[0] != '@' && !isDir(dir) {
 		return address{}, fmt.Errorf("%q: there is no folder %s", text, dir)
 	}

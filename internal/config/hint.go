@@ -32,8 +32,8 @@ func unknownField(key, section string, inside, known []string) string {
 	return problem + didYouMean(nearest(key, known, slips(key), lastStep))
 }
 
-// dotted returns the form section.key for a key that also names its section, as messages and documents write it. It
-// returns "" for other keys.
+// dotted returns the error for a key that also names its section, such as admin.listen: messages and documents write
+// keys in this form, but a file cannot. For other keys dotted returns "".
 func dotted(key, section string, known []string) string {
 	if !strings.Contains(key, ".") {
 		return ""

@@ -72,14 +72,14 @@ const (
 )
 
 // maxKeys bounds the sum of the keys outside of brackets, the tags and the anchors. The parser calls itself for each
-// further key of a mapping, and for each further tag of a value (660 bytes of stack). Millions of them in a file of
-// maxFile bytes could exceed the stack, which ends the process without a panic to recover from. A file with ten
-// thousand workers and ten settings for each has 100,000 keys.
+// further key of a mapping, and for each further tag of a value (660 bytes of stack). Millions of such calls, for a
+// file of maxFile bytes, could exceed the stack, which ends the process without a panic to recover from. A file with
+// ten thousand workers and ten settings for each has 100,000 keys.
 const maxKeys = 100_000
 
-// tooMuch returns the first place that is nested too deep, or has a key too many, and the problem there. It returns nil
-// if there is none. It uses tokens, because they show which brackets, dashes and colons are a part of a text or of a
-// comment.
+// tooMuch returns the first place that is nested too deep, or at which the file has more than maxKeys keys, and the
+// problem there. It returns nil if there is none. It uses tokens, because they show which brackets, dashes and colons
+// are a part of a text or of a comment.
 func tooMuch(tokens token.Tokens) (*token.Position, string) {
 	open, line, keys := 0, 0, 0
 	for _, t := range tokens {

@@ -27,7 +27,7 @@ const (
 )
 
 // guard detects frozen workers: no connection of such a worker delivers a byte, and a question gets no answer. One
-// goroutine uses the guard. The goroutines that ask send their outcomes to it.
+// goroutine uses the guard. The goroutines that ask workers send it the outcomes through channels.
 type guard struct {
 	*Reporter
 	workers map[fleet.WorkerID]*guarded

@@ -97,7 +97,7 @@ func NewLMCache(c LMCacheConfig, f *fleet.Fleet, client *http.Client, log *slog.
 	return &LMCache{config: c, fleet: f, client: client, log: log, born: time.Now()}
 }
 
-// Run polls until ctx ends; that is no error.
+// Run polls until ctx ends, and then returns nil.
 func (c *LMCache) Run(ctx context.Context) error {
 	defer c.client.CloseIdleConnections()
 	for {

@@ -104,7 +104,7 @@ func (r *Reporter) countsOf(url string) *ReportCounts {
 	return c
 }
 
-// Run asks for reports, and looks for lost requests and frozen workers, until ctx ends; that is no error.
+// Run asks for reports, and looks for lost requests and frozen workers, until ctx ends. It then returns nil.
 func (r *Reporter) Run(ctx context.Context) error {
 	var asking sync.WaitGroup
 	defer asking.Wait()

@@ -141,7 +141,7 @@ func (s *Static) note(url string, notes []string) {
 	s.notes[url] = notes
 }
 
-// Run watches the workers until ctx ends; that is no error. The workers stay in the fleet in their last state.
+// Run watches the workers until ctx ends, and then returns nil. The workers stay in the fleet in their last state.
 func (s *Static) Run(ctx context.Context) error {
 	type watching struct {
 		*worker
