@@ -2,9 +2,10 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// ahead reads the field lookahead_token_ids. It has one list for each hash: the tokens after the hash's block that the
-// hash covers too. All lists have the same length. Only the tokens of the last list are new. The tokens of the other
-// lists repeat token_ids, and are compared with it (vLLM's v1/core/block_pool.py: _lookahead_token_ids).
+// ahead reads the field lookahead_token_ids. The field has one list for each hash: the tokens after the hash's block
+// that the hash also covers. All lists have the same length. The list of the last block becomes e.Ahead. The tokens of
+// the other lists repeat token_ids; if they differ from token_ids, the event is unusable (vLLM's v1/core/block_pool.py:
+// _lookahead_token_ids).
 func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
 	c := &d.c
 	resume := c.i
@@ -50,9 +51,9 @@ func (d *Decoder) ahead(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// remaining reads the field remaining_copy_counts. It has one number for each hash: how many copies of the block are
-// left. The event keeps only the hashes without copies, because only their blocks are gone. The field is part of an
-// open change of vLLM (#48933).
+// remaining reads the field remaining_copy_counts. The field has one number for each hash: how many copies of the block
+// are left. The event keeps only the hashes with 0 copies, because only these blocks are gone. The field comes from a
+// change of vLLM that is not merged (#48933).
 func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	c := &d.c
 	resume := c.i
@@ -77,8 +78,9 @@ func (d *Decoder) remaining(e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// forEachHash moves the cursor to r.later, the field that is read last. The field must be an array with one element for
-// each hash. For the error, name is the name of the field, and what is a word for an element.
+// forEachHash moves the cursor to r.later, where the value of the field begins, and takes the head of the value: an
+// array with one element for each hash. name and what are words for the error: the field's name, and a word for one
+// element.
 func (d *Decoder) forEachHash(e *Event, r *reading, name, what string) (problem string) {
 	d.c.i = r.later
 	n, ok := d.c.array()

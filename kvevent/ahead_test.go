@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// aheadWith returns a stored event in map form. The event has two blocks of two tokens, and lists as the look-ahead
-// tokens of the blocks.
+// aheadWith returns a stored event in map form, with two blocks of two tokens. lists is the value of its field
+// lookahead_token_ids.
 func aheadWith(lists any) object { return storedWith(nil, nil, "lookahead_token_ids", lists) }
 
 func TestALookAheadIsReadInBothForms(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// cursor reads MessagePack. It is 2 to 3 times as fast as tinylib/msgp's raw functions, because the tokens of an event
-// are read in one tight loop (BenchmarkDecode beside BenchmarkMsgp).
+// cursor reads MessagePack. It is 2 to 3 times as fast as the raw functions of tinylib/msgp, because it reads the
+// tokens of an event in one tight loop (compare BenchmarkDecode with BenchmarkMsgp).
 //
-// A method takes a value: it reads the value and moves the cursor behind it. If a method finds a value of another kind,
-// it returns false and does not move the cursor. If the bytes are not MessagePack or end early, no later method
-// succeeds: broken then has the reason.
+// To take a value means to read it and to move the cursor behind it. If a method finds a value of a kind that it does
+// not take, it returns false and does not move the cursor. If the bytes are not MessagePack or end early, the method
+// returns false and sets broken to the reason: the whole payload is then rejected.
 type cursor struct {
 	p      []byte
 	i      int
@@ -114,7 +114,7 @@ func (c *cursor) uint(at, width int) (uint64, bool) {
 	}
 }
 
-// integer takes an integer modulo 2^64. negative says whether it is below zero.
+// integer takes an integer and returns it modulo 2^64. negative reports whether the integer is below zero.
 func (c *cursor) integer() (v uint64, negative, ok bool) {
 	if c.kind() != kindInt {
 		return 0, false, false
@@ -156,7 +156,7 @@ func (c *cursor) integer64() (int64, bool) {
 	return int64(v), true
 }
 
-// size takes an integer of 0..limit.
+// size takes an integer from 0 to limit.
 func (c *cursor) size(limit int) (int, bool) {
 	start := c.i
 	v, negative, ok := c.integer()
@@ -170,7 +170,7 @@ func (c *cursor) size(limit int) (int, bool) {
 	return int(v), true
 }
 
-// number takes an integer or a float as a float.
+// number takes an integer or a float, and returns it as a float. integer reports whether it was an integer.
 func (c *cursor) number() (f float64, integer, ok bool) {
 	switch c.kind() {
 	case kindInt:
@@ -194,10 +194,10 @@ func (c *cursor) number() (f float64, integer, ok bool) {
 	return 0, false, false
 }
 
-// header takes the head of a string, byte string, array or map, and returns the length. In the short form the first
-// byte is fix|length; mask selects the length, and mask 0 means that there is no short form. In the long forms the
-// first byte is first, first+1, and so on: the length then follows in firstWidth bytes, twice as many, and so on. The
-// returned length never exceeds the number of remaining bytes.
+// header takes the head of a string, byte string, array or map, and returns the length in the head. The head has one of
+// two forms. Short form: one byte, fix|length; mask selects the length, and mask 0 means that this type has no short
+// form. Long form: the byte first, first+1 or first+2, and then the length in firstWidth, 2·firstWidth or 4·firstWidth
+// bytes. The returned length never exceeds the number of bytes after the head.
 func (c *cursor) header(fix, mask, first byte, firstWidth int) (int, bool) {
 	b := c.p[c.i]
 	c.i++
@@ -226,8 +226,8 @@ func (c *cursor) array() (int, bool) {
 	return c.header(0x90, 0x0f, 0xdc, 2)
 }
 
-// object takes the head of a map, and returns the number of its entries. Twice this number never exceeds the number of
-// remaining bytes.
+// object takes the head of a map, and returns the number of entries. An entry has at least two bytes, so a number that
+// is larger than half of the remaining bytes is an error.
 func (c *cursor) object() (int, bool) {
 	if c.kind() != kindMap {
 		return 0, false
@@ -242,7 +242,7 @@ func (c *cursor) object() (int, bool) {
 
 // text takes a string. The result is a part of the payload, not a copy.
 func (c *cursor) text() ([]byte, bool) {
-	if c.i < len(c.p) { // the usual case: names of fields are short
+	if c.i < len(c.p) { // the usual case: a string of less than 32 bytes, such as the name of a field
 		if n := int(c.p[c.i] ^ 0xa0); n < 32 && n < c.left() {
 			c.i += n + 1
 			return c.p[c.i-n : c.i : c.i], true
@@ -270,7 +270,7 @@ func (c *cursor) body(n int, ok bool) ([]byte, bool) {
 	return c.p[c.i-n : c.i : c.i], true
 }
 
-// skip takes one value of any kind, however deep, without recursion.
+// skip takes one value of any kind, however deeply nested. It does not recurse.
 func (c *cursor) skip() bool {
 	for pending := 1; pending > 0; pending-- {
 		n, ok := 0, true
@@ -330,7 +330,7 @@ func (c *cursor) ext() bool {
 	return true
 }
 
-// hash takes an engine hash and returns its normal form. If the hash is a byte string, digest is the whole string.
+// hash takes an engine hash and returns it as a Hash. If the engine sent a byte string, digest is the whole string.
 func (c *cursor) hash() (h Hash, digest []byte, ok bool) {
 	if c.i < len(c.p) && c.p[c.i] == 0xcf && c.left() > 8 { // most engines write this form
 		h = binary.BigEndian.Uint64(c.p[c.i+1:])
@@ -355,7 +355,7 @@ func (c *cursor) hash() (h Hash, digest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// normal returns the last eight bytes of a digest, big-endian: vLLM's own integer form (kv_cache_utils.py).
+// normal returns the last eight bytes of a digest as a big-endian number, as vLLM does (kv_cache_utils.py).
 func normal(digest []byte) Hash {
 	if len(digest) >= 8 {
 		return binary.BigEndian.Uint64(digest[len(digest)-8:])
@@ -367,14 +367,14 @@ func normal(digest []byte) Hash {
 	return h
 }
 
-// appendTokens takes n token ids. If a value is no token id, it stops there and returns false. dst must have room for n
-// elements.
+// appendTokens takes n token ids and appends them to dst. At the first value that is no token id, it stops and returns
+// false. dst must have room for n elements.
 func (c *cursor) appendTokens(dst []block.Token, n int) ([]block.Token, bool) {
 	p, i := c.p, c.i
 	out := dst[len(dst) : len(dst)+n]
 	for k := range out {
 		if len(p)-i >= 9 {
-			// Nearly all ids have 2 or 4 bytes, and a branch predictor cannot learn their order.
+			// Nearly all ids have 2 or 4 bytes, in an order that the processor cannot predict. So both lengths share one branch.
 			if b := p[i]; b-0xcd < 2 {
 				wide := int(b & 2) // cd gives 0, ce gives 2
 				out[k] = block.Token(binary.BigEndian.Uint64(p[i+1:]) >> (48 - 8*wide))

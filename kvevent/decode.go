@@ -2,18 +2,19 @@ package kvevent
 
 import "fmt"
 
-// Decoder reads payloads. A payload is the last frame of an engine's message. The decoder recognizes the formats of
-// vLLM, SGLang, TensorRT-LLM's stream, LMCache and Mooncake event by event, so one stream may mix versions. The zero
-// value is ready for use. Reuse a Decoder, because it remembers names. Only one goroutine may use a Decoder at a time.
+// Decoder reads payloads. A payload is the last frame of an engine's message. The decoder recognizes the format of each
+// event separately, so one stream may mix formats and versions. The zero value is ready for use. Use one Decoder for
+// many payloads, because it keeps the names that it has read. Only one goroutine may use a Decoder at a time.
 type Decoder struct {
-	// KeepRaw also fills Event.Digests and Event.ExtraKeys, to publish events again or to check an engine's hash seed.
-	// It allocates for byte hashes.
+	// KeepRaw also fills Event.Digests, Event.ExtraKeys and Event.Session. They are needed to publish events again, or to
+	// check an engine's hash seed. With KeepRaw, byte hashes cost allocations.
 	KeepRaw bool
 
 	c     cursor
 	rest  rest
 	names interner
-	after [len(kindNames)][numFields]field // by kind and field: the field that followed it in the last event
+	// after[k][f] is the field that came after field f in the last event of kind k.
+	after [len(kindNames)][numFields]field
 }
 
 // rest is the part of a payload that has not been decoded into a batch yet.
@@ -23,9 +24,9 @@ type rest struct {
 	events  int // number of events
 }
 
-// A batch is full when one of these counts is reached. Skipped events count, too. [Decoder.Next] reads the remaining
-// events. A message of one engine step is normally smaller. The exception is a very long prompt that evicts block by
-// block: a million tokens are 62,500 removals.
+// A batch is full when one of these counts is reached; skipped events count, too. [Decoder.Next] reads the remaining
+// events of the payload. The message of one engine step normally fits into one batch. The exception is a very long
+// prompt for which the engine evicts block by block: a million tokens in blocks of 16 need 62,500 removals.
 const (
 	fullEvents   = 1 << 12 // events, 1.2 MiB
 	fullHashes   = 1 << 16 // hashes, 512 KiB
@@ -33,39 +34,43 @@ const (
 	fullFeatures = 1 << 14 // multimodal items, 384 KiB
 )
 
-// An event with more hashes, tokens or items than these is skipped. Together with the constants above, they bound a
-// batch to some 16 MiB. An event covers one step of one request, and the longest prompts that engines serve have one to
-// two million tokens.
+// These constants bound one event. An event with more hashes or tokens is skipped. If an event has more multimodal
+// items, Event.Unread has KeyFeature. Together with the constants above, these constants bound a batch to some 16 MiB.
+// An event covers one step of one request, and the longest prompts that engines serve have one to two million tokens.
 const (
-	maxHashes   = 1 << 18 // two million tokens in blocks of eight
+	maxHashes   = 1 << 18 // enough for two million tokens in blocks of eight
 	maxTokens   = 1 << 21
-	maxFeatures = 1 << 15 // multimodal items
+	maxFeatures = 1 << 15 // multimodal items of one event
 )
 
 const (
-	maxRank = 1<<16 - 1 // largest data-parallel rank: a port is base + rank, so there cannot be more
-	// maxBlockSize, in tokens, is the largest int of 32-bit platforms. The decoder lets larger blocks than
-	// block.MaxSize through: the index refuses and counts them, and the holder's trust shows the loss.
+	// maxRank is the largest data-parallel rank. The port of a rank is a base port plus the rank, and ports end at 65,535.
+	maxRank = 1<<16 - 1
+	// maxBlockSize, in tokens, is the largest int of 32-bit platforms. It is larger than block.MaxSize, so that too large
+	// blocks reach the index: the index refuses and counts them, and the loss becomes visible in the trust of the holder.
 	maxBlockSize = 1<<31 - 1
-	maxGroup     = 1 << 16   // largest number of a cache group; models with the most groups have tens
+	maxGroup     = 1 << 16   // largest number of a cache group; no known model has more than tens of groups
 	maxWindow    = 1<<31 - 1 // tokens, the largest int of 32-bit platforms
-	maxOffset    = 1<<31 - 1 // tokens between the beginning of a block and the item that begins before or in the block
-	maxCopies    = 1<<31 - 1 // copies of one block in one cache
-	maxName      = 128       // bytes of the name of a tier's owner
-	// smallestEvent is the size in bytes of ["BlockRemoved", []], the shortest event that is kept. It bounds the memory
-	// that is reserved when a message states its number of events.
+	// maxOffset bounds the distance in tokens between the beginning of a block and the beginning of an item, which may lie
+	// before the block or in it. It is the largest int of 32-bit platforms.
+	maxOffset = 1<<31 - 1
+	maxCopies = 1<<31 - 1 // copies of one block in one cache
+	maxName   = 128       // bytes of Event.Owner
+	// smallestEvent is the size in bytes of ["BlockRemoved", []], the shortest event that is not skipped. When a message
+	// states its number of events, smallestEvent bounds the memory that is reserved for them.
 	smallestEvent = 15
-	millisecond   = 1e11 // integer times above this are in milliseconds (Mooncake); read as seconds, this is the year 5138
+	// A time that is an integer above the constant millisecond is in milliseconds (Mooncake). As a number of seconds, the
+	// constant would be in the year 5138.
+	millisecond = 1e11
 )
 
-// Decode resets b and reads one payload into it. An event with an unknown name or an unusable field is skipped and
-// counted. If the payload is no batch, ends early, or has bytes after the batch, Decode rejects the whole payload. In
-// that case the error names the position, b is empty, and the caller must treat the message as lost, because it may
-// have removed blocks.
+// Decode resets b and reads one payload into b. An event with an unknown name or an unusable field is skipped and
+// counted. Decode rejects a payload that is no batch, ends early, or has bytes after the batch. In that case the error
+// names the position, and b is empty. The caller must then treat the message as lost: it may have removed blocks.
 //
-// If b.More is set, the payload has more events than fit into one batch. All its events are well-formed: apply b, then
-// call [Decoder.Next]. Nearly all messages of engines fit. All batches of a payload together allocate at most 32 MiB.
-// The payload may be reused after its last batch was read, unless KeepRaw is set.
+// If b.More is set, the payload has more events than fit into one batch, and all of them are well-formed: apply b, then
+// call [Decoder.Next]. Nearly all messages of engines fit into one batch. All batches of a payload together allocate at
+// most 32 MiB. The caller may reuse the payload's memory after the last batch, unless KeepRaw is set.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.Reset()
 	d.c, d.rest = cursor{p: payload}, rest{}
@@ -109,7 +114,8 @@ func (d *Decoder) Next(b *Batch) bool {
 	return true
 }
 
-// batch reads the envelope: [time, events, rank?, …]. A draft (vllm#42892) has a map with the same fields.
+// batch reads the envelope, which is an array [time, events, rank?, …]. In a draft of vLLM (vllm#42892) the envelope is
+// a map with the same fields.
 func (d *Decoder) batch(b *Batch) (problem string) {
 	c := &d.c
 	if n, ok := c.object(); ok {
@@ -199,12 +205,12 @@ func (d *Decoder) events(b *Batch) bool {
 		return false
 	}
 	d.fill(b, n)
-	for n = d.rest.events; n > 0 && d.c.skip(); n-- { // checks that the remaining events are well-formed
+	for n = d.rest.events; n > 0 && d.c.skip(); n-- { // this loop checks that the remaining events are well-formed
 	}
 	return true
 }
 
-// fill reads as many of the next n events as b has room for, and records where the rest begins.
+// fill reads the next n events, as many of them as fit into b, and records in d.rest where the others begin.
 func (d *Decoder) fill(b *Batch, n int) {
 	b.Events = room(b.Events, min(n, d.c.left()/smallestEvent+1, fullEvents))
 	for ; n > 0 && d.c.broken == "" && !b.full(); n-- {
@@ -213,7 +219,7 @@ func (d *Decoder) fill(b *Batch, n int) {
 	d.rest.at, d.rest.events = d.c.i, n
 }
 
-// event reads one event. If its fields are not usable, the whole event is skipped.
+// event reads one event. If a field of the event is not usable, the whole event is skipped.
 func (d *Decoder) event(b *Batch) {
 	c := &d.c
 	start, events := c.i, len(b.Events)
@@ -238,7 +244,8 @@ func (d *Decoder) event(b *Batch) {
 	b.skip(d.names.printable(tag), problem, at)
 }
 
-// tagAt returns the name of the event at start, or "untagged". The event must be well-formed.
+// tagAt returns the name of the event that begins at offset start, or "untagged" if the event has no name. The event
+// must be well-formed.
 func (d *Decoder) tagAt(start int) []byte {
 	c := &d.c
 	c.i = start

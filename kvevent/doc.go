@@ -1,15 +1,18 @@
 // Package kvevent decodes the KV cache events of inference engines.
 //
-// It knows the payloads of vLLM, SGLang, TensorRT-LLM, LMCache and Mooncake in every version of their formats. It turns
-// each payload into a [Batch] of events: blocks were stored, blocks were removed, or everything was cleared. [Wire]
-// writes the same payloads, for mock engines and publishers.
+// It reads the events of vLLM, SGLang, TensorRT-LLM and LMCache in every version of their formats. Each payload becomes
+// a [Batch] of events: blocks were stored, blocks were removed, or everything was cleared. Events of Mooncake's master
+// have no tokens: the decoder recognizes, counts and skips them. [Wire] writes payloads of vLLM, SGLang and
+// TensorRT-LLM, for mock engines and publishers.
 //
-// A block's identity is its tokens and perhaps extra keys, such as an adapter, a cache_salt or an image (see [Keys]).
-// An event says for which extra keys its format has no field ([Event.Hidden]), and which it has in a form that cannot
-// be read ([Event.Unread]). So an index can refuse a block instead of guessing.
+// A block is identified by its tokens, by the tokens before it, and perhaps by extra keys, such as an adapter, a
+// cache_salt or an image (see [Keys]). [Event.Hidden] has the extra keys for which the event's format has no field.
+// [Event.Unread] has the extra keys that are in the event, but in a form that cannot be read. So an index can refuse a
+// block instead of guessing its identity.
 //
-// It does not know sockets and sequence numbers (package kvfeed), Warmpath's block keys (package block), or the index
-// (package kvindex). It also does not need to know which engine a worker runs: the bytes alone show the format.
+// The package does not know sockets and sequence numbers (package kvfeed), Warmpath's block keys (package block), or
+// the index (package kvindex). It also does not need to know which engine a worker runs: the bytes of a payload show
+// the format.
 //
 //	var d kvevent.Decoder
 //	var b kvevent.Batch
@@ -21,6 +24,6 @@
 //		if b.Incomplete { … } // an event that removes blocks could not be read: apply the batch, then forget the engine's blocks
 //	}
 //
-// A hostile payload takes time in proportion to its length, and a bounded amount of memory. It causes no panic. After
-// the first messages decoding allocates nothing.
+// Decoding a hostile payload takes time in proportion to its length, takes a bounded amount of memory, and causes no
+// panic. After the first messages, decoding allocates nothing.
 package kvevent

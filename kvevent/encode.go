@@ -9,11 +9,12 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Append appends b to dst as one payload of this version. The bytes are the same as the engine's own encoder (msgspec)
-// writes. If the version has no field for a value, the value is left out. Skipped events are not written.
+// Append appends b to dst as one payload. The bytes are the same as the engine's own encoder (msgspec) writes, with one
+// exception: an image that covers several blocks is named only in the block where it begins. If the version has no
+// field for a value, the value is left out. Skipped events are not written.
 //
-// If hashes are written as byte strings, the strings are taken from Digests. Without Digests a string has 32 bytes, and
-// the hash is its last 8 bytes.
+// If hashes are written as byte strings, the strings come from Digests. Without Digests, a string has 24 zero bytes and
+// then the 8 bytes of the hash.
 func (w Wire) Append(dst []byte, b *Batch) []byte {
 	f, form := w.resolve()
 	p := encoder{format: f, form: form, wire: w, b: dst}
@@ -77,7 +78,7 @@ func (p *encoder) storedArray(e *Event) {
 	}
 }
 
-// namedField is a key of the map form. If the key is optional and the event has its default value, it is left out.
+// namedField is a key of the map form. If optional is true and the event has no value for the key, the key is left out.
 type namedField struct {
 	name     string
 	field    field
@@ -138,8 +139,8 @@ func (p *encoder) mapped(e *Event) {
 	}
 }
 
-// written reports whether the event's map has key k. Optional keys are left out when they are null (msgspec's
-// omit_defaults). Engines other than vLLM know neither groups nor localities.
+// written reports whether the event's map has key k. An optional key without a value is left out, as msgspec's
+// omit_defaults does. Some keys are written only for versions that have them.
 func (p *encoder) written(k namedField, e *Event) bool {
 	if !k.optional {
 		return true
@@ -169,9 +170,9 @@ func (p *encoder) written(k namedField, e *Event) bool {
 	return true
 }
 
-// writesKeys reports whether to write an event's extra_keys. vLLM's offload tiers leave them out. A GPU event with an
-// adapter needs them: without extra_keys a decoder takes the event for SGLang's, and wrongly concludes that it has no
-// salt.
+// writesKeys reports whether to write the field extra_keys of an event. Events of vLLM's offload tiers do not have the
+// field. But an event of the GPU with an adapter needs the field: without it, a decoder would take the event for one of
+// SGLang, and would conclude that the request had no salt.
 func writesKeys(e *Event) bool {
 	return e.ExtraKeys != nil || e.Hidden&KeySalt == 0 || e.LoRA != "" && e.Tier == block.TierGPU
 }
@@ -269,8 +270,8 @@ func (p *encoder) tokens(e *Event) {
 	}
 }
 
-// lookAhead writes, for each block, the tokens after the block that its hash covers. If hashes and tokens do not align,
-// it writes the last block's look-ahead tokens for each block.
+// lookAhead writes one list for each block: the tokens after the block that the block's hash also covers. If hashes and
+// tokens are not aligned, each list is the look-ahead of the last block.
 func (p *encoder) lookAhead(e *Event) {
 	all, n := slices.Concat(e.Tokens, e.Ahead), len(e.Ahead)
 	p.array(len(e.Hashes))
@@ -286,9 +287,9 @@ func (p *encoder) lookAhead(e *Event) {
 	}
 }
 
-// extraKeys writes the extra keys of each block's hash. It names a multimodal item in the block where the item begins.
-// Real engines name the item also in later blocks that the item covers. Here the item's length is not known, so later
-// blocks do not name it.
+// extraKeys writes the extra keys of each block's hash. A multimodal item is named in the block where it begins.
+// Engines name the item again in each later block that the item covers. extraKeys cannot do that, because the item's
+// length is not known.
 func (p *encoder) extraKeys(e *Event) {
 	if e.ExtraKeys != nil {
 		p.b = append(p.b, e.ExtraKeys...)
@@ -302,7 +303,7 @@ func (p *encoder) extraKeys(e *Event) {
 	items := byBlock(e)
 	for i := range e.Hashes {
 		salt := ""
-		if i == 0 && !e.HasParent && e.Aligned() { // only then the first entry is for the prompt's first block
+		if i == 0 && !e.HasParent && e.Aligned() { // only then the first entry belongs to the first block of the prompt
 			salt = e.Salt
 		}
 		named := 0
@@ -332,7 +333,8 @@ func (p *encoder) extraKeys(e *Event) {
 	}
 }
 
-// items writes the items that begin in one block. base is the block's token position in the event.
+// items writes the multimodal items that begin in one block. base is the position of the block's first token in the
+// event.
 func (p *encoder) items(items []block.Feature, base int) {
 	for _, f := range items {
 		if p.offsets {
@@ -345,7 +347,8 @@ func (p *encoder) items(items []block.Feature, base int) {
 	}
 }
 
-// byBlock returns an event's items in the order of their blocks. Usually the items are in this order already.
+// byBlock returns the multimodal items of an event, sorted by the block that names the item. Usually the items are
+// already sorted.
 func byBlock(e *Event) []block.Feature {
 	order := func(a, b block.Feature) int { return cmp.Compare(blockOf(a, e), blockOf(b, e)) }
 	if slices.IsSortedFunc(e.Features, order) {
@@ -356,12 +359,13 @@ func byBlock(e *Event) []block.Feature {
 	return items
 }
 
-// blockOf returns the index of the block that names an item.
+// blockOf returns the index of the block that names an item: the block where the item begins.
 func blockOf(f block.Feature, e *Event) int {
 	if f.Offset < 0 || e.BlockSize <= 0 {
 		return 0
 	}
-	return min(f.Offset/e.BlockSize, max(len(e.Hashes)-1, 0)) // an item in the look-ahead is named in the last block
+	// An item that begins in the look-ahead is named in the last block.
+	return min(f.Offset/e.BlockSize, max(len(e.Hashes)-1, 0))
 }
 
 func (p *encoder) null() { p.b = append(p.b, 0xc0) }

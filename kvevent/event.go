@@ -2,8 +2,9 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// Hash is an engine hash in normal form. An integer is taken modulo 2^64. Of a byte string the last eight bytes are
-// taken, big-endian, as vLLM makes integers from byte strings. Hashes of different holders cannot be compared.
+// Hash is an engine hash in one form for all engines. If the engine sends an integer, Hash is this integer modulo 2^64.
+// If the engine sends a byte string, Hash is its last eight bytes, read as a big-endian number: vLLM itself makes
+// integers from byte strings in this way. Hashes of different holders cannot be compared.
 type Hash = uint64
 
 // Kind says what happened to blocks.
@@ -11,11 +12,11 @@ type Kind uint8
 
 // The kinds of event.
 const (
-	// Stored: blocks are cached. The event may have no hashes: then a sliding-window group computed blocks while decoding,
-	// and kept none of them.
+	// Stored: blocks are cached. A stored event may have no hashes: then a sliding-window group computed blocks while
+	// decoding, and kept none of them.
 	Stored  Kind = iota
-	Removed      // one physical copy of each block is gone; ignore hashes that are not known
-	Cleared      // every block on the tier is gone; other tiers do not change
+	Removed      // one copy of each block is gone; some of the hashes may be unknown to the reader, which ignores them
+	Cleared      // every block on the event's tier is gone; blocks on other tiers stay
 )
 
 var kindNames = [...]string{"stored", "removed", "cleared"}
@@ -28,8 +29,8 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Keys is a set of extra keys. An extra key is a value besides the tokens that is part of a block's identity in an
-// engine's cache.
+// Keys is a set of extra keys. An extra key is a value, other than the tokens, that an engine includes in a block's
+// identity.
 type Keys uint8
 
 // The extra keys.
@@ -42,87 +43,95 @@ const (
 	KeyOther                    // an unknown extra key
 )
 
-// KeyRoot has the keys in the root of a chain of blocks. A block with a parent has these keys through its parent, so
-// they matter only to a block without one.
+// KeyRoot has the extra keys that are part of the root of a chain of blocks. A block with a parent inherits these keys
+// from the parent. So they must be known only for a block without a parent.
 const KeyRoot = KeyLoRA | KeySalt | KeyExtra
 
-// Event is one change of a holder's cache. Its slices are valid until the next Decode into the same Batch. Its strings
-// stay valid.
+// Event is one change of a holder's cache. Its slices are valid until the next Decode or Next with the same Batch. Its
+// strings stay valid.
 type Event struct {
 	Kind   Kind
-	Tier   block.Tier // tier that follows from Medium and Locality
-	Bigram bool       // the event had the look-ahead as pairs of a token and the next token (SGLang with EAGLE)
+	Tier   block.Tier // tier that follows from Medium, Locality and Owner
+	Bigram bool       // the event has pairs instead of tokens: each token with the token after it (SGLang with EAGLE)
 
-	// LastCopies says that no copy of the removed blocks is left, however many copies were stored. It is set when the
+	// LastCopies says that no copy of the removed blocks is left, even if several copies were stored. It is set when the
 	// engine sent the number of remaining copies.
 	LastCopies bool
 
-	HasParent    bool
-	HasLoRAID    bool
-	HasAttention bool // the engine named the group's kind; vLLM 0.20 and 0.21 number groups without naming them
+	HasParent bool
+	HasLoRAID bool
+	// HasAttention says that the engine named the kind of the cache group. vLLM 0.20 and 0.21 send the number of the group
+	// without its kind.
+	HasAttention bool
 
 	Attention block.Attention // kind of the cache group; AttentionFull if the event names none
 
-	// Unread has the keys that are in the event and cannot be read: an adapter without a name, multimodal identifiers
-	// without a position, unknown extra keys. If Unread is not empty, the event's tokens must not be indexed.
+	// Unread has the extra keys that are in the event but cannot be read: an adapter without a name, multimodal
+	// identifiers without a position, unknown extra keys. If Unread is not empty, the event's tokens must not be indexed.
 	Unread Keys
-	// Hidden has the keys for which the event's format has no field: the request may have had them. SGLang never sends
-	// extra_key. Offload tiers drop the salt. vLLM before 0.17 sends neither salt nor multimodal items.
+	// Hidden has the extra keys for which the event's format has no field, so the request that stored the blocks may have
+	// had these keys. SGLang never sends extra_key. Offload tiers do not send the salt. vLLM before 0.17 sends neither the
+	// salt nor multimodal items.
 	Hidden Keys
 
 	Hashes []Hash
-	Parent Hash // if HasParent: the block before the first token; otherwise the tokens begin a prompt, or the parent is not known
-	// Tokens may have fewer or more tokens than the hashed blocks together (see Aligned).
+	// Parent is the hash of the block before the first token, if HasParent is set. If HasParent is not set, either the
+	// tokens begin a prompt, or the parent is not known.
+	Parent Hash
+	// Tokens has the tokens of the blocks. There may be fewer or more tokens than the hashed blocks have together (see
+	// Aligned).
 	Tokens []block.Token
-	// Ahead has the tokens after Tokens that the last block's hash covers, too; at most block.MaxAhead. Engines that
-	// speculate hash a block together with such a look-ahead (vLLM since 0.33, SGLang with EAGLE). All blocks are
-	// hashed with the same number of tokens. Empty: the hashes have no look-ahead.
+	// Ahead has the look-ahead of the last block: tokens after Tokens that the hash of the last block also covers, at most
+	// block.MaxAhead. Engines with speculative decoding hash each block together with some tokens after the block (vLLM
+	// since 0.33, SGLang with EAGLE). The number of these tokens is the same for all blocks. If Ahead is empty, the hashes
+	// have no look-ahead.
 	Ahead     []block.Token
-	BlockSize int // size of a block in tokens; 0: the event is a placeholder that announces hashes without tokens
+	BlockSize int // tokens in a block; 0: the event is a placeholder, which announces hashes without tokens
 
-	LoRA   string // name of the adapter; "" is none, or Unread has KeyLoRA
+	LoRA   string // name of the adapter; "": no adapter is known, see Unread and Hidden for adapters without a name
 	LoRAID int64
-	Salt   string // cache_salt, only if the event begins a prompt (SGLang repeats the salt on later blocks)
-	// Features has the multimodal items. Offsets are relative to the event's first token, and negative if an item
-	// begins before that token. Each item is listed once, in the block where it begins.
+	Salt   string // cache_salt; vLLM sends it only with the first block of a prompt, SGLang also with later blocks
+	// Features has the multimodal items, each of them once. The offset of an item is the position of its first token,
+	// relative to the event's first token. The offset is negative if the item begins before the event's first token.
 	Features []block.Feature
 
-	Medium   string // medium as the engine sent it; "" is none
-	Locality string // "LOCAL", "REMOTE" or ""
-	// Owner is the owner of these copies. Different owners store and remove copies on one medium independently. "" is
-	// the engine itself; see OwnerKVCR.
+	Medium   string // medium as the engine sent it; "": the event names none
+	Locality string // "LOCAL" or "REMOTE"; "": the event names none
+	// Owner is the owner of the blocks' copies. Different owners store and remove copies on one medium independently of
+	// each other. "" is the engine itself. For another owner see OwnerKVCR.
 	Owner  string
 	Group  int    // number of the cache group; -1: the event names none
-	Spec   string // kv_cache_spec_kind as sent; "" is none
+	Spec   string // kv_cache_spec_kind as sent: the kind of the cache group; "": the event names none
 	Window int    // size of the sliding window in tokens; 0: the event names none
 
-	// Digests and ExtraKeys are filled with Decoder.KeepRaw. They have the parts that the normal form drops: the whole
-	// byte hashes (the parent's hash is the last), and the extra_keys field. They are parts of the payload, and a Wire
-	// writes them unchanged.
+	// Digests, ExtraKeys and Session are filled only with Decoder.KeepRaw. Digests has the engine's hashes as whole byte
+	// strings, of which Hashes has only the last eight bytes; the parent's hash is the last one. ExtraKeys is the field
+	// extra_keys. Digests and ExtraKeys share the payload's memory, and a Wire writes them unchanged.
 	Digests   [][]byte
 	ExtraKeys []byte
-	Session   string // session of the request that stored the blocks; other sessions may share the blocks
+	Session   string // session of the request that stored the blocks; requests of other sessions may also use the blocks
 }
 
 // OwnerKVCR is the owner of the copies in vLLM's KVCR tier (vllm#52067). These copies are local to the worker, but the
 // engine loads them through its own host memory. So they count for the tier below their medium, and separately from the
-// engine's own copies. It is not known what copies of other owners are worth to the worker.
+// engine's own copies. For copies of any other owner, it is not known whether the engine can use them.
 const OwnerKVCR = "kvcr"
 
-// Aligned reports whether hash i is the hash of Tokens[i·BlockSize:(i+1)·BlockSize]. It is false for placeholders, and
-// for sliding-window and state-space groups that skip blocks. Hashes that do not align can only be joined to blocks of
-// other events.
+// Aligned reports whether each hash i is the hash of the block Tokens[i·BlockSize:(i+1)·BlockSize]. This is not so for
+// placeholders, and for sliding-window and state-space groups that skip blocks. From hashes that are not aligned, an
+// index learns something only if it knows the blocks of these hashes from another event.
 func (e *Event) Aligned() bool {
 	return len(e.Hashes) > 0 && e.BlockSize > 0 && len(e.Tokens) == len(e.Hashes)*e.BlockSize
 }
 
-// Indexable reports whether the event's tokens may be indexed under the event's LoRA, Salt and Features. If not, a
-// request could match blocks that were cached for another request. used has the keys that requests to this holder may
-// carry: a hidden key does no harm if no request uses it. For a tier below the accelerator pass KeyRoot: nearly all
-// blocks of such a tier can be found by their hashes instead.
+// Indexable reports whether the event's tokens may be indexed under the event's LoRA, Salt and Features. If they are
+// not indexable but are indexed, a request could match blocks that were cached for a different request. used has the
+// extra keys that requests to this holder may carry: a hidden key does no harm if no request uses it. For a tier below
+// the GPU, pass KeyRoot, which stands for the worst case: nearly all blocks of such a tier can be found by their hashes
+// instead.
 //
-// Hidden multimodal items do no harm as long as requests include their own items in their block keys: such keys do not
-// match a block that was indexed without items.
+// Hidden multimodal items do no harm if the router includes a request's own items in the keys of the request's blocks:
+// such keys do not match a block that was indexed without items.
 func (e *Event) Indexable(used Keys) bool {
 	if !e.Aligned() || e.Unread != 0 {
 		return false
@@ -130,17 +139,17 @@ func (e *Event) Indexable(used Keys) bool {
 	return e.HasParent || e.Hidden&used&KeyRoot == 0
 }
 
-// Shifted returns the tokens that identify blocks hashed with a look-ahead, in blocks of BlockSize. tokens are the
-// tokens after the first len(Ahead) ones, up to the end of Ahead. first are the len(Ahead) tokens before them: if the
-// event begins a prompt, first is part of the prompt's root (block.Hasher.Ahead). Without a look-ahead Shifted returns
-// Tokens.
+// Shifted returns the tokens from which an index makes the keys of the event's blocks. Without a look-ahead, these are
+// Tokens. With a look-ahead of n tokens, the keys are made from the tokens n places later: tokens begins n tokens after
+// the event's first token and ends with Ahead, and is cut into blocks of BlockSize. first has the n tokens before
+// these. If the event begins a prompt, first is part of the prompt's root (block.Hasher.Ahead).
 func (e *Event) Shifted() (first, tokens []block.Token) {
 	if len(e.Ahead) == 0 || len(e.Tokens) == 0 {
 		return nil, e.Tokens
 	}
 	all := e.Tokens[:len(e.Tokens):len(e.Tokens)]
 	if n := len(e.Tokens) + len(e.Ahead); cap(e.Tokens) >= n && &e.Tokens[:n][n-1] == &e.Ahead[len(e.Ahead)-1] {
-		all = e.Tokens[:n] // the decoder puts Ahead directly after Tokens in memory
+		all = e.Tokens[:n] // the decoder puts Ahead directly behind Tokens in memory, so no copy is needed
 	} else {
 		all = append(all, e.Ahead...)
 	}
@@ -149,13 +158,13 @@ func (e *Event) Shifted() (first, tokens []block.Token) {
 
 // TagCount is the number of skipped events with one name.
 type TagCount struct {
-	Tag   string // the engine's name of the event, cut and made printable; "other" for names beyond the limit
+	Tag   string // the engine's name of the event, shortened and made printable; "other" for names beyond maxTags
 	Count int
 }
 
-// Batch is one message of one holder, or a part of a long message. Reuse a Batch. Its events share buffers. The buffers
-// grow to the largest message (up to a few megabytes), and each Decode overwrites them. Only one goroutine may use a
-// Batch at a time.
+// Batch is one message of one holder, or a part of a long message. Use one Batch for many messages: its events share
+// buffers, which grow to the size of the largest message (up to a few megabytes) and stay. Each Decode overwrites the
+// events of the Decode before. Only one goroutine may use a Batch at a time.
 type Batch struct {
 	Time    float64 // when the engine made the message, in Unix seconds
 	Rank    int     // data-parallel rank
@@ -163,14 +172,15 @@ type Batch struct {
 	Events  []Event
 
 	// Skipped counts the dropped events: events with unknown names, and known events with unusable fields. SkippedTags
-	// counts them by name. Problem describes the first problem, and ProblemAt is its position in bytes.
+	// counts the dropped events by name. Problem says why the first of them was dropped, and ProblemAt is its position in
+	// the payload, in bytes.
 	Skipped     int
 	SkippedTags []TagCount
 	Problem     string
 	ProblemAt   int
 
-	// Incomplete says that an event that removes blocks could not be read. Apply the batch, then forget the holder: the
-	// index may hold blocks that the engine no longer has.
+	// Incomplete says that an event that removes blocks could not be read. The caller must apply the batch and then forget
+	// all blocks of the holder, because the index may claim blocks that the engine no longer has.
 	Incomplete bool
 
 	// More says that the payload has more events: see [Decoder.Next].
@@ -181,9 +191,9 @@ type Batch struct {
 	features []block.Feature
 }
 
-// Removals counts the consecutive events, from the i-th on, that remove blocks of the same tier, group and owner. It
-// appends their hashes to dst. Engines send an event for each evicted block, and an index removes many blocks together
-// faster than one by one. If the i-th event is no removal, n is 0.
+// Removals joins the i-th event with the events after it, as long as they all remove blocks of the same tier, group and
+// owner. It returns the number n of these events, and appends their hashes to dst. If the i-th event is no removal, n
+// is 0. Engines send an event for each evicted block, and an index removes many blocks together faster than one by one.
 func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 	first := &b.Events[i]
 	for ; i+n < len(b.Events); n++ {
@@ -198,12 +208,13 @@ func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 }
 
 const (
-	// maxKept bounds the elements of each buffer that a Batch keeps between messages: 1 MiB of hashes, 512 KiB of
-	// tokens. A merged SGLang event of thousands of pages fits. Larger buffers, which hostile messages need, are freed.
+	// maxKept bounds the capacity of the buffers that a Batch keeps between messages: 1 MiB of hashes and 512 KiB of
+	// tokens. A merged SGLang event of thousands of pages fits. Hostile messages may need larger buffers, and these are
+	// freed.
 	maxKept = 1 << 17
-	// maxTags bounds the number of names in SkippedTags: all engines together have three names of events.
+	// maxTags bounds the number of names in SkippedTags. All engines together have only three names of events.
 	maxTags = 8
-	// maxTag bounds a name's bytes: the longest known name has 16.
+	// maxTag bounds the bytes of a name in SkippedTags. The longest known name has 16 bytes.
 	maxTag = 48
 )
 
@@ -223,16 +234,16 @@ func kept[T any](s []T, limit int) []T {
 	return s[:0]
 }
 
-// add appends an empty event. The pointer is valid until the next call.
+// add appends an empty event. The returned pointer is valid until the next call of add.
 func (b *Batch) add(k Kind) *Event {
 	b.Events = room(b.Events, 1)
 	b.Events = b.Events[:len(b.Events)+1]
 	e := &b.Events[len(b.Events)-1]
-	*e = Event{Kind: k, Group: -1} // written in place, since an event has 300 bytes
+	*e = Event{Kind: k, Group: -1} // written in place, because an Event has some 300 bytes
 	return e
 }
 
-// full reports whether no more events may be added: see fullEvents.
+// full reports whether the batch has no room for a further event: see fullEvents.
 func (b *Batch) full() bool {
 	return len(b.Events)+b.Skipped >= fullEvents || len(b.hashes) >= fullHashes ||
 		len(b.tokens) >= fullTokens || len(b.features) >= fullFeatures

@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// samplePayload is a message of vLLM 0.32, as vLLM's msgspec encoder writes it: one block of four tokens.
+// samplePayload is a message of vLLM 0.32 with one block of four tokens. vLLM's msgspec encoder wrote these bytes.
 const samplePayload = "93cb41da415360080000918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cfdab89baa7b5857c0" +
 	"b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739464656667aa626c6f636b5f73697a6504a76c6f72615f6964c0a6" +
 	"6d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b6579739191a874656e616e742d61a967726f75705f69647800b26b76" +

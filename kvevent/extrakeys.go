@@ -2,7 +2,8 @@ package kvevent
 
 import "github.com/warmpath/warmpath/block"
 
-// finish completes and checks an event after all its fields are read. If the event is unusable, it returns the reason.
+// finish completes and checks an event when all its fields are read. If the event is unusable, finish returns the
+// reason.
 func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	if r.has(fieldMooncake) {
 		return "an event of Mooncake's master has hashes of its own and no tokens"
@@ -29,7 +30,8 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	}
 	e.HasAttention = e.Spec != ""
 	e.Attention = attentionOf(e.Spec)
-	if e.HasLoRAID && e.LoRAID != 0 && e.LoRA == "" { // vLLM before 0.14 sends a number alone; its numbers begin at 1
+	// vLLM before 0.14 sends the number of an adapter without its name. The numbers begin at 1.
+	if e.HasLoRAID && e.LoRAID != 0 && e.LoRA == "" {
 		e.Unread |= KeyLoRA
 	}
 	e.Hidden = hidden(e, r)
@@ -44,40 +46,41 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// hidden returns the keys for which the event's format has no field.
+// hidden returns the extra keys for which the event's format has no field.
 func hidden(e *Event, r *reading) Keys {
 	if r.holds(fieldExtraKeys) {
-		return 0 // vLLM since 0.17 names everything that the hash depends on
+		return 0 // vLLM since 0.17 sends every value that the hash depends on
 	}
 	var k Keys
 	switch named := r.has(fieldLoRAName); {
 	case r.has(fieldMetadata): // SGLang 0.5.18 with a salt
 		k = KeyExtra
-	case r.fields > 7: // vLLM 0.14 and later without extra_keys; SGLang's extra_key does not exist there
+	case r.fields > 7: // vLLM 0.14 and later without extra_keys; it cannot be SGLang, so there is no extra_key
 		k = KeySalt | KeyFeature
-	case r.fields > 0: // vLLM before 0.14, or SGLang: both write the same arrays
+	case r.fields > 0: // vLLM before 0.14, or SGLang: both write arrays of the same form
 		k = KeySalt | KeyFeature | KeyExtra
-	case named && e.LoRA == "": // vLLM and TensorRT-LLM name the field even if it is null
+	case named && e.LoRA == "": // vLLM and TensorRT-LLM write the field lora_name even if it is null
 		k = KeySalt | KeyFeature
 	case named && e.Tier != block.TierGPU: // an offload tier of vLLM or SGLang
 		k = KeySalt | KeyFeature | KeyExtra
-	default: // SGLang's maps leave out what is not set
+	default: // a map of SGLang: fields without a value are left out, and extra_key is never sent
 		k = KeyExtra
 	}
 	if e.Salt != "" {
 		k &^= KeySalt
 	}
-	// A named adapter is not hidden. Without a name there may still be an adapter in two cases: the format has no field
-	// for it, or the event is of an offload tier, since some connectors always write null (LMCache).
+	// If the event names an adapter, the adapter is not hidden. Without a name, there may still be an adapter in two
+	// cases. Either the format has no field for the name; or the event is of an offload tier, because some connectors
+	// (LMCache) always write null.
 	if e.LoRA == "" && (!r.has(fieldLoRAName) || r.has(fieldMetadata) || e.Tier != block.TierGPU) {
 		k |= KeyLoRA
 	}
 	return k
 }
 
-// extraKeys reads the extra keys that vLLM put into the hash of each block, in this order: the adapter's name,
-// multimodal items, the salt (in a prompt's first block only), digests of prompt embeddings (v1/core/kv_cache_utils.py:
-// generate_block_hash_extra_keys).
+// extraKeys reads the extra keys that vLLM put into the hash of each block. Their order is: the adapter's name,
+// multimodal items, the salt (only in the first block of a prompt), digests of prompt embeddings
+// (v1/core/kv_cache_utils.py: generate_block_hash_extra_keys).
 func (d *Decoder) extraKeys(b *Batch, e *Event, r *reading) {
 	c := &d.c
 	resume := c.i
@@ -89,6 +92,7 @@ func (d *Decoder) extraKeys(b *Batch, e *Event, r *reading) {
 	c.i = resume
 }
 
+// classify reads the value of the field extra_keys and decides which kind each key is.
 func (d *Decoder) classify(b *Batch, e *Event, r *reading) {
 	c := &d.c
 	n, ok := c.array()
@@ -116,20 +120,20 @@ func (d *Decoder) classify(b *Batch, e *Event, r *reading) {
 	e.Features = b.features[k.start:len(b.features):len(b.features)]
 }
 
-// keyring collects the extra keys of one event.
+// keyring is the state while the extra keys of one event are read.
 type keyring struct {
 	batch   *Batch
 	event   *Event
-	start   int  // index of the event's first feature in the batch
-	aligned bool // entry i of extra_keys is for the block at Tokens[i·BlockSize:]
-	base    int  // token position of the present block
-	first   bool // the present block is the event's first
-	pairs   bool // an item came with its offset, as in vLLM since #36708
-	bare    string
-	bares   int // number of plain strings in the prompt's first block; the last may be its salt
+	start   int    // index of the event's first item in batch.features
+	aligned bool   // entry i of extra_keys is for the block at Tokens[i·BlockSize:]
+	base    int    // token position of the current block
+	first   bool   // the current block is the event's first block
+	pairs   bool   // an item came together with its offset, as in vLLM since #36708
+	bare    string // the last of these strings, which may be the salt
+	bares   int    // number of strings that are not in a pair or triple, in the first block of a prompt
 }
 
-// key reads element j of a block's keys.
+// key reads element j of the extra keys of the current block.
 func (d *Decoder) key(k *keyring, j int) {
 	c, e := &d.c, k.event
 	switch c.kind() {
@@ -140,7 +144,7 @@ func (d *Decoder) key(k *keyring, j int) {
 		case k.first && k.aligned && !e.HasParent:
 			k.bare = d.names.text(s)
 			k.bares++
-		default: // an item of an older version: its position in the block is unknown
+		default: // an item of an older version, whose position in the block is unknown
 			e.Unread |= KeyFeature
 		}
 	case kindArray:
@@ -154,8 +158,8 @@ func (d *Decoder) key(k *keyring, j int) {
 	}
 }
 
-// compound reads a key of several parts: (identifier, offset), ("cache_salt", salt) or ("lora", name, path). From
-// version 0.32 on vLLM hashes the last two, but does not publish them yet.
+// compound reads a key that consists of several parts: (identifier, offset) for an item, ("cache_salt", salt) or
+// ("lora", name, path). vLLM hashes the last two forms since version 0.32, but does not publish them yet.
 func (d *Decoder) compound(k *keyring) {
 	c, e := &d.c, k.event
 	start := c.i
@@ -196,7 +200,9 @@ func (d *Decoder) compound(k *keyring) {
 
 // add records an item once, although engines name the item in every block that it covers.
 func (k *keyring) add(f block.Feature) {
-	const lookBack = 32 // a block is covered by at most this many items; looking further back would take quadratic time
+	// lookBack is the number of recorded items that are compared with f. At most this many items cover one block.
+	// Comparing f with all recorded items would take quadratic time.
+	const lookBack = 32
 	seen := k.batch.features[k.start:]
 	if f.Offset < k.base+len(k.event.Ahead) && !k.first {
 		for i := len(seen) - 1; i >= 0 && i >= len(seen)-lookBack; i-- {
@@ -212,15 +218,16 @@ func (k *keyring) add(f block.Feature) {
 	k.batch.features = append(k.batch.features, f)
 }
 
-// finish interprets the plain strings of a prompt's first block. Normally the last string is the salt. But vLLM 0.17
-// and 0.18 write items as plain strings, too. Version 0.19 does not, and its events have the same number of fields.
-// Only an item with an offset shows that an event is of version 0.19.
+// finish interprets the strings in the first block of a prompt that are not in a pair or triple. Normally the last of
+// them is the salt. But in vLLM 0.17 and 0.18 such a string may also be a multimodal item. Version 0.19 writes items
+// with offsets, but its events have the same number of fields. So only an item with an offset shows that an event is of
+// version 0.19.
 func (k *keyring) finish(r *reading) {
 	const fieldsOf017 = 9
 	e := k.event
 	switch {
 	case k.bares == 0:
-	case k.bare == "": // an empty string: no engine takes an empty salt
+	case k.bare == "": // no engine accepts an empty salt
 		e.Unread |= KeyOther
 	case r.fields == fieldsOf017 && !k.pairs:
 		e.Unread |= KeySalt | KeyFeature

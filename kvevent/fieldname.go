@@ -1,6 +1,6 @@
 package kvevent
 
-// fields maps the keys of events in map form to fields. No two engines use one name for different fields.
+// fields maps the keys of events in map form to fields. A key means the same field in the events of all engines.
 var fields = map[string]field{
 	"type":                         fieldType,
 	"block_hashes":                 fieldHashes,
@@ -27,7 +27,7 @@ var fields = map[string]field{
 	"backend_id":                   fieldMooncake,
 }
 
-// packedNames has the name of each field as MessagePack. It is empty for a field with several names.
+// packedNames has the name of each field as a MessagePack string. If a field has several names, its entry is empty.
 var packedNames = func() (packed [numFields]string) {
 	count := map[field]int{}
 	for name, f := range fields {
@@ -42,12 +42,12 @@ var packedNames = func() (packed [numFields]string) {
 	return packed
 }()
 
-// fieldName reads the name of a field of an event in map form. fieldNone stands for an unknown name. before is the
-// field before this one. An engine always writes its fields in the same order. So the name is first compared with the
-// name that came after before in the last event.
-func (d *Decoder) fieldName(e *Event, before field) (f field, ok bool) {
+// fieldName takes the name of a field of an event in map form, and returns the field; fieldNone stands for an unknown
+// name. previous is the field that came before this name. An engine always writes its fields in the same order. So
+// fieldName first tries the name that followed previous in the last event.
+func (d *Decoder) fieldName(e *Event, previous field) (f field, ok bool) {
 	c := &d.c
-	next := &d.after[e.Kind][before]
+	next := &d.after[e.Kind][previous]
 	if name := packedNames[*next]; name != "" && c.left() >= len(name) && string(c.p[c.i:c.i+len(name)]) == name {
 		c.i += len(name)
 		return *next, true

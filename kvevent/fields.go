@@ -14,7 +14,7 @@ const (
 	fieldBlockSize
 	fieldLoRAID
 	fieldMedium
-	fieldLoRAName // arrays of SGLang 0.5.18 have a map of metadata in this place
+	fieldLoRAName // at its position, arrays of SGLang 0.5.18 have a map of metadata
 	fieldExtraKeys
 	fieldGroup
 	fieldSpec
@@ -27,12 +27,12 @@ const (
 	fieldAhead
 	fieldRemaining
 	fieldItems    // Dynamo's block_mm_infos
-	fieldMooncake // any key that only Mooncake's events have
+	fieldMooncake // stands for all keys that only events of Mooncake have
 	numFields
 )
 
-// The positions of the fields in arrays, after the name (vLLM distributed/kv_events.py, SGLang
-// disaggregation/kv_events.py). The comments name the first versions with these fields.
+// These are the fields of an event in array form, in their order after the event's name (vLLM distributed/kv_events.py,
+// SGLang disaggregation/kv_events.py). The comments name the first versions with these fields.
 var (
 	storedPlaces = []field{
 		fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoRAID, // vLLM 0.9.0, SGLang 0.4.6
@@ -41,28 +41,30 @@ var (
 		fieldExtraKeys,         // vLLM 0.17
 		fieldGroup,             // vLLM 0.20
 		fieldSpec, fieldWindow, // vLLM 0.22
-		// vLLM has written maps since 0.24. The following fields are in the order of vLLM's structs.
+		// vLLM writes maps since 0.24. The following fields are in the order of the fields of vLLM's classes.
 		fieldLocality, fieldOwner, fieldSession, // vLLM 0.27, 0.32
 		fieldAhead, // vLLM 0.33
 	}
 	removedPlaces = []field{fieldHashes, fieldMedium, fieldGroup, fieldLocality, fieldOwner}
 )
 
-// reading is the state of an event while its fields are read.
+// reading is what is known about an event while its fields are read.
 type reading struct {
-	present   uint32 // fields that the event's form has
-	filled    uint32 // fields of the event that are not null
+	present   uint32 // bit set of the fields that the event has, with or without a value
+	filled    uint32 // bit set of the fields of the event that are not null
 	fields    int    // number of elements of the array form, including the event's name; 0: the event is a map
-	extraKeys int    // position of the value of extra_keys
-	extraEnd  int
-	later     int // position of the field that is read last: lookahead_token_ids, or remaining_copy_counts
+	extraKeys int    // position in the payload where the value of extra_keys begins
+	extraEnd  int    // position where this value ends
+	// later is the position of the value of lookahead_token_ids or remaining_copy_counts. Both are read after the other
+	// fields.
+	later int
 }
 
 func (r *reading) has(f field) bool   { return r.present&(1<<f) != 0 }
 func (r *reading) holds(f field) bool { return r.filled&(1<<f) != 0 }
 
-// read reads one event in either form into e. If the event is unusable, it returns the reason, and leaves the cursor
-// somewhere inside the event.
+// read reads one event, in array or map form, into e. If the event is unusable, read returns the reason and leaves the
+// cursor somewhere inside the event.
 func (d *Decoder) read(b *Batch, e *Event, r *reading) (problem string) {
 	switch d.c.kind() {
 	case kindArray:
@@ -97,7 +99,9 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 	}
 	for i := 1; i < n && c.broken == ""; i++ {
 		if i <= len(places) && places[i-1] >= fieldLocality && !d.fits(places[i-1]) {
-			places = nil // the fields are another producer's: from locality on, their positions are not known
+			// This is not the format of vLLM: another producer wrote the event. Its fields from this position on have an unknown
+			// meaning.
+			places = nil
 			e.Locality, e.Owner, e.Session = "", "", ""
 		}
 		if i > len(places) {
@@ -111,8 +115,8 @@ func (d *Decoder) readArray(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// fits reports whether the next value can be a value of f. f is a field that vLLM added after it had stopped writing
-// arrays. So other producers may have any value at its position in an array.
+// fits reports whether the next value can be a value of f. vLLM added the field f only after it had stopped writing
+// arrays. So an array of another producer may have any value at the position of f.
 func (d *Decoder) fits(f field) bool {
 	c := &d.c
 	kind := c.kind()
@@ -156,7 +160,7 @@ func (d *Decoder) readMap(b *Batch, e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// field reads the value of f into e.
+// field takes the value of f and stores it in e.
 func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string) {
 	c := &d.c
 	if f == fieldType {
@@ -178,7 +182,9 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 		e.Parent, digest, ok = c.hash()
 		e.HasParent = ok
 		if d.KeepRaw && digest != nil {
-			e.Digests = append(e.Digests, digest) // the parent's digest comes after the hashes' digests: every known format has the hashes first
+			// Every known format has the hashes before the parent. So the digest of the parent comes after the digests of the
+			// hashes.
+			e.Digests = append(e.Digests, digest)
 		}
 	case fieldBlockSize:
 		e.BlockSize, ok = c.size(maxBlockSize)
@@ -191,7 +197,7 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 			return d.metadata(e, r)
 		}
 		ok = d.string(&e.LoRA)
-	case fieldExtraKeys: // extra_keys is read last, since it needs the other fields
+	case fieldExtraKeys: // the value is read last, because its meaning depends on the other fields
 		r.extraKeys = c.i
 		c.skip()
 		r.extraEnd = c.i
@@ -205,13 +211,14 @@ func (d *Decoder) field(f field, b *Batch, e *Event, r *reading) (problem string
 		ok = d.string(&e.Locality)
 	case fieldOwner:
 		ok = d.name(&e.Owner)
-	case fieldSession: // nothing depends on the session, so a session that is no string does not make the event unusable
+	// Nothing depends on the session. So a session that is no string does not make the event unusable.
+	case fieldSession:
 		if session, is := c.text(); !is {
 			c.skip()
 		} else if d.KeepRaw {
 			e.Session = d.names.text(session)
 		}
-	case fieldAhead, fieldRemaining: // this field is read last
+	case fieldAhead, fieldRemaining: // the value is read last
 		r.later = c.i
 		c.skip()
 	case fieldSalt:
@@ -271,7 +278,7 @@ func (d *Decoder) string(s *string) bool {
 	return ok
 }
 
-// name reads a short string that has only few different values, such as a medium.
+// name takes the name of an owner.
 func (d *Decoder) name(s *string) bool {
 	b, ok := d.c.text()
 	if !ok || len(b) > maxName {
@@ -281,7 +288,7 @@ func (d *Decoder) name(s *string) bool {
 	return true
 }
 
-// known returns b as a string. Frequent strings are recognized without a lookup.
+// known returns b as a string. For the two most frequent strings it needs no lookup in a map.
 func (d *Decoder) known(b []byte) string {
 	switch string(b) {
 	case "GPU":
@@ -292,8 +299,8 @@ func (d *Decoder) known(b []byte) string {
 	return d.names.text(b)
 }
 
-// loraID reads an adapter's number. SGLang declares the field as a string or a number, and always writes null. If the
-// field is a string, the event has an adapter without a usable name.
+// loraID takes the number of an adapter. In SGLang the field may be a string or a number, and its value is always null.
+// If the value is a string, the event has an adapter without a usable name.
 func (d *Decoder) loraID(e *Event) bool {
 	if d.c.kind() == kindString {
 		e.Unread |= KeyLoRA
@@ -363,8 +370,8 @@ func (d *Decoder) tokens(b *Batch, e *Event) (problem string) {
 	return ""
 }
 
-// pairs reads the pairs of SGLang with EAGLE: (token, next token). The next token of each pair must be the first token
-// of the following pair. Otherwise the blocks' tokens are not known.
+// pairs takes the n pairs (token, next token) of SGLang with EAGLE. The next token of each pair must be the first token
+// of the following pair. Otherwise the tokens of the blocks are not known, and the event is unusable.
 func (d *Decoder) pairs(b *Batch, e *Event, n int) (problem string) {
 	c := &d.c
 	e.Bigram = true
@@ -388,7 +395,7 @@ func (d *Decoder) pairs(b *Batch, e *Event, n int) (problem string) {
 	return ""
 }
 
-// metadata reads the salt from SGLang's map of metadata.
+// metadata takes SGLang's map of metadata, and stores its salt.
 func (d *Decoder) metadata(e *Event, r *reading) (problem string) {
 	c := &d.c
 	n, ok := c.object()
@@ -414,8 +421,8 @@ func (d *Decoder) metadata(e *Event, r *reading) (problem string) {
 	return ""
 }
 
-// items reads the field block_mm_infos: Dynamo's lists of multimodal items by block. The positions in them cannot be
-// used.
+// items takes the field block_mm_infos: Dynamo's lists of multimodal items for each block. The positions in these lists
+// cannot be used.
 func (d *Decoder) items(e *Event) {
 	c := &d.c
 	n, ok := c.array()
@@ -432,7 +439,8 @@ func (d *Decoder) items(e *Event) {
 	}
 }
 
-// room returns s with capacity for n more elements. The payload's length bounds n.
+// room returns s with capacity for n more elements. n must be bounded by the length of the payload, so that memory
+// stays bounded, too.
 func room[T any](s []T, n int) []T {
 	if cap(s)-len(s) >= n {
 		return s

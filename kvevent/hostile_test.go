@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// checkBounds checks a decoded batch against the bounds that hold for every payload.
+// checkBounds checks that the batch of a payload of size bytes stays within the bounds that hold for every payload. If
+// err is not nil, the batch must be empty.
 func checkBounds(t *testing.T, b *Batch, size int, err error) {
 	t.Helper()
 	if err != nil {
@@ -46,11 +47,11 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(pack(list(1.5, list(storedWith(nil, "a", "extra_keys", list(list("a", list("img", 1), "s"), nil))), 0)))
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(list(1, 2)), 1, nil, "GPU", object{"cache_salt", "s"})))))
-	// This event has an adapter, and no field for a salt.
+	// an event with an adapter, in a format without a field for a salt
 	f.Add(pack(list(1.5, list(list(tagStored, list(5), nil, list(1, 2), 2, nil, "GPU", "a")))))
-	// This event has a salt, and no block that is known to be the prompt's first.
+	// an event with a salt whose tokens and hashes are not aligned, so its first block is not known
 	f.Add(pack(list(1.5, list(storedWith(nil, nil, "cache_salt", "s", "block_size", 9)))))
-	// This event has blocks of two tokens with a look-ahead.
+	// an event with blocks of two tokens and with a look-ahead
 	f.Add(pack(list(1.5, list(storedWith(nil, nil, "lookahead_token_ids", list(list(12, 13, 5), list(5, 6, 7)),
 		"ownership", "kvcr", "session_id", "s")))))
 	f.Add(pack(list(1.5, list(object{"type", tagRemoved, "block_hashes", list(5, 6), "medium", "CPU", "ownership", "x",
@@ -67,7 +68,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		// The decoded batch can be encoded, and the result decodes to the same batch.
+		// Encoding the batch, decoding the result and encoding it again must give the same bytes.
 		w := Wire{}
 		first := w.Append(nil, &b)
 		if err := d.Decode(payload, &b); err != nil || !bytes.Equal(w.Append(nil, &b), first) {
@@ -82,7 +83,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// samplePayloads returns the vectors' payloads.
+// samplePayloads returns the payloads of the engine vectors.
 func samplePayloads(t testing.TB) [][]byte {
 	var all [][]byte
 	for _, v := range readVectors(t).Payloads {
@@ -178,14 +179,14 @@ func TestManySmallEventsTakeMemoryInProportion(t *testing.T) {
 	}
 }
 
-// The time of decoding must grow linearly with the payload. For a payload 256 times as long, quadratic work would take
-// 65,000 times as long. The test's limit is far from both factors, because other work on the machine disturbs the
-// measurement.
+// The time of decoding must grow linearly with the payload. The longer payload is 256 times as long as the shorter one:
+// linear work takes 256 times as long, quadratic work 65,000 times. The test allows 8,000 times, because other work on
+// the machine disturbs the measurement.
 func TestTimeIsInProportionToThePayload(t *testing.T) {
 	images := func(n int) []byte {
 		hashes, tokens, keys := make([]any, n), make([]any, n), make([]any, n)
 		for i := range n {
-			// Each block names one multimodal item, and the items are in another order than the blocks.
+			// Each block names one item, and the offsets of the items fall from block to block.
 			hashes[i], tokens[i], keys[i] = i, 1, list(list("image", n-2*i))
 		}
 		return pack(list(1.5, list(storedWith(nil, nil, "block_hashes", hashes, "token_ids", tokens, "block_size", 1,
@@ -222,8 +223,8 @@ func TestTimeIsInProportionToThePayload(t *testing.T) {
 	}
 	for name, shape := range shapes {
 		t.Run(name, func(t *testing.T) {
-			// The best of several runs of each shape counts, and the shapes alternate, so that other work on the
-			// machine does not decide the result.
+			// Other work on the machine must not decide the result. So the two payloads alternate, and the shortest of five
+			// times counts for each.
 			payloads := [2][]byte{shape(100), shape(25_600)}
 			best := [2]time.Duration{time.Hour, time.Hour}
 			for range 5 {

@@ -1,16 +1,20 @@
 package kvevent
 
-// interner returns equal bytes as one string, and allocates it only once. It holds two generations of at most
-// maxInterned strings. When the young generation is full, it becomes the old one, and the former old one is dropped.
-// Strings in use survive, because each use moves them to the young generation. The number of kept strings is bounded,
-// because the number of different salts and image identifiers is not.
+// interner returns one string for equal bytes, so that the string is allocated only once. It keeps strings in two maps,
+// young and old, of at most maxInterned strings each. When young is full, it becomes old, and the strings of the former
+// old map are dropped. Strings in use are kept, because each use of a string copies it into young. There must be a
+// bound, because clients choose salts and identifiers of images freely.
 type interner struct {
 	young, old map[string]string
 }
 
 const (
-	maxInterned      = 2048 // more than the adapters and tenants in use; two generations take at most 2 MiB with maxInternedLen
-	maxInternedLen   = 512  // bytes; longer strings are copied each time: identifiers have 64 hex digits, salts about as many
+	// maxInterned is larger than the number of adapters and tenants in use. With maxInternedLen, the two maps take at most
+	// 2 MiB.
+	maxInterned = 2048
+	// maxInternedLen is in bytes. Identifiers have 64 hexadecimal digits, and salts are usually not longer. A longer
+	// string is allocated each time.
+	maxInternedLen   = 512
 	sizeOfFreshTable = 64
 )
 
@@ -40,8 +44,8 @@ func (t *interner) text(b []byte) string {
 	return s
 }
 
-// printable returns at most maxTag bytes of b, and replaces each byte that is not printable ASCII. The name of an event
-// needs this: it comes from the network and goes to metrics and logs.
+// printable returns at most maxTag bytes of b, and replaces each byte that is not printable ASCII with "?". The name of
+// an event needs this, because the name comes from the network and goes into metrics and logs.
 func (t *interner) printable(b []byte) string {
 	var buffer [maxTag]byte
 	n := copy(buffer[:], b)

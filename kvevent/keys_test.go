@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// pack writes values as MessagePack: nil, int, string, []byte, []any and object.
+// pack encodes values as MessagePack. A bool is always written as true.
 func pack(values ...any) []byte {
 	p := encoder{}
 	for _, v := range values {
@@ -18,7 +18,7 @@ func pack(values ...any) []byte {
 			p.null()
 		case int:
 			p.integer(int64(v))
-		case int64: // a value that does not fit into an int on a machine with 32 bits
+		case int64: // for values that do not fit into an int of 32 bits
 			p.integer(v)
 		case float64:
 			p.float(v)
@@ -41,7 +41,7 @@ func pack(values ...any) []byte {
 	return p.b
 }
 
-// object is a MessagePack map, as a list of key, value, key, value, …
+// object is a MessagePack map. Its elements are key, value, key, value, …
 type object []any
 
 // list returns a MessagePack array.
@@ -57,8 +57,8 @@ func decodeOne(t *testing.T, event any) Event {
 	return b.Events[0]
 }
 
-// storedWith returns a stored event in map form. The event has two blocks of two tokens. more has further keys and
-// values of the map.
+// storedWith returns a stored event in map form, with two blocks of two tokens. more has further keys and values of the
+// map.
 func storedWith(parent any, lora any, more ...any) object {
 	return append(object{"type", tagStored, "block_hashes", list(1, 2), "parent_block_hash", parent,
 		"token_ids", list(10, 11, 12, 13), "block_size", 2, "lora_id", nil, "medium", "GPU", "lora_name", lora}, more...)

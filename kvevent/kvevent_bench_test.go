@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// benchPayload returns a message of events with blocks of 16 tokens each, in the format of wire.
+// benchPayload returns a message with the given number of events in the format of wire. Each event stores the given
+// number of blocks of 16 tokens.
 func benchPayload(t testing.TB, wire string, events, blocks int) []byte {
 	w, err := ParseWire(wire)
 	if err != nil {
@@ -90,8 +91,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkMsgp reads the same array form with tinylib/msgp's raw functions, and checks nothing. This package's own
-// reader (cursor) must be faster.
+// BenchmarkMsgp reads an event in array form with the raw functions of tinylib/msgp, and checks nothing. The type
+// cursor of this package must be faster: compare with BenchmarkDecode.
 func BenchmarkMsgp(b *testing.B) {
 	payload := benchPayload(b, "vllm-0.10.2", 1, 32)
 	hashes, tokens := make([]uint64, 0, 32), make([]uint32, 0, 512)

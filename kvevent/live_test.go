@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// recording is a line of vectors/live: a message of a real engine.
+// recording is one message of a real engine: a line of a file in test/testenv/testdata/vectors/live.
 type recording struct {
 	Desc    string            `json:"desc"`
 	Src     string            `json:"src"`
@@ -45,7 +45,7 @@ func readLive(t testing.TB, path string) []recording {
 	return all
 }
 
-// wantLive converts an event from the recorder's form into the form of the vectors.
+// wantLive returns the wanted event for raw, an event as the recorder of the messages decoded it.
 func wantLive(t *testing.T, raw json.RawMessage) wantEvent {
 	t.Helper()
 	var w wantEvent
@@ -69,7 +69,7 @@ func wantLive(t *testing.T, raw json.RawMessage) wantEvent {
 	return w
 }
 
-// normalForm returns a recorded hash, a number or {"bytes": hex}, as the vectors write it.
+// normalForm returns a recorded hash, which is a number or {"bytes": hex}, in the form of Hash, as a decimal number.
 func normalForm(t *testing.T, raw json.RawMessage) string {
 	t.Helper()
 	var digest struct{ Bytes string }
@@ -103,7 +103,7 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 				payload := r.payload(t)
 				err := d.Decode(payload, &b)
 				switch {
-				case len(payload) == 0: // the end marker of a replay is no batch: Decode must refuse it
+				case len(payload) == 0: // the message that ends a replay is no batch: Decode must refuse it
 					ends++
 					fallthrough
 				case r.Topic == "load": // SGLang's load messages are no batches: Decode must refuse them
@@ -118,7 +118,7 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 				messages++
 				var events []json.RawMessage
 				if len(r.Decoded) < 2 || json.Unmarshal(r.Decoded[1], &events) != nil {
-					continue // the file has the message's frames, but not the contents that the recorder decoded
+					continue // the file has only the frames of this message, not the decoded contents
 				}
 				want := make([]wantEvent, len(events))
 				for i, raw := range events {
@@ -132,7 +132,8 @@ func TestEveryRecordingOfARealEngineDecodes(t *testing.T) {
 	t.Logf("%d messages, %d of other kinds (%d ends of replays)", messages, loads, ends)
 }
 
-// compareKeys compares salts with the recorder's extra_keys, which in these recordings have adapters and salts only.
+// compareKeys compares the salts of events with the recorder's extra_keys. In the recordings, extra_keys contains only
+// adapters and salts.
 func compareKeys(t *testing.T, got []Event, want []wantEvent) {
 	t.Helper()
 	for i, w := range want {
@@ -170,7 +171,7 @@ func TestEncodersWriteTheBytesOfRecordedEngines(t *testing.T) {
 					wire = "sglang-0.5.23"
 				}
 				for i := range b.Events {
-					b.Events[i].ExtraKeys = nil // without the raw field, the encoder writes from the decoded fields
+					b.Events[i].ExtraKeys = nil // without the raw field, the encoder must write extra_keys from the decoded fields
 					if b.Events[i].Digests != nil {
 						wire = "vllm-0.32+bytes"
 					}

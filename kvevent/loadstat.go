@@ -5,25 +5,24 @@ import (
 	"fmt"
 )
 
-// LoadStat is a load report of an SGLang scheduler (srt/managers/scheduler_components/load_publisher.py). Counters
-// begin at the engine's start.
+// LoadStat is a load report of an SGLang scheduler (srt/managers/scheduler_components/load_publisher.py).
 type LoadStat struct {
-	Running        int64 // requests being computed
+	Running        int64 // requests that the scheduler computes now
 	Waiting        int64 // requests in the scheduler's queue
 	UsedTokens     int64 // tokens in the scheduler's KV cache
 	CacheTokens    int64 // capacity of the scheduler's KV cache in tokens; 0: not known
-	Rank           int64 // data-parallel rank of the socket that sent the report; -1: not in the message
-	Long           bool  // the message has the following fields: SGLang since 0.5.23
-	UncachedTokens int64 // uncached tokens of waiting prompts, still to be computed
-	QueuedTokens   int64 // used tokens plus the tokens of all waiting requests
-	MaxRunning     int64 // the limit of requests that are computed together
-	PrefillTokens  int64 // uncached prompt tokens computed since the start
+	Rank           int64 // data-parallel rank of the sender; -1: not in the message
+	Long           bool  // the message is in the long form, which has the fields below (SGLang since 0.5.23)
+	UncachedTokens int64 // tokens of waiting prompts that are not cached and must be computed
+	QueuedTokens   int64 // UsedTokens plus the tokens of all waiting requests
+	MaxRunning     int64 // most requests that the scheduler computes together
+	PrefillTokens  int64 // uncached prompt tokens computed since the engine's start
 	PrefillMicros  int64 // microseconds spent computing PrefillTokens
 }
 
 const (
 	tagLoadStat = "LoadStat"
-	leastLoad   = 4 // number of fields of the short form, without the name
+	leastLoad   = 4 // fields of the short form; the name does not count
 	longLoad    = 10
 )
 

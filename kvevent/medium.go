@@ -6,7 +6,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// media maps engines' names of tiers, most frequent first. Engines differ in letter case.
+// media maps the names that engines use for a medium to tiers, the most frequent name first. Upper and lower case are
+// the same, because engines differ in this.
 var media = []struct {
 	name string
 	tier block.Tier
@@ -17,14 +18,14 @@ var media = []struct {
 	{"CPU_PINNED", block.TierCPU},        // SGLang
 	{"DISK", block.TierDisk},             // SGLang
 	{"FS", block.TierDisk},               // vLLM, July 2026
-	{"STORAGE", block.TierDisk},          // vLLM since #48123, for file systems and objects; locality distinguishes them
+	{"STORAGE", block.TierDisk},          // vLLM since #48123, for file systems and objects: see Event.Locality
 	{"OBJ", block.TierRemote},            // vLLM, July 2026
 	{"EXTERNAL", block.TierRemote},       // SGLang
 	{"SHARED_STORAGE", block.TierRemote}, // llm-d's file system backend
 }
 
-// tierOf returns the tier of an engine's medium and locality. An unknown medium, or any medium on another machine,
-// counts as the lowest tier, because blocks there are worth least.
+// tierOf returns the tier for the medium and locality of an event. An unknown medium, and any medium on another
+// machine, counts as the lowest tier, because blocks on the lowest tier are worth least.
 func tierOf(medium, locality string) block.Tier {
 	if medium == "GPU" && locality == "" { // the usual case
 		return block.TierGPU
@@ -53,7 +54,7 @@ func attentionOf(spec string) block.Attention {
 	return block.AttentionOther
 }
 
-// ownedTier returns the tier for an owner's copies on a medium. Copies of KVCR count for the tier below the medium.
+// ownedTier returns the tier for copies of an owner on a medium. For OwnerKVCR it is the tier below the medium.
 func ownedTier(medium block.Tier, owner string) block.Tier {
 	if owner == OwnerKVCR {
 		return min(medium+1, block.NumTiers-1)

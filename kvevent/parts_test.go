@@ -10,14 +10,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// long returns a payload that has the same event n times, and then the rank.
+// long returns a payload that contains the same event n times. rank is the third element of the envelope; without it
+// the element is nil.
 func long(n int, event []byte, rank ...any) []byte {
 	p := append([]byte{0x93, 0xca, 0, 0, 0, 0, 0xdd}, binary.BigEndian.AppendUint32(nil, uint32(n))...)
 	p = append(p, bytes.Repeat(event, n)...)
 	return append(p, pack(append(rank, nil)[0])...)
 }
 
-// array returns an array that has the same value n times.
+// array returns a MessagePack array that contains the same value n times.
 func array(n int, value ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0xdd}, uint32(n)), bytes.Repeat(value, n)...)
 }
@@ -80,7 +81,7 @@ func TestALongMessageThatIsBrokenIsRejectedWhole(t *testing.T) {
 	}
 }
 
-// The memory of decoding does not grow with the message. This holds for the batch's memory and for the allocations.
+// Neither the memory of the batch nor the allocations of decoding grow with the length of the message.
 func TestTheMemoryOfDecodingDoesNotGrowWithTheMessage(t *testing.T) {
 	const size, most = 8 << 20, 32 << 20
 	stored := func(hashes, tokens []byte) []byte {

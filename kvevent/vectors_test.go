@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// vector is a payload of engine_vectors.json and its contents.
+// vector is one payload of engine_vectors.json.gz, with its contents.
 type vector struct {
 	ID        string            `json:"id"`
 	Origin    string            `json:"origin"`
@@ -26,8 +26,8 @@ type vector struct {
 	Remaining []json.RawMessage `json:"expected_remaining_events"`
 }
 
-// wantBatch and wantEvent are the form in which the vectors describe a batch. An event has every field that an engine
-// may send, and null if the field is absent.
+// wantBatch and wantEvent have the form in which the vectors describe a batch. In the vectors, an event has every field
+// that an engine may send; a field that the payload does not have is null.
 type wantBatch struct {
 	Time    float64     `json:"ts"`
 	Rank    *int        `json:"data_parallel_rank"`
@@ -91,7 +91,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// plain has the fields of an Event that the vectors describe. Other tests check the other fields.
+// plain has those fields of an Event that the vectors describe. Other tests check the other fields.
 type plain struct {
 	Kind      Kind
 	Hashes    []Hash
@@ -278,7 +278,7 @@ func TestFramesTracesAndPagesOfTheVectorsDecode(t *testing.T) {
 	}
 }
 
-// wireOf maps the first part of a vector's id to the name of a wire.
+// wireOf maps the version in a vector's id, which is the part before the slash, to the name of a Wire.
 var wireOf = map[string]string{
 	"vllm_0_9_0": "vllm-0.9.0", "vllm_0_9_1": "vllm-0.9.1", "vllm_0_10_2": "vllm-0.10.2", "vllm_0_14": "vllm-0.14",
 	"vllm_0_17": "vllm-0.17", "vllm_0_20": "vllm-0.20", "vllm_0_22": "vllm-0.22", "vllm_0_24_map": "vllm-0.24",
@@ -286,7 +286,7 @@ var wireOf = map[string]string{
 	"sglang_0_5_9": "sglang-0.5.9", "sglang_0_5_18": "sglang-0.5.18", "trtllm_stream": "trtllm-1.3",
 }
 
-// wireFor returns the wire that wrote a vector. Two vectors named after vLLM 0.17 have the format of another version.
+// wireFor returns the Wire with the format of a vector. Two vectors do not have the format of the version in their id.
 func wireFor(t *testing.T, id string) (Wire, bool) {
 	t.Helper()
 	version, name, _ := strings.Cut(id, "/")
@@ -296,7 +296,7 @@ func wireFor(t *testing.T, id string) (Wire, bool) {
 		return Wire{}, false
 	case strings.HasPrefix(name, "bytes_"):
 		wire += "+bytes"
-	case name == "negative_int_hash": // a hash of vLLM 0.9's builtin algorithm
+	case name == "negative_int_hash": // vLLM 0.9's builtin hash algorithm makes signed numbers
 		wire += "+signed"
 	case id == "vllm_0_17/extra_keys_mm_salt_lora":
 		wire = "vllm-0.19"
@@ -308,9 +308,9 @@ func wireFor(t *testing.T, id string) (Wire, bool) {
 	return w, true
 }
 
-// unsaid reports whether a vector has information that an Event without its raw parts does not have: the number of
-// blocks that an image covers, the digest of prompt embeddings, whether a string was a salt or an image, or the first
-// bytes of a digest.
+// unsaid reports whether a vector has information that an Event without its raw parts (Digests, ExtraKeys) does not
+// have. Such information is the number of blocks that an image covers, the digest of prompt embeddings, whether a
+// string was a salt or an image, and the first bytes of a digest.
 func unsaid(id string) bool {
 	return strings.Contains(id, "/bytes_") || strings.Contains(id, "/extra_keys_")
 }
@@ -368,8 +368,8 @@ func TestEncodersWriteTheBytesOfBlockPoolsAndPages(t *testing.T) {
 	}
 	for _, trace := range vectors.Traces {
 		for _, step := range trace.Steps {
-			// An image that covers two blocks of one event is named in both blocks of the recording; see
-			// encoder.extraKeys.
+			// The skipped step has an image that covers two blocks of one event. The recording names this image in both blocks,
+			// but Append names it once: see encoder.extraKeys.
 			if step.Payload != "" && !strings.Contains(step.Step, "re-announces") {
 				t.Run(trace.ID+"/"+step.Step, func(t *testing.T) { check(t, "vllm-0.28", step.Payload) })
 			}

@@ -10,30 +10,30 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Wire is one version of an engine's payload format. It writes payloads. A Wire is an immutable value, and the zero
-// value is the newest vLLM.
+// Wire is one version of an engine's payload format, and writes payloads in this format. A Wire is an immutable value.
+// The zero value is the newest vLLM.
 type Wire struct {
 	format *format
 	form   hashForm
 }
 
-// hashForm is the form in which hashes are written.
+// hashForm is the form in which a Wire writes engine hashes.
 type hashForm uint8
 
 const (
-	hashDefault  hashForm = iota // the engine's default
-	hashUnsigned                 // vLLM's sha256 and xxhash chains
-	hashSigned                   // vLLM's builtin hash, SGLang, TensorRT-LLM
-	hashBytes                    // vLLM with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0: 32 bytes
+	hashDefault  hashForm = iota // the default of the Wire's engine
+	hashUnsigned                 // unsigned integers: vLLM with sha256 or xxhash
+	hashSigned                   // signed integers: vLLM's builtin hash, SGLang, TensorRT-LLM
+	hashBytes                    // byte strings, usually of 32 bytes: vLLM with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0
 )
 
 var hashForms = map[string]hashForm{"int": hashUnsigned, "signed": hashSigned, "bytes": hashBytes}
 
-// format is the format of one version.
+// format describes the payloads of one version of an engine.
 type format struct {
 	family  string
 	version string // first version with this format
-	batch   int    // number of elements of the envelope: 2, or 3 with the rank
+	batch   int    // number of elements of the envelope: 2 (time, events) or 3 (time, events, rank)
 	stored  int    // number of fields of a stored event in array form, without the name; 0: the event is a map
 	removed int    // number of fields of a removed event in array form; 0: the event is a map
 	keys    mapKeys
@@ -45,7 +45,7 @@ type format struct {
 	hash    hashForm
 }
 
-// mapKeys is the set of keys of a map form.
+// mapKeys selects the keys that events in map form have.
 type mapKeys uint8
 
 const (
@@ -54,7 +54,7 @@ const (
 	keysTRTLLM
 )
 
-// formats lists the versions at which an engine's format changed, oldest first within a family. The sources are vLLM's
+// formats lists the versions at which an engine's format changed, oldest first for each engine. The sources are vLLM's
 // distributed/kv_events.py and SGLang's srt/disaggregation/kv_events.py at these versions, and the events that
 // TensorRT-LLM 1.3 publishes.
 var formats = []*format{
@@ -70,7 +70,7 @@ var formats = []*format{
 	{family: "vllm", version: "0.27.0", batch: 3, keys: keysVLLM, place: true, offsets: true, hash: hashUnsigned},
 	{family: "vllm", version: "0.32.0", batch: 3, keys: keysVLLM, place: true, owner: true, offsets: true,
 		hash: hashUnsigned},
-	// This is the newest recorded version of vLLM.
+	// This is the newest version of vLLM whose events were recorded for tests.
 	{family: "vllm", version: "0.33.0", batch: 3, keys: keysVLLM, place: true, owner: true, ahead: true, offsets: true,
 		hash: hashUnsigned},
 	{family: "sglang", version: "0.4.6", batch: 2, stored: 5, removed: 1, hash: hashSigned},
@@ -81,9 +81,9 @@ var formats = []*format{
 	{family: "trtllm", version: "1.3.0", batch: 3, keys: keysTRTLLM, hash: hashSigned},
 }
 
-// ParseWire returns the format of an engine's version, such as "vllm-0.32.0", "sglang-0.5.18" or "trtllm-1.3". A family
-// alone means its newest version. A version between two changes of the format has the format of the earlier change. A
-// suffix chooses another form of hashes: "+bytes", "+int" or "+signed".
+// ParseWire returns the Wire for an engine's version, such as "vllm-0.32.0", "sglang-0.5.18" or "trtllm-1.3". The name
+// of an engine alone means its newest version. A version between two changes of the format has the format of the
+// earlier change. A suffix chooses a form of hashes that is not the engine's default: "+bytes", "+int" or "+signed".
 func ParseWire(s string) (Wire, error) {
 	name, suffix, hasForm := strings.Cut(s, "+")
 	var w Wire
@@ -124,7 +124,8 @@ func firstOf(family string) string {
 	return formats[i].version
 }
 
-// parseVersion reads a version such as "0.32.0" as numbers. A missing third number is 0.
+// parseVersion reads a version such as "0.32.0" as a list of numbers. If the version has fewer than three numbers, the
+// missing numbers are 0.
 func parseVersion(s string) ([]int, bool) {
 	const most = 4
 	var v []int
@@ -141,8 +142,8 @@ func parseVersion(s string) ([]int, bool) {
 	return v, true
 }
 
-// Wires returns the names of all versions that changed the format. ParseWire accepts each of them; the forms of hashes
-// are not listed.
+// Wires returns the names of all versions that changed the format, without the suffixes for forms of hashes. ParseWire
+// accepts each of these names.
 func Wires() []string {
 	names := make([]string, len(formats))
 	for i, f := range formats {
@@ -164,7 +165,7 @@ func (w Wire) resolve() (*format, hashForm) {
 	return f, cmp.Or(w.form, f.hash)
 }
 
-// String returns the name of the wire, in the form that ParseWire reads.
+// String returns the name of the Wire, in the form that ParseWire reads.
 func (w Wire) String() string {
 	f, _ := w.resolve()
 	name := f.family + "-" + f.version
@@ -176,8 +177,8 @@ func (w Wire) String() string {
 	return name
 }
 
-// Medium returns the family's name of a tier. If an event has no medium, it is written with null on TierGPU, and with
-// this name on another tier.
+// Medium returns the engine's name of a tier. Append uses this name if an event has no Medium and its tier is not
+// TierGPU. For TierGPU, Append then writes null.
 func (w Wire) Medium(t block.Tier) string {
 	f, _ := w.resolve()
 	names := [block.NumTiers]string{"GPU", "CPU", "STORAGE", "OBJ"}

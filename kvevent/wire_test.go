@@ -39,7 +39,7 @@ func TestWiresAreFoundByVersion(t *testing.T) {
 	}
 }
 
-// drawBatch returns a random batch that w can write completely.
+// drawBatch returns a random batch. The format of w has a field for every value of the batch.
 func drawBatch(t *rapid.T, w Wire) *Batch {
 	f, _ := w.resolve()
 	b := &Batch{Time: rapid.Float64Range(0, 1e11).Draw(t, "time")}
@@ -117,17 +117,18 @@ func drawStored(t *rapid.T, e *Event, f *format) {
 	drawKeys(t, e, f)
 }
 
-// drawKeys sets random extra keys for which the format has fields. The other keys go into Hidden.
+// drawKeys sets random extra keys for which the format has fields. It sets Hidden to the other extra keys.
 func drawKeys(t *rapid.T, e *Event, f *format) {
 	mapped := f.stored == 0
-	tells := f.stored > 8 || mapped && f.keys == keysVLLM // the extra_keys of this format are not ambiguous
+	// unambiguous says that a string in the extra_keys of this format is always a salt.
+	unambiguous := f.stored > 8 || mapped && f.keys == keysVLLM
 	switch salt := rapid.SampledFrom([]string{"", "tenant-ä"}).Draw(t, "salt"); {
 	case f.meta, mapped && f.keys == keysSGLang:
 		e.Salt = salt
-	case tells && len(e.Hashes) > 0 && !e.HasParent && e.Aligned():
+	case unambiguous && len(e.Hashes) > 0 && !e.HasParent && e.Aligned():
 		e.Salt = salt
 	}
-	if f.offsets && e.Aligned() && (tells || e.Salt == "") {
+	if f.offsets && e.Aligned() && (unambiguous || e.Salt == "") {
 		offsets := rapid.SliceOfNDistinct(rapid.IntRange(0, len(e.Tokens)-1), 0, 4, rapid.ID[int]).Draw(t, "items")
 		slices.Sort(offsets)
 		for _, at := range offsets {
@@ -156,7 +157,7 @@ func drawKeys(t *rapid.T, e *Event, f *format) {
 func TestAnEncodedBatchDecodesToTheSameBatch(t *testing.T) {
 	same := cmp.Options{cmpopts.IgnoreUnexported(Batch{}), cmpopts.EquateEmpty()}
 	forms := []string{"", "+int", "+signed", "+bytes"}
-	var d Decoder // d and got are used for all batches, so the test fails if something of an earlier batch remains
+	var d Decoder // d and got are used for all batches, so the test fails if a value of an earlier batch remains in them
 	var got Batch
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(Wires()).Draw(t, "wire") + rapid.SampledFrom(forms).Draw(t, "form")

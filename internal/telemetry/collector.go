@@ -10,100 +10,106 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// Sources return the present state of other components. They are called at each scrape, concurrently. A nil function
-// means that there is nothing to show.
+// Sources has functions that return the present state of other components. Each scrape calls them, and scrapes may run
+// concurrently. If a function is nil, its metrics are absent.
 type Sources struct {
 	Workers func() []Worker
 	Index   func() []Index
 	Tokens  func() TokenStats
 	Queue   func() []Line
-	// Stalls returns the oldest work of each kind that can stall. Stale returns the age of the figures of the index and
-	// of events that the other functions return. The age is more than 0 only while current figures are not available.
+	// Stalls returns the oldest work of each kind that can stall. Stale returns how old the figures about the index and
+	// about events are. This age is more than 0 only while no current figures are available.
 	Stalls func() []Stall
 	Stale  func() time.Duration
 }
 
-// Line describes the requests that wait for the workers of one base model.
+// Line describes the requests that wait in the queue for the workers of one base model.
 type Line struct {
 	Model    string
 	Requests int
-	Bytes    int64
+	Bytes    int64 // memory of the requests' bodies
 }
 
-// Worker is a worker as metrics show it.
+// Worker has the facts about a worker that metrics show.
 type Worker struct {
 	URL string
-	Up  bool // the worker is healthy and ready, so it may get requests
-	// Reports counts the load reports that the engine gave. ReportsFailed counts the questions for a report that
-	// failed.
+	Up  bool // true: the worker is healthy and ready, so it may get requests
+	// Reports counts the load reports that the worker's engine sent. ReportsFailed counts the questions for a load report
+	// that got no valid answer.
 	Reports, ReportsFailed uint64
 	Holders                []Holder
 }
 
-// Holder is one data-parallel rank of a worker. The facts that the fleet knows about it have the fleet's own types.
+// Holder is one data-parallel rank of a worker. Several fields have types of package fleet, which learns these facts.
 type Holder struct {
 	Rank     int
 	Trust    fleet.Trust
-	Load     fleet.Load     // load of this router's requests
+	Load     fleet.Load     // load of this router's requests on the holder
 	Reported fleet.Reported // the engine's last load report; if At is 0, the engine has not reported
-	Timing   fleet.Timing   // time that its passes take
-	Pace     fleet.Pace
-	Blocks   int64 // number of blocks that the index has for the holder
-	// Blocks of the holder that the index evicted since it last forgot all of the holder's blocks.
+	Timing   fleet.Timing   // how long the steps of the engine take
+	Pace     fleet.Pace     // how slow the holder's steps are, compared with the median holder of its kind
+	Blocks   int64          // number of blocks that the index has for the holder
+	// Evicted is the number of the holder's blocks that the index evicted since it last forgot all blocks of the holder.
 	Evicted int64
-	Refused int64   // blocks that the index refused since it last forgot all of the holder's blocks
-	Suspect bool    // the holder's worker seems to be frozen
-	Share   float64 // share of its normal requests that the holder gets: below 1 during slow start
-	// the holder gets no requests for some model and endpoint, because its answers there were useless
+	// Refused is the number of the holder's announcements and blocks that the index refused in the same time.
+	Refused int64
+	Suspect bool // true: the worker of the holder seems to be frozen
+	// Share is the part of its normal requests that the holder gets. It is below 1 during slow start.
+	Share float64
+	// Useless says that the holder gets no requests for some model and endpoint, because its answers there were useless.
 	Useless bool
-	Limited bool          // the holder gets no requests for a time after a 429, at least of one tenant
-	Leaked  uint64        // requests that were lost without a release of their load
+	// Limited says that the holder answered 429, so it gets no requests of at least one tenant for some time.
+	Limited bool
+	Leaked  uint64        // number of requests whose load was never released, and was dropped after a time limit
 	Stream  *kvfeed.Stats // nil if the holder has no event source
 }
 
-// Index is the state of the block index of one base model. In JSON it is a part of the answer of GET /admin/workers.
+// Index is the state of the block index of one base model. The answer of GET /admin/workers has it as JSON.
 type Index struct {
 	Model       string `json:"model"`
-	BlockSize   int    `json:"block_size"` // tokens in a block
-	Blocks      int64  `json:"blocks"`     // number of distinct blocks
-	Memberships int64  `json:"memberships"`
+	BlockSize   int    `json:"block_size"`  // tokens in a block
+	Blocks      int64  `json:"blocks"`      // number of distinct blocks
+	Memberships int64  `json:"memberships"` // number of pairs of a holder and a block
 	Bytes       int64  `json:"bytes"`
-	Waiting     int64  `json:"waiting"` // number of blocks whose parent is not known yet
+	Waiting     int64  `json:"waiting"` // number of announced blocks that wait, mostly for an unknown parent block
 	Evictions   uint64 `json:"evictions"`
-	// Speculative is the number of pairs of a holder and a block that are expected because a prompt was sent.
-	// SpeculativeBytes is their memory, which is not a part of Bytes. SpeculativeDropped counts the pairs that were
-	// dropped before their time limit.
+	// Speculative is the number of expected pairs of a holder and a block: the router sent a prompt with the block to the
+	// holder, and no event has announced the block yet. SpeculativeBytes is the memory of these pairs, which is not a part
+	// of Bytes. SpeculativeDropped counts the pairs that were dropped before their time limit.
 	Speculative        int64  `json:"speculative"`
 	SpeculativeBytes   int64  `json:"speculative_bytes"`
 	SpeculativeDropped uint64 `json:"speculative_dropped"`
 }
 
-// TokenStats is the state of the token cache, and the counts of questions to engines.
+// TokenStats is the state of the cache of token ids, with counts of the calls to engines for token ids.
 type TokenStats struct {
 	CacheBytes, CacheEntries int64
-	// Asked counts the calls to engines. Hedged counts the second calls that were made because the first call was slow.
-	// Opened counts the pauses of workers after failures.
+	// Asked counts the calls to engines. Hedged counts the second calls for the same prompt that were made because the
+	// first call was slow. Opened counts how often the router stopped asking a worker for some time after failures.
 	Asked, Hedged, Opened uint64
-	// Waited counts the questions that waited for their turn. Late counts the answers that came after all their requests
-	// had stopped waiting.
+	// Waited counts the calls that had to wait for their turn. Late counts the answers that came when no request waited
+	// for them any more.
 	Waited, Late uint64
-	// Checked counts the prompts whose ids were made in process and compared with an engine's ids. Differed counts those
-	// of these prompts whose ids were different.
+	// Checked counts the prompts whose ids the router made itself and compared with the ids of an engine. Differed counts
+	// the prompts for which this comparison found a difference.
 	Checked, Differed uint64
-	// Distrusted are the models whose ids the router does not make in process at present, because they differed.
+	// Distrusted has the models for which the router does not use its own ids at present, because they differed from an
+	// engine's ids.
 	Distrusted []string
-	// BeginningsChecked counts answers that were compared with a known beginning of a chat. BeginningsDiffered counts
-	// the answers that differed from it. BeginningsOff are the models whose known beginnings are not used at present.
+	// BeginningsChecked counts the engines' answers that the router compared with ids that it already knew for the
+	// beginning of the same chat. BeginningsDiffered counts the answers that differed. BeginningsOff has the models for
+	// which known beginnings are not used at present.
 	BeginningsChecked, BeginningsDiffered uint64
 	BeginningsOff                         []string
-	// Models has the number of models for each source of ids; nil: the sources are unknown.
+	// Models has the number of models for each source of token ids. nil: the sources are not known.
 	Models map[string]int
 }
 
-// trusts are all values of the label trust. A scrape shows 0 for each trust that the holder does not have.
+// trusts has all values of the label trust. For each holder, a scrape has one series for each value: 1 for the present
+// trust, and 0 for the others.
 var trusts = []string{"exact", "degraded", "approximate", "none"}
 
-// collector turns Sources into metrics.
+// collector makes metrics from Sources at each scrape.
 type collector struct {
 	src Sources
 
@@ -122,7 +128,7 @@ type collector struct {
 	stalled, workTime, stale                                           *prometheus.Desc
 }
 
-// streamCounter is one counter of an event stream with its description.
+// streamCounter describes one counter of an event stream, and reads its value.
 type streamCounter struct {
 	desc  *prometheus.Desc
 	value func(*kvfeed.Stats) uint64
@@ -209,8 +215,8 @@ func newCollector(src Sources) *collector {
 	}
 }
 
-// Describe sends no description. So the registry does not check the collector's series, which appear and disappear with
-// workers.
+// Describe sends no description, which tells the registry not to check the collector's series. These series appear and
+// disappear with workers.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect calls every source once.
@@ -285,7 +291,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// setGauge and setCounter send one sample.
+// setGauge and setCounter send one sample of a gauge or a counter.
 type (
 	setGauge   = func(d *prometheus.Desc, v float64, labels ...string)
 	setCounter = func(d *prometheus.Desc, v uint64, labels ...string)

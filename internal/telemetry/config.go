@@ -18,16 +18,17 @@ type Config struct {
 	LogFormat string `yaml:"log_format"`
 }
 
-// maxDecisions bounds the number of kept records. A record takes about 700 bytes, so a million records take 700 MB. A
-// larger number is a mistake.
+// maxDecisions bounds Config.Decisions. A record takes about 700 bytes, so a million records take 700 MB. A larger
+// number is probably a mistake.
 const maxDecisions = 1_000_000
 
-// DefaultConfig returns the defaults: the last 1024 decisions are kept, and the log is text from level info on.
+// DefaultConfig returns the defaults: the router keeps the last 1024 decisions, and writes the log as text, with the
+// levels info, warn and error.
 func DefaultConfig() Config {
 	return Config{Decisions: 1024, LogLevel: "info", LogFormat: "text"}
 }
 
-// Validate returns all problems of c, each beginning with the name of its field.
+// Validate returns all problems of c. Each problem begins with the name of its field.
 func (c Config) Validate() error {
 	var problems []error
 	if c.Decisions < 0 || c.Decisions > maxDecisions {
@@ -42,7 +43,8 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// NewLogger returns a logger for c that writes to w. It returns an error for a level or format that Validate refuses.
+// NewLogger returns a logger that writes to w with the level and the format of c. It returns an error if Validate
+// refuses the level or the format.
 func NewLogger(c Config, w io.Writer) (*slog.Logger, error) {
 	level, err := logLevel(c.LogLevel)
 	if err != nil {

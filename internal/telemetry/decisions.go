@@ -5,100 +5,107 @@ import (
 	"time"
 )
 
-// Record is one finished request as /admin/decisions shows it: the facts at the time of the decision, and the result.
-// Its JSON names are stable. Token counts that were not reported are absent, never 0.
+// Record describes one finished request in /admin/decisions: the facts at the time of the decision, and the result. The
+// JSON names of its fields do not change. If an engine did not report a token count, the count is absent, not 0.
 type Record struct {
-	// ID counts the requests of this process from 1.
+	// ID is the number of the request. The first request of the process has number 1.
 	ID uint64 `json:"id"`
-	// Time is the time at which the request's head had been read.
+	// Time is when the header of the request had been read.
 	Time time.Time `json:"time"`
 	// RequestID is the client's X-Request-Id, if it sent one.
 	RequestID string `json:"request_id,omitempty"`
-	// Dialect is openai_chat or openai_completions; Model is the name in the request.
+	// Dialect is openai_chat or openai_completions. Model is the model name in the request.
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`
 	Stream  bool   `json:"stream"`
-	// SessionSource is the header or body field that named the request's session; the session's key is not kept. Tenant
-	// is the request's tenant, if it is known.
+	// SessionSource is the header or the body field that named the session of the request. The name of the session itself
+	// is not kept. Tenant is the tenant of the request, if it is known.
 	SessionSource string `json:"session_source,omitempty"`
 	Tenant        string `json:"tenant,omitempty"`
-	// Policy is the policy that decided, and Branch the rule by which it decided. Reason explains the decision in
+	// Policy is the policy that decided. Branch is the rule of the policy that decided. Reason explains the decision in
 	// words.
 	Policy string `json:"policy,omitempty"`
 	Branch string `json:"branch,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Worker is the URL of the worker that served the request (the last one tried), Rank its data-parallel rank.
+	// Worker is the URL of the worker that served the request. If the request failed, it is the last worker that was
+	// tried. Rank is the data-parallel rank at that worker.
 	Worker string `json:"worker,omitempty"`
 	Rank   int    `json:"rank"`
 	// Trust is the holder's trust at the time of the decision.
 	Trust string `json:"trust,omitempty"`
-	// TokenSource is the source of the prompt's token ids, or why there were none (see warmpath_token_requests_total).
+	// TokenSource is the source of the prompt's token ids; text if there were no ids. The label outcome of
+	// warmpath_token_requests_total has the same values.
 	TokenSource string `json:"token_source"`
-	// TokensMissing is the reason why there were no ids, if TokenSource is text; absent if there are ids.
+	// TokensMissing is the reason why there were no ids. It is absent if there were ids.
 	TokensMissing string `json:"tokens_missing,omitempty"`
-	// PromptTokens is the number of ids used for routing; 0 if the request was routed by load.
+	// PromptTokens is the number of token ids that were used for routing. 0 means that there were no ids.
 	PromptTokens int `json:"prompt_tokens"`
-	// MatchTokens is the number of prompt tokens in confirmed blocks. PredictedTokens is the number of tokens that are
-	// expected to be cached when the request is scheduled: it counts speculative blocks too, and leaves out
-	// AtRiskTokens, which are expected to be evicted before that.
+	// MatchTokens is the number of prompt tokens in confirmed blocks. AtRiskTokens is the number of these tokens that are
+	// expected to be evicted before the request is scheduled. PredictedTokens is the number of tokens that are expected to
+	// be cached when the request is scheduled: it includes tokens in speculative blocks, and does not include
+	// AtRiskTokens.
 	MatchTokens     int `json:"match_tokens"`
 	PredictedTokens int `json:"predicted_tokens"`
 	AtRiskTokens    int `json:"at_risk_tokens,omitempty"`
-	// ReportedTokens is the engine's own count of cached prompt tokens. Difference is the matched tokens that were not
-	// at risk, minus ReportedTokens.
+	// ReportedTokens is the number of cached prompt tokens that the engine reported. Difference is the smaller of
+	// MatchTokens and PredictedTokens, minus ReportedTokens.
 	ReportedTokens *int `json:"reported_tokens,omitempty"`
 	Difference     *int `json:"difference,omitempty"`
-	// UsageUnasked means that the answer is a stream and the client did not ask for the usage
-	// (stream_options.include_usage). For such an answer, most engines report no usage.
+	// UsageUnasked says that the answer is a stream, and that the client did not ask for the usage
+	// (stream_options.include_usage). Most engines report no usage in such an answer.
 	UsageUnasked bool `json:"-"`
 	// OutputTokens is the number of generated tokens that the engine reported.
 	OutputTokens *int `json:"output_tokens,omitempty"`
-	// Shadow is the decision of the shadow policy; absent if the shadow policy was not asked.
+	// Shadow is the decision of the shadow policy. It is absent if the shadow policy did not decide about the request.
 	Shadow *Shadow `json:"shadow,omitempty"`
-	// Attempts is the number of workers tried. Failed are the workers that failed before the first byte, with their
-	// errors.
+	// Attempts is the number of workers that were tried. Failed has the workers that failed before the first byte of an
+	// answer, each with its error.
 	Attempts int      `json:"attempts"`
 	Failed   []string `json:"failed,omitempty"`
-	// Status is the status that the client got. 499 means that the client closed its connection before it got a status.
+	// Status is the HTTP status that the client got. 499 means that the client closed its connection before it got a
+	// status.
 	Status int `json:"status"`
 	// Finish says how the request ended: success (the answer had a finish_reason), rejected, client_gone, refused,
 	// reset, header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without a
 	// finish_reason), bad_attempt.
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
-	// The fields below are milliseconds from Time to the token ids, the decision, the first token, and the end.
+	// The fields below are times in milliseconds. TokensMS is the wait for token ids. RouteMS is the time of all decisions
+	// about the request. QueueMS is the wait in the queue until a worker could take the request. FirstTokenMS and TotalMS
+	// are the times from Time to the first token and to the end.
 	TokensMS     float64 `json:"tokens_ms"`
 	RouteMS      float64 `json:"route_ms"`
-	QueueMS      float64 `json:"queue_ms,omitempty"` // wait until a worker could take the request
+	QueueMS      float64 `json:"queue_ms,omitempty"`
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
 }
 
-// Claimed returns the confirmed tokens that were expected to be cached.
+// Claimed returns the number of tokens in confirmed blocks that were expected to be cached: the smaller of MatchTokens
+// and PredictedTokens.
 func (r *Record) Claimed() int { return max(min(r.MatchTokens, r.PredictedTokens), 0) }
 
-// Shadow is the decision of another policy for a request. It had no effect.
+// Shadow is the decision of the shadow policy about a request. The decision had no effect.
 type Shadow struct {
 	Policy          string `json:"policy"`
-	Agrees          bool   `json:"agrees"` // the shadow chose the same holder as the decision
+	Agrees          bool   `json:"agrees"` // true: the shadow policy chose the same holder as the real decision
 	Branch          string `json:"branch,omitempty"`
-	Worker          string `json:"worker,omitempty"` // absent if the shadow chose no worker; error says why
+	Worker          string `json:"worker,omitempty"` // absent if the shadow policy chose no worker: see Error
 	Rank            int    `json:"rank"`
 	MatchTokens     int    `json:"match_tokens"`
 	PredictedTokens int    `json:"predicted_tokens"`
-	// Difference is the shadow's predicted tokens minus the decision's predicted tokens. A positive number means that
-	// the shadow's choice has more tokens in the cache.
+	// Difference is the PredictedTokens of the shadow policy, minus the PredictedTokens of the real decision. If it is
+	// positive, the shadow policy's choice is expected to have more tokens in its cache.
 	Difference int     `json:"difference"`
 	Error      string  `json:"error,omitempty"`
-	MS         float64 `json:"ms"` // milliseconds that the shadow's decision took
+	MS         float64 `json:"ms"` // time of the shadow policy's decision, in milliseconds
 }
 
-// ring keeps the last records. It is safe for concurrent use.
+// ring keeps the last records, in a buffer of fixed length. It is safe for concurrent use.
 type ring struct {
 	mu   sync.Mutex
-	recs []Record // guarded by mu; a ring of fixed length
-	next int      // guarded by mu; the place of the next record
-	full bool     // guarded by mu
+	recs []Record // guarded by mu
+	next int      // guarded by mu; the index in recs at which the next record is stored
+	full bool     // guarded by mu; every element of recs has a record
 }
 
 func newRing(n int) *ring { return &ring{recs: make([]Record, n)} }
@@ -116,7 +123,7 @@ func (r *ring) add(rec *Record) {
 	r.mu.Unlock()
 }
 
-// last returns up to n records, the newest first. With n of 0 or less, it returns all.
+// last returns up to n records, the newest first. If n is 0 or less, last returns all records.
 func (r *ring) last(n int) []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,6 +1,7 @@
 // Package telemetry has Warmpath's metrics, the last decisions and the logger: a Prometheus registry with names that
-// begin with warmpath_, a bounded ring of decisions, and a slog.Logger. Other components give it plain values (a Record
-// for each request) or functions that are called at each scrape (Sources). No other package imports Prometheus.
+// begin with warmpath_, a bounded ring of decisions, and a slog.Logger. Other components pass their figures to this
+// package: a Record for each request, and functions that each scrape calls (Sources). No other package imports
+// Prometheus.
 //
 //	t := telemetry.New(telemetry.DefaultConfig())
 //	t.Finished(&record)             // once per request

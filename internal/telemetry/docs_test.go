@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// TestDocsNameMetricsThatExist: each metric in the pages for users exists.
+// TestDocsNameMetricsThatExist checks that every metric exists that a page for users names.
 func TestDocsNameMetricsThatExist(t *testing.T) {
 	known := names()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -40,7 +40,7 @@ func TestDocsNameMetricsThatExist(t *testing.T) {
 	}
 }
 
-// TestEveryMetricIsInTheDocs: docs/operate.md has a row for each metric, with its type and its labels.
+// TestEveryMetricIsInTheDocs checks that docs/operate.md has a row for each metric, with its type and its labels.
 func TestEveryMetricIsInTheDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operate.md")
 	if err != nil {
@@ -69,7 +69,7 @@ func TestEveryMetricBeginsWithTheProject(t *testing.T) {
 	}
 }
 
-// names returns all metrics with their labels.
+// names returns the names of all metrics, each with the names of its labels.
 func names() map[string]string {
 	all := map[string]string{}
 	name := regexp.MustCompile(`fqName: "([^"]+)".* variableLabels: \{([^}]*)\}`)

@@ -8,12 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// keepGone is how long the series of a worker that left are kept. It is longer than several scrapes at any usual
-// interval, so that the worker's last requests are still scraped. With a longer time, a fleet whose workers come and go
-// would have too many series.
+// keepGone is how long the series of a worker are kept after the worker left. It is longer than several scrapes at any
+// usual interval, so that the worker's last requests are still scraped. If it were longer, a fleet whose workers come
+// and go would have too many series.
 const keepGone = 15 * time.Minute
 
-// forgetGone removes the series of workers that left at least keepGone ago. It is called at each scrape.
+// forgetGone removes the series of the workers that left at least keepGone ago. Each scrape calls it. present has the
+// workers of the fleet.
 func (t *Telemetry) forgetGone(present []Worker, now time.Time) {
 	t.goneMu.Lock()
 	defer t.goneMu.Unlock()
@@ -33,8 +34,8 @@ func (t *Telemetry) forgetGone(present []Worker, now time.Time) {
 	})
 }
 
-// forget removes all series of a worker. A request that ends at the same time may create a series again. Later scrapes
-// treat the worker as one that has just left, and remove this series after keepGone, too.
+// forget removes all series of a worker. A request that ends during this call may create a series again. Later scrapes
+// then treat the worker as one that has just left, and remove the series after keepGone.
 func (t *Telemetry) forget(worker string) {
 	t.workers.Delete(worker)
 	t.perWorker.Range(func(key, _ any) bool {

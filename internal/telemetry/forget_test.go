@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestWorkersThatLeftAreForgotten: an autoscaled fleet has workers with new names every hour. The number of series must
-// not grow without bound.
+// TestWorkersThatLeftAreForgotten checks that the number of series has a bound, although an autoscaled fleet has
+// workers with new names every hour.
 func TestWorkersThatLeftAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := New(DefaultConfig())
@@ -33,7 +33,7 @@ func TestWorkersThatLeftAreForgotten(t *testing.T) {
 				t.Errorf("%s is still there:\n%s", gone, text)
 			}
 		}
-		finish("http://left") // the worker came back, or its last answer ended late
+		finish("http://left") // the worker came back, or its last request ended after it had left
 		has(t, scrape(t, tel, src), `warmpath_requests_total{branch="",policy="kv_aware",status="200",worker="http://left"} 1`)
 	})
 }

@@ -14,7 +14,8 @@ import (
 
 // Telemetry counts requests and remembers decisions. It is safe for concurrent use and starts no goroutine.
 type Telemetry struct {
-	// Deciding records running decisions: the choice of a worker, and the speculative entry of the prompt.
+	// Deciding records the decisions that are running. Such a decision chooses a worker, and notes that the prompt is
+	// expected there.
 	Deciding Progress
 
 	registry *prometheus.Registry
@@ -41,24 +42,24 @@ type Telemetry struct {
 	shadowDiff *prometheus.HistogramVec
 	shadowCost *prometheus.HistogramVec
 
-	perWorker sync.Map // workerKey → *workerSeries: saves six look-ups of labels for each request
-	workers   sync.Map // URL → struct{}: workers that have series
+	perWorker sync.Map // workerKey → *workerSeries: Finished finds all series of a worker and policy with one look-up
+	workers   sync.Map // URL → struct{}: the workers that have series
 
 	goneMu sync.Mutex
-	gone   map[string]time.Time // times at which workers left; guarded by goneMu
+	gone   map[string]time.Time // guarded by goneMu: when a scrape first missed the worker with this URL
 }
 
 // workerKey identifies the series of one worker and one policy.
 type workerKey struct{ worker, policy string }
 
-// workerSeries are the series that every finished request of a worker and policy changes.
+// workerSeries has the series that finished requests of one worker and one policy change.
 type workerSeries struct {
 	firstToken, total, difference                                  prometheus.Observer
 	prompt, matched, predicted, atRisk, reported, uncached         prometheus.Counter
 	equal, over, under, unreported, unasked, approximate, unrouted prometheus.Counter
 }
 
-// New returns a Telemetry with a registry of its own. It registers nothing globally.
+// New returns a Telemetry with its own registry. It does not use the global registry of Prometheus.
 func New(cfg Config) *Telemetry {
 	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions), gone: map[string]time.Time{}}
 	t.makeRequestMetrics()
@@ -74,11 +75,12 @@ func New(cfg Config) *Telemetry {
 	return t
 }
 
-// latencyBuckets range from 1 ms, for a small model with a cached prompt, to 2 min, for a long prompt that waits and is
-// not cached.
+// latencyBuckets range from 1 ms (a small model, and a prompt that is cached) to 2 min (a long prompt that waits and is
+// not cached).
 var latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 
-// differenceBuckets have (-1, 0] as the bucket of exactly 0, since tokens are whole numbers.
+// differenceBuckets have a bucket for the difference 0 alone: the bucket above -1 and up to 0 contains only 0, because
+// numbers of tokens are whole numbers.
 var differenceBuckets = []float64{-16384, -4096, -1024, -256, -64, -16, -1, 0, 16, 64, 256, 1024, 4096, 16384}
 
 func (t *Telemetry) makeRequestMetrics() {
@@ -162,16 +164,16 @@ func (t *Telemetry) makeTokenMetrics() {
 		[]string{"outcome", "worker"})
 }
 
-// Started counts a request that began, and returns its number.
+// Started counts a request as being served, and returns the number of the request.
 func (t *Telemetry) Started() uint64 {
 	t.inFlight.Inc()
 	return t.ids.Add(1)
 }
 
-// Ended counts a request that ended, refused or finished.
+// Ended ends what Started began, for refused requests, too.
 func (t *Telemetry) Ended() { t.inFlight.Dec() }
 
-// Finished counts a request that was routed, and remembers it. rec is copied.
+// Finished counts a request that was routed, and keeps a copy of rec among the last decisions.
 func (t *Telemetry) Finished(rec *Record) {
 	t.ring.add(rec)
 	t.requests.WithLabelValues(rec.Policy, rec.Worker, strconv.Itoa(rec.Status), rec.Branch).Inc()
@@ -190,7 +192,7 @@ func (t *Telemetry) Finished(rec *Record) {
 	}
 }
 
-// compare counts the difference between the predicted cached tokens and the cached tokens that the engine reported.
+// compare counts how the predicted number of cached tokens differs from the number that the engine reported.
 func (s *workerSeries) compare(rec *Record) {
 	if rec.ReportedTokens == nil {
 		if rec.UsageUnasked && rec.OutputTokens == nil {
@@ -222,6 +224,7 @@ func (s *workerSeries) compare(rec *Record) {
 	}
 }
 
+// series returns the series of a worker and policy, and creates them if needed.
 func (t *Telemetry) series(k workerKey) *workerSeries {
 	if s, ok := t.perWorker.Load(k); ok {
 		return s.(*workerSeries)
@@ -241,17 +244,19 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 	return s.(*workerSeries)
 }
 
-// Refused counts a request that was sent to no worker, by the code of its error or another reason such as headers.
+// Refused counts a request that was sent to no worker. reason is the code of the error, or another word such as
+// headers.
 func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
 
-// Retried counts an attempt at worker that failed and is repeated at another worker, by the reason.
+// Retried counts an attempt at worker that failed, after which the request goes to another worker. reason is the kind
+// of failure.
 func (t *Telemetry) Retried(worker, reason string) {
 	t.workers.Store(worker, struct{}{})
 	t.retries.WithLabelValues(worker, reason).Inc()
 }
 
-// Tokens counts the source of a prompt's token ids (outcome), the reason if there were none (missing, otherwise ""),
-// and the time that the request waited.
+// Tokens counts a prompt by the source of its token ids (outcome), and observes how long the request waited for them.
+// If there were no ids, missing is the reason; otherwise missing is "".
 func (t *Telemetry) Tokens(outcome, missing string, wait time.Duration) {
 	t.tokenAsked.WithLabelValues(outcome, missing).Inc()
 	t.tokenWait.Observe(wait.Seconds())
@@ -269,10 +274,10 @@ func (t *Telemetry) Reloaded(err error) {
 	t.reloads.WithLabelValues("ok").Inc()
 }
 
-// Last returns up to n of the last decisions, the newest first; all of them if n ≤ 0.
+// Last returns up to n of the last decisions, the newest first. If n is 0 or less, it returns all of them.
 func (t *Telemetry) Last(n int) []Record { return t.ring.last(n) }
 
-// Handler serves the registry in Prometheus' text format. It reads src at each scrape.
+// Handler serves all metrics in the text format of Prometheus. It calls the functions of src at each scrape.
 func (t *Telemetry) Handler(src Sources) http.Handler {
 	scrape := prometheus.NewRegistry()
 	scrape.MustRegister(newCollector(src))
