@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// BenchmarkAppend encodes the mixed corpus once a round. It always does so with a small model, and also with published
-// models if they are installed.
+// BenchmarkAppend encodes a text with a small model, and the mixed corpus with published models, if they are installed.
+// One round encodes all texts once.
 func BenchmarkAppend(b *testing.B) {
 	b.Run("tiny", func(b *testing.B) {
 		benchmarkAppend(b, tiny().parse(b),
@@ -44,7 +44,7 @@ func benchmarkAppend(b *testing.B, tok *Tokenizer, docs []string) {
 	b.ReportMetric(float64(tokens)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtok/s")
 }
 
-// BenchmarkTurnCache encodes a conversation of some 30,000 ids. All turns except the last are in the cache.
+// BenchmarkTurnCache encodes a conversation of some 30,000 ids. The cache has all turns except the last turn.
 func BenchmarkTurnCache(b *testing.B) {
 	tok := tiny().parse(b)
 	turns := NewTurnCache(tok, 0)

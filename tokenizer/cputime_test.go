@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime returns the CPU time of this process. On a shared machine it is the only time that repeats.
+// cpuTime returns the CPU time of this process. On a shared machine only CPU time is repeatable.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// BenchmarkModelFigures prints the rate, the load time and the memory of every model, and the same figures of the Rust
-// tokenizer's Node binding. Times are CPU time of one core. It takes minutes.
+// BenchmarkModelFigures prints the encoding rate, the load time and the memory of every model, and the same figures for
+// the Rust tokenizer's Node binding. Times are CPU time of one core. The benchmark takes minutes.
 func BenchmarkModelFigures(b *testing.B) {
 	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	dir := cacheFolder(b)
@@ -125,7 +125,7 @@ func BenchmarkConversationFigures(b *testing.B) {
 	}
 }
 
-// BenchmarkHostileFigures prints the CPU time of a word of 10 MB for each kind of model.
+// BenchmarkHostileFigures prints the CPU time for encoding a word of 10 MiB, for each kind of model.
 func BenchmarkHostileFigures(b *testing.B) {
 	b.ReportMetric(0, "ns/op") // the figures are in the log, and -v prints the whole log
 	r := rand.New(rand.NewPCG(1, 2))

@@ -41,7 +41,7 @@ var readGolden = sync.OnceValue(func() *golden {
 	return g
 })
 
-// cacheFolder is where `make golden` puts models, corpora and ids.
+// cacheFolder returns the folder into which `make golden` puts models, corpora and ids.
 func cacheFolder(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -133,7 +133,8 @@ func TestEveryComponentAgreesWithTheRustTokenizer(t *testing.T) {
 	}
 }
 
-// compareIDs encodes docs, and compares the hash of all ids. If the hash differs, the stored ids show where.
+// compareIDs encodes docs, and compares the hash of all ids. If the hash differs, it finds the first difference in the
+// stored ids.
 func compareIDs(t *testing.T, tok *Tokenizer, docs []string, opts Options, want, file string) {
 	t.Helper()
 	hash := sha256.New()

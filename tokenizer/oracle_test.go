@@ -28,7 +28,7 @@ func enginePython(t *testing.T) (python, folder string) {
 	return testenv.Installed(t, "engines/vllm/venv/bin/python", "make test-engines"), folder
 }
 
-// ask encodes texts with Python.
+// ask encodes texts with the engine's Python libraries, and returns the ids of each text.
 func ask(t *testing.T, python string, request map[string]any) [][]block.Token {
 	t.Helper()
 	in, err := json.Marshal(request)

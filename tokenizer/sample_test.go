@@ -14,14 +14,14 @@ import (
 // tokenizer returns for the texts.
 type smallTokenizers struct {
 	Texts            []string
-	Vocabularies     map[string]map[string]json.RawMessage // model of tokenizer.json, by name
+	Vocabularies     map[string]map[string]json.RawMessage // the member model of tokenizer.json, by name of the vocabulary
 	Models, Features map[string]struct {
 		Vocabulary string
 		Changes    map[string]json.RawMessage // changes of the model's options
 		Parts      map[string]json.RawMessage // other members of tokenizer.json
 		IDs        [][]block.Token            // ids of each text
 		Special    [][]block.Token            // ids of the first texts, with the tokens around a text
-		Decoded    []string                   // text that each text's ids decode to
+		Decoded    []string                   // text to which the ids of each text decode
 	}
 }
 

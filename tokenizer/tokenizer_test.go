@@ -186,7 +186,8 @@ func TestManyGoroutinesShareOneTokenizer(t *testing.T) {
 	all.Wait()
 }
 
-// conversation returns the text after each turn. Each text begins with the text of the turn before.
+// conversation returns the text of a growing chat after each turn. Each text begins with the text before it in the
+// list.
 func conversation(turns int) []string {
 	r := rand.New(rand.NewPCG(7, 7))
 	words := []string{"hello", " world", " the", "é", "你好", "\n", "<", "|im_", " 12", "aaaa", "'s", "<|im_end|",
@@ -208,7 +209,7 @@ func conversation(turns int) []string {
 
 func TestAGrowingConversationHasTheIDsOfAColdEncoding(t *testing.T) {
 	tok := tiny().parse(t)
-	for _, budget := range []int{0, 1, 1 << 15} { // 0 is the default size, which holds everything; 1 holds nothing; 1<<15 holds a part
+	for _, budget := range []int{0, 1, 1 << 15} { // bytes: with 0, the default, the cache holds all stretches; with 1 no stretch; with 1<<15 some
 		turns := NewTurnCache(tok, budget)
 		for i, text := range conversation(30) {
 			for _, opts := range []Options{{}, {AddSpecial: true}, {PlainSpecial: true}} {
@@ -276,7 +277,7 @@ func TestATenMegabyteWordTakesBoundedTime(t *testing.T) {
 		}
 		took := time.Since(began)
 		t.Logf("%s: %d ids in %v", name, len(ids), took)
-		if took > 2*time.Minute { // far more than needed, for a busy machine; quadratic time would be days
+		if took > 2*time.Minute { // the bound is long enough for a busy machine; quadratic time would take days
 			t.Errorf("%s takes %v", name, took)
 		}
 	}
@@ -382,7 +383,7 @@ func ExampleTokenizer_Append() {
 
 func TestEqualMarksMeanEqualIDs(t *testing.T) {
 	tok := tiny().parse(t)
-	for _, budget := range []int{0, 1 << 20} { // 0 is the default size, which holds everything; 1<<20 holds a part
+	for _, budget := range []int{0, 1 << 20} { // bytes: with 0, the default, the cache holds all stretches; with 1<<20 some
 		turns := NewTurnCache(tok, budget)
 		named := map[[2]uint64][]block.Token{}
 		r := rand.New(rand.NewPCG(3, 3))
@@ -390,7 +391,7 @@ func TestEqualMarksMeanEqualIDs(t *testing.T) {
 		chained := 0
 		for range 400 {
 			text := texts[r.IntN(len(texts))]
-			if r.IntN(4) == 0 { // continues with another branch of the conversation
+			if r.IntN(4) == 0 { // the conversation continues differently from its middle on
 				text = text[:len(text)/2] + "<|im_end|>" + texts[r.IntN(len(texts))]
 			}
 			opts := Options{AddSpecial: r.IntN(3) == 0}

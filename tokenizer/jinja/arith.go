@@ -63,7 +63,7 @@ func positive(v *Value) (Value, error) {
 	return None, failf("bad operand type for unary +: '%s'", v.typeName())
 }
 
-// arithmetic applies a binary operator to any values.
+// arithmetic applies a binary arithmetic operator to two values of any kind.
 func (r *run) arithmetic(op string, a, b *Value) (Value, error) {
 	if a.kind == KindUndefined {
 		return None, using(a)
@@ -153,7 +153,7 @@ func (r *run) repeat(v, times *Value) (Value, bool, error) {
 	return None, false, nil
 }
 
-// growTimes charges for n pieces of size bytes each. It cannot overflow.
+// growTimes charges memory for n pieces of size bytes each. The product cannot overflow.
 func (r *run) growTimes(size, n int) error {
 	hi, lo := bits.Mul64(uint64(size), uint64(n))
 	if hi != 0 || lo > math.MaxInt32 {
@@ -186,7 +186,7 @@ func numberOp(op string, a, b *Value) (Value, error) {
 		}
 		m := new(big.Int)
 		z.DivMod(x, y, m)
-		// DivMod is Euclidean, and Python rounds to the floor. The results differ if the divisor is negative.
+		// DivMod is Euclidean division, but Python rounds the quotient down. The results differ if the divisor is negative.
 		if m.Sign() != 0 && y.Sign() < 0 {
 			z.Sub(z, big.NewInt(1))
 			m.Add(m, y)
@@ -200,7 +200,7 @@ func numberOp(op string, a, b *Value) (Value, error) {
 	return checked(z)
 }
 
-// smallOp does an operator on integers if the result fits into 64 bits.
+// smallOp applies an operator to integers, if the result fits into 64 bits. Otherwise the boolean result is false.
 func smallOp(op string, x, y int64) (Value, bool, error) {
 	switch op {
 	case "+":
@@ -290,8 +290,8 @@ func floatOp(op string, a, b *Value) (Value, error) {
 	return floatPower(x, y)
 }
 
-// divideIntegers divides integers, and rounds only the quotient. A float64 division of rounded operands would be less
-// exact.
+// divideIntegers divides integers, and rounds only the quotient. If the operands were rounded to float64 first, the
+// quotient would be less exact.
 func divideIntegers(a, b *Value) (Value, error) {
 	const exact = 1 << 53
 	if a.kind != KindBig && b.kind != KindBig && max(a.num, -a.num) <= exact && max(b.num, -b.num) <= exact {
@@ -337,7 +337,8 @@ func floatPower(x, y float64) (Value, error) {
 	return Float(f), nil
 }
 
-// pow rounds correctly for integral exponents. math.Pow does not. C's pow, which CPython calls, nearly always does.
+// pow returns x**y as CPython does. CPython calls C's pow, which nearly always rounds correctly. math.Pow does not
+// always round correctly, so this function computes powers with integral exponents itself.
 func pow(x, y float64) float64 {
 	n := int64(y)
 	if y != float64(n) || max(n, -n) > 1100 || x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {

@@ -1,6 +1,7 @@
 package jinja
 
-// expr is a node that has a value. Nodes do not change after resolve, and concurrent renders share them.
+// expr is a node of the parsed tree that has a value. Nodes do not change after resolve, and concurrent renders share
+// the nodes.
 type expr interface {
 	eval(r *run, f *frame) (Value, error)
 }
@@ -105,7 +106,7 @@ type (
 	}
 	condExpr struct {
 		cond, then expr
-		other      expr // value after else; nil: undefined
+		other      expr // value after else; nil: the value is undefined
 		line       int
 	}
 )
@@ -124,7 +125,7 @@ type (
 	forStmt struct {
 		target    expr
 		iter      expr
-		test      expr // condition of the loop; nil: the loop has none
+		test      expr // condition of the loop; nil: the loop has no condition
 		body      []stmt
 		other     []stmt
 		recursive bool
@@ -142,7 +143,7 @@ type (
 	}
 	setBlock struct {
 		target expr
-		filter *filterExpr // filters of the block, of which the innermost has obj nil; nil: the block has no filters
+		filter *filterExpr // filters of the block: the innermost filter has no obj; nil: the block has no filters
 		body   []stmt
 		line   int
 		scope  *scope
@@ -185,7 +186,7 @@ type (
 		body  []stmt
 		scope *scope
 	}
-	// nsRef is an attribute of a namespace, as the target of an assignment.
+	// nsRef is an attribute of a namespace that is the target of an assignment.
 	nsRef struct {
 		name *nameExpr
 		attr string

@@ -4,9 +4,9 @@ import (
 	"strings"
 )
 
-// getAttr does the same as environment.getattr of the immutable sandbox: it looks for an attribute, and then for a key.
-// Two kinds of names are undefined: methods that would change the object, and names with a leading underscore. Using
-// such an undefined value fails, and the error has the reason.
+// getAttr does the same as environment.getattr of jinja2's immutable sandbox: it looks for an attribute of the object,
+// and then for a key. Two kinds of names are undefined: methods that would change the object, and names with a leading
+// underscore. Using such an undefined value fails, and the error has the reason.
 func (r *run) getAttr(obj *Value, name string) (Value, error) {
 	if err := r.step(1); err != nil {
 		return None, err
@@ -25,7 +25,8 @@ func (r *run) getAttr(obj *Value, name string) (Value, error) {
 	return r.notThere(obj, name), nil
 }
 
-// getItem does the same as environment.getitem: it looks for a key or an index, and then for an attribute.
+// getItem does the same as environment.getitem of jinja2: it looks for a key or an index of the object, and then for an
+// attribute.
 func (r *run) getItem(obj, index *Value) (Value, error) {
 	if err := r.step(1); err != nil {
 		return None, err
@@ -88,7 +89,7 @@ func (r *run) notThere(obj *Value, name string) Value {
 }
 
 // attribute does the same as getattr(obj, name) in the sandbox. For a name that the sandbox forbids, it returns an
-// undefined value and true. It returns false if obj has no such attribute.
+// undefined value and true. If obj has no such attribute, the boolean result is false.
 func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	switch obj.kind {
 	case kindNamespace:

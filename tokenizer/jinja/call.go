@@ -1,7 +1,7 @@
 package jinja
 
 // callArgs has the evaluated arguments of a call, filter or test. pos may be a part of the run's stack. A function that
-// keeps pos after its call must copy it.
+// keeps pos after its return must copy pos.
 type callArgs struct {
 	pos []Value
 	kw  []namedValue
@@ -18,7 +18,7 @@ type macro struct {
 	frame *frame
 }
 
-// evalArgs evaluates arguments onto the run's stack. The caller frees them with release.
+// evalArgs evaluates arguments onto the run's stack. The caller frees the arguments with release.
 func (r *run) evalArgs(n *arguments, f *frame, a *callArgs) (mark int, err error) {
 	mark = len(r.stack)
 	for _, e := range n.pos {
@@ -80,8 +80,8 @@ func (a *callArgs) named(name string) (Value, bool) {
 	return Value{}, false
 }
 
-// bind assigns arguments to named parameters, as Python does. into has the parameters' defaults. A parameter without an
-// argument keeps its default.
+// bind assigns arguments to named parameters, as Python does. Before the call, into has the default of each parameter.
+// A parameter without an argument keeps its default.
 func (a *callArgs) bind(fn string, names []string, required int, into []Value) error {
 	if len(a.pos) > len(names) {
 		return failf("%s() takes at most %d arguments (%d given)", fn, len(names), len(a.pos))
@@ -124,13 +124,13 @@ func (a *callArgs) positional(fn string, least, most int) error {
 func (n *callExpr) eval(r *run, f *frame) (Value, error) { return n.invoke(r, f, nil) }
 
 // invoke makes the call. In a call block, caller is the block's body, and is passed as the keyword argument "caller".
-// Otherwise it is nil.
+// Without a call block, caller is nil.
 func (n *callExpr) invoke(r *run, f *frame, caller *Value) (Value, error) {
 	var fn Value
 	var self *method
 	var direct method
 	if attr, ok := n.fn.(*getAttr); ok {
-		// A method that is called directly needs no value that represents it.
+		// A method that is called directly needs no Value of kind kindMethod.
 		obj, err := attr.obj.eval(r, f)
 		if err != nil {
 			return None, err
@@ -218,7 +218,8 @@ func (r *run) callMacro(m *macro, a *callArgs) (Value, error) {
 	return Text(s), err
 }
 
-// bindMacro gives the parameters their values. used reports whether a keyword is one of the parameters.
+// bindMacro gives the parameters of a macro their values. used reports whether a keyword argument is one of the
+// parameters.
 func (r *run) bindMacro(d *macroDef, f *frame, a *callArgs) (used func(string) bool, err error) {
 	used = func(name string) bool {
 		for i := min(len(a.pos), len(d.params)); i < len(d.params); i++ {

@@ -51,8 +51,8 @@ func writeLower(b *strings.Builder, s string, i int, c rune) {
 	b.WriteRune(unicode.ToLower(c))
 }
 
-// finalSigma reports whether the capital sigma at i ends a word. It does if there is a cased letter before it and none
-// after it. Ignorable characters in between do not count.
+// finalSigma reports whether the capital sigma at s[i] ends a word. It ends a word if the character before it is a
+// cased letter, and the character after it is not. Ignorable characters are skipped.
 func finalSigma(s string, i int) bool {
 	before := false
 	for j := i; j > 0; {
@@ -97,7 +97,8 @@ func writeTitle(b *strings.Builder, c rune) {
 	b.WriteRune(unicode.ToTitle(c))
 }
 
-// capitalize does the same as str.capitalize: the first character gets title case, all others lower case.
+// capitalize does the same as Python's str.capitalize: the first character gets title case, and all other characters
+// get lower case.
 func capitalize(s string) string {
 	var b strings.Builder
 	for i, c := range s {
@@ -110,7 +111,7 @@ func capitalize(s string) string {
 	return b.String()
 }
 
-// title does the same as str.title: every run of cased characters is capitalized.
+// title does the same as Python's str.title: every run of cased characters is capitalized.
 func title(s string) string {
 	var b strings.Builder
 	inside := false
@@ -140,8 +141,8 @@ func swapcase(s string) string {
 	return b.String()
 }
 
-// wordTitle is jinja2's title filter. A word begins after a space or an opening bracket. Its first character gets upper
-// case, not title case.
+// wordTitle is jinja2's title filter. A word begins after a space or an opening bracket. The first character of a word
+// gets upper case, not title case.
 func wordTitle(s string) string {
 	var b strings.Builder
 	rest := s

@@ -76,7 +76,8 @@ func (r *run) equalDicts(x, y *Dict, depth int) (bool, error) {
 	return true, nil
 }
 
-// equalViews compares views of dicts. Views of keys and of items compare as sets. A view of values equals only itself.
+// equalViews compares two views of dicts. Views of keys are compared as sets, and so are views of items. A view of
+// values equals only itself.
 func (r *run) equalViews(a, b *Value) (bool, error) {
 	x, y := a.ref.(*view), b.ref.(*view)
 	if x.part == viewValues || y.part == viewValues || x.part != y.part || x.d.Len() != y.d.Len() {
@@ -142,7 +143,7 @@ func compareFloats(a, b *Value) int {
 	return new(big.Float).SetFloat64(x).Cmp(new(big.Float).SetInt(b.bigOf()))
 }
 
-// compare does one comparison operator.
+// compare applies a comparison operator, such as "==" or "not in".
 func (r *run) compare(op string, a, b *Value) (bool, error) {
 	if err := r.step(1); err != nil {
 		return false, err
@@ -172,7 +173,7 @@ func (r *run) compare(op string, a, b *Value) (bool, error) {
 	return c >= 0, nil
 }
 
-// order returns -1, 0, 1 or unordered. If Python cannot order the values, it returns an error.
+// order returns -1, 0, 1 or unordered. If Python refuses to order the two values, order returns an error.
 func (r *run) order(a, b *Value, depth int, op string) (int, error) {
 	if depth > maxDepth {
 		return 0, tooDeep()
@@ -243,8 +244,8 @@ func (r *run) contains(seq, item *Value) (bool, error) {
 	}
 }
 
-// identical does the same as Python's a is b, except for numbers and texts: equal ones count as identical. In CPython
-// equal constants are identical, and for other values it depends on memory.
+// identical does the same as Python's a is b, except for numbers and texts: equal numbers or texts count as identical.
+// In CPython equal constants are identical, but the result for other equal values depends on where they are in memory.
 func identical(a, b *Value) bool {
 	if a.kind != b.kind {
 		return false

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// ErrSyntax is matched by the errors for a source that is not a template, and for a source that uses include, import,
-// extends or blocks, which this package refuses.
+// ErrSyntax is matched by the errors of Parse. The source is not a template, or it uses include, import, extends or
+// blocks, which this package refuses.
 var ErrSyntax = errors.New("template syntax error")
 
 // ErrLimit is matched by the errors of a render or a Decoder that reached one of its limits.
@@ -21,14 +21,14 @@ type RaisedError struct {
 // Error returns the template's message.
 func (e *RaisedError) Error() string { return "template raised: " + e.Message }
 
-// RenderError is any other failure of a render: an undefined value is used, a type is wrong, or an attribute is
-// forbidden. Engines fail in these cases, too.
+// RenderError is a failure of a render for which the package has no other error: an undefined value is used, a type is
+// wrong, or an attribute is forbidden. Engines fail in these cases, too.
 type RenderError struct {
 	Line    int // line of the template's source; 0: not known
 	Message string
 }
 
-// Error returns the message and, where it is known, the line of the template.
+// Error returns the message and, if the line is known, the line of the template.
 func (e *RenderError) Error() string {
 	if e.Line == 0 {
 		return "render template: " + e.Message
@@ -36,7 +36,7 @@ func (e *RenderError) Error() string {
 	return fmt.Sprintf("render template: line %d: %s", e.Line, e.Message)
 }
 
-// syntaxError says why the source is refused, and at which line the reason is.
+// syntaxError says why the source is refused, and in which line the refused part is.
 type syntaxError struct {
 	line    int
 	message string
@@ -57,7 +57,7 @@ func failf(format string, args ...any) error {
 	return &RenderError{Message: fmt.Sprintf(format, args...)}
 }
 
-// atLine sets the line of a RenderError. If the line of an inner expression is set already, it stays.
+// atLine sets the line of a RenderError. If an inner expression has already set a line, the error keeps that line.
 func atLine(err error, line int) error {
 	if e, ok := err.(*RenderError); ok && e.Line == 0 {
 		e.Line = line

@@ -19,7 +19,7 @@ func (n *getAttr) eval(r *run, f *frame) (Value, error) {
 	if err != nil {
 		return None, err
 	}
-	// This is the common case: a key of a message or a tool.
+	// Most attributes are keys of a message or a tool, so they are looked up first.
 	if obj.kind == KindDict && !dictMethods[n.name] {
 		if v, ok := obj.dict().Get(n.name); ok && !strings.HasPrefix(n.name, "__") {
 			return v, r.step(1)

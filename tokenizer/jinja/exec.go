@@ -33,10 +33,10 @@ func (n *outputStmt) exec(r *run, f *frame) (flow, error) {
 // maxSum is the length of the longest chain of + that is printed without building the chain's value.
 const maxSum = 16
 
-// printSum prints a chain of +. Templates write whole turns as such chains. If operands are texts, they are printed one
-// after the other, so that a long content is not copied for each +.
+// printSum prints a chain of +. Many templates write a whole turn as such a chain. If the operands are texts, they are
+// printed one after the other, so that a long content is not copied for each +.
 func (r *run) printSum(n *binaryExpr, f *frame) error {
-	var chain [maxSum]*binaryExpr // operators of the chain, the last one first
+	var chain [maxSum]*binaryExpr // operators of the chain, from the last to the first
 	depth := 0
 	first := expr(n)
 	for sum, ok := first.(*binaryExpr); ok && sum.op == "+" && depth < maxSum; sum, ok = first.(*binaryExpr) {
@@ -66,7 +66,7 @@ func (r *run) printSum(n *binaryExpr, f *frame) error {
 			count++
 			continue
 		}
-		if count > 0 { // the chain has not only texts, so its value is built
+		if count > 0 { // an operand is not a text, so the value of the chain is built
 			if err := r.grow(sumLength(texts[:count])); err != nil {
 				return err
 			}
@@ -260,7 +260,7 @@ func (n *forStmt) exec(r *run, f *frame) (flow, error) {
 	return fl, atLine(err, n.line)
 }
 
-// loop runs the body once for each item of seq. depth is the level of a recursive loop.
+// loop runs the body once for each item of seq. depth is the nesting level of a recursive loop, from 0.
 func (n *forStmt) loop(r *run, f *frame, seq *Value, depth int) (flow, error) {
 	lp, err := n.open(r, f, seq)
 	if err != nil {
@@ -308,7 +308,7 @@ func (n *forStmt) loop(r *run, f *frame, seq *Value, depth int) (flow, error) {
 	return r.stmts(n.other, r.enter(n.otherScope, f))
 }
 
-// open starts the iteration. If the loop has a filter, the iteration is filtered.
+// open starts the iteration over seq. If the loop has a condition, items that fail it are left out.
 func (n *forStmt) open(r *run, f *frame, seq *Value) (*loop, error) {
 	lp := &loop{stmt: n, index: -1, length: -1}
 	if n.test != nil {

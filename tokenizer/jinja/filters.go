@@ -7,8 +7,8 @@ import (
 // filterFunc is the code of the filter in "v | name(args)".
 type filterFunc func(r *run, v *Value, a *callArgs) (Value, error)
 
-// filters are jinja2's built-in filters, with tojson of Transformers. The filters map and select find other filters by
-// name. They do so through the run, not through this variable.
+// filters has jinja2's built-in filters, with the tojson of Transformers. Filters that find other filters by name, such
+// as map, use run.filters and not this variable: Go refuses an initialization that depends on itself.
 var filters = map[string]filterFunc{
 	"abs": absFilter, "attr": attrFilter, "batch": batchFilter, "capitalize": textFilter(capitalize),
 	"center": centerFilter, "count": lengthFilter, "d": defaultFilter, "default": defaultFilter,
@@ -25,7 +25,8 @@ var filters = map[string]filterFunc{
 	"xmlattr": xmlAttr,
 }
 
-// bound assigns the arguments of a filter to its parameters.
+// bound assigns the arguments of a filter to its parameters. into has pointers to the parameters, which have their
+// defaults before the call.
 func bound(a *callArgs, fn string, names []string, required int, into ...*Value) error {
 	vals := make([]Value, len(names))
 	for i, p := range into {
@@ -40,7 +41,7 @@ func bound(a *callArgs, fn string, names []string, required int, into ...*Value)
 	return nil
 }
 
-// textFilter makes a filter from a function on str(v). The filter takes no arguments.
+// textFilter makes a filter that applies change to str(v). The filter takes no arguments.
 func textFilter(change func(string) string) filterFunc {
 	return func(r *run, v *Value, a *callArgs) (Value, error) {
 		if err := a.positional("filter", 0, 0); err != nil {
@@ -216,7 +217,7 @@ func reverseFilter(r *run, v *Value, a *callArgs) (Value, error) {
 
 func newItems(vals []Value) iterator { return &items{l: &list{vals}} }
 
-// iteratorOf returns an iterator over the values. The result is a value of a template.
+// iteratorOf returns an iterator over the values, as a Value.
 func iteratorOf(vals []Value) Value { return Value{kind: kindIterator, ref: newItems(vals)} }
 
 func itemsFilter(_ *run, v *Value, a *callArgs) (Value, error) {
@@ -258,7 +259,7 @@ func replaceFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return r.replace(s[0], s[1], s[2], n)
 }
 
-// replace does the same as str.replace. It charges for the text before it builds the text.
+// replace does the same as Python's str.replace. It charges memory for the result before it builds the result.
 func (r *run) replace(s, old, with string, n int64) (Value, error) {
 	if err := r.scan(len(s)); err != nil {
 		return None, err
@@ -444,7 +445,7 @@ func (a *callArgs) kwDict() *Dict {
 	return d
 }
 
-// toJSON is the filter tojson of Transformers, which replaces jinja2's.
+// toJSON is the filter tojson of Transformers, which replaces jinja2's filter.
 func toJSON(r *run, v *Value, a *callArgs) (Value, error) {
 	ascii, indent, separators, sortKeys := falseValue, None, None, falseValue
 	names := []string{"ensure_ascii", "indent", "separators", "sort_keys"}

@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// stripTags does the same as markupsafe's striptags. It removes tags and comments, makes one space of a run of white
-// space, and decodes entities.
+// stripTags does the same as markupsafe's striptags. It removes tags and comments, replaces each run of white space by
+// one space, and decodes entities.
 func stripTags(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("striptags", 0, 0); err != nil {
 		return None, err

@@ -190,7 +190,7 @@ func roundFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	return numberOp("/", &whole, &scale)
 }
 
-// roundHalfEven does the same as Python's round(f, n): it rounds the decimal value correctly.
+// roundHalfEven does the same as Python's round(f, n). It rounds the exact value of f to n decimal digits.
 func roundHalfEven(f float64, n int) float64 {
 	if math.IsInf(f, 0) || math.IsNaN(f) || n > 323 {
 		return f

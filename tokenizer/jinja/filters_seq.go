@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// attributePath splits "a.b.0" into names and indexes. None means the empty path.
+// attributePath splits the argument attribute of a filter, such as "a.b.0", into names and indexes. None gives the
+// empty path.
 func attributePath(v *Value) ([]Value, error) {
 	switch v.kind {
 	case KindNone:
@@ -25,7 +26,8 @@ func attributePath(v *Value) ([]Value, error) {
 	return []Value{*v}, nil
 }
 
-// follow looks up a path in item. If a value on the way is undefined and byDefault is not nil, byDefault replaces it.
+// follow looks up a path in item. If a value on the way is undefined, byDefault replaces the value, unless byDefault is
+// nil.
 func (r *run) follow(item Value, path []Value, byDefault *Value) (Value, error) {
 	for i := range path {
 		var err error
@@ -39,7 +41,7 @@ func (r *run) follow(item Value, path []Value, byDefault *Value) (Value, error) 
 	return item, nil
 }
 
-// foldCase does the same as jinja2's ignore_case.
+// foldCase does the same as jinja2's ignore_case: it changes a text to lower case.
 func (r *run) foldCase(v Value) (Value, error) {
 	if v.kind != KindString {
 		return v, nil
@@ -65,7 +67,8 @@ func (r *run) keyed(attribute, caseSensitive, byDefault *Value) (func(Value) (Va
 	}, nil
 }
 
-// sortBy sorts positions by their keys. The sort is stable. It fails at the first comparison that Python refuses.
+// sortBy sorts the positions in order by their keys. The sort is stable. If Python refuses a comparison, sortBy returns
+// an error.
 func (r *run) sortBy(order []int, key func(int) *Value, reverse bool) error {
 	var failed error
 	sort.SliceStable(order, func(i, j int) bool {
@@ -91,7 +94,7 @@ func (r *run) sortBy(order []int, key func(int) *Value, reverse bool) error {
 	return failed
 }
 
-// sorted does the same as sorted(items, key=key).
+// sorted does the same as Python's sorted(items, key=key). It returns the items and their keys, in the new order.
 func (r *run) sorted(items []Value, key func(Value) (Value, error), reverse bool) ([]Value, []Value, error) {
 	keys := make([]Value, len(items))
 	order := make([]int, len(items))
@@ -187,7 +190,7 @@ func dictSort(r *run, v *Value, a *callArgs) (Value, error) {
 	return List(out), err
 }
 
-// groupTuple returns the fields of a tuple that the filter groupby made.
+// groupTuple returns the fields of a tuple that the filter groupby made. For other tuples the boolean result is false.
 func (v *Value) groupTuple() ([]Value, bool) {
 	if len(v.items()) == 2 && v.num == groupMark {
 		return v.items(), true
@@ -269,8 +272,8 @@ func uniqueFilter(r *run, v *Value, a *callArgs) (Value, error) {
 	}), nil
 }
 
-// lazily returns an iterator over the items of v. It calls each for an item only when the item is asked for. If each
-// returns false, the item is left out.
+// lazily returns an iterator over the results of the function each for the items of v. The iterator calls each only
+// when its next value is needed. If each returns false, the item is left out.
 func lazily(v *Value, each func(r *run, item Value) (out Value, keep bool, err error)) Value {
 	source := *v
 	var it iterator

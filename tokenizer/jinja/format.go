@@ -14,8 +14,8 @@ func (r *run) format(s string, pos []Value, kw *Dict) (string, error) {
 	return out, err
 }
 
-// formatNested is format with the state of automatic numbering. depth counts the nesting of fields within
-// specifications.
+// formatNested does the work of format. auto is the state of the automatic numbering of fields. depth is how many more
+// levels of fields within specifications are allowed.
 func (r *run) formatNested(s string, pos []Value, kw *Dict, auto *int, depth int) (string, error) {
 	if depth == 0 {
 		return "", failf("max string recursion exceeded")
@@ -294,7 +294,7 @@ func (sp *spec) number(v *Value) (string, error) {
 			return sp.padNumber(sp.signOf(math.Signbit(f) && !math.IsNaN(f)), "", sp.grouped(string(b))), nil
 		}
 		sign, prefix, digits := sp.float(f)
-		if !strings.ContainsAny(digits, ".en") { // as in repr, a float has a point
+		if !strings.ContainsAny(digits, ".en") { // a float has a decimal point, as in repr
 			digits += ".0"
 		}
 		return sp.padNumber(sign, prefix, sp.grouped(digits)), nil

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// small limits keep a fuzzing run fast.
+// small has limits that keep a fuzzing run fast.
 var small = Limits{Steps: 20_000, OutputBytes: 1 << 16, Memory: 1 << 20, Depth: 20}
 
 func FuzzTemplate(f *testing.F) {

@@ -10,8 +10,8 @@ type builtin struct {
 	call func(r *run, a *callArgs) (Value, error)
 }
 
-// globals are the functions that every template has. A variable of the render hides a function with the same name. The
-// last two functions are those of Transformers, all others are jinja2's.
+// globals has the functions that every template can call. A variable of the render hides a function with the same name.
+// raise_exception and strftime_now are functions of Transformers; the other functions are jinja2's.
 var globals = map[string]Value{
 	"range":           {kind: kindBuiltin, ref: &builtin{"range", rangeOf}},
 	"dict":            {kind: kindBuiltin, ref: &builtin{"dict", dictOf}},
@@ -23,11 +23,11 @@ var globals = map[string]Value{
 	"strftime_now":    {kind: kindBuiltin, ref: &builtin{"strftime_now", strftimeNow}},
 }
 
-// transformersGlobals are the globals that jinja2 itself does not have. jinja2.meta counts their names as variables of
+// transformersGlobals has the globals that jinja2 itself does not have. jinja2.meta counts their names as variables of
 // a template.
 var transformersGlobals = set("raise_exception", "strftime_now")
 
-// maxRange bounds the length of a range. It is the sandbox's bound.
+// maxRange bounds the length of a range. jinja2's sandbox has the same bound.
 const maxRange = 100_000
 
 func rangeOf(r *run, a *callArgs) (Value, error) {
@@ -79,8 +79,9 @@ func dictOf(r *run, a *callArgs) (Value, error) {
 	return FromDict(d), r.grow(2 * valueBytes * d.Len())
 }
 
-// dictAttribute returns an attribute of the class dict. This is the class method fromkeys. Any other name gives the
-// generic alias dict[name], because getattr then tries a subscript. A call of this alias is a call of dict.
+// dictAttribute returns an attribute of the class dict. The only attribute is the class method fromkeys. For any other
+// name, jinja2 returns the generic alias dict[name], because its getattr then tries a subscript. A call of this alias
+// is a call of dict, so obj stands for the alias.
 func dictAttribute(obj *Value, name string) Value {
 	if name == "fromkeys" {
 		return Value{kind: kindBuiltin, ref: &builtin{name, dictFromKeys}}
@@ -109,7 +110,7 @@ func dictFromKeys(r *run, a *callArgs) (Value, error) {
 	return FromDict(d), nil
 }
 
-// fill does the same as dict(from). from is a mapping, or has pairs.
+// fill does the same as Python's dict(from). from is a mapping, or a sequence of pairs.
 func (r *run) fill(d *Dict, from *Value) error {
 	if from.kind == KindDict {
 		*d = *from.dict().Clone()
@@ -142,7 +143,7 @@ func namespaceOf(r *run, a *callArgs) (Value, error) {
 // selfReference is the value of the variable self.
 type selfReference struct{}
 
-// cycler returns its items in turn.
+// cycler is jinja2's cycler: it returns its items one after the other, and then begins again with the first item.
 type cycler struct {
 	items []Value
 	pos   int
@@ -168,7 +169,7 @@ func (c *cycler) call(name string, a *callArgs) (Value, error) {
 	return v, nil
 }
 
-// joiner returns "" at the first call, and its separator at later calls.
+// joiner is jinja2's joiner: its first call returns "", and later calls return the separator.
 type joiner struct {
 	sep  Value
 	used bool

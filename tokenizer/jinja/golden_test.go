@@ -33,8 +33,8 @@ type conversation struct {
 	ContinueFinalMessage bool            `json:"continue_final_message"`
 }
 
-// variables returns the variables with which Transformers' apply_chat_template renders the conversation. If a keyword
-// argument and another variable have the same name, the argument hides the variable.
+// variables returns the variables with which Transformers' apply_chat_template renders the conversation. The first dict
+// has the keyword arguments, which hide other variables of the same name.
 func (c *conversation) variables() ([]*Dict, error) {
 	kwargs, vars, tokens := &Dict{}, &Dict{}, &Dict{}
 	if len(c.Kwargs) > 0 {
@@ -148,7 +148,7 @@ func TestExampleTemplatesRenderAsInPython(t *testing.T) { compare(t, sample(t)) 
 
 func TestCollectedTemplatesRenderAsInPython(t *testing.T) { compare(t, collected(t)) }
 
-// compare renders every conversation with every template, and compares with what Python renders.
+// compare renders every conversation with every template, and compares each text with the text that Python rendered.
 func compare(t *testing.T, templates []golden) {
 	cs := conversations(t)
 	committed := digests(t)
@@ -165,7 +165,7 @@ func compare(t *testing.T, templates []golden) {
 		tmpl, parseErr := Parse(g.Template)
 		for i := range cs {
 			want := g.Results[cs[i].Name]
-			if want.Unstable || cs[i].ContinueFinalMessage { // internal/tokens/inprocess tests conversations with continue_final_message
+			if want.Unstable || cs[i].ContinueFinalMessage { // the package internal/tokens/inprocess tests conversations with continue_final_message
 				continue
 			}
 			renders++
@@ -184,7 +184,7 @@ func compare(t *testing.T, templates []golden) {
 	t.Logf("%d renders, %d templates differ", renders, len(wrong))
 }
 
-// differs describes how a rendered text differs from Python's. It returns "" if they are equal.
+// differs describes how a rendered text differs from Python's. It returns "" if the two texts are equal.
 func differs(got []byte, err error, want *goldenResult) string {
 	var raised *RaisedError
 	switch {

@@ -4,7 +4,7 @@ import (
 	"unicode/utf8"
 )
 
-// length does the same as Python's len(v). It returns false if len fails.
+// length does the same as Python's len(v). If len fails in Python, the boolean result is false.
 func (r *run) length(v *Value) (int, bool) {
 	switch v.kind {
 	case KindUndefined:
@@ -114,7 +114,7 @@ func (it *counter) next(*run) (Value, bool, error) {
 	return v, true, nil
 }
 
-// generator makes an iterator from a function. It serves the filters that are lazy in Python.
+// generator makes an iterator from a function. It is used for filters that are generators in Python.
 type generator func(r *run) (Value, bool, error)
 
 func (g generator) next(r *run) (Value, bool, error) { return g(r) }

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkDecode reads the body of a chat. The chat has many short messages and one long text.
+// BenchmarkDecode reads the bodies of two chats. One chat has many short messages, and the other chat has one long
+// text.
 func BenchmarkDecode(b *testing.B) {
 	message := `{"role":"user","content":"How is the weather in Paris today?\nAnd \"tomorrow\"?","name":"ann"},`
 	for name, body := range map[string]string{

@@ -7,7 +7,7 @@ import (
 	"math"
 	"math/big"
 	"strconv"
-	memory "unsafe" // renamed, since a function of this package is called unsafe
+	memory "unsafe" // renamed, because a function of this package is called unsafe
 
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
@@ -15,31 +15,32 @@ import (
 // maxJSONDepth bounds the nesting of arrays and objects. Python's limit is near 1,000.
 const maxJSONDepth = 500
 
-// maxValues bounds the values of all documents of a Decoder. A value takes up to 200 bytes of memory, and may take as
-// few as two bytes of a document. A chat of 50,000 messages with five fields each has so many values.
+// maxValues bounds the number of values in all documents of a Decoder. A value takes up to 200 bytes of memory, but may
+// take as few as two bytes of a document. A chat of 40,000 messages with five fields each is within the bound.
 const maxValues = 1 << 18
 
-// Dialect is the JSON reader that a Decoder follows.
+// Dialect is the JSON library of Python whose rules a Decoder follows.
 type Dialect uint8
 
 const (
-	// Python is Python's json module. NaN and the infinities are numbers, and integers may have any length.
+	// Python is Python's module json. NaN and the infinities are numbers, and integers may have any length.
 	Python Dialect = iota
-	// Orjson is the library orjson. It refuses NaN and the infinities, and makes a float of an integer beyond 64 bits.
+	// Orjson is the library orjson. It refuses NaN and the infinities. It reads an integer that does not fit into 64 bits
+	// as a float.
 	Orjson
 )
 
-// Decoder reads JSON documents into values. Integers and floats are different values. If a key is repeated, its last
-// value counts, in the place of the first. The zero value is ready for use. All documents that one Decoder reads may
-// have 262,144 values together, and may nest 500 levels deep. A document beyond these bounds fails with an error that
-// matches ErrLimit.
+// Decoder reads JSON documents into values. Integers and floats are different values. If an object has a key twice, the
+// key keeps its first position and gets the last value. The zero value is ready for use. All documents that one Decoder
+// reads may have 262,144 values together, and may nest 500 levels deep. A document beyond these bounds fails with an
+// error that matches ErrLimit.
 type Decoder struct{ values int }
 
 // Decode reads one document as Python's json module does. src must not change while the value is in use, because the
 // value's texts share src's memory.
 func (d *Decoder) Decode(src []byte) (Value, error) { return d.decode(src, Python) }
 
-// DecodeText reads one document from a string, as the reader that dialect names does.
+// DecodeText reads one document from a string, by the rules of dialect.
 func (d *Decoder) DecodeText(src string, dialect Dialect) (Value, error) {
 	return d.decode(memory.Slice(memory.StringData(src), len(src)), dialect)
 }
@@ -64,16 +65,16 @@ func shared(b []byte) string { return memory.String(memory.SliceData(b), len(b))
 type reader struct {
 	jsonscan.Scanner
 	depth  int
-	values int // number of values in all documents up to here
+	values int // number of values that the Decoder has read so far
 	orjson bool
 }
 
-// beyond ends the reading of a document at a limit of this package. An engine may accept the document.
+// beyond stops reading a document that exceeds a limit of this package. An engine may accept the document.
 func (r *reader) beyond(what string) {
 	r.Stop(fmt.Errorf("%w: %s at byte %d", ErrLimit, what, r.Pos()))
 }
 
-// value reads one value. After an error its result has no meaning.
+// value reads one value. After an error the result of value has no meaning.
 func (r *reader) value() Value {
 	if r.values++; r.values > maxValues {
 		r.beyond(fmt.Sprintf("more than %d values", maxValues))
@@ -145,8 +146,8 @@ func (r *reader) array() Value {
 	return Value{kind: KindList, ref: l}
 }
 
-// string returns the text of a string or key that the scanner took. It refuses half a surrogate pair, since no engine
-// can tokenize it.
+// string returns the text of a string or key that the scanner has read. It refuses half a surrogate pair, because no
+// engine can tokenize half a surrogate pair.
 func (r *reader) string(raw []byte, escaped bool) string {
 	if !escaped {
 		return shared(raw)

@@ -115,7 +115,7 @@ func (w *writer) object(d *Dict, depth int) error {
 	return nil
 }
 
-// order returns the positions of a dict's keys in sorted order. It returns nil if the dict's own order is used.
+// order returns the positions of a dict's keys, sorted by key. If the keys are not to be sorted, it returns nil.
 func (w *writer) order(d *Dict) ([]int, error) {
 	if !w.sortKeys {
 		return nil, nil
@@ -128,7 +128,7 @@ func (w *writer) order(d *Dict) ([]int, error) {
 	return order, err
 }
 
-// key writes a key as a text. Keys may be numbers and constants, because json.dumps accepts them.
+// key writes a key as a JSON string. Keys may be numbers, booleans and None, because json.dumps accepts them.
 func (w *writer) key(k *Value, depth int) error {
 	switch k.kind {
 	case KindString:

@@ -22,7 +22,7 @@ const (
 	tokString
 	tokInteger
 	tokFloat
-	tokOperator // an operator, which is in text
+	tokOperator // an operator; its spelling is in text
 )
 
 type token struct {
@@ -32,7 +32,7 @@ type token struct {
 	num  Value  // value of an integer or a float
 }
 
-// lexer cuts a template into tokens. It does so as jinja2's lexer with trim_blocks and lstrip_blocks, with the default
+// lexer cuts a template into tokens. It follows jinja2's lexer with trim_blocks and lstrip_blocks, with the default
 // delimiters, and without line statements.
 type lexer struct {
 	src          string
@@ -106,7 +106,7 @@ func (l *lexer) root() error {
 	return l.tag("%}", tokBlockEnd)
 }
 
-// nextTag returns the position of the next opening delimiter, or -1 if there is none.
+// nextTag returns the position of the next opening delimiter, or -1 if there is no opening delimiter.
 func nextTag(s string) int {
 	for from := 0; ; {
 		i := strings.IndexByte(s[from:], '{')
@@ -122,9 +122,9 @@ func nextTag(s string) int {
 	}
 }
 
-// leftStrip returns the text before a tag without the white space that the tag removes. "-" removes all of it.
-// lstrip_blocks removes the indentation if the line has nothing else before the tag. It does not do so if the tag has
-// "+" or is an expression.
+// leftStrip returns the text before a tag, without the white space that the tag removes. A tag with "-" removes all
+// white space before it. A block or comment tag without a sign removes the indentation, if the line has nothing else
+// before the tag (lstrip_blocks). A tag with "+", and an expression without "-", remove nothing.
 func (l *lexer) leftStrip(text string, sign, kind byte) string {
 	if sign == '-' {
 		return strings.TrimRightFunc(text, IsSpace)
@@ -149,7 +149,8 @@ func (l *lexer) data(s string) {
 	}
 }
 
-// rawBegin returns the length of "raw %}" after an opening delimiter. It returns -1 if that does not follow.
+// rawBegin returns the length of "raw %}" at the beginning of s, the text after an opening delimiter. It returns -1 if
+// s begins differently.
 func rawBegin(s string) int {
 	rest := strings.TrimLeftFunc(s, IsSpace)
 	rest, ok := strings.CutPrefix(rest, "raw")
@@ -166,7 +167,7 @@ func rawBegin(s string) int {
 	return -1
 }
 
-// raw reads text without tags, up to endraw.
+// raw reads the text up to endraw. This text has no tags.
 func (l *lexer) raw() error {
 	rest := l.src[l.pos:]
 	for from := 0; ; {
@@ -214,8 +215,8 @@ func (l *lexer) comment() error {
 }
 
 // closing returns the length of a closing delimiter and of the white space that it removes. It returns -1 if no closing
-// delimiter follows. "-" removes all white space after the delimiter. With trim (trim_blocks) one newline is removed,
-// unless "+" is before the delimiter.
+// delimiter follows. With "-" before the delimiter, all white space after it is removed. If trim is true (trim_blocks),
+// one newline is removed, unless "+" is before the delimiter.
 func closing(s, end string, trim bool) int {
 	if after, ok := strings.CutPrefix(s, "-"+end); ok {
 		return len(s) - len(strings.TrimLeftFunc(after, IsSpace))
@@ -329,7 +330,7 @@ func (l *lexer) name() error {
 	return nil
 }
 
-// number reads an integer or a float literal as Python writes them. They may have underscores.
+// number reads a literal of Python's int or float. The literal may have underscores.
 func (l *lexer) number() error {
 	s := l.src[l.pos:]
 	afterDot := l.pos > 0 && l.src[l.pos-1] == '.'
@@ -360,7 +361,8 @@ func (l *lexer) number() error {
 	return nil
 }
 
-// digitRun returns the length of a run of digits. Single underscores between digits belong to it.
+// digitRun returns the length of the run of digits at the beginning of s. Single underscores between digits belong to
+// the run.
 func digitRun(s string, digit func(byte) bool) int {
 	n := 0
 	for n < len(s) {

@@ -61,7 +61,7 @@ func TestHostileTemplatesCostBoundedTimeAndMemory(t *testing.T) {
 			if err == nil {
 				t.Error("it rendered")
 			}
-			if d := time.Since(start); d > 2*time.Minute { // long enough for a busy machine; without limits the render never ends
+			if d := time.Since(start); d > 2*time.Minute { // the bound is long enough for a busy machine; without limits the render never ends
 				t.Errorf("it took %v", d)
 			}
 			runtime.ReadMemStats(&after)

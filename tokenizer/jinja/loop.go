@@ -1,16 +1,16 @@
 package jinja
 
-// loop is the state of a running for loop, and its loop variable, as jinja2's LoopContext. If the sequence has a list,
-// items come from list. Otherwise they come from the iterator in the field it.
+// loop is the state of a running for loop, and the value of its variable loop (jinja2's LoopContext). If the sequence
+// is a list or a tuple, the items come from the field list. Otherwise the items come from the iterator in the field it.
 type loop struct {
 	stmt   *forStmt
 	frame  *frame // frame outside of the loop, in which a recursive call starts
-	seq    Value  // the sequence; the zero value if the loop has a filter
+	seq    Value  // the sequence; the zero value if the loop has a condition
 	list   *list
 	pos    int // index in list of the next item
 	it     iterator
 	index  int // index of the current item, from 0
-	length int // -1: not known yet
+	length int // number of items; -1: not known yet
 	depth0 int
 
 	peeked  bool // ahead has the next item
@@ -33,7 +33,7 @@ func (l *loop) fetch(r *run) (Value, bool, error) {
 	return l.list.items[l.pos-1], true, nil
 }
 
-// advance moves to the next item.
+// advance moves to the next item, and returns this item. After the last item the boolean result is false.
 func (l *loop) advance(r *run) (Value, bool, error) {
 	item, ok := l.ahead, true
 	if l.peeked {
@@ -52,7 +52,7 @@ func (l *loop) advance(r *run) (Value, bool, error) {
 	return item, true, nil
 }
 
-// peek returns the item after the current one. At the end it returns missing.
+// peek returns the item after the current item. At the last item it returns missing.
 func (l *loop) peek(r *run) (Value, error) {
 	if l.peeked && l.ahead.kind != kindMissing {
 		return l.ahead, nil
@@ -68,7 +68,7 @@ func (l *loop) peek(r *run) (Value, error) {
 	return item, nil
 }
 
-// len returns the number of items. If the source has no length, it is read to its end.
+// len returns the number of items. If the sequence has no length, len reads the sequence to its end.
 func (l *loop) len(r *run) (int, error) {
 	if l.length >= 0 {
 		return l.length, nil
@@ -141,7 +141,7 @@ func (l *loop) attr(r *run, name string) (Value, bool, error) {
 	return Value{}, false, nil
 }
 
-// call does loop(seq): it runs the loop's body on seq, one level deeper.
+// call does a call loop(seq) in a recursive loop: it runs the loop's body for the items of seq, one level deeper.
 func (l *loop) call(r *run, a *callArgs) (Value, error) {
 	if !l.stmt.recursive {
 		return None, failf("the loop must have the 'recursive' marker to be called recursively")

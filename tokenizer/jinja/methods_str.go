@@ -140,8 +140,8 @@ func (r *run) texts(parts []string) Value {
 	return List(items)
 }
 
-// window returns s[start:end]. start and end are the arguments, counted in characters. chars is start. If start is
-// beyond the end of s, ok is false.
+// window returns s[start:end]. args has start and end, which count characters and may be missing. chars is start as a
+// number of characters. If start is beyond the end of s, ok is false.
 func window(s string, args []Value) (part string, chars int, ok bool, err error) {
 	if len(args) == 0 {
 		return s, 0, true, nil
@@ -283,7 +283,7 @@ func (r *run) joinMethod(glue string, a *callArgs) (Value, error) {
 	return Text(strings.Join(parts, glue)), r.grow(size)
 }
 
-// pad does the methods center, ljust, rjust and zfill.
+// pad does the work of the methods center, ljust, rjust and zfill.
 func (r *run) pad(name, s string, a *callArgs) (Value, error) {
 	if err := a.positional(name, 1, 2); err != nil {
 		return None, err
@@ -357,8 +357,8 @@ func (r *run) expandTabs(s string, a *callArgs) (Value, error) {
 	return Text(b.String()), r.grow(b.Len())
 }
 
-// asciiDigits replaces the decimal digits of all scripts by ASCII digits, because Python's int() and float() accept
-// them.
+// asciiDigits replaces the decimal digits of all scripts by ASCII digits. It is needed because Python's int() and
+// float() accept the digits of all scripts.
 func asciiDigits(s string) string {
 	if isASCII(s) {
 		return s

@@ -10,8 +10,8 @@ var stringChanges = map[string]func(string) string{
 	"capitalize": capitalize, "swapcase": swapcase, "casefold": casefold,
 }
 
-// casefold does the same as str.casefold. A character whose upper case has several characters becomes the lower case of
-// these. A final sigma becomes an ordinary sigma.
+// casefold does the same as Python's str.casefold. If the upper case of a character has several characters, the result
+// has the lower case of these characters. A final sigma becomes an ordinary sigma.
 func casefold(s string) string {
 	var b strings.Builder
 	for _, c := range s {
@@ -46,7 +46,8 @@ var stringTests = map[string]func(string) bool{
 	"isidentifier": isIdentifier,
 }
 
-// superscript reports whether c is a digit that is not decimal: a superscript, a subscript or a circled digit.
+// superscript reports whether c is a digit for Python's str.isdigit, but not for str.isdecimal: a superscript, a
+// subscript or a circled digit.
 func superscript(c rune) bool {
 	return c == '²' || c == '³' || c == '¹' || c == 0x2070 || c >= 0x2074 && c <= 0x2079 ||
 		c >= 0x2080 && c <= 0x2089 || c >= 0x2460 && c <= 0x2468 || c >= 0x2474 && c <= 0x247c ||

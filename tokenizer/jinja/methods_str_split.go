@@ -17,7 +17,7 @@ func (r *run) split(s string, right bool, a *callArgs) (Value, error) {
 	if limit < 0 {
 		limit = int64(len(s)) + 1
 	}
-	if sep.kind == KindNone || sep.kind == KindString && sep.str != "" { // the parts are counted before they are built
+	if sep.kind == KindNone || sep.kind == KindString && sep.str != "" { // memory is charged for the number of parts before the parts are built
 		if err := r.grow((min(countParts(s, &sep), int(min(limit, int64(len(s)))+1)) + 1) * valueBytes); err != nil {
 			return None, err
 		}
@@ -49,7 +49,7 @@ func (r *run) split(s string, right bool, a *callArgs) (Value, error) {
 	return r.texts(parts), nil
 }
 
-// countParts returns the number of parts of a text between separators. Without a separator, white space separates the
+// countParts returns the number of parts of s between the separators sep. If sep is None, white space separates the
 // parts.
 func countParts(s string, sep *Value) (n int) {
 	if sep.kind == KindString {
@@ -128,7 +128,7 @@ func lineEnds(s string) (n int) {
 	return n
 }
 
-// splitLines does the same as str.splitlines. Not only "\n" but also other characters end a line.
+// splitLines does the same as str.splitlines. As in Python, some characters other than "\n" end a line, too.
 func splitLines(s string, keep bool) []string {
 	var lines []string
 	from := 0

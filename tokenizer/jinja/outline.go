@@ -1,7 +1,7 @@
 package jinja
 
-// Outline lists a template's loops, assignments, calls and macros, in the order of the source. From these, engines
-// conclude whether a template expects a message's content as a text or as parts.
+// Outline lists a template's loops, assignments, calls and macros, in the order of the source. Engines find in these
+// whether a template expects a message's content as a text or as a list of parts.
 type Outline struct {
 	Loops  []*Loop // all loops, including those in macros
 	Sets   []Set   // set statements, without set blocks
@@ -15,7 +15,7 @@ type Loop struct{ Target, Over Expr }
 // Set is an assignment of a value to a target.
 type Set struct{ Target, Value Expr }
 
-// Call is a call of a function or a macro. Its arguments by * and ** are left out.
+// Call is a call of a function or a macro. Arguments that are passed by * and ** are left out.
 type Call struct {
 	Function   Expr
 	Positional []Expr
@@ -28,8 +28,7 @@ type NamedArgument struct {
 	Value Expr
 }
 
-// Macro has a macro's name, its parameters, and the loops in its body. The loops are pointers that Outline.Loops has,
-// too.
+// Macro has a macro's name, its parameters, and the loops in its body. Outline.Loops has the same pointers.
 type Macro struct {
 	Name       string
 	Parameters []string
@@ -39,7 +38,7 @@ type Macro struct {
 // Expr is an expression of a template.
 type Expr struct{ e expr }
 
-// Name returns the name of the variable if the expression is one, and "" if not.
+// Name returns the name of the variable, if the expression is only a variable. Otherwise it returns "".
 func (e Expr) Name() string {
 	if n, ok := e.e.(*nameExpr); ok {
 		return n.name
@@ -47,8 +46,8 @@ func (e Expr) Name() string {
 	return ""
 }
 
-// Reads reports whether the expression reads a variable. With a key, it reports whether the expression reads the
-// variable's member of that name. Filters, tests and slices of the variable or the member count, too.
+// Reads reports whether the expression is the variable. If key is not empty, it reports whether the expression is the
+// member key of the variable. Filters, tests and slices of the variable or the member count, too.
 func (e Expr) Reads(variable, key string) bool { return reads(e.e, variable, key) }
 
 func reads(e expr, name, key string) bool {

@@ -2,8 +2,8 @@ package jinja
 
 // tupleRules has the options of jinja2's parse_tuple.
 type tupleRules struct {
-	simple     bool   // only names and literals are allowed, as in the target of an assignment
-	namespaces bool   // with simple: ns.attr is allowed, too
+	simple     bool   // only primary expressions are allowed, as in the target of an assignment
+	namespaces bool   // if simple is true: ns.attr is allowed, too
 	noCond     bool   // outside of parentheses, "a if b else c" is not allowed
 	end        string // name that ends the tuple, in addition to the closing tokens
 	parens     bool   // the tuple is in parentheses, so it may be empty
@@ -107,7 +107,7 @@ func (p *parser) and() (expr, error) {
 // maxChain bounds the length of a chain of operators, because the tree of a chain is as deep as the chain is long.
 const maxChain = 2000
 
-// linked parses an operand of a chain. n is the number of operators before it.
+// linked parses an operand of a chain. n is the number of operators before the operand.
 func (p *parser) linked(n int, operand func() (expr, error)) (expr, error) {
 	if n > maxChain {
 		return nil, p.fail("a chain of more than %d operators", maxChain)
@@ -313,8 +313,8 @@ func (p *parser) dict() (expr, error) {
 	})
 }
 
-// postfix parses attributes, subscripts and calls. The length of their chain is bounded like nesting, because a render
-// recurses over it.
+// postfix parses a chain of attributes, subscripts and calls after e. The length of the chain has the same bound as
+// nesting, because a render recurses over the chain.
 func (p *parser) postfix(e expr) (expr, error) {
 	for n := 0; ; n++ {
 		if n > maxNesting {
@@ -464,7 +464,7 @@ func (p *parser) callArgs() (arguments, error) {
 	return a, err
 }
 
-// filters parses a chain of "|name(args)". inline says that there is no bar before the first filter, as in a filter
+// filters parses a chain of "|name(args)". If inline is true, there is no bar before the first filter, as in a filter
 // block.
 func (p *parser) filters(e expr, inline bool) (expr, error) {
 	for n := 0; p.isOp("|") || inline; n++ {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// parser turns tokens into statements. It has the structure of jinja2's recursive descent parser, so that precedence
-// and refusals are the same.
+// parser turns tokens into statements. It has the structure of jinja2's recursive descent parser, so that both have the
+// same precedence of operators and refuse the same templates.
 type parser struct {
 	toks  []token
 	at    int
@@ -100,8 +100,8 @@ func describe(t *token) string {
 	return fmt.Sprintf("%q", t.text)
 }
 
-// body parses statements up to one of the end tags. Without end tags, it parses up to the end of the template.
-// Afterwards the current token is the name of the end tag.
+// body parses statements up to one of the end tags. If ends is nil, it parses up to the end of the template. Afterwards
+// the current token is the name of the end tag that was found.
 func (p *parser) body(ends []string) ([]stmt, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -148,7 +148,8 @@ func (p *parser) body(ends []string) ([]stmt, error) {
 	}
 }
 
-// blockBody parses "%} … {% end". Afterwards the current token is the name of the end tag.
+// blockBody parses the end of a tag and the statements up to an end tag: "%} … {% end". Afterwards the current token is
+// the name of the end tag.
 func (p *parser) blockBody(ends ...string) ([]stmt, error) {
 	p.skipOp(":")
 	if _, err := p.expect(tokBlockEnd, "end of statement block"); err != nil {
@@ -157,7 +158,7 @@ func (p *parser) blockBody(ends ...string) ([]stmt, error) {
 	return p.body(ends)
 }
 
-// lastBody parses "%} … {% end %}", including the end of the block.
+// lastBody does the same as blockBody, and also skips the name of the end tag.
 func (p *parser) lastBody(end string) ([]stmt, error) {
 	body, err := p.blockBody(end)
 	if err == nil {
@@ -166,7 +167,8 @@ func (p *parser) lastBody(end string) ([]stmt, error) {
 	return body, err
 }
 
-// separated parses items with commas between them until isEnd. trailing allows a comma after the last item.
+// separated parses items with commas between them, until isEnd returns true. If trailing is true, there may be a comma
+// after the last item.
 func (p *parser) separated(isEnd func() bool, trailing bool, item func() error) error {
 	for first := true; !isEnd(); first = false {
 		if !first {
@@ -336,8 +338,8 @@ func (p *parser) parseMacro(line int) (stmt, error) {
 	return &macroStmt{def: def}, err
 }
 
-// macroBody parses the body of a macro. A macro is a function, so break and continue in it do not count for loops
-// around it.
+// macroBody parses the body of a macro. A macro is a function, so break and continue in its body cannot leave a loop
+// around the macro.
 func (p *parser) macroBody(end string) ([]stmt, error) {
 	loops := p.loops
 	p.loops = 0
@@ -434,7 +436,7 @@ func (p *parser) parsePrint() ([]stmt, error) {
 	return out, err
 }
 
-// reserved reports whether name is a constant. Nothing can be assigned to a constant.
+// reserved reports whether name is a constant, to which no template can assign.
 func reserved(name string) bool {
 	switch name {
 	case "true", "false", "none", "True", "False", "None":

@@ -8,23 +8,23 @@ import (
 	"unicode/utf8"
 )
 
-// spec is a conversion of the operator %, or a format specification.
+// spec is a conversion of Python's operator % for texts, or a format specification of str.format.
 type spec struct {
 	fill      string
-	align     byte // '<' '>' '^' '='; 0: the type's own
+	align     byte // '<', '>', '^' or '='; 0: the default for the value's type
 	sign      byte // '-', '+' or ' '
 	alternate bool
 	zero      bool
 	width     int
-	comma     byte // thousands separator; 0: none
-	precision int  // -1: none
+	comma     byte // thousands separator; 0: no separator
+	precision int  // -1: no precision is given
 	verb      byte // type of the conversion; 0: the default for the value's type
 }
 
 // maxWidth bounds the padding and the precision. No template needs more.
 const maxWidth = 1 << 16
 
-// percent does str % args.
+// percent does the same as Python's format % args.
 func (r *run) percent(format, args *Value) (Value, error) {
 	var b strings.Builder
 	items := []Value{*args}
@@ -98,8 +98,8 @@ func (r *run) percent(format, args *Value) (Value, error) {
 	return Value{kind: KindString, safe: format.safe, str: b.String()}, r.grow(len(format.str))
 }
 
-// subscriptable reports whether the operator % ignores an argument that the format does not use. Python ignores a value
-// that can be subscripted and is neither a tuple nor a str.
+// subscriptable reports whether the operator % accepts v as an argument that the format does not use. Python accepts a
+// value that can be subscripted and is neither a tuple nor a str.
 func subscriptable(v *Value) bool {
 	switch v.kind {
 	case KindDict, KindList, kindRange, KindUndefined:
@@ -126,7 +126,7 @@ func percentKey(s string) (key string, keyed bool, rest string, err error) {
 	return "", false, s, failf("incomplete format key")
 }
 
-// percentFlags reads the flags, the width, the precision and the conversion.
+// percentFlags reads the flags, the width, the precision and the conversion at the beginning of s.
 func (sp *spec) percentFlags(s string, next func() (Value, error)) (string, error) {
 	sp.fill, sp.align, sp.precision = " ", '>', -1
 	for ; s != "" && strings.IndexByte("-+ #0", s[0]) >= 0; s = s[1:] {
@@ -263,8 +263,8 @@ func (sp *spec) signOf(negative bool) string {
 	return ""
 }
 
-// integer returns the digits of an integer in the form of the spec. precision is the least number of digits; only the
-// operator % uses it.
+// integer returns the digits of an integer as the spec says. The field precision is the least number of digits; only
+// the operator % uses this.
 func (sp *spec) integer(v *Value) (sign, prefix, digits string) {
 	z := v.bigOf()
 	sign = sp.signOf(z.Sign() < 0)
@@ -285,7 +285,7 @@ func (sp *spec) integer(v *Value) (sign, prefix, digits string) {
 	return sign, prefix, digits
 }
 
-// float returns the digits of a float in the form of the spec.
+// float returns the digits of a float as the spec says.
 func (sp *spec) float(f float64) (sign, prefix, digits string) {
 	sign = sp.signOf(math.Signbit(f) && !math.IsNaN(f))
 	f = math.Abs(f)

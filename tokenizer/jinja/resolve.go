@@ -4,12 +4,13 @@ import (
 	"sort"
 )
 
-// resolver gives every name its slot, and every filter and test its function.
+// resolver gives every name its slot (the place of the variable during a render), and every filter and test its
+// function.
 type resolver struct {
 	names map[string]int16 // variables of the render that the template uses, with their slots
 	order []string
 	asked map[string]bool // names that are looked up in the render's variables, as jinja2.meta finds them
-	soft  bool            // the position is inside an if: there, as in jinja2, an unknown filter fails only when it is reached
+	soft  bool            // the resolver is inside an if; as in jinja2, an unknown filter there fails only when a render reaches it
 	err   error
 }
 
@@ -47,14 +48,15 @@ func (r *resolver) context(name string) slot {
 	return slot{contextSlot, i, true}
 }
 
-// finish assigns the slots of a scope after the analysis of the scope. own says that the scope always has a frame.
+// finish assigns the slots of a scope after the analysis of the scope. If own is true, the scope has a frame even if it
+// has no variables.
 func (r *resolver) finish(s *symbols, body []stmt, own bool) *scope {
 	names := make([]string, 0, len(s.refs))
 	for name := range s.refs {
 		if s.loads[name] == loadContext {
 			r.asked[name] = true
 			if !s.stores[name] {
-				continue // the name is never assigned here, and is read directly from the render's variables
+				continue // the scope never assigns to the name, so the name is read directly from the render's variables
 			}
 		}
 		names = append(names, name)
@@ -82,7 +84,7 @@ func (r *resolver) finish(s *symbols, body []stmt, own bool) *scope {
 	return out
 }
 
-// capturesFrames reports whether a macro or a call block in body could keep the frame.
+// capturesFrames reports whether body has a macro or a call block, which could keep the frame after the body has ended.
 func capturesFrames(body []stmt) bool {
 	found := false
 	look := func(n any) {
@@ -104,7 +106,7 @@ func (r *resolver) stmts(body []stmt, s *symbols) {
 	}
 }
 
-// inner calls fn, which resolves a body, with soft set to false. Afterwards soft is as before.
+// inner calls fn, which resolves a body, with soft set to false. Afterwards soft has its former value.
 func (r *resolver) inner(fn func()) {
 	soft := r.soft
 	r.soft = false

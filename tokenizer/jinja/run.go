@@ -4,13 +4,13 @@ import (
 	"time"
 )
 
-// Limits bound the cost of one render. A field of zero means the default.
+// Limits bound the cost of one render. If a field is zero, its default is used.
 type Limits struct {
-	// Steps bounds the work. A statement, an operator, a call and an item count about one step each, and so do 256
-	// bytes of text that are read. Default 10 million steps, which take about a second. A conversation of 1,000
+	// Steps bounds the work. A statement, an operator, a call and an item of a loop count about one step each. Reading 256
+	// bytes of text also counts one step. Default 10 million steps, which take about a second. A conversation of 1,000
 	// messages with tools takes some 100,000 steps.
 	Steps int
-	// OutputBytes bounds the rendered text. Default 64 MiB, which is more than any engine's context length.
+	// OutputBytes bounds the rendered text in bytes. Default 64 MiB, which is more than any engine's context length.
 	OutputBytes int
 	// Memory bounds the bytes of all values that the render builds, except its output: strings, lists, captured blocks.
 	// Values that are not used any more count, too. Default 256 MiB.
@@ -40,7 +40,7 @@ func (l Limits) orDefault() Limits {
 
 // run is one render. It belongs to one goroutine.
 type run struct {
-	vars   []Value // variables of the render, in the resolver's order; missing: not given
+	vars   []Value // variables of the render, in the resolver's order; a variable that the caller did not give is missing
 	out    []byte
 	start  int // position in out at which this render's text begins
 	limits Limits
@@ -50,7 +50,7 @@ type run struct {
 	stack  []Value // positional arguments of the calls in progress
 	now    time.Time
 
-	filters map[string]filterFunc // filters by name, for filters and tests whose argument is the name of a filter
+	filters map[string]filterFunc // filters by name; used by filters and tests whose argument is the name of a filter
 	tests   map[string]testFunc
 }
 
@@ -75,10 +75,10 @@ func (r *run) step(n int) error {
 	return nil
 }
 
-// scan charges steps for reading n bytes of text.
+// scan charges the steps for reading n bytes of text.
 func (r *run) scan(n int) error { return r.step(1 + n/bytesPerStep) }
 
-// grow charges memory for building n bytes.
+// grow charges n bytes of memory, and the steps for writing these bytes.
 func (r *run) grow(n int) error {
 	if n < 0 {
 		return &limitError{"the memory limit is reached"}
@@ -97,7 +97,8 @@ func (r *run) emit(s string) error {
 	return r.step(len(s) / bytesPerStep)
 }
 
-// deeper bounds a recursion that a template controls. The caller must defer r.depth--.
+// deeper counts one more level of a recursion that a template controls. If there are too many levels, it returns an
+// error. If there is no error, the caller must defer r.depth--.
 func (r *run) deeper() error {
 	if r.depth++; r.depth > r.limits.Depth {
 		return &limitError{"the depth limit is reached"}
@@ -105,7 +106,8 @@ func (r *run) deeper() error {
 	return nil
 }
 
-// enter opens a scope. The scope's frame gets the values that the scope takes from outside.
+// enter opens a scope, and returns the frame for its body. A new frame gets the values that the scope takes from
+// outside.
 func (r *run) enter(sc *scope, parent *frame) *frame {
 	if !sc.framed {
 		return parent
@@ -128,7 +130,7 @@ func (r *run) reset(sc *scope, f *frame) {
 	}
 }
 
-// at returns the variable that slot s means, seen from frame f.
+// at returns the variable in slot s. The slot counts frames outward from f.
 func (r *run) at(f *frame, s slot) *Value {
 	if s.hops == contextSlot {
 		return &r.vars[s.index]

@@ -1,8 +1,8 @@
 package jinja
 
-// slot is the place of a variable during a render. It is known when the template is parsed.
+// slot is the place of a variable during a render. Parsing a template determines the slots.
 type slot struct {
-	hops    int16 // number of frames to go outward; contextSlot: the variable is one of the render's own
+	hops    int16 // number of frames to go outward; contextSlot: the variable is a variable of the render (run.vars)
 	index   int16
 	defined bool // set by resolve; used to detect a slot that was not resolved
 }
@@ -13,10 +13,10 @@ const contextSlot = -1
 type loadKind uint8
 
 const (
-	loadParam     loadKind = iota // the statement that opens the scope sets the value
-	loadContext                   // the value is the render's variable of that name
+	loadParam     loadKind = iota // the statement that opens the scope sets the value, such as a parameter of a macro
+	loadContext                   // the value is copied from the render's variable of the same name
 	loadOuter                     // the value is copied from an outer scope's variable: assignments do not change the outer variable
-	loadUndefined                 // there is no value until one is assigned
+	loadUndefined                 // the variable has no value until the scope assigns a value
 )
 
 type load struct {
@@ -24,22 +24,22 @@ type load struct {
 	from slot // source of the value for loadContext and loadOuter
 }
 
-// scope has the variables of one body, such as that of the template, a loop or a macro. A frame holds the variables'
-// values.
+// scope has the variables of one body, such as the body of the template, of a loop or of a macro. A frame holds the
+// values of these variables during a render.
 type scope struct {
 	loads  []load
-	framed bool // the scope has frames; a body without variables uses the frame around it
-	fresh  bool // frames must not be reused: a frame may outlive the body, because a macro inside refers to it
+	framed bool // the scope has a frame of its own; a body without variables uses the frame of the scope around it
+	fresh  bool // frames must not be reused, because a macro in the body may refer to a frame after the body has ended
 }
 
-// symbols is the analysis of one scope, as jinja2's Symbols. The names of each branch are tracked separately, and then
-// merged.
+// symbols is the analysis of one scope, like jinja2's class Symbols. The names of each branch are tracked separately,
+// and then merged.
 type symbols struct {
 	parent *symbols
 	refs   map[string]bool
 	loads  map[string]loadKind
 	stores map[string]bool
-	slots  map[string]int16 // final slots of this scope, which finish sets
+	slots  map[string]int16 // final slots of this scope; finish sets them
 	hop    bool             // the scope has its own frame
 	out    *scope
 }
@@ -48,7 +48,7 @@ func newSymbols(parent *symbols) *symbols {
 	return &symbols{parent: parent, refs: map[string]bool{}, loads: map[string]loadKind{}, stores: map[string]bool{}}
 }
 
-// known reports whether this scope, or a scope around it, refers to the name.
+// known reports whether this scope or an outer scope refers to the name.
 func (s *symbols) known(name string) bool {
 	for ; s != nil; s = s.parent {
 		if s.refs[name] {
@@ -86,7 +86,8 @@ func (s *symbols) param(name string) {
 	s.define(name, loadParam)
 }
 
-// branches analyses alternatives. If one branch assigns a name, the name keeps its outer value in the other branches.
+// branches analyses alternative branches, such as the branches of an if. If one branch assigns to a name, the name
+// keeps its outer value in the other branches.
 func (s *symbols) branches(visits ...func(*symbols)) {
 	stored := map[string]bool{}
 	done := make([]*symbols, len(visits))
@@ -153,7 +154,7 @@ func (s *symbols) body(stmts []stmt) {
 	}
 }
 
-// stmt records the names that a statement reads and assigns in this scope. Bodies that have their own scope are left
+// stmt records the names that a statement reads and assigns in this scope. Bodies with scopes of their own are left
 // out.
 func (s *symbols) stmt(n stmt) {
 	switch n := n.(type) {
@@ -191,7 +192,7 @@ func (s *symbols) stmt(n stmt) {
 	}
 }
 
-// lookup returns the slot of a name, seen from this scope.
+// lookup returns the slot of a name that is used in this scope.
 func (s *symbols) lookup(name string, r *resolver) slot {
 	var hops int16
 	for at := s; at != nil; at = at.parent {

@@ -1,7 +1,7 @@
 package jinja
 
-// eval makes sliceExpr an expr. It is not called: the parser uses sliceExpr only inside brackets, where getItem applies
-// it.
+// eval makes sliceExpr an expr. It is not called: the parser uses a sliceExpr only inside brackets, and getItem calls
+// apply.
 func (n *sliceExpr) eval(*run, *frame) (Value, error) {
 	return None, failf("a slice is only an index")
 }

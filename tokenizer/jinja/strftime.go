@@ -8,7 +8,8 @@ import (
 )
 
 // strftime does the same as Python's datetime.strftime on glibc in the C locale, for a time without a zone: %z and %Z
-// are empty. It knows glibc's flags "-" (no padding), "_" (padding with spaces), "0" and "^" (upper case).
+// are empty. It knows glibc's flags "-" (no padding), "_" (padding with spaces), "0" (padding with zeros) and "^"
+// (upper case).
 func strftime(t time.Time, format string) (string, error) {
 	var b strings.Builder
 	for {

@@ -8,14 +8,14 @@ import (
 type Template struct {
 	body      []stmt
 	root      *scope
-	names     []string // names of the render's variables that the template uses, by slot
+	names     []string // names of the render's variables that the template uses, in the order of their slots
 	variables map[string]bool
 }
 
 // Options has the options of a render.
 type Options struct {
-	Now    time.Time // time that strftime_now shows, in the zone in which it is shown
-	Limits Limits    // limits of the render; a field of zero means the one in DefaultLimits
+	Now    time.Time // time that strftime_now shows, in its own time zone
+	Limits Limits    // limits of the render; for a field that is zero, the field of DefaultLimits is used
 }
 
 // Parse compiles a template's source. An error matches ErrSyntax, and names the line.
@@ -44,8 +44,8 @@ func (t *Template) Uses(name string) bool { return t.variables[name] }
 // Render appends the rendered text to dst. A variable is looked up in each of vars, in order, and the first dict that
 // has its name counts. A variable hides a global function with the same name.
 //
-// On an error Render returns dst unchanged. The error is a *RaisedError if the template called raise_exception. It
-// matches ErrLimit if a limit was reached. Any other error is a *RenderError.
+// If there is an error, Render returns dst unchanged. The error is a *RaisedError if the template called
+// raise_exception. The error matches ErrLimit if a limit was reached. Any other error is a *RenderError.
 func (t *Template) Render(dst []byte, o Options, vars ...*Dict) ([]byte, error) {
 	r := &run{out: dst, start: len(dst), limits: o.Limits.orDefault(), now: o.Now, vars: make([]Value, len(t.names)),
 		filters: filters, tests: tests}
@@ -61,7 +61,7 @@ func (t *Template) Render(dst []byte, o Options, vars ...*Dict) ([]byte, error) 
 
 // lookup returns the value of a variable of the render.
 func lookup(name string, vars []*Dict) Value {
-	if name == "self" { // jinja2's reference to the template; here it has no blocks
+	if name == "self" { // jinja2's reference to the template and its blocks; here a template has no blocks
 		return Value{kind: kindObject, ref: selfReference{}}
 	}
 	for _, d := range vars {

@@ -110,8 +110,8 @@ func remainderIs(r *run, v *Value, by, want Value) (bool, error) {
 	return r.equal(&rest, &want, 0)
 }
 
-// casedAs does the same as str.islower or str.isupper: the text has a letter of the wanted case, and none of another
-// case.
+// casedAs makes a test that does the same as str.islower or str.isupper: the text has a letter of the wanted case, and
+// no letter of another case.
 func casedAs(is, not func(rune) bool) testFunc {
 	return func(r *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 0, 0); err != nil {

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxDigits bounds the digits of an integer that is converted from or to text. It is CPython's bound.
+// maxDigits bounds the digits of an integer that is converted from or to text. CPython has the same bound.
 const maxDigits = 4300
 
 // str does the same as Python's str(v).
@@ -111,7 +111,7 @@ func (r *run) appendRepr(b []byte, v *Value, depth int) ([]byte, error) {
 		b = append(b, '/')
 		return append(strconv.AppendInt(b, int64(n), 10), '>'), err
 	}
-	// Python would print a memory address here, which differs between processes.
+	// Python would print a memory address here. The address differs between processes, so no text can be equal.
 	return b, failf("a %s has no text of its own", v.typeName())
 }
 
@@ -164,8 +164,8 @@ func appendBig(b []byte, n *big.Int) ([]byte, error) {
 	return n.Append(b, 10), nil
 }
 
-// appendFloat writes the shortest form that Python writes: without an exponent from 1e-4 to 1e16, and otherwise with an
-// exponent of at least two digits.
+// appendFloat writes a float as Python's repr does: with as few digits as possible. From 1e-4 to 1e16 it writes no
+// exponent. Otherwise it writes an exponent of at least two digits.
 func appendFloat(b []byte, f float64, inf, nan string) []byte {
 	switch {
 	case math.IsInf(f, 1):
@@ -188,8 +188,8 @@ func appendFloat(b []byte, f float64, inf, nan string) []byte {
 	return append(b, ".0"...)
 }
 
-// appendQuoted writes the repr of a str. The text is in single quotes. If it has single quotes but no double quotes, it
-// is in double quotes. Characters that are not printable are escaped.
+// appendQuoted writes the repr of a str. A text with single quotes but without double quotes gets double quotes. Any
+// other text gets single quotes. Characters that are not printable are escaped.
 func appendQuoted(b []byte, s string) []byte {
 	quote := byte('\'')
 	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
@@ -230,7 +230,7 @@ func appendQuoted(b []byte, s string) []byte {
 const hexDigits = "0123456789abcdef"
 
 // printable does the same as Python's str.isprintable, for a character above ASCII: it excludes control, format,
-// surrogate, private and unassigned characters, and separators. Go's tables have Unicode 15.0, as those of Python 3.12.
+// surrogate, private and unassigned characters, and separators. Go's tables have Unicode 15.0, as Python 3.12 has.
 func printable(c rune) bool {
 	return unicode.In(c, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S)
 }
@@ -254,7 +254,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// runeAt returns s[i], counted in characters. If i is negative, it counts from the end.
+// runeAt returns the character number i of s, from 0. If i is negative, it counts from the end. If there is no such
+// character, the boolean result is false.
 func runeAt(s string, i int64) (string, bool) {
 	if i < 0 {
 		i += int64(utf8.RuneCountInString(s))

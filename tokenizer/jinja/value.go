@@ -32,13 +32,13 @@ const (
 	kindObject  // cycler, joiner and self
 )
 
-// Value is one Python value. The zero value is undefined. Copies of a list or dict share it, as in Python. Scalars are
-// in num and str, and other values are behind ref. The kind determines ref's type, so no reflection is needed.
+// Value is one Python value. The zero value is undefined. Copies of a Value share its list or dict, as in Python.
+// Scalars are in num and str, and ref refers to other values. The kind determines the type of ref.
 type Value struct {
 	kind Kind
 	safe bool // the text is a markupsafe.Markup string
 	num  int64
-	str  string // text of a string; if the value is undefined: message of the error for its use
+	str  string // text of a string; for an undefined value: message of the error that its use causes
 	ref  any
 }
 
@@ -98,7 +98,7 @@ func integer(n int64) Value { return Value{kind: KindInt, num: n} }
 // Text returns a string.
 func Text(s string) Value { return Value{kind: KindString, str: s} }
 
-// List returns a list of the items. The list uses the slice itself, not a copy.
+// List returns a list of the items. The list uses the slice items itself, not a copy.
 func List(items []Value) Value { return Value{kind: KindList, ref: &list{items}} }
 
 func newTuple(items ...Value) Value { return Value{kind: kindTuple, ref: &list{items}} }
@@ -106,7 +106,7 @@ func newTuple(items ...Value) Value { return Value{kind: kindTuple, ref: &list{i
 // FromDict returns the dict as a value. The value uses d itself, not a copy.
 func FromDict(d *Dict) Value { return Value{kind: KindDict, ref: d} }
 
-// bigInteger returns n as a KindInt if it fits, and as a KindBig if not.
+// bigInteger returns n as a KindInt if n fits into 64 bits, and as a KindBig if not.
 func bigInteger(n *big.Int) Value {
 	if n.IsInt64() {
 		return integer(n.Int64())
@@ -114,8 +114,8 @@ func bigInteger(n *big.Int) Value {
 	return Value{kind: KindBig, ref: n}
 }
 
-// undefined returns an undefined value. why is the message of the error for its use. If the sandbox forbids an
-// attribute that exists, ref is a securityMark.
+// undefined returns an undefined value. why is the message of the error that a use of the value causes. If the value
+// stands for an attribute that the sandbox forbids, its ref is a securityMark.
 func undefined(why string) Value { return Value{kind: KindUndefined, str: why} }
 
 type securityMark struct{}
@@ -147,7 +147,7 @@ func (v Value) Float() float64 {
 	return v.float()
 }
 
-// Items returns the items of a list; they are not copied. For a value of another kind it returns nil.
+// Items returns the items of a list, without copying them. For a value of another kind it returns nil.
 func (v Value) Items() []Value {
 	if v.kind != KindList {
 		return nil
@@ -155,8 +155,8 @@ func (v Value) Items() []Value {
 	return v.items()
 }
 
-// Dict returns a dict; it is not copied. For a value of another kind it returns nil. Reading methods of a nil Dict find
-// nothing.
+// Dict returns the dict of a value, without copying it. For a value of another kind it returns nil. On a nil *Dict, the
+// methods All, Has and Get find nothing.
 func (v Value) Dict() *Dict {
 	if v.kind != KindDict {
 		return nil
@@ -170,7 +170,7 @@ func (v Value) Truthy() bool { return v.truthy() }
 // TypeName returns Python's name of the value's type, for messages.
 func (v Value) TypeName() string { return v.typeName() }
 
-// Same reports whether two values are equal scalars, or are the same list or dict.
+// Same reports whether the two values are equal scalars, or the same list or dict in memory.
 func (v Value) Same(other Value) bool { return identical(&v, &other) }
 
 func (v *Value) items() []Value   { return v.ref.(*list).items }
@@ -253,16 +253,17 @@ func (v *Value) typeName() string {
 	return "object"
 }
 
-// Dict is a Python dict: it keeps the order in which keys were added. The zero value is empty. Do not change a dict
-// while a render uses it. The sandbox allows no template to delete a key, so entries have no gaps. A lookup scans a
-// small dict. A larger dict has an index of its string keys.
+// Dict is a Python dict. It keeps the order in which keys were added. The zero value is an empty dict. Do not change a
+// dict while a render uses it. The sandbox allows no template to delete a key, so entries have no gaps. A lookup scans
+// a small dict. A larger dict has an index of its string keys.
 type Dict struct {
 	keys  []Value
 	vals  []Value
-	index map[string]int32 // positions of string keys; nil as long as the dict is small
+	index map[string]int32 // positions of string keys; nil if the dict has fewer than indexFrom keys
 }
 
-// indexFrom is the size from which an index is faster than a scan. Tool schemas and messages mostly have fewer keys.
+// indexFrom is the number of keys from which an index is faster than a scan. Tool schemas and messages mostly have
+// fewer keys.
 const indexFrom = 9
 
 // Len returns the number of keys.
@@ -341,7 +342,7 @@ func (d *Dict) add(key, v Value) {
 	}
 }
 
-// findValue returns the position of any hashable key, or -1 if the dict does not have it.
+// findValue returns the position of a key of any hashable kind, or -1 if the dict does not have the key.
 func (d *Dict) findValue(r *run, key *Value) (int, error) {
 	if key.kind == KindString {
 		return d.find(key.str), nil
@@ -364,7 +365,7 @@ func (d *Dict) findValue(r *run, key *Value) (int, error) {
 	return -1, nil
 }
 
-// setValue stores a value under any hashable key.
+// setValue stores a value under a key of any hashable kind.
 func (d *Dict) setValue(r *run, key, v Value) error {
 	i, err := d.findValue(r, &key)
 	if err != nil {
@@ -378,7 +379,7 @@ func (d *Dict) setValue(r *run, key, v Value) error {
 	return r.grow(valueBytes)
 }
 
-// Clone copies the dict. The copy has the same values, which are not copied.
+// Clone returns a copy of the dict. The values are not copied.
 func (d *Dict) Clone() *Dict {
 	c := &Dict{keys: make([]Value, 0, len(d.keys)+2), vals: make([]Value, 0, len(d.keys)+2)}
 	for i := range d.keys {

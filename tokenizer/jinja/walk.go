@@ -1,7 +1,7 @@
 package jinja
 
-// children calls visit for the direct children of a node, in the order of jinja2's fields. The content format that an
-// engine detects depends on that order.
+// children calls visit for the direct children of a node, in the order of the fields of jinja2's nodes. The content
+// format that an engine detects depends on this order.
 func children(n any, visit func(any)) {
 	switch n := n.(type) {
 	case *outputStmt:
@@ -135,7 +135,7 @@ func one(e expr, visit func(any)) {
 	}
 }
 
-// walk visits every node below n, parents first. It does not visit n itself.
+// walk calls visit for every node below n, for parents before their children. It does not visit n itself.
 func walk(n any, visit func(any)) {
 	children(n, func(child any) {
 		visit(child)
@@ -143,8 +143,8 @@ func walk(n any, visit func(any)) {
 	})
 }
 
-// mentions reports whether the statements read name before they assign to it. Nested macros are included. jinja2
-// decides what counts as an assignment.
+// mentions reports whether the statements read name before they assign to name. Nested macros are included. The same
+// statements count as assignments as in jinja2.
 func mentions(body []stmt, name string) bool {
 	found, stored := false, false
 	for _, s := range body {
