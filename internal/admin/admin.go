@@ -56,8 +56,8 @@ type Parts struct {
 // Admin answers the questions of operators. It is an http.Handler, safe for concurrent use.
 type Admin struct {
 	Parts
-	// Digest of the key. Digests are compared instead of keys, because the time of the comparison then reveals nothing
-	// about the key.
+	// key is the digest of the admin key. Digests are compared instead of keys, because the time of the comparison then
+	// reveals nothing about the key.
 	key     [sha256.Size]byte
 	guarded bool
 	routes  http.Handler

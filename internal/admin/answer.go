@@ -40,7 +40,7 @@ type TokenModel struct {
 	// engine: the engines are asked. search: the engines are asked while the router looks for files.
 	Source string `json:"source"`
 	Folder string `json:"folder,omitempty"` // folder of the files from which ids are made
-	// Number of prompts that were compared with an engine before the found files were used.
+	// Prompts is the number of prompts that were compared with an engine before the found files were used.
 	Prompts int    `json:"prompts,omitempty"`
 	Why     string `json:"why,omitempty"`    // reason why the engine is asked for ids
 	Advice  string `json:"advice,omitempty"` // how to make ids without the engine
@@ -71,7 +71,8 @@ type Kind struct {
 	Holders int    `json:"holders"`
 	// Timing is how long the passes of the median holder take, as learned from all holders.
 	Timing fleet.Timing `json:"timing"`
-	// Spread is how much the holders' paces differ beyond chance: the standard deviation of their logarithms.
+	// Spread is how much the paces of the holders differ beyond chance: the standard deviation of the paces' logarithms. A
+	// pace is the time of a holder's passes, divided by the time of the median holder's passes.
 	Spread float64 `json:"spread"`
 }
 

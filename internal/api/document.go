@@ -66,7 +66,8 @@ type document struct {
 	means   meaning                 // meaning of the value that is being read or comes next
 	length  int                     // number of bytes of the string that is being read
 	kept    [256]byte               // the beginning of a key or a short value; see keep
-	// Length of the string in kept; a value above len(kept) means that the string is longer, or has escapes.
+	// keptLen is the length of the string in kept. A value above len(kept) means that the string is longer, or has
+	// escapes.
 	keptLen int
 	number  int
 	digits  bool // number has the beginning of a number that is being read

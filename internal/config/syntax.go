@@ -180,8 +180,8 @@ func (t *tree) visit(node ast.Node) bool {
 var standardTags = []string{"!!binary", "!!bool", "!!float", "!!int", "!!map", "!!null", "!!omap",
 	"!!seq", "!!set", "!!str", "!!timestamp"}
 
-// resolve returns the mapping, sequence or scalar that node stands for. It returns nil if there is none, and records a
-// mistake. The mistake does not quote a tag or an alias, because a secret without quotes, such as key: !Tr0ub4dor,
+// resolve returns the mapping, sequence or scalar that node stands for. If there is none, it records a mistake and
+// returns nil. The mistake does not quote a tag or an alias, because a secret without quotes, such as key: !Tr0ub4dor,
 // looks like a tag.
 func (t *tree) resolve(node ast.Node) ast.Node {
 	for node != nil && t.visit(node) {

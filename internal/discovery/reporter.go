@@ -238,8 +238,8 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 		return err
 	case err == nil || errors.Is(err, errNoLoad):
 		r.fleet.Answered(id, signs)
-		// SGLang answers only after its scheduler has answered, and a suspect answers only when it is no longer frozen.
-		// The times of such answers do not show how slow the API server is.
+		// SGLang answers only after its scheduler has answered. A suspect, a worker that seems to be frozen, answers only
+		// when it is no longer frozen. The times of such answers do not show how slow the API server is.
 		if w.Facts.Engine == fleet.EngineVLLM && !suspect {
 			r.countsOf(url).took.add(time.Since(asked))
 		}
@@ -281,8 +281,8 @@ func (r *Reporter) suspected(id fleet.WorkerID) bool {
 	return w != nil && len(w.Holders) > 0 && snap.Suspected(w.Holders[0])
 }
 
-// fail counts a question without an answer, and logs it. It does not log a question to a suspect, a worker that seems
-// to be frozen: the log line says how the router chooses this worker, but the router sends a frozen worker no requests.
+// fail counts a question without an answer, and logs it. It does not log a question to a suspect: the log line says how
+// the router goes on choosing this worker, but a frozen worker gets no requests.
 func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect bool) {
 	c.Failed.Add(1)
 	if suspect {

@@ -35,7 +35,7 @@ type Config struct {
 	Retry time.Duration `yaml:"retry"`
 }
 
-// DefaultConfig returns the defaults, which a zero Config stands for.
+// DefaultConfig returns the defaults. A zero Config has the same meaning.
 func DefaultConfig() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
@@ -70,7 +70,7 @@ type Static struct {
 	notes   map[string][]string
 }
 
-// NewStatic returns a watcher of targets. It starts nothing. A nil client is [NewClient]'s.
+// NewStatic returns a watcher of targets. It starts nothing. A nil client means the client of [NewClient].
 func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, log *slog.Logger) (*Static, error) {
 	if client == nil {
 		client = NewClient(nil)
@@ -82,8 +82,8 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 	return s, nil
 }
 
-// Replace makes targets the list of workers. It probes new workers, removes missing workers from the fleet, and probes
-// changed workers again. Nothing changes for unchanged workers. If one target is not valid, nothing changes.
+// Replace makes targets the list of workers. Run then probes new workers, removes missing workers from the fleet, and
+// probes changed workers again. Nothing changes for unchanged workers. If one target is not valid, nothing changes.
 func (s *Static) Replace(targets []Target) error {
 	apply, err := s.Prepare(targets)
 	if err != nil {
@@ -237,8 +237,8 @@ func (w *worker) watch(ctx context.Context) {
 	var probed time.Time
 	for ctx.Err() == nil {
 		var err error
-		// A worker that comes back is probably a new process, perhaps of another version. So it is probed again.
 		moved := w.claims.change()
+		// An unhealthy worker that comes back is probably a new process, perhaps of another version. So it is probed again.
 		due := !w.healthy || time.Since(probed) >= w.config.Refresh || len(w.own(nil)) != len(w.last.Facts.Events)
 		err = w.check(ctx)
 		if err == nil && due {
@@ -362,7 +362,7 @@ func (w *worker) describe(f fleet.Facts) {
 		"block_size", f.BlockSize, "blocks_per_rank", f.BlocksPerRank, "ranks", f.UsedRanks(), "events", events)
 }
 
-// report passes the result of the check to the fleet, and logs it if it changed.
+// report passes the result of the check to the fleet, and logs the result if it changed.
 func (w *worker) report(err error) {
 	if network.Local(err) {
 		if why := err.Error(); why != w.why {

@@ -27,7 +27,7 @@ type Target struct {
 	Events string `yaml:"events,omitempty"`
 	// Replay is the ZMQ endpoint of the replay socket, in the same form as Events.
 	Replay string `yaml:"replay,omitempty"`
-	// Topic is the prefix to subscribe to. If it is "", the router asks the worker.
+	// Topic is the prefix of the events' topics to which the router subscribes. If it is "", the router asks the worker.
 	Topic string `yaml:"topic,omitempty"`
 	// Model is the name of the base model. If it is "", the router asks the worker.
 	Model string `yaml:"model,omitempty"`

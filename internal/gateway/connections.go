@@ -47,10 +47,10 @@ type limitListener struct {
 	net.Listener
 	limit ConnectionLimit
 	open  chan struct{} // holds a token for each open connection
-	// True after Accept found no free token, until a later Accept finds a free token without waiting. While full is true,
-	// each answer ends its connection.
+	// full is true after Accept found no free token, until a later Accept finds a free token without waiting. While full
+	// is true, each answer ends its connection.
 	full atomic.Bool
-	// Holds a token for each request that is served; a channel serves its senders in order.
+	// serving holds a token for each request that is served. A channel serves its senders in order.
 	serving chan struct{}
 	waiting atomic.Int64 // number of requests that wait
 	stuck   atomic.Bool  // true after a request waited and got no place, until a place is free

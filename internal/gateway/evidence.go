@@ -47,11 +47,12 @@ type scopeEvidence struct {
 // conduct is the quality of a worker's recent answers in a scope.
 type conduct struct {
 	incarnation uint64 // incarnation of the worker: after a restart, a new process may behave differently
-	// Share of useless answers among all answers, whether the worker or the client was at fault.
+	// useless is the share of useless answers among all answers, whether the worker or the client was at fault.
 	useless share
 	long    share // the same share over more answers (longMemory)
 	blamed  share // share of blamed answers among the good and the blamed answers
-	// Share of second opinions on the worker's useless answers in which the other worker's answer was better.
+	// bettered is the share of second opinions on the worker's useless answers in which the other worker's answer was
+	// better.
 	bettered  share
 	lost      share // share of lost streams among the good and the lost streams
 	blamedRow int   // number of blamed answers since the last good answer
@@ -109,9 +110,9 @@ const (
 	// sampled: even if refusals seem to be the requests' fault, one refusal in 16 gets a second opinion. This finds a
 	// worker that becomes useless while many requests are bad.
 	sampled = 16
-	// reason is the share of lost streams at which a worker is left out although no other worker has enough streams to
-	// compare with: a quarter of the worker's own number, or 64 (the constant comparable) if that is less. While the
-	// worker is left out, the other workers get streams, and can be compared.
+	// reason is the share of lost streams at which a worker is left out if the other workers have too few streams to
+	// compare with. Enough is a quarter of the worker's own number of streams, or 64 (the constant comparable) if that is
+	// less. While the worker is left out, the other workers get streams, and can be compared later.
 	reason     = 0.02
 	comparable = 64
 	// worse and times: a worker is not asked next if its share of useless answers exceeds the best worker's share by more
@@ -226,7 +227,7 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	if own.lost.count() < few || !own.standsOut(best) {
 		return false
 	}
-	// After the worker's return, new streams count more than old ones.
+	// With a smaller of, the streams after the worker's return count more than the old streams.
 	own.lost.of = min(own.lost.of, comparable)
 	return true
 }

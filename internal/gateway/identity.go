@@ -30,7 +30,7 @@ type identity struct {
 // their source.
 type namedHeader struct{ canonical, source string }
 
-// maxKey is the longest session key or tenant that is kept as it is. A longer one is replaced by its digest.
+// maxKey is the longest session key or tenant that is kept as it is. A longer text is replaced by its digest.
 const maxKey = 256
 
 // newIdentity returns the identity for cfg, which has passed Validate.

@@ -24,7 +24,8 @@ type prepared struct {
 	text    []byte // buffer for found.Text
 	workers []tokens.Worker
 	route   warmpath.Request
-	// The Router's part of the preparation, which all decisions about the request share; nil until prepare ends.
+	// decisions is the Router's part of the preparation, which all decisions about the request share; nil until prepare
+	// ends.
 	decisions  *warmpath.Prepared
 	rankChosen bool           // the client chose the rank by a header that engines understand
 	patience   time.Duration  // how long the client would wait in the queue; 0: not given

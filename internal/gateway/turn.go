@@ -18,7 +18,8 @@ type waiter struct {
 	item     queue.Item
 	anywhere bool // any worker of the base model can serve the request
 	turn     bool // the request has its turn; guarded by the line's mu
-	// Capacity 1: receives nil when the request has its turn, else the reason why the request waits no longer.
+	// called has capacity 1. It receives nil when the request has its turn, else the reason why the request waits no
+	// longer.
 	called chan error
 	ended  chan ending
 }

@@ -109,8 +109,9 @@ func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	return !usable
 }
 
-// saturated reports whether a holder should get no more requests. The engine's report of its queue counts only as long
-// as our own counts agree with the report, because our counts include the requests that were served after the report.
+// saturated reports whether a holder should get no more requests. The engine's report of its queue counts only if the
+// router's own count of waiting requests is at the limit, too: the own count has already fallen for requests that were
+// served after the report.
 func (w *waiting) saturated(l *fleet.Load, now int64) bool {
 	fresh := l.Reported.At != 0 && now-l.Reported.At < int64(fleet.ReportedFor)
 	cfg := w.cfg.Load()

@@ -15,12 +15,12 @@ import (
 type conn struct {
 	net.Conn
 	worker *worker
-	// Finds out whether anything came on the TCP connection; with TLS, this is the connection below the TLS layer.
+	// look finds out whether anything came on the TCP connection. With TLS, this is the connection below the TLS layer.
 	look   look
 	pieces [2][]byte   // the two slices that writeBoth writes
 	bufs   net.Buffers // the part of pieces that is not written yet
 	since  time.Time   // when the connection became idle
-	// The connection's deadline, which an earlier exchange may have set; zero when there is no deadline.
+	// limit is the connection's deadline, which an earlier exchange may have set; zero when there is no deadline.
 	limit   time.Time
 	aborted atomic.Bool
 	abort   func() // a stored function value, so that passing it to context.AfterFunc allocates no closure
