@@ -378,16 +378,8 @@ func (x *Index) collect(h *holder, p *point) {
 // free frees a point without records and children, and returns its parent if that is a point.
 func (x *Index) free(h *holder, p *point) (kept *point) {
 	x.leave(h, p)
-	if p.wait != nil {
-		parent, waits := p.wait.parent, p.wait.hasParent
-		if x.stopWaiting(h, p); waits {
-			if q := h.byHash[parent]; q != nil && q.end == 0 {
-				return q
-			}
-		}
-		return nil
-	}
 	if p.end == 0 {
+		x.stopWaiting(h, p)
 		return nil
 	}
 	x.through(h, p, false)
