@@ -21,7 +21,7 @@ type Held struct {
 	Depth  int    // blocks of the chain before the first
 	Parent uint64 // engine hash of the last of them, or key
 	Keys   []block.Key
-	// Hashes are the engine's hashes of the blocks; nil when the holder's events carry keys.
+	// Hashes are the engine's hashes of the blocks, one for each key.
 	Hashes []uint64
 	Copies uint32 // how many copies of each block the holder has there; 0 counts as 1
 }
@@ -139,34 +139,6 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 // holder's next events continue from there. If an engine's reports look the same as copies, they count as reports from
 // then on.
 func (x *Index) Load(id fleet.Holder, r *Held) error {
-	for range max(1, min(r.Copies, 2)) { // the second copy makes the record that counts further ones
-		if err := x.load(id, r); err != nil {
-			return err
-		}
-	}
-	if r.Copies <= 2 || r.Tier == block.NumTiers {
-		return nil
-	}
-	x.lock()
-	defer x.unlock()
-	h := x.holder(id)
-	if h == nil {
-		return ErrChanged
-	}
-	for _, hash := range r.Hashes {
-		p, _ := x.refer(h, hash)
-		if p == nil {
-			return ErrChanged
-		}
-		if k := p.find(r.Tier, uint8(h.find(r.Group))); k >= 0 {
-			p.records[k].count += r.Copies - 2
-		}
-	}
-	return nil
-}
-
-// load adds one copy of each block of a run.
-func (x *Index) load(id fleet.Holder, r *Held) error {
 	if r.Depth < 0 || len(r.Keys) > MaxChain/int(x.size) || r.Depth > MaxChain/int(x.size)-len(r.Keys) || len(r.Hashes) != len(r.Keys) || r.Tier > block.NumTiers {
 		return fmt.Errorf("load %d blocks of holder %d at depth %d: not a run that Dump gives", len(r.Keys), id, r.Depth)
 	}
@@ -177,7 +149,7 @@ func (x *Index) load(id fleet.Holder, r *Held) error {
 		return fmt.Errorf("load blocks of holder %d: there are no more than %d", id, MaxHolders)
 	}
 	x.pass()
-	bit := uint64(0)
+	bit, one := uint64(0), record{tier: r.Tier, size: x.size}
 	if r.Tier < block.NumTiers {
 		g := x.join(h, &Stored{Group: r.Group, Attention: r.Attention, Window: r.Window, BlockSize: int(x.size)})
 		if g < 0 {
@@ -186,12 +158,13 @@ func (x *Index) load(id fleet.Holder, r *Held) error {
 		if len(r.Keys) > 0 {
 			h.vague |= 1 << r.Tier
 		}
-		bit = placeBit(r.Tier, uint8(g))
+		one.group = uint8(g)
+		bit = placeBit(one.tier, one.group)
 	}
 	parent, has := r.Parent, r.Depth > 0
 	for keys, hashes := r.Keys, r.Hashes; len(keys) > 0; {
 		n := min(len(keys), x.stretch(0))
-		if !x.makeRoom(h, need{hashes: n, size: int(x.size)}) {
+		if !x.makeRoom(h, need{hashes: n * int(max(1, min(r.Copies, 2))), size: int(x.size)}) {
 			x.refuse(h, allTiers)
 			return fmt.Errorf("load %d blocks of holder %d: the index's budget is too small for them", len(r.Keys), id)
 		}
@@ -204,9 +177,17 @@ func (x *Index) load(id fleet.Holder, r *Held) error {
 		}
 		done := x.placeKeys(h, &l, hashes[:n], keys[:n], bit, true)
 		if p, at := x.refer(h, hashes[min(done, n-1)]); done < n && p != nil && p.twin && x.blocks.key(at) == keys[done] && bit != 0 {
-			tier, group := placeOf(bit)
-			x.announce(h, p.hash, p, at, record{tier: tier, group: group, size: x.size}, true) // one more copy
+			x.announce(h, p.hash, p, at, one, true) // one more copy
 			done++
+		}
+		for _, hash := range hashes[:done] {
+			if bit == 0 || r.Copies < 2 {
+				break
+			}
+			p, at := x.refer(h, hash)
+			x.announce(h, hash, p, at, one, true) // the second copy makes the record that counts the others
+			p, _ = x.refer(h, hash)
+			p.records[p.find(one.tier, one.group)].count += r.Copies - 2
 		}
 		if x.wake(h); done == 0 {
 			return ErrExceptions
