@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"math/bits"
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
@@ -284,12 +283,8 @@ func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 	next := b.sets.with(set, c.h.id, now)
 	b.steps += uint64(len(b.sets.scratch))
 	b.count(c.h, old, now, int64(hi-lo))
-	if was, is := before.held() != 0, after.held() != 0; was != is && !b.shared(set, c.h.id) {
-		if is {
-			b.held += int64(hi - lo)
-		} else {
-			b.held -= int64(hi - lo)
-		}
+	if more := one(after.held() != 0) - one(before.held() != 0); more != 0 && !b.shared(set, c.h.id) {
+		b.held += more * int64(hi-lo)
 	}
 	if before.named&known != 0 && after.named&known == 0 && !b.sets.known(next) {
 		b.unname(i, lo, hi)
@@ -338,41 +333,22 @@ func (b *blocks) shared(set setID, h fleet.Holder) bool {
 // count notes that a holder's claim on n blocks became another.
 func (b *blocks) count(h *holder, from, to claim, n int64) {
 	h.changes++
-	if from == 0 {
-		h.claims += n
-	} else if to == 0 {
-		h.claims -= n
-	}
+	h.claims += n * (one(to != 0) - one(from != 0))
 	before, after := b.sets.state(from), b.sets.state(to)
-	if was, is := before.named&(known|unnamed) != 0, after.named&(known|unnamed) != 0; was != is {
-		if is {
-			h.named += n
-		} else {
-			h.named -= n
-		}
-	}
+	h.named += n * (one(after.named&(known|unnamed) != 0) - one(before.named&(known|unnamed) != 0))
 	old, now := before.held(), after.held()
-	if old == now {
-		return
-	}
-	for rest := old ^ now; rest != 0; {
-		tier := bits.TrailingZeros64(rest) & (block.NumTiers - 1)
+	for tier := range h.blocks {
 		all := uint64(anyGroup) << tier
-		rest &^= all
-		if (old&all == 0) != (now&all == 0) {
-			if old&all == 0 {
-				h.blocks[tier] += n
-			} else {
-				h.blocks[tier] -= n
-			}
-		}
+		h.blocks[tier] += n * (one(now&all != 0) - one(old&all != 0))
 	}
-	if old == 0 {
-		b.memberships += n
+	b.memberships += n * (one(now != 0) - one(old != 0))
+}
+
+func one(yes bool) int64 {
+	if yes {
+		return 1
 	}
-	if now == 0 {
-		b.memberships -= n
-	}
+	return 0
 }
 
 // anyGroup has the lowest bit of every group's nibble.

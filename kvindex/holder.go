@@ -272,16 +272,9 @@ func (x *Index) setView(id fleet.Holder, v *view) {
 	}
 	x.viewing.Add(1)
 	old := views[id].Swap(v)
-	x.sparse.Add(one(v.sparse()) - one(old.sparse()))
-	x.special.Add(one(v.special()) - one(old.special()))
+	x.sparse.Add(int32(one(v.sparse()) - one(old.sparse())))
+	x.special.Add(int32(one(v.special()) - one(old.special())))
 	x.viewing.Add(1)
-}
-
-func one(yes bool) int32 {
-	if yes {
-		return 1
-	}
-	return 0
 }
 
 // special reports whether a holder with blocks has other groups than one of full attention.
