@@ -194,9 +194,9 @@ func (x *Index) cut(i, lo uint32) {
 	if before == 0 || !b.there(before) {
 		return
 	}
-	for _, m := range b.sets.load(b.setAt(before)) {
+	for _, w := range b.sets.load(b.setAt(before)) {
 		if b.there(before) {
-			b.dropBare(x.blocks.holders[m.holder()], before)
+			b.dropBare(x.blocks.holders[member(w).holder()], before)
 		}
 	}
 }
@@ -215,9 +215,9 @@ func (x *Index) dropPinned(i, lo uint32) {
 		at := spotOf(i, hi-1)
 		start, g := b.segmentAt(at)
 		pinning := false
-		for _, m := range b.sets.load(g.set) {
+		for _, w := range b.sets.load(g.set) {
 			b.steps++
-			h := x.blocks.holders[m.holder()]
+			h := x.blocks.holders[member(w).holder()]
 			if !b.there(at) || b.stateAt(at, h.id).covered == 0 {
 				continue
 			}

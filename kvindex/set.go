@@ -134,14 +134,9 @@ func (s *sets) unref(c claim) {
 }
 
 // load returns a copy of the members of a set, for a writer that changes sets while it goes over them.
-func (s *sets) load(id setID) []member {
+func (s *sets) load(id setID) []uint64 {
 	var one [1]uint64
-	members := s.members(id, &one)
-	all := make([]member, len(members))
-	for i, m := range members {
-		all[i] = member(m)
-	}
-	return all
+	return slices.Clone(s.members(id, &one))
 }
 
 // listed returns the stored members of a set, and whether all of them are simple. While a writer changes the sets, the
