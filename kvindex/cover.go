@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/warmpath/warmpath/block"
@@ -95,20 +96,14 @@ func (x *Index) cover(h *holder, c cover, p part, add bool) {
 	x.blocks.steps++
 	was := x.blocks.stateAt(c.at, h.id).covered&c.bit != 0
 	parts, listed := h.parts[c]
+	before := len(parts)
 	if !listed && was {
 		parts = []part{{0, x.size, 1}}
 	}
 	i, there := slices.BinarySearchFunc(parts, p, func(a, b part) int {
-		if a.lo != b.lo {
-			return int(a.lo) - int(b.lo)
-		}
-		return int(a.hi) - int(b.hi)
+		return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.hi, b.hi))
 	})
 	x.blocks.steps += uint64(len(parts))
-	before := len(parts)
-	if !listed {
-		before = 0
-	}
 	switch {
 	case add && there:
 		parts[i].n++
