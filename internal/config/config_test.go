@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -298,4 +299,28 @@ func FuzzParse(f *testing.F) {
 			t.Error("an error says nothing")
 		}
 	})
+}
+
+// A section may have settings of two packages: those of an embedded struct, and its own.
+func TestTheFieldsOfAnEmbeddedStructAreKeysOfItsSection(t *testing.T) {
+	type Inner struct {
+		Low  int `yaml:"lowest"`
+		High int `yaml:"highest"`
+	}
+	type section struct {
+		Inner
+		Own int `yaml:"own"`
+	}
+	var got section
+	r, root, err := newReader("f", []byte("own: 1\nhighest: 2\nloweest: 3\n"), reflect.TypeFor[section]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.value(root, reflect.ValueOf(&got).Elem())
+	if got.Own != 1 || got.High != 2 || got.Low != 0 {
+		t.Errorf("read %+v", got)
+	}
+	if err := r.err(); err == nil || !strings.Contains(err.Error(), "did you mean lowest") {
+		t.Errorf("the misspelled key: %v", err)
+	}
 }

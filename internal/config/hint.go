@@ -115,10 +115,10 @@ func fieldKey(f reflect.StructField) string {
 	return key
 }
 
-// fieldKeys returns the keys of the struct type t itself, without the keys of inner structs.
+// fieldKeys returns the keys of the struct type t itself and of embedded structs, without the keys of inner structs.
 func fieldKeys(t reflect.Type) []string {
 	var out []string
-	for f := range t.Fields() {
+	for _, f := range reflect.VisibleFields(t) {
 		if key := fieldKey(f); key != "" {
 			out = append(out, key)
 		}
@@ -129,7 +129,7 @@ func fieldKeys(t reflect.Type) []string {
 // keys returns the paths of all keys of t. A section comes before its own keys.
 func keys(t reflect.Type, under string) []string {
 	var out []string
-	for f := range t.Fields() {
+	for _, f := range reflect.VisibleFields(t) {
 		key := fieldKey(f)
 		if key == "" {
 			continue

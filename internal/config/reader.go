@@ -214,8 +214,8 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 			if s.take != nil && s.take(e) {
 				return
 			}
-			if i, ok := fieldOf(v.Type(), e.key); ok {
-				r.value(e.value, v.Field(i))
+			if i := fieldOf(v.Type(), e.key); i != nil {
+				r.value(e.value, v.FieldByIndex(i))
 				return
 			}
 			if s.unknown != nil {
@@ -245,14 +245,14 @@ func (r *reader) noMapping(node ast.Node) string {
 	return found(node) + " where keys with values are expected"
 }
 
-// fieldOf returns the index of the field that has the key.
-func fieldOf(t reflect.Type, key string) (int, bool) {
-	for i := range t.NumField() {
-		if fieldKey(t.Field(i)) == key && key != "" {
-			return i, true
+// fieldOf returns the index of the field that has the key, or nil. The field may belong to an embedded struct.
+func fieldOf(t reflect.Type, key string) []int {
+	for _, f := range reflect.VisibleFields(t) {
+		if key != "" && fieldKey(f) == key {
+			return f.Index
 		}
 	}
-	return 0, false
+	return nil
 }
 
 func (r *reader) mapping(node ast.Node, v reflect.Value) {

@@ -134,10 +134,9 @@ const example = `  # - url: http://gpu-1:8000
 `
 
 func (g *generator) object(v reflect.Value, depth int) {
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
+	for _, f := range reflect.VisibleFields(v.Type()) {
 		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		if key == "-" {
+		if key == "-" || f.Anonymous {
 			continue
 		}
 		if key == "" {
@@ -146,9 +145,13 @@ func (g *generator) object(v reflect.Value, depth int) {
 		if depth == 0 {
 			g.out.WriteByte('\n')
 		}
-		g.comment(depth, g.doc(v.Type(), f.Name))
+		owner := v.Type() // the struct that declares the field: v's type, or a struct that is embedded in it
+		if last := len(f.Index) - 1; last > 0 {
+			owner = owner.FieldByIndex(f.Index[:last]).Type
+		}
+		g.comment(depth, g.doc(owner, f.Name))
 		indent := strings.Repeat("  ", depth)
-		switch value := v.Field(i); {
+		switch value := v.FieldByIndex(f.Index); {
 		case key == "workers":
 			fmt.Fprintf(&g.out, "%sworkers:\n%s", indent, example)
 		case key == "policies":
