@@ -41,8 +41,8 @@ func TestAPromptIsNotExpectedInACacheThatIsLost(t *testing.T) {
 // store drops its oldest blocks.
 func TestExpectedPromptsAreBounded(t *testing.T) {
 	w := newWorld(t, warmpath.Options{
-		Index:    kvindex.Config{MaxSpeculative: 200},
-		Policies: []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
+		MaxSpeculative: 200,
+		Policies:       []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
 	}, vllm())
 	ask := func(seed int, policy string) {
 		w.route(warmpath.Request{Tokens: prompt(seed, 160), Policy: policy, Now: int64(seed)})
@@ -80,8 +80,8 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 func TestEmptyStoresOfExpectedPromptsAreRemoved(t *testing.T) {
 	second := int64(time.Second)
 	w := newWorld(t, warmpath.Options{
-		Index:    kvindex.Config{MaxSpeculative: 200},
-		Policies: []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
+		MaxSpeculative: 200,
+		Policies:       []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
 	}, vllm())
 	for i := range 60 {
 		w.route(warmpath.Request{Tokens: prompt(i, 160), Policy: "kv_aware", Now: int64(i)})
@@ -116,8 +116,8 @@ func TestExplainForgetsNoExpectedPrompt(t *testing.T) {
 func TestTheMemoryOfExpectedPromptsWithTwoTTLsIsBounded(t *testing.T) {
 	const limit = 4096
 	w := newWorld(t, warmpath.Options{
-		Index:    kvindex.Config{MaxSpeculative: limit},
-		Policies: []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
+		MaxSpeculative: limit,
+		Policies:       []policy.Spec{{Name: "long", SpeculativeTTL: time.Minute, Chooser: func() policy.Chooser { return &recorder{} }}},
 	}, vllm())
 	for i := range 4 * limit {
 		name := "long"
@@ -136,7 +136,7 @@ func TestTheMemoryOfExpectedPromptsWithTwoTTLsIsBounded(t *testing.T) {
 // Prompts without a common prefix take about 200 bytes each, even if they are short.
 func TestTheMemoryOfExpectedPromptsIsBounded(t *testing.T) {
 	const limit = 4096
-	w := newWorld(t, warmpath.Options{Index: kvindex.Config{MaxSpeculative: limit}}, vllm(), vllm())
+	w := newWorld(t, warmpath.Options{MaxSpeculative: limit}, vllm(), vllm())
 	for i := range 3 * limit {
 		d := w.route(warmpath.Request{Tokens: prompt(i, 16), Now: int64(i)})
 		d.Done(fleet.OutcomeServed, int64(i))

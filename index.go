@@ -1,7 +1,6 @@
 package warmpath
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -59,7 +58,7 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.indexConfig()), memo: newKeyMemo()}
 		x.learned.Store(&map[*policy.Policy]*promptStore{})
 		x.expected.Store(&[]*promptStore{})
-		x.mostExpected = cmp.Or(max(r.options.Index.MaxSpeculative, 0), kvindex.DefaultConfig().MaxSpeculative)
+		x.mostExpected = r.options.MaxSpeculative
 		all = maps.Clone(all)
 		all[base] = x
 		r.indexes.Store(&all)
@@ -302,7 +301,7 @@ type IndexStats struct {
 	Generation uint64
 
 	Speculative        int64 // (holder, block) pairs that are expected, see Options.SpeculativeTTL
-	SpeculativeDropped int64 // pairs that were dropped before their TTL ended, to keep kvindex.Config.MaxSpeculative
+	SpeculativeDropped int64 // pairs that were dropped before their TTL ended, to keep Options.MaxSpeculative
 	SpeculativeBytes   int64 // the memory of the Speculative pairs, which is not a part of Bytes
 
 	kvindex.Stats

@@ -64,7 +64,7 @@ const (
 	// speculativePrune is the share of its blocks that a store keeps when it reaches its limit. The store drops a
 	// twentieth in one call, because finding the oldest block of many holders costs more than dropping a block.
 	speculativePrune = .95
-	// speculativeBytes is the memory that is allowed for each block of kvindex.Config.MaxSpeculative. A block takes 8
+	// speculativeBytes is the memory that is allowed for each block of Options.MaxSpeculative. A block takes 8
 	// bytes, and each run of consecutive blocks takes about 200 bytes in addition. So for runs of four blocks or more the
 	// number of blocks is the limit, and for shorter runs the memory is the limit.
 	speculativeBytes = 64

@@ -31,6 +31,9 @@ type Options struct {
 
 	// Index sizes the index of each base model.
 	Index kvindex.Config
+	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent, for each base
+	// model. Default: DefaultMaxSpeculative.
+	MaxSpeculative int
 	// Algorithm is the hash algorithm of the index's block keys.
 	Algorithm block.Algorithm
 	// BlockSize is the number of tokens in a block of the index. Default 0: the BlockSize of Policy if it is set,
@@ -53,6 +56,10 @@ type Options struct {
 	MaxRequests int
 }
 
+// DefaultMaxSpeculative is the default of [Options.MaxSpeculative]: two minutes of requests to holders without events,
+// at 100 requests of 80 new blocks a second.
+const DefaultMaxSpeculative = 1 << 20
+
 // minBlockSize is the least default size of a block. Smaller blocks cost more hashing, memory and matching than a finer
 // match saves.
 const minBlockSize = 16
@@ -66,6 +73,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SpeculativeTTL == 0 {
 		o.SpeculativeTTL = 2 * time.Second
+	}
+	if o.MaxSpeculative <= 0 {
+		o.MaxSpeculative = DefaultMaxSpeculative
 	}
 	if o.ApproximateTTL == 0 {
 		o.ApproximateTTL = 120 * time.Second

@@ -21,10 +21,6 @@ type Config struct {
 	// WaitingBytes bounds the same in bytes. 0, the default, is 1/16 of Bytes, at most 64 MiB. A value above 1/4 of
 	// Bytes counts as 1/4.
 	WaitingBytes int64 `yaml:"waiting_bytes"`
-	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent. The index
-	// does not use it: package warmpath keeps its expected prompts within it. Default 1 M: two minutes of requests to
-	// holders without events, at 100 requests of 80 new blocks a second.
-	MaxSpeculative int `yaml:"max_speculative"`
 	// Seed is a secret that decides where in the index's tables keys and engine hashes lie. Workers choose their
 	// hashes and clients their tokens: with the seed, an attacker can choose them so that they collide, which makes
 	// tables slow, or so that they are taken for another worker's. Two indexes of one seed behave alike. Default 0, for
@@ -55,9 +51,6 @@ func (c Config) withDefaults() Config {
 		c.WaitingBytes = min(c.Bytes/16, 64<<20)
 	}
 	c.WaitingBytes = min(c.WaitingBytes, c.Bytes/4)
-	if c.MaxSpeculative <= 0 {
-		c.MaxSpeculative = 1 << 20
-	}
 	return c
 }
 

@@ -65,7 +65,7 @@ type Config struct {
 	// Tokens bounds the time and the memory that finding the token ids of prompts may take.
 	Tokens tokens.Config `yaml:"tokens"`
 	// Index bounds the memory of the index, which knows the cached blocks of the workers.
-	Index kvindex.Config `yaml:"index"`
+	Index Index `yaml:"index"`
 	// Events are the settings for the engines' KV events.
 	Events kvfeed.Config `yaml:"events"`
 	// Gateway are the settings for clients and their requests.
@@ -85,6 +85,15 @@ type Config struct {
 	Breaker fleet.BreakerConfig `yaml:"breaker"`
 	// Telemetry are the settings for logs and remembered decisions.
 	Telemetry telemetry.Config `yaml:"telemetry"`
+}
+
+// Index bounds the memory of one model's index, and of the prompts that the router expects in caches.
+type Index struct {
+	kvindex.Config
+	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent. These pairs
+	// are kept outside the index. Default 1 M: two minutes of requests to holders without events, at 100 requests of 80
+	// new blocks a second.
+	MaxSpeculative int `yaml:"max_speculative"`
 }
 
 // Routing tunes how a worker is chosen.
@@ -142,7 +151,7 @@ func Default() Config {
 			BlockKeys:       block.XXH3.String(),
 		},
 		Tokens:    tokens.DefaultConfig(),
-		Index:     kvindex.DefaultConfig(),
+		Index:     Index{Config: kvindex.DefaultConfig(), MaxSpeculative: warmpath.DefaultMaxSpeculative},
 		Events:    kvfeed.DefaultConfig(),
 		Gateway:   gateway.DefaultConfig(),
 		Queue:     queue.DefaultConfig(),
@@ -164,7 +173,8 @@ func (c *Config) Options() warmpath.Options {
 		Policies:       c.specs(),
 		Shadow:         c.Shadow,
 		ModelPolicies:  c.ModelPolicies,
-		Index:          c.Index,
+		Index:          c.Index.Config,
+		MaxSpeculative: c.Index.MaxSpeculative,
 		BlockSize:      c.Routing.BlockSize,
 		SpeculativeTTL: orOff(c.Routing.SpeculativeTTL),
 		ApproximateTTL: orOff(c.Routing.ApproximateTTL),

@@ -180,6 +180,16 @@ func TestBlockSizesAndKeysReachTheRouter(t *testing.T) {
 	}
 }
 
+func TestTheSettingsOfTheIndexReachTheRouter(t *testing.T) {
+	cfg := Default()
+	if err := fill(&cfg, "f", []byte("index: {bytes: 2MiB, max_speculative: 7}"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if o := cfg.Options(); o.Index.Bytes != 2<<20 || o.MaxSpeculative != 7 {
+		t.Errorf("%+v, %d", o.Index, o.MaxSpeculative)
+	}
+}
+
 func TestEmptyPartsOfAFileChangeNothing(t *testing.T) {
 	for _, text := range []string{"%YAML 1.2\n---\nlisten: ':80'", "listen: ':80'\ngateway: {}\nqueue:\nproxy: {idle_timeout: }"} {
 		cfg := Default()
