@@ -35,17 +35,17 @@ var layers = [][]string{
 	{"block", "fleet", "internal/network", "internal/jsonscan", "kvindex/internal/memory"},
 }
 
-// testOnly packages hold helpers for tests. Only test files and other testOnly packages may import them.
+// testOnly has the packages with helpers for tests. Only test files and other packages of testOnly may import them.
 var testOnly = []string{"kvindex/kvindextest", "test/testenv"}
 
-// core packages make decisions. Tests run them in virtual time, so the core packages get the time, random numbers and
-// input bytes as arguments.
+// core has the packages that make decisions. Tests run them in virtual time. So these packages take the time, random
+// numbers and input bytes as arguments.
 var core = []string{
 	"", "block", "kvindex", "kvindex/internal/memory", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
 
-// Each of the rules names an import, the packages that may use this import, and the reason. An import that ends in a
-// slash stands for all imports that begin with it.
+// rules has imports that only some packages may use: forbidden is the import, and only has the packages that may use
+// it. If forbidden ends in a slash, it stands for all imports that begin with it.
 var rules = []struct {
 	forbidden string
 	only      []string
@@ -61,7 +61,7 @@ var rules = []struct {
 	{"C", nil, "the binary is static: CGO_ENABLED=0"},
 }
 
-// coreForbidden is what the core must not import directly.
+// coreForbidden has the packages that core packages must not import directly, each with the reason.
 var coreForbidden = map[string]string{
 	"net":       "core does no I/O",
 	"net/http":  "core does no I/O",
@@ -137,8 +137,8 @@ func TestDependenciesHaveOneHome(t *testing.T) {
 	}
 }
 
-// network.NewMemory is not in a test file, because it is beside the interface that it implements. Still, only tests may
-// use it.
+// network.NewMemory makes a network in memory for tests. It is not in a test file, because it is beside the interface
+// that its result implements. Still, only tests may call it.
 func TestOnlyTestsUseTheNetworkInMemory(t *testing.T) {
 	eachFile(t, func(path string, text []byte) {
 		production := strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !strings.HasPrefix(path, "internal/network/")
@@ -148,8 +148,8 @@ func TestOnlyTestsUseTheNetworkInMemory(t *testing.T) {
 	})
 }
 
-// The examples form a separate module, as a user's program does. An example may import only public packages. Only its
-// tests may use this module's mock engines.
+// The examples are a separate module, like a program of a user. An example may import only public packages. Only the
+// tests of the examples may use the mock engines of this module.
 func TestExamplesImportPublicPackages(t *testing.T) {
 	programs, err := filepath.Glob("examples/*/main.go")
 	if err != nil || len(programs) < 3 {
@@ -237,7 +237,7 @@ func TestTheArchitectureNamesThePackagesThatExist(t *testing.T) {
 
 var packagePath = regexp.MustCompile(`\b(?:cmd|internal|kvindex|kvevent|policy|test|tokenizer)/[a-z]+(?:/[a-z_]+)*(?:\.go)?`)
 
-// The picture and the text of ARCHITECTURE.md also name packages and files. All of these must exist.
+// Outside of its table, ARCHITECTURE.md names packages and files, too. They must exist.
 func TestThePathsInTheArchitectureExist(t *testing.T) {
 	text, err := os.ReadFile("ARCHITECTURE.md")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// warm returns a world, that is a router with its fleet, of n workers, and a request with a prompt of 8,000 tokens.
-// Every third worker has a part of the prompt.
+// warm returns a world (a router with its fleet) of n workers, and a request with a prompt of 8,000 tokens. Every third
+// worker has cached a part of the prompt.
 func warm(t testing.TB, n int) (*world, *warmpath.Request) {
 	workers := make([]fleet.Facts, n)
 	for i := range workers {
@@ -80,8 +80,9 @@ func BenchmarkRoute(b *testing.B) {
 	}
 }
 
-// BenchmarkFleets measures one decision and its end, in small and large fleets. There are three cases: 16 holders have
-// a part of the prompt; all holders have its beginning; the request has no tokens, so the index is not used.
+// BenchmarkFleets measures one decision and the release of its load, in small and large fleets. There are three cases:
+// 16 holders have a part of the prompt; all holders have the beginning of the prompt; the request has no tokens, so the
+// index is not used.
 func BenchmarkFleets(b *testing.B) {
 	p := prompt(1, 1024)
 	for _, n := range []int{8, 64, 1024, 4096} {
@@ -120,9 +121,10 @@ func BenchmarkFleets(b *testing.B) {
 	}
 }
 
-// BenchmarkRouteBesideEvents measures how long clients wait for a decision. Prompts have 500 blocks, half of which are
-// known. The index either has room or is at its limit. Either only the requests' own events come, or a further stream
-// (flood) stores blocks without pause. With clash, different holders use the same engine hashes for different blocks.
+// BenchmarkRouteBesideEvents measures the time of a decision while events change the index. Prompts have 500 blocks,
+// and the first half of them is in the index. In the case room the index has free memory; in the cases full it is at
+// its limit. Without flood, only the blocks of the routed requests are stored. With flood, another goroutine also
+// stores blocks without pause. With clash, different holders use the same engine hashes for different blocks.
 func BenchmarkRouteBesideEvents(b *testing.B) {
 	for _, c := range []struct {
 		name         string

@@ -27,13 +27,14 @@ func TestTheIndexHasTheSmallestBlockOfItsWorkers(t *testing.T) {
 	}{
 		{0, []int{32}, 32},
 		{0, []int{64, 32, 128}, 32},
-		{0, []int{1}, 16}, // SGLang's default page of one token is below the least default size
+		// SGLang has pages of one token by default. By default the router makes no blocks below 16 tokens.
+		{0, []int{1}, 16},
 		{0, []int{8, 32}, 16},
 		{0, []int{0}, 16}, // the worker's block size is not known
 		{0, []int{0, 64}, 64},
 		{0, []int{1 << 30}, 65536},
 		{24, []int{32}, 24},
-		{64, []int{16}, 16}, // a larger size would hide the engine's smaller blocks
+		{64, []int{16}, 16}, // blocks of 64 tokens would hide the engine's smaller blocks
 		{64, []int{1}, 16},
 		{64, []int{0}, 64},
 	} {
@@ -57,7 +58,7 @@ func TestASmallerBlockMakesANewIndexThatItsFeederSees(t *testing.T) {
 		t.Errorf("%s", d)
 	}
 
-	w.fleet.Put("http://b", sized(128)) // larger blocks are cut to the router's block size
+	w.fleet.Put("http://b", sized(128)) // the blocks of 128 tokens are divided into blocks of 64 tokens
 	if got := w.router.Generation(0); got != before {
 		t.Errorf("generation %d, was %d", got, before)
 	}
@@ -129,7 +130,7 @@ func TestAStaticBlockSizeStandsInForWhatWorkersReport(t *testing.T) {
 		{64, 16, 16, 112},
 		{16, 64, 64, 64},
 		{16, 0, 16, 112},
-		{16, 4, 16, 112}, // the router's own blocks are not smaller than 16
+		{16, 4, 16, 112}, // the router's own blocks have at least 16 tokens
 	} {
 		f := fleet.New(fleet.Config{BlockSizes: map[string]int{"llama": c.static, "other": 7}})
 		r, err := warmpath.New(warmpath.Options{Fleet: f, Policy: policy.DefaultKVAware().Spec("kv_aware")})

@@ -10,12 +10,12 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// quickest is a policy that sends requests to the holder whose recent answers had the earliest first tokens. The router
-// reports every choice and every end to it.
+// quickest is a policy that prefers the holder whose recent requests got their first token soonest. The router calls
+// Routed after each choice, and Finished when the request has ended.
 type quickest struct {
 	mu    sync.Mutex
-	took  map[fleet.Holder]float64 // seconds to the first token, as a running mean
-	asked map[fleet.Holder]int     // number of requests under way, so that a holder that stalls does not look quick
+	took  map[fleet.Holder]float64 // running mean of the time to the first token, in seconds
+	asked map[fleet.Holder]int     // number of requests under way; it makes a holder that has stalled look slow
 }
 
 func (p *quickest) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {

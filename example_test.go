@@ -18,8 +18,8 @@ func Example() {
 		panic(err)
 	}
 
-	// These are the facts that a probe would find. Each holder is trusted as if the history of its events were
-	// complete.
+	// A probe of a worker would find these facts. SetTrust says that the router knows the holder's whole history of
+	// events.
 	facts := fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16}
 	workers.Put("http://10.0.0.7:8000", facts)
 	workers.Put("http://10.0.0.8:8000", facts)
@@ -27,9 +27,9 @@ func Example() {
 		workers.SetTrust(w.Holders[0], fleet.TrustExact, "replayed from 0")
 	}
 
-	// This is a KV event made by hand: the second worker stored two blocks. The hashes are the engine's own. A program
-	// leaves events and trust to package kvfeed.
-	conversation := make([]block.Token, 40) // from the tokenizer
+	// The second worker announces two cached blocks; 0xa1 and 0xa2 are the engine's hashes of these blocks. In a program,
+	// package kvfeed receives the events and sets the trust.
+	conversation := make([]block.Token, 40) // in a program, these come from the tokenizer
 	for i := range conversation {
 		conversation[i] = block.Token(1000 + i)
 	}
@@ -40,8 +40,7 @@ func Example() {
 		Hashes:    []uint64{0xa1, 0xa2},
 	})
 
-	// This is a request. The caller gives time and random numbers: a program passes time.Now().UnixNano() and
-	// rand.Uint64().
+	// The caller of Route gives the time and a random number. A program passes time.Now().UnixNano() and rand.Uint64().
 	const routed = int64(1_000_000_000)
 	d, err := router.Route(context.Background(), &warmpath.Request{
 		Model:  "llama",
@@ -55,7 +54,7 @@ func Example() {
 	fmt.Println(d.Worker.URL)
 	fmt.Println(d)
 
-	// Each call says when its event happened: the first token came 20 ms later, and the answer ended after 500 ms.
+	// Each call has the time of what it reports: the first token came after 20 ms, and the answer ended after 500 ms.
 	d.FirstToken(routed + 20_000_000)
 	d.Done(fleet.OutcomeServed, routed+500_000_000)
 	d.Recycle()
@@ -64,8 +63,8 @@ func Example() {
 	// marginal: http://10.0.0.8:8000 rank 0 of 2 candidates, affinity (the lowest predicted cost, and no worker has a longer match); 32 of 40 prompt tokens matched, 32 on gpu; trust exact
 }
 
-// A request that waits is decided twice: first to estimate its cost in tokens, and then when its turn comes. The two
-// decisions share the block keys of its prompt.
+// A request that waits in a queue is decided twice: first to estimate how many tokens must be computed, and later when
+// its turn comes. Both decisions use the same block keys of the prompt, which Prepare computes once.
 func ExampleRouter_Prepare() {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers, MaxRequests: 1})
@@ -86,7 +85,7 @@ func ExampleRouter_Prepare() {
 	fmt.Println(estimate.UncachedTokens(), "tokens to compute")
 	estimate.Recycle()
 
-	request.Now = 3_000_000_000 // its turn comes two seconds later
+	request.Now = 3_000_000_000 // the turn of the request comes two seconds later
 	d, err := prepared.Route(context.Background())
 	if err != nil {
 		panic(err)

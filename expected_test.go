@@ -36,9 +36,9 @@ func TestAPromptIsNotExpectedInACacheThatIsLost(t *testing.T) {
 	}
 }
 
-// Each policy says for how long it expects a prompt in the cache where the prompt was sent (SpeculativeTTL). For each
-// such duration the router has one store of expected blocks. All stores share one limit: beyond the limit, the largest
-// store drops its oldest blocks.
+// Each policy has a duration (SpeculativeTTL) for which it expects a prompt in the cache of the holder to which the
+// prompt was sent. The router has one store of expected blocks for each such duration. All stores share one limit.
+// Beyond the limit, the largest store drops its oldest blocks.
 func TestExpectedPromptsAreBounded(t *testing.T) {
 	w := newWorld(t, warmpath.Options{
 		MaxSpeculative: 200,
@@ -74,9 +74,9 @@ func TestExpectedPromptsAreBounded(t *testing.T) {
 	expected(37, 160)
 }
 
-// The router has a store of expected prompts for each duration (TTL). When the router makes a store for a further
-// duration, it removes the stores that are empty. The count of dropped blocks includes the blocks that removed stores
-// dropped, so the count never falls.
+// The router has one store of expected prompts for each duration (SpeculativeTTL). When the router creates a store for
+// a further duration, it removes the stores that are empty. The count of dropped blocks includes blocks that removed
+// stores had dropped. So the count never falls.
 func TestEmptyStoresOfExpectedPromptsAreRemoved(t *testing.T) {
 	second := int64(time.Second)
 	w := newWorld(t, warmpath.Options{
@@ -111,8 +111,8 @@ func TestExplainForgetsNoExpectedPrompt(t *testing.T) {
 	}
 }
 
-// Policies may expect prompts for different durations (TTLs). One limit of memory holds for all expected blocks
-// together.
+// Policies may expect prompts for different durations (SpeculativeTTL). One limit of memory holds for all expected
+// blocks together.
 func TestTheMemoryOfExpectedPromptsWithTwoTTLsIsBounded(t *testing.T) {
 	const limit = 4096
 	w := newWorld(t, warmpath.Options{
@@ -133,7 +133,8 @@ func TestTheMemoryOfExpectedPromptsWithTwoTTLsIsBounded(t *testing.T) {
 	}
 }
 
-// Prompts without a common prefix take about 200 bytes each, even if they are short.
+// The expected blocks of short prompts that share no prefix take at most 64 bytes for each block that MaxSpeculative
+// allows.
 func TestTheMemoryOfExpectedPromptsIsBounded(t *testing.T) {
 	const limit = 4096
 	w := newWorld(t, warmpath.Options{MaxSpeculative: limit}, vllm(), vllm())
@@ -148,10 +149,11 @@ func TestTheMemoryOfExpectedPromptsIsBounded(t *testing.T) {
 	}
 }
 
-// A decision in a large fleet looks at few holders. The holder at which a prompt is expected must be one of them.
+// A decision in a large fleet looks at only a few holders. The holder at which the prompt is expected must be one of
+// these.
 func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 	w := large(t, 500, warmpath.Options{})
-	for _, h := range []fleet.Holder{30, 7, 400} { // these holders announced a shorter part of the prompt
+	for _, h := range []fleet.Holder{30, 7, 400} { // these holders announced the first 160 tokens of the prompt
 		w.store(h, prompt(1, 160), kvindex.Stored{})
 	}
 	sent := w.route(warmpath.Request{Tokens: prompt(1, 800), Target: w.fleet.Snapshot().Workers()[377].URL})
@@ -164,8 +166,8 @@ func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 	}
 }
 
-// An engine with a look-ahead hashes some tokens after each block, too, so its block keys differ. The router notes an
-// expected prompt under the keys of the engine that gets the prompt.
+// An engine with a look-ahead hashes each block together with some tokens after the block. So the router uses other
+// block keys for this engine. An expected prompt is stored under the keys of the engine that gets the prompt.
 func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	if !w.router.SetAhead(0, "", 1) {

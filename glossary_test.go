@@ -16,7 +16,7 @@ type term struct {
 	not   []string // words that are not used for the thing
 }
 
-// foreign has exported names that contain a word of the glossary's column "not", each with the reason why it may.
+// foreign has exported names that may contain a word of the glossary's column "not", each with the reason.
 var foreign = map[string]string{
 	"AdmitChunks":             "chunks of a chunked prefill",
 	"Class":                   "how an attempt ended; not a kind of worker",
@@ -30,7 +30,7 @@ var foreign = map[string]string{
 	"PageSize":                "a field of SGLang's /server_info",
 }
 
-// Every word of the glossary occurs in the code. A word that does not occur needs no explanation.
+// Every word that the glossary explains occurs in the code. A word that does not occur needs no explanation.
 func TestGlossaryWordsAreUsed(t *testing.T) {
 	var code strings.Builder
 	for _, path := range sources(t) {
@@ -50,17 +50,18 @@ func TestGlossaryWordsAreUsed(t *testing.T) {
 	}
 }
 
-// joined removes spaces and hyphens from a term: "look-ahead", "look ahead" and "LookAhead" become the same.
+// joined removes spaces and hyphens from a term, so that "look-ahead" and "look ahead" become the same word.
 func joined(s string) string {
 	return strings.NewReplacer(" ", "", "-", "", "\n", "", "//", "", "\t", "").Replace(s)
 }
 
-// No exported name has a word for which the glossary uses another word.
+// No exported name contains a word of the glossary's column "not".
 func TestExportedNamesAreGlossaryWords(t *testing.T) {
 	instead := map[string]string{}
 	for _, row := range glossary(t) {
 		for _, word := range row.not {
-			if !strings.Contains(word, " ") { // a term of several words is not checked: its words often stand side by side by chance
+			// Terms of several words are not checked, because a name may contain their words by chance.
+			if !strings.Contains(word, " ") {
 				instead[singular(joined(strings.ToLower(word)))] = row.words[0]
 			}
 		}
@@ -96,8 +97,8 @@ func wordsOf(name string) (words []string) {
 	return words
 }
 
-// A word ends before an upper-case letter that follows a lower-case letter or a digit. In an acronym followed by a
-// word, the last upper-case letter belongs to that word: KVPods is KV, Pods.
+// camel finds the end of a word: an upper-case letter follows a lower-case letter or a digit. acronym finds the end of
+// an acronym before a word: in KVPods, the P belongs to Pods.
 var (
 	camel   = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 	acronym = regexp.MustCompile(`([A-Z])([A-Z][a-z])`)
@@ -189,7 +190,7 @@ func glossary(t *testing.T) (rows []term) {
 	return rows
 }
 
-// sources are the Go files of this module.
+// sources returns the paths of the Go files of this module, without this file.
 func sources(t *testing.T) (paths []string) {
 	eachFile(t, func(path string, _ []byte) {
 		if strings.HasSuffix(path, ".go") && path != "glossary_test.go" && !strings.HasPrefix(path, "bench/") && !strings.Contains(path, "testdata/") {

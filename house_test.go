@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// outside matches citations of material outside of the repository, which a reader cannot open. Cite the public source
-// instead: the paper, the engine's file at its version, or the issue.
+// outside matches citations of material outside of the repository. A reader cannot open such material. Cite the public
+// source instead: the paper, the engine's file at its version, or the issue.
 var outside = regexp.MustCompile(`\.\./shared\b|\bshared/(design|engines|facts|seeds|tools|traces|vectors)\b|\bfacts/|\bfacts on |\bseeds?[ /]0[0-9]{2}\b|WARMPATH_SHARED`)
 
 func TestNothingOutsideTheRepositoryIsCited(t *testing.T) {
@@ -117,8 +117,8 @@ func TestInterfacesAreFew(t *testing.T) {
 }
 
 // waits returns the places where a file waits for a time: calls of time.Sleep, receives from time.After, and tickers. A
-// receive in a select is a deadline and does not count. In a file with synctest only Sleep counts, because receives and
-// tickers take no real time there.
+// receive in a select does not count, because it is a deadline. In a file that imports synctest only Sleep counts,
+// because the other waits take no real time there.
 func waits(file *ast.File) (found []token.Pos) {
 	virtual := slices.ContainsFunc(file.Imports, func(s *ast.ImportSpec) bool { return s.Path.Value == `"testing/synctest"` })
 	deadlines := map[ast.Node]bool{}
@@ -142,8 +142,8 @@ func waits(file *ast.File) (found []token.Pos) {
 	return found
 }
 
-// A test may skip if something is not installed: then it calls testenv.Missing, which names the missing installation.
-// Otherwise the skip must stand under an if with a known reason: testing.Short, testenv.Race, -update, or an error of
+// A test may call testenv.Missing if something is not installed: Missing skips the test and names the installation. Any
+// other skip must be inside an if statement with a known reason: testing.Short, testenv.Race, -update, or an error of
 // the machine.
 func TestTestsSkipForAReason(t *testing.T) {
 	eachFile(t, func(path string, text []byte) {
@@ -163,7 +163,8 @@ func TestTestsSkipForAReason(t *testing.T) {
 
 var skipReason = map[string]bool{"Short": true, "Race": true, "update": true, "err": true}
 
-// groundlessSkips returns the calls of Skip, Skipf and SkipNow that stand under no if with a known reason (skipReason).
+// groundlessSkips returns the calls of Skip, Skipf and SkipNow that are not inside an if statement with a known reason
+// (skipReason).
 func groundlessSkips(file *ast.File) (found []token.Pos) {
 	reasons := map[ast.Node]bool{} // the bodies of the if statements whose condition is a known reason
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -211,7 +212,7 @@ func f() {
 	}
 }
 
-// column is the last column of lines in comments and in documents.
+// column is the last column that a line of a comment or of a document may use.
 const column = 120
 
 func TestCommentsAndDocumentsEndByTheColumn(t *testing.T) {
@@ -229,8 +230,8 @@ func TestCommentsAndDocumentsEndByTheColumn(t *testing.T) {
 	})
 }
 
-// longComments returns the lines of Go comments that are too long. Code in a comment, an example's output and
-// directives may be longer.
+// longComments returns the numbers of the lines of Go comments that are too long. Code in a comment, the output of an
+// example, and directives may be longer.
 func longComments(text string) (lines []int) {
 	n, output := 0, false
 	for line := range strings.Lines(text) {
@@ -244,8 +245,8 @@ func longComments(text string) (lines []int) {
 	return lines
 }
 
-// longProse returns the lines of a Markdown document that are too long. Tables, code and lines that end in a link may
-// be longer.
+// longProse returns the numbers of the lines of a Markdown document that are too long. Tables, code, and lines that end
+// in a link may be longer.
 func longProse(text string) (lines []int) {
 	n, code := 0, false
 	for line := range strings.Lines(text) {
@@ -278,8 +279,7 @@ func TestLongLinesAreFound(t *testing.T) {
 	}
 }
 
-// calls reports whether n is a call of a function of a package. of is the name of the package, and name is the name of
-// the function.
+// calls reports whether n is a call of the function name of the package of.
 func calls(n ast.Expr, of, name string) bool {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {

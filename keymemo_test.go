@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// mark returns the block.Prefix of the first n tokens.
+// mark returns the block.Prefix that names the beginning of a prompt: its first n tokens.
 func mark(tokens []block.Token, n int) block.Prefix {
 	var m uint64 = 1
 	for _, t := range tokens[:n] {
@@ -20,8 +20,9 @@ func mark(tokens []block.Token, n int) block.Prefix {
 	return block.Prefix{Tokens: n, Mark: [2]uint64{m, uint64(n)}}
 }
 
-// A caller may name two beginnings of a prompt, so that the router remembers their keys: Known (seen in an earlier
-// request) and Stable (likely in a later one). The prompt's match is the same with and without these two.
+// A request may name two beginnings of its prompt, so that the router remembers their block keys: an earlier request
+// had the beginning Known, and later requests will probably have the beginning Stable. The prompt's match must be the
+// same with and without Known and Stable.
 func TestKeysFromMemoryAreTheKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	plain, remembers := newWorld(t, warmpath.Options{}, vllm(), vllm()), newWorld(t, warmpath.Options{}, vllm(), vllm())

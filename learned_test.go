@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// withoutEvents returns the policy kv for engines without events: it learns from its own requests. For 10 s the policy
-// expects a prompt at the holder to which the prompt was sent.
+// withoutEvents returns the policy kv, set up for engines without events: the policy learns from the requests that it
+// sends. It expects a prompt for 10 s at the holder to which it sent the prompt.
 func withoutEvents(t *testing.T) policy.Spec {
 	t.Helper()
 	p := peers.DefaultKV()
@@ -30,7 +30,7 @@ func TestAPolicyThatLearnsIgnoresWhatEnginesAnnounce(t *testing.T) {
 	if d.MatchTokens != 0 || d.PredictedTokens != 0 || d.Branch != policy.BranchMiss {
 		t.Errorf("%s", d)
 	}
-	// Meanwhile other policies use the exact index.
+	// Other policies of the same router use the index, which knows the events.
 	if d := w.route(warmpath.Request{Tokens: p, Policy: "kv_aware", Now: second}); d.Holder != 0 || d.MatchTokens != 496 {
 		t.Errorf("%s", d)
 	}

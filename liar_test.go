@@ -9,22 +9,25 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// passes is a modelled engine. The times of its passes follow a given timing. The engine computes each prompt in one
-// pass. Each later pass computes one token of each answer.
+// passes is a modelled engine that computes in passes (steps). The time of a pass follows from timing. A pass computes
+// one token of each running answer, and the whole prompts of waiting requests, up to about 8,192 tokens.
 type passes struct {
 	timing  fleet.Timing
-	free    int64 // time at which the pass under way ends, in Unix nanoseconds
+	free    int64 // time at which the present pass ends, in Unix nanoseconds
 	waiting []*answered
 	running []*answered
 }
 
+// answered is a request at a modelled engine: out tokens of its answer are computed, and the answer will have total
+// tokens.
 type answered struct {
 	decision   *warmpath.Decision
 	prompt     int
 	out, total int
 }
 
-// pass computes one pass and returns the answers that end with it.
+// pass computes one pass, which begins at the time now, and returns the answers that end with this pass. noise is a
+// factor for the time of the pass.
 func (e *passes) pass(now int64, noise float64) (done []*answered) {
 	took, tokens := e.timing.Base, 0
 	for _, a := range e.running {
@@ -54,9 +57,9 @@ func (e *passes) pass(now int64, noise float64) (done []*answered) {
 // honest is the engines' real timing. It differs from fleet.DefaultTiming, which the router assumes at first.
 var honest = fleet.Timing{Base: 12, Sequence: 0.03, Context: 5e-5, Token: 0.05, Attention: 3e-6}
 
-// liesOfOne sends 4,000 requests to four workers. It returns each worker's share of the requests, and the timing that
-// the router learned. Answers come in one piece. For each of its answers the first worker reports a false length, which
-// lie returns.
+// liesOfOne sends 4,000 requests to four workers. It returns the share of the requests that each worker got, and the
+// timing that the router learned. An answer arrives as a whole, with its number of tokens. The first worker reports a
+// false number for each of its answers, which the function lie returns.
 func liesOfOne(t *testing.T, seed uint64, lie func(random *rand.Rand, request, n int) int) (shares [4]float64, learned fleet.Timing) {
 	facts := vllm()
 	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, facts, facts, facts, facts)

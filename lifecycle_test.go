@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// The tests check the statements of the package comment about workers and lost requests.
+// The tests of this file check what the package comment of warmpath says about workers that come and go, and about
+// requests that are lost.
 
 func TestAWorkerPutAgainKeepsItsHolders(t *testing.T) {
 	workers := fleet.New(fleet.Config{})

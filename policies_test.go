@@ -64,8 +64,8 @@ func TestATieNamesTheFigureThatDecided(t *testing.T) {
 	}
 }
 
-// A policy that is replaced begins with an empty memory. The other policies keep their memory. A request under way ends
-// with the policy that decided it.
+// A new policy that replaces another policy begins with an empty memory. The policies that are not replaced keep their
+// memory. A request under way ends with the policy that decided about it.
 func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {
 	made := map[string][]*diary{}
 	spec := func(name string) policy.Spec {
@@ -106,7 +106,8 @@ func TestAChangeReplacesWhatItNamesAndNothingElse(t *testing.T) {
 	}
 }
 
-// A policy that cannot be built, or the name of an unknown policy, is an error that changes nothing.
+// If a change contains a policy that cannot be built, or the name of an unknown policy, ChangePolicies returns an error
+// and changes nothing.
 func TestAChangeThatIsWrongChangesNothing(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	names := w.router.PolicyNames()
@@ -129,7 +130,7 @@ func TestAChangeThatIsWrongChangesNothing(t *testing.T) {
 	}
 }
 
-// A policy that replaces another policy knows nothing, and the memory of the replaced policy is freed.
+// A new policy that replaces another policy knows nothing, and the memory of the replaced policy is freed.
 func TestWhatAReplacedPolicyLearnedIsDropped(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policy: withoutEvents(t)}, vllm(), vllm())
 	p := prompt(1, 500)

@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// A prepared request is decided in the same way as one that was not prepared, even if something changed between its
-// decisions.
+// A prepared request must get the same decision as a request that is not prepared, even if the index or the fleet
+// changed after an earlier decision.
 func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	large := vllm()
 	large.BlockSize = 32
@@ -70,7 +70,7 @@ func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	}
 }
 
-// Decisions about one moment share their matches, even if their policies differ.
+// Decisions about a prepared request at the same time share their matches, even if different policies decide.
 func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm(), vllm())
 	p := prompt(1, 640)
@@ -102,7 +102,7 @@ func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	}
 }
 
-// A decision may end after its Prepared was recycled and other requests used the memory.
+// A decision must stay valid after its Prepared was recycled and other requests have used the memory of the Prepared.
 func TestADecisionOutlivesItsPrepared(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	req := request(warmpath.Request{Tokens: prompt(1, 160)})
@@ -168,8 +168,8 @@ func TestPreparedDecisionsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideAgain measures a second decision about a request at a later time. The keys of the first decision are
-// kept.
+// BenchmarkDecideAgain measures a further decision about the same request at a later time. For a prepared request, the
+// block keys of the first decision are used again.
 func BenchmarkDecideAgain(b *testing.B) {
 	for _, prepared := range []bool{false, true} {
 		b.Run(fmt.Sprintf("prepared %v", prepared), func(b *testing.B) {
@@ -193,8 +193,8 @@ func BenchmarkDecideAgain(b *testing.B) {
 	}
 }
 
-// overtaken chooses holder 0 if this holder has no request, otherwise the first candidate. Its first choice sends
-// another request before it returns, so the chosen holder is full by then.
+// overtaken is a policy that chooses holder 0 if this holder has no request, and otherwise the first candidate. During
+// its first choice another request is routed. So the chosen holder is full when the choice is returned.
 type overtaken struct {
 	recorder
 	other func()
@@ -208,8 +208,8 @@ func (o *overtaken) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: max(slices.IndexFunc(c, func(c policy.Candidate) bool { return c.Holder == 0 && c.Load.Requests == 0 }), 0)}
 }
 
-// Another request may take the last free place at the chosen holder before the reservation is made. Then Route decides
-// again, and sees the changes that the other request made.
+// Another request may take the last free place at the chosen holder before the reservation is made. Route then decides
+// again. The second decision sees the changes that the other request made.
 func TestALostPlaceIsDecidedAnew(t *testing.T) {
 	var o overtaken
 	w := newWorld(t, warmpath.Options{MaxRequests: 1,

@@ -55,7 +55,7 @@ func TestTheLongestMatchIsFoundInALargeFleet(t *testing.T) {
 			t.Fatalf("%s", d)
 		}
 	}
-	// Worker 97 is excluded, so the worker with the second most blocks is chosen.
+	// Without worker 97, the worker with the second most blocks is chosen.
 	if d := w.explain(warmpath.Request{Tokens: p, Exclude: []fleet.WorkerID{97}}); d.Holder != 77 || d.Branch != policy.BranchFallback {
 		t.Errorf("%s", d)
 	}
@@ -67,7 +67,9 @@ func TestLittleLoadIsFoundInALargeFleet(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	// Requests of many sizes come and go, with twice as many under way as there are workers.
 	var open []*warmpath.Decision
-	lighter, asked := 0, 0 // asked: comparisons of a worker with the chosen worker; lighter: the worker had less load
+	// asked counts comparisons of a worker with the chosen worker. lighter counts the comparisons in which the worker had
+	// less load.
+	lighter, asked := 0, 0
 	for i := range 4000 {
 		if len(open) > 2*workers {
 			at := source.IntN(len(open))
@@ -110,8 +112,8 @@ func TestOneUsableWorkerOfALargeFleetIsFound(t *testing.T) {
 	}
 }
 
-// A suspect is a worker that seems to be frozen. A suspect, or a worker that gave useless answers, gets a request only
-// if no other worker of the fleet can take the request.
+// A suspect is a worker that seems to be frozen. A suspect gets a request only if no other worker of the fleet can take
+// the request. The same holds for a worker that gave useless answers.
 func TestOneWorkerWithoutABarIsFoundInALargeFleet(t *testing.T) {
 	chat := fleet.ScopeOf("m", "/chat")
 	for what, bar := range map[string]func(*fleet.Fleet, fleet.WorkerID){

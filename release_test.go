@@ -33,7 +33,7 @@ func TestLoadIsHeldUntilFirstTokenAndDone(t *testing.T) {
 	if diff := cmp.Diff(fleet.Load{Processed: 1, Turns: 1000}, load()); diff != "" {
 		t.Errorf("done: %s", diff)
 	}
-	w.route(warmpath.Request{Tokens: p}).Recycle() // the caller forgot Done, so Recycle must release the load
+	w.route(warmpath.Request{Tokens: p}).Recycle() // without a call of Done, Recycle must release the load
 	if diff := cmp.Diff(fleet.Load{Processed: 2, Turns: 2000}, load()); diff != "" {
 		t.Errorf("recycled: %s", diff)
 	}

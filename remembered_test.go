@@ -11,13 +11,14 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// In a large fleet, a policy that guesses matches from earlier requests looks at only a few candidates. The holder to
-// which the prompt's beginning was sent must be one of these candidates.
+// In a large fleet, a policy that estimates matches from earlier requests looks at only a few candidates. The holder to
+// which the longest beginning of the prompt was sent must be one of these candidates.
 func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		t.Run(name, func(t *testing.T) {
 			w := large(t, 500, warmpath.Options{})
-			// All workers got the first 160 tokens of the prompt; every hundredth worker got more of the prompt.
+			// All workers got the first 160 tokens of the prompt. Every hundredth worker got more tokens, and worker 477 the
+			// most.
 			for h := range 500 {
 				n := 160
 				if h%100 == 77 {
@@ -44,8 +45,8 @@ func TestWhatWasSentIsFoundInALargeFleet(t *testing.T) {
 	}
 }
 
-// BenchmarkFleetsThatRemember measures a decision, its reservation and its end. Prompts have 1,024 tokens and continue
-// one of 256 conversations.
+// BenchmarkFleetsThatRemember measures a decision, its reservation of load and its end. Each prompt has 1,024 tokens.
+// There are 256 different prompts.
 func BenchmarkFleetsThatRemember(b *testing.B) {
 	for _, name := range []string{"cache_aware", "prefix_cache_affinity", "vllm_cache_aware"} {
 		for _, n := range []int{8, 64, 4096} {

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// A new holder may get the id of a holder that left. The new holder must have no match from the former holder: neither
-// from events, nor from prompts that were sent to the former holder.
+// A new holder may get the id of a holder that left. A request must not match blocks of the former holder at the new
+// holder: neither blocks from events, nor blocks of prompts that were sent to the former holder.
 func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 	for _, name := range []string{"kv_aware", "marginal", "cache_aware"} {
 		w := newWorld(t, warmpath.Options{}, vllm())
@@ -40,7 +40,8 @@ func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 	}
 }
 
-// Workers come and go one after another. The fleet must not need more and more ids.
+// Workers come and go one after another. The fleet must use their ids again, so that it does not need more and more
+// ids.
 func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	w := newWorld(t, warmpath.Options{})
 	p := prompt(1, 160)
@@ -65,8 +66,8 @@ func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	}
 }
 
-// A worker may report another model name at each probe. The router must not keep an index for each of these names for
-// ever.
+// A worker may report a different model name at each probe. The router must not keep an index for each of these names
+// for ever.
 func TestTheIndexOfAModelThatNoWorkerServesIsDropped(t *testing.T) {
 	w := newWorld(t, warmpath.Options{})
 	p := prompt(1, 160)
@@ -99,7 +100,8 @@ func TestTheIndexOfAModelThatNoWorkerServesIsDropped(t *testing.T) {
 		t.Errorf("indexes of %q after an hour, want only the model with a worker, unchanged", got)
 	}
 
-	// A model that was away for less than an hour keeps its index. Each time the model leaves, a new hour begins.
+	// A model without workers keeps its index for an hour. The hour begins anew each time the last worker of the model
+	// leaves.
 	serve("other", 2*time.Hour)
 	w.router.Reclaim(int64(2 * time.Hour))
 	serve("last", 2*time.Hour+30*time.Minute)
@@ -111,7 +113,7 @@ func TestTheIndexOfAModelThatNoWorkerServesIsDropped(t *testing.T) {
 		t.Errorf("indexes of %q, want last", got)
 	}
 
-	// A model that comes back after its index was dropped gets a new index, with a greater generation.
+	// If a model comes back after its index was dropped, it gets a new index with a greater generation.
 	w.router.Reclaim(int64(4 * time.Hour))
 	if got := indexes(); !slices.Equal(got, []string{"other"}) {
 		t.Errorf("indexes of %q, want other", got)
@@ -121,8 +123,8 @@ func TestTheIndexOfAModelThatNoWorkerServesIsDropped(t *testing.T) {
 	}
 }
 
-// The first worker of a session left, and another worker got its id. The session must not go to that worker because of
-// the id.
+// The first worker of a session left, and a new worker got the id of the first worker. The session must not go to the
+// new worker because of the id.
 func TestASessionDoesNotFollowAnIDThatIsUsedAgain(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	send := func(now time.Duration) *warmpath.Decision {

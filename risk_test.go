@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// A prompt that waits at the only worker will evict the end of the oldest prompt before that prompt is scheduled
-// again.
+// Another prompt waits at the only worker. When the engine computes this prompt, it will evict the last blocks of the
+// oldest prompt. So these blocks are at risk for a request with the oldest prompt.
 func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 	for _, spec := range []policy.Spec{policy.DefaultKVAware().Spec("kv_aware"), policy.DefaultMarginal().Spec("marginal")} {
 		t.Run(spec.Name, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 				d := w.route(warmpath.Request{Tokens: p, Now: now})
 				w.store(0, p, kvindex.Stored{})
 				d.FirstToken(now)
-				// After 10 s the router no longer expects the prompts, because no event announced them.
+				// 10 s later the blocks are not speculative any more, so only the blocks from the event count.
 				now += 10 * second
 				d.Done(fleet.OutcomeServed, now)
 				d.Recycle()
@@ -57,7 +57,7 @@ func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 			if d.AtRiskTokens != 21*16 || d.PredictedTokens != 19*16 {
 				t.Errorf("routed: %s", d)
 			}
-			// Only for a policy that needs the risk, the tokens at risk count as work of the holder.
+			// If the policy needs the risk, the tokens at risk also count as work of the holder.
 			want := int64(640 + 641 - 640)
 			if spec.NeedsRisk {
 				want += 21 * 16

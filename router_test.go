@@ -23,15 +23,16 @@ import (
 
 const second = int64(time.Second)
 
-// world is a fleet of workers whose events are applied immediately.
+// world is a router with its fleet of workers. Events of the workers are applied immediately.
 type world struct {
 	t      testing.TB
 	fleet  *fleet.Fleet
 	router *warmpath.Router
-	hashes map[fleet.Holder]uint64 // the number of engine hashes given out so far, by holder
+	hashes map[fleet.Holder]uint64 // for each holder: the engine hash that was given out last
 }
 
-// newWorld returns a world with one worker for each element of workers, at http://a, http://b, …. Their trust is exact.
+// newWorld returns a world with one worker for each element of workers. The workers are at http://a, http://b, …, and
+// their trust is exact.
 func newWorld(t testing.TB, o warmpath.Options, workers ...fleet.Facts) *world {
 	t.Helper()
 	w := &world{t: t, fleet: fleet.New(fleet.Config{}), hashes: map[fleet.Holder]uint64{}}
@@ -57,7 +58,7 @@ func vllm() fleet.Facts {
 	return fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "llama"}, {ID: "sql", Parent: "llama"}}, BlockSize: 16}
 }
 
-// store announces the full blocks of a prompt, as h's engine would.
+// store applies an event that announces the full blocks of a prompt, as the engine of holder h would do.
 func (w *world) store(h fleet.Holder, tokens []block.Token, s kvindex.Stored) {
 	w.t.Helper()
 	size := w.fleet.Snapshot().Worker(h).Facts.BlockSize
@@ -82,7 +83,7 @@ func (w *world) route(req warmpath.Request) *warmpath.Decision {
 	return d
 }
 
-// request returns req with the model llama if req names no model.
+// request returns req. If req names no model, the model becomes llama.
 func request(req warmpath.Request) *warmpath.Request {
 	if req.Model == "" {
 		req.Model = "llama"
@@ -90,7 +91,7 @@ func request(req warmpath.Request) *warmpath.Request {
 	return &req
 }
 
-// prompt returns n tokens. Prompts with different values of text share no block.
+// prompt returns a prompt of n tokens. Prompts with different values of text have no block in common.
 func prompt(text, n int) []block.Token {
 	tokens := make([]block.Token, n)
 	for i := range tokens {
@@ -129,7 +130,7 @@ func TestTheLongestConfirmedPrefixWins(t *testing.T) {
 
 func TestAnEngineComputesAtLeastTheLastToken(t *testing.T) {
 	for _, c := range []struct{ block, cached, prompt, want int }{
-		// In a fully cached prompt whose length is a multiple of the block size, one block less counts.
+		// If the whole prompt is cached and its length is a multiple of the block size, the match is one block shorter.
 		{16, 320, 320, 304},
 		{16, 320, 321, 320},
 		{16, 320, 336, 320},
@@ -172,7 +173,7 @@ func TestAPromptThatWasJustSentIsExpectedThere(t *testing.T) {
 				t.Fatalf("%s", first)
 			}
 			for _, at := range []int64{0, c.ttl / 2, max(c.ttl-1, 0), c.ttl} {
-				// The test calls Explain, not Route: Route would renew the expectation.
+				// The test calls Explain because Route would renew the time limit of the expected prompt.
 				d, err := w.router.Explain(context.Background(), request(warmpath.Request{Tokens: p, Now: second + at}))
 				if err != nil {
 					t.Fatal(err)
@@ -196,7 +197,7 @@ func TestConfirmedAndExpectedAreMergedByMaximum(t *testing.T) {
 	if first.Holder != 1 || second.Holder != 1 || second.MatchTokens != 160 || second.PredictedTokens != 496 {
 		t.Errorf("%s; %s", first, second)
 	}
-	// The second request adds only the end of its prompt to the queue.
+	// The second request adds only the uncached end of its prompt.
 	if got := w.fleet.Snapshot().Load(1).PrefillTokens; got != (500-160)+(500-496) {
 		t.Errorf("%d tokens outstanding", got)
 	}
@@ -308,7 +309,8 @@ func TestARankIsChosenOrObeyed(t *testing.T) {
 	}
 }
 
-// Many requests come at the same moment. No holder may get more than its limit; the other requests get ErrSaturated.
+// Many requests come at the same moment. No holder may get more requests than its limit. The requests beyond the limits
+// get ErrSaturated.
 func TestNoHolderGetsMoreThanItMay(t *testing.T) {
 	const most, requests = 3, 64
 	for range 200 {
@@ -336,7 +338,8 @@ func TestNoHolderGetsMoreThanItMay(t *testing.T) {
 	}
 }
 
-// A suspect is a worker that seems to be frozen. If the only holder is a suspect, it gets requests beyond its limit.
+// A suspect is a worker that seems to be frozen. If the only worker is a suspect, it gets requests even beyond its
+// limit.
 func TestTheLastHolderMayGetMoreThanItMay(t *testing.T) {
 	w := newWorld(t, warmpath.Options{MaxRequests: 1}, vllm())
 	w.fleet.Suspect(0, true, 1)
@@ -411,7 +414,8 @@ func TestAFailedHolderGivesWayToTheNextBest(t *testing.T) {
 	if first.Holder != 0 || retry.Holder != 1 || retry.Branch != policy.BranchFallback {
 		t.Errorf("%s; %s", first, retry)
 	}
-	// After three failures in a row the holder gets no requests for some time. Then it gets one request as a trial.
+	// After three failures in a row, the holder gets no requests for some time. Then one request goes to the holder as a
+	// trial.
 	for range 2 {
 		w.route(warmpath.Request{Tokens: p}).Done(fleet.OutcomeFailed, 0)
 	}
@@ -466,8 +470,8 @@ func TestCandidatesOfAnotherAdapterAreNoneOfOurs(t *testing.T) {
 	}
 }
 
-// A burst of requests with the same prefix must not be computed once on each worker. The second request is decided
-// before the first request has an answer or an event.
+// If many requests with the same prefix come at once, not every worker should compute this prefix. So the router
+// expects a prompt at a holder immediately after it has sent the prompt there, before there is an answer or an event.
 func TestAPromptIsExpectedAtOnce(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 500)

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// diary is a chooser that chooses the last candidate and records the calls to it.
+// diary is a policy that chooses the last candidate, and records the holders in the calls of Routed and Finished.
 type diary struct{ routed, finished []fleet.Holder }
 
 func (d *diary) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {

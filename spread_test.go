@@ -13,8 +13,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// talk is a conversation in virtual time. The field next is the time at which its next turn comes, or at which the
-// running turn ends.
+// talk is a conversation in virtual time. If a turn is running, next is the time at which this turn ends. Otherwise
+// next is the time at which the next turn begins.
 type talk struct {
 	tokens   []block.Token
 	turns    int
@@ -22,10 +22,11 @@ type talk struct {
 	decision *warmpath.Decision
 }
 
-// converse runs 32 conversations of 8 turns on 4 workers. All conversations share a system prompt of 1,024 tokens. A
-// turn adds 300 tokens and takes 3 s. Pauses are up to 2 s, and events arrive when the turn ends. converse returns
-// three results: the number of turns of each worker; crowded, the share of decisions (after the start) at which one
-// worker had more than half of the turns under way; and the share of prompt tokens that matched.
+// converse runs 32 conversations of 8 turns on 4 workers. All conversations have the same system prompt of 1,024
+// tokens. Each turn adds 300 tokens and takes 3 s. The pauses between turns are up to 2 s. The event with a turn's
+// blocks arrives when the turn ends. converse returns three results: turns, the number of turns of each worker;
+// crowded, the share of decisions after the first 3 s at which one worker had more than half of the running turns; and
+// matched, the share of prompt tokens that matched.
 func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, matched float64) {
 	w := newWorld(t, warmpath.Options{Policy: spec}, vllm(), vllm(), vllm(), vllm())
 	system := prompt(0, 1024)
@@ -72,8 +73,8 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 	}
 }
 
-// A policy that only follows the longest match sends all conversations with one system prompt to one worker. A bound
-// prevents that: see the comment of package policy.
+// A policy that looks only at the longest match sends all conversations with the same system prompt to one worker. The
+// bound ImbalanceTokens prevents that: see the comment of package policy.
 func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
 	turns, crowded, matched := converse(t, policy.DefaultKVAware().Spec("kv_aware"))
 	t.Logf("without a bound: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*crowded, 100*matched)
@@ -99,9 +100,9 @@ func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
 	}
 }
 
-// Requests come one after another and find all workers idle. A new conversation has no match anywhere and goes to the
-// worker with the fewest requests so far. Only the timing of the worker that was used first is known. This must not
-// make that worker look better than the others.
+// Requests come one after another, so all workers are idle when a request comes. A new conversation has no match and
+// goes to the worker with the fewest requests so far. The router knows only the timing of the worker that was used
+// first. This must not make that worker look better than the others.
 func TestConversationsOneAfterAnotherUseAllWorkers(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policy: policy.DefaultMarginal().Spec("marginal")}, vllm(), vllm(), vllm())
 	for h := range 3 {

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// story returns a text of the given length. Different stories differ from their first byte on.
+// story returns a text with the given number of bytes. Stories with different names differ from their first byte on.
 func story(name string, bytes int) []byte {
 	line := name + " and what happened to it, at length.\n"
 	return []byte(strings.Repeat(line, bytes/len(line)+1)[:bytes])
@@ -54,7 +54,7 @@ func TestTextNeverMeetsTokens(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
 	text := story("same", 6400)
 	ids := make([]block.Token, len(text)/4)
-	for i := range ids { // each id is equal to the number that stands for four bytes of the text when the text is hashed
+	for i := range ids { // each id is the number that the router makes from four bytes of the text when it hashes the text
 		ids[i] = block.Token(text[4*i]) | block.Token(text[4*i+1])<<8 | block.Token(text[4*i+2])<<16 | block.Token(text[4*i+3])<<24
 	}
 	w.store(0, ids, kvindex.Stored{})
@@ -135,7 +135,8 @@ func BenchmarkRouteByText(b *testing.B) {
 	}
 }
 
-// Four bytes of text stand for a token. A text with fewer bytes than a block needs has no full block.
+// For matches, four bytes of text count as a token. A text that is shorter than a block has no full block, and must
+// still be routed.
 func TestAShortTextIsRouted(t *testing.T) {
 	for _, size := range []int{1, 2, 16} {
 		for _, engine := range []int{0, 16} {

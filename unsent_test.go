@@ -57,8 +57,8 @@ func TestWhatWasNotSentIsNotExpected(t *testing.T) {
 	}
 }
 
-// A shadow policy without events has a memory of its own. A request that was not sent must leave this memory, too, and
-// the part of the prompt that an earlier request really sent must stay in it.
+// A shadow policy without events has its own memory of the prompts that were sent. If a request was not sent, its
+// prompt must be removed from this memory. The part of the prompt that an earlier request sent must stay there.
 func TestAShadowUnlearnsWhatItLearned(t *testing.T) {
 	w := newWorld(t, warmpath.Options{Policies: []policy.Spec{withoutEvents(t)}, Shadow: "kv"}, vllm())
 	p := prompt(1, 801)
@@ -82,8 +82,8 @@ func TestAShadowUnlearnsWhatItLearned(t *testing.T) {
 	want(640)
 }
 
-// Two requests with the same prompt come at the same moment, and only the second one is sent. Because of the second
-// request, the prompt must stay expected.
+// Two requests with the same prompt come one after the other, and only the second request is sent. The prompt must stay
+// expected, because of the second request.
 func TestWhatAnotherRequestSentIsExpected(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 801)

@@ -33,8 +33,8 @@ type Record struct {
 	Rank   int    `json:"rank"`
 	// Trust is the holder's trust at the time of the decision.
 	Trust string `json:"trust,omitempty"`
-	// TokenSource is the source of the prompt's token ids; text if there were no ids. The label outcome of
-	// warmpath_token_requests_total has the same values.
+	// TokenSource is the source of the prompt's token ids. If there were no ids, TokenSource is text (the prompt's text
+	// was matched instead), or else the reason why there were no ids.
 	TokenSource string `json:"token_source"`
 	// TokensMissing is the reason why there were no ids. It is absent if there were ids.
 	TokensMissing string `json:"tokens_missing,omitempty"`
