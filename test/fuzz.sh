@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# fuzz.sh [TIME]: runs every fuzz target of the module for TIME (30s). Fails when a target finds an input that fails.
+# fuzz.sh [TIME]: runs each fuzz target of the module for TIME (default: 30s). Fails if a target finds an input that
+# fails.
 #
-# go test -fuzz needs help in short runs:
+# In short runs, go test -fuzz has three problems that this script solves:
 #
-#   - It minimises an interesting input for up to a minute, and may try no new input in ten seconds: 200 executions are
-#     enough.
-#   - Up to Go 1.26 its coordinator may report its own deadline as a failure (golang/go#75804). A run that prints
-#     "context deadline exceeded", no failing input and nothing else has found nothing.
-#   - A worker that gets no processor for ten seconds reports that it hung. The input of such a worker is run once more
-#     by itself, and that result counts.
+#   - go test makes an interesting input smaller for up to a minute, and may try no new input in a run of ten seconds.
+#     The script limits this to 200 executions.
+#   - Up to Go 1.26, go test may report its own deadline as a failure (golang/go#75804). The script takes a run for
+#     good if it prints only "context deadline exceeded" and no failing input.
+#   - A process that gets no CPU for ten seconds reports that it hung. The script runs the input of such a process once
+#     more alone, and this result counts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,7 +21,7 @@ only_the_deadline() {
     [ "$(sed -n '/^--- FAIL: /,/^FAIL$/p' "$out" | sed '1d;$d' | tr -d ' ')" = contextdeadlineexceeded ]
 }
 
-# once_more DIR TARGET runs the input with which a worker hung. A real fault fails again, or hangs until the timeout.
+# once_more DIR TARGET runs the input with which a process hung. A real fault fails again, or hangs until the timeout.
 once_more() {
   grep -q 'fuzzing process hung' "$out" || return 1
   local input

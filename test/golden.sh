@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the answers of the reference tokenizers, of CPython's jinja2 and of vLLM's Harmony, for the tests that compare
-# with them: 2.5 GB in the cache folder. What is there is not made again. vLLM's part needs `make test-engines`.
+# Makes reference results for tests: the results of the reference tokenizers, of CPython's jinja2 and of vLLM's Harmony.
+# They take 2.5 GB in the cache folder. A result that exists is not made again. Harmony's results need `make
+# test-engines` first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/warmpath

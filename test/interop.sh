@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs the other side of the interoperability tests. Does nothing when all of it is there.
+# Installs the other side of the interoperability tests. Does nothing if everything is installed.
 #
 #   - Debian's python3-zmq (libzmq, 1 MB), as root.
 #   - The official OpenAI client for Python (60 MB), in an environment in …/warmpath/openai of the cache folder.
 #   - Where test/engines/setup.sh has installed vLLM: the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB,
-#     60 MB stay in …/warmpath/wheels). They make the vectors in kvfeed/testdata again.
+#     60 MB stay in …/warmpath/wheels). A test makes the vectors in kvfeed/testdata again with these modules.
 set -euo pipefail
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/warmpath
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }

@@ -1,9 +1,10 @@
-# Reads the output of `go test -v ./...`. Prints one line for each package, the whole output of a package that fails,
-# and last the installations that skipped tests need, with the commands that install them. The status is 1 when a
+# Reads the output of `go test -v ./...`. Prints one line for each package, and the whole output of each package that
+# fails. At the end it prints what the skipped tests need and the commands that install this. The exit status is 1 if a
 # package failed.
 #
-# The lines of a package are consecutive. The last one has the package's result. testenv.Missing writes the lines of
-# skips. Compile errors are no lines of a package: go test writes them to its standard error, which must not come here.
+# The lines of a package are consecutive, and the last line has the package's result. testenv.Missing writes the
+# messages of skipped tests. go test writes compile errors to its standard error, which must not be in the input of this
+# program.
 {
   if ($0 ~ /^ok  \t/ || $0 ~ /^\?   \t/ || $0 ~ /^\t[^ ]+\t\tcoverage/) {
     print

@@ -1,7 +1,7 @@
-"""Play the engines of an LMCache deployment for its real controller.
+"""Play the engines that report to a real LMCache controller.
 
-usage: lmcache_worker.py PULL_PORT REPLY_PORT, with lmcache on PYTHONPATH, and with the PYTHONHASHSEED of the controller: then
-both make the same hashes of chunks. It reads commands from standard input, one JSON object a line, and answers each with a line:
+usage: lmcache_worker.py PULL_PORT REPLY_PORT, with lmcache on PYTHONPATH, and with the controller's PYTHONHASHSEED, so
+that both compute the same hashes of chunks. It reads commands from standard input, one JSON object a line, and answers each with a line:
   {"instance": "one", "worker": 0, "ip": "10.0.0.1", "port": 7001}     registers an engine
   {"instance": "one", "worker": 0, "tokens": [1, 2, 3]}                reports that the engine has cached a prompt
 """

@@ -3,8 +3,8 @@
 
 usage: multimodal.py TINY OUT llava|qwen2vl|gemma3
 
-TINY is a model of make_model.py. The new model has its tokenizer with image tokens added, a chat template that writes them in
-place of images, and the family's own processor with its default sizes.
+TINY is a model that make_model.py has made. The new model has TINY's tokenizer with additional image tokens, a chat template that
+writes image tokens in place of images, and the family's own image processor with its default sizes.
 """
 import os
 import sys

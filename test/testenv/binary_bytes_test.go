@@ -13,9 +13,9 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// fastBackend starts a worker that answers every chat request without delay. It reads the whole body first, and checks
-// that the body is want(id), with id from the header X-Request-Id. The stream of the answer depends only on id.
-// It checks that the request arrived unchanged.
+// fastBackend starts a worker that answers every chat request without delay. It first reads the whole body and checks
+// that the body arrived unchanged: it must equal want(id), where id is the header X-Request-Id. The answer is a stream
+// that depends only on id.
 func fastBackend(t *testing.T, want func(id string) []byte) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -29,7 +29,7 @@ func serveFew(t *testing.T, worker string) *testenv.Gateway {
 	return g
 }
 
-// TestFewDescriptorsFailNoRequest runs the router under `ulimit -n 256` with 400 clients at once.
+// TestFewDescriptorsFailNoRequest runs the router under `ulimit -n 256` with 400 clients at the same time.
 func TestFewDescriptorsFailNoRequest(t *testing.T) {
 	const clients, requests = 400, 3
 	engine := mock(t, func(c *mockengine.Config) { c.MaxSequences = 1024 })
@@ -46,7 +46,7 @@ func TestFewDescriptorsFailNoRequest(t *testing.T) {
 			for n := range requests {
 				body := fmt.Sprintf(`{"model":"mock","max_tokens":8,"messages":[{"role":"user","content":"client %d asks %d"}]}`, i, n)
 				resp, err := client.Post(g.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
-				// A busy machine may leave a connection idle for a second; the router then closes the connection.
+				// On a busy machine a connection may be idle for a second, and the router then closes it. So try once more.
 				if err != nil {
 					resp, err = client.Post(g.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
 				}
@@ -68,8 +68,8 @@ func TestFewDescriptorsFailNoRequest(t *testing.T) {
 var openFiles = regexp.MustCompile(`(?m)^process_open_fds (\d+)$`)
 
 // TestProbesDoNotWaitBehindClients keeps 400 clients connected to the router while it probes the router. 100 clients
-// send nothing, 100 keep an idle connection, and 200 wait for an engine that makes no step. A client that is closed or
-// refused connects again.
+// send nothing, 100 clients keep an idle connection, and 200 clients wait for an engine that makes no step. A client
+// whose connection is closed or refused connects again.
 func TestProbesDoNotWaitBehindClients(t *testing.T) {
 	const probes = 12
 	engine := mock(t, func(c *mockengine.Config) { c.MaxSequences, c.Faults.Stalled = 1024, true })
@@ -77,7 +77,7 @@ func TestProbesDoNotWaitBehindClients(t *testing.T) {
 	address := strings.TrimPrefix(g.URL, "http://")
 	var here, answered, refused, closed atomic.Int64
 	ctx, cancel := context.WithCancel(context.Background())
-	// come opens a connection, sends text and waits until the connection ends. It returns the received bytes.
+	// come opens a connection, sends text, waits until the connection ends, and returns the received bytes.
 	come := func(text string) string {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		if err != nil {
@@ -139,7 +139,7 @@ func TestProbesDoNotWaitBehindClients(t *testing.T) {
 				n, _ := strconv.Atoi(string(found[1]))
 				most = max(most, n)
 			}
-			// /readiness reports the stalled engine.
+			// /readiness may answer with an error, because the engine is stalled.
 			if resp.StatusCode != http.StatusOK && !strings.HasSuffix(url, "/readiness") {
 				t.Errorf("probe %d of %s: %d", i, url, resp.StatusCode)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// settleQuickly waits until the gateway has applied all events that the engines have counted as published.
+// settleQuickly waits until the gateway has applied all events that the engines have published, by their own counts.
 func (f *mockFleet) settleQuickly(t *testing.T) {
 	t.Helper()
 	testenv.WaitFor(t, 10*time.Second, "the events to arrive", func() error {
@@ -36,7 +36,7 @@ func (f *mockFleet) settleQuickly(t *testing.T) {
 }
 
 func TestAWorkerThatDiesInMidStreamFailsNoOtherRequest(t *testing.T) {
-	// With these settings a stream takes more than a second.
+	// With these settings a stream takes more than a second, so the worker dies during streams.
 	slow := func(c *mockengine.Config) { c.Speed = 5; c.OutputTokens = 400 }
 	workers := []*mockengine.Server{mock(t, slow), mock(t, slow)}
 	f := serve(t, workers)
@@ -50,8 +50,8 @@ func TestAWorkerThatDiesInMidStreamFailsNoOtherRequest(t *testing.T) {
 	}
 	testenv.WaitFor(t, 10*time.Second, "streams on both workers", func() error {
 		for _, w := range f.state(t).Workers {
-			// If no prompt is left to compute, all answers have begun. Before its first token a request may still move
-			// to another worker.
+			// Wait until all answers have begun, which means that no prompt is left to compute: before its first token a request
+			// could still move to another worker.
 			if l := w.Holders[0].Load; l.Requests < 4 || l.PrefillTokens > 0 {
 				return fmt.Errorf("%s carries %+v", w.URL, l)
 			}
@@ -127,7 +127,7 @@ func TestAFrozenWorkerIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestTenThousandDisconnects cuts 10,000 requests before their end.
+// In TestTenThousandDisconnects, clients leave 10,000 requests before their end.
 func TestTenThousandDisconnects(t *testing.T) {
 	const disconnects = 10_000
 	slow := func(c *mockengine.Config) { c.Speed = 1; c.OutputTokens = 2000; c.MaxSequences = 1024 }

@@ -32,7 +32,7 @@ func mock(t *testing.T, change func(*mockengine.Config)) *mockengine.Server {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }() // ends with ctx; the cleanup waits
+	go func() { ended <- server.Run(ctx) }() // ends when ctx ends; the cleanup waits
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil && ctx.Err() == nil {
@@ -53,8 +53,9 @@ type mockFleet struct {
 	workers []*mockengine.Server
 }
 
-// patient lets a request wait 10 s for its token ids, the longest time that can be configured. On a busy machine an
-// engine may need longer than the default, and without ids the router predicts nothing.
+// patient is a configuration with which a request waits up to 10 s for its token ids, the longest time that can be
+// configured. On a busy machine an engine may need longer than the default time, and without ids the router predicts
+// nothing.
 const patient = "tokens: {budget: 10s}\n"
 
 func serve(t *testing.T, workers []*mockengine.Server, args ...string) *mockFleet {
@@ -82,7 +83,7 @@ type answer struct {
 	finish    string
 	cached    int
 	prompt    int
-	truncated bool // the body ended earlier than its framing said
+	truncated bool // the body ended before the end that its framing announced
 	body      string
 }
 
@@ -91,8 +92,7 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// chat sends a chat request to the gateway. On an error it does not fail the test, so that a test can look at the
-// error.
+// chat sends a chat request to the gateway. On an error it does not fail the test, because a test may expect the error.
 func (f *mockFleet) chat(t *testing.T, history []message, extra string) answer {
 	t.Helper()
 	messages, err := json.Marshal(history)
@@ -195,7 +195,7 @@ func (f *mockFleet) state(t *testing.T) state {
 	return s
 }
 
-// asked returns the number of requests that the gateway has sent to the worker at url.
+// asked returns how many requests the gateway has sent to the worker at url.
 func (f *mockFleet) asked(t *testing.T, url string) (n int64) {
 	t.Helper()
 	for _, w := range f.state(t).Workers {
@@ -235,9 +235,9 @@ func (f *mockFleet) trustedWithin(t *testing.T, limit time.Duration) {
 	})
 }
 
-// settle waits until the gateway has applied all events that the engines have counted as published, and until the
-// numbers stay the same for a moment. A restarted engine counts from 0 again, and the gateway notices the restart a
-// little later.
+// settle waits until the gateway has applied all events that the engines have published, and until the gateway's
+// sequence numbers do not change for a moment. Both are needed: a restarted engine counts from 0 again, and the gateway
+// notices the restart a little later.
 func (f *mockFleet) settle(t *testing.T) {
 	t.Helper()
 	f.settleQuickly(t)
@@ -259,7 +259,7 @@ func (f *mockFleet) settle(t *testing.T) {
 	})
 }
 
-// idle waits until no holder has load: every reservation is released.
+// idle waits until no holder has load, that is, every reservation is released.
 func (f *mockFleet) idle(t *testing.T) {
 	t.Helper()
 	testenv.WaitFor(t, 20*time.Second, "every reservation to be released", func() error {
@@ -317,7 +317,7 @@ func (f *mockFleet) scrape(t *testing.T) string {
 	return string(text)
 }
 
-// prose returns n words. The words depend only on the topic, and different topics have different texts.
+// prose returns n words. The same topic gives the same words, and different topics give different words.
 func prose(topic string, n int) string {
 	var b strings.Builder
 	for i := range n {

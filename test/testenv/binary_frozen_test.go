@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// mockProcess runs `warmpath mock` as a process, so that a signal can freeze it like a real engine.
+// mockProcess runs `warmpath mock` as a process, so that SIGSTOP can freeze it like a real engine.
 func mockProcess(t *testing.T, args ...string) (p *testenv.Process, url string) {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
@@ -26,7 +26,7 @@ func mockProcess(t *testing.T, args ...string) (p *testenv.Process, url string) 
 	return p, "http://" + address
 }
 
-// load is a closed loop of clients: each sends its next request when the last one is answered.
+// load is a closed loop of clients: each client sends its next request when its last request is answered.
 type load struct {
 	mu             sync.Mutex // guards the counts
 	changed        *sync.Cond
@@ -76,7 +76,7 @@ func (l *load) ask(ctx context.Context, client *http.Client, url, body string) {
 	l.changed.Broadcast()
 }
 
-// rate waits for n answers and returns the number of answers a second.
+// rate waits for n good answers and returns the number of answers a second.
 func (l *load) rate(n int) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,10 +87,11 @@ func (l *load) rate(n int) float64 {
 	return float64(n) / time.Since(began).Seconds()
 }
 
-// TestAFrozenWorkerCostsASecond freezes one of two workers with SIGSTOP. When the router has noticed, the throughput
-// must be the throughput of the other worker alone. An engine runs 8 requests at the same time, each for a fixed time,
-// and more requests wait. So the engines limit the throughput, not this machine. Rounds with and without a frozen
-// worker alternate. Streams that have begun stay at the frozen worker, so the test has more clients for streams.
+// TestAFrozenWorkerCostsASecond freezes one of two workers with SIGSTOP. When the router has noticed this, the
+// throughput must be at least 95 % of the throughput that the other worker has alone. An engine runs 8 requests at the
+// same time, each for a fixed time, and more requests wait. So the engines limit the throughput, not this machine.
+// Rounds with and without a frozen worker alternate. Streams that have begun stay at the frozen worker, so the test
+// uses more clients for streams.
 func TestAFrozenWorkerCostsASecond(t *testing.T) {
 	for name, c := range map[string]struct {
 		clients       int
@@ -124,7 +125,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 			return nil
 		})
 	}
-	suspect("0") // the metrics contain the worker, and it is not suspect
+	suspect("0") // the metrics already have the worker, and say that it is not suspect
 	var shares []float64
 	failed := 0
 	for range rounds {
@@ -140,7 +141,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 		frozen := time.Now()
 		suspect("1")
 		noticed := time.Since(frozen)
-		l.rate(slots) // wait until the requests that waited at the frozen worker have moved
+		l.rate(slots) // wait until the requests that waited at the frozen worker are at the other worker
 		did := l.rate(answers)
 		stopped.Signal(syscall.SIGCONT)
 		suspect("0")
@@ -150,7 +151,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 		shares = append(shares, did/could)
 	}
 	slices.Sort(shares)
-	// Without the detection the share is about 0.5, because clients wait at the frozen worker.
+	// If the router did not detect the frozen worker, the share would be about 0.5, because clients would wait there.
 	if share := shares[len(shares)/2]; share < 0.95 {
 		t.Errorf("%.0f %% of what the other worker can serve remained, want 95 %%", 100*share)
 	}

@@ -90,8 +90,8 @@ func TestTheOpenAIClient(t *testing.T) {
 	})
 }
 
-// TestTheOpenAIClientsBodyArrivesUnchanged compares the bytes that a worker gets through the gateway with the bytes
-// that it gets directly.
+// TestTheOpenAIClientsBodyArrivesUnchanged compares the body that a worker gets through the gateway with the body that
+// it gets directly from the OpenAI client.
 func TestTheOpenAIClientsBodyArrivesUnchanged(t *testing.T) {
 	var mu sync.Mutex
 	var received []byte

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// talk is one growing conversation.
+// talk is a growing conversation. home is the worker that answered its last turn.
 type talk struct {
 	history []message
 	home    string
@@ -20,7 +20,7 @@ func newTalk(name string) *talk {
 	return &talk{history: []message{{"system", prose(name, 60)}}}
 }
 
-// turn asks the next question, compares the prediction with the engine's report, and stores the answer.
+// turn asks the next question, fails the test if there is no whole answer, and adds the answer to the history.
 func (k *talk) turn(t *testing.T, f *mockFleet, text string) answer {
 	t.Helper()
 	k.history = append(k.history, message{"user", text})
@@ -39,7 +39,7 @@ func exact(t *testing.T, a answer, what string) {
 	}
 }
 
-// home runs one turn of every talk, and fails if a talk goes to another worker than in its earlier turns.
+// home runs one turn of each talk. It fails the test if a talk goes to a worker other than the worker of its last turn.
 func home(t *testing.T, f *mockFleet, talks []*talk, what string) {
 	t.Helper()
 	for i, k := range talks {
@@ -143,7 +143,7 @@ func TestAReplayThatLosesMostMessagesIsAskedAgain(t *testing.T) {
 	home(t, f, talks, "before")
 	f.Stop(syscall.SIGTERM)
 	f = serve(t, []*mockengine.Server{w})
-	f.trustedWithin(t, time.Minute) // each message arrives after about twenty replays
+	f.trustedWithin(t, time.Minute) // a message arrives after at most about twenty replays
 	f.settle(t)
 	home(t, f, talks, "after")
 	for _, k := range talks {
@@ -173,8 +173,8 @@ func TestTwoRanksBehindOneURL(t *testing.T) {
 	}
 }
 
-// TestPredictionEqualsReport tests the main promise without faults, with a thousand conversations: the predicted cached
-// tokens equal the engine's report.
+// TestPredictionEqualsReport tests the main promise with a thousand conversations and without faults: the number of
+// cached tokens that the router predicts equals the number that the engine reports.
 func TestPredictionEqualsReport(t *testing.T) {
 	const conversations = 1000
 	workers := []*mockengine.Server{mock(t, nil), mock(t, nil), mock(t, nil), mock(t, nil)}

@@ -18,10 +18,10 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// canary is the text with which every secret of TestNoSecretIsEverPrinted begins.
+// canary is the beginning of every secret in TestNoSecretIsEverPrinted.
 const canary = "cAnArY"
 
-// echo starts a worker for the model parrot. It repeats the whole head of the request in each of its errors.
+// echo starts a worker for the model parrot. Each error of this worker repeats the whole head of the request.
 func echo(t *testing.T) string {
 	t.Helper()
 	var asked atomic.Int32
@@ -44,7 +44,7 @@ func echo(t *testing.T) string {
 	return s.URL
 }
 
-// parrot starts a worker that repeats the request's header in every answer.
+// parrot starts a worker that answers every request with an error and repeats the request's header in it.
 func parrot(t *testing.T) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -88,7 +88,7 @@ policies:
 	write(good)
 	gateway := testenv.Serve(t, "--config", file)
 	gateway.Ready(t)
-	printed := map[string]string{} // everything that was printed, by the process or request that printed it
+	printed := map[string]string{} // by process or request: everything that it printed
 	ask := func(method, url, body string, headers ...string) {
 		req, err := http.NewRequest(method, url, strings.NewReader(body))
 		if err != nil {
@@ -113,7 +113,7 @@ policies:
 		ask("GET", gateway.URL+"/nothing", "", "Authorization", "Bearer "+canary)
 	}
 	failed := 0
-	for i := range 12 { // a client's answer may show the client's own key
+	for i := range 12 { // an answer to a client may show the client's own key
 		body := fmt.Sprintf(`{"model":"parrot","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, i%2 == 0)
 		req, err := http.NewRequest(http.MethodPost, gateway.URL+"/v1/chat/completions?token="+canary+"-query", strings.NewReader(body))
 		if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// TestAUselessWorkerFailsNoRequest runs two slow mock engines and a third worker. The third worker looks healthy, and
-// gives a useless answer to every completion without delay.
+// TestAUselessWorkerFailsNoRequest runs two slow mock engines and a third worker. The third worker looks healthy, but
+// it immediately gives a useless answer to every completion.
 func TestAUselessWorkerFailsNoRequest(t *testing.T) {
 	answers := map[string]func(w http.ResponseWriter){
 		"429": func(w http.ResponseWriter) {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is a log that may be read while it is written, from any goroutine. The zero value is empty.
+// Buffer is a log that goroutines may write and read at the same time. The zero value is an empty log.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -18,7 +18,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String returns all that was written.
+// String returns everything that was written.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

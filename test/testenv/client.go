@@ -16,26 +16,26 @@ import (
 //go:embed driver.py
 var driver string
 
-// Client is a running driver of the official OpenAI client for Python. With it the gateway gets exactly the requests
-// that the OpenAI client sends, and the test sees the answers that the OpenAI client accepts. The driver answers one
-// call after another. A Client is safe for concurrent use.
+// Client sends requests with the official OpenAI client for Python, so that tests see exactly the requests that this
+// client sends and the answers that it accepts. A Python process (the driver) runs the OpenAI client. The driver makes
+// one call after another. A Client is safe for concurrent use.
 type Client struct {
 	mu  sync.Mutex
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// Call is one request through the client. Body has the arguments of the client's method. Extra has fields of the body
-// that the client does not know.
+// Call is one request through the client. Body has the arguments of the OpenAI client's method. Extra has fields of the
+// body that the OpenAI client does not know.
 type Call struct {
-	Call    string            `json:"call"` // the method: chat, completions or models
-	Base    string            `json:"base"` // the base URL, which ends in /v1
+	Call    string            `json:"call"` // method: chat, completions or models
+	Base    string            `json:"base"` // base URL, which ends in /v1
 	Body    map[string]any    `json:"body,omitempty"`
 	Extra   map[string]any    `json:"extra,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// Answer is the client's result for a response.
+// Answer is the result of a call, as the OpenAI client returns it.
 type Answer struct {
 	Text      string            `json:"text"`
 	Finish    string            `json:"finish"`
@@ -44,11 +44,11 @@ type Answer struct {
 	ToolCalls []map[string]any  `json:"tool_calls"`
 	Headers   map[string]string `json:"headers"`
 	IDs       []string          `json:"ids"`
-	Extra     map[string]any    `json:"extra"` // fields of the response that the client does not know
+	Extra     map[string]any    `json:"extra"` // fields of the response that the OpenAI client does not know
 	Error     *ClientError      `json:"error"`
 }
 
-// Usage is the engine's count of tokens.
+// Usage has the numbers of tokens that the engine reports.
 type Usage struct {
 	PromptTokens int `json:"prompt_tokens"`
 	Details      *struct {
@@ -56,7 +56,7 @@ type Usage struct {
 	} `json:"prompt_tokens_details"`
 }
 
-// Cached returns the cached tokens that the engine reports. A missing number is 0.
+// Cached returns the number of cached tokens that the engine reports, or 0 if the engine reports none.
 func (u *Usage) Cached() int {
 	if u == nil || u.Details == nil {
 		return 0
@@ -64,7 +64,7 @@ func (u *Usage) Cached() int {
 	return u.Details.CachedTokens
 }
 
-// ClientError is the exception that the client raised.
+// ClientError is an exception that the OpenAI client raised.
 type ClientError struct {
 	Type    string `json:"type"`
 	Status  int    `json:"status"`
@@ -72,7 +72,7 @@ type ClientError struct {
 	Body    any    `json:"body"`
 }
 
-// Header returns a response header by its name in upper or lower case.
+// Header returns the response header with the given name. Upper and lower case do not matter.
 func (a *Answer) Header(name string) string {
 	for k, v := range a.Headers {
 		if strings.EqualFold(k, name) {
@@ -83,7 +83,7 @@ func (a *Answer) Header(name string) string {
 }
 
 // StartClient runs a driver until the test ends. The Python interpreter is $WARMPATH_OPENAI_PYTHON, or the interpreter
-// that `make interop` or `make test-engines` installs. The test skips if there is none.
+// that `make interop` or `make test-engines` installs. If there is no such interpreter, the test skips.
 func StartClient(t testing.TB) *Client {
 	t.Helper()
 	python := openaiPython()
@@ -105,7 +105,7 @@ func StartClient(t testing.TB) *Client {
 	}
 	t.Cleanup(func() {
 		in.Close()
-		_ = cmd.Wait() // the driver ends when its input ends; errors are in the answers
+		_ = cmd.Wait() // the driver ends when its input ends; its answers have contained all errors
 	})
 	return &Client{in: in, out: bufio.NewReaderSize(out, 1<<20)}
 }
@@ -128,7 +128,7 @@ func openaiPython() string {
 	return ""
 }
 
-// Do sends one call and returns the client's answer.
+// Do makes one call and returns the OpenAI client's answer.
 func (c *Client) Do(t testing.TB, call Call) *Answer {
 	t.Helper()
 	line, err := json.Marshal(call)

@@ -48,6 +48,6 @@ for line in sys.stdin:
         reply = answer(json.loads(line))
     except openai.APIStatusError as e:
         reply = {"error": {"type": type(e).__name__, "status": e.status_code, "message": str(e), "body": e.body}}
-    except Exception as e:  # the test reads what went wrong; the driver must go on
+    except Exception as e:  # the test gets the error, and the driver must serve further calls
         reply = {"error": {"type": type(e).__name__, "status": 0, "message": str(e)}}
     print(json.dumps(reply), flush=True)

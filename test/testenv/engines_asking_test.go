@@ -16,9 +16,10 @@ import (
 )
 
 // TestBusyEnginesAreEnoughToMatchChatsByIDs forbids the gateway to read the model's files. So the gateway has to ask
-// engines, which are busy with 6 and with 16 clients. From the first half of the requests it learns how chats begin. In
-// the second half at least three quarters of the requests must be matched by ids (95 % and more were measured; machines
-// differ). The gateway's predictions may only seldom be above the engines' reports.
+// engines for token ids, while they are busy with requests of 6 or 16 clients. From the first half of the requests the
+// gateway learns how chats begin. In the second half at least three quarters of the requests must be matched by ids
+// (measurements: 95 % and more, but machines differ). Only few of the gateway's predictions may be above the engines'
+// reports.
 func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 	dir := root(t, "vllm")
 	one, two := begin(t, "asked1", launch{kind: "vllm"}), begin(t, "asked2", launch{kind: "vllm"})
@@ -39,8 +40,8 @@ func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 		if asking.sources["beginning"] == 0 {
 			t.Errorf("%d clients: no request was matched by a known beginning", clients)
 		}
-		// 4 %: blocks are evicted between prediction and report; up to three of 160 predictions were above the report
-		// in measurements.
+		// At most 4 % of the predictions may be above the report, because blocks are sometimes evicted between prediction and
+		// report. In measurements there were up to three such predictions of 160.
 		if most := clients * 10 / 25; len(asking.over) > most {
 			t.Errorf("%d clients: predictions were above the engines' reports by %d tokens", clients, asking.over)
 		}
@@ -50,7 +51,7 @@ func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 // seen has figures from a gateway's decisions.
 type seen struct {
 	byIDs, first float64
-	over         []int // the number of tokens by which each prediction above the report exceeds it
+	over         []int // for each prediction above the report: the difference in tokens
 	sources      map[string]int
 }
 
@@ -98,7 +99,7 @@ func played(t *testing.T, clients int, args ...string) (s seen) {
 	half := len(last.Decisions) / 2
 	for i, d := range last.Decisions {
 		s.sources[d.Source]++
-		if i < half && d.Source != "text" { // half is enough, because the newest decisions come first
+		if i < half && d.Source != "text" { // the newest decisions come first, so these are the decisions of the second half
 			s.byIDs += 1 / float64(half)
 		}
 		s.first += d.First / float64(len(last.Decisions))

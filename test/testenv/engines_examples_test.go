@@ -18,9 +18,9 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestTheExamplesWithARealEngine runs the programs of examples/ against a real vLLM. Program follow must print vLLM's
-// blocks. Program embed must route a prompt to vLLM, which has the prompt cached, and not to a mock engine, which does
-// not.
+// TestTheExamplesWithARealEngine runs the programs of examples/ against a real vLLM. The program follow must print
+// vLLM's blocks. The program embed has the choice between vLLM, which has the prompt cached, and a mock engine, which
+// has not. It must route the prompt to vLLM.
 func TestTheExamplesWithARealEngine(t *testing.T) {
 	e := begin(t, "examples", launch{kind: "vllm", env: []string{fmt.Sprint("BLOCK=", examplesBlock), "MAXLEN=1024"}})
 	programs := t.TempDir()
@@ -58,7 +58,7 @@ func TestTheExamplesWithARealEngine(t *testing.T) {
 	}
 	prints("^the history is complete$")
 
-	// This is the prompt of program embed: 200 tokens, which are 6 blocks of 32 tokens and a part of a block.
+	// The prompt is the same as in embed: 200 tokens, which are 6 full blocks of 32 tokens and a part of a block.
 	prompt := make([]int, 200)
 	for i := range prompt {
 		prompt[i] = 1000 + i
@@ -103,14 +103,14 @@ func TestTheExamplesWithARealEngine(t *testing.T) {
 	t.Logf("embed printed:\n%s", out)
 
 	e.post(t, "/reset_prefix_cache")
-	ask() // vLLM publishes the events of a reset with those of its next step
+	ask() // vLLM publishes the event of a reset with its next step
 	prints("^[0-9]+ cleared gpu; 0 blocks now$")
 }
 
 const examplesBlock = 32
 
-// mockWorker starts a mock engine of the model "tiny". It returns the engine as an argument of program embed:
-// URL,EVENTS,REPLAY.
+// mockWorker starts a mock engine of the model "tiny". It returns the engine's addresses in the form of embed's
+// arguments: URL,EVENTS,REPLAY.
 func mockWorker(t *testing.T) string {
 	t.Helper()
 	config := mockengine.DefaultConfig()

@@ -19,12 +19,12 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// recorder is a proxy between the gateway and an engine. It keeps the bodies of the requests.
+// recorder is a proxy between the gateway and an engine. It keeps the last body that was sent to each path.
 type recorder struct {
 	url string
 
 	mu     sync.Mutex
-	bodies map[string][]byte // the last body of each path; guarded by mu
+	bodies map[string][]byte // by path: the last body; guarded by mu
 }
 
 func record(t *testing.T, e *realEngine) *recorder {
@@ -89,8 +89,9 @@ func answerOf(t *testing.T, at, path, body string) said {
 	return said{a.Choices[0].Text + a.Choices[0].Message.Content, a.Usage.Prompt, a.Usage.Details.Cached}
 }
 
-// forwarding tests that forwarded ids change only the engine's work: answers and cached tokens stay the same. It also
-// tests that the text is forwarded if ids could lose something. field is the request's field for the ids.
+// forwarding tests that the engine gives the same answers and has the same cached tokens if the gateway sends it token
+// ids in place of the text. It also tests that the gateway sends the text for requests with the options in refused,
+// because ids alone could change their answers. field is the beginning of the request's field with the ids.
 func forwarding(t *testing.T, e *realEngine, dir, path, field string, request func(text, more string) string, refused []string) {
 	recorded := record(t, e)
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
@@ -101,7 +102,7 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 	gateway.Ready(t)
 	waitTrust(t, gateway, "exact", 1)
 	forwarded := func() bool { return strings.Contains(recorded.last(path), field) }
-	for i := range 20 { // the self-check compares these requests before it trusts the model's files
+	for i := range 20 { // the gateway's self-check needs these requests before it trusts the model's files
 		answerOf(t, gateway.URL, path, request(sentences(fmt.Sprintf("proof%d", i), 10), ""))
 		if i == 0 && forwarded() {
 			t.Error("ids are sent before any was compared with the engine's")
@@ -118,8 +119,8 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 		return nil
 	})
 	for i, text := range snippets {
-		// The requests with and without the gateway each fill a cache of their own, in the same order. Both caches must
-		// have the same hits.
+		// The salts separate the blocks of requests through the gateway from the blocks of direct requests. So both must find
+		// the same number of cached tokens.
 		one := fmt.Sprintf(`,"cache_salt":"straight%d"`, i)
 		two := fmt.Sprintf(`,"cache_salt":"through%d"`, i)
 		for turn := range 3 {
@@ -155,8 +156,8 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 	}
 }
 
-// forwardingVLLM tests the forwarding of ids to vLLM. Completions take ids as the prompt. Chats take ids in the field
-// kv_transfer_params, beside their messages.
+// forwardingVLLM tests the forwarding of ids to vLLM. A completion has the ids as its prompt. A chat has the ids in the
+// field kv_transfer_params, in addition to its messages.
 func forwardingVLLM(t *testing.T, e *realEngine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"kv_transfer_params":{"prompt_token_ids":[`, chatOf, []string{`,"logprobs":true`, `,"kv_transfer_params":{}`,
 		`,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
@@ -165,7 +166,8 @@ func forwardingVLLM(t *testing.T, e *realEngine, dir string) {
 	}, []string{`,"echo":true`, `,"logprobs":1`, `,"truncate_prompt_tokens":8`, `,"unheard_of":1`})
 }
 
-// forwardingSGLang tests the forwarding of ids to SGLang. Chats take ids in the field input_ids, beside their messages.
+// forwardingSGLang tests the forwarding of ids to SGLang. A chat has the ids in the field input_ids, in addition to its
+// messages.
 func forwardingSGLang(t *testing.T, e *realEngine, dir string) {
 	forwarding(t, e, dir, "/v1/chat/completions", `"input_ids":[`, chatOf, []string{`,"logprobs":true`, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
 }

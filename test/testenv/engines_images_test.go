@@ -23,15 +23,16 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestImages runs tiny models of three families with vision. The router must make the same ids and images of a request
-// as vLLM.
+// TestImages runs tiny models of three families with vision. For each request, the router must compute the same token
+// ids and image identifiers as vLLM.
 func TestImages(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
-	// One engine after the other, because the start of an engine takes both cores.
+	// Start one engine after the other, because the start of an engine uses both cores.
 	for _, family := range []string{"qwen2vl", "llava", "gemma3"} {
 		args := []string{"--enable-scale-out", "--limit-mm-per-prompt", `{"image":8}`}
-		// CLIP's weights have other names in Transformers 5 than in vLLM, so these engines can only render prompts.
+		// With llava and gemma3, vLLM cannot load the weights, because the vision weights have other names in Transformers 5
+		// than in vLLM. With dummy weights these engines can still render prompts.
 		if family != "qwen2vl" {
 			args = append(args, "--load-format", "dummy")
 		}
@@ -51,7 +52,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// aboutImages sends several questions about the same images. The predictions must equal the engine's cached tokens.
+// aboutImages plays conversations with several questions about the same images. The predictions must equal the engine's
+// cached tokens.
 func aboutImages(t *testing.T, k *clientTalk) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for talk := range 3 {
@@ -94,7 +96,7 @@ func aboutImages(t *testing.T, k *clientTalk) {
 
 func part(text string) map[string]any { return map[string]any{"type": "text", "text": text} }
 
-// picture returns the part of a message that has an image of random colours.
+// picture returns a part of a message: an image of random colours.
 func picture(r *rand.Rand, format string, width, height int) map[string]any {
 	rect := image.Rect(0, 0, width, height)
 	noise := func(set func(x, y int, c color.Color)) {
@@ -138,8 +140,8 @@ func picture(r *rand.Rand, format string, width, height int) map[string]any {
 	return map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}}
 }
 
-// sameImages compares ids, and the names and positions of images, with the engine's. It does so for requests of all
-// kinds.
+// sameImages compares token ids, image identifiers and image positions that the router computes with the engine's, for
+// requests of all kinds.
 func sameImages(t *testing.T, dir string, e *realEngine) {
 	m, err := inprocess.OpenOne(dir)
 	if err != nil {
@@ -154,7 +156,7 @@ func sameImages(t *testing.T, dir string, e *realEngine) {
 			content = append(content, part(snippets[random.IntN(len(snippets))]+"x"))
 			shown := picture(random, formats[random.IntN(len(formats))], 1+random.IntN(700), 1+random.IntN(500))
 			if random.IntN(5) == 0 {
-				// A name that was not used before: the engine keeps the first image of each name.
+				// Use a new name for each image, because the engine keeps the first image with a name.
 				shown["uuid"] = fmt.Sprintf("name-%d-%d", i, n)
 			}
 			content = append(content, shown, part(" and "+snippets[random.IntN(len(snippets))]))
@@ -187,7 +189,7 @@ func sameImages(t *testing.T, dir string, e *realEngine) {
 	}
 }
 
-// rendered asks the engine for a prompt's ids and images.
+// rendered asks the engine for the token ids and images of a prompt.
 func rendered(t *testing.T, e *realEngine, body []byte) ([]block.Token, []block.Feature, int) {
 	t.Helper()
 	resp, err := http.Post(e.url+"/v1/chat/completions/render", "application/json", bytes.NewReader(body))

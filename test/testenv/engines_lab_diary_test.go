@@ -12,13 +12,15 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// contents numbers blocks by their tokens and all tokens before them. The numbers are the same for all engines.
+// contents gives a number to each content of a block: the block's tokens and all tokens before them. Engines with the
+// same contents share the numbers.
 type contents struct {
 	mu  sync.Mutex // guards ids
 	ids map[string]int
 }
 
-// of returns the number of a block that follows the block with number parent. Parent 0 is the beginning of a prompt.
+// of returns the number of the block with these tokens after the block with number parent. Parent 0 means that the
+// block begins a prompt.
 func (c *contents) of(parent int, tokens []block.Token) int {
 	var b strings.Builder
 	_ = binary.Write(&b, binary.LittleEndian, int64(parent))
@@ -33,18 +35,18 @@ func (c *contents) of(parent int, tokens []block.Token) int {
 	return id
 }
 
-// sight is a snapshot of a diary. It says which contents the engine holds, and which contents it stored and evicted in
-// which order.
+// sight is a snapshot of a diary: which contents the engine has cached, and the order in which it stored and evicted
+// contents.
 type sight struct {
-	live     map[int]int // number of copies, by content
+	live     map[int]int // by content: number of copies
 	evicted  []int       // contents, in the order of eviction
-	order    []int       // contents, in the order in which they were stored; one that is stored again is listed again
+	order    []int       // contents, in the order in which they were stored; a content may occur several times
 	stored   int
 	messages int
 	problem  string
 }
 
-// labDiary applies the events of one engine, by content.
+// labDiary applies the events of one engine, and identifies blocks by content, not by hash.
 type labDiary struct {
 	known   *contents
 	mu      sync.Mutex // guards the fields below

@@ -30,7 +30,7 @@ type generated struct {
 	ids    []block.Token
 }
 
-// ask sends a question. script, if not nil, is the answer that the mock engine has to give.
+// ask sends a question. script, if not nil, is the answer that the mock engine must give.
 func (s *subject) ask(q question, script []block.Token) (generated, error) {
 	body := map[string]any{"model": "tiny", "prompt": q.prompt, "max_tokens": q.answer, "ignore_eos": true, "temperature": 0, "return_token_ids": true}
 	if script != nil {

@@ -19,11 +19,12 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The mock engine and vLLM have these settings in common. Two of the longest prompts fill the 64 usable blocks of 32
-// tokens, so nearly every request evicts. The small token budget cuts prompts into chunks.
+// These are the settings of both engines, the mock engine and vLLM. Two requests of the greatest length fill the 64
+// usable blocks of 32 tokens, so nearly every request evicts blocks. The token budget of a step is small, so that
+// prompts are computed in chunks.
 const (
 	labBlock    = 32
-	labBlocks   = 65 // vLLM never uses one of them, the null block
+	labBlocks   = 65 // one of the blocks is the null block, which vLLM never uses
 	labModelLen = 1024
 	labBatch    = 256
 	labSeqs     = 8
@@ -97,11 +98,11 @@ func (l *lab) question() question {
 	family := l.random.IntN(12)
 	head := labBlock * (1 + family%7)
 	if family%4 == 3 {
-		head -= 11 // the head ends inside a block
+		head -= 11 // let the head end inside a block
 	}
 	tail := labBlock + 1 + l.random.IntN(6*labBlock)
 	if l.random.IntN(5) == 0 {
-		tail = (head/labBlock+2)*labBlock - head // the prompt ends at a block's end
+		tail = (head/labBlock+2)*labBlock - head // let the prompt end at a block's end
 	}
 	q := question{answer: 1 + l.random.IntN(70)}
 	for i := range head {
@@ -155,9 +156,9 @@ func (l *lab) sequential(t *testing.T) {
 	}
 }
 
-// waves sends eight questions at a time, which all begin in the same step: until they have all of them, vLLM is paused
-// and the mock engine makes no step. The questions do not fit in the pool together, so some wait and some are
-// preempted.
+// waves sends eight questions at the same time. All of them begin in the same step: until an engine has all questions,
+// vLLM is paused, and the mock engine is stalled. The questions do not fit in the pool together, so some questions wait
+// and some are preempted.
 func (l *lab) waves(t *testing.T) {
 	l.reset(t)
 	for wave := range 12 {
@@ -169,10 +170,10 @@ func (l *lab) waves(t *testing.T) {
 			questions[i].answer = 30 + l.random.IntN(200)
 		}
 		before := len(l.real.diary.look().order)
-		// Without clear_cache=false a pause empties the cache in every mode.
+		// Without clear_cache=false a pause would empty the cache.
 		l.real.post(t, "/pause?mode=keep&clear_cache=false")
 		answers := l.all(t, l.real, questions, func(int) []block.Token { return nil }, func() {
-			// A paused vLLM does not show its queue; if a question comes too late, order reports that.
+			// A paused vLLM does not report its queue, so wait for a time. If a question comes too late, order fails the test.
 			time.Sleep(300 * time.Millisecond)
 			l.real.post(t, "/resume")
 		})
@@ -218,8 +219,8 @@ func (l *lab) waves(t *testing.T) {
 	}
 }
 
-// order returns the questions in the order in which the engine began them. It uses the order of the first block that no
-// other question has.
+// order returns the questions in the order in which the engine began them. It compares the first blocks that no other
+// question has: their order in stored is the order of the questions.
 func (l *lab) order(t *testing.T, questions []question, stored []int) []int {
 	t.Helper()
 	at := make([]int, len(questions))
@@ -240,7 +241,7 @@ func (l *lab) order(t *testing.T, questions []question, stored []int) []int {
 	return order
 }
 
-// crowd sends eight questions at a time, without a fixed order. Their prompts fit in the pool together.
+// crowd sends eight questions at the same time, so that their order is random. The questions fit in the pool together.
 func (l *lab) crowd(t *testing.T) {
 	l.reset(t)
 	questions := make([]question, 8)
@@ -263,7 +264,7 @@ func (l *lab) crowd(t *testing.T) {
 	}
 }
 
-// all sends all questions at the same time, and calls begun when they are sent.
+// all sends all questions at the same time, then calls begun, and returns the answers.
 func (l *lab) all(t *testing.T, s *subject, questions []question, script func(int) []block.Token, begun func()) []generated {
 	t.Helper()
 	answers := make([]generated, len(questions))
@@ -284,8 +285,8 @@ func (l *lab) all(t *testing.T, s *subject, questions []question, script func(in
 	return answers
 }
 
-// reset empties both caches. The engines announce the reset with their next step, so reset sends a request. A vLLM on a
-// CPU dies if its first request is as short as the questions, so this request is longer.
+// reset empties both caches. The engines announce a reset with their next step that has events, so reset also sends a
+// prompt that fills a block.
 func (l *lab) reset(t *testing.T) {
 	t.Helper()
 	for _, s := range []*subject{l.real, l.mock} {
@@ -306,7 +307,7 @@ func (l *lab) reset(t *testing.T) {
 	}
 }
 
-// settle waits until no event has arrived for a moment.
+// settle waits until no event message has arrived for 250 ms.
 func (l *lab) settle(t *testing.T) {
 	t.Helper()
 	last, since := -1, time.Now()
@@ -322,7 +323,7 @@ func (l *lab) settle(t *testing.T) {
 	})
 }
 
-// compare reports whether both engines have the same blocks. If ordered is set, both must also have evicted the same
+// compare reports whether both engines have the same blocks. If ordered is true, both must also have evicted the same
 // blocks in the same order.
 func (l *lab) compare(t *testing.T, ordered bool) bool {
 	t.Helper()

@@ -17,7 +17,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// lmcacheController is the real controller of LMCache 0.5.6. A script plays its engines, which would need a GPU.
+// lmcacheController is the real controller of LMCache 0.5.6. A script plays the engines that report to the controller,
+// because real ones would need a GPU.
 type lmcacheController struct {
 	*testenv.Process
 	url     string
@@ -63,7 +64,7 @@ func startLMCache(t *testing.T) *lmcacheController {
 		}
 		return testenv.Reachable(c.url + "/controller/workers")
 	})
-	for c.heard.Scan() && c.heard.Text() != "ready" { // lines of the library's log come in the same output
+	for c.heard.Scan() && c.heard.Text() != "ready" { // the output also has lines of the library's log
 	}
 	return c
 }
@@ -97,8 +98,9 @@ func startMock(t *testing.T) string {
 	return url
 }
 
-// TestLMCacheControllerIsAsked tests that requests go where the real controller's answers say, by prefix and by
-// occupancy. It also tests that requests are still served when the controller is gone.
+// TestLMCacheControllerIsAsked tests that requests go to the worker that the real controller's answers favour, with
+// both lookup modes: by prefix and by occupancy. It also tests that requests are still served after the controller has
+// died.
 func TestLMCacheControllerIsAsked(t *testing.T) {
 	c := startLMCache(t)
 	one, two := startMock(t), startMock(t)
@@ -119,8 +121,9 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	blue, red := conversation("blue"), conversation("red")
 	c.cached(t, "two", promptTokens(t, one, blue))
 	c.cached(t, "one", promptTokens(t, one, red)[:256])
-	// The controller applies messages with a delay, and on a busy machine a lookup may take longer than its limit of
-	// 200 ms. Then the request goes to another worker, and the next lookup is made a second later.
+	// goes waits until six requests in a row go to the worker want. The first requests may go elsewhere: the controller
+	// applies messages with a delay, and on a busy machine a lookup may take longer than its limit of 200 ms. After such a
+	// timeout the next lookup is made a second later.
 	goes := func(prompt, policy, want string) {
 		t.Helper()
 		right := 0
@@ -138,7 +141,7 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	goes(blue, "", two)
 	goes(red, "", one)
 	goes(blue, "", two)
-	// Worker two has three chunks of conversation blue, the other worker has one chunk of conversation red.
+	// Worker two has three chunks of the conversation blue. Worker one has only one chunk, of the conversation red.
 	goes(conversation("green"), "occupancy", two)
 
 	c.Stop(syscall.SIGKILL)

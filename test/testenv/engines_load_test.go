@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// loads has the load of /admin/workers.
+// loads has the fields of /admin/workers about load.
 type loads struct {
 	Workers []struct {
 		Holders []struct {
@@ -32,7 +32,8 @@ type loads struct {
 	} `json:"workers"`
 }
 
-// TestEnginesSayHowBusyTheyAre tests that the gateway sees the load of requests that do not come through it.
+// TestEnginesSayHowBusyTheyAre tests that the gateway notices the load of requests that clients send directly to an
+// engine.
 func TestEnginesSayHowBusyTheyAre(t *testing.T) {
 	for _, kind := range []string{"vllm", "sglang"} {
 		t.Run(kind, func(t *testing.T) {

@@ -24,7 +24,7 @@ type realEngine struct {
 	pub, rep  int
 	pgid      int
 	log       string
-	start     func(t *testing.T) // starts the engine; a second call uses the same ports
+	start     func(t *testing.T) // starts the engine; a restart uses the same ports
 	startedAt time.Time
 }
 
@@ -43,14 +43,14 @@ func root(t *testing.T, kind string) string {
 	return dir
 }
 
-// launch has the environment and additional arguments of the script that starts an engine.
+// launch has the settings of the script that starts an engine: environment variables and additional arguments.
 type launch struct {
 	kind string // vllm or sglang
 	env  []string
 	args []string
 }
 
-// begin starts an engine and returns without waiting for it; await waits.
+// begin starts an engine and does not wait until the engine answers. await waits for this.
 func begin(t *testing.T, name string, l launch) *realEngine {
 	t.Helper()
 	dir := root(t, l.kind)
@@ -70,7 +70,7 @@ func begin(t *testing.T, name string, l launch) *realEngine {
 		args := append([]string{script, name, strconv.Itoa(e.http), strconv.Itoa(e.pub), strconv.Itoa(e.rep)}, l.args...)
 		cmd := exec.Command("bash", args...)
 		cmd.Env = append(append(os.Environ(), key+dir, "LOGDIR="+logs), l.env...)
-		// The engine gets its own process group, so that stop can end the engine with all its children.
+		// Give the engine a process group of its own, so that stop can end the engine with all its child processes.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if out, err := cmd.Output(); err != nil {
 			t.Fatalf("start %s: %v\n%s", name, err, out)
@@ -87,7 +87,7 @@ func begin(t *testing.T, name string, l launch) *realEngine {
 	return e
 }
 
-// said returns the errors in the engine's log, and its last lines.
+// said returns the errors and the last lines of the engine's log.
 func (e *realEngine) said() string {
 	out, _ := os.ReadFile(e.log)
 	lines := strings.Split(string(out), "\n")
@@ -106,7 +106,8 @@ func (e *realEngine) await(t *testing.T) {
 		if !again {
 			t.Fatalf("%s ended twice while starting", e.name)
 		}
-		// Two engines that start at the same time may choose the same internal port. The second attempt starts alone.
+		// Two engines that start at the same time may choose the same internal port. The second attempt is alone, so it does
+		// not fail for this reason.
 		t.Logf("%s ended while starting; once more. It said:\n%s", e.name, e.said())
 		again = false
 		e.start(t)
@@ -117,8 +118,8 @@ func (e *realEngine) await(t *testing.T) {
 
 func (e *realEngine) gone() bool { return syscall.Kill(-e.pgid, 0) != nil }
 
-// stop ends the engine and its children. It sends SIGTERM first, because a killed API server leaves its engine core
-// behind.
+// stop ends the engine and its children. It sends SIGTERM first, because a killed API server does not end its engine
+// core process.
 func (e *realEngine) stop() {
 	_ = syscall.Kill(-e.pgid, syscall.SIGTERM)
 	if !testenv.Poll(30*time.Second, e.gone) {

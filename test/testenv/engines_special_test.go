@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestSmallCacheAndTwoRanks runs an engine with a small cache, and one with two data-parallel ranks. Each has its own
-// gateway.
+// TestSmallCacheAndTwoRanks runs two engines, each with its own gateway: an engine with a small cache, and an engine
+// with two data-parallel ranks.
 func TestSmallCacheAndTwoRanks(t *testing.T) {
 	root(t, "vllm")
 	client := testenv.StartClient(t)
@@ -110,7 +110,7 @@ func TestHybridAndOffload(t *testing.T) {
 		k.gateway.Ready(t)
 		reloaded := 0
 		for round := range 2 {
-			for i := range 8 { // the prompts do not fit in the GPU's 64 blocks, but they fit in the CPU tier
+			for i := range 8 { // all prompts together fit in the CPU tier, but not in the GPU's 64 blocks
 				r := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("offload%d", i), 75))}, nil)
 				r.exact(t, fmt.Sprintf("round %d prompt %d", round, i))
 				if round == 1 && r.cached > 0 {

@@ -49,7 +49,7 @@ func waitTrust(t *testing.T, g *testenv.Gateway, trust string, holders int) {
 	})
 }
 
-// workerState returns nil when the worker takes requests.
+// workerState returns nil if the worker at url is ready.
 func workerState(t *testing.T, g *testenv.Gateway, url string) error {
 	t.Helper()
 	for _, w := range stateOf(t, g).Workers {
@@ -63,7 +63,7 @@ func workerState(t *testing.T, g *testenv.Gateway, url string) error {
 	return fmt.Errorf("%s is not known", url)
 }
 
-// ranksWithBlocks counts the holders for which the index has blocks.
+// ranksWithBlocks returns the number of holders for which the index has blocks.
 func ranksWithBlocks(t *testing.T, g *testenv.Gateway) int {
 	t.Helper()
 	n := 0

@@ -11,13 +11,13 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// clientTalk is a client of the gateway. For every answer it compares the gateway's prediction with the engine's
-// report.
+// clientTalk is a client of the gateway. It counts its requests. Its answers have the gateway's prediction and the
+// engine's report of cached tokens.
 type clientTalk struct {
 	client  *testenv.Client
 	gateway *testenv.Gateway
 	asked   int
-	blind   int // number of requests without token ids within the budget; this happens on a busy machine
+	blind   int // number of requests that got no token ids within the budget, which can happen on a busy machine
 }
 
 // reply is an answer with the gateway's decision about it.
@@ -27,7 +27,8 @@ type reply struct {
 	predicted int
 	cached    int
 	trust     string
-	// The request had no token ids in time: the gateway routed it by text or by load, and predicted nothing.
+	// blind means that the request got no token ids in time, so the gateway routed it by text or by load and predicted
+	// nothing.
 	blind bool
 }
 
@@ -35,7 +36,8 @@ type chatMessage map[string]any
 
 func say(role, text string) chatMessage { return chatMessage{"role": role, "content": text} }
 
-// settle waits until the sequence numbers of all holders stay the same for a moment: all events have arrived.
+// settle waits until the sequence numbers of all holders do not change for a moment, because then all events have
+// arrived.
 func (k *clientTalk) settle(t *testing.T) {
 	t.Helper()
 	last, since := "", time.Now()
@@ -53,7 +55,7 @@ func (k *clientTalk) settle(t *testing.T) {
 	})
 }
 
-// sequences returns all fields of the admin answer with a sequence number, as text.
+// sequences returns all sequence numbers in an answer of /admin/workers, as text.
 func sequences(v any) string {
 	var b strings.Builder
 	var walk func(any)
@@ -97,7 +99,7 @@ func (k *clientTalk) ask(t *testing.T, call string, body, extra map[string]any) 
 	t.Helper()
 	arguments := map[string]any{}
 	for name, value := range extra {
-		switch name { // these fields are arguments of the client's method; all other fields are extra
+		switch name { // the OpenAI client's method has arguments for these fields; all other fields are extra
 		case "tools", "tool_choice", "stream", "stream_options", "max_tokens", "stop":
 			body[name] = value
 		default:
@@ -143,7 +145,7 @@ func (k *clientTalk) lastSource(t *testing.T) string {
 	return last.Decisions[0].Source
 }
 
-// exact fails the test unless the prediction equals the report.
+// exact fails the test if the prediction differs from the engine's report.
 func (r *reply) exact(t *testing.T, what string) {
 	t.Helper()
 	if r.predicted != r.cached && !r.blind {
@@ -152,7 +154,7 @@ func (r *reply) exact(t *testing.T, what string) {
 	}
 }
 
-// neverOver fails the test when the prediction exceeds the engine's report.
+// neverOver fails the test if the prediction is above the engine's report.
 func (r *reply) neverOver(t *testing.T, what string) {
 	t.Helper()
 	if r.predicted > r.cached {
@@ -160,7 +162,8 @@ func (r *reply) neverOver(t *testing.T, what string) {
 	}
 }
 
-// sentences returns about n words. The words depend only on the topic, and different topics have different texts.
+// sentences returns n groups of three words. The same topic gives the same words, and different topics give different
+// words.
 func sentences(topic string, n int) string {
 	words := []string{"engine", "cache", "block", "worker", "token", "prefix", "route", "index", "event", "batch", "model", "layer"}
 	var b strings.Builder

@@ -19,8 +19,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// waitFiles waits until the gateway makes the ids of its model in its own process, from files in dir. The gateway finds
-// these files by itself.
+// waitFiles waits until the gateway has found the model's files in dir without configuration, and makes token ids with
+// them in its own process.
 func waitFiles(t *testing.T, g *testenv.Gateway, dir string) {
 	t.Helper()
 	testenv.WaitFor(t, 60*time.Second, "the model's files to be found", func() error {
@@ -37,7 +37,8 @@ func waitFiles(t *testing.T, g *testenv.Gateway, dir string) {
 	})
 }
 
-// sources returns the number of requests by the source of their token ids, and logs how long requests waited for ids.
+// sources returns how many of the last 1,000 requests got their token ids from each source, and the number of all these
+// requests. It logs how long requests waited for ids.
 func sources(t *testing.T, g *testenv.Gateway) (count map[string]int, all int) {
 	t.Helper()
 	var last struct {
@@ -61,8 +62,8 @@ func sources(t *testing.T, g *testenv.Gateway) (count map[string]int, all int) {
 	return count, len(waits)
 }
 
-// foundFiles checks that the gateway made the ids of nearly all requests in its own process, although its configuration
-// names no file.
+// foundFiles checks that the gateway made the token ids of nearly all requests in its own process, although its
+// configuration names no model files.
 func foundFiles(t *testing.T, k *clientTalk) {
 	count, all := sources(t, k.gateway)
 	if here := count["local"] + count["given"]; here*100 < all*99 {
@@ -73,9 +74,9 @@ func foundFiles(t *testing.T, k *clientTalk) {
 	}
 }
 
-// askedIDs repeats the basic tests with a gateway that looks for no files and asks the engines. The budget is 200 ms.
-// With the default budget, the gateway waits at most 10 ms for an engine if it knows how the chat begins. With that
-// shorter wait, the prediction may be a block less than the engine has.
+// askedIDs repeats the basic tests with a gateway that looks for no files and asks the engines. The budget is 10 s, so
+// a request waits for all its ids. With the default budget of 500 ms, a request whose chat begins with known ids does
+// not wait, or waits only about 10 ms, and the prediction may be a block less than the engine's match.
 func askedIDs(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	config := filepath.Join(t.TempDir(), "warmpath.yaml")
 	if err := os.WriteFile(config, []byte("tokens:\n  discover: false\n  budget: 10s\n"), 0o600); err != nil {
@@ -98,7 +99,8 @@ func askedIDs(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	}
 }
 
-// sameIDs compares ids that were made in process with the engine's own ids, for a few hundred requests of all kinds.
+// sameIDs compares ids that the router makes in its own process with the engine's own ids, for a few hundred requests
+// of all kinds.
 func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *realEngine) {
 	m, err := inprocess.OpenOne(dir)
 	if err != nil {
@@ -110,7 +112,7 @@ func sameIDs(t *testing.T, dir string, kind tokens.Kind, e *realEngine) {
 		body, d := randomRequest(random, i, kind)
 		want, status := engineIDs(t, e, d, body)
 		if status != http.StatusOK {
-			continue // the engine refuses the request: there are no ids to compare
+			continue // the engine refuses the request, so it has no ids
 		}
 		var read api.Request
 		if err := api.Read(d, body, &read); err != nil {
@@ -163,7 +165,7 @@ func engineIDs(t *testing.T, e *realEngine, d api.Dialect, body []byte) ([]uint3
 var snippets = []string{"Hello, world!", "  leading space", "naïve café – “quoted”", "数を数える", "emoji 👩‍👩‍👧 done", "line one\nline two\n\n\nline five", "tabs\tand\ttabs",
 	"1234567890 3.14159", "def f(x):\n    return x ** 2\n", "<|im_end|> in text", "{\"json\": [1, 2, null]}", "", " ", "мир", "A very long word: " + strings.Repeat("ab", 60)}
 
-// randomRequest makes a request of a random kind. The same state of r gives the same request.
+// randomRequest makes a request of a random kind. The same state of r, and the same i and kind, give the same request.
 func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) {
 	text := func() string { return snippets[r.IntN(len(snippets))] + " " + snippets[r.IntN(len(snippets))] }
 	body := map[string]any{"model": "tiny", "max_tokens": 1, "temperature": 0}
@@ -220,7 +222,7 @@ func randomRequest(r *rand.Rand, i int, kind tokens.Kind) ([]byte, api.Dialect) 
 		messages = append(messages, say("assistant", "I was about to say"))
 		body["messages"], body["continue_final_message"], body["add_generation_prompt"] = messages, true, false
 	case 1:
-		body["add_generation_prompt"] = false // SGLang's chats do not have the field add_generation_prompt
+		body["add_generation_prompt"] = false // only for vLLM, because SGLang's chats do not have this field
 	case 2:
 		body["chat_template_kwargs"] = map[string]any{"enable_thinking": false, "unused": []int{1}}
 	case 3:

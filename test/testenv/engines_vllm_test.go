@@ -10,14 +10,14 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestTwoPlainWorkers configures the gateway with two URLs and without any other setting.
+// TestTwoPlainWorkers runs the gateway in front of two engines, with their URLs as its only configuration.
 func TestTwoPlainWorkers(t *testing.T) {
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
 	lora := []string{"--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
 		"--lora-modules", "a=" + dir + "/lora-a", "b=" + dir + "/lora-b", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
-	// One engine serves /render, the other engine does not. One engine publishes integer hashes, the other engine
-	// publishes raw bytes.
+	// The first engine serves /render, and the second does not. The events of the first engine have integers as hashes,
+	// and the events of the second have bytes.
 	model := dir + "/tiny-turns"
 	one := begin(t, "one", launch{kind: "vllm", args: append(slices.Clone(lora), "--enable-scale-out"), env: []string{"MODEL=" + model}})
 	two := begin(t, "two", launch{kind: "vllm", args: lora, env: []string{"MODEL=" + model, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0"}})
@@ -46,7 +46,7 @@ func TestTwoPlainWorkers(t *testing.T) {
 	t.Logf("%d requests", k.asked)
 }
 
-// conversations plays several interleaved conversations of several turns.
+// conversations plays six conversations of five turns at the same time, turn by turn.
 func conversations(t *testing.T, k *clientTalk, model, topic string) {
 	const talks, turns = 6, 5
 	history := make([][]chatMessage, talks)
@@ -142,7 +142,7 @@ func continued(t *testing.T, k *clientTalk, topic string) {
 	r.exact(t, "a prompt of ids")
 	full := k.complete(t, "tiny", ids, map[string]any{"max_tokens": 80, "ignore_eos": true})
 	full.exact(t, "the same prompt again")
-	// 96 tokens are three blocks of 32; the last token is always computed, so at most two blocks are cached.
+	// 96 tokens are three blocks of 32. Engines always compute the last token, so at most two blocks count as cached.
 	if full.cached != 64 {
 		t.Errorf("a fully cached prompt of 96 tokens reports %d cached tokens, want 64", full.cached)
 	}
@@ -177,8 +177,8 @@ func adapters(t *testing.T, k *clientTalk, topic string) {
 	}
 }
 
-// reset empties the engines' caches. An engine announces the reset with its next step, so the first prediction after
-// the reset may be wrong. Later predictions are exact again.
+// reset empties the engines' caches. An engine announces the reset with its next step, so only the first prediction
+// after the reset may be wrong.
 func reset(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	messages := []chatMessage{say("user", sentences("reset", 150))}
 	first := k.chat(t, "tiny", messages, nil)
@@ -200,7 +200,8 @@ func reset(t *testing.T, k *clientTalk, engines ...*realEngine) {
 	}
 }
 
-// gatewayRestart replaces the gateway by a new process, which ends when the test whole ends.
+// gatewayRestart replaces the gateway by a new process. The new process ends when the parent test whole ends, because
+// later subtests use it.
 func gatewayRestart(whole, t *testing.T, k *clientTalk, engines ...*realEngine) {
 	messages := []chatMessage{say("system", sentences("home", 150)), say("user", "first")}
 	before := k.chat(t, "tiny", messages, nil)
@@ -245,7 +246,7 @@ func engineRestart(t *testing.T, k *clientTalk, e *realEngine) {
 		return workerState(t, k.gateway, e.url)
 	})
 	waitTrust(t, k.gateway, "exact", 2)
-	// During slow start the worker gets a tenth of the new prompts at first, and its whole share after 10 s.
+	// In slow start the worker gets a tenth of its share of new prompts at first, and its whole share after 10 s.
 	used := time.Now()
 	for i := 0; time.Since(used) < 30*time.Second; i++ {
 		r := k.chat(t, "tiny", []chatMessage{say("user", sentences(fmt.Sprintf("fresh%d", i), 100))}, nil)

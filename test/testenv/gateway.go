@@ -41,8 +41,8 @@ var built = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Binary returns the path of the warmpath binary: $WARMPATH_BINARY, or a binary that it builds. With -short it skips
-// the test, because the test starts processes and waits for their health checks.
+// Binary returns the path of the warmpath binary. The path is $WARMPATH_BINARY; if this is not set, Binary builds the
+// binary. With -short it skips the test, because the test starts processes and waits for their health checks.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -64,7 +64,7 @@ func Start(t testing.TB, name string, command string, args ...string) *Process {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
-	go func() { // ends with the process; Stop waits for it
+	go func() { // ends when the process ends; Stop waits for this
 		_ = p.cmd.Wait()
 		close(p.done)
 	}()
@@ -88,7 +88,7 @@ func (p *Process) Stop(signal syscall.Signal) {
 	}
 }
 
-// Signal sends a signal to the process, and not to its group.
+// Signal sends a signal to the process only, not to its group.
 func (p *Process) Signal(signal syscall.Signal) { _ = p.cmd.Process.Signal(signal) }
 
 // Log returns what the process has printed so far.
@@ -114,9 +114,9 @@ func tail(s string, n int) string {
 	return s
 }
 
-// FreePort returns a TCP port that is free at the moment; the next port is free, too. The port is below 32768: an
-// engine may start to listen minutes later, and until then the system gives higher ports to connections and to
-// listeners on port 0.
+// FreePort returns a TCP port that is free at the moment; the next port is free, too. The port is below 32768, because
+// an engine may begin to listen on it only minutes later. Meanwhile the system gives ports from 32768 on to connections
+// and to listeners on port 0.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const first, end = 10_000, 32_768
@@ -129,7 +129,7 @@ func FreePort(t testing.TB) int {
 	return 0
 }
 
-// free reports whether a listener can open the port at all addresses.
+// free reports whether a listener can open the port on all addresses.
 func free(port int) bool {
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
@@ -157,7 +157,7 @@ func Serve(t testing.TB, args ...string) *Gateway {
 	return nil
 }
 
-// serve starts `warmpath serve` on the given ports. It returns nil when another process uses one of the ports.
+// serve starts `warmpath serve` on the given ports. It returns nil if another process uses one of the ports.
 func serve(t testing.TB, port, admin int, args []string) *Gateway {
 	t.Helper()
 	listen, adminListen := fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", admin)
@@ -185,7 +185,7 @@ func (g *Gateway) Ready(t testing.TB) {
 	WaitFor(t, 30*time.Second, "the gateway to be ready", func() error { return Reachable(g.URL + "/readiness") })
 }
 
-// Reachable returns nil when a GET of url answers 200.
+// Reachable returns nil if a GET of url is answered with 200.
 func Reachable(url string) error {
 	client := http.Client{Timeout: 5 * time.Second}
 	resp, err := client.Get(url)
@@ -200,8 +200,9 @@ func Reachable(url string) error {
 	return nil
 }
 
-// Poll calls done until it returns true. If that takes longer than limit, Poll returns false. The pauses between calls
-// grow from 1 to 50 ms. Poll is for the state of another process or of a server on a real socket, which sends no event.
+// Poll calls done until done returns true. If this takes longer than limit, Poll returns false. The pauses between
+// calls grow from 1 to 50 ms. Use Poll for the state of another process or of a server on a real socket, if no event
+// tells the test of a change.
 func Poll(limit time.Duration, done func() bool) bool {
 	pause := time.Millisecond
 	for deadline := time.Now().Add(limit); !done(); time.Sleep(pause) {
@@ -213,7 +214,7 @@ func Poll(limit time.Duration, done func() bool) bool {
 	return true
 }
 
-// WaitFor polls until check returns nil, and fails the test with its last error after the given time.
+// WaitFor calls check until check returns nil. After the time limit it fails the test with check's last error.
 func WaitFor(t testing.TB, limit time.Duration, what string, check func() error) {
 	t.Helper()
 	var err error

@@ -7,14 +7,15 @@ import (
 	"testing"
 )
 
-// installed maps a command that installs software for tests to an environment variable. The command sets the variable
-// when it runs the tests after the installation. While the variable is set, Missing fails the test instead of skipping
-// it.
+// installed maps each command that installs software for tests to an environment variable. After the installation the
+// command runs the tests, and sets the variable for them. If the variable is set, Missing fails the test instead of
+// skipping it.
 var installed = map[string]string{"make interop": "WARMPATH_INTEROP", "make test-engines": "WARMPATH_ENGINES"}
 
-// Missing skips the test because it needs something that is not installed, and names the command that installs it. When
-// that command itself runs the test, the installation is broken and the test fails. Every skip for a missing
-// installation goes through here: `make test` collects these lines and prints them last.
+// Missing skips the test because what (some software) is not installed. Its message names the command that installs
+// what. If this command itself runs the test, the installation is broken, and Missing fails the test. Every test that
+// needs an installation must skip by Missing, because `make test` collects the messages of Missing and prints them
+// last.
 func Missing(t testing.TB, what, command string) {
 	t.Helper()
 	if v := installed[command]; v != "" && os.Getenv(v) != "" {
@@ -33,8 +34,8 @@ func Cache(t testing.TB) string {
 	return filepath.Join(dir, "warmpath")
 }
 
-// Installed returns the path of the file or folder name below Cache. If it does not exist, the test skips, and names
-// the command that installs it.
+// Installed returns the path of the file or folder name below Cache. If the path does not exist, the test skips with a
+// message that names command, which installs the file.
 func Installed(t testing.TB, name, command string) string {
 	t.Helper()
 	path := filepath.Join(Cache(t), name)
@@ -44,8 +45,8 @@ func Installed(t testing.TB, name, command string) string {
 	return path
 }
 
-// JSONFiles reads all JSON files of the folder name below Cache, in the order of their names. If the folder does not
-// exist, the test skips: command installs it.
+// JSONFiles reads all JSON files in the folder name below Cache, in the order of the files' names. If the folder does
+// not exist, the test skips with a message that names command, which installs the files.
 func JSONFiles[T any](t testing.TB, name, command string) []T {
 	t.Helper()
 	dir := Installed(t, name, command)

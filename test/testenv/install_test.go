@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// skipping is a test that records the text of its skip, or of its failure.
+// skipping is a testing.TB that records the message of Skipf or Fatalf, and does not end the test.
 type skipping struct {
 	testing.TB
 	text, failure string
@@ -40,7 +40,7 @@ func TestABrokenInstallationFailsTheTestsThatTheInstallerRuns(t *testing.T) {
 	}
 }
 
-// `make test` reads the output of `go test -v` through skipped.awk.
+// `make test` passes the output of `go test -v` through skipped.awk.
 func TestMakeTestNamesWhatWasSkipped(t *testing.T) {
 	for _, variable := range installed {
 		t.Setenv(variable, "")
@@ -77,7 +77,8 @@ func TestMakeTestNamesWhatWasSkipped(t *testing.T) {
 	}
 }
 
-// `go test` writes compile errors to its standard error, before the results of packages that it builds later.
+// `go test` writes compile errors to its standard error. skipped.awk does not see them, but `make test` must print
+// them.
 func TestMakeTestShowsCompileErrors(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		Missing(t, "make", "apt-get install make")

@@ -2,7 +2,7 @@ package testenv
 
 import "runtime/debug"
 
-// Race reports whether the test runs under the race detector. Under the race detector sync.Pool drops values at random,
+// Race reports whether the test runs with the race detector. With the race detector, sync.Pool drops values at random,
 // so a test cannot count allocations.
 func Race() bool {
 	info, ok := debug.ReadBuildInfo()

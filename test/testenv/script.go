@@ -11,12 +11,14 @@ import (
 	"time"
 )
 
-// python is the Python interpreter for which Debian's package python3-zmq is installed. The package uses libzmq.
+// python is Debian's Python interpreter. It can import zmq if Debian's package python3-zmq, which uses libzmq, is
+// installed.
 const python = "/usr/bin/python3"
 
 var havePyzmq = sync.OnceValue(func() error { return exec.Command(python, "-c", "import zmq").Run() })
 
-// patience bounds the time until a script prints a line. On a busy machine the start of the interpreter takes long.
+// patience bounds the time until a script prints a line. It is long, because the interpreter starts slowly on a busy
+// machine.
 const patience = 30 * time.Second
 
 // Script is a running Python script with libzmq: the other side of an interoperability test.
@@ -59,7 +61,7 @@ func StartScript(t *testing.T, path string, args ...string) *Script {
 	t.Cleanup(func() {
 		p.Kill()
 		<-read
-		_ = cmd.Wait() // the error says that it was killed
+		_ = cmd.Wait() // the error only says that the script was killed
 		if t.Failed() {
 			t.Logf("%s %v says on stderr: %s", path, args, stderr.String())
 		}
@@ -67,7 +69,7 @@ func StartScript(t *testing.T, path string, args ...string) *Script {
 	return p
 }
 
-// Kill ends the script at once.
+// Kill kills the script.
 func (p *Script) Kill() { _ = p.cmd.Process.Kill() }
 
 // Signal sends a signal to the script.

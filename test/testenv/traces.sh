@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# traces.sh FOLDER: fetches the public traces that are too large for the repository. A file that is there is kept.
+# traces.sh FOLDER: downloads the public traces that are too large for the repository. It does not download a file
+# again.
 #   toolagent_trace.jsonl        kvcache-ai/Mooncake, Apache-2.0, 23,608 requests
 #   qwen_traceA_blksz_16.jsonl   alibaba-edu/qwen-bailian-usagetraces-anon, Apache-2.0
 set -euo pipefail

@@ -9,13 +9,13 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// The router notices a dropped message by the number of the next message. A calm is a step without faults. Each of its
-// requests must cause an event message, so at least one block of each prompt must not be shared with other prompts.
+// A calm is a step that ends all faults. The router notices a dropped message only when the next message comes, so each
+// request in a calm must cause an event message. For this, each prompt must have a block that no other prompt has.
 func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	w := &world{prompts: map[string][]uint32{}}
 	for _, size := range []int{16, 32, 64} {
 		for seed := range uint64(2000) {
-			seed *= 2503 // produces large seeds, too: their upper bits set how much of a prompt is shared
+			seed *= 2503 // also makes large seeds, because the upper bits of a seed set how much of a prompt is shared
 			_, ids := w.prompt(seed, 2*size)
 			family, shared := rand.New(rand.NewPCG(seed%7, 1)), 0
 			for shared < len(ids) && ids[shared] == 1000+family.Uint32N(50000) {
@@ -28,9 +28,9 @@ func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 	}
 }
 
-// A worker's process ends, its address refuses connections, and then a server without metrics answers there. So the
-// router drops the metrics of the ended process. When a new process with metrics begins at the address, the router
-// cannot see that it is another process, and the checks must not expect this: engine.plain is false.
+// In this history a worker's process ends, its address refuses connections, and then a server without metrics answers
+// there. So the router drops the metrics of the ended process. When a new process with metrics begins at the address,
+// the router cannot see that the process is new. So the checks must not expect this: engine.plain must be false.
 func TestARestartBehindAServerWithoutSignsIsNotPlain(t *testing.T) {
 	one := engineSetup{Kind: mockengine.VLLM, Ranks: 1, BlockSize: 16, Blocks: 40, BufferSteps: 20, NoEvents: true, Speed: 5, Model: "mock", MaxSequences: 64}
 	why := run(t, history{

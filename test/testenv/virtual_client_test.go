@@ -18,31 +18,32 @@ type ask struct {
 	began   time.Time
 	limit   time.Duration // time within which the request must end
 	what    string        // description for messages
-	key     string        // identifies the question, to compare answers; "": not compared
+	key     string        // requests with the same key must get the same answer; "": the answer is not compared
 	prompt  string        // key of the prompt; "": the prompt is not made of token ids
-	target  string        // the worker that the request names; "": none
+	target  string        // URL of the worker that the request names; "": none
 	rank    int
 	user    string // the client's API key; "": none
 	model   string
-	leave   func(*ask, context.CancelFunc) // called when the request is sent, to end it early; nil: the client waits
+	leave   func(*ask, context.CancelFunc) // called at the sending, so that the client can leave early; nil: the client stays
 	how     string
 	path    string
 	body    []byte
 	stream  bool
-	last    bool   // the request is open when the router is stopped
+	last    bool   // the request is under way when the router is stopped
 	outcome string // result of the request, set at its end
 	status  int
 }
 
-// margin is how much longer than the router's request_timeout a request of these tests may take. The other deadlines of
-// a connection may fire late by a quarter of their length: at most 2.5 s here.
+// margin is added to the router's request_timeout: after this time a request must have ended. Other deadlines of a
+// connection may fire late by a quarter of their length, which is at most 2.5 s in these tests.
 const margin = 10 * time.Second
 
 var corpus = strings.Fields(`a router sends each request to the worker whose cache is already warm for it and tells why
 	it did so while engines keep blocks of tokens and drop the oldest of them when they need room for others`)
 
-// prompt makes a prompt that has a common prefix with other prompts of its family. At least the last least ids are only
-// in this prompt. prompt stores the ids for the check of claims.
+// prompt makes a prompt that has a common prefix with other prompts of its family. At least the last ids of the prompt,
+// as many as least says, belong only to this prompt. prompt stores the ids, because checks compare the router's claims
+// with them.
 func (w *world) prompt(seed uint64, least int) (key string, ids []uint32) {
 	family := seed % 7
 	length := least + int(seed>>3%400)
@@ -75,7 +76,7 @@ func text(seed uint64) string {
 	return b.String()
 }
 
-// question makes a request for an answer of more than least tokens. how is the form of the prompt: ids, text or chat.
+// question makes a request for an answer with more tokens than least. how is the form of the prompt: ids, text or chat.
 func (w *world) question(seed uint64, how string, least int) *ask {
 	d := rand.New(rand.NewPCG(seed, 4))
 	a := &ask{how: how, stream: d.IntN(2) == 0, limit: w.setup.RequestTimeout + margin, model: "mock", path: "/v1/completions"}
@@ -128,7 +129,7 @@ func (w *world) send(a *ask) {
 	}()
 }
 
-// half is a request body that sends its first part and then blocks until ctx ends.
+// half is a request body that sends only the part first, and then blocks until ctx ends.
 type half struct {
 	ctx   context.Context
 	first io.Reader
@@ -176,7 +177,7 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 	a.status = resp.StatusCode
 	var answer []byte
 	switch a.how {
-	case "deaf": // this client does not read at all
+	case "deaf": // this client does not read the answer
 		<-ctx.Done()
 		return "left"
 	case "slow":
@@ -207,7 +208,7 @@ func (w *world) exchange(ctx context.Context, cancel context.CancelFunc, a *ask)
 	return w.judge(a, resp, answer)
 }
 
-// choice has the fields that the test reads of one choice in an answer.
+// choice has the fields that the tests read from an answer, or from an event of a stream.
 type choice struct {
 	Model   string `json:"model"`
 	Choices []struct {
@@ -229,8 +230,8 @@ func (c *choice) text() string {
 	return c.Choices[0].Text + c.Choices[0].Message.Content + c.Choices[0].Delta.Content
 }
 
-// judge checks a whole answer with status 200. It does not judge an answer if the engine was replaced by a useless
-// server during the request.
+// judge checks an answer with status 200 that the client has read to its end. It does not check the text if another
+// server was at the engine's address during the request.
 func (w *world) judge(a *ask, resp *http.Response, answer []byte) string {
 	worker := resp.Header.Get("X-Warmpath-Worker")
 	honest := false

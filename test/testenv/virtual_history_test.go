@@ -11,8 +11,9 @@ import (
 	"github.com/warmpath/warmpath/internal/mockengine"
 )
 
-// history describes one run: the configuration and the steps that a seed drew. Replays of a history differ only in the
-// decisions of Go's scheduler and in random choices (select, maps, the router's own jitter).
+// history describes one run: the configuration and the steps. A seed determines both. Runs of the same history differ
+// only in the decisions of Go's scheduler and in random choices (select statements, order of maps, the router's
+// jitter).
 type history struct {
 	Setup setup
 	Steps []step
@@ -34,7 +35,7 @@ type setup struct {
 	StreamIdle     time.Duration // proxy.stream_idle_timeout
 	Reports        time.Duration // reports.interval
 	Tokens         time.Duration // tokens.budget
-	StopBusy       bool          // the router is stopped while requests are under way
+	StopBusy       bool          // true: stop the router while requests are under way
 }
 
 // engineSetup is the configuration of one worker.
@@ -49,15 +50,15 @@ type engineSetup struct {
 	BufferSteps  int
 	NoReplay     bool    `json:",omitempty"`
 	NoEvents     bool    `json:",omitempty"`
-	Hidden       bool    `json:",omitempty"` // the engine does not report its event endpoints
+	Hidden       bool    `json:",omitempty"` // true: the engine does not report the addresses of its events
 	ScaleOut     bool    `json:",omitempty"`
-	Speed        float64 // factor by which the engine is faster
+	Speed        float64 // factor by which the engine is faster than the modelled hardware
 	Model        string
 	MaxSequences int
 }
 
-// step is one event of a history. Its kind says what the other fields mean. Steps do not depend on each other: any step
-// can be left out.
+// step is one event of a history. The kind Do determines what the other fields mean: see world.play. Steps do not
+// depend on each other, so any step can be removed.
 type step struct {
 	Do     string
 	Worker int           `json:",omitempty"` // index of the worker, modulo the number of workers
@@ -104,7 +105,7 @@ func parse(text string) (h history, err error) {
 	return h, nil
 }
 
-// draw draws a history. It depends only on the seed.
+// draw draws a history. The same arguments always give the same history.
 func draw(seed uint64, steps int) history {
 	d := dice{rand.New(rand.NewPCG(seed, 0x7669727475616c))}
 	h := history{Setup: d.setup(seed)}
@@ -117,7 +118,7 @@ func draw(seed uint64, steps int) history {
 	return h
 }
 
-// pause draws a step in which there are no faults: a calm, or a trial, which begins with a calm.
+// pause draws a step that ends all faults: a calm, or a trial, which begins with a calm.
 func (d dice) pause() step {
 	if d.chance(3) {
 		return step{Do: "trial", How: oneOf(d, trials...), N: 2 + d.IntN(4), Worker: d.IntN(5), Seed: d.Uint64N(1 << 20)}
@@ -125,7 +126,7 @@ func (d dice) pause() step {
 	return step{Do: "calm"}
 }
 
-// dice makes random choices.
+// dice makes the random choices of a history.
 type dice struct{ *rand.Rand }
 
 func oneOf[T any](d dice, choices ...T) T { return choices[d.IntN(len(choices))] }
@@ -162,7 +163,7 @@ func (d dice) setup(seed uint64) setup {
 	return s
 }
 
-// learning has the policies that learn from where requests were sent.
+// learning has the policies that remember to which workers prompts were sent.
 var learning = []string{"estimated", "cache_aware", "vllm_cache_aware", "prefix_cache_affinity"}
 
 // engine draws a worker. In most cases its block size is size tokens.
@@ -210,8 +211,8 @@ func (d dice) step() step {
 	case n < 52:
 		s.Do, s.For = "sleep", oneOf(d, 50*time.Millisecond, time.Second, 7*time.Second, 30*time.Second)
 	case n < 53:
-		// All but one of the router's time limits are below 6 minutes. The exception: metrics of removed workers are
-		// kept for 15 minutes.
+		// All time limits of the router but one are shorter than 6 minutes. The exception is that the router keeps metrics of
+		// removed workers for 15 minutes.
 		s.Do, s.For = "sleep", 6*time.Minute
 		if d.chance(20) {
 			s.For = 20 * time.Minute

@@ -21,17 +21,18 @@ import (
 
 const (
 	// settle is the longest permitted time from the end of all faults to the router's recovery. A breaker that opened
-	// several times makes a trial every 30 s, a health check comes every 5 s, and a replay may take 20 s and be
-	// requested twice.
+	// several times makes a trial only every 30 s. Health checks are made every 5 s. A replay may take 20 s, and the
+	// router may request it twice.
 	settle = 4 * time.Minute
 	// idle is longer than the router keeps an unused connection.
 	idle = 45 * time.Second
-	// noticed is longer than the router takes to read the metrics of a worker that is healthy again: after failures the
-	// router asks every 30 s. It is shorter than the time for which most policies remember where a request was sent.
+	// noticed is longer than the time until the router reads the metrics of a worker that is healthy again: after failures
+	// the router asks only every 30 s. noticed is shorter than the time for which most policies remember where a request
+	// was sent.
 	noticed = 40 * time.Second
 )
 
-// check checks the promises that hold after every step.
+// check checks the promises that must hold after every step.
 func (w *world) check() {
 	synctest.Wait()
 	w.mu.Lock()
@@ -57,7 +58,8 @@ func (w *world) check() {
 	}
 }
 
-// atRest checks the promises that hold when no client waits. The router ends its work soon after a client has left.
+// atRest checks the promises that must hold when no client waits. It gives the router 20 s, because the router still
+// works for a short time after a client has left.
 func (w *world) atRest() {
 	for try := 0; ; try++ {
 		why := w.busy()
@@ -79,7 +81,7 @@ func (w *world) atRest() {
 	}
 }
 
-// busy describes the load that the fleet still counts; "": there is none.
+// busy describes load that the fleet still counts; "": the fleet counts no load.
 func (w *world) busy() string {
 	snap := w.router.Router().Fleet().Snapshot()
 	for h := range snap.Holders() {
@@ -94,7 +96,7 @@ func (w *world) busy() string {
 	return ""
 }
 
-// calm ends all faults, and checks the promises that the router makes without faults.
+// calm ends all faults, and checks the promises that must hold when there are no faults.
 func (w *world) calm() {
 	for _, e := range w.engines {
 		e.heal()
@@ -133,7 +135,7 @@ func (e *engine) heal() {
 	e.undone = make(chan struct{})
 }
 
-// eventually waits until wrong returns "". It records a problem when that takes longer than d.
+// eventually waits until wrong returns "". If this takes longer than d, it records a problem and returns false.
 func (w *world) eventually(d time.Duration, wrong func() string) bool {
 	for end := time.Now().Add(d); ; {
 		synctest.Wait()
@@ -152,7 +154,7 @@ func (w *world) eventually(d time.Duration, wrong func() string) bool {
 	}
 }
 
-// listed returns the engines that the router is configured to use.
+// listed returns the engines in the router's configuration.
 func (w *world) listed() (list []*engine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,7 +168,7 @@ func (w *world) listed() (list []*engine) {
 	return list
 }
 
-// known returns the router's worker for the engine.
+// known returns the router's worker at the engine's address, or nil.
 func (w *world) known(snap *fleet.Snapshot, e *engine) *fleet.Worker {
 	for _, k := range snap.Workers() {
 		if k.URL == e.url() {
@@ -203,9 +205,10 @@ func (w *world) unready() string {
 	return ""
 }
 
-// serves sends a request to each rank, and some requests whose worker the policy chooses. All must be answered, because
-// the workers are healthy and idle. The workers' new events then show the router which messages it missed. Each prompt
-// has a block that no other prompt has, because a worker that already has all blocks of a prompt sends no event.
+// serves sends a request to each rank, and then requests whose worker the policy chooses. All requests must be
+// answered, because the workers are healthy and idle. The events of these requests show the router whether it missed
+// earlier messages. Each prompt has a block that no other prompt has, because a worker that has cached all blocks of a
+// prompt sends no event.
 func (w *world) serves() bool {
 	for _, e := range w.listed() {
 		for rank := range e.setup.Ranks {
@@ -222,7 +225,7 @@ func (w *world) serves() bool {
 	return true
 }
 
-// served sends a request to a rank of e, or to any worker when e has no address.
+// served sends a request to a rank of e. If e has no address, the policy chooses the worker.
 func (w *world) served(e *engine, rank int) bool {
 	for try := 0; ; try++ {
 		key, ids := w.prompt(uint64(time.Now().UnixNano()>>20), 2*e.setup.BlockSize)
@@ -248,7 +251,7 @@ func (w *world) served(e *engine, rank int) bool {
 			w.problem("%s ended with %s", a.what, a.outcome)
 			return false
 		}
-		// An old connection may have failed; the router counts that against the worker for a time.
+		// An old connection may have failed. For some time the router counts such a failure against the worker.
 		pass(10 * time.Second)
 		if !w.eventually(settle, w.unready) {
 			return false
@@ -262,8 +265,8 @@ func (w *world) waiting(a *ask) bool {
 	return slices.Contains(w.asks, a)
 }
 
-// untrue describes an error of the index; "": there is none. An error is a claimed block that the engine does not hold,
-// or a missing block of a holder with exact trust.
+// untrue describes an error of the index; "": there is no error. It is an error if the index claims a block that the
+// engine has not cached, or if the index lacks a block of a holder with exact trust.
 func (w *world) untrue() string {
 	r := w.router.Router()
 	snap := r.Fleet().Snapshot()
@@ -283,8 +286,8 @@ func (w *world) untrue() string {
 		for _, h := range k.Holders {
 			held[h], owner[h] = map[uint64]bool{}, e
 			trust, why := snap.Trust(h)
-			// The index knows blocks with an unknown parent only by their hashes. After a reset of the accelerator's
-			// cache, the engine may announce their copies on lower tiers.
+			// Trust may be lower while blocks wait for an unknown parent. This happens after a reset of the accelerator's cache,
+			// when the engine announces copies of the old blocks on lower tiers.
 			if trust != fleet.TrustExact && e.provable() && !w.indexFull() && index[h].Waiting == 0 {
 				return fmt.Sprintf("%s rank %d is %s and not exact: %s", e.ip, snap.Rank(h), trust, why)
 			}
@@ -298,8 +301,9 @@ func (w *world) untrue() string {
 					continue
 				}
 				if claimed < cached {
-					// Engine blocks that are larger than the router's blocks may have equal beginnings, and so share
-					// blocks of the router. Placeholders may name blocks that the accelerator has evicted.
+					// The index may have fewer tokens in two cases. Engine blocks that are larger than the router's blocks may begin
+					// alike, and then share blocks of the router. Placeholders (events without tokens) may name blocks that the
+					// accelerator has evicted.
 					if size[h] != e.setup.BlockSize || tier != block.TierGPU && e.setup.Placeholders {
 						continue
 					}
@@ -320,8 +324,8 @@ func (w *world) untrue() string {
 	return ""
 }
 
-// acquaint waits until the router has read the metrics of each worker's process. The router notices a restart by these
-// metrics: without an earlier reading it cannot know that a process is new.
+// acquaint waits until the router has read the metrics of each worker's process. The router notices a restart by
+// comparing metrics, so it must have read the metrics of the process before.
 func (w *world) acquaint() {
 	guesses := slices.ContainsFunc(w.engines, func(e *engine) bool { return e.setup.NoEvents })
 	if w.first() != "" || w.setup.Reports == 0 || !guesses && !slices.Contains(learning, w.setup.Policy) {
@@ -335,14 +339,15 @@ func (w *world) acquaint() {
 	}
 }
 
-// remembers describes an error of the learned prompts; "": there is none. An error is a part of a prompt that the
-// router learned from requests to a worker's former process, and still expects in the cache of the present process.
+// remembers describes an error in what the router learned from requests; "": there is no error. It is an error if the
+// router learned a part of a prompt from requests to an earlier process of a worker, and still expects this part in the
+// cache of the current process.
 func (w *world) remembers() string {
 	snap := w.router.Router().Fleet().Snapshot()
 	for _, e := range w.listed() {
 		w.mu.Lock()
 		born, plain := e.born, e.plain
-		var since [][]uint32 // the prompts that may have been sent to the present process
+		var since [][]uint32 // prompts that may have been sent to the current process
 		for key, at := range w.used {
 			if !at.Before(born) {
 				since = append(since, w.prompts[key])
@@ -381,8 +386,8 @@ func common(a, b []uint32) int {
 	return n
 }
 
-// learned returns how many tokens of a prompt the router expects in a worker's caches, if it learned them from
-// requests. by is the policy that expects them.
+// learned returns how many tokens of a prompt the router expects in a worker's caches because it sent requests there.
+// by is the name of the policy that expects these tokens.
 func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, by string) {
 	d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Now: time.Now().UnixNano()})
 	if d == nil {
@@ -399,9 +404,9 @@ func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, 
 		}
 		for t, name := range d.Terms {
 			switch name {
-			case "sent before": // the unit is a share of the prompt
+			case "sent before": // this term is a share of the prompt's tokens
 				most = max(most, int(c.Terms[t]*float64(len(ids))))
-			case "hits": // the unit is a share of the prompt's full blocks
+			case "hits": // this term is a share of the tokens in the prompt's full blocks
 				most = max(most, int(c.Terms[t]*float64(len(ids)/16*16)))
 			}
 		}
@@ -409,7 +414,7 @@ func (w *world) learned(k *fleet.Worker, model string, ids []uint32) (most int, 
 	return most, d.Policy
 }
 
-// explain adds to a problem what the caches contain according to the engines' own events.
+// explain adds problems that say where each engine's events and its cache differ.
 func (w *world) explain() {
 	for _, e := range w.listed() {
 		if !e.provable() || e.server == nil {
@@ -421,20 +426,20 @@ func (w *world) explain() {
 	}
 }
 
-// provable reports whether the router can know the engine's cache completely. For that the engine must publish events
-// and keep all of them for replay.
+// provable reports whether the router can know the engine's cache completely. This needs events of the engine, and a
+// replay that has all of them.
 func (e *engine) provable() bool {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
 	for _, t := range e.world.next.Workers {
 		if t.URL == e.url() && t.Events == discovery.None {
-			return false // the router's configuration still says that the engine publishes no events
+			return false // the router's configuration says that the engine publishes no events
 		}
 	}
 	return !e.setup.NoEvents && !e.setup.NoReplay && !e.setup.Hidden && e.setup.BufferSteps >= 10000
 }
 
-// indexFull reports whether the index evicted or refused blocks, which lowers trust.
+// indexFull reports whether the index has evicted or refused blocks. Trust may be lower then.
 func (w *world) indexFull() bool {
 	for _, x := range w.router.Router().IndexStats() {
 		if x.Evictions > 0 || x.WaitingDropped > 0 || x.Refused > 0 {
@@ -444,7 +449,8 @@ func (w *world) indexFull() bool {
 	return false
 }
 
-// overclaimed describes a holder whose claimed part of a prompt is longer than the part that its engine would find.
+// overclaimed describes a holder for which the router claims a longer part of a prompt than the engine has cached; "":
+// there is no such holder.
 func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool, owner map[fleet.Holder]*engine) string {
 	for _, model := range []string{"mock", "other"} {
 		d, _ := w.router.Router().Explain(context.Background(), &warmpath.Request{Model: model, Tokens: ids, Now: time.Now().UnixNano()})
@@ -454,11 +460,11 @@ func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool,
 		for _, c := range d.Candidates {
 			e := owner[c.Holder]
 			if e == nil || c.Trust == fleet.TrustApproximate {
-				continue // an approximate match is learned from requests, and may be too long
+				continue // a match with approximate trust comes from requests, and may be too long
 			}
 			if has := e.leading(ids, held[c.Holder]); c.Match > has {
 				if !e.provable() && c.Trust != fleet.TrustExact {
-					// The engine no longer has the events that would show the block, so the router cannot know.
+					// The engine no longer has the events of the eviction for replay, so the router cannot know.
 					continue
 				}
 				return fmt.Sprintf("%s rank %d (%s) is said to have %d tokens of a prompt of %d, and has %d", e.ip, c.Rank, c.Trust, c.Match, len(ids), has)
@@ -469,7 +475,8 @@ func (w *world) overclaimed(ids []uint32, held map[fleet.Holder]map[uint64]bool,
 	return ""
 }
 
-// leading returns how many leading tokens of the prompt the engine would find in its cache.
+// leading returns how many tokens of the prompt, from its start on, are in cached blocks. held has the hashes of the
+// cached blocks.
 func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: e.setup.BlockSize, Seed: block.DefaultSeed}
 	if e.setup.Kind == mockengine.SGLang {
@@ -493,8 +500,8 @@ func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 var waiting = regexp.MustCompile(`"requests": *[1-9]`)
 
 // small checks the state after a calm and some time without requests: no goroutine and no connection of a request may
-// be left. It runs only at the end of a history, because it takes much virtual time, and because a leak stays until
-// then.
+// be left. small runs only at the end of a history, because it takes much virtual time, and because leaks do not
+// disappear before.
 func (w *world) small() {
 	if w.first() != "" {
 		return
@@ -516,8 +523,8 @@ func (w *world) small() {
 	for _, e := range w.engines {
 		ranks += e.setup.Ranks
 	}
-	// The client has two connections. Each worker has one connection each for the probe, the reporter and token
-	// questions. Each rank has two connections for its events.
+	// The client has two connections to the router. The router has three connections to each worker (for the probe, the
+	// load reports and token questions), and two connections to each rank for events.
 	if most := 2 + 3*len(w.engines) + 2*ranks; w.network.Open() > most {
 		w.problem("%d connections are open when nothing happens, more than %d", w.network.Open(), most)
 	}
@@ -530,7 +537,7 @@ func (w *world) small() {
 	}
 }
 
-// sorted returns the number of stacks by the function that created the goroutine.
+// sorted counts stacks by the function that created the goroutine, and returns a line for each function.
 func sorted(stacks []string) string {
 	counts := map[string]int{}
 	for _, s := range stacks {

@@ -12,16 +12,16 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// diary applies a rank's events, beginning with the first one. When a test fails, the message uses the diary to say
-// whether the events agree with the engine's cache.
+// diary applies all events of a rank. When a test fails, the message uses a diary to say whether the events agree with
+// the engine's cache.
 type diary struct {
 	mu       sync.Mutex
 	decoder  kvevent.Decoder
-	copies   map[string]int // number of copies, by tier and hash
+	copies   map[string]int // by tier and hash: number of copies
 	history  map[string][]string
-	doubled  map[string]bool // tiers and hashes of which there were two copies at some time
+	doubled  map[string]bool // by tier and hash: there were two copies at some time
 	messages int
-	complete bool // no message is missing
+	complete bool // true: no message is missing
 }
 
 func (l *diary) Message(seq uint64, payload []byte) {
@@ -57,7 +57,7 @@ func (l *diary) Unnumbered()             {}
 func (l *diary) Complete()               { l.mu.Lock(); l.complete = true; l.mu.Unlock() }
 func (l *diary) State(_ bool, err error) {}
 
-// follow reads a rank's events from the first one that the engine still has.
+// follow reads a rank's events, beginning with the first event that the engine has kept for replay.
 func (e *engine) follow(rank int) *diary {
 	l := &diary{copies: map[string]int{}, history: map[string][]string{}, doubled: map[string]bool{}}
 	sub := kvfeed.NewSubscriber(fleet.EventSource{
@@ -69,9 +69,10 @@ func (e *engine) follow(rank int) *diary {
 	return l
 }
 
-// doubles returns how many of the hashes may have had a second copy in a rank. It returns all of them if the engine no
-// longer has all its messages. An event does not tell a second copy from a report of the first copy. The index takes
-// such an event for a report, and the removal of one copy then ends its claim (kvindex, Stored.Origin).
+// doubles returns how many of the hashes may have had a second copy in a rank. If the engine no longer has all its
+// messages, doubles returns the number of all hashes. An event of a second copy looks like a second event of the first
+// copy. The index takes it for a second event of the first copy, so the removal of one copy ends the index's claim
+// (kvindex, Stored.Origin).
 func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	l := e.follow(rank)
 	l.mu.Lock()
@@ -87,7 +88,8 @@ func (e *engine) doubles(rank int, tier fmt.Stringer, hashes []uint64) (n int) {
 	return n
 }
 
-// reported describes the differences between a rank's events and its cache.
+// reported describes the differences between a rank's cache, whose hashes it gets, and the cache that the rank's events
+// describe.
 func (e *engine) reported(rank int, tier fmt.Stringer, hashes []uint64) string {
 	l := e.follow(rank)
 	l.mu.Lock()

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// shrink shortens a history that fails by delta debugging: it tries to remove halves, quarters, and so on down to
-// single steps [Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002]. It returns the
-// shortest history that failed, and its problem.
+// shrink shortens a failing history by delta debugging: it tries to remove halves, quarters, and so on down to single
+// steps [Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002]. It returns the shortest
+// history that failed, and the problems of this history.
 func shrink(t *testing.T, h history, why string) (history, string) {
 	best := h
 	for parts := 2; len(best.Steps) > 0; {
@@ -32,7 +32,7 @@ func shrink(t *testing.T, h history, why string) (history, string) {
 	return best, why
 }
 
-// fails plays a history until it fails, at most a few times. It returns the problem, or "".
+// fails plays a history until it fails, at most tries times. It returns the problems, or "".
 func fails(t *testing.T, h history) string {
 	for range tries {
 		if why := run(t, h, io.Discard); why != "" {

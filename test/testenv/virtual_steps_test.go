@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// ports has the ports that a fault can affect, by the name of the fault's target.
+// ports has the ports that a fault of the network affects, by the step's field How. Port 0 stands for all ports.
 var ports = map[string][]uint16{"http": {httpPort}, "events": {pubPort, pubPort + 1}, "all": {0}}
 
 // play plays one step.
@@ -126,7 +126,7 @@ func share(n, bit int, share float64) float64 {
 	return share
 }
 
-// order runs a command of the mock engine that takes time.
+// order runs a command of the mock engine in the background, because the command takes time.
 func (e *engine) order(f func(*mockengine.Server) error) {
 	m := e.server
 	if m == nil {
@@ -169,7 +169,7 @@ func (w *world) leaving(s step) {
 		a.how = s.How
 		a.key += " not waited for"
 		if s.How == "slow" {
-			// A slow client still reads buffered bytes after the router has ended the request.
+			// A slow client reads buffered bytes after the router has ended the request, so it needs more time.
 			a.limit += 5 * time.Minute
 		} else {
 			a.leave = func(_ *ask, cancel context.CancelFunc) { time.AfterFunc(s.For, cancel) }
@@ -182,7 +182,7 @@ func (w *world) leaving(s step) {
 	}
 }
 
-// halfClosed sends a request, closes the client's sending side as `nc -N` does, and reads for a while.
+// halfClosed sends a request, closes the sending side of the connection as `nc -N` does, and reads for the time d.
 func (w *world) halfClosed(a *ask, d time.Duration) {
 	c, err := w.client.Dial(context.Background(), "tcp", routerIP+":8080")
 	if err != nil {
@@ -198,7 +198,7 @@ func (w *world) halfClosed(a *ask, d time.Duration) {
 	}()
 }
 
-// lie replaces the engine by a server that gives useless answers at its address.
+// lie starts a server that gives useless answers at the engine's address. how is the kind of useless answer.
 func (e *engine) lie(how string) (end func(), err error) {
 	l, err := e.host.Listen("tcp", fmt.Sprintf(":%d", httpPort))
 	if err != nil {
@@ -225,7 +225,7 @@ func (e *engine) lie(how string) (end func(), err error) {
 	ended := make(chan struct{})
 	ctx, stop := context.WithCancel(context.Background())
 	server.BaseContext = func(net.Listener) context.Context { return ctx }
-	go func() { defer close(ended); _ = server.Serve(l) }() // ends when the server is closed; end waits for it
+	go func() { defer close(ended); _ = server.Serve(l) }() // ends when the server is closed; the returned function waits
 	return func() { stop(); _ = server.Close(); <-ended }, nil
 }
 
@@ -266,7 +266,7 @@ func lieAbout(rw http.ResponseWriter, r *http.Request, how string) {
 	}
 }
 
-// babble answers each connection with bytes that are not HTTP, or gives no answer.
+// babble accepts connections and sends bytes that are not HTTP, or nothing.
 func (e *engine) babble(l net.Listener, how string) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -291,8 +291,7 @@ func (e *engine) babble(l net.Listener, how string) (end func()) {
 	return func() { stop(); <-ended }
 }
 
-// lieInEvents serves the mock engine's HTTP API together with events that no engine sends, in place of the engine's
-// events.
+// lieInEvents starts the mock engine without its events, and publishes events that no real engine sends in their place.
 func (e *engine) lieInEvents(how string) (end func(), err error) {
 	cfg := e.mock()
 	endpoint, replay := cfg.Events, cfg.Replay
@@ -356,7 +355,7 @@ func impossible(how string) (batches [][]kvevent.Event) {
 		one(stored(9, 16, 8))
 		one(stored(8, 16, 9))
 		one(e)
-	case "flood": // stores the same content again and again under new hashes
+	case "flood": // stores the same content many times, each time under new hashes
 		for i := range uint64(400) {
 			e := stored(0, 16, 1)
 			e.Tokens = nil

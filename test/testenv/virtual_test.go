@@ -1,10 +1,10 @@
 package testenv_test
 
 // The virtual_ files run the whole router (gateway, proxy, kvfeed, discovery, index, queue, admin) in virtual time: in
-// a bubble of testing/synctest, over a network in memory, with mock engines as workers. A run is made of a history: the
-// configuration, and some thirty steps such as requests, faults of workers and of the network, and reloads. A seed
-// draws the history. The router's promises are checked after each step (check), after every ten steps, when all faults
-// have ended (calm, trial), and at the end (small, finish).
+// a bubble of testing/synctest, over a network in memory, with mock engines as workers. A run plays a history: the
+// configuration, and about thirty steps such as requests, faults of workers and of the network, and reloads. A seed
+// determines the history. The test checks the router's promises after each step (check), after every ten steps, when it
+// has ended all faults (calm, trial), and at the end (small, finish).
 //
 // Play seeds:
 //
@@ -12,24 +12,24 @@ package testenv_test
 //	make virtual SEEDS=1000 FIRST=1            # seeds 1 to 1000
 //	make virtual SEEDS=1 FIRST=17              # seed 17, with the steps and the router's log
 //
-// If a seed fails, the test shrinks its history: it leaves out steps as long as the rest still fails. It prints the
-// problem and the shrunk history, as lines of JSON. Copy these lines into a file, first the line that begins with
-// {"Seed". This command plays the file, and prints the steps and the router's log:
+// If a seed fails, the test shrinks the history: it removes steps as long as the remaining history still fails. It
+// prints the problem and the shrunk history, as lines of JSON. Copy these lines into a file, beginning with the line
+// that starts with {"Seed". This command plays the file, and prints the steps and the router's log:
 //
 //	WARMPATH_VIRTUAL_HISTORY=file go test -count=1 -run InVirtualTime ./test/testenv
 //
-// You can edit the file: steps do not depend on each other, and any step can be left out.
+// You can edit the file: steps do not depend on each other, so you can remove any step.
 //
 // virtual_history_test.go draws histories. It draws the number, kinds, ranks, caches, wires and faults of the engines;
 // the policy, queue, limits and time limits of the router; whether the router is stopped while requests are under way;
 // and the steps, most of which are requests. The method play in virtual_steps_test.go plays a step. A new kind of step
 // changes the history of every seed.
 //
-// A replay has exactly the history's times, faults and steps. Go's scheduler, select, the order of maps and the
-// router's jitter are not under control. So a history that failed once may need several runs to fail again, and
-// shrinking plays each candidate several times. With GODEBUG=tracebacklabels=1, which `make virtual` sets, a panic
-// shows the seed of its goroutine. WARMPATH_VIRTUAL_FAILURES is the number of failed seeds after which the test ends;
-// the default is 1.
+// Two runs of a history have exactly the same times, faults and steps. But Go's scheduler, select statements, the order
+// of maps and the router's jitter may differ. So a history that failed once may need several runs to fail again, and
+// shrinking plays each candidate several times. With GODEBUG=tracebacklabels=1, which `make virtual` sets, the message
+// of a panic has the seed of the goroutine. WARMPATH_VIRTUAL_FAILURES is the number of failed seeds after which the
+// test ends; the default is 1.
 
 import (
 	"fmt"
@@ -52,10 +52,10 @@ import (
 const (
 	// length is the number of steps that a seed draws.
 	length = 30
-	// stuck bounds a run in real time, at a hundred times the usual duration of a run. After that the process ends, and
-	// prints the history and all stacks: a run that spins cannot be ended in another way.
+	// stuck bounds the real time of a run. It is a hundred times the usual duration. After this time the process prints
+	// the history and all stacks, and ends, because a run with an endless loop cannot be ended in another way.
 	stuck = 2 * time.Minute
-	// tries is the number of times that a shrunk history is played before it counts as passing.
+	// tries is the number of runs without a failure after which a shrunk history counts as passing.
 	tries = 3
 )
 
@@ -74,9 +74,9 @@ func TestTheWholeRouterKeepsItsPromisesInVirtualTime(t *testing.T) {
 		}
 		return
 	}
-	log.SetOutput(io.Discard) // net/http logs answers that no request asked for
-	// The heap of a run is only a few megabytes. At the default of 100 % the garbage collector takes a third of the
-	// test's time.
+	log.SetOutput(io.Discard) // net/http logs answers that come without a request
+	// The heap of a run is only a few megabytes. With the default GC percent of 100 the garbage collector takes a third of
+	// the test's time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	seeds := number("WARMPATH_VIRTUAL_SEEDS", 40)
 	if testing.Short() || testenv.Race() {
@@ -122,7 +122,7 @@ func number(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// run plays a history in a new bubble, and returns the first problem; "": there is none.
+// run plays a history in a new bubble, and returns the problems of the run; "": there are none.
 func run(t *testing.T, h history, out io.Writer) (why string) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("seed", fmt.Sprint(h.Setup.Seed))))
 	guard := time.AfterFunc(stuck, func() {
@@ -133,7 +133,7 @@ func run(t *testing.T, h history, out io.Writer) (why string) {
 	t.Run(fmt.Sprint("seed", h.Setup.Seed), func(t *testing.T) {
 		var bubble string
 		defer func() {
-			if cause := recover(); cause != nil { // the bubble's goroutines did not end
+			if cause := recover(); cause != nil { // synctest.Test panics if goroutines of the bubble do not end
 				why = fmt.Sprintf("%v; before: %q\n%s", cause, why, strings.Join(stacks(bubble), "\n\n"))
 			}
 		}()
@@ -145,7 +145,7 @@ func run(t *testing.T, h history, out io.Writer) (why string) {
 	return why
 }
 
-// inBubble plays a history.
+// inBubble plays a history in the bubble of the calling goroutine, and returns the problems of the run.
 func inBubble(h history, out io.Writer) string {
 	w, err := start(h.Setup, out)
 	if err != nil {
@@ -180,7 +180,7 @@ func inBubble(h history, out io.Writer) string {
 	return w.first()
 }
 
-// pass lets virtual time pass: the bubble's clock runs ahead as soon as every goroutine of the bubble waits.
+// pass lets the virtual time d pass: the bubble's clock advances when all goroutines of the bubble wait.
 func pass(d time.Duration) { time.Sleep(d) }
 
 // crowd sends requests that are still under way when the router is stopped.
@@ -193,10 +193,10 @@ func (w *world) crowd() {
 	pass(300 * time.Millisecond)
 }
 
-// ending bounds the time from the end of the drain until the router has stopped.
+// ending is the longest permitted time from the end of the drain until the router has stopped.
 const ending = 5 * time.Second
 
-// finish stops everything. The router must return within its time limit for a drain, and no goroutine or connection may
+// finish stops everything. The router must stop within its time limit for a drain, and no goroutine or connection may
 // be left.
 func (w *world) finish() {
 	broken := w.first() != ""
@@ -211,7 +211,7 @@ func (w *world) finish() {
 		e.vacate()
 	}
 	if broken {
-		w.leave() // from here on the outcome of the requests does not matter
+		w.leave() // the run has failed, so end all requests
 		pass(time.Minute)
 	}
 	w.eventually(time.Minute, func() string {
@@ -223,7 +223,7 @@ func (w *world) finish() {
 		return ""
 	})
 	w.leave()
-	// net/http continues to dial until its own time limit, even when no request waits for the connection any more.
+	// net/http continues to dial up to its own time limit, even if no request waits for the connection any more.
 	pass(margin)
 	w.clients.CloseIdleConnections()
 	synctest.Wait()
@@ -232,8 +232,7 @@ func (w *world) finish() {
 	}
 }
 
-// stopRouter stops the router as SIGTERM does. If a component has not ended within the time ending after the drain, Run
-// returns an error.
+// stopRouter stops the router as SIGTERM does. It checks how long the router takes to stop and which error Run returns.
 func (w *world) stopRouter(broken bool) {
 	synctest.Wait()
 	began := time.Now()
@@ -252,7 +251,7 @@ func (w *world) stopRouter(broken bool) {
 	if d := time.Since(began); d > limit {
 		w.problem("the router ran on for %v after it was stopped", d)
 	}
-	// Run may return an error only when requests were open after the drain.
+	// Run may return an error only if requests were still under way at the end of the drain.
 	if err != nil && !(w.setup.StopBusy && strings.HasPrefix(err.Error(), "drain: requests were cut after ")) {
 		w.problem("the router ended with an error: %v", err)
 	}

@@ -23,24 +23,24 @@ const marked = "trouble"
 
 const completions = "/v1/completions"
 
-// refusals are useless answers, as arguments of lieAbout.
+// refusals are kinds of useless answers that lieAbout can give.
 var refusals = []string{"401", "404", "429", "500", "html"}
 
 // trials are the kinds of useless answers in a trial.
 var trials = []string{
-	"one in k",      // a worker's answer to one request in k is useless
-	"bad requests",  // every worker's answer to a client's bad request is useless
-	"no answer",     // every worker closes the request's connection
-	"broken stream", // every worker closes the connection after the first event
+	"one in k",      // one worker gives a useless answer to each k-th request
+	"bad requests",  // all workers give useless answers to the bad requests of one client
+	"no answer",     // all workers close the connection of a bad request
+	"broken stream", // all workers close the connection of a bad request after the first event
 }
 
-// honest is the number of good requests in a trial. The trial judges only the good requests.
+// honest is the number of good requests in a trial. The trial checks only the answers to good requests.
 const honest = 16
 
 // trial ends all faults, makes workers give useless answers to a part of the requests, and sends good requests one
-// after the other. All good requests must succeed, because a worker that can serve them is healthy and idle. The step's
-// field How is the kind of trial, Seed draws the useless answer, and N is k or the number of bad requests before each
-// good one.
+// after the other. All good requests must succeed, because there is always a worker that is idle and would answer well.
+// The step's field How is the kind of trial, and Seed selects the useless answer. N is k for the kind "one in k", and
+// otherwise the number of bad requests before each good request.
 func (w *world) trial(s step) {
 	w.calm()
 	var peers []*engine
@@ -50,13 +50,14 @@ func (w *world) trial(s step) {
 		}
 	}
 	if len(peers) < 2 || w.setup.Attempts < 2 || w.first() != "" {
-		return // no other worker can serve the request, or the router may not ask a second worker
+		return // there is no second worker with the model, or the router may not send a request twice
 	}
 	refusal := refusals[s.Seed%uint64(len(refusals))]
 	bad, path := peers, "/v1/chat/completions"
 	if s.How == "one in k" {
-		// Use another scope. The router takes a refusal for the request's fault after bad requests that all workers
-		// refused, and when another worker was useless shortly before.
+		// Use an endpoint that other trials do not use, because the router keeps the behaviour of workers by endpoint and
+		// model. Shortly after bad requests that all workers refused, or after useless answers of another worker, the router
+		// takes a refusal for a fault of the request.
 		bad, path = peers[s.Worker%len(peers):][:1], completions
 		if slices.ContainsFunc(peers, func(e *engine) bool { return e.blamed && e != bad[0] }) {
 			return
@@ -126,7 +127,7 @@ func (w *world) short(seed uint64, user, path string) *ask {
 	}
 }
 
-// useless gives a useless answer to a request, or no answer.
+// useless gives a useless answer, or closes the connection.
 func (w *world) useless(rw http.ResponseWriter, r *http.Request, how, refusal string) {
 	switch how {
 	case "broken stream":
@@ -140,8 +141,8 @@ func (w *world) useless(rw http.ResponseWriter, r *http.Request, how, refusal st
 	lieAbout(rw, r, refusal)
 }
 
-// inFront puts a server in front of the mock engine. answer may answer a generation request in place of the mock
-// engine.
+// inFront starts the mock engine with a proxy at the engine's address. The proxy calls answer for each generation
+// request. If answer returns false, the proxy sends the request to the mock engine.
 func (e *engine) inFront(answer func(rw http.ResponseWriter, r *http.Request, body []byte) (done bool)) (end func(), err error) {
 	cfg := e.mock()
 	cfg.Listen = fmt.Sprintf("%s:%d", e.ip, httpPort+1)
@@ -175,7 +176,7 @@ func (e *engine) inFront(answer func(rw http.ResponseWriter, r *http.Request, bo
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	ended := make(chan struct{}, 2)
-	// The function end ends both servers and waits for them.
+	// Both goroutines end with the function that inFront returns, which also waits for them.
 	go func() { _ = server.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = front.Serve(l); ended <- struct{}{} }()
 	<-server.Ready()

@@ -19,19 +19,20 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// These are addresses of the network.
+// These constants are the addresses in the network.
 const (
 	routerIP = "10.0.0.1"
 	clientIP = "10.0.0.2"
 	httpPort = 8000 // port of an engine's HTTP API
-	// Port of an engine's events: vLLM's default, which the router tries if an engine does not report its port.
+	// pubPort is the port of rank 0's events. It is vLLM's default, which the router tries if an engine does not report
+	// its port.
 	pubPort  = 5557
 	replay   = 5657
 	adminKey = "operators only"
 )
 
-// world is one run: the router, its engines, its clients, and the network between them. The driver's goroutine owns it.
-// Clients use only the fields that mu guards.
+// world is one run: the router, its engines, its clients, and the network between them. The goroutine that plays the
+// steps owns a world. The goroutines of clients use only the fields that mu guards.
 type world struct {
 	setup   setup
 	network *network.Memory
@@ -43,17 +44,17 @@ type world struct {
 	leave   context.CancelFunc // ends base
 	ended   chan error
 	engines []*engine
-	orders  sync.WaitGroup // counts restarts and repairs that have not ended
+	orders  sync.WaitGroup // counts restarts, and ends of faults, that are still to come
 	prompts map[string][]uint32
-	recent  []string // keys of recent prompts, oldest first
+	recent  []string // keys of all prompts of token ids, oldest first
 	bubble  string   // name of the run's bubble in stack traces
 
 	mu       sync.Mutex // guards the fields below
 	next     *config.Config
 	asks     []*ask               // requests under way
-	used     map[string]time.Time // time of the last end of a request, by the prompt's key
-	answers  map[string]string    // text of the answer, by the field key of its ask
-	problems []string             // broken promises
+	used     map[string]time.Time // by key of a prompt: time at which a request with this prompt last ended
+	answers  map[string]string    // by the field key of an ask: text of its answer
+	problems []string             // promises that the router broke
 	counts   map[string]int       // number of requests by outcome
 }
 
@@ -64,19 +65,20 @@ type engine struct {
 	ip     string
 	setup  engineSetup
 	server *mockengine.Server
-	end    func()          // ends the server that is at the address
+	end    func()          // stops the server at the address
 	lying  bool            // another server than the mock engine is at the address
 	dead   bool            // no server is at the address
-	killed bool            // the engine's core is dead, but its HTTP server is not
-	was    mockengine.Kind // kind of the process that was at the address before
-	seen   bool            // the router has read metrics of a process of that kind
-	refuse bool            // the address has refused connections after that reading; guarded by the world's mu
-	blamed bool            // the engine has given, or may give, useless answers to requests that other workers serve
+	killed bool            // the engine's core is dead, but its HTTP server still answers
+	was    mockengine.Kind // kind of the last mock engine that began at the address
+	seen   bool            // the router has read metrics of a process of the kind was
+	refuse bool            // the address has refused connections since the router read metrics; guarded by the world's mu
+	blamed bool            // the engine has given, or may give, useless answers to requests that other workers answer well
 	liedAt time.Time       // time at which a server other than the mock engine was last at the address
-	born   time.Time       // time at which the present process began; guarded by the world's mu
-	// plain means that the router can see that the present process is another one than before; guarded by the world's mu.
+	born   time.Time       // time at which the current process began; guarded by the world's mu
+	// plain means that the router can see that the current process is not the process from before. Guarded by the world's
+	// mu.
 	plain  bool
-	undone chan struct{} // closing it ends all passing faults early
+	undone chan struct{} // closing it ends all temporary faults early
 }
 
 func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
@@ -170,7 +172,7 @@ func (e *engine) mock() mockengine.Config {
 		c.Events, c.Replay = "", ""
 	}
 	c.OutputTokens = 24
-	c.Seed = 1 // all engines give the same answers
+	c.Seed = 1 // with equal seeds all engines give the same answers
 	return c
 }
 
@@ -182,7 +184,7 @@ func (e *engine) run() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }() // end waits
+	go func() { ended <- server.Run(ctx) }() // ends with ctx; e.end waits
 	select {
 	case <-server.Ready():
 	case err := <-ended:
@@ -211,9 +213,9 @@ func (e *engine) vacate() {
 	e.end, e.server = nil, nil
 }
 
-// begins records that a new process serves at the address. The router sees a new process in vLLM's /metrics, if it has
-// read the metrics of an earlier process. The router drops the earlier metrics when connections were refused and
-// another server answers after that.
+// begins records that a new process serves at the address. The router notices a new process by vLLM's /metrics, if it
+// has read the metrics of an earlier process. The router drops the earlier metrics if the address refused connections
+// and then another server answers.
 func (e *engine) begins() {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -231,7 +233,7 @@ func (e *engine) refuses() {
 	e.refuse = true
 }
 
-// lies records whether another server than the mock engine is at the address.
+// lies records whether a server other than the mock engine is at the address.
 func (e *engine) lies(on bool) {
 	e.world.mu.Lock()
 	defer e.world.mu.Unlock()
@@ -258,7 +260,7 @@ func (e *engine) replace(serve func() (end func(), err error)) {
 	}
 }
 
-// later calls undo once: after d, or earlier if all faults end before.
+// later calls undo once: after the time d, or when all faults are ended before.
 func (e *engine) later(d time.Duration, undo func()) {
 	undone := e.undone
 	e.world.orders.Go(func() {
@@ -272,21 +274,21 @@ func (e *engine) later(d time.Duration, undo func()) {
 	})
 }
 
-// problem records a broken invariant.
+// problem records that the router broke a promise.
 func (w *world) problem(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.problems = append(w.problems, fmt.Sprintf(format, args...))
 }
 
-// complaints is the router's log handler. A line of level ERROR is a problem: the router writes one for a panic, a
-// stall, a component that hangs, and load that was never released.
+// complaints is the router's log handler. A line of level ERROR is a problem of the run: the router logs an error for a
+// panic, a stall, a component that hangs, and load that was never released.
 type complaints struct {
 	slog.Handler
 	world *world
 }
 
-// logger returns the router's log. It writes all levels to out, or only errors when out is io.Discard.
+// logger returns the router's log. It writes lines from level INFO on to out, or only errors if out is io.Discard.
 func logger(w *world, out io.Writer) slog.Handler {
 	level := slog.LevelInfo
 	if out == io.Discard {
@@ -312,7 +314,7 @@ func (c complaints) WithGroup(name string) slog.Handler {
 	return complaints{c.Handler.WithGroup(name), c.world}
 }
 
-// first returns the first problems, in order; "": there are none.
+// first returns all problems so far, one in a line; "": there are none.
 func (w *world) first() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -322,7 +324,8 @@ func (w *world) first() string {
 	return strings.Join(w.problems, "\n")
 }
 
-// bubbleOf returns the name of the calling goroutine's bubble in stacks, because other runs may run at the same time.
+// bubbleOf returns the name that stack traces have for the bubble of the calling goroutine. The name distinguishes this
+// run from other runs at the same time.
 func bubbleOf() string {
 	buf := make([]byte, 256)
 	head, _, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), "\n")

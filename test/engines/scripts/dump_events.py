@@ -3,8 +3,8 @@
 
 usage: dump_events.py OUT.jsonl NAME=PORT [NAME=PORT...]
 
-Each line is {desc, src, port, recv_ts, n_frames, topic, seq, payload_hex, decoded}. desc is what the file OUT.jsonl.desc
-says at that moment, if it exists: whoever drives the servers writes there what it is doing.
+Each line is {desc, src, port, recv_ts, n_frames, topic, seq, payload_hex, decoded}. desc is the content of
+the file OUT.jsonl.desc at that moment, if the file exists. The program that sends requests to the servers can write there what it does.
 """
 import json
 import sys
@@ -15,7 +15,7 @@ import zmq
 
 
 def plain(value):
-    """Return value as JSON can hold it."""
+    """Return value in a form that JSON can express."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-# Sourced by the scripts that start a server.
-# healthy SCRIPT NAME PORT PID LOG: waits at most $WAIT seconds until the server answers /health; without WAIT it does
-# not wait. 1: the server has ended; 2: it is not healthy in time.
+# The scripts that start a server source this file.
+# healthy SCRIPT NAME PORT PID LOG: waits at most $WAIT seconds until the server answers /health. If WAIT is not set, it
+# does not wait. Status 1: the server has ended. Status 2: it does not answer /health in time.
 healthy() {
   local script=$1 name=$2 port=$3 pid=$4 log=$5 i
   [ -n "${WAIT-}" ] || return 0

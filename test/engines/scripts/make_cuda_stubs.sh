@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # make_cuda_stubs.sh VENV: lets PyPI's torch, which is built for CUDA, run on a CPU without the 2.7 GB of nvidia-*
-# wheels. Writes small libraries into torch/lib with the sonames and symbol versions that torch asks for. Each of their
-# functions returns 100 (cudaErrorNoDevice). Needs gcc and binutils.
+# wheels. Writes small libraries into torch/lib with the sonames and symbol versions that torch asks for. Each function
+# in these libraries returns 100 (cudaErrorNoDevice). Needs gcc and binutils.
 set -euo pipefail
 packages=$(ls -d "$1"/lib/python3*/site-packages)
 lib=$packages/torch/lib
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-rm -f "$lib"/libcu*.so.* "$lib"/libnv*.so.* "$lib"/libnccl.so.* # the stubs of an earlier run: wheels put the real ones into nvidia/
+rm -f "$lib"/libcu*.so.* "$lib"/libnv*.so.* "$lib"/libnccl.so.* # removes the stubs of an earlier run; real libraries are in nvidia/
 
 # The libraries that torch needs, the symbols that it leaves undefined, and the symbol version of each library.
 libs=$(for f in "$lib"/*.so*; do readelf -d "$f" | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p'; done |

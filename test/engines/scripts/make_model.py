@@ -2,8 +2,8 @@
 
 usage: make_model.py OUT [llama|gemma3|mistral-sw|qwen2-sw|gptoss]
 
-Needs no network. The tokenizer is trained on the source of the transformers package, so it depends on
-requirements.lock alone. It is the same for all models, and so are the weights of two runs.
+It needs no network. The tokenizer is trained on the source of the transformers package, so it depends only on
+requirements.lock. All models have the same tokenizer. Two runs make the same weights.
 """
 import glob
 import hashlib
@@ -25,7 +25,7 @@ os.makedirs(out, exist_ok=True)
 
 source = os.path.dirname(transformers.__file__)
 files = sorted(glob.glob(source + "/*.py"))[:30] + sorted(glob.glob(source + "/generation/*.py"))
-lines = [line for f in files for line in open(f, encoding="utf-8")]  # in a fixed order: the trainer sees the same everywhere
+lines = [line for f in files for line in open(f, encoding="utf-8")]  # in a fixed order, so that the trainer gets the same lines on every machine
 bpe = Tokenizer(models.BPE())
 bpe.normalizer = normalizers.NFC()
 bpe.pre_tokenizer = pre_tokenizers.Sequence([

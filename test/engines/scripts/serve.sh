@@ -9,7 +9,7 @@
 #   BLOCK, KVBYTES     block size in tokens; bytes of the KV cache             (32; 64M)
 #   MAXLEN, MAXSEQS    longest request in tokens; requests at once             (32768; 16)
 #   TOPIC      topic of the KV events                                      (kv-events)
-#   KV_JSON    the whole --kv-events-config; empty: no events
+#   KV_JSON    value of --kv-events-config; empty: no events
 #   PYTHONHASHSEED     seed of the block hashes; empty: unset                   (0)
 set -eu
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

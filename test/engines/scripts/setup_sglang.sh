@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup_sglang.sh DIR: installs SGLang for the CPU from PyPI into DIR/venv, and makes a tiny model in DIR/tiny-llama.
-# PyPI has no sgl-kernel for the CPU: sglang_stub/sgl_kernel takes its place with functions that raise, and the server
-# runs on torch's own kernels (--attention-backend torch_native).
+# PyPI has no sgl-kernel for the CPU. The package sglang_stub/sgl_kernel replaces it: its functions raise an exception,
+# and the server uses torch's own kernels instead (--attention-backend torch_native).
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 DIR=${1:?usage: setup_sglang.sh DIR}

@@ -1,6 +1,6 @@
 """A CPU tier for a vLLM server on the CPU: vLLM's own OffloadingConnector with its scheduler, manager and events.
 
-vLLM's data mover copies between GPU and CPU and refuses to run without a GPU. Synchronous torch copies replace it.
+vLLM's own code that copies blocks between GPU and CPU does not run without a GPU. This module copies with torch, synchronously.
 
 usage: PYTHONPATH=<folder of this file>, and
 --kv-transfer-config '{"kv_connector":"OffloadingConnector","kv_role":"kv_both","kv_connector_extra_config":
@@ -28,7 +28,7 @@ class CopyWorker(OffloadingWorker):
             gpu_at += size
             if not size:
                 continue
-            skip = first % self.per_chunk  # the first GPU block may lie inside the first chunk
+            skip = first % self.per_chunk  # the first GPU block may be in the middle of the first chunk
             chunks = -(-(skip + size) // self.per_chunk)
             cpu_blocks = [int(c) * self.per_chunk + k for c in cpu_spec.block_ids[cpu_at:cpu_at + chunks] for k in range(self.per_chunk)]
             cpu_at += chunks

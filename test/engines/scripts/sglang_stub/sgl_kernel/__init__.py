@@ -1,4 +1,4 @@
-"""Stands in for sgl_kernel, which PyPI does not have for the CPU: SGLang imports its names and never calls them there.
+"""Replaces sgl_kernel, which PyPI does not have for the CPU. On the CPU, SGLang imports names of sgl_kernel but never calls them.
 
 Every name and every submodule can be imported. A function raises NotImplementedError when it is called.
 """
