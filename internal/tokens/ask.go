@@ -70,10 +70,10 @@ type question struct {
 	service []Worker      // the tokenizer service, asked before workers; empty or one element
 	workers []Worker      // workers that may be asked
 	not     string        // URL of a worker that failed and must not be asked
-	worth   time.Duration // see Source.worth; guarded by workerStates.mu; 0: no request waits for the answer
+	worth   time.Duration // time that the answer is expected to save (see Source.worth); guarded by workerStates.mu; 0: no request waits for the answer
 	// guarded by workerStates.mu; number of the client's questions that come before this question in the line
 	behind  int
-	anyhow  bool          // the question is asked even if no request waits and no engine is calm
+	anyhow  bool          // the question is asked even if no request waits and every engine has other work
 	granted chan grant    // capacity 1; receives the grant that ends the wait in the line
 	wanted  chan struct{} // capacity 1; signals that a request waits for the answer now
 }
@@ -189,7 +189,7 @@ func (s *Source) start(g grant, q *question, replies chan<- reply) {
 	})
 }
 
-// endingOf classifies the error of a call by what it says about the worker.
+// endingOf returns the ending of a call with this error. The ending says whether the worker is at fault.
 func (s *Source) endingOf(err error) ending {
 	switch {
 	case err == nil:
@@ -204,7 +204,8 @@ func (s *Source) endingOf(err error) ending {
 	return broke
 }
 
-// dialing reports whether no connection was made. If so, the prompt cannot be the reason of the error.
+// dialing reports whether err means that no connection could be made. Then the prompt cannot be the reason of the
+// error.
 func dialing(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"

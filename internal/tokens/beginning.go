@@ -12,10 +12,10 @@ import (
 // A growing chat repeats its first turns in every request, and many chats begin with the same system prompt. Suppose
 // two lists of turns have the same first turns. The engine's answers for both lists begin with the same ids. These ids
 // are called a beginning. A third list with the same first turns has the same beginning, if the template renders a turn
-// in the same way whatever follows the turn. Some templates do not: they drop the assistant's earlier thoughts, or
-// print a date. So beginnings are used only after engines' answers agreed for lists of the same kind. Every further
-// answer is compared with the known beginning. A difference stops the use of beginnings for the model. The place after
-// which two lists with the same first turns differ is called a fork.
+// in the same way whatever follows the turn. Some templates change earlier turns: they drop the assistant's earlier
+// thoughts, or print a date. So beginnings are used only after engines' answers agreed for lists of the same kind.
+// Every further answer is compared with the known beginning. A difference stops the use of beginnings for the model.
+// The place after which two lists with the same first turns differ is called a fork.
 
 const (
 	// margin is how many ids at the end of a beginning are not used: the tokenizer may join them with the next text.
@@ -100,7 +100,7 @@ func (l *promptTurns) kindOf(i int) key {
 	return k
 }
 
-// forkKind returns the kind of a list that diverges from others after step i of l.
+// forkKind returns the kind of a list that diverges from other lists after step i of l.
 func (l *promptTurns) forkKind(i int) key {
 	k := l.kindOf(i)
 	k[3] ^= 1
@@ -116,14 +116,14 @@ func (l *promptTurns) forkOf(i int) key {
 	return k
 }
 
-// rewritten reports whether templates may now render the turns up to step i differently: some drop the assistant's
-// thoughts when the user has spoken again.
+// rewritten reports whether templates may now render the turns up to step i differently: some templates drop the
+// assistant's thoughts when the user has spoken again.
 func (l *promptTurns) rewritten(i int) bool {
 	return l.steps[i].open && l.steps[len(l.steps)-1].users > l.steps[i].users
 }
 
 // beginning returns the longest known beginning of l's ids. used is false if beginnings of this model are not used now,
-// or if none is known.
+// or if no beginning is known.
 func (s *Source) beginning(model string, l *promptTurns) (found known, used bool) {
 	if !l.plain {
 		return known{}, false
@@ -178,7 +178,7 @@ func (s *Source) grown(m *template, l *promptTurns, i int) (known, bool) {
 	return known{tokens: a.tokens[:n], at: l.steps[i].at, own: true, from: l.steps[i].key}, true
 }
 
-// remember keeps an engine's answer for a list, and learns from it which ids lists have in common.
+// remember keeps an engine's answer for a list, and learns from the answer which ids lists have in common.
 func (s *Source) remember(model string, l *promptTurns, found *Found) {
 	a := &answer{tokens: found.Tokens, features: found.Features}
 	if l.plain && len(a.features) == 0 {

@@ -9,12 +9,13 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// entryOverhead is the memory of one remembered prompt in addition to its ids, in bytes: map slot, list element,
+// entryOverhead is the memory of one cache entry in addition to its ids, in bytes: map slot, list element, slice
 // headers.
 const entryOverhead = 256
 
-// cache remembers answers, and the ids that answers have in common. When it has more than limit bytes, it drops the
-// least recently used entry. It is safe for concurrent use. Answers are shared and must not be changed.
+// cache remembers engines' answers, and the first ids that several answers have in common. When the entries take more
+// than limit bytes, cache drops the least recently used entry. It is safe for concurrent use. Goroutines share the
+// answers, and must not change them.
 type cache struct {
 	limit int64
 
@@ -60,7 +61,7 @@ func (c *cache) put(k key, a *answer) {
 	}
 }
 
-// remove forgets the entry of k, if there is one.
+// remove forgets the entry of k, if the cache has it.
 func (c *cache) remove(k key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

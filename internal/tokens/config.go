@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Config has the bounds on what finding tokens may cost.
+// Config has the settings for finding token ids, most of which bound the cost.
 type Config struct {
 	// Discover lets the router find the models' files by itself: at the path that an engine reports, in this machine's
-	// Hugging Face cache, and on the hub if hub.allow is set. The router uses files only after the ids made from them
-	// were equal to the engine's in every probe. False: if a model is not listed under models, engines are asked for
-	// its ids.
+	// Hugging Face cache, and on the hub if hub.allow is set. The router uses files only after the ids made from them were
+	// equal to the engine's ids in every probe. If Discover is false, engines are asked for the ids of models that are not
+	// listed under models.
 	Discover bool `yaml:"discover"`
 	// Budget is the longest time that a request waits for its token ids. After this time, the request is matched by its
 	// text. A request waits for a tenth of the time that a match is expected to save. The expected saving is the
@@ -20,14 +20,14 @@ type Config struct {
 	// compute waits the whole 500 ms, and users would notice a longer wait. With 0 no engine is asked: only ids in the
 	// body and ids made by the router are used.
 	Budget time.Duration `yaml:"budget"`
-	// MaxPromptBytes is the length of the longest request body for which an engine is asked. It is bounded because each
-	// question copies the body, and because a tokenizer takes longer than Budget for a megabyte. 4 MiB are about a
-	// million tokens. A longer prompt is matched by its text. All questions under way together take at most 16 times as
-	// much memory. If that memory is used up, a prompt is matched by its text, too.
+	// MaxPromptBytes is the length of the longest request body for which an engine is asked. The length is bounded because
+	// each question copies the body, and because a tokenizer takes longer than Budget for a megabyte. Default 4 MiB, which
+	// are about a million tokens. A longer prompt is matched by its text. All questions under way together take at most 16
+	// times MaxPromptBytes of memory. If this memory is used up, a prompt is matched by its text, too.
 	MaxPromptBytes int64 `yaml:"max_prompt_bytes"`
-	// CacheBytes bounds the memory of remembered prompts and of the beginnings that they have in common. Questions in
-	// the background take up to an eighth of CacheBytes in addition. 64 MiB hold 16 million ids: 2,000 prompts of 8,000
-	// tokens.
+	// CacheBytes bounds the memory of the remembered ids of prompts, and of the beginnings that these prompts have in
+	// common. Questions in the background take up to an eighth of CacheBytes in addition. Default 64 MiB, which hold 16
+	// million ids: 2,000 prompts of 8,000 tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
 	// Failures is how many calls to a worker must fail in a row before the worker is not asked for the time Pause. A
 	// failure is a refused connection, a status 5xx, an answer that cannot be read, or no answer within 10 s. A slow
@@ -39,7 +39,7 @@ type Config struct {
 	Pause time.Duration `yaml:"pause"`
 	// Service is a tokenizer service that is asked before any engine: unix:///run/tokenizer.sock or http://host:port.
 	// `vllm launch render` is such a service (docs/api.md has the protocol). The service's ids are not compared with an
-	// engine's. An empty text means no service.
+	// engine's ids. An empty text means no service.
 	Service string `yaml:"service"`
 	// Forward is off or auto. With auto an engine gets the ids instead of the text if the answer is proven to stay the
 	// same (docs/api.md has the rule), so that the engine need not tokenize the text. Off is the default: bodies are

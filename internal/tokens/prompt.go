@@ -19,8 +19,8 @@ type Prompt struct {
 	Model string
 	// Kind is the engine that the prompt will go to. Find sets it.
 	Kind Kind
-	// Root is the folder or name from which all engines loaded the model, or empty if they differ. Some engines use it to
-	// name images. Find sets Root.
+	// Root is the folder or name from which all engines loaded the model, or empty if the engines report different ones.
+	// Some engines use Root to name images. Find sets Root.
 	Root string
 	// Scratch is a buffer for the prompt's text. Found.Text may share its memory. Scratch may be nil.
 	Scratch []byte
@@ -38,9 +38,9 @@ func (p *Prompt) Has(names map[string]bool) bool {
 	return false
 }
 
-// InBody looks for token ids in the request's own body. outcome is Given if the body has ids. It is Batch if the body
-// has several prompts, because then there is no single best worker. It is Refused if the body has no prompt: the engine
-// will say what is wrong. It is empty if ids have to be made.
+// InBody looks for token ids in the request's own body. If the body has ids, outcome is Given. If the body has several
+// prompts, outcome is Batch, because there is no single best worker for them. If the body has no prompt, outcome is
+// Refused, and the engine will say what is wrong. If ids have to be made, outcome is empty.
 func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	switch r.Form {
 	case api.PromptIDs:
@@ -88,13 +88,13 @@ var indifferent = map[string]bool{
 var templateFields = []api.Field{api.FieldMessages, api.FieldTools, api.FieldChatTemplate, api.FieldAddGenerationPrompt,
 	api.FieldContinueFinalMessage, api.FieldAddSpecialTokens, api.FieldMMProcessorKwargs}
 
-// kwargFields are fields of a chat body that /tokenize does not know. vLLM merges them into the template's keyword
-// arguments. So these fields have the same effect when they are passed in chat_template_kwargs.
+// kwargFields are fields of a chat body that /tokenize does not know. vLLM merges these fields into the template's
+// keyword arguments. So these fields have the same effect when they are passed in chat_template_kwargs.
 var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 
-// sglangFields are the fields of a chat body that decide SGLang's prompt. SGLang's /tokenize renders them in the same
-// way as its chats do. add_generation_prompt is not in the list: /tokenize uses it, and chats do not (SGLang 0.5.23:
-// TokenizeRequest in srt/entrypoints/openai/protocol.py).
+// sglangFields are the fields of a chat body that decide SGLang's prompt. SGLang's /tokenize treats these fields in the
+// same way as SGLang's chats do. add_generation_prompt is not in the list: /tokenize uses it, and chats do not (SGLang
+// 0.5.23: TokenizeRequest in srt/entrypoints/openai/protocol.py).
 var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true,
 	"reasoning_effort": true, "reasoning": true, "continue_final_message": true, "chat_template_kwargs": true}
 

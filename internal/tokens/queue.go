@@ -20,10 +20,10 @@ type grant struct {
 	verdict verdict
 }
 
-// acquire books a call for f's question to the service or a worker. If all have reached their limits of calls, a
-// question for which a request waits stands in line. A question for which no request waits is held back until an engine
-// is calm, which means that the engine has nothing else to do. The verdict is full if ctx ends first, or if the line is
-// full.
+// acquire books a call for f's question to the service or a worker. If all of them have reached their limits of calls,
+// a question for which a request waits stands in line. A question for which no request waits is held back until an
+// engine is calm, which means that the engine has nothing else to do. The verdict is full if ctx ends first, or if the
+// line is full.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {

@@ -31,8 +31,8 @@ const (
 //
 // Tools and other fields that concern all turns come first. A message is its role, the text of its content, and its
 // other members in the order of the body. Images and other media are replaced by hashes. A body with ids or with
-// several prompts has no text. The text has at most 4 MiB. While it is made, dst may have little more than 4 MiB and
-// the longest string.
+// several prompts has no text. The text has at most 4 MiB. Before AppendText cuts the text to this size, the text may
+// be longer, by little more than the longest string of the body.
 func AppendText(dst []byte, r *api.Request) []byte {
 	text := appendPrompt(dst, r)
 	return text[:min(len(text), len(dst)+maxText)]
@@ -64,8 +64,8 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 	return dst
 }
 
-// appendMessage appends one turn. When dst has reached end, no more parts are added. The order of role and content in
-// the object makes no difference.
+// appendMessage appends one turn. When dst has end bytes, no more parts are added. The order of role and content in the
+// object makes no difference.
 func appendMessage(dst, message []byte, end int) []byte {
 	var role, content []byte
 	for name, value := range jsonscan.Members(message) {
@@ -89,7 +89,7 @@ func appendMessage(dst, message []byte, end int) []byte {
 	return dst
 }
 
-// appendContent appends a content, which is one text or a list of parts. When dst has reached end, no more parts are
+// appendContent appends a content, which is one text or a list of parts. When dst has end bytes, no more parts are
 // added.
 func appendContent(dst, content []byte, end int) []byte {
 	if len(content) == 0 || content[0] != '[' {

@@ -61,7 +61,7 @@ type Found struct {
 	Missing Outcome
 }
 
-// Kind is the kind of a worker's engine. It decides the token endpoints.
+// Kind is the kind of a worker's engine. The kind decides which token endpoints are asked.
 type Kind uint8
 
 // The kinds. An engine of every kind except SGLang is asked in the same way as vLLM.
@@ -88,7 +88,7 @@ func atLeast(version string, major, minor int) bool {
 	return n == 2 && (is > major || is == major && sub >= minor)
 }
 
-// rootOf returns the root that all workers have in common, or "" if there is none. If a worker is not vLLM 0.32 or
+// rootOf returns the root that all workers have in common, or "" if their roots differ. If a worker is not vLLM 0.32 or
 // later, the result is "", because earlier versions hashed other bytes to name an image.
 func rootOf(workers []Worker) string {
 	if len(workers) == 0 {
@@ -258,7 +258,7 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	return found
 }
 
-// fromOthers returns the tokens of p that the service or a worker makes, or that one of them made before. A prompt
+// fromOthers returns the tokens of p that the service or a worker makes now, or made for an earlier request. A prompt
 // whose ids Local can make needs an engine's answer. The service is not asked for such a prompt (engineOnly). So the
 // cache need not record whether the service or a worker made an answer.
 func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {

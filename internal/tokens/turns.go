@@ -62,8 +62,8 @@ func roleOf(raw []byte) role {
 }
 
 const (
-	// headBytes is how many bytes of the beginning of the last turn's text are kept. They show the first difference of two
-	// texts. If the kept bytes are equal, the texts are treated as equal.
+	// headBytes is how many bytes of the beginning of the last turn's text are kept. These bytes show where two texts
+	// begin to differ. If the kept bytes are equal, the texts are treated as equal.
 	headBytes = 32
 	// Of a long list, the first firstSteps steps and at least the last lastSteps steps are kept: conversations diverge
 	// near the beginning, and grow at the end.

@@ -30,7 +30,7 @@ const (
 	// would let a frozen engine's calls hold memory for longer. A prompt of a million tokens takes a second or two.
 	callTimeout = 10 * time.Second
 	// An engine seems frozen if a call to it is older than stallFloor, and older than stallFactor times the expected time
-	// of the answer. A busy engine may also take this long. It gets questions again as soon as the call ends.
+	// of the answer. A busy engine may also take this long. The engine gets questions again as soon as the call ends.
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
 	// maxRefusals bounds the refused API keys that are remembered for each worker: 1,000 keys take some 50 KB. If more

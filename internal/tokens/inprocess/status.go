@@ -44,8 +44,8 @@ func (f *Finder) Statuses() []Status {
 	return all
 }
 
-// distrust changes s to FromEngine if the ids that the router made for real prompts differed too often from the
-// engine's ids.
+// distrust changes s to FromEngine if the model's ids are distrusted: the ids that the router made for a real prompt
+// differed from the engine's ids.
 func (f *Finder) distrust(s *Status) {
 	if s.Source != FromGiven && s.Source != FromFiles {
 		return

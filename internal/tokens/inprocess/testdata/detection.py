@@ -1,5 +1,5 @@
-"""Prints what an installed engine concludes from each collected template: the content format and, for vLLM, the
-variables. vLLM passes on only the chat_template_kwargs that a template has as variables.
+"""Prints, for each collected template, the content format that an installed engine detects and, for vLLM, the
+template's variables. vLLM passes on only those chat_template_kwargs whose names are variables of the template.
 
     <vllm venv>/bin/python testdata/detection.py vllm > testdata/detected_vllm.txt
     <sglang venv>/bin/python testdata/detection.py sglang > testdata/detected_sglang.txt

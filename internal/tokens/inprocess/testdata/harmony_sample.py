@@ -1,4 +1,4 @@
-"""Picks the committed sample of what harmony.py has learned from vLLM: every fourth chat, without its ids.
+"""Picks the committed sample of the chats that harmony.py rendered with vLLM: every fourth chat, without its ids.
 
     python testdata/harmony_sample.py < ~/.cache/warmpath/harmony.json
 """

