@@ -1,8 +1,8 @@
 package jinja
 
-// This table has the characters whose upper or title case has more than one character: the unconditional part of
-// Unicode's SpecialCasing.txt. Go's unicode package maps one character to one character. testdata/casing.py writes this
-// file.
+// These tables have the characters whose upper or title case has more than one character: the unconditional part of
+// Unicode's SpecialCasing.txt. The tables are needed because Go's unicode package maps one character to one character.
+// testdata/casing.py writes this file.
 
 var upperLong = map[rune]string{
 	0x00df: "SS", 0x0149: "\u02bcN", 0x01f0: "J\u030c", 0x0390: "\u0399\u0308\u0301", 0x03b0: "\u03a5\u0308\u0301", 0x0587: "\u0535\u0552",

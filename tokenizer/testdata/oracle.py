@@ -1,4 +1,5 @@
-"""Encodes texts with the Python tokenizers of an engine's environment: a request on stdin, a list of id lists on stdout."""
+"""Encodes texts with the Python tokenizers of an engine's environment. Reads a request from stdin, and writes a list of
+ids for each text to stdout."""
 import base64, json, sys
 
 request = json.load(sys.stdin)
@@ -15,7 +16,7 @@ elif kind == "tekken":
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
     t = Tekkenizer.from_file(file)
     ids = [t.encode(s, bos=True, eos=False) for s in texts]
-else:  # a tiktoken pattern, with the ranks of a file
+else:  # tiktoken, with the given pattern and the ranks of a file
     import tiktoken
     ranks = {}
     for line in open(file, "rb"):

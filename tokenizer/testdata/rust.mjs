@@ -1,6 +1,6 @@
-// rust.mjs measures the Rust tokenizer's Node binding on the mixed corpus, in CPU time of one thread. Run it in the cache folder
-// that golden.sh prepares: `node rust.mjs folder-of-model`. It prints millions of tokens a second, the best of three rounds, and
-// the load time in milliseconds.
+// rust.mjs measures the Rust tokenizer's Node binding on the mixed corpus, in CPU time of one thread. Run it in the
+// cache folder that golden.sh prepares: `node rust.mjs folder-of-model`. It prints two figures: the rate of the best
+// of three rounds in millions of tokens per second, and the load time in milliseconds.
 import fs from 'node:fs'
 import path from 'node:path'
 import { createRequire } from 'node:module'

@@ -20,8 +20,9 @@ upper = {ord(c): c.upper() for c in chars if len(c.upper()) > 1}
 title = {ord(c): c.title() for c in chars if len(c.title()) > 1}
 print("""package jinja
 
-// Characters whose upper or title case has more than one character (Unicode's SpecialCasing.txt, the unconditional
-// part); Go's unicode package maps one character to one. Written by testdata/casing.py.
+// These tables have the characters whose upper or title case has more than one character: the unconditional part of
+// Unicode's SpecialCasing.txt. The tables are needed because Go's unicode package maps one character to one character.
+// testdata/casing.py writes this file.
 
 var upperLong = map[rune]string{
 %s

@@ -1,4 +1,4 @@
-"""Writes conversations.json: the conversations that every collected template is rendered with. Our own data.
+"""Writes conversations.json: the conversations with which every collected template is rendered. The data are our own.
 
     python3 testdata/conversations.py > testdata/conversations.json
 """

@@ -1,8 +1,10 @@
-"""Writes expressions.json: small templates and what CPython's jinja2 renders, set up as in Transformers.
+"""Writes expressions.json: small templates, and the texts that CPython's jinja2 renders from them with the
+settings of Transformers.
 
     <a Python with transformers>/bin/python testdata/expressions.py > testdata/expressions.json
 
-The cases are our own: every operator, filter, test and method with values of every type, and cases by hand.
+The cases are our own: every operator, filter, test and method with values of every type, and cases that are
+written by hand.
 """
 
 import json
@@ -118,7 +120,7 @@ def run(template):
 
 def main():
     out = []
-    # powers without an exact result: complex ones, and the last digits of C's pow
+    # powers without an exact result: complex numbers, and numbers whose last digits depend on C's pow
     skipped = {"{{ n ** f }}", "{{ big ** f }}"}
     for template in dict.fromkeys(c for c in cases if c not in skipped):
         result = run(template)

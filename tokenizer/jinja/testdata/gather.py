@@ -134,7 +134,7 @@ def main():
     lines = []
     for digest, (name, template) in sorted(collect(args.out).items(), key=lambda kv: kv[1][0]):
         results = {case["name"]: render(template, case) for case in cases}
-        # Python prints memory addresses of objects that have no text of their own: nothing to compare with.
+        # Python prints memory addresses of objects that have no text of their own, so the result cannot be compared.
         for result in results.values():
             if " object at 0x" in result.get("text", "") or "<bound method" in result.get("text", "") or "<built-in method" in result.get("text", ""):
                 result.clear()

@@ -1,4 +1,5 @@
-"""Picks the committed sample of the golden data: vLLM's own example templates (Apache-2.0), with what Python renders.
+"""Picks the committed sample of the golden data: vLLM's own example templates (Apache-2.0), with the texts that
+Python renders from them.
 
     python testdata/sample.py        after testdata/gather.py --download
 
@@ -22,7 +23,7 @@ for path in glob.glob(OUT + "/downloads/sdist/vllm==0.32.0/**/examples/*.jinja",
     entry = json.load(open(os.path.join(OUT, "golden", digest[:32] + ".json"), encoding="utf-8"))
     entry["name"] = os.path.basename(path)
     for result in entry["results"].values():
-        if "error" in result:  # only that it failed is compared; the message is Python's own
+        if "error" in result:  # the tests compare only that the render failed, because the message is Python's own
             result["error"] = result["error"].split(":")[0]
     entries[entry["name"]] = entry
 data = json.dumps([entries[name] for name in sorted(entries)], ensure_ascii=False, indent=0).encode()

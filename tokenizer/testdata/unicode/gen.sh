@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes ../../unicode.bin: the properties of every code point in Hugging Face's Rust tokenizer. Its crates have tables of four
-# Unicode versions (Oniguruma 16.0, normalization 9.0, categories 8.0, the compiler's own), so a program asks the crates
-# themselves. The grapheme table is not public: it is read from the crate's source. Needs cargo and a C compiler; takes a minute.
+# Makes ../../unicode.bin: the properties that every code point has in Hugging Face's Rust tokenizer. Its crates have
+# tables of four Unicode versions (Oniguruma 16.0, normalization 9.0, categories 8.0, the compiler's own), so a
+# program asks the crates themselves. The grapheme table is not public, so it is read from the crate's source. The
+# script needs cargo and a C compiler, and takes a minute.
 set -euo pipefail
 cd "$(dirname "$0")"
 target="${CARGO_TARGET_DIR:-$(mktemp -d)}"

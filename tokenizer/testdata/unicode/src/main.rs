@@ -97,7 +97,8 @@ fn main() {
             pairs.push((c, canon));
         }
     }
-    // A composition's first part may itself be composed: try every starter that composes, with every last mark.
+    // The first code point of a composition may itself be a composition. So this loop tries every starter that composes,
+    // with every last mark.
     let mut lasts: Vec<char> = pairs.iter().map(|(_, d)| *d.last().unwrap()).collect();
     lasts.sort();
     lasts.dedup();
