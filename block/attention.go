@@ -7,7 +7,7 @@ type Attention uint8
 
 // The kinds of cache group that engines announce.
 const (
-	AttentionFull          Attention = iota // a prefix is usable if all its blocks are cached: full, MLA, sink, not named
+	AttentionFull          Attention = iota // a prefix is usable if all its blocks are cached: full, MLA, sink, or no kind given
 	AttentionSlidingWindow                  // a prefix of length L is usable if the window before L is cached
 	AttentionStateSpace                     // Mamba: a prefix of length L is usable if a checkpoint at L is cached
 	AttentionOther                          // chunked local, encoder, cross, unknown: blocks of this kind never count

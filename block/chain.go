@@ -6,14 +6,16 @@ import "slices"
 // terms of all blocks are independent of each other, and the processor computes several terms at the same time. Only
 // the additions must be done in order. docs/design/0006 says why different prefixes still have different keys.
 
-// spreads is the factor of a term: XXH3's PRIME_MX2, an odd number of 32 one bits.
-const spreads = 0x9fb21c651e98df25
+// termFactor is a factor in each term. It is the constant PRIME_MX2 of XXH3: an odd number in which 32 of the 64 bits
+// are 1.
+const termFactor = 0x9fb21c651e98df25
 
-// place returns the number by which a block's position enters its term: a multiple of Golden, which is not 0.
+// place returns the number that stands for a block's position in the block's term. It is a multiple of Golden, and
+// never 0.
 func (h *Hasher) place(start int) uint64 { return (uint64(start/h.size) + 1) * Golden }
 
 // term returns the number that is added to the parent's key to make a block's key.
-func term(local, place uint64) Key { return Key(mix(local^place, spreads)) }
+func term(local, place uint64) Key { return Key(mix(local^place, termFactor)) }
 
 // Locals appends the local hash of each full block to dst and returns dst. A local hash is XXH3-64 of the block's
 // tokens as little-endian 32-bit numbers. [Hasher.Chain] makes keys from local hashes. Tokens at the end that fill no
@@ -48,14 +50,14 @@ func (h *Hasher) Chain(dst []Key, parent Key, start int, locals []uint64) []Key 
 	return dst[:len(dst)+len(locals)]
 }
 
-// chainFactor and chainStep are variables, because the compiler keeps variables in registers. It would load constants
-// of 64 bits again for each block.
-var chainFactor, chainStep uint64 = spreads, Golden
+// chainFactor and chainStep are variables, because the compiler keeps variables in registers. The compiler would load a
+// constant of 64 bits again for each block.
+var chainFactor, chainStep uint64 = termFactor, Golden
 
-// chain sets keys to the keys of the blocks with these local hashes. A step of sixteen blocks takes half the time of
-// sixteen steps of one block, and two thirds of the time of two steps of eight blocks (BenchmarkHash). The reason is
-// the smaller number of instructions; the multiplications are the same. For the same reason the loop uses an index
-// instead of slicing the arguments.
+// chain sets keys to the keys of the blocks with these local hashes. Each step of the first loop computes the keys of
+// sixteen blocks, because such a loop needs fewer instructions. It takes half the time of a loop with one block a step,
+// and two thirds of the time of a loop with eight blocks a step (BenchmarkHash). An index instead of slices saves
+// instructions, too.
 func chain(keys []Key, locals []uint64, parent Key, at uint64) {
 	factor, step := chainFactor, chainStep
 	keys = keys[:len(locals)]

@@ -165,8 +165,9 @@ func TestEveryBitOfEveryTokenPlaceAndParentCounts(t *testing.T) {
 	}
 }
 
-// A key is made from a sum of terms, one for each block. The keys must differ for the same blocks in another order,
-// repeated, or at another place.
+// A key is a sum of terms, one for each block, so keys could be equal for the same blocks in another order. The test
+// makes all words of a length from a few different blocks (the alphabet): all beginnings of these words must have
+// different keys.
 func TestOrdersAndRepetitionsOfFewBlocksDiffer(t *testing.T) {
 	h := newHasher(t, XXH3, 16)
 	for _, alphabet := range [][]Token{{0, 1}, {0, 1 << 31}, {5, 7, 9}, {1, 2, 3, 4}} {
@@ -185,7 +186,8 @@ func TestOrdersAndRepetitionsOfFewBlocksDiffer(t *testing.T) {
 				chain[length-1-i] = locals[rest%len(locals)] // the last block changes fastest
 			}
 			keys = h.Chain(keys[:0], 1, 0, chain)
-			fresh := 0 // number of blocks of this word, counted from the first block that differs from the word before
+			// The word differs from the word before in its last fresh+1 blocks. Only the keys of these blocks are new.
+			fresh := 0
 			for rest := n; rest > 0 && rest%len(locals) == 0; rest /= len(locals) {
 				fresh++
 			}
@@ -197,7 +199,7 @@ func TestOrdersAndRepetitionsOfFewBlocksDiffer(t *testing.T) {
 		want := len(seen)
 		slices.Sort(seen)
 		if got := len(slices.Compact(seen)); got != want {
-			t.Errorf("%d symbols: %d of %d chains share a key", len(alphabet), want-got, want)
+			t.Errorf("%d symbols: %d of %d beginnings share a key", len(alphabet), want-got, want)
 		}
 	}
 }
@@ -232,8 +234,8 @@ func TestThueMorseWordsDiffer(t *testing.T) {
 	}
 }
 
-// Among n random numbers of b bits, n²/2^(b+1) pairs are expected to be equal. Keys cut to any 28 neighbouring bits
-// must not have many more equal pairs.
+// Among n random numbers of b bits, n²/2^(b+1) pairs are expected to be equal. If keys are cut to 28 neighbouring bits,
+// about as many pairs of keys must be equal.
 func TestKeysCollideAsOftenAsChance(t *testing.T) {
 	h := newHasher(t, XXH3, 16)
 	r := rand.New(rand.NewPCG(7, 7))
@@ -273,14 +275,14 @@ func someRandom(r *rand.Rand, n int) []Token {
 	return tokens
 }
 
-// counted is a prompt that differs from all others in one number.
+// counted returns a prompt of n tokens that are 0, except the first token, which is i.
 func counted(i, n int) []Token {
 	tokens := make([]Token, n)
 	tokens[0] = Token(i)
 	return tokens
 }
 
-// fewWords is a prompt whose blocks have only four different contents.
+// fewWords returns a random prompt of n tokens. A block of 16 tokens has one of only four contents.
 func fewWords(r *rand.Rand, n int) []Token {
 	tokens := make([]Token, n)
 	for i := range tokens {

@@ -1,8 +1,8 @@
-// Package block turns tokens into keys: a prompt is cut into blocks of a fixed number of tokens, and each full block is
-// named by a 64-bit hash of its tokens and of everything before it. Two requests share a cached prefix of n blocks
-// exactly if their first n keys are equal.
+// Package block turns tokens into keys. A prompt is cut into blocks of a fixed number of tokens. The key of a full
+// block is a 64-bit hash of the block's tokens and of all tokens before the block. Two requests share a cached prefix
+// of n blocks exactly if their first n keys are equal.
 //
-// Most readers want one call:
+// Most programs need only these calls:
 //
 //	hasher, err := block.NewHasher(block.XXH3, 16)
 //	keys := hasher.Append(nil, hasher.Root(block.Scope{Model: "m"}), 0, tokens, nil)
@@ -13,14 +13,14 @@
 // independently of each other.
 //
 // A multimodal feature, such as an image, changes the key of the block in which it starts. For each different feature,
-// in the order of (offset, identifier), the key is replaced by the XXH3-64, with a seed of its own, of four numbers:
+// in the order of (offset, identifier), the key is replaced by an XXH3-64 of four numbers, with a seed for features:
 // the key so far, the offset within the block, the length of the identifier, and the XXH3-64 of the identifier.
 //
 // The parent of the first block is the root. It is a hash of the model, the LoRA name, the salt and the extra key, each
 // given by its length and hash.
 //
 // Keys are Warmpath's own. They do not change within a major version, and routers that share an index have the same
-// keys. The same tokens give the same keys for events and for requests, also if they come in different pieces.
+// keys. The tokens of an event and of a request give the same keys, even if an event has only a piece of the prompt.
 //
 // The package also computes the hashes of engines ([EngineHasher]). The index does not need engine hashes, because they
 // depend on facts that events do not contain: seeds, options and paths of adapters. The package knows nothing of

@@ -16,7 +16,7 @@ type EngineAlgorithm uint8
 const (
 	VLLMSHA256       EngineAlgorithm = iota // vLLM --prefix-caching-hash-algo=sha256, the default: SHA-256 of a pickle
 	VLLMSHA256CBOR                          // vLLM's sha256_cbor, and LMCache's chunks: SHA-256 of canonical CBOR
-	VLLMSHA256CBOR64                        // sha256_cbor_64bit of vLLM 0.10.0 and 0.10.1: its last 8 bytes
+	VLLMSHA256CBOR64                        // sha256_cbor_64bit of vLLM 0.10.0 and 0.10.1: the last 8 bytes of such a SHA-256
 	VLLMXXH128                              // vLLM's xxhash: XXH3-128 of a pickle
 	VLLMXXH128CBOR                          // vLLM's xxhash_cbor: XXH3-128 of canonical CBOR
 	SGLangSHA256                            // SGLang since 0.5.6: SHA-256 of the parent's digest and the page's tokens
@@ -48,17 +48,18 @@ type EngineChain struct {
 	Size      int    // tokens in a block; with Bigram, pairs of tokens
 	Seed      string // vLLM and llm-d: the text of PYTHONHASHSEED; SGLang has no seed
 	Bigram    bool   // SGLang with EAGLE: a page is Size pairs (token, next token)
-	Tail      bool   // LMCache with save_unfull_chunk: the last block is hashed also if it is not full
+	Tail      bool   // LMCache with save_unfull_chunk: the last block is hashed even if it is not full
 }
 
-// Digest is an engine's hash of a block, 8 to 32 bytes. The zero Digest is empty: it is SGLang's root without a salt.
+// Digest is an engine's hash of a block, 8 to 32 bytes. The zero Digest is empty: it is the root of an SGLang chain
+// without a salt.
 // Digests can be compared with ==.
 type Digest struct {
 	bytes  [32]byte
 	length uint8
 }
 
-// NewDigest returns the digest with these bytes, 8 to 32 of them.
+// NewDigest returns the digest with the bytes b. The length of b must be 8 to 32.
 func NewDigest(b []byte) (Digest, error) {
 	var d Digest
 	if len(b) < 8 || len(b) > len(d.bytes) {
@@ -78,7 +79,7 @@ func NewDigest64(v uint64) Digest {
 // Bytes returns the digest's bytes; empty for the zero Digest.
 func (d Digest) Bytes() []byte { return d.bytes[:d.length] }
 
-// last64 returns a digest as vLLM's 64-bit number: its last 8 bytes, big-endian.
+// last64 returns the last 8 bytes of d as a big-endian number. vLLM reduces digests to 64 bits in this way.
 func (d Digest) last64() uint64 {
 	if d.length < 8 {
 		return 0
@@ -132,8 +133,8 @@ func (c EngineChain) pickled() bool { return c.Algorithm == VLLMSHA256 || c.Algo
 // Chain returns the settings of the hasher.
 func (h *EngineHasher) Chain() EngineChain { return h.chain }
 
-// Root returns the parent of a chain's first block. In SGLang it depends on the salt, and in llm-d on the model's name.
-// In vLLM it depends on neither: there the salt is an extra key of the first block.
+// Root returns the parent of a chain's first block. The root of SGLang depends on the salt, and the root of llm-d on
+// the model's name. The root of vLLM depends on neither: its salt is an extra key of the first block.
 func (h *EngineHasher) Root(model, salt string) Digest {
 	switch h.chain.Algorithm {
 	case SGLangSHA256:
@@ -163,8 +164,8 @@ func (h *EngineHasher) Normal(d Digest) uint64 {
 }
 
 // Append appends the digests of the full blocks of tokens to dst and returns dst. extra[i] has the extra keys of block
-// i, as vLLM's events list them; blocks from len(extra) on have none. SGLang has no extra keys. With Bigram, a page
-// needs one more token after its end.
+// i, as vLLM's events list them; blocks from len(extra) on have none. SGLang has no extra keys. With Bigram, a block is
+// only hashed if tokens has one more token after the block.
 func (h *EngineHasher) Append(dst []Digest, parent Digest, tokens []Token, extra [][]ExtraKey) []Digest {
 	pages := tokens
 	if h.chain.Bigram && len(tokens) > 0 {
@@ -258,15 +259,15 @@ func appendSGLangPage(b []byte, parent Digest, tokens []Token, bigram bool) []by
 type EngineSample struct {
 	Size   int          // tokens in a block
 	Tokens []Token      // the tokens of the blocks
-	Hashes []uint64     // the blocks' hashes in normal form
-	Salt   string       // the salt of SGLang; vLLM has its salt in Extra
+	Hashes []uint64     // the blocks' hashes, as [EngineHasher.Normal] returns them
+	Salt   string       // the salt in an event of SGLang; for vLLM the salt is in Extra
 	Extra  [][]ExtraKey // the extra keys of each block, as the event lists them
 }
 
 // IdentifyEngine finds the vLLM or SGLang chain that reproduces every hash of the sample. It tries each algorithm with
-// [DefaultSeed] and with each of seeds. It returns false if no chain does, for one of three reasons: the engine's root
-// is random, its hashes cover data that its events do not contain (in vLLM 0.32 the path of a LoRA adapter), or the
-// sample has no block.
+// [DefaultSeed] and with each of seeds. It returns false if it finds no chain. There are three possible reasons. The
+// engine's root is random. Or the engine's hashes cover data that its events do not contain, such as the path of a LoRA
+// adapter in vLLM 0.32. Or the sample has no block.
 func IdentifyEngine(s EngineSample, seeds ...string) (EngineChain, bool) {
 	if len(s.Hashes) == 0 || s.Size < 1 || len(s.Tokens)/s.Size < len(s.Hashes) {
 		return EngineChain{}, false

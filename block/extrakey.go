@@ -30,8 +30,8 @@ const (
 // TextKey returns a key that is a string: a LoRA name, a salt, or a multimodal identifier of vLLM before March 2026.
 func TextKey(s string) ExtraKey { return ExtraKey{atoms: []atom{{kind: atomText, text: s}}} }
 
-// PlacedKey returns a key that is a multimodal identifier with the offset of its first token in the block. The offset
-// is negative if the first token is in an earlier block.
+// PlacedKey returns a key that is a pair: the identifier of a multimodal item, and the position of the item's first
+// token relative to the block. The position is negative if this token is in an earlier block.
 func PlacedKey(id string, offset int) ExtraKey {
 	return ExtraKey{tuple: true, atoms: []atom{{kind: atomText, text: id}, {kind: atomNumber, number: int64(offset)}}}
 }
@@ -46,7 +46,7 @@ func TupleKey(parts ...string) ExtraKey {
 	return k
 }
 
-// text returns the key's identifier, the only part of the key that llm-d includes in its hash.
+// text returns the key's identifier, the only part of the key that llm-d includes in its hashes.
 func (k ExtraKey) text() string {
 	if len(k.atoms) == 0 {
 		return ""
@@ -141,8 +141,8 @@ func cborLLMDExtra(b []byte, extra []ExtraKey) []byte {
 // Opcodes of Pickle protocol 5, as far as CPython's C pickler uses them for a string, or for a block's tuple: the
 // parent's hash as bytes, a tuple of token ids, and a tuple of extra keys or None.
 //
-// If an object occurs a second time, CPython writes a reference to it. This code writes the object again. The
-// difference could only show where one block contains two equal multimodal identifiers that are one object in Python.
+// If an object occurs a second time, CPython writes a reference to the object. This code writes the object again. The
+// results differ only if a block has two equal multimodal identifiers that are the same object in Python.
 const (
 	pickleMemoize    = 0x94
 	pickleMark       = 0x28

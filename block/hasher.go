@@ -13,8 +13,8 @@ import (
 // Token is a token id as the engine's vocabulary numbers it.
 type Token = uint32
 
-// Key is the hash of a full block of tokens and of everything before the block. Two blocks have the same key if their
-// tokens, all tokens before them and their scopes are equal. Two other blocks have the same key with probability 2^-64.
+// Key is the hash of a full block and of everything before the block: tokens, multimodal features and the scope. If all
+// this is equal for two blocks, the blocks have the same key. Otherwise they have the same key with probability 2^-64.
 type Key uint64
 
 // Scope says which requests may share cached blocks: if two scopes differ in any field, no block is shared.
@@ -38,7 +38,7 @@ type Algorithm uint8
 // The algorithms for Warmpath's own keys.
 const (
 	XXH3  Algorithm = iota // XXH3-64 of a block's tokens, summed along the chain; the default (docs/design/0006)
-	FNV1a                  // h = basis ^ parent·prime, then (h ^ token)·prime for each token, with the numbers of FNV-1a
+	FNV1a                  // h = basis ^ parent·prime, then h = (h ^ token)·prime for each token, with the constants of FNV-1a
 )
 
 // algorithms are the names of the algorithms, by their values.
@@ -54,7 +54,7 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 	return 0, fmt.Errorf("%q is none of %s", name, strings.Join(algorithms[:], ", "))
 }
 
-// String returns the name of a.
+// String returns the name of the algorithm.
 func (a Algorithm) String() string {
 	if int(a) >= len(algorithms) {
 		return fmt.Sprintf("algorithm %d", uint8(a))
@@ -89,7 +89,7 @@ func (h *Hasher) Size() int { return h.size }
 func (h *Hasher) Algorithm() Algorithm { return h.algorithm }
 
 // Root returns the parent of a chain's first block. It is a hash of the scope's parts with their lengths, so that
-// different scopes have different roots. With FNV1a the root of the empty scope is 0, as in the published formula.
+// different scopes have different roots. With FNV1a the root of the empty scope is 0.
 func (h *Hasher) Root(s Scope) Key {
 	if h.algorithm == FNV1a && s == (Scope{}) {
 		return 0
@@ -110,9 +110,9 @@ const (
 	aheadSeed   = 0x7761726d61686561 // "warmahea"
 )
 
-// Append appends the keys of the full blocks of tokens to dst and returns dst. start is the absolute position of
-// tokens[0] in the prompt, which enters the keys. It must be a multiple of Size. Tokens at the end that fill no block
-// have no key.
+// Append appends the keys of the full blocks of tokens to dst and returns dst. start is the position of tokens[0]
+// in the prompt, and must be a multiple of Size. The keys depend on start. Tokens at the end that fill no block have no
+// key.
 //
 // A feature and its offset within a block change the key of the block in which the feature's placeholder starts. The
 // keys of later blocks depend on the feature through their parents. So the keys do not depend on the pieces in which
@@ -155,7 +155,7 @@ func compare(a, b Feature) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
-// countBefore returns how many of the sorted features lie before position at.
+// countBefore returns how many of the sorted features start before the position at.
 func countBefore(features []Feature, at int) (n int) {
 	for n < len(features) && features[n].Offset < at {
 		n++
@@ -179,7 +179,7 @@ func fold(key Key, start int, features []Feature) Key {
 	return key
 }
 
-// blocks appends one key for each whole block of tokens.
+// blocks appends one key for each full block of tokens. The blocks have no features.
 func (h *Hasher) blocks(dst []Key, parent Key, start int, tokens []Token) []Key {
 	n := len(tokens) / h.size
 	dst = slices.Grow(dst, n)
@@ -221,7 +221,7 @@ const (
 	fnvPrime = 0x100000001b3
 )
 
-// fnv1aBlock hashes whole tokens, not their bytes, as the published formula does.
+// fnv1aBlock applies the formula of FNV1a, which hashes whole tokens. The usual FNV-1a hashes single bytes.
 func fnv1aBlock(parent Key, tokens []Token) Key {
 	h := uint64(fnvBasis) ^ uint64(parent)*fnvPrime
 	for _, t := range tokens {

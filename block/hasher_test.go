@@ -93,8 +93,8 @@ func TestEventAndRequestSideFoldFeaturesAlike(t *testing.T) {
 	root := h.Root(Scope{Model: "m"})
 	tokens := someTokens(96)
 	request := h.Append(nil, root, 0, tokens, []Feature{{"img", 5}, {"clip", 40}})
-	// The event has blocks 2 to 5. It lists the features out of order, and once for each block. One feature begins in an
-	// earlier block.
+	// The event has the blocks 2 to 5, and lists each feature twice and out of order. The feature img starts in block 0,
+	// before the blocks of the event.
 	event := h.Append(nil, request[1], 32, tokens[32:], []Feature{{"clip", 40}, {"img", 5}, {"clip", 40}, {"img", 5}})
 	if diff := cmp.Diff(request[2:], event); diff != "" {
 		t.Errorf("keys (-request +event):\n%s", diff)

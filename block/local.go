@@ -18,7 +18,7 @@ func local(tokens []Token) uint64 {
 	return localPortable(tokens)
 }
 
-// bytesOf returns the memory of tokens.
+// bytesOf returns the memory of tokens as bytes, without a copy.
 func bytesOf(tokens []Token) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 }

@@ -7,13 +7,13 @@ import "math/bits"
 // This takes two thirds of the library's time (BenchmarkHash). TestLocalsAreXXH3OfTheTokens compares the results with
 // those of the library.
 
-// The sum starts as the input's length in bytes times XXH3's PRIME64_1 (11400714785074694791), modulo 2^64.
+// XXH3 adds the input's length in bytes times PRIME64_1 (11400714785074694791), modulo 2^64, to the sum.
 const (
 	length64  = 64 * 11400714785074694791 & (1<<64 - 1)
 	length128 = 128 * 11400714785074694791 & (1<<64 - 1)
 )
 
-// The words of XXH3's default secret for inputs of up to 240 bytes, by their offset in it.
+// The words of XXH3's default secret for inputs of up to 240 bytes, by their offset in the secret, in bytes.
 const (
 	secret0   = 0xbe4ba423396cfeb8
 	secret8   = 0x1cad21f72c81017c

@@ -1,7 +1,7 @@
 package block
 
-// Tier is the memory in which a holder keeps a block, the fastest one first. The zero value is TierGPU: if an engine
-// names no medium, it means the memory of its accelerator.
+// Tier is the memory in which a holder keeps a block. Faster memory has a smaller value. The zero value is TierGPU: if
+// an engine names no medium, it means the memory of its accelerator.
 type Tier uint8
 
 // The tiers, in the order in which an engine searches them.

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// fnv64a is FNV-1a of bytes, for llm-d's keys. The algorithm FNV1a hashes whole tokens.
+// fnv64a returns the FNV-1a of bytes, for llm-d's keys. The algorithm [FNV1a] differs: it hashes whole tokens.
 func fnv64a(b []byte) uint64 {
 	h := uint64(fnvBasis)
 	for _, c := range b {
@@ -14,7 +14,7 @@ func fnv64a(b []byte) uint64 {
 	return h
 }
 
-// appendLLMDText writes a text with its length, as llm-d-router's xxh64 keys do.
+// appendLLMDText appends the length of s and then s, as llm-d-router does for its xxh64 keys.
 func appendLLMDText(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
 }
