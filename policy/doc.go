@@ -29,10 +29,11 @@
 // (211 is the mean answer of the public trace Azure LLM inference 2023, conversation.) The balanced filter and the rule
 // for ties add the request's own uncached tokens to the work, because they compare candidates with different matches.
 //
-// If two candidates have the same score, these figures decide in this order: work, turns, requests so far, hash. The
-// turns of a holder grow with each request, for a slow holder more than for a fast one. Because of turns and requests
-// so far, an idle fleet's holders are used one after the other. The hash covers the holder and the request's random
-// number, so that many routers do not all choose the same worker. Only round robin depends on the order of candidates.
+// If two candidates have the same score, a rule for ties decides ([Tie]). The rule of most policies compares these
+// figures in this order: work, turns, requests so far, hash. The turns of a holder grow with each request, for a slow
+// holder more than for a fast one. Because of turns and requests so far, an idle fleet's holders are used one after the
+// other. The hash covers the holder and the request's random number, so that many routers do not all choose the same
+// worker. Only round robin depends on the order of candidates.
 //
 // # Longest match, and how far to follow it
 //

@@ -20,7 +20,7 @@ func three() []policy.Candidate {
 	return c
 }
 
-// eachAlone runs a test with each built-in policy that chooses by itself.
+// eachAlone runs a test with each built-in policy, except policies that refuse requests without a named worker.
 func eachAlone(t *testing.T, test func(t *testing.T, p *policy.Policy)) {
 	for _, s := range kinds.BuiltIn() {
 		p, err := policy.Build(s)

@@ -37,7 +37,7 @@ func TestWhatIsAtRiskCountsAsComputedAgain(t *testing.T) {
 }
 
 // TestAMissSaysWhetherAMatchIsAtRisk: an operator who sees a long match and the word miss must learn why the match does
-// not count, from a policy's own words and from the general words.
+// not count. The policy's own reasons must say this, and the general reasons, too.
 func TestAMissSaysWhetherAMatchIsAtRisk(t *testing.T) {
 	doomed := func(a, _ *policy.Candidate) { a.Predicted, a.AtRisk = 4000, 4000 }
 	for _, c := range []struct {

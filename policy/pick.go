@@ -25,12 +25,13 @@ var pickers = map[string]Picker{
 // PickerNames returns the names of all pickers that a [Spec] may name, sorted.
 func PickerNames() []string { return known(pickers) }
 
-// best takes the highest score, and decides ties as the function Best does.
+// best takes the highest score. If several candidates have it, TieWork decides.
 type best struct{}
 
 func (best) Pick(q *Query, c []Candidate) int { return Best(q, c) }
 
-// maxScore takes the highest score. If several candidates have it, each of them has the same probability.
+// maxScore takes the highest score. If several candidates have it, TieHash decides: each of them has the same
+// probability.
 type maxScore struct{}
 
 func (maxScore) Pick(q *Query, c []Candidate) int { return AnyBest(q, c) }

@@ -165,8 +165,8 @@ func weights(s policy.Spec) float64 {
 	return sum
 }
 
-// exceptions lists policies that by their definition lack a property. The keys are property and policy, and the value
-// is the reason.
+// exceptions lists policies for which a property does not hold, by property and by name of the policy. The value is the
+// reason.
 var exceptions = map[string]map[string]string{
 	"order": {
 		"round_robin":      "turns by position",
@@ -183,7 +183,7 @@ var exceptions = map[string]map[string]string{
 	"match": {},
 }
 
-// each checks a property of all policies but its exceptions.
+// each checks a property for all policies except those that exceptions lists.
 func each(t *testing.T, property string, check func(t *rapid.T, p *policy.Policy)) {
 	for _, s := range specs() {
 		if why := exceptions[property][s.Name]; why != "" {

@@ -30,7 +30,8 @@ var folders = []struct {
 //	load NAME[/RANK] [requests=N] [prefill=N] [pending=N] [context=N] [processed=N] [waiting=N] [output=N]
 //	    context in engine blocks
 //	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   its engine's report, made at the present time
-//	asked NAME [keys=N] [tokens=N]        the answer of an external source about the worker: chunks, tokens of the prompt
+//	asked NAME [keys=N] [tokens=N]        the answer of an external source about the worker; keys: all chunks that it has
+//	    cached; tokens: how many tokens of the prompt it has cached
 //	route POLICY[:KEY=VALUE,…] tokens=N [option …]   a request that is sent; tokens=?N: N estimated, not known
 //	    → NAME/RANK BRANCH …              the expected choice, indented; rewritten with -update
 //	explain POLICY …                      the same as route, but the request is not sent, so the policy learns nothing
@@ -39,11 +40,11 @@ var folders = []struct {
 //	wait 5s                               time passes
 //
 // Options of route: target=NAME rank=N exclude=NAME,NAME limit=N turn=N random=N imbalance=N weights=G,C,D,R
-// session=KEY tenant=NAME model=NAME lora=NAME max=N; text="…" or text="…"*N: the prompt as text, N times;
+// session=KEY tenant=NAME model=NAME lora=NAME; text="…" or text="…"*N: the prompt as text, N times;
 // prompt=NAME:N,NAME:N: the prompt as tokens, the first N of each named text, with its keys in blocks of 16.
 //
-// The state is what the lines above describe. A worker line after a route starts a new fleet, with new policies. A
-// policy remembers from one route to the next if name and parameters are the same.
+// Each line describes a change of the state. A worker line after a route or explain line starts a new fleet, with new
+// policies. Two lines use the same policy, with its memory, if the name and the parameters are the same.
 func TestScripts(t *testing.T) {
 	var files []string
 	for _, folder := range folders {
@@ -106,7 +107,7 @@ func runScript(t *testing.T, text string) string {
 	var s script
 	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
 		if strings.HasPrefix(line, indent) {
-			continue // an expected choice: the actual one takes its place
+			continue // a line of an expected choice: the actual choice is written instead
 		}
 		out.WriteString(line + "\n")
 		words := fields(line)

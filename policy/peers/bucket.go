@@ -73,7 +73,8 @@ type dispatch struct {
 // more, the oldest requests do not count.
 const maxWindow = 1 << 16
 
-// firstBuckets is the length in characters over which the buckets spread before any bounds are computed.
+// Before any bounds are computed, the buckets divide the lengths from 0 to firstBuckets characters evenly. The last
+// bucket has all greater lengths, too.
 const firstBuckets = 4096
 
 func length(q *policy.Query) int64 {
@@ -148,8 +149,9 @@ func (b *buckets) expire(now int64) {
 	}
 }
 
-// adjust computes bounds that divide the window's characters evenly among the workers that got any of them. It keeps
-// the bounds if the target changed by at most a factor of two. mu is held.
+// adjust computes bounds that divide the window's characters evenly among the workers that got requests in the window.
+// If the number of these workers is the same and the target changed by at most a factor of two, adjust keeps the
+// bounds. mu is held.
 func (b *buckets) adjust() {
 	m := 0
 	for _, n := range b.sent {
@@ -195,8 +197,8 @@ func (b *buckets) Finished(*policy.Finished) {}
 // Forget does nothing: lengths and characters do not depend on caches.
 func (b *buckets) Forget(fleet.Holder) {}
 
-// nth returns the candidate with the n-th lowest holder number, counted from 0. Candidates are mostly in ascending
-// order of holders already.
+// nth returns the index of the candidate with the n-th lowest holder number, counted from 0. Candidates are mostly in
+// ascending order of holders already.
 func nth(c []policy.Candidate, n int) int {
 	sorted := true
 	for i := 1; i < len(c) && sorted; i++ {

@@ -15,7 +15,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// learning returns the policies that remember prompts. Their bounds are small, so that tests reach them.
+// learning returns the policies that remember prompts, with bounds of memory that are small enough for tests to reach.
 func learning() map[string]policy.Parameters {
 	aware := DefaultCacheAware()
 	aware.MaxTreeSize, aware.EvictionIntervalSecs, aware.MaxBytes = 3000, 1, 1<<17
@@ -43,8 +43,8 @@ func build(t interface{ Fatal(...any) }, s policy.Spec) *built {
 	return &built{p, chooser}
 }
 
-// remembered returns the amount that a policy of learning remembers for all holders, in characters or tokens, and the
-// policy's limit for each holder.
+// remembered returns how many characters or tokens a policy remembers for all holders, and the policy's limit for each
+// holder.
 func remembered(p *built) (units, limit int64) {
 	switch x := p.chooser.(type) {
 	case *cacheAware:
@@ -211,7 +211,7 @@ func TestManyGoroutinesShareAMemory(t *testing.T) {
 	}
 }
 
-// taught returns a policy that has routed conversations over n holders, and queries that continue them.
+// taught returns a policy that has sent conversations to n holders, and queries that continue these conversations.
 func taught(tb testing.TB, name string, n int) (*built, []policy.Query) {
 	k, ok := Kinds().Find(name)
 	if !ok {

@@ -2,13 +2,13 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// Estimated is llm-d's approximate prefix cache: it scores as precise_prefix_cache does, with matches estimated from
-// the prompts most recently sent to each worker. llm-d compares its precise plugin with this policy [llm-d-kv-cache,
-// benchmarking/73-capacity].
+// Estimated is llm-d's approximate prefix cache. It scores as [PrecisePrefixCache] does, but estimates the matches from
+// the prompts that were sent to each worker most recently. llm-d compares its precise plugin with this policy
+// [llm-d-kv-cache, benchmarking/73-capacity].
 type Estimated struct {
 	// PrefixWeight is how much the matched share of the prompt counts.
 	PrefixWeight float64 `yaml:"prefix_weight"`
-	// QueueWeight is how much the waiting queue counts, normalised by its range.
+	// QueueWeight is how much the waiting queue counts: the shortest queue scores 1, the longest 0.
 	QueueWeight float64 `yaml:"queue_weight"`
 	// KVCacheWeight is how much the free share of the KV cache counts.
 	KVCacheWeight float64 `yaml:"kv_cache_weight"`

@@ -8,7 +8,8 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// Dynamo's cost function with a higher weight of blocks to prefill: a match outweighs more load.
+// This example uses Dynamo's cost function with a higher weight for blocks to prefill. The request goes to the worker
+// with a match, although this worker has more load.
 func Example() {
 	spec, err := peers.Kinds().Parse("kv:prefill_load_scale=16")
 	if err != nil {

@@ -20,7 +20,7 @@ func homes(p *built, c []policy.Candidate, n int) []fleet.Holder {
 	return out
 }
 
-// chosen returns the holder that p chooses of a copy of c.
+// chosen returns the holder that p chooses. p may reorder only a copy of c.
 func chosen(p *built, q policy.Query, c []policy.Candidate) fleet.Holder {
 	c = slices.Clone(c)
 	return c[p.Choose(&q, c).Index].Holder

@@ -91,8 +91,8 @@ func (p KV) Spec(name string) policy.Spec {
 	return s
 }
 
-// kvCost is the chooser of a KV. Scores are negated costs. The match lowers the term prefill; the term credit has the
-// number of blocks of this reduction.
+// kvCost is the chooser of a KV. Scores are negated costs. The match lowers the term prefill; the term credit says by
+// how much.
 type kvCost struct {
 	policy.Stateless
 	KV
@@ -150,8 +150,8 @@ func (k *kvCost) queued(x *policy.Candidate) int64 {
 	return x.Load.PrefillTokens
 }
 
-// credit returns how many blocks of prefill x's match is worth. Predicted tokens beyond the confirmed match count as on
-// the GPU, because they were computed a moment ago.
+// credit returns how many blocks of prefill x's match is worth. Predicted tokens beyond the confirmed match were
+// computed a moment ago, so they count as blocks on the GPU.
 func (k *kvCost) credit(x *policy.Candidate, size, decay float64) float64 {
 	device := float64(x.Tier[block.TierGPU] + x.Predicted - x.Match)
 	return (k.OverlapScoreCredit*decay*device + k.HostCacheHitWeight*float64(x.Tier[block.TierCPU]) +

@@ -102,7 +102,8 @@ var lmcacheReasons = map[policy.Branch]string{
 	policy.BranchPlain:    "the fullest cache by LMCache weighed against load",
 }
 
-// fallbacks pick without knowledge of caches, by name. Only round_robin depends on the order of candidates.
+// fallbacks are the values of FallbackPolicy: rules that choose without knowledge of caches. Only round_robin depends
+// on the order of candidates.
 var fallbacks = map[string]func(q *policy.Query, c []policy.Candidate) int{
 	"least_load": func(q *policy.Query, c []policy.Candidate) int { return idlest(q, c).Index },
 	"power_of_two": func(q *policy.Query, c []policy.Candidate) int {
@@ -161,8 +162,8 @@ func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	return policy.Pick{Index: best, Branch: branch, Ranked: true, Tie: policy.TieRequests}
 }
 
-// longest picks the worker with the longest beginning of the prompt. If several have it, it picks the one with the
-// fewest requests.
+// longest picks the worker with the longest cached beginning of the prompt. Among several such workers it picks the
+// worker with the fewest requests. It returns false if no worker has any part of the prompt.
 func (x *lmcacheAware) longest(q *policy.Query, c []policy.Candidate) (policy.Pick, bool) {
 	best := 0
 	for i := range c {

@@ -19,8 +19,8 @@ type Manual struct {
 	MaxIdleSecs int `yaml:"max_idle_secs"`
 	// EvictionIntervalSecs is the time in seconds between two searches for idle sessions.
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
-	// MaxSessions is the greatest number of sessions that are remembered, at about 50 bytes each. Beyond it, each new
-	// session replaces a random one.
+	// MaxSessions is the greatest number of sessions that are remembered, at about 50 bytes each. Beyond this number,
+	// each new session replaces a random one.
 	MaxSessions int `yaml:"max_sessions"`
 }
 

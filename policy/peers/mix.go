@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Mix is a policy that the operator composes: filters, weighted scorers and a picker by name, from all projects.
+// Mix is a policy that the operator composes of filters, weighted scorers and a picker, by their names.
 type Mix struct {
 	// Filters leave workers out, in this order, after the common filter.
 	Filters []string `yaml:"filters"`

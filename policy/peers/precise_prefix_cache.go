@@ -13,8 +13,8 @@ import (
 type PrecisePrefixCache struct {
 	// PrefixWeight is how much the matched share of the prompt counts.
 	PrefixWeight float64 `yaml:"prefix_weight"`
-	// QueueWeight is how much the waiting queue counts: the shortest scores 1, the longest 0; if all are equal, each
-	// scores 1.
+	// QueueWeight is how much the waiting queue counts: the shortest queue scores 1, the longest 0. If all queues are
+	// equal, each scores 1.
 	QueueWeight float64 `yaml:"queue_weight"`
 	// KVCacheWeight is how much the free share of the KV cache counts.
 	KVCacheWeight float64 `yaml:"kv_cache_weight"`

@@ -11,10 +11,10 @@ import (
 )
 
 // prompts remembers which prompts were sent to which holder, for cache_aware and prefix_cache_affinity. It has a store
-// of texts and a store of tokens, because a request may come with either. Each model and each adapter has a root of its
-// own in the stores, because engines share no blocks between models or adapters.
+// of texts and a store of tokens, because a request may come with either. A store is a radix tree. Each model and each
+// adapter has a root of its own in the stores, because engines share no blocks between models or adapters.
 type prompts struct {
-	tokensFirst  bool // where text and tokens are known, tokens are used
+	tokensFirst  bool // if text and tokens of a prompt are known, the tokens are used
 	text, tokens *placement.Store
 
 	roots atomic.Pointer[map[promptScope]promptRoots] // replaced under mu when a model is first seen
@@ -26,7 +26,7 @@ type promptScope struct{ model, lora string }
 
 type promptRoots struct{ text, tokens placement.Root }
 
-// evictStep is how many runs one request evicts: a few dozen microseconds.
+// evictStep is how many nodes of the tree one request evicts. This takes a few dozen microseconds.
 const evictStep = 256
 
 // newPrompts returns an empty memory. c bounds the store of texts, in characters; a token counts as charsPerToken
@@ -42,14 +42,15 @@ func newPrompts(tokensFirst bool, c placement.Config, charsPerToken int64) *prom
 	return p
 }
 
-// promptKey is a prompt's store and root, and its key; the key is empty when neither text nor tokens are known.
+// promptKey says where a prompt is in the memory. The key is empty if neither text nor tokens of the prompt are known.
 type promptKey struct {
 	store *placement.Store
 	root  placement.Root
 	key   []byte
 }
 
-// of returns the store, root and key of q's prompt; ok is false when its model was not seen before.
+// of returns the store, the root and the key of q's prompt. ok is false if no prompt for this model and adapter was
+// sent before.
 func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
 	roots, ok := (*p.roots.Load())[promptScope{q.Model, q.LoRA}]
 	if len(q.Prompt.Text) > 0 && (!p.tokensFirst || len(q.Prompt.Tokens) == 0) {
@@ -119,7 +120,8 @@ func (p *prompts) sent(q *policy.Query, h fleet.Holder) {
 	p.tokens.Evict(q.Now)
 }
 
-// plant makes the roots of a model. Their number is the number of names that the fleet ever served.
+// plant makes the roots of a model or adapter. A root is never removed: there is one for each name that the fleet ever
+// served.
 func (p *prompts) plant(s promptScope) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +134,8 @@ func (p *prompts) plant(s promptScope) {
 	p.roots.Store(&all)
 }
 
-// characters returns how many characters h has in the store of q's prompt.
+// characters returns how many units are remembered for h in the store of q's prompt: characters, or tokens in the store
+// of tokens.
 func (p *prompts) characters(q *policy.Query, h fleet.Holder) int64 {
 	at, _ := p.of(q)
 	return at.store.Units(h)

@@ -14,7 +14,8 @@ func spread(c []policy.Candidate) (least, most int64) {
 	return least, most
 }
 
-// idlest picks the candidate with the fewest requests. The caller sets the branch.
+// idlest picks the candidate with the fewest requests, and sets scores to the term termIdle. The caller sets the
+// branch.
 func idlest(q *policy.Query, c []policy.Candidate) policy.Pick {
 	best := 0
 	for i := range c {

@@ -12,18 +12,18 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// ring has the places of holders on a circle of 2^64 positions. It adds a holder when the holder is a candidate for the
-// first time; this allocates. Readers never wait.
+// ring has the places of holders on a circle of 2^64 positions. A holder is added when it is a candidate for the first
+// time; this allocates. Readers never wait.
 type ring struct {
-	nodes   int
+	nodes   int // places of each holder
 	current atomic.Pointer[circle]
 	mu      sync.Mutex // held while current is replaced
 }
 
-// circle is immutable.
+// circle is one version of a ring. It is immutable.
 type circle struct {
-	places []place // ascending
-	known  []bool  // by holder
+	places []place // by ascending position
+	known  []bool  // known[h] says whether holder h has places on the circle
 }
 
 type place struct {
@@ -37,8 +37,9 @@ func newRing(nodes int) *ring {
 	return r
 }
 
-// walk goes round the ring from key. It returns the first candidate that suits, and the candidate's step: the first
-// holder on the way has step 1, even if it is no candidate. If no candidate suits, walk returns the first candidate.
+// walk goes round the ring from the position key. It returns the first candidate for which suits is true, and the
+// number of holders that it met on the way, this candidate and holders that are no candidates included. If suits is
+// true for no candidate, walk returns the first candidate.
 func (r *ring) walk(key uint64, c []policy.Candidate, suits func(*policy.Candidate) bool) (index, steps int) {
 	circle := r.learn(c)
 	start := sort.Search(len(circle.places), func(i int) bool { return circle.places[i].at >= key })

@@ -18,12 +18,12 @@ type SessionAffinity struct {
 	// Mode is what happens to a session whose worker cannot be used: soft (the session gets another worker) or hard
 	// (the session's requests are refused until its worker can be used).
 	Mode string `yaml:"mode"`
-	// MaxSessions is the greatest number of sessions that are remembered, at about 50 bytes each. Beyond it, each new
-	// session replaces a random one.
+	// MaxSessions is the greatest number of sessions that are remembered, at about 50 bytes each. Beyond this number,
+	// each new session replaces a random one.
 	MaxSessions int `yaml:"max_sessions"`
 }
 
-// DefaultSessionAffinity returns llm-d's time; Dynamo has no default.
+// DefaultSessionAffinity returns llm-d's default for TTL; Dynamo has no default.
 func DefaultSessionAffinity() SessionAffinity {
 	return SessionAffinity{TTL: 5 * time.Minute, Mode: "soft", MaxSessions: 1 << 20}
 }

@@ -16,13 +16,14 @@ import (
 // busier than the average. The preferred holder with the longest beginning of the prompt is taken. If no holder is
 // preferred, the holder with the fewest requests is taken.
 //
-// It differs from the document in three points, where the document's rules would fail its own purpose. It identifies a
-// block by a key that covers all tokens before it, and not by position and content. It evicts the deepest blocks of the
-// least recently used request first, so that the remaining blocks of a holder are always prefixes. If the best holder
-// is overloaded, it takes the next best one, and not yet the holder with the fewest requests.
+// This port differs from the document in three points, because the rules of the document would not serve its purpose.
+// The port identifies a block by a key that covers all tokens before the block, too, and not by position and content.
+// The port evicts the deepest blocks of the least recently used request first, so that the remaining blocks of a holder
+// are always prefixes. If the best holder is overloaded, the port tries the next best preferred holders before it takes
+// the holder with the fewest requests.
 type VLLMCacheAware struct {
-	// BlockSize is the number of tokens in a unit. Hits and the prompt's length are counted in whole units. The tracker
-	// itself stores blocks of the index, which have another size.
+	// BlockSize is the number of tokens in a unit. The prompt's length and the tracked part of the prompt are counted in
+	// whole units. The tracker itself stores blocks of the index, which may have another size.
 	BlockSize int `yaml:"block_size"`
 	// MaxBlocksPerBackend is how many blocks of the index are tracked for each holder. Between two evictions there may
 	// be up to twice as many.
@@ -69,7 +70,7 @@ var blockTrackerReasons = map[policy.Branch]string{
 	policy.BranchNoTokens: "tokens are not known: fewest requests",
 }
 
-// blockTracker is vllm_cache_aware with its memory. Keys of different models differ, so one store has all models.
+// blockTracker is the chooser of a VLLMCacheAware. Keys of different models differ, so one store has all models.
 type blockTracker struct {
 	VLLMCacheAware
 	blocks *placement.Store
@@ -91,8 +92,8 @@ func newBlockTracker(p VLLMCacheAware) *blockTracker {
 	return x
 }
 
-// Terms of vllm_cache_aware: the hits as a share of the prompt's full blocks, 0 to 1, and how idle a holder is, as
-// for cache_aware.
+// The terms of vllm_cache_aware. The first term is the hits: the tracked share of the prompt's units, 0 to 1. The
+// second term is termIdle, as for cache_aware.
 const termHits = 0
 
 func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
@@ -139,7 +140,7 @@ func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	return pick
 }
 
-// noteHits sets the candidates' terms. It returns the greatest number of hits of any holder, even if it is no
+// noteHits sets the candidates' terms. It returns the greatest hits of any holder, even of a holder that is no
 // candidate.
 func (x *blockTracker) noteHits(q *policy.Query, c []policy.Candidate) (longest float64) {
 	total := q.PromptTokens / x.BlockSize
@@ -161,7 +162,7 @@ func (x *blockTracker) noteHits(q *policy.Query, c []policy.Candidate) (longest 
 	return hits(m.Best())
 }
 
-// limit returns the number of requests up to which a candidate is not too busy.
+// limit returns the greatest number of requests that a preferred candidate may have.
 func (x *blockTracker) limit(c []policy.Candidate) float64 {
 	sum := int64(0)
 	for i := range c {
