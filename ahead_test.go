@@ -7,8 +7,8 @@ import (
 )
 
 // A look-ahead is the number of tokens after a block that the engine's hash of the block also covers. Each rank of a
-// worker may report a different one, and a model may have only a few different look-aheads. One worker must not use up
-// this limit.
+// worker may report a different look-ahead. The number of different look-aheads of a model is limited, and one worker
+// must not use up this limit.
 func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	ranks := vllm()
 	ranks.Ranks = 8

@@ -12,7 +12,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// listing returns the facts of a worker that lists its model under these names, and an adapter sql of the model.
+// listing returns the facts of a worker. The worker lists one model under all of the given names, and the adapter sql
+// of this model.
 func listing(root string, names ...string) fleet.Facts {
 	f := vllm()
 	f.Models = nil
@@ -23,7 +24,8 @@ func listing(root string, names ...string) fleet.Facts {
 	return f
 }
 
-// Some workers list a name in addition to the name that all of them list. The additional name may be in front.
+// All workers list the name m for their model. Some workers also list a further name, before or after m. The further
+// name must not change matches.
 func TestBlocksAreMatchedWhateverFurtherNamesTheWorkersList(t *testing.T) {
 	const root = "/models/m"
 	for name, workers := range map[string][]fleet.Facts{
@@ -47,7 +49,8 @@ func TestBlocksAreMatchedWhateverFurtherNamesTheWorkersList(t *testing.T) {
 	}
 }
 
-// The names of two different models may be listed by one worker each, beside a name that both list.
+// Two different models have a name in common: the worker of model a lists a and default, and the worker of model b
+// lists b and default. The models must not share blocks.
 func TestModelsThatShareANameShareNoBlocks(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, listing("/a", "a", "default"), listing("/b", "b", "default"))
 	p := prompt(1, 320)
@@ -60,7 +63,7 @@ func TestModelsThatShareANameShareNoBlocks(t *testing.T) {
 	}
 }
 
-// The index of a name may have other blocks than the index of another name of the same model.
+// A model with two names may have two indexes, one for each name. The block sizes of the two indexes may differ.
 func TestMatchesOfAnotherNameAreInTheSameBlocks(t *testing.T) {
 	large, small := listing("/m", "m"), listing("/m", "org/m", "m")
 	large.BlockSize = 32
@@ -89,8 +92,8 @@ func TestAPromptIsExpectedWhateverNameARequestHas(t *testing.T) {
 	}
 }
 
-// Workers with further names join and leave between the decisions of one request, and between requests that use the
-// same memory.
+// Workers with further names for the model join and leave between two decisions about one prepared request. They also
+// do so between two requests that use the same memory, because the first request was recycled.
 func TestAPreparedRequestSeesNamesComeAndGo(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, listing("/m", "m"), listing("/m", "org/m", "m"), listing("/m", "new/m", "m"))
 	p, q := prompt(1, 320), prompt(2, 320)
@@ -131,7 +134,7 @@ func TestAPreparedRequestSeesNamesComeAndGo(t *testing.T) {
 	want(q, 160, 128, 96)
 }
 
-// Engines that hash blocks with a look-ahead may list further names, too.
+// An engine that hashes blocks with a look-ahead may also list a further name.
 func TestBlocksWithALookAheadAreMatchedUnderFurtherNames(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, listing("/m", "m"), listing("/m", "org/m", "m"))
 	p := prompt(1, 320)
@@ -167,7 +170,7 @@ func TestDecisionsOverSeveralNamesDoNotAllocate(t *testing.T) {
 	}
 }
 
-// matches returns the confirmed match of each candidate, in tokens, for a request with that model name.
+// matches returns the confirmed match of each candidate, in tokens, for a request with the given model name.
 func (w *world) matches(model string, p []block.Token) []int {
 	w.t.Helper()
 	d, err := w.router.Explain(w.t.Context(), &warmpath.Request{Model: model, Tokens: p})

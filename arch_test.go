@@ -44,8 +44,9 @@ var core = []string{
 	"", "block", "kvindex", "kvindex/internal/memory", "kvevent", "fleet", "policy", "policy/peers", "placement", "internal/jsonscan",
 }
 
-// rules has imports that only some packages may use: forbidden is the import, and only has the packages that may use
-// it. If forbidden ends in a slash, it stands for all imports that begin with it.
+// rules has imports that only some packages may use. The field "forbidden" is the import, and the field "only" lists
+// the packages that may use the import. If "forbidden" ends in a slash, it stands for all imports that begin with this
+// text.
 var rules = []struct {
 	forbidden string
 	only      []string
@@ -185,8 +186,8 @@ func TestCoreTouchesNothing(t *testing.T) {
 // caller, its code should be a file in the caller's package. A higher bound needs a design page with the reason.
 const maxPackages = 35
 
-// TestTheArchitectureNamesThePackagesThatExist: ARCHITECTURE.md, the tables of this file and the folders must name the
-// same packages.
+// TestTheArchitectureNamesThePackagesThatExist checks that ARCHITECTURE.md, the tables of this file, and the folders
+// have the same packages.
 func TestTheArchitectureNamesThePackagesThatExist(t *testing.T) {
 	exists := map[string]bool{}
 	for _, f := range goFiles(t) {

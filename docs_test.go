@@ -16,7 +16,7 @@ var (
 	designRef = regexp.MustCompile(`\bdocs/design/(\d{4})`)
 )
 
-// The target of every link in a document exists, and so does every document that a file names.
+// Every link in a document has a target that exists. Every document that a file names exists, too.
 func TestDocumentsThatAreNamedExist(t *testing.T) {
 	seen := 0
 	eachFile(t, func(path string, data []byte) {
@@ -56,7 +56,7 @@ var (
 	testFunc  = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9_]*)\(`)
 )
 
-// Every test that a document names exists. The name TestName stands for any test.
+// Every test that a document names exists. TestName is an example that stands for any test.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	inCode := map[string]bool{"TestName": true}
 	named := map[string]string{} // for each name of a test, a document that has the name

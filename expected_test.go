@@ -178,7 +178,7 @@ func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
 	if d := w.explain(warmpath.Request{Tokens: p}); d.Holder != 0 || d.PredictedTokens != 160 {
 		t.Errorf("%s", d)
 	}
-	if !w.router.SetAhead(0, "", 0) { // as if holder 0 now had an engine without a look-ahead, which has other keys
+	if !w.router.SetAhead(0, "", 0) { // as if the engine now hashed without a look-ahead, which needs other block keys
 		t.Fatal("the look-ahead stays")
 	}
 	if d := w.explain(warmpath.Request{Tokens: p}); d.PredictedTokens != 0 {

@@ -279,18 +279,18 @@ func TestLongLinesAreFound(t *testing.T) {
 	}
 }
 
-// calls reports whether n is a call of the function name of the package of.
-func calls(n ast.Expr, of, name string) bool {
+// calls reports whether n is a call of pkg.function.
+func calls(n ast.Expr, pkg, function string) bool {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {
 		return false
 	}
 	called, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok || called.Sel.Name != name {
+	if !ok || called.Sel.Name != function {
 		return false
 	}
 	x, ok := called.X.(*ast.Ident)
-	return ok && x.Name == of
+	return ok && x.Name == pkg
 }
 
 func TestWaitsForATimeAreFound(t *testing.T) {

@@ -1,9 +1,9 @@
 // Package kvevent decodes the KV cache events of inference engines.
 //
-// It reads the events of vLLM, SGLang, TensorRT-LLM and LMCache in every version of their formats. Each payload becomes
-// a [Batch] of events: blocks were stored, blocks were removed, or everything was cleared. Events of Mooncake's master
-// have no tokens: the decoder recognizes, counts and skips them. [Wire] writes payloads of vLLM, SGLang and
-// TensorRT-LLM, for mock engines and publishers.
+// The package reads the events of vLLM, SGLang, TensorRT-LLM and LMCache in every version of their formats. Each
+// payload becomes a [Batch] of events: blocks were stored, blocks were removed, or everything was cleared. Events of
+// Mooncake's master have no tokens: the decoder recognizes, counts and skips them. [Wire] writes payloads of vLLM,
+// SGLang and TensorRT-LLM, for mock engines and publishers.
 //
 // A block is identified by its tokens, by the tokens before it, and perhaps by extra keys, such as an adapter, a
 // cache_salt or an image (see [Keys]). [Event.Hidden] has the extra keys for which the event's format has no field.

@@ -54,8 +54,8 @@ type Event struct {
 	Tier   block.Tier // tier that follows from Medium, Locality and Owner
 	Bigram bool       // the event has pairs instead of tokens: each token with the token after it (SGLang with EAGLE)
 
-	// LastCopies says that no copy of the removed blocks is left, even if several copies were stored. It is set when the
-	// engine sent the number of remaining copies.
+	// LastCopies says that no copy of the removed blocks is left, even if several copies were stored. LastCopies is set
+	// when the engine sent the number of remaining copies.
 	LastCopies bool
 
 	HasParent bool
@@ -118,17 +118,16 @@ type Event struct {
 const OwnerKVCR = "kvcr"
 
 // Aligned reports whether each hash i is the hash of the block Tokens[i·BlockSize:(i+1)·BlockSize]. This is not so for
-// placeholders, and for sliding-window and state-space groups that skip blocks. From hashes that are not aligned, an
-// index learns something only if it knows the blocks of these hashes from another event.
+// placeholders, and for sliding-window and state-space groups that skip blocks. Hashes that are not aligned do not show
+// which tokens their blocks have. So an index can use such a hash only if another event showed the tokens.
 func (e *Event) Aligned() bool {
 	return len(e.Hashes) > 0 && e.BlockSize > 0 && len(e.Tokens) == len(e.Hashes)*e.BlockSize
 }
 
-// Indexable reports whether the event's tokens may be indexed under the event's LoRA, Salt and Features. If they are
-// not indexable but are indexed, a request could match blocks that were cached for a different request. used has the
-// extra keys that requests to this holder may carry: a hidden key does no harm if no request uses it. For a tier below
-// the GPU, pass KeyRoot, which stands for the worst case: nearly all blocks of such a tier can be found by their hashes
-// instead.
+// Indexable reports whether the event's tokens may be indexed under the event's LoRA, Salt and Features. If an index
+// takes other tokens, a request could match blocks that were cached for a different request. used has the extra keys
+// that requests to this holder may carry: a hidden key does no harm if no request uses it. For a tier below the GPU,
+// pass KeyRoot, which stands for the worst case: nearly all blocks of such a tier can be found by their hashes instead.
 //
 // Hidden multimodal items do no harm if the router includes a request's own items in the keys of the request's blocks:
 // such keys do not match a block that was indexed without items.

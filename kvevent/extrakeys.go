@@ -129,8 +129,8 @@ type keyring struct {
 	base    int    // token position of the current block
 	first   bool   // the current block is the event's first block
 	pairs   bool   // an item came together with its offset, as in vLLM since #36708
-	bare    string // the last of these strings, which may be the salt
-	bares   int    // number of strings that are not in a pair or triple, in the first block of a prompt
+	bare    string // last string in the prompt's first block that is not in a pair or triple; it may be the salt
+	bares   int    // number of such strings in the first block of the prompt
 }
 
 // key reads element j of the extra keys of the current block.

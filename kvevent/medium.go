@@ -17,9 +17,9 @@ var media = []struct {
 	{"CPU", block.TierCPU},               // vLLM's offloading and Mooncake connectors, LMCache
 	{"CPU_PINNED", block.TierCPU},        // SGLang
 	{"DISK", block.TierDisk},             // SGLang
-	{"FS", block.TierDisk},               // vLLM, July 2026
+	{"FS", block.TierDisk},               // vLLM in July 2026
 	{"STORAGE", block.TierDisk},          // vLLM since #48123, for file systems and objects: see Event.Locality
-	{"OBJ", block.TierRemote},            // vLLM, July 2026
+	{"OBJ", block.TierRemote},            // vLLM in July 2026
 	{"EXTERNAL", block.TierRemote},       // SGLang
 	{"SHARED_STORAGE", block.TierRemote}, // llm-d's file system backend
 }

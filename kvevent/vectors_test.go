@@ -286,7 +286,8 @@ var wireOf = map[string]string{
 	"sglang_0_5_9": "sglang-0.5.9", "sglang_0_5_18": "sglang-0.5.18", "trtllm_stream": "trtllm-1.3",
 }
 
-// wireFor returns the Wire with the format of a vector. Two vectors do not have the format of the version in their id.
+// wireFor returns the Wire with the format of a vector. The name in the id shows whether the hashes have a form that is
+// not the default. One vector with vLLM 0.17 in its id has the format of vLLM 0.19.
 func wireFor(t *testing.T, id string) (Wire, bool) {
 	t.Helper()
 	version, name, _ := strings.Cut(id, "/")

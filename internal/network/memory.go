@@ -30,8 +30,8 @@ const (
 
 // Memory is a network in memory for tests. Memory has hosts that listen and dial, and connections with deadlines,
 // half-close and bounded buffers. Tests can cause the faults of real networks. Memory uses only mutexes, conditions and
-// timers, so a bubble of testing/synctest regards a goroutine that waits for the network as durably blocked. So a whole
-// application runs over Memory in virtual time.
+// timers. So in a bubble of testing/synctest, a goroutine that waits for the network is durably blocked, and a whole
+// application runs in virtual time.
 //
 // Programs see the behaviour of TCP: bytes arrive in order; EOF follows the last byte of the other side; bytes that are
 // sent to a closed socket are answered by a reset; a connect may be refused or time out. Memory does not model
@@ -92,8 +92,7 @@ func (h *Host) Lose(on bool) {
 	h.network.stir()
 }
 
-// Delay sets the time that is added to the way of each packet to or from the host. Packets that are already under way
-// are not affected.
+// Delay sets how long each packet to or from the host is delayed. Packets that are already under way are not affected.
 func (h *Host) Delay(d time.Duration) { h.delay.Store(int64(d)) }
 
 // Cut resets the connections that the host accepted at a port, at both ends, and returns their number. Port 0 means all

@@ -256,7 +256,8 @@ func (c *conn) wrap(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
-// CloseWrite closes the direction to the other side, which reads EOF after the bytes that were already written.
+// CloseWrite closes the direction to the other side: the other side reads EOF after the bytes that were already
+// written.
 func (c *conn) CloseWrite() error {
 	if c.closed.Load() {
 		return c.wrap("close", net.ErrClosed)

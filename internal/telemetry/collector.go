@@ -54,7 +54,8 @@ type Holder struct {
 	// Refused is the number of the holder's announcements and blocks that the index refused in the same time.
 	Refused int64
 	Suspect bool // true: the worker of the holder seems to be frozen
-	// Share is the part of its normal requests that the holder gets. It is below 1 during slow start.
+	// Share is the fraction of its normal number of requests that the holder may get: below 1 during slow start, and
+	// otherwise 1.
 	Share float64
 	// Useless says that the holder gets no requests for some model and endpoint, because its answers there were useless.
 	Useless bool

@@ -93,8 +93,8 @@ type Shadow struct {
 	Rank            int    `json:"rank"`
 	MatchTokens     int    `json:"match_tokens"`
 	PredictedTokens int    `json:"predicted_tokens"`
-	// Difference is the PredictedTokens of the shadow policy, minus the PredictedTokens of the real decision. If it is
-	// positive, the shadow policy's choice is expected to have more tokens in its cache.
+	// Difference is the PredictedTokens of the shadow policy, minus the PredictedTokens of the real decision. A positive
+	// number means that the worker chosen by the shadow policy is expected to have more tokens in its cache.
 	Difference int     `json:"difference"`
 	Error      string  `json:"error,omitempty"`
 	MS         float64 `json:"ms"` // time of the shadow policy's decision, in milliseconds

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// StallAfter is how long one decision, or one step of applying events, may take. After that it counts as stalled. Both
+// StallAfter is how long one decision, or one step of applying events, may take before it counts as stalled. Both
 // usually take microseconds. 2 s is longer than any pause of a loaded machine, and shorter than the time that clients
 // wait.
 const StallAfter = 2 * time.Second

@@ -14,8 +14,8 @@ import (
 
 // Telemetry counts requests and remembers decisions. It is safe for concurrent use and starts no goroutine.
 type Telemetry struct {
-	// Deciding records the decisions that are running. Such a decision chooses a worker, and notes that the prompt is
-	// expected there.
+	// Deciding records the decisions that are running. A decision chooses a worker for a request, and records that the
+	// worker will have the prompt in its cache.
 	Deciding Progress
 
 	registry *prometheus.Registry
@@ -170,7 +170,8 @@ func (t *Telemetry) Started() uint64 {
 	return t.ids.Add(1)
 }
 
-// Ended ends what Started began, for refused requests, too.
+// Ended counts a request as no longer being served. Each call of Started is followed by a call of Ended, even if the
+// request is refused.
 func (t *Telemetry) Ended() { t.inFlight.Dec() }
 
 // Finished counts a request that was routed, and keeps a copy of rec among the last decisions.

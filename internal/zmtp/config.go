@@ -19,7 +19,8 @@ const (
 	ROUTER
 )
 
-// typeTable has the name of each type on the wire, and the types of sockets that it can talk to (RFC 28, RFC 29).
+// typeTable has the name of each type on the wire, and the types of the peers that the type can talk to (RFC 28, RFC
+// 29).
 var typeTable = [...]struct {
 	name  string
 	peers []string

@@ -143,8 +143,8 @@ func TestWeAnswerLibzmq(t *testing.T) {
 }
 
 func TestHeartbeatsWithLibzmqKeepAnIdleConnection(t *testing.T) {
-	// libzmq sends a PING every 500 ms and waits 1.5 s for an answer. In its PING it asks the peer to wait 2.5 s. Even a
-	// busy machine answers in this time.
+	// libzmq sends a PING every 500 ms and waits 1.5 s for an answer. Its PING has a TTL of 2.5 s: if libzmq were silent
+	// for this time, the socket would disconnect. Even a busy machine sends and answers in this time.
 	const theirs = "500"
 	ours := Config{HeartbeatInterval: 400 * time.Millisecond, HeartbeatTimeout: 4 * time.Second}
 	p := testenv.StartScript(t, "testdata/pub.py", "bind", "tcp://127.0.0.1:*", theirs)

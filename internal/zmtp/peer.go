@@ -26,8 +26,8 @@ const (
 	// copyBelow is the size in bytes up to which a message is copied into the batch of a write. A larger message is
 	// written without a copy.
 	copyBelow = 16 << 10
-	// maxControl bounds the commands that wait to be written to a peer, in bytes. A peer that sends PINGs and does not
-	// read the answers exceeds it, and is disconnected.
+	// maxControl bounds the commands that wait to be written to a peer, in bytes. If a peer sends PINGs and does not read
+	// the answers, this bound is exceeded, and the peer is disconnected.
 	maxControl = 16 << 10
 )
 

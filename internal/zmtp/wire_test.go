@@ -203,8 +203,8 @@ func newTestSocket(t testing.TB, typ Type, cfg Config) *Socket {
 	return s
 }
 
-// playTo serves one connection of a socket. The other side of the connection sends wire, reads want bytes, and then
-// closes. playTo returns the bytes that the other side read.
+// playTo serves one connection of a socket. The other side of the connection sends the bytes in wire, reads want bytes,
+// and then closes. playTo returns the bytes that the other side read.
 func playTo(t testing.TB, typ Type, cfg Config, wire []byte, want int) []byte {
 	t.Helper()
 	ours, theirs := pipe()
