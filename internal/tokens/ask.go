@@ -96,8 +96,8 @@ func (q *question) bytes() int { return len(q.tokenize) }
 
 func (q *question) long() bool { return q.bytes() >= longQuestion }
 
-// ask asks the service or one worker. If that call fails, or if it is slow while a request waits, ask asks one more
-// worker. ask returns the first answer with ids. ctx bounds the wait for a turn.
+// ask asks the service or one worker. If this call fails, or is slow while a request waits, ask asks one more worker.
+// ask returns the first answer with ids. ctx bounds the wait for a turn.
 func (s *Source) ask(ctx context.Context, f *flight) Found {
 	q := f.question
 	s.states.prune(len(q.workers) + 1)

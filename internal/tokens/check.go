@@ -46,7 +46,7 @@ type checks struct {
 type check struct {
 	made    uint64               // number of prompts with ids made in process
 	started map[string]int       // worker URL → number of first comparisons begun: see due
-	again   map[string]time.Time // worker URL → time before which no comparison begins, because the last one had no result
+	again   map[string]time.Time // worker URL → time before which no comparison begins, because the last comparison had no result
 	failing bool                 // the engine's ids are used instead of ids made in process
 	passes  int                  // while failing: number of equal prompts in a row
 	equal   int                  // number of equal prompts in a row
@@ -227,7 +227,7 @@ func (s *Source) sample(p *Prompt, local *Found, workers []Worker) {
 	question.anyhow = true
 	question.media = false // compare the ids even if the images' names cannot be compared
 	c, v := s.states.take(question, w, now)
-	if v != granted { // a later prompt is compared instead of this one
+	if v != granted { // a later prompt is compared instead of this prompt
 		again := now
 		if v != full && v != refusing { // the worker will take no questions for a while, so the next comparison waits
 			again = now.Add(s.cfg.Pause)
@@ -268,9 +268,10 @@ func imagesOf(model string) string { return model + imagesSuffix }
 
 const imagesSuffix = " (images)"
 
-// compare records whether ids and features made in process equal an engine's. worker is the engine's URL, or "" if the
-// engine is not known. Only render's answers have features. When the model's ids stop being used, or are used again,
-// compare logs this once. The text that differs is logged at debug level only, because it is the client's text.
+// compare records whether ids and features made in process equal an engine's ids and features. worker is the engine's
+// URL, or "" if the engine is not known. Only render's answers have features. When the model's ids stop being used, or
+// are used again, compare logs this once. The text that differs is logged at debug level only, because it is the
+// client's text.
 func (s *Source) compare(model, worker string, made, said *Found) {
 	local, engine := made.Tokens, said.Tokens
 	ids := slices.Equal(local, engine)
@@ -325,7 +326,7 @@ func forget[T any](mu *sync.Mutex, models *map[string]T, kept func(model string)
 	maps.DeleteFunc(*models, func(name string, _ T) bool { return !kept(name) })
 }
 
-// around returns up to eight ids that begin at position at. They show in a log line where two lists of ids differ.
+// around returns up to eight ids that begin at position at. In a log line these ids show where two lists of ids differ.
 func around(ids []block.Token, at int) []block.Token {
 	const some = 8
 	return ids[min(at, len(ids)):min(at+some, len(ids))]

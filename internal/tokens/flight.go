@@ -154,8 +154,8 @@ func (fs *flights) end(f *flight) (late bool) {
 }
 
 // fly starts f's goroutine with p's question. The goroutine waits for a turn for at most the longer of backgroundFor
-// and Config.Budget. It then makes at most two calls, and each of them ends within callTimeout. Close waits for the
-// goroutine.
+// and Config.Budget. The goroutine then makes at most two calls, and each call ends within callTimeout. Close waits for
+// the goroutine.
 func (s *Source) fly(f *flight, p *Prompt, l *promptTurns, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
 	model, asked := p.Model, *l

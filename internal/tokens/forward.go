@@ -39,8 +39,9 @@ type Forward struct {
 }
 
 // AppendForwarded appends to dst the body for the worker. The body has the request's own bytes and the prompt's ids. In
-// vLLM completions the ids replace the text. In chats they come in addition to the messages, and the engine then
-// renders nothing. If ok is false, the request's own body must be sent. The ids are sent only if all of this holds:
+// vLLM completions the ids replace the text. In chats the body has the ids in addition to the messages, and the engine
+// does not render the messages. If ok is false, the request's own body must be sent. The ids are sent only if all of
+// this holds:
 //
 //   - Config.Forward is auto.
 //   - The ids were made in process for this kind of engine, and for the base model itself (not for a LoRA). The model

@@ -68,7 +68,7 @@ func TestARefusedKeyConcernsItsClientOnly(t *testing.T) {
 	}
 }
 
-// vLLM demands its key at render, but not at /tokenize.
+// vLLM demands its API key at render, but not at /tokenize.
 func TestAKeyThatIsRefusedAtRenderIsGoodForTokenize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard := guarded(401, 0)

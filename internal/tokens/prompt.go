@@ -10,14 +10,14 @@ import (
 
 // Prompt is a request for the token ids of a prompt.
 type Prompt struct {
-	// Request is the request's body. Find does not change it, and does not use it after it returns.
+	// Request is the request's body. Find does not change Request, and does not use Request after Find has returned.
 	Request *api.Request
 	// Authorization is the client's Authorization header. Questions to engines repeat the header, because engines demand
-	// it at render. Authorization may be empty.
+	// the header at render. Authorization may be empty.
 	Authorization string
 	// Model is the base model of the request's model name.
 	Model string
-	// Kind is the engine that the prompt will go to. Find sets it.
+	// Kind is the kind of engine to which the prompt will go. Find sets Kind.
 	Kind Kind
 	// Root is the folder or name from which all engines loaded the model, or empty if the engines report different ones.
 	// Some engines use Root to name images. Find sets Root.
@@ -44,8 +44,8 @@ func (p *Prompt) Has(names map[string]bool) bool {
 func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
 	switch r.Form {
 	case api.PromptIDs:
-		// SGLang 0.5.13 and later accept input_ids together with messages. vLLM's chat request has no such field and
-		// ignores it.
+		// SGLang 0.5.13 and later accept input_ids together with messages. vLLM's chat request has no such field, so vLLM
+		// ignores input_ids.
 		if r.Dialect == api.OpenAIChat && kind != SGLang {
 			if r.Raw(api.FieldMessages) == nil {
 				return nil, Refused

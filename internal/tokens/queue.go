@@ -10,7 +10,8 @@ import (
 )
 
 // maxLine bounds the number of questions that wait in line for their turn. Within the time that requests wait, engines
-// answer a few dozen questions. If a question comes to a full line, the line's last question leaves it unasked.
+// answer a few dozen questions. If a question comes to a full line, the last question of the line is dropped without
+// being asked.
 const maxLine = 64
 
 // grant is the result of a question's wait: the call that was booked for it, or the reason why no call was booked.

@@ -44,8 +44,9 @@ type Found struct {
 	Outcome  Outcome
 	Kind     Kind   // the engine that the ids were made for
 	By       string // URL of the engine or the service that made the ids; empty: no call was made
-	// Sure is the number of ids at the beginning of Tokens that are the engine's. It is less than len(Tokens) only if
-	// Outcome is Beginning. The ids after the first Sure stand for text whose ids are unknown. No engine uses these ids.
+	// Sure is how many ids at the beginning of Tokens are known to be the engine's ids. Sure is less than len(Tokens) only
+	// if Outcome is Beginning. The ids after the first Sure stand for text whose ids are unknown. No engine uses these
+	// ids.
 	Sure int
 	// Known is the beginning of Tokens that an earlier prompt had, too. Stable is the beginning that later prompts may
 	// have, too. tokenizer.Reuse explains both. Known and Stable are set only for ids made in process.
@@ -120,13 +121,13 @@ type Located interface {
 // Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines, and for
 // each call. Close waits for all these goroutines.
 type Source struct {
-	// Local, if it is set, is asked before any engine. Set it before the first Find.
+	// Local, if it is set, is asked before any engine. Set Local before the first Find.
 	Local Local
 	// Loads takes a snapshot of all engines' loads. It returns a function that gives the load of one worker. The least
-	// busy worker is asked, and its load decides how long a request waits. Neither function may block. If Loads is nil,
-	// no load is known. Set it before the first Find.
+	// busy worker is asked, and its load decides how long a request waits. Neither function may block. If Loads is nil, no
+	// load is known. Set Loads before the first Find.
 	Loads func() func(Worker) Load
-	// Log reports ids and beginnings that differ from the engine's. If it is nil, nothing is logged.
+	// Log reports ids and beginnings that differ from the engine's ids. If Log is nil, nothing is logged.
 	Log *slog.Logger
 
 	cfg    Config
@@ -320,9 +321,9 @@ func (s *Source) answerNow(p *Prompt, l *promptTurns, start *known, workers []Wo
 }
 
 const (
-	// newShare: much of a chat is new if at least 1/newShare of the bytes of its turns come after the known beginning.
-	// If the beginning is known from another chat, such a chat waits for all its ids. If the beginning is known from
-	// the chat's own earlier turns, it does not wait, but an engine is asked in the background.
+	// newShare: much of a chat is new if at least 1/newShare of the bytes of its turns come after the known beginning. If
+	// the beginning is known from another chat, such a chat waits for all its ids. If the beginning is known from the
+	// chat's own earlier turns, the chat does not wait, but an engine is asked in the background.
 	newShare = 2
 	// sampleEvery: for one in sampleEvery growing chats with a known beginning, an engine is asked anyway.
 	sampleEvery = 16

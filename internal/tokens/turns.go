@@ -208,7 +208,8 @@ func textOf(content []byte) []byte {
 	return nil
 }
 
-// classFields are the arguments of a template except the turns. They may change how the template renders turns.
+// classFields are the arguments of a template except the turns. These arguments may change how the template renders
+// turns.
 var classFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
 	api.FieldAddGenerationPrompt, api.FieldContinueFinalMessage, api.FieldAddSpecialTokens}
 

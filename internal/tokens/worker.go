@@ -34,7 +34,7 @@ const (
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
 	// maxRefusals bounds the refused API keys that are remembered for each worker: 1,000 keys take some 50 KB. If more
-	// keys are refused, a random refusal is forgotten. Its key is then tried sooner.
+	// keys are refused, a random refusal is forgotten. Then the key of this refusal is tried sooner.
 	maxRefusals = 1000
 	// maxReach is how many workers are compared for one question. 32 workers are enough to find an idle worker in a
 	// large fleet.
@@ -220,8 +220,8 @@ func (ps *workerStates) refuse(url string, client uint64, render bool, why error
 
 // pick chooses the worker that should answer q soonest, and books a call to this worker. The choice is the worker with
 // the smallest product of three factors: the expected time, the calls under way plus one, and the engine's requests
-// plus one. Of workers with about equal products, pick takes the worker that was asked longest ago, so that all of them
-// are asked. The caller holds ps.mu.
+// plus one. Of workers with about equal products, pick takes the worker that was asked longest ago, so that all these
+// workers are asked. The caller holds ps.mu.
 func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
 	var (
 		best  *workerState
@@ -272,8 +272,8 @@ func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Work
 	return found, ps.book(best, q, now), granted
 }
 
-// usual returns how long answers to a question of this size, in bytes, should take. It is the average of the workers
-// that have answered. It is 0 if no worker has answered.
+// usual returns how long answers to a question of this size, in bytes, should take. The result is the average of the
+// workers that have answered, or 0 if no worker has answered.
 func (ps *workerStates) usual(workers []Worker, bytes int) time.Duration {
 	var sum time.Duration
 	known := 0

@@ -48,7 +48,8 @@ func collected(t testing.TB) []templateGolden {
 	return testenv.JSONFiles[templateGolden](t, "templates/golden", "make golden")
 }
 
-// templateDiffers describes how a rendered text differs from Python's. It returns "" if the two texts are equal.
+// templateDiffers describes how a rendered text differs from the text that Python rendered. It returns "" if the two
+// texts are equal.
 func templateDiffers(got string, err error, want *goldenResult) string {
 	var raised *jinja.RaisedError
 	switch {

@@ -26,8 +26,8 @@ type requestConfig struct {
 	Content contentFormat // value of --chat-template-content-format; with formatAuto the engine detects the format
 	// Kwargs is the object of --default-chat-template-kwargs. The request's chat_template_kwargs take precedence.
 	Kwargs []byte
-	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. SGLang needs no flag: with tool_choice none
-	// it always leaves the tools out.
+	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. SGLang has no such flag: with tool_choice
+	// none, SGLang always leaves the tools out.
 	ExcludeToolsWhenNone bool
 	// TrustTemplate accepts the chat_template of a request, as vLLM's --trust-request-chat-template does.
 	TrustTemplate bool
@@ -62,12 +62,12 @@ func (t *chatTemplate) ContentFormat(e templateEngine) contentFormat {
 
 // chatRequest is a chat request as the engine passes it to its template. Render may be called more than once.
 type chatRequest struct {
-	// Suffix is the assistant's text that the answer continues. SGLang tokenizes it separately, without a
-	// beginning-of-sequence token, and appends its tokens to those of the prompt. Suffix is empty for vLLM, because vLLM
-	// continues inside the rendered text.
+	// Suffix is the assistant's text that the answer continues. SGLang tokenizes Suffix separately, without a
+	// beginning-of-sequence token, and appends the tokens of Suffix to the prompt's tokens. Suffix is empty for vLLM,
+	// because vLLM continues inside the rendered text.
 	Suffix string
-	// Media has the images, audios and videos, in the order of the messages. After the engine has encoded the text, it
-	// replaces the placeholder of each item by the item's tokens.
+	// Media has the images, audios and videos, in the order of the messages. After the engine has encoded the text, the
+	// engine replaces the placeholder of each item by the item's tokens.
 	Media []chatMedia
 	// AddSpecialTokens is the request's add_special_tokens: if it is true, the engine puts special tokens around the
 	// rendered text. Default false.

@@ -238,7 +238,7 @@ func (f *Finder) mayFetch(workers []string) bool {
 const (
 	// probeTimeout is how long a worker may take for one probe. No client's request waits for a probe.
 	probeTimeout = 5 * time.Second
-	// probePause is the pause between two probes. busyPause replaces it while the worker has requests, because an
+	// probePause is the pause between two probes. busyPause replaces probePause while the worker has requests, because an
 	// answer takes some milliseconds of the worker's processor.
 	probePause, busyPause = 10 * time.Millisecond, 200 * time.Millisecond
 	// leastProbes is how many prompts must have been compared before the files are used. Nine probes are texts, which
@@ -251,9 +251,9 @@ const (
 	// pauses between failedOften tries take half a minute. Workers with the same version and origins are a group. If
 	// another group agreed, the files are then used without the failing worker's group. The worker is still asked.
 	failedOften = 5
-	// silentPause is the pause before a worker that gave no ids is asked again. differsPause is the pause before a
-	// worker with other ids is asked again. Both are long because the worker's process is the same, so the result
-	// seldom changes. It can change: a template may depend on the date.
+	// silentPause is the pause before a worker that gave no ids is asked again. differsPause is the pause before a worker
+	// with other ids is asked again. Both pauses are long because the worker's process is the same, so the result seldom
+	// changes. The result can change, because a template may depend on the date.
 	silentPause, differsPause = 5 * time.Minute, 10 * time.Minute
 )
 

@@ -17,9 +17,9 @@ type Path struct {
 	// the folder for a model after that model's engine gave equal ids in every probe.
 	Name string `yaml:"name"`
 	// Path is one of three things. First, a folder with tokenizer.json, tekken.json or a .tiktoken file, which also has
-	// the chat template. Second, a folder of a Hugging Face cache (models--ORG--NAME). Its snapshot of the revision main
-	// is used, or its newest snapshot if main is missing. Third, hub:ORG/NAME[@REVISION]. Such a model is downloaded if
-	// hub.allow is true.
+	// the chat template. Second, a folder of a Hugging Face cache (models--ORG--NAME). The router uses the snapshot of the
+	// revision main in this folder, or the newest snapshot if main is missing. Third, hub:ORG/NAME[@REVISION]. Such a
+	// model is downloaded if hub.allow is true.
 	Path string `yaml:"path"`
 }
 

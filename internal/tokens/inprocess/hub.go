@@ -245,7 +245,7 @@ type listing struct {
 	Files  []hubRemote `json:"siblings"`
 }
 
-// hubRemote is a file on the hub. Size and digests are zero values if the listing does not have them.
+// hubRemote is a file on the hub. If the listing lacks the size or a digest, the field has its zero value.
 type hubRemote struct {
 	Name string `json:"rfilename"`
 	Size int64  `json:"size"`

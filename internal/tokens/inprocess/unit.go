@@ -207,8 +207,9 @@ const (
 	standsSilent                    // no group agreed, and no group is open
 )
 
-// standing combines the ready workers' verdicts. A group agrees if one of its workers agrees. A group is open until
-// then, unless its workers give no ids, or failed failedOften times in a row.
+// standing combines the ready workers' verdicts. A group agrees if one of its workers agrees. A group that does not
+// agree is open while one of its workers has no final verdict. The verdict is final if the worker gives no ids, or has
+// failed failedOften times in a row.
 func (u *unit) standing(p place, now time.Time) standing {
 	type seen struct{ agreed, open bool }
 	groups := map[group]*seen{}

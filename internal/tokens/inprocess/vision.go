@@ -49,7 +49,7 @@ type visionConfig struct {
 	} `json:"vision_config"`
 }
 
-// imageProcessor has the fields that this package reads. They are in preprocessor_config.json, or in the object
+// imageProcessor has the fields that this package reads from preprocessor_config.json, or from the object
 // image_processor of processor_config.json.
 type imageProcessor struct {
 	Size struct {
