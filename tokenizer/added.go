@@ -20,7 +20,7 @@ type addedToken struct {
 }
 
 // addedSet finds added tokens in a text. It finds the leftmost token. If several tokens begin at the same place, it
-// finds the longest of them. It is immutable, and goroutines may use it concurrently.
+// finds the longest of them. An addedSet is immutable once built, and goroutines may then use it concurrently.
 type addedSet struct {
 	tokens []addedToken
 	nodes  []addedNode

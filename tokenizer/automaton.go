@@ -4,7 +4,7 @@ import "unicode/utf8"
 
 // automaton is a pattern compiled to a deterministic machine over classes of characters. It finds the same match as a
 // backtracking engine: the leftmost match, with alternatives and quantifiers in their order of preference. The machine
-// does not backtrack. It is immutable, and goroutines may use it concurrently.
+// does not backtrack. An automaton is immutable, and goroutines may use it concurrently.
 //
 // A state is a list of threads in order of preference. A thread is one way in which the pattern may match. The list
 // ends after the first thread that matches (Cox, "Regular Expression Matching in the Wild",

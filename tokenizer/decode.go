@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// decoder is one step from the spellings of tokens to text. Decoding allocates memory. It is for log messages and
-// tests, not for the path of requests.
+// decoder is one step from the spellings of tokens to text. Decoding allocates memory, so it is used for log messages
+// and tests, not on the path of requests.
 type decoder func(tokens []string) []string
 
 // Decode returns the text of ids. If skipSpecial is true, special tokens are left out. Ids without a token are left

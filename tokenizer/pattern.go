@@ -14,8 +14,8 @@ import (
 var errPattern = errors.New("not in the compiled dialect")
 
 // errFold says that a case-insensitive part has a letter, or two letters, for which another case has a different number
-// of letters, such as "ß" and "ss". Neither the compiled machine nor the fallback engine matches them as the reference
-// does.
+// of letters, such as "ß" and "ss". Neither the compiled machine nor the fallback engine matches such letters as the
+// reference does.
 var errFold = errors.New("case-insensitive part with letters that fold to several characters")
 
 type nodeKind uint8

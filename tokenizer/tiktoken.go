@@ -79,7 +79,8 @@ func qwenTokens(ranks int) map[string]block.Token {
 	return tokens
 }
 
-// tokenizerClasses has the encoding for each known tokenizer_class. It takes precedence over the name of the file.
+// tokenizerClasses has the encoding for each known tokenizer_class. An encoding that is found by the class takes
+// precedence over the name of the file.
 var tokenizerClasses = map[string]string{"QWenTokenizer": "qwen", "TikTokenTokenizer": "kimi"}
 
 // ParseTiktoken builds a tokenizer from a .tiktoken file, whose lines are "base64 rank". The file does not say how text

@@ -10,7 +10,7 @@ import (
 )
 
 // Tokenizer turns text into the token ids that an engine with the same files computes, and ids into text. Goroutines
-// may use it concurrently: only its bounded caches change, and they have no locks.
+// may use it concurrently: only its bounded caches change, and these caches have no locks.
 type Tokenizer struct {
 	raw, normalized *addedSet // added tokens that are matched before normalization, and after it
 	normalizers     []normalizer

@@ -7,9 +7,9 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// unigram is sentencepiece's unigram model. Of all ways to cut a word into pieces, it takes the way with the best sum
-// of scores. Ties are decided as in the reference (tokenizers, models/unigram/model.rs, encode_optimized). Goroutines
-// may use it concurrently: only its cache changes.
+// unigram is sentencepiece's unigram model. Of all ways to cut a word into pieces, unigram takes the way with the best
+// sum of scores. Ties are decided as in the reference (tokenizers, models/unigram/model.rs, encode_optimized).
+// Goroutines may use it concurrently: only its cache changes.
 type unigram struct {
 	vocab    *vocabulary
 	trie     *pieceTrie

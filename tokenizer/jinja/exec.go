@@ -308,7 +308,7 @@ func (n *forStmt) loop(r *run, f *frame, seq *Value, depth int) (flow, error) {
 	return r.stmts(n.other, r.enter(n.otherScope, f))
 }
 
-// open starts the iteration over seq. If the loop has a condition, items that fail it are left out.
+// open starts the iteration over seq. If the loop has a condition, items for which the condition is false are left out.
 func (n *forStmt) open(r *run, f *frame, seq *Value) (*loop, error) {
 	lp := &loop{stmt: n, index: -1, length: -1}
 	if n.test != nil {
@@ -329,7 +329,7 @@ func (n *forStmt) open(r *run, f *frame, seq *Value) (*loop, error) {
 	return lp, err
 }
 
-// loopFilter is the iterator of "for … in it if test".
+// loopFilter is the iterator of a loop with a condition ("for … in … if test").
 type loopFilter struct {
 	stmt *forStmt
 	it   iterator

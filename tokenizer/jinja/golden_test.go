@@ -184,7 +184,8 @@ func compare(t *testing.T, templates []golden) {
 	t.Logf("%d renders, %d templates differ", renders, len(wrong))
 }
 
-// differs describes how a rendered text differs from Python's. It returns "" if the two texts are equal.
+// differs describes how a rendered text differs from the text that Python rendered. It returns "" if the two texts are
+// equal.
 func differs(got []byte, err error, want *goldenResult) string {
 	var raised *RaisedError
 	switch {

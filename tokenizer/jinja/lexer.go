@@ -123,8 +123,8 @@ func nextTag(s string) int {
 }
 
 // leftStrip returns the text before a tag, without the white space that the tag removes. A tag with "-" removes all
-// white space before it. A block or comment tag without a sign removes the indentation, if the line has nothing else
-// before the tag (lstrip_blocks). A tag with "+", and an expression without "-", remove nothing.
+// white space before the tag. A block or comment tag without a sign removes the indentation, if the line has nothing
+// else before the tag (lstrip_blocks). A tag with "+", and an expression without "-", remove nothing.
 func (l *lexer) leftStrip(text string, sign, kind byte) string {
 	if sign == '-' {
 		return strings.TrimRightFunc(text, IsSpace)

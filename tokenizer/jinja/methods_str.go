@@ -106,8 +106,8 @@ func (r *run) stripMethod(s string, a *callArgs, side int) (Value, error) {
 	return Text(out), err
 }
 
-// strip removes white space, or the characters of chars. It removes them on the left if side ≤ 0, and on the right if
-// side ≥ 0.
+// strip removes white space, or the characters of chars. If side ≤ 0, it works on the left end of s. If side ≥ 0, it
+// works on the right end.
 func (r *run) strip(s string, chars *Value, side int) (string, error) {
 	drop := IsSpace
 	switch chars.kind {

@@ -1,9 +1,9 @@
 package jinja
 
-// Outline lists a template's loops, assignments, calls and macros, in the order of the source. Engines find in these
-// whether a template expects a message's content as a text or as a list of parts.
+// Outline lists a template's loops, assignments, calls and macros, in the order of the source. From the Outline,
+// engines conclude whether a template expects a message's content as a text or as a list of parts.
 type Outline struct {
-	Loops  []*Loop // all loops, including those in macros
+	Loops  []*Loop // all loops, including loops in macros
 	Sets   []Set   // set statements, without set blocks
 	Calls  []Call
 	Macros []Macro

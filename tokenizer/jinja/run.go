@@ -38,7 +38,7 @@ func (l Limits) orDefault() Limits {
 	return l
 }
 
-// run is one render. It belongs to one goroutine.
+// run is the state of one render. Only one goroutine uses it.
 type run struct {
 	vars   []Value // variables of the render, in the resolver's order; a variable that the caller did not give is missing
 	out    []byte

@@ -42,7 +42,7 @@ func Parse(source string) (*Template, error) {
 func (t *Template) Uses(name string) bool { return t.variables[name] }
 
 // Render appends the rendered text to dst. A variable is looked up in each of vars, in order, and the first dict that
-// has its name counts. A variable hides a global function with the same name.
+// has the variable's name counts. A variable hides a global function with the same name.
 //
 // If there is an error, Render returns dst unchanged. The error is a *RaisedError if the template called
 // raise_exception. The error matches ErrLimit if a limit was reached. Any other error is a *RenderError.

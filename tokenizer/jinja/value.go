@@ -5,7 +5,8 @@ import (
 	"math/big"
 )
 
-// Kind is the Python type of a value. The exported kinds are those of JSON. Templates make values of further kinds.
+// Kind is the Python type of a value. The exported kinds are the kinds of JSON values. Templates make values of further
+// kinds.
 type Kind uint8
 
 // The kinds of values.
