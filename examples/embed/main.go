@@ -1,4 +1,5 @@
-// Command embed routes requests to workers by what their KV caches hold: the router as a library, without a gateway.
+// Command embed routes requests to workers by the contents of their KV caches. It uses the router as a library, without
+// a gateway.
 //
 //	go run ./embed -model MODEL http://gpu-1:8000,tcp://gpu-1:5557,tcp://gpu-1:5657 http://gpu-2:8000,…
 //
@@ -40,7 +41,7 @@ func main() {
 	}
 }
 
-// run routes one prompt three times. From the second time on, the router knows which worker has it cached.
+// run routes one prompt three times. From the second time on, the router knows which worker has the prompt cached.
 func run(ctx context.Context, out io.Writer, model string, addresses []string) error {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers})
@@ -52,7 +53,7 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 		if u, err := url.Parse(part[0]); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return fmt.Errorf("worker %q: write URL,EVENTS,REPLAY, such as http://gpu-1:8000,tcp://gpu-1:5557,tcp://gpu-1:5657", address)
 		}
-		// A program fills in what its workers report. The feed corrects the block size by the events.
+		// A program fills in what its workers report. The feed corrects the block size if the events show another one.
 		facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: model}}, BlockSize: 16}
 		if part[1] != "" {
 			facts.Events = []fleet.EventSource{{Endpoint: part[1], Replay: part[2]}}
@@ -69,8 +70,8 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 	feed := kvfeed.New(router, kvfeed.Config{}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	running.Go(func() { _ = feed.Run(ctx) }) // without Config.Listen, Run returns no error
 	running.Go(func() { upkeep(ctx, router) })
-	// The feed finds out what each worker has cached. A server need not wait for it: until then the router uses the
-	// load, and its record of where it sent which prompt.
+	// The feed first learns what each worker has cached. A server need not wait for this: until then the router decides
+	// by the load, and by the prompts that it sent to each worker.
 	patience, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
 	if err := feed.Ready(patience); err != nil {
@@ -86,7 +87,7 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 		if err != nil {
 			return err
 		}
-		// Print the decision before Recycle: afterwards its memory belongs to the router again.
+		// Print the decision before Recycle: after Recycle, the decision's memory belongs to the router again.
 		fmt.Fprintln(out, d)
 		outcome := fleet.OutcomeServed
 		err = send(ctx, d.Worker.URL, model, prompt, func() { d.FirstToken(now()) })

@@ -51,7 +51,7 @@ func TestThePromptReturnsToTheWorkerThatHasIt(t *testing.T) {
 	}
 	url := strings.Fields(lines[0])[1]
 	for _, line := range lines[1:] {
-		// Either the events have confirmed the match, or they come later: then the match is predicted.
+		// If the events have not come yet, the match is not confirmed, but predicted.
 		if strings.Fields(line)[1] != url || !strings.Contains(line, " 192 of 200 prompt tokens matched") && !strings.Contains(line, ", 192 predicted") {
 			t.Errorf("not sent where the prompt is cached:\n%s", &out)
 		}

@@ -39,14 +39,14 @@ func follow(ctx context.Context, source fleet.EventSource, out io.Writer) error 
 	return kvfeed.NewSubscriber(source, kvfeed.StreamConfig{}, h).Run(ctx)
 }
 
-// place is the place of a block. An engine may have several copies of a block in one place, and announces each copy.
+// place says where a block is. An engine may have several copies of a block in one place, and announces each copy.
 type place struct {
 	tier  block.Tier
 	group int
 	hash  kvevent.Hash
 }
 
-// handler prints one stream. A Subscriber calls its methods one at a time, so it needs no lock.
+// handler prints one stream. A Subscriber calls the methods one at a time, so the handler needs no lock.
 type handler struct {
 	out     io.Writer
 	copies  map[place]int
@@ -93,8 +93,8 @@ func (h *handler) apply(seq uint64, e *kvevent.Event) {
 			}
 		}
 		fmt.Fprintf(h.out, "%d removed from %s: %d blocks: %016x", seq, e.Tier, len(e.Hashes), e.Hashes)
-	// One tier was cleared: vLLM's offload tiers survive a reset of the accelerator's cache.
 	case kvevent.Cleared:
+		// Only one tier was cleared: vLLM's offload tiers survive a reset of the accelerator's cache.
 		for at := range h.copies {
 			if at.tier == e.Tier {
 				delete(h.copies, at)
@@ -123,7 +123,8 @@ func (h *handler) Lost(from, to uint64) {
 	h.forget(fmt.Sprintf("messages from %d up to, not including, %d are lost", from, to))
 }
 
-// Behind implements [kvfeed.Handler]. The messages that come later are kept back, and printed in order.
+// Behind implements [kvfeed.Handler]. While messages are missing, the Subscriber keeps later messages back. So all
+// messages are printed in order.
 func (h *handler) Behind(bool) {}
 
 // Complete implements [kvfeed.Handler].
@@ -140,7 +141,7 @@ func (h *handler) State(connected bool, err error) {
 	if !connected {
 		state = fmt.Sprint("not connected: ", err)
 	}
-	if state != h.state { // a Subscriber tries again without end, and reports each failure
+	if state != h.state { // a Subscriber retries without end, and reports each failure
 		fmt.Fprintln(h.out, state)
 	}
 	h.state = state

@@ -63,7 +63,7 @@ func run(out io.Writer) error {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{
 		Fleet: workers,
-		// Policy decides each request that names no other one. Options.Policies adds policies that requests may name.
+		// Policy decides each request that names no other policy. Options.Policies adds policies that requests may name.
 		Policy: policy.Spec{
 			Name:         "cheapest",
 			Chooser:      func() policy.Chooser { return cheapest{} },

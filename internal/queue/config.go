@@ -15,10 +15,10 @@ import (
 type Config struct {
 	// Order is the order in which waiting requests are served. off: no request waits. fcfs: first come, first served.
 	// shortest: the request with the fewest uncached tokens first. priority: by the priority in the body. deadline: the
-	// request that would be refused first. fair: the tenants in turn, by the tokens that they cost, and each tenant's
-	// shortest request first. With off, a request that finds all workers at routing.max_requests is answered 429. With
-	// any other order the request waits. It also waits when MaxBacklog, MaxWaiting or MaxKVUsed says that all workers
-	// are saturated.
+	// request with the earliest deadline first. fair: the tenants in turns, so that each tenant gets the same number of
+	// tokens, and each tenant's shortest request first. With off, a request that finds all workers at routing.max_requests
+	// is answered 429. With any other order the request waits. It also waits when MaxBacklog, MaxWaiting or MaxKVUsed says
+	// that all workers are saturated.
 	Order string `yaml:"order"`
 	// MaxRequests is the number of requests that may wait for the workers of one base model. If one more request
 	// arrives, it gets 429. With fair, the newest request of the tenant with the most waiting requests gets the 429
@@ -36,7 +36,7 @@ type Config struct {
 	// are. With a smaller value waiting counts more; with a larger value the length of the prompt counts more.
 	AgeingTokens int `yaml:"ageing_tokens"`
 	// AgeingPriority is for priority. One step of priority counts as this time of waiting. The default is 30 s, the
-	// same as MaxWait: with it a higher priority is always served first.
+	// same as MaxWait: with this value a higher priority is always served first.
 	AgeingPriority time.Duration `yaml:"ageing_priority"`
 	// HighFirst serves the higher priority number first, as SGLang does by default. If false, the lower number is
 	// first, as in vLLM.

@@ -6,7 +6,7 @@
 // So all requests age alike, and no request can be overtaken without end.
 //
 //	q := queue.New(cfg)
-//	shed, refused := q.Push(&item, now) // refused: the queue is full or too long; shed: removed to make room
+//	shed, refused := q.Push(&item, now) // refused: the queue is full, or the wait would be too long; shed: requests that were removed to make room
 //	item := q.Pop()                     // when there is room
-//	q.Served(item, now)                 // or q.Return(item), when there was no room for this one
+//	q.Served(item, now)                 // or q.Return(item), if there was no room for this item
 package queue

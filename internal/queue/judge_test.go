@@ -24,7 +24,7 @@ func (o *outcome) quantile(p float64) float64 {
 	return o.waits[int(p*float64(len(o.waits)-1))]
 }
 
-// ends are the times at which slots become free.
+// ends is a heap of the times at which slots become free.
 type ends []int64
 
 func (e ends) Len() int           { return len(e) }

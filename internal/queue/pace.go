@@ -28,8 +28,9 @@ func (p *pace) served(now int64) {
 // next request leaves shows nothing about the pace.
 func (p *pace) pause() { p.last = 0 }
 
-// gap returns the time between two requests, or 0 if it is not known. If the present gap is longer than the mean, a
-// quarter of its length counts: even at a steady pace some gaps last several times the mean.
+// gap returns the mean time between two requests, or 0 if the mean is not known. If a quarter of the present gap is
+// longer than the mean, gap returns this quarter. The whole gap would be too much: even at a steady pace some gaps last
+// several times the mean.
 func (p *pace) gap(now int64) int64 {
 	gap := int64(p.mean)
 	if p.last != 0 {

@@ -227,7 +227,7 @@ func (q *Queue) RetryAfter(now int64) (retry time.Duration, known bool) {
 }
 
 // Pop gives the next request its turn, and returns it. It returns nil if no request waits for a turn. The caller ends
-// the turn with Served, with Return, which changes nothing, or with Remove. During its turn a request counts as
+// the turn with Served, Remove, or Return, which undoes Pop. During its turn a request counts as
 // waiting, and all methods of the queue may be called.
 func (q *Queue) Pop() *Item {
 	rounds := q.rounds()
@@ -253,8 +253,8 @@ func (l *line) endTurn(it *Item) {
 // completely cached costs one token.
 func cost(it *Item) int64 { return int64(max(it.Tokens, 1)) }
 
-// rounds returns the number of quanta (Config.Quantum tokens) that every tenant must get before the next request can be
-// served. The waiting tenant with the smallest debt, that is a negative deficit, determines this number.
+// rounds returns the number of quanta (of Config.Quantum tokens each) that every tenant must get before the next
+// request can be served. A negative deficit is a debt. The waiting tenant with the smallest debt determines the number.
 func (q *Queue) rounds() int64 {
 	least := int64(-1)
 	for _, l := range q.lines {
@@ -291,8 +291,8 @@ func (q *Queue) least(rounds int64) *line {
 	return next
 }
 
-// refill gives every tenant the given number of quanta. No tenant can have more than one quantum, which a new tenant
-// begins with.
+// refill gives every tenant the given number of quanta. A deficit never exceeds one quantum, with which a new tenant
+// begins.
 func (q *Queue) refill(rounds int64) {
 	quantum := int64(q.cfg.Quantum)
 	for tenant, l := range q.lines {
@@ -342,7 +342,7 @@ func (q *Queue) drop(it *Item) {
 	it.line = nil
 }
 
-// settle forgets lines that do not matter any more. When no request waits, settle forgets all lines. While other
+// settle forgets lines that are no longer needed. When no request waits, settle forgets all lines. While other
 // tenants wait, a tenant without waiting requests keeps its line until refill has raised its deficit to a whole
 // quantum. If the line were forgotten earlier, a tenant that always has exactly one waiting request would always begin
 // anew with a whole quantum, and be first.

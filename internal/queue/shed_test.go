@@ -112,7 +112,7 @@ func TestNoRequestOfALightTenantIsRefusedForAHeavyOne(t *testing.T) {
 		refused[c.tenant]++
 		c.asks = now + second // Retry-After
 	}
-	for now := int64(0); now < 30*second; now += second / 40 { // forty are served each second
+	for now := int64(0); now < 30*second; now += second / 40 { // forty requests are served each second
 		for _, c := range clients {
 			if c.asks > now {
 				continue

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Compared is the kind of a report that [Beside] made from others.
+// Compared is the kind of a report that [Beside] made from other reports.
 const Compared Kind = "compared"
 
 // maxReport bounds the size of a report that is read, in bytes. A report of sixty runs over an hour takes 6 MB.
@@ -45,8 +45,9 @@ func Read(r io.Reader) (*Report, error) {
 	return got, nil
 }
 
-// Beside joins reports into one report. A policy's name gets the kind of its report, as in "marginal (measured)". names
-// distinguish reports of the same kind. Reports with different service levels cannot be compared.
+// Beside joins reports into one report. It adds the kind of the report to the name of each policy, as in "marginal
+// (measured)". If several reports have the same kind, it adds the report's name from names instead. Reports with
+// different service levels cannot be compared.
 func Beside(names []string, reports []*Report) (*Report, error) {
 	first := reports[0]
 	all := &Report{Kind: Compared, Version: first.Version, Workload: first.Workload}

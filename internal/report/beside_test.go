@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// written is a report as a file has it.
+// written writes r in the JSON form, and returns what Read makes of it.
 func written(t *testing.T, r *Report) *Report {
 	t.Helper()
 	var b bytes.Buffer

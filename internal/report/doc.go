@@ -1,8 +1,8 @@
-// Package report holds the result of playing a workload, simulated or measured. It shows the result as a table, as
+// Package report holds the simulated or measured result of playing a workload. It writes the result as a table, as
 // JSON, as one HTML page without other files, and as one SVG. The simulator and the load generator fill the same types,
 // so that simulated and measured results can be compared.
 //
-// It knows nothing of routers, engines or traces: the player of a workload reports events to a [Recorder].
+// The package knows nothing of routers, engines or traces: the player of a workload reports events to a [Recorder].
 //
 //	rec := report.NewRecorder(report.Options{Workers: 8})
 //	rec.Finish(&report.Answer{...}) // for each request

@@ -100,8 +100,8 @@ func (h *Histogram) Latency(cdf bool) Latency {
 	return l
 }
 
-// cdfPoints is the number of points of a distribution. It keeps a page with fifty runs below a few megabytes, and a
-// curve smooth.
+// cdfPoints is the number of points of a distribution. With this number a curve is smooth, and a page with fifty runs
+// takes only a few megabytes.
 const cdfPoints = 96
 
 // points returns the distribution at evenly spaced shares. In the last percent, where tails differ, it returns more

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The page needs nothing from outside: no font, no library, no address.
+// The page loads nothing else: no font, no library, no address.
 var (
 	//go:embed page.html
 	pageHTML string
@@ -23,8 +23,8 @@ var (
 	page = template.Must(template.New("page").Parse(pageHTML))
 )
 
-// WriteHTML writes the report as one page with plots. It works from a file, offline, in light and dark colour schemes.
-// Without scripts it shows the table.
+// WriteHTML writes the report as one page with plots. The page works from a file, offline, in light and dark colour
+// schemes. If the browser runs no scripts, the page shows the table.
 func WriteHTML(w io.Writer, r *Report) error {
 	r.complete()
 	// encoding/json writes <, > and & as \u003c and so on. So nothing in the data can end the script element.

@@ -16,7 +16,7 @@ const lineOf = r => ({ color: color(policies.length > 1 ? policies.indexOf(r.pol
 const sameBefore = r => runs.slice(0, runs.indexOf(r)).filter(o => o.policy === r.policy).length;
 
 // A condition is everything that distinguishes runs except the policy. Policies are compared under one condition at a time.
-// Reports that were laid side by side are compared under all conditions.
+// If the report was joined from several reports, all runs are compared.
 const conditions = data.kind === "compared" ? [] : varying.filter(([k]) => k !== "policy");
 const condition = r => conditions.map(([, f]) => f(r)).filter(Boolean).join(", ");
 
@@ -105,7 +105,7 @@ function distributions(list) {
   return grid;
 }
 
-// knee is the rate from which a policy keeps less than 90 %: on the line between the last rate that keeps it and the next.
+// knee returns the rate at which the share falls below 90 %. It interpolates between the last rate with 90 % and the next rate.
 function knee(points) {
   for (let i = 0; i + 1 < points.length; i++) {
     const [x0, y0] = points[i], [x1, y1] = points[i + 1];
@@ -194,7 +194,7 @@ function workers(r) {
 function transfers(r) {
   const t = r.transfers, lines = [
     ...(r.profile ? [["tokens read back from host memory", count(t.loaded_tokens)], ["blocks evicted", count(t.evicted_blocks)],
-      ["KV events applied by routers", count(t.events_applied)], ["KV events lost", count(t.events_lost)]] : []), // live engines do not tell
+      ["KV events applied by routers", count(t.events_applied)], ["KV events lost", count(t.events_lost)]] : []), // live engines do not report these figures
     ["requests retried on another worker", r.requests.retried], ["failed", r.requests.failed], ["rejected", r.requests.rejected],
   ];
   if (t.handovers) lines.push(["KV handed from prefill to decode workers", `${count(t.handover_tokens)} tokens in ${count(t.handovers)} transfers, p50 ${ms(t.handover_ms.p50)}`]);
@@ -203,12 +203,12 @@ function transfers(r) {
 
 // --- timeline --------------------------------------------------------------
 
-// timeline draws single requests in a lane for each worker. The wheel zooms, dragging moves, a double click shows all.
+// timeline draws single requests, in one lane for each worker. The wheel zooms, dragging moves, a double click shows all.
 function timeline(r) {
-  const list = [...r.samples].sort((a, b) => a.a - b.a), lanes = Math.max(0, ...list.map(s => s.w)) + 1; // -1: the worker is not known
+  const list = [...r.samples].sort((a, b) => a.a - b.a), lanes = Math.max(0, ...list.map(s => s.w)) + 1; // s.w is -1 if the worker is not known
   const bar = lanes > 16 ? 2 : 4, gap = 8, left = 84, bottom = 18;
   const depth = Array(lanes).fill(0), free = Array.from({ length: lanes }, () => []);
-  for (const s of list) { // each request takes the first row of its lane that is free
+  for (const s of list) { // each request takes the first free row of its lane
     const f = free[Math.max(s.w, 0)];
     let row = f.findIndex(end => end <= s.a);
     if (row < 0 || row >= 40) row = Math.min(f.length, 39);

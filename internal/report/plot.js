@@ -1,5 +1,5 @@
 "use strict";
-// Small plots in SVG and canvas. Colours are CSS variables, so that light and dark need no second drawing.
+// Small plots in SVG and canvas. Colours are CSS variables, so that an SVG need not be drawn anew for another colour scheme.
 
 const NS = "http://www.w3.org/2000/svg";
 
@@ -46,7 +46,7 @@ const whole = v => +(100 * v).toFixed(1) + " %";
 
 // --- scales ----------------------------------------------------------------
 
-// linear has ticks at round numbers; for a clock, at round minutes and hours.
+// linear returns a scale with ticks at round numbers, or, for a clock, at round minutes and hours.
 function linear(a, b, from, to, clock) {
   if (!(b > a)) b = a + 1;
   const f = v => from + (v - a) / (b - a) * (to - from);
@@ -133,7 +133,7 @@ function lines(o) {
       pen = true;
     }
     f.root.append(svg("path", { d, fill: "none", stroke: s.color, "stroke-width": 1.8, "stroke-dasharray": s.dash || "", "stroke-linejoin": "round" }));
-    s.points.forEach(([px, py], i) => { // a lone point makes no line
+    s.points.forEach(([px, py], i) => { // a single point between gaps makes no line, so it is drawn as a dot
       if (py != null && s.points[i - 1]?.[1] == null && s.points[i + 1]?.[1] == null) f.root.append(svg("circle", { cx: f.x(px), cy: f.y(py), r: 2, fill: s.color }));
     });
     if (o.dots) for (const [px, py] of s.points) f.root.append(svg("circle", { cx: f.x(px), cy: f.y(py), r: 2.6, fill: s.color }));
@@ -166,10 +166,10 @@ function lines(o) {
   return f.root;
 }
 
-// tilt is the angle, in degrees, of labels that do not fit side by side; letter is about the width of a letter.
+// tilt is the angle, in degrees, of labels that do not fit side by side. letter is about the width of a letter, in pixels.
 const tilt = 60, letter = 6;
 
-// bars draws groups [{name, color, values: []}] against labels.
+// bars draws groups [{name, color, values: []}]: a bar for each value, above the label of the same index.
 function bars(o) {
   const all = o.groups.flatMap(g => g.values).filter(v => v > 0);
   const y1 = Math.max(...all, o.ylog ? 1e-3 : 0) * (o.ylog ? 1.6 : 1.12), y0 = o.ylog ? Math.max(Math.min(...all) / 2, y1 / 1e7) : 0;
@@ -232,7 +232,7 @@ function canvas(height, paint) {
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => painted.forEach(p => p()));
 
-// heat shows rows over time as shades.
+// heat draws rows of values over time as shades of a colour.
 function heat(o) {
   const rows = o.rows.length, row = rows > 24 ? 9 : rows > 12 ? 13 : 20, left = 84, bottom = 18;
   const most = o.most ?? Math.max(...o.rows.flat(), 1e-9);

@@ -52,7 +52,7 @@ type Recorder struct {
 	workers   []workerTally
 	series    series
 	samples   []Sample
-	every     int // one request in every is sampled
+	every     int // one answer out of this number becomes a sample
 	seen      int
 	transfers Transfers
 	handover  Histogram
@@ -64,7 +64,7 @@ type tally struct {
 	prompt, cached, output int64
 	first, end             time.Duration
 	ttft, tpot             Histogram
-	good                   []int // by SLO: number of requests that kept it
+	good                   []int // good[i] is the number of requests that kept the i-th SLO
 }
 
 type workerTally struct {
@@ -178,7 +178,7 @@ func (t *tally) add(a *Answer, slos []SLO) {
 	}
 }
 
-// stage returns the stage a request belongs to, or nil.
+// stage returns the stage to which a request belongs, or nil if there is none.
 func (r *Recorder) stage(request int) *tally {
 	for i := len(r.options.Stages) - 1; i >= 0; i-- {
 		if request >= r.options.Stages[i].First {

@@ -27,7 +27,7 @@ type Report struct {
 	Runs        []*Run   `json:"runs"`
 }
 
-// Workload describes what was played.
+// Workload describes the requests that were played.
 type Workload struct {
 	Name         string  `json:"name"`
 	Source       string  `json:"source"` // the spec of the workload, as on the command line
@@ -47,7 +47,7 @@ type Setup struct {
 	KVTokens  int     `json:"kv_tokens"`      // tokens that one worker's cache holds
 	BlockSize int     `json:"block_size"`     // tokens in an engine block
 	Profile   string  `json:"profile"`        // profile of the engines; "" for live engines
-	Seed      uint64  `json:"seed"`           //
+	Seed      uint64  `json:"seed"`           // seed of the random numbers
 	Note      string  `json:"note,omitempty"` // another remark on the run
 }
 
@@ -99,8 +99,8 @@ type Counts struct {
 	Retried  int `json:"retried"` // requests that were sent to another worker after one failed
 }
 
-// Latency summarizes a distribution, in milliseconds. Its percentiles come from a histogram whose buckets are 1/128
-// wide, relative to their values.
+// Latency summarizes a distribution, in milliseconds. The percentiles come from a [Histogram], so they are exact within
+// 0.4 %.
 type Latency struct {
 	Count int64        `json:"count"`
 	Mean  float64      `json:"mean"`
@@ -118,7 +118,7 @@ type SLO struct {
 	TPOT time.Duration // longest mean time between tokens of a request; 0: no limit
 }
 
-// DefaultSLOs are the service levels for relaxed chat and for quick chat.
+// DefaultSLOs are two service levels: for relaxed chat and for quick chat.
 var DefaultSLOs = []SLO{{5 * time.Second, 100 * time.Millisecond}, {2 * time.Second, 50 * time.Millisecond}}
 
 // SLOShare is the share of the requests that kept an SLO. Requests that failed or were rejected count as not kept.
@@ -138,19 +138,20 @@ type Worker struct {
 	HitRate        float64 `json:"hit_rate"`
 	Busy           float64 `json:"busy"`         // share of the run in which the worker was at work
 	Running        float64 `json:"running_mean"` // mean number of requests that ran at the same time
-	Waiting        float64 `json:"waiting_mean"` //
-	KV             float64 `json:"kv_mean"`      // share of the cache that running requests held
-	KVMax          float64 `json:"kv_max"`       //
+	Waiting        float64 `json:"waiting_mean"` // mean number of requests in the engine's queue
+	KV             float64 `json:"kv_mean"`      // mean share of the cache that running requests held
+	KVMax          float64 `json:"kv_max"`       // greatest such share
 	Preemptions    int     `json:"preemptions"`  // requests that lost their blocks and were computed again
-	Restarts       int     `json:"restarts"`     //
+	Restarts       int     `json:"restarts"`     // restarts of the worker, each with an empty cache
 }
 
-// Balance says how evenly the work was spread over workers. 0 is perfect for a CV, and 1 for a ratio.
+// Balance says how evenly the work was spread over workers. A CV is a coefficient of variation; 0 is perfect. A spread
+// is the greatest value divided by the mean; 1 is perfect.
 type Balance struct {
-	RequestsCV     float64 `json:"requests_cv"`       // standard deviation over mean of requests
-	ComputedCV     float64 `json:"computed_cv"`       // standard deviation over mean of computed prompt tokens
-	RequestsSpread float64 `json:"requests_max_mean"` // requests of the busiest worker, divided by the mean
-	ComputedSpread float64 `json:"computed_max_mean"`
+	RequestsCV     float64 `json:"requests_cv"`       // CV of the numbers of requests
+	ComputedCV     float64 `json:"computed_cv"`       // CV of the numbers of computed prompt tokens
+	RequestsSpread float64 `json:"requests_max_mean"` // spread of the numbers of requests
+	ComputedSpread float64 `json:"computed_max_mean"` // spread of the numbers of computed prompt tokens
 }
 
 // Transfers counts KV that was moved.

@@ -35,7 +35,7 @@ type integral struct {
 
 func (s *series) addWorker() { s.workers = append(s.workers, workerSeries{}) }
 
-// at returns the step that contains the time t. It joins neighbouring steps until there is one.
+// at returns the step that contains the time t. If t is after the last step, it first joins neighbouring steps.
 func (s *series) at(t time.Duration) int {
 	if s.step == 0 {
 		s.step = firstStep
@@ -81,7 +81,7 @@ func (s *series) answer(a *Answer) {
 	}
 }
 
-// gauge sets a worker's values from time t on. It returns how long the worker was busy with the values before.
+// gauge sets a worker's values from time t on. It returns how long the worker was busy with its previous values.
 func (s *series) gauge(worker int, t time.Duration, running, waiting, kv float64) (busy time.Duration) {
 	g := &s.workers[worker].gauges
 	if g[0].value > 0 {
@@ -95,7 +95,7 @@ func (s *series) gauge(worker int, t time.Duration, running, waiting, kv float64
 
 func (s *series) setReady(t time.Duration, n float64) { s.move(&s.ready, t, n) }
 
-// move adds the area of the old value until t to g, and begins the new value.
+// move adds the area under the old value until t to g, and sets the new value.
 func (s *series) move(g *integral, t time.Duration, value float64) {
 	if last := s.at(t); t > g.since && g.value != 0 {
 		i := s.at(g.since)

@@ -36,9 +36,9 @@ const (
 	plotWidth    = 240 // width of each of the two plots
 )
 
-// pictureStyle has one set of colours for each colour scheme. The background is painted, so that the text can be read
-// if a page is dark and the reader's system is not. The default is marked by words and font weight, not only by colour.
-// Figures have an outline in the colour of the page, so that grid lines do not cross them.
+// pictureStyle has a set of colours for the light and for the dark colour scheme. The background is painted, so that
+// the text can be read on a dark page in a light scheme. The default is marked by words and font weight, not only by
+// colour. Figures have an outline in the colour of the page, so that grid lines do not cross them.
 const pictureStyle = `<style>
 .figure{paint-order:stroke;stroke-width:3px}
 .page{fill:#fff}.text,.figure{fill:#1f2328}.figure{stroke:#fff}.note{fill:#59636e}.grid{stroke:#d1d9e0}.bar{fill:#8c959f}.default{fill:#0969da}
@@ -111,8 +111,8 @@ func gridLine(b *strings.Builder, x float64, bottom int, number string) {
 	label(b, "note", int(math.Round(x)), bottom+17, "middle", 12, number)
 }
 
-// drawBar draws a bar, and writes its figure behind the bar, so that the picture can be read without measuring and
-// without colour.
+// drawBar draws a bar, and writes its figure to the right of the bar. So the picture can be read without measuring and
+// without colours.
 func drawBar(b *strings.Builder, class string, x, y int, width float64, figure string) {
 	fmt.Fprintf(b, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`, class, x, y, width, barHeight)
 	label(b, "figure", x+int(math.Round(width))+5, y+11, "start", 12, figure)

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// WriteJSON writes the report in the form of [Schema]. It is indented, with one value in each line.
+// WriteJSON writes the report in the JSON form of [Schema]. The text is indented, with one value in each line.
 func WriteJSON(w io.Writer, r *Report) error {
 	r.complete()
 	e := json.NewEncoder(w)
@@ -19,7 +19,7 @@ func WriteJSON(w io.Writer, r *Report) error {
 	return nil
 }
 
-// complete replaces absent lists by empty lists, so that readers need not distinguish them.
+// complete replaces absent lists by empty lists, so that the JSON form has no null.
 func (r *Report) complete() {
 	r.Schema = Schema
 	if r.Assumptions == nil {
@@ -128,7 +128,7 @@ func table(runs []*Run) [][]string {
 	return rows
 }
 
-// WriteText writes what was played and a table with a row for each run.
+// WriteText writes a line about the workload, and a table with a row for each run.
 func WriteText(w io.Writer, r *Report) error {
 	var b strings.Builder
 	l := r.Workload
