@@ -195,9 +195,9 @@ func (b *automatonBuilder) branch(split, body, out int, lazy bool) {
 	b.prog[split].x, b.prog[split].y = body, out
 }
 
-// keepsAll reports whether a possessive quantifier matches the same as a greedy one. This holds if the quantifier
-// repeats single characters, and if no match of the following nodes begins with one of these characters. Then
-// backtracking into the repetition can never help.
+// keepsAll reports whether the possessive quantifier n matches the same texts as a greedy quantifier. This holds if the
+// quantifier repeats single characters, and if no match of the following nodes begins with one of these characters.
+// Then backtracking into the repetition can never help.
 func (n *patternNode) keepsAll(follow []*patternNode) bool {
 	body, ok := n.sub[0].single()
 	if !ok {

@@ -328,7 +328,7 @@ func isChinese(c rune) bool {
 		c >= 0x2b920 && c <= 0x2ceaf || c >= 0x2f800 && c <= 0x2fa1f)
 }
 
-// byteLevelText is ByteLevel used as a normalizer.
+// byteLevelText is the normalizer ByteLevel: it replaces each byte by a printable character.
 type byteLevelText struct{}
 
 func (byteLevelText) append(dst []byte, text string) ([]byte, change) {

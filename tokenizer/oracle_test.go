@@ -17,8 +17,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// enginePython returns the interpreter of the vLLM environment that `make test-engines` installs, and the interpreter's
-// folder.
+// enginePython returns the Python interpreter of the vLLM environment that `make test-engines` installs, and the folder
+// of this environment.
 func enginePython(t *testing.T) (python, folder string) {
 	t.Helper()
 	if testing.Short() {

@@ -263,7 +263,7 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // reads the whole body, so that the connection can be reused
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // reads the body to its end, so that the connection can be reused
 		err := statusError(resp.StatusCode, e, said)
 		if s.isService(w.URL) { // the service got no client's key
 			err = serviceError(err)

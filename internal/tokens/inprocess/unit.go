@@ -244,7 +244,7 @@ func (u *unit) standing(p place, now time.Time) standing {
 	return standsSilent
 }
 
-// spoken returns the groups that have a ready worker that agreed.
+// spoken returns the groups in which at least one ready worker agreed.
 func (u *unit) spoken(p place) map[group]bool {
 	groups := map[group]bool{}
 	for _, m := range u.members {
