@@ -15,20 +15,20 @@ func TestBreaker(t *testing.T) {
 		allowed bool // whether the breaker allows a request after the step, at the time of the step
 	}
 	for name, steps := range map[string][]step{
-		"two failures are an accident": {
+		"two failures in a row are too few": {
 			{0, "failed", true}, {0, "failed", true}, {1, "served", true}, {2, "failed", true}, {2, "failed", true},
 		},
-		"three in a row close the way": {
+		"after three failures in a row no request is allowed": {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false}, {1, "", false}, {2, "", true},
 		},
-		"a client that goes away proves nothing": {
+		"a client that leaves proves nothing": {
 			{0, "failed", true}, {0, "unknown", true}, {0, "failed", true}, {0, "unknown", true}, {0, "failed", false},
 		},
-		"one trial at a time": {
+		"only one trial is under way at a time": {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{2, "begin", false}, {3, "", false}, {31, "", false}, {32, "", true},
 		},
-		"a good trial opens the way": {
+		"after a good trial requests are allowed": {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{2, "begin", false}, {3, "served", true}, {3, "failed", true}, {3, "failed", true}, {3, "failed", false},
 		},
@@ -36,19 +36,19 @@ func TestBreaker(t *testing.T) {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{2, "begin", false}, {2, "failed", false}, {5, "", false}, {6, "begin", false}, {6, "failed", false}, {13, "", false}, {14, "", true},
 		},
-		"a trial whose client goes away is followed by another at once": {
+		"if the client of a trial leaves, another trial may follow immediately": {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{2, "begin", false}, {3, "unknown", true}, {3, "begin", false},
 		},
-		"a good answer to a request under way when it opened proves nothing": {
+		"a good answer to a request from before the three failures proves nothing": {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{1, "served", false}, {2, "", true},
 		},
-		"who fails soon after a good trial stays away longer": {
+		"after failures soon after a good trial the delay is longer": {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{2, "begin", false}, {2, "served", true}, {2, "failed", true}, {2, "failed", true}, {2, "failed", false}, {5, "", false}, {6, "", true},
 		},
-		"requests under way when it opened do not lengthen the delay": {
+		"failures of requests from before do not lengthen the delay": {
 			{0, "failed", true}, {0, "failed", true}, {0, "failed", false},
 			{1, "failed", false}, {1, "failed", false}, {1, "failed", false}, {2, "", true},
 		},

@@ -19,8 +19,8 @@ type engine struct {
 type job struct {
 	whole        bool // the answer comes in one piece
 	r            Reservation
-	n, prompt    int
-	out, answer  int
+	n, prompt    int // n: the prompt's uncached tokens; prompt: all its tokens
+	out, answer  int // out: answer tokens so far; answer: the tokens of the whole answer
 	left, before int // left: uncached tokens still to compute; before: prompt tokens cached or computed
 }
 
@@ -120,7 +120,7 @@ func TestTimingIsLearnedFromHardwareUnlikeTheAssumption(t *testing.T) {
 // passes cannot be computed from the answers' tokens.
 func TestAnswersThatSharePassesTeachNothing(t *testing.T) {
 	for name, w := range map[string]Work{"streamed": {}, "in one piece": {Whole: true}} {
-		prompts := 10 // the prompt of a stream always gives a measurement
+		prompts := 10 // measurements from prompts: each of the 10 streams gives one
 		if w.Whole {
 			prompts = 0
 		}

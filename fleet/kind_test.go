@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// machines are holders of one kind. Their times are measured without engines: a decode of 16 passes, or a prompt.
+// machines are holders of one kind. There are no engines: the test makes the measurements, each of a decode of 16
+// passes or of a prompt.
 type machines struct {
 	kind   *kind
 	paces  []*pace
@@ -46,7 +47,7 @@ func (m *machines) take(x *[terms]float64) float64 {
 	return x[termBase]*t.Base + x[termSequence]*t.Sequence + x[termContext]*t.Context + x[termToken]*t.Token + x[termAttention]*t.Attention
 }
 
-// each lets the duration d pass in steps, and measures every holder once in each step.
+// each lets the duration d pass in steps, and gives each holder one measurement in each step.
 func (m *machines) each(d, step time.Duration, factor func(i int) float64) {
 	for end := m.now + int64(d); m.now < end; m.now += int64(step) {
 		for i := range m.paces {
@@ -59,6 +60,7 @@ func (m *machines) pace(i int) Pace { return m.paces[i].current }
 
 var cpu = Timing{Base: 60, Sequence: 0.05, Context: 2e-4, Token: 0.18, Attention: 8e-6}
 
+// slow returns a function of factors for each: machine number which has the factor, and all other machines have 1.
 func slow(which int, factor float64) func(int) float64 {
 	return func(i int) float64 {
 		if i == which {
@@ -78,7 +80,7 @@ func TestASlowMachineIsFound(t *testing.T) {
 				requests := 200 / 8
 				step := d / time.Duration(requests)
 				for range requests {
-					for range 12 { // the answer's samples, 100 ms apart
+					for range 12 { // the measurements of one answer, at most 100 ms apart
 						for i := range m.paces {
 							m.measure(i, slow(1, 2)(i))
 						}

@@ -138,7 +138,8 @@ func TestBlocksThatRunningRequestsShareCountOnce(t *testing.T) {
 	f := one(t)
 	s := f.Snapshot()
 	blocks := func() int64 { return s.Load(0).ContextBlocks }
-	marks := func(keys ...uint64) []Mark { // one mark every 10 blocks
+	// A mark is a position in a prompt up to which requests may share blocks. Here there is one every 10 blocks.
+	marks := func(keys ...uint64) []Mark {
 		var m []Mark
 		for i, k := range keys {
 			m = append(m, Mark{Key: k, Blocks: int32(10 * (i + 1))})
@@ -176,7 +177,7 @@ func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
 		case !r.Held():
 			w := whole(random.IntN(4000))
 			for at, key := NextMark(0), uint64(random.IntN(3)); at <= w.ContextBlocks; at = NextMark(at) {
-				key = key*3 + uint64(random.IntN(2)) // keys are chained: after a fork they stay different
+				key = key*3 + uint64(random.IntN(2)) // keys are chained: after a difference all later keys differ
 				w.Marks = append(w.Marks, Mark{Key: key<<20 | uint64(at), Blocks: int32(at)})
 			}
 			f.Reserve(r, 0, w, step)
@@ -203,8 +204,7 @@ func TestWhateverRequestsShareNothingIsLeft(t *testing.T) {
 }
 
 // An engine's events may correct its block size while requests are under way. The same mark then means more or fewer
-// blocks than at the time when it was first counted. (A mark is a position in a prompt up to which requests may share
-// blocks.)
+// blocks than at the time when it was first counted.
 func TestSharedBlocksAreGivenBackAsTheyWereCounted(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -283,7 +283,7 @@ func TestALostRequestExpires(t *testing.T) {
 	if diff := cmp.Diff(want, s.Load(0)); diff != "" {
 		t.Error(diff)
 	}
-	lost.Release(2 * minute) // Expire gave its load back already; a late Release gives nothing back
+	lost.Release(2 * minute) // Expire released the load of this request already: a late Release changes nothing
 	waiting.FirstToken(2 * minute)
 	if diff := cmp.Diff(want, s.Load(0)); diff != "" {
 		t.Error(diff)

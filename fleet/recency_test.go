@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// cacheOf returns a fleet with one holder, with an empty cache of this number of blocks of 16 tokens.
+// cacheOf returns a fleet with one holder. The holder's cache is empty, and has room for this number of blocks of 16
+// tokens.
 func cacheOf(blocks int) *cacheFixture {
 	f := New(Config{})
 	f.Put("http://a", Facts{Models: []Model{{ID: "m"}}, BlockSize: 16, BlocksPerRank: blocks})
@@ -19,8 +20,8 @@ type cacheFixture struct {
 	now int64
 }
 
-// chain returns the marks (the positions up to which prompts may share blocks) of a prompt of this number of blocks.
-// Its first blocks, `common` in number, are the first blocks of chain 0.
+// chain returns the marks of a prompt of this number of blocks. Marks are the positions up to which prompts may share
+// blocks. Up to the block with the number common, the prompt is the same as the prompt with the id 0.
 func chain(id uint64, blocks, common int) (marks []Mark) {
 	for at := NextMark(0); at <= blocks && len(marks) < MaxMarks; at = NextMark(at) {
 		key := uint64(at)
@@ -32,7 +33,8 @@ func chain(id uint64, blocks, common int) (marks []Mark) {
 	return marks
 }
 
-// send dispatches a prompt of the given number of blocks. The first cached blocks of the prompt are in the cache.
+// send dispatches a prompt of the given number of blocks. The argument cached is the number of its blocks that are in
+// the cache.
 func (c *cacheFixture) send(marks []Mark, blocks, cached int) *Reservation {
 	return c.sendWork(Work{UncachedTokens: 16 * (blocks - cached), PromptTokens: 16 * blocks, ContextBlocks: blocks, Marks: marks, Trust: TrustExact})
 }
@@ -52,7 +54,7 @@ func (c *cacheFixture) compute(r *Reservation, stored, removed int) {
 	r.FirstToken(c.now)
 }
 
-// serve plays the whole life of a prompt without a cached block.
+// serve sends, computes and ends a request whose prompt has no cached block.
 func (c *cacheFixture) serve(marks []Mark, blocks, removed int) {
 	r := c.send(marks, blocks, 0)
 	c.compute(r, blocks, removed)
@@ -63,7 +65,8 @@ func (c *cacheFixture) risk(marks []Mark, matched int) int {
 	return c.f.Snapshot().AtRisk(0, marks, matched, 1000)
 }
 
-// evicted returns the latest generation with an evicted block.
+// evicted returns the latest generation with an evicted block; 0 is none. Blocks that were used at about the same time
+// are one generation.
 func (c *cacheFixture) evicted() uint32 { return c.f.Snapshot().state(0).work.recency.evicted }
 
 func TestWhatIsUsedLeastRecentlyIsAtRiskOfThePromptsThatWait(t *testing.T) {
@@ -132,7 +135,7 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	}
 }
 
-// An eviction shows which blocks the engine evicts next. The count of all blocks does not show it, because the router
+// An eviction shows which blocks the engine evicts next. The count of all blocks does not show this, because the router
 // does not see the cache hits of other clients.
 func TestWhatWasEvictedTellsWhatGoesNext(t *testing.T) {
 	c := cacheOf(1000)
@@ -327,7 +330,7 @@ func TestACacheOfUnknownHistoryIsFullOnceItRemovesBlocks(t *testing.T) {
 		if n := c.risk(b, 40); n != 0 {
 			t.Errorf("trust %v: %d blocks of the newest prompt are at risk", trust, n)
 		}
-		for range 100 { // other routers' prompts
+		for range 100 { // prompts of other routers
 			c.f.Cached(0, 0, 40)
 			c.f.Cached(0, 40, 0)
 		}
@@ -376,7 +379,7 @@ func TestRecencyStaysWithinBounds(t *testing.T) {
 					c.f.Emptied(0)
 				}
 			case 5:
-				if random.IntN(50) == 0 { // the cache's size is learned, or the engine is a new process
+				if random.IntN(50) == 0 { // the router learns the cache's size, or another size
 					c.f.Put("http://a", Facts{Models: []Model{{ID: "m"}}, BlockSize: 16, BlocksPerRank: random.IntN(500)})
 				}
 			}

@@ -281,8 +281,8 @@ func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
 	}
 }
 
-// A metrics scrape and /admin/workers read every holder again and again. Reading must not use up the slow start of a
-// holder that no request could choose yet.
+// A metrics scrape and /admin/workers read every holder repeatedly. Reading must not begin the slow start of a holder
+// to which no request could be sent yet.
 func TestLookingAtAHolderDoesNotBeginItsRamp(t *testing.T) {
 	f := returned()
 	for at := second; at <= 60*second; at += second {

@@ -70,7 +70,7 @@ var (
 	believed = Config{TTL: 120 * time.Second, Units: 1 << 20, PruneTo: 0.8}
 )
 
-// has returns, for each holder, how many of the first blocks of keys were sent to the holder, as the store says.
+// has returns, for each holder, how many of the first blocks of keys the holder has, as the store says.
 func has(x *blocks, keys []block.Key, now int64) map[fleet.Holder]int {
 	got := map[fleet.Holder]int{}
 	for _, m := range x.Match(keys, now, nil) {
@@ -386,9 +386,9 @@ type reference struct {
 }
 
 type used struct {
-	epoch int
-	at    int64
-	depth int
+	epoch int   // the number of the use
+	at    int64 // the time of the use
+	depth int   // the block's index in the prompt
 }
 
 func (r *reference) learn(h fleet.Holder, keys []block.Key, now int64) {

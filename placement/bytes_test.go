@@ -20,6 +20,8 @@ func TestAnEvictionKeepsTheLimitOfBytes(t *testing.T) {
 		return units
 	}
 	const shared = 8 // prompts that were sent to both holders; one more prompt was sent to the first holder only
+	// The bytes of the store without its root: each prompt has one node, a link for each of its holders, and a key of 80
+	// bytes.
 	const full = shared*(nodeBytes+2*linkBytes+80) + nodeBytes + linkBytes + 80
 	for name, evict := range map[string]func(s *Store){
 		"Evict":  func(s *Store) { s.Evict(int64(5 * time.Second)) },

@@ -14,7 +14,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// evict runs one whole pass at now, and returns how many units were evicted.
+// evict runs one whole pass of eviction at the time now, and returns how many units were evicted.
 func evict(s *Store, now int64) int64 {
 	before := s.Stats().Units
 	s.mu.Lock()
@@ -27,7 +27,7 @@ func evict(s *Store, now int64) int64 {
 	return before - s.held/int64(s.unit)
 }
 
-// naive is a reference that stores every key of each holder.
+// naive is a reference for the store: it keeps every key of each holder, and compares all of them.
 type naive map[fleet.Holder][][]byte
 
 func (n naive) match(holder fleet.Holder, key []byte, page int) int {
@@ -42,7 +42,8 @@ func (n naive) match(holder fleet.Holder, key []byte, page int) int {
 	return best - best%page
 }
 
-// drawKey draws keys that share beginnings: letters of a small alphabet, in runs, so that tokens share pages too.
+// drawKey draws keys that often have equal beginnings: repetitions of a few letters, long enough for equal pages of
+// tokens, too.
 func drawKey(t *rapid.T, unit int) []byte {
 	var key []byte
 	for range rapid.IntRange(0, 5).Draw(t, "runs") {
