@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// model is the served name of the engines' tiny model.
+// model is the name under which the engines serve their tiny model.
 const model = "tiny"
 
-// bench has the paths of everything that is measured, and the running engines.
+// bench has the paths of engines and routers, and the running engines.
 type bench struct {
 	kind     kind
-	scripts  string // folder of serve.sh and serve_sglang.sh
-	engines  string // folder of the installed engines
-	routers  string // folder of the installed peers
-	warmpath string // the warmpath binary
-	dir      string // folder of logs
+	scripts  string // folder with serve.sh and serve_sglang.sh
+	engines  string // folder with the installed engines
+	routers  string // folder with the installed peers (routers of other projects)
+	warmpath string // path of the warmpath binary
+	dir      string // folder for logs
 	commit   string
 	versions map[string]string
 	scale    float64
@@ -36,11 +36,11 @@ type bench struct {
 	running []*engine
 }
 
-// result is one line of the output: the figures of one run, in which one set was played through one router.
+// result is one line of the output: the figures of one run. In a run, one set of requests is played through one router.
 type result struct {
 	Engine string  `json:"engine"`
 	Set    string  `json:"set"`
-	Work   string  `json:"work"` // the set's fingerprint
+	Work   string  `json:"work"` // fingerprint of the set
 	Router string  `json:"router"`
 	Round  int     `json:"round"`
 	Scale  float64 `json:"scale"`
@@ -49,31 +49,31 @@ type result struct {
 	Time     string            `json:"time"`
 	Commit   string            `json:"commit"`
 	Versions map[string]string `json:"versions"`
-	Load     string            `json:"load"` // the machine's load averages at the end of the run
-	// Processor time of the engines in seconds, without restarts.
+	Load     string            `json:"load"` // load averages of the machine at the end of the run
+	// Engines is the processor time of the engines in seconds, without restarts.
 	Engines float64 `json:"engines_cpu"`
-	Routers float64 `json:"routers_cpu"` // processor time of the router, and of its balancer if there is one
-	Others  float64 `json:"others_cpu"`  // cores that other processes used, on average
+	Routers float64 `json:"routers_cpu"` // processor time of the router and its balancer in seconds
+	Others  float64 `json:"others_cpu"`  // average number of cores that other processes used
 
 	Requests  int      `json:"requests"`
 	Failed    int      `json:"failed"`    // attempts that failed
 	Abandoned int      `json:"abandoned"` // requests that failed at every attempt
-	Seconds   float64  `json:"seconds"`   // duration of the run, without the pauses at marks with drain
+	Seconds   float64  `json:"seconds"`   // duration of the run in seconds, without the pauses at marks with drain
 	First     spread   `json:"first_token_ms"`
-	Prompt    int      `json:"prompt_tokens"` // sum of the prompt tokens in the answers' usage
+	Prompt    int      `json:"prompt_tokens"` // prompt tokens of all answers, by their usage
 	Cached    int      `json:"cached_tokens"`
-	Holders   []tally  `json:"holders"` // the engines' counters, by engine or by rank
+	Holders   []tally  `json:"holders"` // counters of the engines, one element for each engine or rank
 	Errors    []string `json:"errors,omitempty"`
 
 	Warmpath map[string]float64 `json:"warmpath,omitempty"`
 }
 
-// key returns a text that identifies the run, so that a run whose result is in the output file is not repeated.
+// key returns a text that identifies the run. A run is not played if the output file has a result with the same key.
 func (r *result) key() string {
 	return fmt.Sprint(r.Engine, " ", r.Set, " ", r.Work, " ", r.Router, " ", r.Round, " ", r.Scale, " ", r.Seed)
 }
 
-// total returns the sum of all engines' counters.
+// total returns the sums of the counters over all engines.
 func (r *result) total() (all tally) {
 	for _, h := range r.Holders {
 		all = all.plus(h)
@@ -81,7 +81,7 @@ func (r *result) total() (all tally) {
 	return all
 }
 
-// hits returns the share of prompt tokens that were cached, in percent, by the engines' counters.
+// hits returns the share of prompt tokens that were cached, in percent. It uses the engines' counters.
 func (r *result) hits() float64 {
 	all := r.total()
 	if all.Queried == 0 {
@@ -90,7 +90,7 @@ func (r *result) hits() float64 {
 	return 100 * all.Hit / all.Queried
 }
 
-// least returns the smallest share of the requests that a holder got, in percent.
+// least returns the share of the requests that the least used holder got, in percent.
 func (r *result) least() float64 {
 	sum, least := 0.0, 0.0
 	for i, h := range r.Holders {
@@ -105,8 +105,8 @@ func (r *result) least() float64 {
 	return 100 * least / sum
 }
 
-// way returns the part of the mean time to the first token that was spent outside of the engines, in milliseconds. It
-// returns 0 if the engines do not report the time inside the engines.
+// way returns the part of the mean time to the first token that was not spent in the engines, in milliseconds. It
+// returns 0 if the engines do not report their part of the time.
 func (r *result) way() float64 {
 	first := r.total().First
 	if first == 0 || r.Requests == 0 {
@@ -133,7 +133,8 @@ func (r *result) byIDs() (share float64, ok bool) {
 	return 100 * ids / sum, true
 }
 
-// over returns the share of predictions that were above the engine's report, in percent.
+// over returns the share of Warmpath's predictions that were above the engine's report, in percent. ok is false if the
+// result has no predictions.
 func (r *result) over() (share float64, ok bool) {
 	at := func(outcome string) float64 { return r.Warmpath["warmpath_predictions_total outcome="+outcome] }
 	all := at("over") + at("equal") + at("under")
@@ -143,8 +144,8 @@ func (r *result) over() (share float64, ok bool) {
 	return 100 * at("over") / all, true
 }
 
-// readResults reads the lines of a file. A missing file has no lines. An incomplete last line, which a killed process
-// left, is ignored.
+// readResults reads the lines of a file. A missing file has no lines. It ignores an incomplete last line, which a
+// killed process may leave.
 func readResults(path string) ([]result, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -182,7 +183,7 @@ func appendResult(path string, r *result) error {
 	if err != nil {
 		return err
 	}
-	if whole := bytes.LastIndexByte(old, '\n') + 1; whole < len(old) { // a killed process left an incomplete line
+	if whole := bytes.LastIndexByte(old, '\n') + 1; whole < len(old) { // a killed process has left an incomplete line
 		if err := f.Truncate(int64(whole)); err != nil {
 			return err
 		}
@@ -191,9 +192,9 @@ func appendResult(path string, r *result) error {
 	return err
 }
 
-// coresOf returns the cores of engine i of n, as taskset takes them; "" is all cores. In a real fleet each engine has a
-// machine of its own. On shared cores an idle engine would make the other engine faster, which would favour a router
-// that uses one engine alone.
+// coresOf returns the cores for engine i of n engines, as an argument of taskset. "" means all cores. Engines do not
+// share cores, because in a real fleet each engine has its own machine. On shared cores an idle engine would make the
+// other engine faster, which would favour a router that uses only one engine.
 func coresOf(i, n, cores int) string {
 	if n < 2 || cores < n {
 		return ""
@@ -201,9 +202,10 @@ func coresOf(i, n, cores int) string {
 	return fmt.Sprintf("%d-%d", i*cores/n, (i+1)*cores/n-1)
 }
 
-// raise starts the engines of a set, unless they run already.
+// raise starts the engines of a set if they do not run. With ranks the set has one engine with two ranks, otherwise two
+// engines.
 func (b *bench) raise(ctx context.Context, ranks bool) error {
-	// An engine may have died in a failed run. In that case all engines are started again.
+	// If an engine has died in a failed run, start all engines again.
 	alive := !slices.ContainsFunc(b.running, func(e *engine) bool { return e.process == nil || e.gone() })
 	if alive && len(b.running) > 0 && (b.running[0].ranks > 1) == ranks {
 		return nil
@@ -244,10 +246,10 @@ func (b *bench) stop() {
 	b.running = nil
 }
 
-// errEngine marks an error of an engine. After such an error no further run is played.
+// errEngine marks an error of an engine. Such an error ends the benchmark.
 var errEngine = errors.New("engines")
 
-// once plays a set through a router.
+// once plays a set through a router once.
 func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*result, error) {
 	if err := b.raise(ctx, s.ranks); err != nil {
 		return nil, fmt.Errorf("%w: %w", errEngine, err)
@@ -298,11 +300,11 @@ func (b *bench) once(ctx context.Context, s set, kind routerKind, round int) (*r
 	return out, nil
 }
 
-// workName returns a name for the prompts of a set. Sets that differ only in their load or event have the same prompts,
-// and so the same name.
+// workName returns a name for the prompts of a set. Sets that differ only in load or event have the same name, and so
+// the same prompts.
 func workName(s set) string { return fmt.Sprintf("%+v", s.work) }
 
-// marks returns the marks of a run: the events that happen after a given number of requests.
+// marks returns the marks of a run. A mark is something to do after a number of requests, such as a restart.
 func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mark {
 	switch s.event {
 	case routerRestart:
@@ -317,8 +319,8 @@ func (b *bench) marks(s set, requests int, d *deployment, meters []*meter) []mar
 				e.process.stop(30 * time.Second)
 				return nil
 			}},
-			// Some requests are sent while the engine is down. Then all clients wait until it serves again: its start
-			// uses most of this machine's processors, and must not be measured.
+			// Some requests are sent while the engine is down. Then all clients wait until the engine serves again, because its
+			// start uses most of the machine's processors and must not be measured.
 			{after: requests/2 + 1, drain: true, do: func(ctx context.Context) error {
 				if err := e.start(); err != nil {
 					return err

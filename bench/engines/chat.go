@@ -16,8 +16,8 @@ import (
 // answer is a client's view of one answer.
 type answer struct {
 	text   string
-	first  time.Duration // time to the first text; if the answer has no text, time to its end
-	prompt int           // prompt tokens, by the usage at the stream's end
+	first  time.Duration // time to the first text; for an answer without text, the time to the end
+	prompt int           // prompt tokens, by the usage at the end of the stream
 	cached int           // cached prompt tokens, by the same usage
 }
 
@@ -60,8 +60,8 @@ type chunk struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// chat asks for an answer of the given number of tokens, without random sampling, as a stream. It checks the answer's
-// status, end and number of tokens.
+// chat asks for a stream with an answer of the given number of tokens, without random sampling. It checks status, end
+// and number of tokens of the answer.
 func (c *client) chat(ctx context.Context, messages []message, tokens int) (answer, error) {
 	body, err := json.Marshal(chatRequest{Model: c.model, Messages: messages, MaxTokens: tokens, IgnoreEOS: true, Stream: true,
 		StreamOptions: map[string]any{"include_usage": true}})
@@ -86,7 +86,7 @@ func (c *client) chat(ctx context.Context, messages []message, tokens int) (answ
 	return readStream(resp.Body, tokens, func() time.Duration { return time.Since(start) })
 }
 
-// readStream reads an answer's events. now returns the time since the request was sent.
+// readStream reads the events of an answer. now returns the time since the sending of the request.
 func readStream(r io.Reader, tokens int, now func() time.Duration) (answer, error) {
 	var a answer
 	var text strings.Builder

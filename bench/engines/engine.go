@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// kind is an engine's software.
+// kind is the software of an engine.
 type kind string
 
 const (
@@ -22,8 +22,8 @@ const (
 	sglang kind = "sglang"
 )
 
-// counters are the names of an engine's Prometheus metrics: prompt tokens, cached prompt tokens and ended requests.
-// rank is the name of the label with the rank.
+// counters has the names of an engine's Prometheus metrics: queried counts prompt tokens, hit counts cached prompt
+// tokens, and requests counts ended requests. rank is the name of the label with the rank.
 var counters = map[kind]struct{ queried, hit, requests, rank string }{
 	vllm:   {"vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:request_success_total", "engine"},
 	sglang: {"sglang:prompt_tokens_total", "sglang:cached_tokens_total", "sglang:num_requests_total", "dp_rank"},
@@ -35,15 +35,15 @@ type engine struct {
 	kind    kind
 	name    string
 	url     string
-	ports   int // the first of the engine's ports: one for HTTP, then one of each rank for events, then one of each rank for replays
+	ports   int // first port, for HTTP; the next ports are for the events of each rank, and then for the replays of each rank
 	ranks   int
-	dir     string // folder of the engine's logs
+	dir     string // folder for the engine's logs
 	scripts string // folder of serve.sh and serve_sglang.sh
 	root    string // folder of the installed engines
-	cores   string // the engine's cores, in the form of taskset; empty: all cores
+	cores   string // cores of the engine, as an argument of taskset; "": all cores
 }
 
-// blockSize is the engines' block size in tokens: the default of serve.sh and serve_sglang.sh.
+// blockSize is the block size of the engines in tokens, which is the default of serve.sh and serve_sglang.sh.
 const blockSize = 32
 
 // endpoints returns the engine's endpoints for KV events and for replays, by rank, separated by commas.
@@ -63,7 +63,7 @@ func (e *engine) start() error {
 	}
 	args := []string{script, e.name, strconv.Itoa(e.ports), strconv.Itoa(e.ports + 1), strconv.Itoa(e.ports + 1 + e.ranks)}
 	switch e.kind {
-	case vllm: // scale-out opens the endpoint /render, which vllm-router's policy kv_aware calls
+	case vllm: // this flag enables the endpoint /render, which vllm-router's policy kv_aware calls
 		args = append(args, "--enable-scale-out", "--data-parallel-size", strconv.Itoa(e.ranks))
 	case sglang:
 		if e.ranks > 1 {
@@ -76,7 +76,7 @@ func (e *engine) start() error {
 	}
 	var err error
 	e.process, err = launch(e.dir, e.name+"-start", env, command, args...)
-	if err == nil { // the engine writes its output to a log of its own, not to the script's
+	if err == nil { // the engine has its own log; the script's log has nothing of it
 		e.process.log = filepath.Join(e.dir, e.name+".log")
 		if e.kind == sglang {
 			e.process.log = filepath.Join(e.root, "sglang", "logs", e.name+".log")
@@ -85,17 +85,18 @@ func (e *engine) start() error {
 	return err
 }
 
-// patience bounds the time in which an engine starts. Two engines on two idle cores take a minute and a half.
+// patience bounds the time until an engine has started. Two engines on two idle cores need a minute and a half.
 const patience = 6 * time.Minute
 
-// await waits until the engine serves requests. Then it sends the engine a few prompts, because the first prompts take
-// longer.
+// await waits until the engine serves requests. Then it sends a few prompts to the engine, because the first prompts
+// take longer than later ones.
 func (e *engine) await(ctx context.Context) error {
 	if err := e.ready(ctx, e.url+"/health", patience); err != nil {
 		if ctx.Err() != nil || !e.gone() {
 			return err
 		}
-		// Two engines that start at the same time may choose the same internal port. The second attempt starts alone.
+		// Two engines that start at the same time may choose the same internal port. The second attempt is alone, so it does
+		// not fail for this reason.
 		say("%v", err)
 		say("%s is started once more", e.name)
 		if err := e.start(); err != nil {
@@ -124,7 +125,7 @@ func (e *engine) await(ctx context.Context) error {
 	return <-failed
 }
 
-// empty empties the engine's cache and checks that a prompt that was cached is not cached any more.
+// empty empties the engine's cache. It checks this with a prompt that was cached before.
 func (e *engine) empty(ctx context.Context) error {
 	path := "/reset_prefix_cache"
 	if e.kind == sglang {
@@ -132,7 +133,7 @@ func (e *engine) empty(ctx context.Context) error {
 	}
 	canary := []message{{"user", newWriter(1, "canary", 0).text(400)}}
 	c := newClient(e.url, model)
-	for range 2 * e.ranks { // an engine of several ranks chooses the rank of each prompt itself
+	for range 2 * e.ranks { // an engine with several ranks chooses the rank itself, so send the prompt several times
 		if _, err := c.chat(ctx, canary, 4); err != nil {
 			return fmt.Errorf("%s: ask before its cache is emptied: %w", e.name, err)
 		}
@@ -156,7 +157,7 @@ func (e *engine) empty(ctx context.Context) error {
 			}
 			return nil
 		}
-		select { // the engine is busy: it still uses blocks of the last request
+		select { // try again later, because the engine still uses blocks of the last request
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(100 * time.Millisecond):
@@ -165,7 +166,7 @@ func (e *engine) empty(ctx context.Context) error {
 	return fmt.Errorf("%s: %s does not empty the cache: %s", e.name, path, last)
 }
 
-// refused reports that an engine answered {"success":false}.
+// refused reports whether an engine answered {"success":false}.
 func refused(body []byte) bool {
 	var v struct {
 		Success *bool `json:"success"`
@@ -184,16 +185,16 @@ func (e *engine) version() string {
 	return name[:len(name)-len(".dist-info")]
 }
 
-// tally has the counters of an engine, or of a rank.
+// tally has the counters of an engine or of a rank.
 type tally struct {
 	Requests float64 `json:"requests"`
 	Queried  float64 `json:"queried"`
 	Hit      float64 `json:"hit"`
-	// Sum over all requests of the time until the first pass, if the engine reports it.
+	// Queue is the sum over all requests of the time until the first pass, if the engine reports this time.
 	Queue float64 `json:"queue_s,omitempty"`
-	// Sum over all requests of the time from the first pass to the first token.
+	// Prefill is the sum over all requests of the time from the first pass to the first token.
 	Prefill float64 `json:"prefill_s,omitempty"`
-	// Sum over all requests of the time from the arrival at the API server to the first token.
+	// First is the sum over all requests of the time from the arrival at the API server to the first token.
 	First  float64 `json:"first_s,omitempty"`
 	Passes float64 `json:"passes,omitempty"`
 }
@@ -241,7 +242,7 @@ func (e *engine) read() ([]tally, error) {
 	return t, nil
 }
 
-// meter sums an engine's counters over a run, also over restarts of the engine.
+// meter computes the changes of an engine's counters over a run, even if the engine restarts.
 type meter struct {
 	e     *engine
 	base  []tally
@@ -253,7 +254,7 @@ func newMeter(e *engine) (*meter, error) {
 	return &meter{e: e, base: base, total: make([]tally, e.ranks)}, err
 }
 
-// fold adds the engine's counts since the last call of fold or again to the sums.
+// fold adds the changes of the counters since the last call of fold or again to total.
 func (m *meter) fold() error {
 	now, err := m.e.read()
 	if err != nil {
@@ -266,7 +267,7 @@ func (m *meter) fold() error {
 	return nil
 }
 
-// again takes the counters of a restarted engine as the new starting point: they began at 0.
+// again makes the current counters the new base. Call it after a restart, because the counters begin at 0 then.
 func (m *meter) again() (err error) {
 	m.base, err = m.e.read()
 	return err

@@ -122,8 +122,8 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// mockRouter answers each chat with "answer to " and the first word of the last message. If fail returns true for the
-// number of a request, which counts from 1, mockRouter answers 503.
+// mockRouter answers each chat with "answer to " and the first word of the last message. fail gets the number of the
+// request, counted from 1. If fail returns true, mockRouter answers 503.
 type mockRouter struct {
 	mu       sync.Mutex
 	requests []chatRequest
@@ -170,7 +170,7 @@ func TestLaterTurnsRepeatTheEnginesAnswers(t *testing.T) {
 			}
 		}
 	}
-	if longest != 6 { // the system prompt, three questions and two answers
+	if longest != 6 { // number of messages: the system prompt, three questions and two answers
 		t.Errorf("the longest chat has %d messages, want 6", longest)
 	}
 }
@@ -243,7 +243,7 @@ func TestRunsInTheFileAreNotPlayedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprint(f, `{"engine":"vll`) // killed while writing
+	fmt.Fprint(f, `{"engine":"vll`) // a line that was not completed, because the process was killed
 	f.Close()
 	if rest, err := b.todo("chats,ranks", "nginx,smg,warmpath", 2, path); err != nil || len(rest) != 11 {
 		t.Errorf("%d runs are left, want 11: %v", len(rest), err)
@@ -274,8 +274,8 @@ func TestScaledWorkKeepsPrompts(t *testing.T) {
 	}
 }
 
-// line returns a result with the given hits in percent, median time to the first token, and share of the requests that
-// the first engine got.
+// line returns a result with the given hits in percent, median time to the first token in ms, and share of the requests
+// at the first engine in percent.
 func line(set, router string, round int, hits, first, share float64) result {
 	return result{Engine: "vllm", Set: set, Router: router, Round: round, Scale: 1, Seed: 1, Time: "2026-11-22T21:00:00Z", Commit: "abc", Requests: 100,
 		Versions: map[string]string{"engine": "vllm-0.32", "smg": "smg-1.13.0"}, First: spread{Mean: first, P50: first, P90: first},

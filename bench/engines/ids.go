@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// tokenIDs writes how the router got the token ids of the prompts, and compares with the goals. If the router can read
-// the model's files, 99 % of prompts have ids, and 99 % wait at most a millisecond for them. If the router has to ask
-// engines, 90 % have ids, and the mean time to the first token is at most 10 ms longer. count gets the goals that are
-// met and missed.
+// tokenIDs writes how the router got the token ids of the prompts, and whether the goals are met. If the router can
+// read the model's files, the goals are that 99 % of the prompts have ids, and that 99 % wait at most a millisecond for
+// ids. If the router has to ask engines, the goals are that 90 % of the prompts have ids, and that the mean time to the
+// first token is at most 10 ms longer. tokenIDs adds the goals that are met and missed to count.
 func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 	b.WriteString("\n" +
 		"### Token ids\n" +
@@ -69,7 +69,7 @@ func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 }
 
 // waitedAtMost returns the share of requests that waited at most le seconds for their token ids, in percent. le is the
-// label of a histogram's bucket. reported is false for a result without buckets.
+// bound of a bucket of the histogram, in seconds. reported is false if the result has no histogram.
 func (r *result) waitedAtMost(le string) (share float64, reported bool) {
 	all := r.Warmpath["warmpath_token_wait_seconds_bucket le=+Inf"]
 	if all == 0 {

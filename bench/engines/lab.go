@@ -21,13 +21,13 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// fitted has the measurements of the engines that the simulator uses.
+// fitted has measurements of the engines, which the simulator uses.
 type fitted struct {
 	Engine string `json:"engine"`
 	Time   string `json:"time"`
-	// Profile is a profile as `warmpath sim --profile` reads it.
+	// Profile is an engine profile in the form that `warmpath sim --profile` reads.
 	Profile json.RawMessage `json:"profile"`
-	// Frontend is the work of the engines' API server, in milliseconds of processor time. It is separate because a
+	// Frontend is the work of the engine's API server, in milliseconds of processor time. It is not in Profile, because a
 	// profile has only the times of passes.
 	Frontend struct {
 		Request float64 `json:"request_ms"`
@@ -36,13 +36,13 @@ type fitted struct {
 		Output  float64 `json:"output_ms"`
 		End     float64 `json:"end_ms"`
 	} `json:"frontend"`
-	// Hop is the rest of a chat's time on an idle engine, in milliseconds: passes and the API server's work do not
-	// explain it.
+	// Hop is the part of a chat's time on an idle engine that neither passes nor the API server's work explain, in
+	// milliseconds.
 	Hop     float64            `json:"hop_ms"`
 	Quality []loadgen.Residual `json:"quality"`
 }
 
-// frontend returns the simulator's model of the API server. The API server shares a core with the engine.
+// frontend returns the settings of the simulator's model of the API server, which shares cores with the engine.
 func (f *fitted) frontend() sim.Frontend {
 	front := &f.Frontend
 	return sim.Frontend{Request: lasting(front.Request), Token: lasting(front.Token), Pass: lasting(front.Pass), Output: lasting(front.Output), End: lasting(front.End), Shared: true}
@@ -51,7 +51,8 @@ func (f *fitted) frontend() sim.Frontend {
 // lasting returns ms milliseconds as a Duration.
 func lasting(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// fitAll measures two engines at the same time, because in a run both engines work at the same time.
+// fitAll starts two engines and fits a profile to them. It measures both at the same time, because both work at the
+// same time in a run.
 func fitAll(ctx context.Context, args []string) error {
 	b, f := benchFlags("fit")
 	kindName := f.String("engine", "vllm", "vllm or sglang")
@@ -116,18 +117,18 @@ func (b *bench) fit(ctx context.Context, path string) error {
 }
 
 const (
-	cacheTokens = 65536 // size of the KV cache, as serve.sh (KVBYTES) and serve_sglang.sh (--max-total-tokens) set it
-	batchTokens = 2048  // vLLM's default for max_num_batched_tokens of a server on a CPU
+	cacheTokens = 65536 // size of the KV cache in tokens, as set by serve.sh (KVBYTES) and serve_sglang.sh (--max-total-tokens)
+	batchTokens = 2048  // vLLM's default of max_num_batched_tokens for a server on a CPU
 )
 
-// chatCost is the cost of cached chats on an engine.
+// chatCost is the cost of chats whose prompt is cached.
 type chatCost struct {
-	cpu    float64         // milliseconds of processor time for each chat, without the process that makes the passes
+	cpu    float64         // processor time for each chat in milliseconds, without the process that makes the passes
 	firsts []time.Duration // times to the first token
 }
 
-// chats measures cached chats, and fits the model of the API server's work to them. The chats have short and long
-// prompts and short and long answers, and are sent one at a time and several at the same time.
+// chats measures chats whose prompts are cached, and computes the work of the API server from them. It measures short
+// and long prompts, short and long answers, and one client and several clients.
 func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) error {
 	const short, long, few, many, crowd = 1000, 8000, 2, 66, 8
 	var err error
@@ -143,16 +144,16 @@ func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) err
 	}
 	front := &f.Frontend
 	front.Token = max(0, (longPrompt.cpu-plain.cpu)/(long-short))
-	// Cost of one token of an answer for a single client: Pass + Output.
+	// alone is the cost of one token of an answer with one client: Pass + Output.
 	alone := (longAnswer.cpu - plain.cpu) / (many - few)
-	// Cost of one token of an answer for several clients: Pass/crowd + Output.
+	// together is the cost of one token of an answer with several clients: Pass/crowd + Output.
 	together := (crowded.cpu - plain.cpu) / (many - few)
 	front.Pass = max(0, (alone-together)*crowd/(crowd-1))
 	front.Output = max(0, alone-front.Pass)
 	front.Request = max(0, plain.cpu-short*front.Token-few*(front.Pass+front.Output))
 	pass := line.Base + line.Sequence + (line.Token+line.Attention*short)*blockSize/2
 	f.Hop = spreadOf(plain.firsts).P50 - front.Request - short*front.Token - front.Pass - front.Output - pass
-	if f.Hop < 0 { // the API server does a part of its work after the answer was sent
+	if f.Hop < 0 { // so the API server does a part of its work after the first token was sent
 		front.End = min(-f.Hop, front.Request)
 		front.Request -= front.End
 		f.Hop = 0
@@ -165,7 +166,7 @@ func playCached(ctx context.Context, e *engine, prompt, output, clients int) (c 
 	const chats = 24
 	client, text := newClient(e.url, model), newWriter(1, "fit", prompt).text(prompt)
 	ask := func() (answer, error) { return client.chat(ctx, []message{{"user", text}}, output) }
-	if _, err := ask(); err != nil { // the first request computes the prompt; later ones find it cached
+	if _, err := ask(); err != nil { // the engine computes the prompt for this request, and has it cached for later requests
 		return c, err
 	}
 	before := frontTicks(e.pgid)
@@ -187,7 +188,7 @@ func playCached(ctx context.Context, e *engine, prompt, output, clients int) (c 
 	return c, err
 }
 
-// likeness maps a router to the simulator's policy that behaves like it.
+// likeness maps a router to the policy in the simulator that behaves like the router.
 var likeness = map[string]string{"nginx": "round_robin", "smg": "cache_aware", "warmpath": "marginal"}
 
 // played is the simulator's result for a set.
@@ -195,11 +196,12 @@ type played struct {
 	hits, mean, p50 float64
 }
 
-// imitate plays a round of a set on modelled engines. ok is false for sets with restarts, which are not modelled.
+// imitate plays a round of a set on modelled engines. ok is false if the simulator cannot play the set, for example
+// because it has a restart.
 func imitate(fit *fitted, s set, router string, round int, scale float64, seed uint64, answer float64) (out played, ok bool, err error) {
 	policy, known := likeness[router]
-	// On ranks, the measured SMG had the hits of round robin, although its policy chooses ranks. So the simulator's
-	// cache_aware is not like SMG there.
+	// For an engine with ranks, the simulator's cache_aware is not like SMG: in the measurements SMG had only the hits of
+	// round robin there, although its policy chooses ranks.
 	dpAware := s.ranks && router == "smg"
 	if !known || s.event != nothing || s.work == nil || dpAware {
 		return out, false, nil
@@ -228,11 +230,11 @@ func imitate(fit *fitted, s set, router string, round int, scale float64, seed u
 }
 
 // asWorkload returns a plan as a workload for the simulator: each step of a client follows the client's step before it.
-// The prompt of the next turn contains the answer. In this prompt the answer has other token ids than the engine
-// generated, because the tokenizer splits a random model's text in another way; with a real model this is rare. The
-// parameter answer is how many tokens of the prompt stand for one generated token.
+// The prompt of the next turn contains the answer's text, but not the generated token ids: the tokenizer splits the
+// text of a random model into other tokens than the model has generated. (With a real model this is rare.) The
+// parameter answer is the number of these tokens for each generated token.
 func asWorkload(p plan, answer float64) *workload.Workload {
-	const perMessage = 5 // the template's tokens around a message
+	const perMessage = 5 // number of tokens that the template adds to a message
 	w := &workload.Workload{Name: "engines", Source: "bench/engines"}
 	last := make([]int, len(p))
 	talks := map[int][]workload.Segment{}

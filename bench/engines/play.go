@@ -8,36 +8,36 @@ import (
 	"time"
 )
 
-// run is one set played through one router once.
+// run is one playing of a set through a router.
 type run struct {
 	plan   plan
 	client *client
 	marks  []mark // ascending by after
 
 	mu        sync.Mutex
-	gate      *sync.Cond      // uses mu: clients wait here while the work of a mark is done
+	gate      *sync.Cond      // condition of mu on which clients wait while the work of a mark is done
 	sent      int             // number of requests sent
 	open      int             // number of requests sent and not yet answered
-	held      bool            // true: no client may send a request
-	paused    time.Duration   // time for the work of marks with drain; not counted in the time of the run
+	held      bool            // true: a mark's work is being done, so no client may send a request
+	paused    time.Duration   // time that the work of marks with drain took; it does not count as time of the run
 	firsts    []time.Duration // times to first token of the answered requests
 	prompt    int             // prompt tokens of the answered requests, as the engines counted them
 	cached    int             // cached tokens among these prompt tokens
-	failed    int             // attempts that failed
-	abandoned int             // requests whose attempts all failed
+	failed    int             // number of attempts that failed
+	abandoned int             // number of requests whose attempts all failed
 	errors    []string        // the first few errors
 	broken    error           // first error of a mark's function do
 }
 
-// mark is work, such as a restart of the router, that is done after a number of sent requests. Meanwhile no client
-// sends a request. With drain, the work begins only when all open requests have ended.
+// mark is work to do after a number of sent requests, such as a restart of the router. While the work is done, no
+// client sends a request. With drain, the work begins only when all requests under way have ended.
 type mark struct {
 	after int // number of sent requests
 	drain bool
 	do    func(context.Context) error
 }
 
-// attempts is how often a client sends a request before it gives the request up. The chat then continues without the
+// attempts is the number of times that a client sends a request before it gives up. The chat then continues without the
 // answer.
 const attempts = 5
 
@@ -57,7 +57,7 @@ func (r *run) play(ctx context.Context) (time.Duration, error) {
 	return time.Since(start) - r.paused, r.broken
 }
 
-// send sends the steps of one client, one after the other.
+// send sends the steps (requests) of one client, one after the other.
 func (r *run) send(ctx context.Context, lane []step) {
 	talks := map[int][]message{}
 	ended := map[int]time.Time{}
@@ -81,8 +81,8 @@ func (r *run) send(ctx context.Context, lane []step) {
 	}
 }
 
-// ask repeats a request until it gets a whole answer, at most attempts times. The time to the first token counts from
-// the first attempt.
+// ask sends a request until it gets a whole answer, at most attempts times. The time to the first token counts from the
+// first attempt.
 func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, error) {
 	start := time.Now()
 	for i := 1; ; i++ {
@@ -107,8 +107,8 @@ func (r *run) ask(ctx context.Context, messages []message, tokens int) (answer, 
 	}
 }
 
-// enter counts a request that is being sent. Before that, it does the work of the next mark if the mark is due. It
-// returns false when ctx has ended or a mark failed.
+// enter counts a request before it is sent. If the next mark is due, enter first does the work of the mark. It returns
+// false if ctx has ended or a mark has failed.
 func (r *run) enter(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,7 +19,7 @@ type process struct {
 	name string
 	pgid int
 	log  string
-	done chan struct{} // closed when the command itself has ended
+	done chan struct{} // closed when the command has ended; its children may still run
 }
 
 // launch starts a command and writes its output to dir/name.log.
@@ -49,14 +49,14 @@ func launch(dir, name string, env []string, command string, args ...string) (*pr
 // gone reports whether all processes of the group have ended.
 func (p *process) gone() bool {
 	select {
-	case <-p.done: // the command has ended and was waited for: only zombies may be left in its group
+	case <-p.done: // the command has ended; now check its children
 	default:
 		return false
 	}
 	return syscall.Kill(-p.pgid, 0) != nil
 }
 
-// stop ends the process group. It sends SIGTERM first, because a killed API server leaves its engine process behind.
+// stop ends the process group. It sends SIGTERM first, because a killed API server does not end its engine process.
 // After grace it sends SIGKILL.
 func (p *process) stop(grace time.Duration) {
 	_ = syscall.Kill(-p.pgid, syscall.SIGTERM)
@@ -69,7 +69,7 @@ func (p *process) stop(grace time.Duration) {
 	<-p.done
 }
 
-// ready waits until the URL answers 200.
+// ready waits until a GET of url answers 200, at most the time patience.
 func (p *process) ready(ctx context.Context, url string, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -114,8 +114,8 @@ func get(ctx context.Context, url string) error {
 	return nil
 }
 
-// freePorts returns the first of n consecutive free ports. They are above the ports that Linux gives to outgoing
-// connections (32768 to 60999 by default), which could take a port before the engine listens.
+// freePorts returns the first of n consecutive free ports. The ports are above the range that Linux uses for outgoing
+// connections (32768 to 60999 by default), because such a connection could take a port before the engine listens on it.
 func freePorts(n int) (int, error) {
 	const first, last = 61000, 65500
 	for range 200 {

@@ -13,14 +13,14 @@ import (
 // hertz is USER_HZ: the number of time units of /proc in a second. It is 100 on every Linux on which Go runs.
 const hertz = 100
 
-// used has the processor time of a run.
+// used has the processor times of a run.
 type used struct {
 	engines, routers float64 // processor time in seconds
-	others           float64 // cores that processes outside of the run used, on average
+	others           float64 // average number of cores that processes outside of the run used
 }
 
-// watchProcessors starts to measure, and returns a function that returns the processor time used since then. The time
-// of a process that ends in between counts as other processes' time: a restart makes that figure too high.
+// watchProcessors starts a measurement, and returns a function that returns the processor times since the start. The
+// time of an engine or router process that ends in between counts as others, so a restart makes others too high.
 func watchProcessors(engines, routers func() []int) func() used {
 	start, before, mine := time.Now(), busyTicks(), groupTicks(append(engines(), routers()...))
 	return func() used {
@@ -52,7 +52,8 @@ func busyTicks() int64 {
 	var busy int64
 	for i, f := range strings.Fields(line)[min(1, len(strings.Fields(line))):] {
 		v, _ := strconv.ParseInt(f, 10, 64)
-		// Count all times except idle and waiting for a disk; the time of virtual guests is part of the time user.
+		// Count all kinds of time except idle (field 3 of the values) and waiting for a disk (field 4). The fields from 8 on
+		// are part of earlier fields.
 		if i != 3 && i != 4 && i < 8 {
 			busy += v
 		}
@@ -60,7 +61,8 @@ func busyTicks() int64 {
 	return busy
 }
 
-// groupTicks returns the processor time of each process of the groups and of this process, with their ended children.
+// groupTicks returns, by process id, the processor time of each process in the groups and of this process. The time of
+// a process includes its ended children.
 func groupTicks(groups []int) map[int]int64 {
 	out := map[int]int64{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -89,9 +91,10 @@ func frontTicks(group int) (sum int64) {
 	return sum
 }
 
-// parseStat reads a process's number, group and processor time from its line in /proc (proc(5)).
+// parseStat reads the id, the group and the processor time of a process from the content of /proc/PID/stat; see
+// proc(5).
 func parseStat(b []byte) (pid, group int, ticks int64, ok bool) {
-	end := bytes.LastIndexByte(b, ')') // a command's name may have spaces and brackets
+	end := bytes.LastIndexByte(b, ')') // the name of a command may contain spaces and brackets
 	open := bytes.IndexByte(b, '(')
 	if end < 0 || open < 0 {
 		return 0, 0, 0, false

@@ -22,7 +22,7 @@ func reportAll(args []string) error {
 		return err
 	}
 	results, err := readResults(*in)
-	// Compare only the present version of each set, and no router with additional flags.
+	// Leave out results of older versions of a set, and of routers with additional flags.
 	results = slices.DeleteFunc(results, func(r result) bool {
 		s, err := setNamed(r.Set)
 		return err != nil || s.fingerprint() != r.Work || !slices.ContainsFunc(routers, func(k routerKind) bool { return k.name == r.Router })
@@ -52,8 +52,8 @@ func reportAll(args []string) error {
 	return os.WriteFile(*out, []byte(text), 0o644)
 }
 
-// margin is the tolerance of the goal on hits: Warmpath's hits may be this many percentage points below the best
-// peer's.
+// margin is the tolerance of the goal for hits, in percentage points: Warmpath's hits may be lower than the best peer's
+// by this number.
 const margin = 0.5
 
 // section has the results of one set on one engine, by router and round.
@@ -80,7 +80,7 @@ func sections(results []result) []section {
 		if out[at].by[r.Router] == nil {
 			out[at].by[r.Router] = map[int]*result{}
 		}
-		out[at].by[r.Router][r.Round] = r // a run that was repeated has several lines: the last line counts
+		out[at].by[r.Router][r.Round] = r // if a run has several lines, the last line counts
 	}
 	for i := range out {
 		rounds := map[int]bool{}
@@ -98,8 +98,8 @@ func sections(results []result) []section {
 	return out
 }
 
-// goals returns a text on each goal of the section, and counts the goals that are met and missed. A text is empty if
-// there is nothing to compare.
+// goals returns a text about each goal of the section, and adds the goals that are met and missed to count. A text is
+// empty if there is nothing to compare.
 func (s section) goals(count *goalCounts) (hits, first, share string) {
 	var parts []string
 	for _, round := range s.rounds {
@@ -160,7 +160,7 @@ func (c *goalCounts) String() string {
 	return "Goals met: " + strings.Join(all, ", ") + "."
 }
 
-// score counts goals.
+// score counts the goals of one kind.
 type score struct{ met, missed int }
 
 // note counts a goal as met or missed, and returns its result as a word.
@@ -226,9 +226,9 @@ func page(results []result, here machine.Facts, fit *fitted, notes string) (stri
 	return b.String(), nil
 }
 
-// noise returns a sentence on how much the machine's speed changed between rounds. The sentence compares the rounds of
-// round robin, because round robin does the same work in each round. It is empty if no set has two rounds of round
-// robin.
+// noise returns a sentence that says how much the machine's speed changed between rounds. It compares the rounds of
+// round robin (nginx), because round robin does the same work in each round. It returns "" if no set has two rounds of
+// round robin.
 func noise(all []section) string {
 	var spreads []float64
 	for _, s := range all {
@@ -262,7 +262,7 @@ func (s section) title() string {
 	return t
 }
 
-// builds returns the commits with which Warmpath's results were measured.
+// builds returns a text with the commits of the Warmpath builds that were measured.
 func builds(results []result) string {
 	runs, rounds := map[string]int{}, map[string]map[int]bool{}
 	for i := range results {
@@ -282,7 +282,7 @@ func builds(results []result) string {
 	return strings.Join(all, ", ")
 }
 
-// head writes where, when and with which versions the results were measured.
+// head writes on which machine, when and with which versions the results were measured.
 func head(b *strings.Builder, results []result, here machine.Facts) {
 	versions := map[string]bool{}
 	first, last := results[0].Time, results[0].Time
@@ -295,7 +295,7 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 			}
 		}
 		first, last = min(first, r.Time), max(last, r.Time)
-		// After a restart a part of the processor time is counted wrongly as that of other processes.
+		// Leave out sets with a restart, because a restart makes the figure others too high.
 		if s, err := setNamed(r.Set); err == nil && s.event == nothing {
 			others = append(others, r.Others)
 		}
@@ -331,8 +331,8 @@ func usedPeer(results []result, name string) bool {
 	return slices.ContainsFunc(results, func(r result) bool { return strings.HasPrefix(r.Router, name) })
 }
 
-// apart returns a text on the rows of Warmpath that were measured with another build, and so at another time, than the
-// other rows of the same round. The text is empty if there are no such rows.
+// apart returns a text about rows of Warmpath that were measured with another build than other rows of the same round,
+// and so at another time. It returns "" if there are no such rows.
 func (s section) apart() string {
 	var all []string
 	for _, k := range routers {

@@ -18,10 +18,10 @@ type routerKind struct {
 	start func(b *bench, engines []*engine, port int) (command string, args []string, err error)
 	path  string // path that answers 200 when the router serves requests
 	ours  bool
-	extra bool // played only when the user names it
+	extra bool // true: play it only if the user names it
 }
 
-// routers are in the order in which the first round plays them. Later rounds rotate the order.
+// routers has all routers, in the order of the first round. Later rounds rotate the order.
 var routers = []routerKind{
 	{name: "nginx", about: "nginx, round robin", path: "/health", start: startNginx},
 	{name: "smg", about: "SMG cache_aware", path: "/readiness", start: startSMG},
@@ -31,8 +31,8 @@ var routers = []routerKind{
 	{name: asking, about: "Warmpath that may not read the model's files", path: "/readiness", ours: true, extra: true, start: startAsking},
 }
 
-// ours and asking are the names of Warmpath's two rows. The goals compare ours with the other routers. The router
-// asking cannot read the model's files, and has to ask engines for token ids.
+// ours and asking are the names of Warmpath's two rows. The goals compare the row ours with the other routers. In the
+// row asking, Warmpath may not read the model's files, so it has to ask engines for token ids.
 const ours, asking = "warmpath", "warmpath-asking"
 
 // usual returns the routers that are played by default.
@@ -45,7 +45,8 @@ func peer(name string) bool {
 	return !slices.ContainsFunc(routers, func(r routerKind) bool { return r.ours && r.name == name })
 }
 
-// routerNamed returns a router. "warmpath FLAGS" is Warmpath with more flags, to compare its settings.
+// routerNamed returns the router with the given name. The name "warmpath FLAGS" is Warmpath with additional flags, to
+// compare settings.
 func routerNamed(name string) (routerKind, error) {
 	for _, r := range routers {
 		if r.name == name {
@@ -83,12 +84,12 @@ func startVLLMRouter(policy string) func(*bench, []*engine, int) (string, []stri
 	return func(b *bench, engines []*engine, port int) (string, []string, error) {
 		args := append([]string{"--host", "127.0.0.1", "--port", fmt.Sprint(port), "--policy", policy,
 			"--prometheus-port", fmt.Sprint(port + 1), "--worker-urls"}, urls(engines)...)
-		// SMG refuses an engine of several ranks without an API key; the engines ignore the key
+		// Without an API key SMG refuses an engine with several ranks. The engines ignore the key.
 		if ranks := engines[0].ranks; ranks > 1 {
 			args = append(args, "--intra-node-data-parallel-size", fmt.Sprint(ranks), "--api-key", "none")
 		}
-		// vllm-router 0.1.17 reads an engine's facts from /get_server_info, which vLLM 0.32 does not serve. So the
-		// facts are passed as flags.
+		// vllm-router 0.1.17 reads an engine's facts from /get_server_info, which vLLM 0.32 does not serve. So pass the facts
+		// as flags.
 		if policy == "kv_aware" {
 			args = append(args, "--kv-event-block-size", fmt.Sprint(blockSize), "--kv-event-model", model)
 			for _, e := range engines {
@@ -121,7 +122,8 @@ func startNginx(b *bench, engines []*engine, port int) (string, []string, error)
 	return b.balancer(urls(engines), port)
 }
 
-// balancer writes a configuration for nginx as a round-robin balancer, and returns its command.
+// balancer writes a configuration that makes nginx a round-robin balancer, and returns the command that runs nginx with
+// it.
 func (b *bench) balancer(urls []string, port int) (string, []string, error) {
 	command, err := exec.LookPath("nginx")
 	if err != nil {
@@ -134,7 +136,7 @@ func (b *bench) balancer(urls []string, port int) (string, []string, error) {
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "worker_processes 1;\npid %s/pid;\nerror_log stderr;\ndaemon off;\nevents { worker_connections 1024; }\n", dir)
 	if os.Geteuid() == 0 {
-		conf.WriteString("user root;\n") // so that nginx can write its temporary files into a folder of the user root
+		conf.WriteString("user root;\n") // else nginx changes its user, and cannot write temporary files
 	}
 	conf.WriteString("http {\naccess_log off;\nclient_max_body_size 64m;\nclient_body_buffer_size 256k;\n")
 	for _, t := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
@@ -165,7 +167,7 @@ proxy_read_timeout 300s;
 	return command, []string{"-e", "stderr", "-c", path}, nil
 }
 
-// deployment is a router as clients see it: one process, or several processes behind a balancer.
+// deployment is a running router: one process, or several processes (replicas) behind a balancer.
 type deployment struct {
 	b        *bench
 	kind     routerKind
@@ -173,7 +175,7 @@ type deployment struct {
 	replicas int
 	url      string
 
-	front   *process // the balancer; nil: there is none
+	front   *process // balancer; nil: there is none
 	routers []*process
 	ports   []int
 	counted map[string]float64 // sums of Warmpath's metrics from processes that have ended
@@ -208,7 +210,7 @@ func (b *bench) deploy(ctx context.Context, kind routerKind, engines []*engine, 
 	return d, err
 }
 
-// start starts the router's processes and waits until each serves.
+// start starts the router's processes and waits until all of them serve.
 func (d *deployment) start(ctx context.Context) error {
 	d.routers = nil
 	for i, port := range d.ports {
@@ -227,7 +229,7 @@ func (d *deployment) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return sleep(ctx, 2*time.Second) // some routers serve before they know their workers or the workers' caches
+	return sleep(ctx, 2*time.Second) // wait, because some routers serve before they know their workers or the workers' caches
 }
 
 // restart stops the router's processes and starts them again.
@@ -265,12 +267,12 @@ func (d *deployment) groups() (out []int) {
 	return out
 }
 
-// counts are the metrics of Warmpath that a run keeps, summed over workers.
+// counts has the names of Warmpath's metrics that a result contains, summed over workers.
 var counts = []string{"warmpath_token_requests_total", "warmpath_predictions_total", "warmpath_token_calls_total",
 	"warmpath_decisions_total", "warmpath_token_wait_seconds_sum", "warmpath_token_wait_seconds_count", "warmpath_token_wait_seconds_bucket",
 	"warmpath_tokens_total"}
 
-// count adds the metrics of the router's processes to counted. It is called before the processes end.
+// count adds the metrics of the router's processes to counted. Call it before the processes end.
 func (d *deployment) count() error {
 	if !d.kind.ours {
 		return nil

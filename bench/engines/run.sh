@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # Measures routers on real engines, and writes bench/results/engines.md. The engines are two vLLM (or SGLang) servers on
-# the CPU with a tiny random model. The routers, in turn, are nginx, SMG 1.13 cache_aware, vllm-router 0.1.17
-# cache_aware and kv_aware, and Warmpath with no setting but the engines' URLs.
+# the CPU with a tiny random model. The routers are nginx, SMG 1.13 cache_aware, vllm-router 0.1.17 cache_aware and
+# kv_aware, and Warmpath, whose only settings are the engines' URLs. They are measured one after another.
 #
-#   bash bench/engines/run.sh                              # everything; prints first how long that takes
+#   bash bench/engines/run.sh                              # all runs; first prints how long they take
 #   bash bench/engines/run.sh -sets chats -routers smg,warmpath -rounds 1 -scale 0.3      # a smoke run: 3 minutes
 #   bash bench/engines/run.sh -engine sglang -scale 0.5 -routers nginx,smg,warmpath \
-#     -sets chats,agents-heavy,prefix-heavy,two-routers,crowded      # the second kind of engine, as on the page
-#   bash bench/engines/run.sh -sets chats -routers warmpath,warmpath-asking      # the cost of asking engines for token ids
-#   bash bench/engines/run.sh list                         # sets and routers
-#   bash bench/engines/run.sh fit                          # a profile of the engines, for the simulator's table on the page
-#   bash bench/engines/run.sh report                       # the page again, from the existing lines
+#     -sets chats,agents-heavy,prefix-heavy,two-routers,crowded      # SGLang, as on the page
+#   bash bench/engines/run.sh -sets chats -routers warmpath,warmpath-asking      # cost of asking engines for ids
+#   bash bench/engines/run.sh list                         # prints sets and routers
+#   bash bench/engines/run.sh fit                          # makes the profile for the simulator's table
+#   bash bench/engines/run.sh report                       # writes the page again from the existing results
 #
-# Results are lines in bench/results/engines.jsonl (OUT). A run that is in the file is not played again, so the same
-# command continues after an interruption. Ctrl-C stops all started processes. The machine should be idle: the page
-# shows how much of it other processes used.
+# Results are lines in bench/results/engines.jsonl (OUT). If the file has the result of a run, the run is not played
+# again. So the same command continues after an interruption. Ctrl-C stops all processes that were started. The machine
+# should be idle: the page shows how many cores other processes used.
 #
-#   OUT       file of results; the page is the file beside it with .md        (bench/results/engines.jsonl)
-#             the page begins with the file …-notes.md beside it, which is written by hand
+#   OUT       file of results; the page has the same name with .md            (bench/results/engines.jsonl)
+#             the page begins with the file …-notes.md in the same folder, which was written by hand
 #   BINARY    a warmpath binary to measure in place of one that is built                  (none)
 #   WARMPATH_COMMIT   the name of BINARY in the results                               (its path)
 #   CACHE     where engines (5.8 GB) and peers (0.3 GB) are installed                (~/.cache/warmpath)
@@ -52,14 +52,14 @@ if ! command -v nginx >/dev/null && [ ! -x /usr/sbin/nginx ]; then
 	echo "engines: nginx is missing: apt-get install nginx-light" >&2
 	exit 3
 fi
-# Engines are those of test/engines: installed once, by its script.
+# The script of test/engines installs the engines, once.
 for kind in vllm sglang; do
 	if [ ! -x "$cache/engines/$kind/venv/bin/python" ]; then
 		WARMPATH_ENGINES=$cache/engines bash "$root/test/engines/setup.sh"
 		break
 	fi
 done
-# peer NAME VERSION: its wheel in an environment of its own.
+# peer NAME VERSION: installs the Python package NAME in a virtual environment of its own.
 peer() {
 	local dir=$cache/routers/$1
 	if [ "$(cat "$dir/.version" 2>/dev/null)" != "$2" ]; then
@@ -84,7 +84,8 @@ fi
 mkdir -p "$(dirname "$OUT")" "$work/logs"
 into=(-out "$OUT")
 if [ $command = fit ]; then into=(-profile "${OUT%.jsonl}-profile.json"); fi
-# In the background, so that a signal to this script reaches it too and its engines are stopped before this script ends.
+# Run the command in the background, so that the trap below can pass signals to it. It then stops its engines, and this
+# script waits for this.
 "$work/engines" $command -scripts "$root/test/engines/scripts" -engines "$cache/engines" -peers "$cache/routers" -warmpath "$work/warmpath" \
 	-logs "$work/logs" "${into[@]}" "$@" &
 child=$!

@@ -16,8 +16,8 @@ type sample struct {
 	value  float64
 }
 
-// label returns the value of a label, or "" if the sample does not have the label. It cuts a value at an escaped quote;
-// no metric here has one.
+// label returns the value of a label, or "" if the sample does not have the label. It does not support escaped quotes
+// in a value, because the metrics that this command reads have none.
 func (s sample) label(name string) string {
 	_, rest, found := strings.Cut(","+s.labels, ","+name+`="`)
 	if !found {

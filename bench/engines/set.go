@@ -17,32 +17,33 @@ type event string
 
 const (
 	nothing       event = ""
-	routerRestart event = "router restarts" // restart the router when half of the requests are done
-	engineRestart event = "engine restarts" // restart an engine when two fifths of the requests are done
+	routerRestart event = "router restarts" // restart the router after half of the requests
+	engineRestart event = "engine restarts" // restart an engine after two fifths of the requests
 )
 
-// set is one kind of work under one load.
+// set is a kind of requests with a load.
 type set struct {
 	name     string
 	about    string
 	note     string // remark for a reader of the results; may be ""
 	clients  int
 	work     planner
-	replicas int   // number of routers behind a balancer; 0: one router without a balancer
+	replicas int   // number of router processes behind a balancer; 0: one process without a balancer
 	event    event // what happens in the middle of the run
-	ranks    bool  // one engine of two data-parallel ranks in place of two engines
-	exact    bool  // routing by events and routing by guesses differ on this set
+	ranks    bool  // use one engine with two data-parallel ranks instead of two engines
+	exact    bool  // on this set, routing by events gives other results than routing by estimates
 	seconds  int   // estimated time of one run at scale 1 on two cores, preparation included
 }
 
-// conversations have prompts of about 6,060 tokens on average. An unlimited cache would have 88 % hits.
+// The prompts of conversations have about 6,060 tokens on average. With an unlimited cache, 88 % of the prompt tokens
+// would be hits.
 var conversations = chats{talks: 40, turns: 5, systems: 4, system: 4000, user: 655, output: 32}
 
-// drawn is the version of the rules by which plans are drawn and engines run. In version 2 answers differ in length. In
-// version 3 each engine also has its own cores.
+// drawn is the version of the rules for drawing plans and running engines. From version 2 on, answers have different
+// lengths. From version 3 on, each engine has its own cores.
 const drawn = 3
 
-// fingerprint identifies the requests of a set, so that results of different versions of the set are not mixed.
+// fingerprint identifies the version of a set, so that results of different versions are not mixed.
 func (s set) fingerprint() string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%d %+v %d %d %s %v", drawn, s.work, s.clients, s.replicas, s.event, s.ranks)

@@ -14,7 +14,8 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// step is one request of a talk (a conversation): the messages that it adds, and the number of tokens that it asks for.
+// step is one request of a talk (a conversation): the messages that it adds to the talk, and the number of tokens of
+// its answer.
 type step struct {
 	talk   int
 	adds   []message
@@ -33,11 +34,11 @@ func (p plan) requests() int {
 	return n
 }
 
-// wordTokens is the average number of tokens for a word of words together with the space before it, by the tiny model's
+// wordTokens is the average number of tokens of a word in the list words, with the space before it, in the tiny model's
 // tokenizer.
 const wordTokens = 1.363
 
-// words are common English words. Texts are drawn from them.
+// words has common English words. Texts are random sequences of these words.
 var words = strings.Fields(`
 able about access action active add after again all allow also always an and any apply area array as ask at attention
 auto back base batch be beam before begin below best between block body book both build but by cache call can case
@@ -63,7 +64,7 @@ with within word work would write year yes you your zero`)
 // writer draws random texts.
 type writer struct{ *rand.Rand }
 
-// newWriter returns the writer of a set and a round. The same arguments give the same texts.
+// newWriter returns a writer for a set and a round. Writers with the same arguments draw the same texts.
 func newWriter(seed uint64, set string, round int) writer {
 	h := fnv.New64a()
 	h.Write([]byte(set))
@@ -81,14 +82,14 @@ func (w writer) text(tokens int) string {
 	return strings.TrimSpace(b.String())
 }
 
-// around returns a random length within a third of mean, for an answer. Equal lengths would put the clients of an
-// engine in lock step: their answers end together, they send together, and their prompts wait for each other. This
-// effect is larger with a router that moves clients less, and would hide the router's own effect on the time to the
-// first token.
+// around returns a random length of an answer, within a third of mean. If all lengths were equal, the answers of an
+// engine's clients would end at the same time. Then the clients would send their next requests at the same time, and
+// their prompts would wait for each other. This effect is larger with a router that moves clients less often, and would
+// hide the router's own effect on the time to the first token.
 func (w writer) around(mean int) int { return mean - mean/3 + w.IntN(2*mean/3+1) }
 
-// chats makes conversations of several turns, each with one of several system prompts. All conversations of a client
-// are open at once, and the client continues one of them at random.
+// chats makes conversations of several turns, each with one of several system prompts. A client has all its
+// conversations at the same time, and each request continues a random one of them.
 type chats struct {
 	talks, turns, systems, system, user, output int
 }
@@ -110,7 +111,7 @@ func (c chats) plan(w writer, clients int) plan {
 	return w.interleave(lanes)
 }
 
-// interleave mixes the talks of each client at random, keeping the order within a talk.
+// interleave mixes the talks of each client at random, but keeps the order of the steps within a talk.
 func (w writer) interleave(lanes [][][]step) plan {
 	p := make(plan, len(lanes))
 	for i, talks := range lanes {
@@ -126,9 +127,9 @@ func (w writer) interleave(lanes [][][]step) plan {
 	return p
 }
 
-// agents makes agents that call tools: each step sends a tool's result after the time that the tool takes. A client
-// runs one agent after another. The results are messages with the role user: a message with the role tool must follow a
-// tool call, and a random model does not make tool calls.
+// agents makes agents that call tools. Each step sends the result of a tool after the time that the tool takes. A
+// client runs one agent after another. The results are messages with the role user. They cannot have the role tool,
+// because such a message must follow a tool call, and a random model makes no tool calls.
 type agents struct {
 	talks, steps, kinds, system, result, output int
 	pause                                       time.Duration
@@ -156,7 +157,7 @@ func (a agents) plan(w writer, clients int) plan {
 }
 
 // prefixes makes single questions, each after one of several shared prefixes. Prefix i is drawn with weight (count/2 +
-// i)^-skew: the first prefixes are used a few times more often than the last ones.
+// i)^-skew, so the first prefixes are used a few times more often than the last ones.
 type prefixes struct {
 	requests, count, prefix, question, output int
 	skew                                      float64

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Measures the way from an engine's event bytes to the index and back to a match, and writes
+# Measures the way from the bytes of an engine's event over the index to a match, and writes
 # bench/results/end_to_end.md.
 #
 #   bash bench/gateway/end_to_end.sh     # about a minute
 #
-# Figures are processor time (user and system of the benchmark, less what its preparation takes), not wall time, so that
-# other work on the machine distorts them less: caches are still shared. Each is the median of RUNS.
+# The figures are processor time (user and system) of the benchmark without its preparation. They are not wall time, so
+# other work on the machine changes them less; it still shares the processor's caches. Each figure is the median of RUNS
+# runs.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 OUT=${OUT:-$root/bench/results/end_to_end.md}
@@ -17,14 +18,14 @@ cd "$root"
 go test -c -o "$work/ingest" ./kvfeed
 go test -c -o "$work/kvindex" ./kvindex
 
-# spent COMMAND…: milliseconds of processor time. The caller holds stdout.
+# spent COMMAND…: prints the processor time of COMMAND in milliseconds.
 spent() {
 	local TIMEFORMAT='%U %S' used
 	used=$({ time "$@" >/dev/null 2>"$work/stderr"; } 2>&1)
 	awk '{print ($1 + $2) * 1000}' <<<"$used"
 }
 
-# each PACKAGE BENCHMARK N: nanoseconds of processor time of one iteration.
+# each PACKAGE BENCHMARK N: prints the processor time of one iteration in nanoseconds, measured with N iterations.
 each() {
 	local bench=("$work/$(basename "$1")" -test.run '^$' -test.bench "$2")
 	cd "$root/$1"

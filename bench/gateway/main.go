@@ -1,4 +1,4 @@
-// Command gateway turns the lines that the client ./load wrote during run.sh into one table.
+// Command gateway makes a table of the lines that the client ./load wrote during run.sh.
 package main
 
 import (
@@ -22,7 +22,7 @@ type line struct {
 	N         int     `json:"n"`
 	PerSecond float64 `json:"rps"`
 	TTFT99    float64 `json:"ttft_p99"` // µs
-	// µs, difference to the target direct; absent for direct itself
+	// Added50 is the difference to the target direct in µs. It is absent for the target direct.
 	Added50  float64        `json:"added_ttft_p50"`
 	TTFT50   float64        `json:"ttft_p50"`
 	CPU      float64        `json:"cpu_us_router"` // processor time of the router for each request, in µs
@@ -31,7 +31,7 @@ type line struct {
 	Errors   map[string]int `json:"errors"`
 }
 
-// names are the rows of the table in order: the targets and their titles.
+// names has the rows of the table in order, each with the name of the target and the title of the row.
 var names = []struct{ target, title string }{
 	{"nginx", "nginx, round robin"},
 	{"smg", "smg 1.13.0, cache_aware"},
@@ -78,7 +78,7 @@ func read(r io.Reader) ([]line, error) {
 	return lines, in.Err()
 }
 
-// table prints one workload's table: each figure, with its ratio to nginx's figure in parentheses.
+// table prints the table of one workload. After each figure it prints the ratio to nginx's figure in parentheses.
 func table(out io.Writer, lines []line, workload string) {
 	figure := func(mode, target string, value func(line) float64) float64 {
 		return median(lines, mode, workload, target, value)
@@ -119,7 +119,7 @@ func table(out io.Writer, lines []line, workload string) {
 	fmt.Fprintln(out)
 }
 
-// median returns the median of a figure over all passes, or 0 if there is none.
+// median returns the median of a figure over all passes, or 0 if no line has the figure.
 func median(lines []line, mode, workload, target string, value func(line) float64) float64 {
 	var v []float64
 	for _, l := range lines {
@@ -134,10 +134,10 @@ func median(lines []line, mode, workload, target string, value func(line) float6
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// machine describes the machine, as the files of Linux in /proc do.
+// machine returns a description of the machine from the files in /proc.
 func machine() string {
 	first := func(path, key string) string {
-		data, _ := os.ReadFile(path) // the file is absent on other systems: then the value is left out
+		data, _ := os.ReadFile(path) // on systems without /proc the result is "unknown"
 		for l := range strings.Lines(string(data)) {
 			if rest, found := strings.CutPrefix(l, key); found {
 				return strings.Trim(rest, "\t :\n")

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Measures the gateway beside nginx and SMG in one run, with the mock workers of ./mock and the client of ./load, and
-# writes bench/results/gateway.md.
+# Measures the gateway, nginx and SMG in one run, with the mock workers of ./mock and the client of ./load, and writes
+# bench/results/gateway.md.
 #
 #   bash bench/gateway/run.sh            # about five minutes; PASSES=5 for steadier medians
 #
-# Every process is started from here, and so shares one scheduler group: processes of separate login sessions get groups
-# of their own (autogroup), which distorts CPU figures at saturation. Nothing is left running.
+# This script starts all processes, so that all of them are in one scheduler group. Processes of separate login sessions
+# have separate groups (autogroup), which distorts CPU figures at saturation. At its end the script stops all processes.
 #
-#   PASSES   passes over all rows, interleaved; the table shows medians                (3)
-#   ROWS     which rows: nginx, smg, cached, cold, rr                                  (all)
+#   PASSES   number of passes over all rows; the table shows medians                   (3)
+#   ROWS     rows to measure: nginx, smg, cached, cold, rr                             (all)
 #   BINARY   a warmpath binary to measure in place of one that is built                (none)
-#   OTHER    a second binary, measured as the row "other": before and after in one run (none)
-#   OUT      the table's file; the raw lines go beside it as .jsonl                    (bench/results/gateway.md)
-#   SMG      a virtual environment with smg 1.13.0; made when it is missing            (~/.cache/warmpath/smg)
+#   OTHER    a second warmpath binary, measured as the row "other", for comparisons    (none)
+#   OUT      file of the table; the raw lines are in the same file name with .jsonl    (bench/results/gateway.md)
+#   SMG      virtual environment with smg 1.13.0; the script makes a missing one       (~/.cache/warmpath/smg)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -20,7 +20,7 @@ PASSES=${PASSES:-3}
 ROWS=${ROWS:-nginx smg cached cold rr}
 OUT=${OUT:-$root/bench/results/gateway.md}
 SMG=${SMG:-$HOME/.cache/warmpath/smg}
-PORT=${PORT:-19400} # the first of some twenty ports
+PORT=${PORT:-19400} # first of about twenty ports
 export CGO_ENABLED=0
 
 work=$(mktemp -d)
@@ -37,7 +37,7 @@ say() { echo "$*" >&2; }
 has() { [[ " $ROWS " == *" $1 "* ]]; }
 drop() { ROWS=$(tr ' ' '\n' <<<"$ROWS" | grep -vx "$1" | tr '\n' ' '); }
 
-# start NAME COMMAND…: runs it in the background, its output in $work/NAME.log; pid[NAME] is its process.
+# start NAME COMMAND…: runs COMMAND in the background. Its output is in $work/NAME.log, and its process id in pid[NAME].
 declare -A pid address
 start() {
 	local name=$1
@@ -47,7 +47,7 @@ start() {
 	pids+=($!)
 }
 
-# ready NAME URL: waits until it answers.
+# ready NAME URL: waits until URL answers.
 ready() {
 	for _ in $(seq 300); do
 		if curl -fsS -o /dev/null "$2" 2>/dev/null; then return; fi
@@ -125,7 +125,7 @@ smg_row() {
 	ready smg "http://${address[smg]}/health"
 }
 
-# warmpath_row NAME PORT BINARY POLICY [CONFIG LINE]…
+# warmpath_row NAME PORT BINARY POLICY [CONFIG LINE]…: starts a gateway as the row NAME.
 warmpath_row() {
 	local name=$1 port=$2 binary=$3 policy=$4
 	shift 4
@@ -150,14 +150,15 @@ read -ra rows <<<"$ROWS"
 
 lines=$work/lines.jsonl
 load() { "$work/load" "$@" -maxdur 120s -out "$lines" >/dev/null; }
-resident() { # NAME: MB of its processes together
+resident() { # resident NAME: prints the resident memory of all processes of NAME in MB
 	local p kb=0 list="${pid[$1]} $(pgrep -P "${pid[$1]}" || true)"
 	for p in $list; do kb=$((kb + $(awk '/^VmRSS/ {print $2}' "/proc/$p/status"))); done
 	echo $((kb / 1024))
 }
 pace() { for w in "${workers[@]}"; do curl -fsS -o /dev/null "http://$w/setdelay?d=$1"; done; }
 
-# Requests of a run: all bodies of b (34 KB of tokens each) must fit the token cache of 64 MiB.
+# Numbers of requests of a run, by workload. All bodies of workload b (34 KB of tokens each) must fit in the token cache
+# of 64 MiB.
 declare -A closed=([a]=4000 [b]=1800) cycle=([a]=800 [b]=500)
 
 for r in "${rows[@]}"; do echo "{\"mode\":\"start\",\"target\":\"$r\",\"mb\":$(resident "$r")}" >>"$lines"; done

@@ -1,8 +1,9 @@
-// Command growth measures how match time and memory grow: with blocks at few holders, and with holders at a fixed
-// number of blocks. It prints text, and writes JSON and SVG drawings. See ../README.md.
+// Command growth measures how lookup time and memory of the index grow: with the number of blocks at 8 holders, and
+// with the number of holders at a fixed number of blocks. It prints text, and writes JSON and SVG drawings. See
+// ../README.md.
 //
 //	go run ./growth -dir results                       1 M and 10 M blocks, 8 to 4,096 holders
-//	go run ./growth -blocks 1000000,10000000,100000000   100 M is opt-in: some tens of gigabytes
+//	go run ./growth -blocks 1000000,10000000,100000000   up to 100 M blocks: needs tens of gigabytes of memory
 package main
 
 import (
@@ -34,8 +35,9 @@ func main() {
 	}
 }
 
-// The workload: every holder has the shared prefix, a system prompt, and chains of its own that continue it. A lookup
-// asks for a whole chain: all holders match the prefix, and one holder matches the whole chain.
+// The workload: all holders have the blocks of a shared prefix, such as a system prompt. Each holder also has chains of
+// its own that begin with this prefix. A lookup asks for a whole chain: all holders match the prefix, and one holder
+// matches the whole chain.
 const (
 	sharedBlocks = 64
 	chainBlocks  = 512
@@ -43,13 +45,13 @@ const (
 	lookups      = 20_000
 )
 
-// result is one size of index.
+// result has the measurements of an index of one size.
 type result struct {
 	Holders       int     `json:"holders"`
 	Memberships   int64   `json:"memberships"`
 	Distinct      int64   `json:"distinct_blocks"`
 	IndexBytes    int64   `json:"index_bytes"`
-	ResidentBytes int64   `json:"resident_bytes"` // after free memory was returned to the system
+	ResidentBytes int64   `json:"resident_bytes"` // measured after free memory was returned to the system
 	BytesPerPair  float64 `json:"resident_bytes_per_membership"`
 	StoreRate     float64 `json:"store_m_blocks_per_s"`
 	MatchP50      uint32  `json:"match_p50_ns"`
@@ -150,7 +152,8 @@ func numbers(s string) ([]int, error) {
 	return all, nil
 }
 
-// chain fills a record with blocks [from, to) of chain number c. Blocks before sharedBlocks are the same in all chains.
+// chain fills a record with the blocks [from, to) of chain number c. The first sharedBlocks blocks are the same in all
+// chains.
 func chain(r *trace.Record, c uint64, from, to int) {
 	r.Locals, r.Keys = r.Locals[:0], r.Keys[:0]
 	parent := r.Parent
@@ -200,7 +203,7 @@ func measure(holders, memberships int) (result, error) {
 }
 
 // build stores the shared prefix at every holder, and then chains at the holders in turn. It returns the number of
-// chains, and the time in ns that applying the events took.
+// chains, and the time in ns for which Apply ran.
 func build(x *feed.Index, holders, memberships int) (chains int, taken int64) {
 	r := trace.Record{Kind: trace.Stored, Units: 1}
 	clock := latency.NewClock()
@@ -226,7 +229,8 @@ func build(x *feed.Index, holders, memberships int) (chains int, taken int64) {
 	return chains, taken
 }
 
-// ask measures the times of lookups: of whole chains from all over the index, and of chains that are not in the index.
+// ask measures the times of two kinds of lookups: whole chains from all parts of the index, and chains that are not in
+// the index.
 func ask(x *feed.Index, holders, chains int, out *result) error {
 	var questions, misses []feed.Question
 	for i := range probes {

@@ -1,5 +1,5 @@
-// Package ingest measures the cost of applying the events of an engine with a full cache on one core: payload bytes are
-// decoded, hashed and applied.
+// Package ingest measures the cost of an engine's events on one core: it decodes the bytes of messages, hashes the
+// tokens and applies the events to the index. The engines' caches are full, so events also remove blocks.
 package ingest
 
 import (
@@ -23,26 +23,27 @@ const (
 type shape struct {
 	name           string
 	events, blocks int
-	chain          int // number of blocks of a conversation; after them a new conversation begins
-	// holders: number of engines, which send in turn; cache: number of blocks of each engine's cache
+	chain          int // number of blocks of a conversation; then a new conversation begins
+	// holders is the number of engines, which send in turn. cache is the number of blocks in the cache of each engine.
 	holders, cache int
 }
 
 // Prefill announces all blocks of a prompt in one event. Decoding announces each block of each running request when the
 // block is full.
 var shapes = []shape{
-	{"prefill 32 blocks an event", 1, 32, 512, 8, 32_768}, // half a million tokens in each cache
+	{"prefill 32 blocks an event", 1, 32, 512, 8, 32_768}, // 32,768 blocks are half a million tokens
 	{"decode 1 block an event", 16, 1, 64, 8, 32_768},
 }
 
 // messages returns the messages of one holder in two parts. The first part, fill, makes the cache full. Each message of
 // the second part, steady, stores blocks and removes the same number of the oldest blocks, the end of a conversation
-// first. The steady messages can be played several times, because the blocks of each message are removed later.
+// first. The steady messages can be played several times in a circle, because later messages remove the blocks of each
+// message.
 func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
 	r := rand.New(rand.NewPCG(uint64(h), 9))
 	var events []kvevent.Event
 	total := 2 * s.cache / s.blocks
-	running := make([][]uint64, s.events) // the announced hashes of each running request
+	running := make([][]uint64, s.events) // by running request: the announced hashes
 	for i := range total {
 		lane := i % s.events
 		if len(running[lane]) >= s.chain {
@@ -69,7 +70,7 @@ func messages(w kvevent.Wire, s shape, h int) (fill, steady [][]byte) {
 		}
 		return gone
 	}
-	// The block of a chain that was stored last is removed first.
+	// Of a conversation's blocks, the last one is removed first.
 	order := oldestFirst(s, total)
 	half := total / 2
 	for i := 0; i < total; i += s.events {
@@ -146,7 +147,7 @@ func newHasher(tb testing.TB) *block.Hasher {
 	return h
 }
 
-// full returns an index that has the blocks of engines with full caches, and the steady messages of each engine.
+// full returns an index with the blocks of engines whose caches are full, and the steady messages of each engine.
 func full(tb testing.TB, s shape) (*kvindex.Index, []reader, [][][]byte) {
 	x := kvindex.New(newHasher(tb), kvindex.Config{Bytes: 4 << 30})
 	readers, steady := make([]reader, s.holders), make([][][]byte, s.holders)
@@ -183,9 +184,9 @@ func TestACacheStaysFull(t *testing.T) {
 	}
 }
 
-// BenchmarkIngest decodes, hashes and applies payload bytes, with removals because the caches are full. Mblocks/s
-// counts stored blocks; the same number of blocks is removed. The figure for a core divides by processor time, so that
-// other work on the machine matters less.
+// BenchmarkIngest decodes messages, hashes their tokens and applies their events. The caches are full, so each message
+// removes as many blocks as it stores. Mblocks/s counts stored blocks. The figure for a core divides by processor time
+// instead of wall time, so that other work on the machine matters less.
 func BenchmarkIngest(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(s.name, func(b *testing.B) {
@@ -213,7 +214,8 @@ func BenchmarkIngest(b *testing.B) {
 	}
 }
 
-// play calls f for each message in turn, holder by holder.
+// play calls f with the number i of a message and a holder h: message 0 of each holder, then message 1 of each holder,
+// and so on.
 func play(b *testing.B, s shape, f func(i, h int)) {
 	b.ReportAllocs()
 	runtime.GC()

@@ -14,9 +14,9 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/machine"
 )
 
-// apply measures how long one goroutine takes to apply prepared events. Each round uses a new, empty index. CHANNEL=1
-// passes each event through a channel that was filled before, as the peers' harness does for SMG's index and for most
-// of Dynamo's indexes.
+// apply measures how long one goroutine takes to apply prepared events. Each round uses a new, empty index. With
+// CHANNEL=1 the goroutine receives the events from a full channel, as the program for the peers does for SMG's index
+// and for most of Dynamo's indexes.
 func apply(p *player, args []string) error {
 	n, err := rounds(args, 0, 5)
 	if err != nil {
@@ -96,11 +96,11 @@ func (p *player) applyOnce(events []feed.Event) (float64, error) {
 	return float64(taken) / 1e9, nil
 }
 
-// mem measures by how much the index increases the resident memory of the process. The trace is a mapped file and does
-// not count. The events use one small buffer.
+// mem measures by how much loading the index increases the resident memory of the process. The trace does not count,
+// because it is a mapped file. All events use one small buffer.
 func mem(p *player, _ []string) error {
 	r := p.trace.Reader()
-	for r.Next() { // read the trace once before, so that the reader has allocated its memory
+	for r.Next() { // read the trace once before the measurement, so that the reader has allocated its memory
 	}
 	debug.FreeOSMemory()
 	before, err := machine.ResidentBytes()

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Runs Warmpath's index and other projects' on the same workload files, in turn, and prints one table of ratios.
+# Runs Warmpath's index and the indexes of other projects (peers) on the same workload files, one after another, and
+# prints a table of ratios.
 #
 #   bench/kvtrace/compare.sh            speed and memory, about 3 minutes
-#   bench/kvtrace/compare.sh hard       who answers right on traces with holes, second copies, re-cut blocks, restarts
+#   bench/kvtrace/compare.sh hard       right answers on traces with holes, second copies, re-cut blocks, restarts
 #
-# PEERBENCH  the peers' harness as a binary; else it is built from bench/peerbench (Rust)
-# CACHE      where traces and that binary are kept           (default ~/.cache/warmpath)
-# PASSES     how often everything is run in turn             (default 3; values are medians over passes)
-# PEERS      (default dynamo-radix dynamo-crtc smg-chain smg-chain-into)
-# VERBS      (default lookup replay apply mem conc hash)
-# LINES      keep the raw lines in this file
+# PEERBENCH  path of the binary peerbench; not set: it is built from bench/peerbench (Rust)
+# CACHE      folder for traces and the binary peerbench  (default ~/.cache/warmpath)
+# PASSES     number of passes; figures are medians over the passes  (default 3)
+# PEERS      names of the peers' indexes  (default dynamo-radix dynamo-crtc smg-chain smg-chain-into)
+# VERBS      what to measure  (default lookup replay apply mem conc hash)
+# LINES      file in which to keep the raw lines
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 what=${1:-speed}
@@ -36,7 +37,7 @@ trap 'rm -rf "$bin"' EXIT
 CGO_ENABLED=0 go build -o "$bin/kvtrace" ./kvtrace
 peerbench=$(peerbench)
 
-# trace NAME FLAGS... makes a file once.
+# trace NAME FLAGS... makes a workload file if it does not exist, and prints its path.
 trace() {
   local file="$cache/traces/$1.trace"
   shift
@@ -44,7 +45,7 @@ trace() {
   echo "$file"
 }
 
-# note FILE COMMAND... runs a command and keeps its lines under the file's name.
+# note NAME COMMAND... runs COMMAND and keeps its output lines, each with NAME (the workload) before it.
 note() {
   local name=$1
   shift
@@ -92,12 +93,13 @@ speed() {
   done
 }
 
-# hashing is measured once: nothing in it depends on a trace.
+# hashing measures hashing once, because hashing does not depend on a trace.
 hashing() {
   case " $verbs " in *" hash "*) note - "$bin/kvtrace" hash; note - "$peerbench" hash ;; esac
 }
 
-# answers NAME PEER FILE notes what a peer answers, or why it gave up; one whose writer died hangs, hence the limit.
+# answers NAME PEER FILE keeps the line of the peer's answers, or the reason why the peer refused the file. It has a
+# time limit, because a peer hangs if its writer has died.
 answers() {
   local out
   if out=$(RUST_BACKTRACE=0 timeout 10 "$peerbench" "$2" verify "$3" 2>&1); then

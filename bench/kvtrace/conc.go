@@ -12,25 +12,27 @@ import (
 )
 
 const (
-	concBlocks = 256 // lookups use at most this many blocks of a request
-	inFlight   = 8   // number of events that may wait for a saturated writer
+	concBlocks = 256 // largest number of blocks in a lookup
+	inFlight   = 8   // number of events that wait for the writer if the rate is not limited
 )
 
 // tailEvent is an event of the last fifth of the trace.
 type tailEvent struct {
 	feed.Event
-	requests int // number of requests in the trace before the event
+	requests int // number of requests before the event in the trace
 }
 
-// beside is the input of conc: events to apply, and lookups to make at the same time.
+// beside is the input of conc: events to apply before (warm), events to apply during the lookups (tail), and the
+// lookups.
 type beside struct {
 	warm     []feed.Event
 	tail     []tailEvent
 	requests []feed.Question
 }
 
-// conc times lookups of recent requests while another goroutine applies the last fifth of the trace. The goroutine that
-// makes the lookups also sends the events: either as fast as the writer takes them, or at a given rate.
+// conc measures lookups of recent requests while another goroutine (the writer) applies the last fifth of the trace.
+// The goroutine that makes the lookups also sends the events to the writer: as fast as the writer takes events, or at a
+// given rate.
 func conc(p *player, args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("conc: give a rate of block operations a second, 0 for as many as the writer takes")
@@ -133,7 +135,7 @@ func (p *player) concOnce(b *beside, rate float64, total *concResult) error {
 		random ^= random << 13
 		random ^= random >> 7
 		random ^= random << 17
-		// Choose one of the 64 requests before the newest 8.
+		// Look up a random one of the 64 requests before the newest 8 requests.
 		q := &b.requests[requests-9-int(random%64)]
 		total.all.Add(a.ask(q))
 		best := int(slices.Max(a.answer()))
@@ -149,7 +151,7 @@ func (p *player) concOnce(b *beside, rate float64, total *concResult) error {
 	return nil
 }
 
-// due reports whether to send the next event now.
+// due reports whether the next event must be sent now. elapsed is in ns, and queued is the number of waiting events.
 func due(rate float64, sent int, elapsed int64, queued int) bool {
 	if rate > 0 {
 		return float64(sent) < float64(elapsed)/1e9*rate

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// hash measures how long 8,192 tokens take to become chained keys. It measures both steps together (Append) and each
-// step alone, as the peers' harness prints them.
+// hash measures how long it takes to hash 8,192 tokens to keys. It measures the two steps (local hashes, then keys)
+// together and alone, like the program for the peers.
 func hash() error {
 	tokens := make([]block.Token, 8192)
 	for i := range tokens {
@@ -29,7 +29,7 @@ func hash() error {
 	return nil
 }
 
-// runFor is how long each figure of hash is measured, in ns.
+// runFor is the duration of each measurement, in ns.
 const runFor = 1_500_000_000
 
 func timeLoop(name string, f func()) {

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// asker does lookups and times them. Its buffers are allocated beforehand, like a router's.
+// asker makes lookups and measures their times. It allocates its buffers before the lookups, as a router does.
 type asker struct {
 	x       *feed.Index
 	clock   latency.Clock
@@ -23,7 +23,7 @@ type asker struct {
 	depths  []uint16
 }
 
-// start says from what a lookup begins: keys, local hashes or tokens.
+// start says with which data a lookup begins: keys, local hashes or tokens.
 type start uint8
 
 const (
@@ -39,7 +39,7 @@ func newAsker(x *feed.Index, workers int, from start) *asker {
 	}
 }
 
-// ask looks up q, and returns how long the lookup took, in nanoseconds. The answer is in matches.
+// ask looks up q and returns the duration in nanoseconds. The answer is in a.matches.
 func (a *asker) ask(q *feed.Question) int64 {
 	start := a.clock.Now()
 	keys := q.Keys()
@@ -88,8 +88,8 @@ func lookups(p *player, verb string, from start, args []string) error {
 	if r.Err() != nil {
 		return r.Err()
 	}
-	// FreeOSMemory returns the memory that loading used to the system now. Otherwise the runtime returns it during the
-	// lookups, some KiB at a time, and interrupts the processor each time: the p99 was then 2.4 µs.
+	// Return the memory that loading has used to the system now. Otherwise the runtime would return it in small pieces
+	// during the lookups, and would interrupt the processor each time. With these interruptions the p99 was 2.4 µs.
 	debug.FreeOSMemory()
 	a := newAsker(x, int(p.trace.Workers), from)
 	for _, length := range synth.ProbeLengths {
@@ -100,7 +100,7 @@ func lookups(p *player, verb string, from start, args []string) error {
 	return nil
 }
 
-// lookupLength makes a first pass that checks the answers. Then it times n passes over all probes of one length.
+// lookupLength checks the answers in a first pass over the probes of one length. Then it measures n passes.
 func lookupLength(a *asker, probes []feed.Question, n int, title string) {
 	wrong, holders := 0, 0
 	for i := range probes {
@@ -127,7 +127,8 @@ func lookupLength(a *asker, probes []feed.Question, n int, title string) {
 		float64(holders)/float64(len(probes)), all, p50[0], p50[len(p50)/2], p99[0], p99[len(p99)/2])
 }
 
-// replay times every query of the trace. Before a query it applies all events that come before the query.
+// replay measures each query of the trace. Before a query it applies all events that come before the query in the
+// trace.
 func replay(p *player, args []string) error {
 	n, err := rounds(args, 0, 3)
 	if err != nil {

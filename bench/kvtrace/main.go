@@ -1,17 +1,17 @@
-// Command kvtrace replays KVTRACE1 workload files into Warmpath's index. Another harness runs other projects' indexes
-// on the same files; kvtrace has the same verbs and prints the same lines. kvtrace also makes such files. See
-// ../README.md.
+// Command kvtrace replays KVTRACE1 workload files on Warmpath's index. The program peerbench replays the same files on
+// the indexes of other projects (the peers). Both have the same verbs and print the same lines. kvtrace also makes such
+// files. See ../README.md.
 //
 //	kvtrace make [flags]                       write a workload file
 //	kvtrace check FILE               compare a file's answers with those of a naive set
 //	kvtrace verify FILE              compare the index's answers with the file's
-//	kvtrace lookup FILE [ROUNDS]     time lookups without events, from prepared keys on
-//	kvtrace lookup-local FILE [ROUNDS]   the same, from local hashes on
-//	kvtrace lookup-tokens FILE [ROUNDS]  the same, from tokens on
-//	kvtrace replay FILE [ROUNDS]     time each query at its place in the trace
-//	kvtrace apply FILE [ROUNDS]      time events on one writer; SPLIT=n cuts them to n blocks
-//	kvtrace mem FILE                 resident memory
-//	kvtrace conc FILE RATE [ROUNDS]  lookups while a writer works; RATE in block operations/s, 0 saturated
+//	kvtrace lookup FILE [ROUNDS]     measure lookups without events, beginning with prepared keys
+//	kvtrace lookup-local FILE [ROUNDS]   the same, beginning with local hashes
+//	kvtrace lookup-tokens FILE [ROUNDS]  the same, beginning with tokens
+//	kvtrace replay FILE [ROUNDS]     measure each query at its place in the trace
+//	kvtrace apply FILE [ROUNDS]      measure the application of events; SPLIT=n cuts events to n blocks
+//	kvtrace mem FILE                 measure resident memory
+//	kvtrace conc FILE RATE [ROUNDS]  measure lookups while a writer applies RATE block operations a second; 0: no limit
 //	kvtrace hash | timer                       hashing 8,192 tokens; what a clock costs
 //	kvtrace table < LINES                      ratios of our lines and the peers' (see compare.sh)
 package main
@@ -83,7 +83,7 @@ func run(args []string) error {
 	return do(p, args[1:])
 }
 
-// player replays a trace.
+// player is a trace to replay, with its name for output lines.
 type player struct {
 	trace *trace.Trace
 	name  string

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/trace"
 )
 
-// presets are the workload files with published results.
+// presets has the workload files for which results are published, as changes of synth.DefaultPlain.
 var presets = map[string]func(c *synth.PlainConfig){
 	"main":  func(*synth.PlainConfig) {},
 	"mem1m": func(c *synth.PlainConfig) { c.Capacity, c.Stored, c.Seed = 0, 1_000_000, 43 },

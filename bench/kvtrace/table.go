@@ -15,22 +15,23 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/machine"
 )
 
-// cell is one figure that our harness and the peers' harness both print.
+// cell identifies a figure that kvtrace prints for Warmpath and peerbench prints for the peers.
 type cell struct {
-	// lookup-local and lookup-tokens are compared with the peers' verb lookup, which begins with local hashes
+	// verb of kvtrace; lookup-local and lookup-tokens are compared with the peers' verb lookup, which begins with local
+	// hashes
 	verb   string
 	file   string
-	what   string // the case: a prompt length, a cut of events, or an event rate
+	what   string // case: a prompt length, a cut of events, or an event rate
 	metric string
 }
 
-// figures are the values of one cell by harness, one for each pass.
+// figures has the values of one cell: by index, a value for each pass.
 type figures map[string][]float64
 
-// shape says how to read the line that a verb prints.
+// shape describes the line that a verb prints.
 type shape struct {
 	verb    string
-	line    *regexp.Regexp // groups: the name, what (may be empty), and then one group for each metric
+	line    *regexp.Regexp // groups: the name of the index, cell.what (may be empty), and then a group for each metric
 	metrics []string
 }
 
@@ -50,8 +51,8 @@ var hashLine = regexp.MustCompile(`^hash (.*?): n=.* p50=(\d+) .* p99=(\d+) `)
 
 const ours = "warmpath-"
 
-// table reads lines of the form "FILE<tab>LINE". LINE is a line that a harness printed, ours or a peer's. The lines may
-// come from several passes. For each cell, table writes the median of our figures, divided by the median of the best
+// table reads lines of the form "FILE<tab>LINE". LINE is a line that kvtrace or peerbench printed. The lines may come
+// from several passes. For each cell, table writes the median of Warmpath's figures divided by the median of the best
 // peer's figures.
 func table(in io.Reader, out io.Writer) error {
 	cells := map[cell]figures{}
@@ -156,7 +157,7 @@ func byPlace(a, b cell) int {
 	return cmp.Or(cmp.Compare(a.verb, b.verb), cmp.Compare(a.file, b.file), cmp.Compare(whatA, whatB), cmp.Compare(a.metric, b.metric))
 }
 
-// more reports whether a larger figure is better.
+// more reports whether larger figures of the cell are better.
 func (c cell) more() bool { return c.metric == "M block ops/s" || c.metric == "writer M/s" }
 
 func bestPeer(c cell, f figures) (name string, value float64) {
@@ -172,10 +173,11 @@ func bestPeer(c cell, f figures) (name string, value float64) {
 	return name, value
 }
 
-// memoryGoals has the goal for each file, in bytes for each live pair of worker and block.
+// memoryGoals has, by file, the goal for memory in bytes for each pair of a worker and a block that it holds.
 var memoryGoals = map[string]float64{"mem1m": 40, "shared": 6, "main": 52}
 
-// judge returns the goal for a figure as text, and whether the figure meets it. The text is empty if there is no goal.
+// judge returns the goal for a figure as text, and whether the figure meets the goal. The text is empty if there is no
+// goal. best is the best peer's figure.
 func judge(c cell, value, best float64) (goal string, ok bool) {
 	atMost := func(factor float64) (string, bool) { return fmt.Sprintf("≤ %.2f", factor), value <= factor*best }
 	switch c.verb {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestTableReadsBothHarnesses reads lines as our harness and the peers' harness print them.
+// TestTableReadsBothHarnesses reads lines that kvtrace (for Warmpath) and peerbench (for the peers) print.
 func TestTableReadsBothHarnesses(t *testing.T) {
 	in := strings.Join([]string{
 		"main\tlookup smg-chain-into len=512 probes=119 wrong=0 mean holders=1.24: n=1190 mean=231 p50=200 p90=277 p99=413 p99.9=587 max=1536 | per-rep p50 min=212 med=217 p99 min=309 med=332",

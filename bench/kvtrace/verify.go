@@ -13,7 +13,7 @@ import (
 
 var errWrong = errors.New("some answers are wrong")
 
-// answers counts how answers differ from the exact ones.
+// answers counts the answers of an index that differ from the exact answers.
 type answers struct {
 	questions, wrong, high, low int
 	first                       string

@@ -21,7 +21,8 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// row is one line of a Mooncake trace. An id in it stands for 512 tokens and all tokens before them.
+// row is one line of a Mooncake trace. Each of its hash ids stands for a block of 512 tokens and all tokens before the
+// block.
 type row struct {
 	Timestamp    float64 `json:"timestamp"` // ms
 	OutputLength int     `json:"output_length"`
@@ -57,14 +58,14 @@ func readTrace(path string) (rows []row, sum string, err error) {
 	return rows, hex.EncodeToString(digest[:]), lines.Err()
 }
 
-// shape has the parameters that turn a trace into a corpus. The defaults are those of Dynamo's published runs.
+// shape has the parameters with which a trace becomes a corpus.
 type shape struct {
 	Holders     int // number of holders
 	BlockSize   int // tokens in a block
 	Blocks      int // number of blocks in each holder's pool
-	Length      int // number of blocks for each id
-	Duplication int // number of copies of the trace; each copy has its own ids
-	Speedup     int // factor by which the engine model is faster
+	Length      int // number of blocks for each hash id of the trace
+	Duplication int // number of copies of the trace; each copy has its own hash ids
+	Speedup     int // factor by which the engine model is faster than its profile
 	Seed        uint64
 }
 
@@ -78,14 +79,14 @@ const (
 	cleared
 )
 
-// operation is a request's lookup or an event.
+// operation is the lookup of a request or an event.
 type operation struct {
-	at       float64 // time: in a timeline in seconds, in a corpus from 0 (the holder's first operation) to 1 (its last)
+	at       float64 // in a timeline: time in seconds; in a corpus: 0 (the holder's first operation) to 1 (its last)
 	holder   uint32
 	kind     kind
 	rooted   bool   // stored only: the first block has no parent
 	parent   uint64 // stored only: key of the first block's parent
-	from, to uint32 // the operation's blocks are locals[from:to] and keys[from:to]
+	from, to uint32 // the hashes of the operation's blocks are locals[from:to] and keys[from:to]
 	before   uint32 // number of queries before the operation
 }
 
@@ -93,7 +94,7 @@ type operation struct {
 type corpus struct {
 	shape
 	operations    []operation
-	locals, keys  []uint64 // local hash and key of each operation's blocks; 0 is the local hash of a removed block
+	locals, keys  []uint64 // hashes of the blocks of all operations; the local hash of a removed block is 0
 	requests      int
 	events        [4]int // number of events by kind
 	requestBlocks int
@@ -117,7 +118,7 @@ func build(rows []row, s shape) (*corpus, error) {
 	if int64(s.Duplication)*int64(highest+1)*int64(s.Length) >= int64(generated) {
 		return nil, errors.New("build corpus: ids would not fit in tokens: use a smaller -duplication")
 	}
-	// Rows have no sessions, so each request gets a random holder.
+	// Each request gets a random holder, because the rows of the trace have no sessions.
 	random := rand.New(rand.NewPCG(s.Seed, 0))
 	shares := make([][]arrival, s.Holders)
 	for copies := range s.Duplication {
@@ -156,8 +157,8 @@ type arrival struct {
 	serial uint32
 }
 
-// timeline has one holder's operations and the hashes of their blocks. operation.at is in seconds of the engine model's
-// time.
+// timeline has the operations of one holder and the hashes of their blocks. operation.at is in seconds of the engine
+// model's time.
 type timeline struct {
 	operations   []operation
 	locals, keys []uint64
@@ -166,7 +167,8 @@ type timeline struct {
 // generated is the first token id of answers. Prompts have smaller ids. Each block of an answer is unique.
 const generated block.Token = 1 << 31
 
-// longestAnswer bounds an answer, so that the blocks of two answers differ.
+// longestAnswer bounds the number of different token ids in an answer, so that two answers have no id in common. The
+// last id repeats in a longer answer.
 const longestAnswer = 64 // blocks
 
 func simulate(share []arrival, s shape) (*timeline, error) {
@@ -180,7 +182,7 @@ func simulate(share []arrival, s shape) (*timeline, error) {
 		return 0
 	})
 	cfg := engine.DefaultConfig()
-	cfg.BlockSize, cfg.Blocks = s.BlockSize, s.Blocks+1 // the engine never uses one of its blocks
+	cfg.BlockSize, cfg.Blocks = s.BlockSize, s.Blocks+1 // one block more, because the engine never uses its null block
 	cfg.MaxBatchTokens, cfg.MaxSequences, cfg.MaxModelLen = 1<<30, 1<<30, 1<<30
 	cfg.Hash = func(dst []engine.Hash, _ *engine.Request, tokens []block.Token) []engine.Hash {
 		for i := len(dst); (i+1)*s.BlockSize <= len(tokens); i++ {
@@ -279,8 +281,8 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 		}
 		o.to = uint32(len(l.keys))
 		if n := len(l.operations); i > 0 && o.kind == removed && l.operations[n-1].kind == removed {
-			// The published corpus has one event for all blocks that a pass evicts. Our engine model, like vLLM, has
-			// one event for each block, so the events of a pass are joined here.
+			// Dynamo's corpus has one event for all blocks that a pass evicts. The engine model has an event for each block,
+			// like vLLM. So join the events of a pass here.
 			l.operations[n-1].to = o.to
 			continue
 		}
@@ -288,9 +290,9 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 	}
 }
 
-// merge scales every timeline to 0..1, from its first to its last operation. It sorts the operations by time. Among
-// operations at the same time, queries come first; then the operations are in the order of holders, and of each
-// holder's timeline.
+// merge scales the times of each timeline to the range from 0 (first operation) to 1 (last operation), and sorts the
+// operations of all timelines by time. Among operations at the same time, queries come first, and then the order is by
+// holder and by the holder's timeline.
 func merge(lines []*timeline, s shape) (*corpus, error) {
 	c := &corpus{shape: s, perHolder: make([]int, s.Holders)}
 	total := 0
@@ -305,7 +307,7 @@ func merge(lines []*timeline, s shape) (*corpus, error) {
 		if len(l.operations) == 0 {
 			continue
 		}
-		// A question is recorded when its request arrives, which may be before the end of the running step.
+		// Sort, because a lookup is recorded at the arrival of its request, which may be before the end of the running step.
 		slices.SortStableFunc(l.operations, before)
 		first, last := l.operations[0].at, l.operations[len(l.operations)-1].at
 		for _, o := range l.operations {

@@ -1,8 +1,8 @@
-// Command openloop runs Dynamo's indexer benchmark on Warmpath's index. An engine model turns a Mooncake trace into
-// requests and KV events of many holders. The requests and events are replayed at fixed times, without waiting for
-// answers. ../README.md lists the differences from the original benchmark.
+// Command openloop runs Dynamo's indexer benchmark on Warmpath's index. From a Mooncake trace, an engine model makes
+// the requests and KV events of many holders. The command replays these requests and events at fixed times, without
+// waiting for answers. ../README.md lists the differences from the original benchmark.
 //
-//	go run ./openloop                        the cut for a small machine, some 2 minutes
+//	go run ./openloop                        the size for a small machine, about 2 minutes
 //	go run ./openloop -duplication 20 …      the published size: 128 holders, 20 copies
 package main
 
@@ -43,13 +43,13 @@ type provenance struct {
 	SpinUS       int64    `json:"issuer_spin_us"`
 }
 
-// report is the stored result: the three figures that belong together.
+// report is the stored result of the command: three figures, and all replays, in order.
 type report struct {
 	Machine     machine.Facts `json:"machine"`
 	Provenance  provenance    `json:"provenance"`
-	EnqueueOnly *result       `json:"enqueue_only"`    // replay as fast as the queues accept operations
-	Overload    *result       `json:"drained"`         // the replay in the window that the flag -window gives
-	KeptUp      *result       `json:"highest_kept_up"` // the shortest window that was kept up
+	EnqueueOnly *result       `json:"enqueue_only"`    // replay that issues operations as fast as the queues accept them
+	Overload    *result       `json:"drained"`         // replay in the window that the flag -window sets
+	KeptUp      *result       `json:"highest_kept_up"` // replay in the shortest window in which the index kept up
 	Cells       []*result     `json:"cells"`           // all results of the search
 }
 
@@ -113,8 +113,8 @@ func run(args []string) error {
 	return os.WriteFile(*out, append(data, '\n'), 0o644)
 }
 
-// bench replays the operations of one corpus several times: each time in another window, which is the time in which all
-// operations are issued.
+// bench replays the operations of one corpus several times, each time in another window. The window is the time in
+// which all operations are issued.
 type bench struct {
 	c     *corpus
 	set   settings
@@ -122,11 +122,12 @@ type bench struct {
 	rep   *report
 }
 
-// longestWindow ends the search on a machine that keeps up with no window.
+// longestWindow bounds the windows of the search, so that the search also ends if the index does not keep up with any
+// window.
 const longestWindow = 2 * time.Minute
 
-// measure fills the report: a replay that only fills the queues, an overloaded replay, and a search for the shortest
-// window that is kept up. The search halves a range of the window's logarithm.
+// measure fills the report: a replay that issues all operations without waiting, an overloaded replay, and a search for
+// the shortest window in which the index keeps up. The search halves a range of the window's logarithm.
 func (b *bench) measure(window time.Duration, steps int) error {
 	var err error
 	if b.rep.EnqueueOnly, err = b.cell("enqueue only", 0, false); err != nil {
@@ -169,7 +170,8 @@ func (b *bench) measure(window time.Duration, steps int) error {
 	return nil
 }
 
-// better reports whether r is valid and kept up. It stores r as the KeptUp of the report if r is the best such result.
+// better reports whether r is valid and the index kept up. If r is the best such result so far, better stores r as the
+// report's KeptUp.
 func (b *bench) better(r *result) bool {
 	if !r.GeneratorValid || !r.KeptUp {
 		return false
@@ -204,10 +206,11 @@ func (b *bench) cell(name string, window time.Duration, check bool) (*result, er
 	return &r, nil
 }
 
-// checked is the number of questions that are asked again at the end, to check the answers.
+// checked is the number of queries that check repeats at the end.
 const checked = 500
 
-// check compares the drained index with a naive set to which the same events were applied.
+// check compares answers of the index with answers of a naive set to which the same events were applied. Call it after
+// all events are applied.
 func (t *trial) check() (asked, wrong int) {
 	set := naive.New(t.Holders)
 	var questions []int

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// rowsForTest is a small trace: 60 requests of conversations that grow, on pools that must evict.
+// rowsForTest returns a small trace: 60 requests of growing conversations. They do not all fit in the pools of the
+// test, so the engines must evict.
 func rowsForTest() []row {
 	var rows []row
 	for i := range 60 {
@@ -68,7 +69,7 @@ func TestReplayDoesEverythingOnceAndEndsRight(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := tr.harvest()
-	// A busy machine may issue operations late. No other failure is allowed.
+	// A busy machine may issue operations late, which is a failure that begins with "issued". No other failure is allowed.
 	for _, reason := range r.FailureReasons {
 		if len(reason) < 6 || reason[:6] != "issued" {
 			t.Error(reason)

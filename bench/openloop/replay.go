@@ -18,37 +18,38 @@ import (
 
 // settings are the parameters of a replay.
 type settings struct {
-	Lanes int // number of goroutines that look up; all requests of a holder go to the same goroutine
-	// Number of goroutines that apply events; all events of a holder go to the same goroutine.
+	Lanes int // number of goroutines that make lookups; all requests of a holder go to the same goroutine
+	// EventWorkers is the number of goroutines that apply events. All events of a holder go to the same goroutine.
 	EventWorkers int
-	Spin         time.Duration // time before each deadline in which an issuer spins
+	Spin         time.Duration // time before each deadline in which an issuer does not sleep, but spins
 	Quiescence   time.Duration // pause before the clock starts
 }
 
-// moments are the times of one operation, in nanoseconds since the start. One goroutine writes each of them, once.
+// moments has the times of one operation, in nanoseconds after the start of the replay. Each time is written once, by
+// one goroutine.
 type moments struct{ due, accepted, started, finished int64 }
 
-// trial is one replay of a corpus in a window.
+// trial is one replay of a corpus.
 type trial struct {
 	*corpus
 	settings
 	window  time.Duration
 	x       *feed.Index
-	asked   []feed.Question // prepared questions by operation; an event has an empty one
-	seen    []moments       // times by operation
+	asked   []feed.Question // by operation: the prepared lookup; empty for an event
+	seen    []moments       // by operation: its times
 	clock   latency.Clock
 	start   int64
-	queries atomic.Uint32 // number of issued queries
+	queries atomic.Uint32 // number of queries issued so far
 
 	lanes   []chan uint32
 	writers []chan uint32
-	depths  [2]depth // [0]: of all query lanes together; [1]: of all updates
+	depths  [2]depth // [0]: queries of all lanes; [1]: events of all writers
 
 	problems []string
 	lock     sync.Mutex // guards problems
 }
 
-// depth counts waiting operations.
+// depth counts waiting operations: now, at most so far, and when the last operation was issued (atStop).
 type depth struct {
 	now, most atomic.Int64
 	atStop    int64
@@ -72,7 +73,7 @@ func (t *trial) fail(format string, args ...any) {
 	}
 }
 
-// prepare makes the questions before the clock starts. All trials of a corpus use the same questions.
+// prepare prepares the lookups of a corpus before the clock starts. All trials of the corpus use them.
 func prepare(c *corpus) ([]feed.Question, error) {
 	x, err := feed.New(c.BlockSize)
 	if err != nil {
@@ -89,8 +90,8 @@ func prepare(c *corpus) ([]feed.Question, error) {
 	return asked, nil
 }
 
-// run replays the corpus once on a new index, and returns when the queues are empty. With a window of 0 it issues the
-// operations as fast as it can.
+// run replays the corpus once on a new index, and returns when all operations are done. With a window of 0 it issues
+// the operations as fast as it can.
 func (t *trial) run() error {
 	x, err := feed.New(t.BlockSize)
 	if err != nil {
@@ -98,7 +99,7 @@ func (t *trial) run() error {
 	}
 	t.x = x
 	t.seen = make([]moments, len(t.operations))
-	for i := range t.seen { // touch the memory, so that the measurement contains no page faults
+	for i := range t.seen { // this also touches the memory, so that the measurement contains no page faults
 		t.seen[i].due = int64(t.operations[i].at * float64(t.window))
 	}
 	t.open()
@@ -152,8 +153,8 @@ func (t *trial) open() {
 
 func (t *trial) now() int64 { return t.clock.Now() - t.start }
 
-// wait sleeps until shortly before the deadline, and then spins. While it spins it yields, so that lanes can run on few
-// cores.
+// wait sleeps until shortly before the deadline, and then spins. While it spins, it yields the processor, because lanes
+// and writers must run on the same few cores.
 func (t *trial) wait(deadline int64) {
 	for {
 		left := time.Duration(deadline - t.now())
@@ -184,7 +185,7 @@ func (t *trial) issueQueries() {
 	}
 }
 
-// issueEvents sends each event at its time, after all earlier questions were sent.
+// issueEvents issues each event at its time, but not before all earlier queries are issued.
 func (t *trial) issueEvents() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -203,7 +204,7 @@ func (t *trial) issueEvents() {
 	}
 }
 
-// look answers the questions of one lane.
+// look makes the lookups of one lane.
 func (t *trial) look(lane int) {
 	matches := make([]kvindex.Match, 0, t.Holders)
 	for i := range t.lanes[lane] {
@@ -218,7 +219,7 @@ func (t *trial) look(lane int) {
 	}
 }
 
-// write applies the events of all holders of writer w, and keeps the order of each holder's events.
+// write applies the events of writer w. It checks that the events of each holder come in order.
 func (t *trial) write(w int) {
 	writer := t.x.Writer()
 	last := make(map[uint32]uint32, t.Holders)

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/latency"
 )
 
-// result has the field names of Dynamo's mooncake_bench (result schema 4) where the figures exist here. The machine,
-// the mode and the check of the end state are additional fields.
+// result is the result of one trial. For figures that Dynamo's mooncake_bench also has, the JSON names are those of its
+// result schema 4.
 type result struct {
 	SchemaVersion int    `json:"schema_version"`
 	Backend       string `json:"backend"`
@@ -44,7 +44,7 @@ type result struct {
 	Service       latency.Distribution `json:"query_service"`
 	QueryTotal    latency.Distribution `json:"query_scheduled_to_finished"`
 	UpdateApplied latency.Distribution `json:"update_accepted_to_finished"`
-	// Time of the apply alone; not in Dynamo's schema.
+	// UpdateService is the time of applying an event, without waiting. Dynamo's schema does not have this figure.
 	UpdateService   latency.Distribution `json:"update_service"`
 	UpdateTotal     latency.Distribution `json:"update_scheduled_to_finished"`
 	QueuedAtStop    int64                `json:"queued_queries_at_stop"`
@@ -62,9 +62,9 @@ type result struct {
 	EndStateWrong   int                  `json:"end_state_wrong"`
 }
 
-// harvest returns the result of a trial. The generator is valid if all operations were issued within 1.01 windows, each
-// operation was done once, and each holder's events were applied in order. The index kept up if replay and drain took
-// at most 1.10 windows.
+// harvest returns the result of a trial. The generator is valid if all operations were issued within 1.01 times the
+// window, each operation was done once, and the events of each holder were applied in order. The index kept up if all
+// operations were done within 1.10 times the window.
 func (t *trial) harvest() result {
 	r := result{
 		SchemaVersion: 4, Backend: "warmpath-kvindex", Timer: "sleep+spin(yielding)", WindowMS: t.window.Milliseconds(),
@@ -77,7 +77,7 @@ func (t *trial) harvest() result {
 		FailureReasons: []string{},
 	}
 	r.Events = r.LogicalOps - r.Requests
-	var lag, service, total [2][]int64 // [0]: of queries; [1]: of updates
+	var lag, service, total [2][]int64 // [0]: queries; [1]: events
 	var wait, applied []int64
 	end := int64(0)
 	for i := range t.seen {

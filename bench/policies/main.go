@@ -1,6 +1,6 @@
 // Command policies compares routing policies in the simulator. It plays named workloads with several seeds, and prints
-// one row for each policy. It made the tables of bench/results/policies.md. It plays one run after the other, so that
-// other work on a shared machine can continue.
+// one row for each policy. The tables of bench/results/policies.md were made with this command. It plays one run after
+// the other, so that a shared machine has cores for other work.
 //
 //	go run ./policies -set conversation -seeds 3
 //	go run ./policies -set conversation -policies "lmetric marginal" -capacity
@@ -23,7 +23,7 @@ import (
 
 // set is a workload with a load at which the policies differ.
 type set struct {
-	workload string // the word TRACES in it stands for the folder of the traces
+	workload string // spec of the workload; the word TRACES in it stands for the folder of the traces
 	rate     string
 	workers  int
 	kv       int // tokens in a worker's cache; 0: the capacity of the profile
@@ -34,7 +34,7 @@ type set struct {
 const conversation = "mooncake:TRACES/mooncake_conversation.jsonl.gz"
 
 // sets has the sets by name. conversation, toolagent and ladder have the load at which the policies differ most. Most
-// other sets are near the load at which most policies leave their service level.
+// other sets have a load near the limit at which most policies no longer keep the service level.
 var sets = map[string]set{
 	"conversation":    {workload: conversation, rate: "1.75", workers: 8, kv: 1_500_000},
 	"conversation-16": {workload: conversation, rate: "3.5", workers: 16, kv: 1_500_000},
@@ -129,7 +129,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// bySeed returns the runs for each seed, by policy.
+// bySeed returns, for each seed, the runs of all policies.
 func bySeed(x *sim.Experiment, seeds int) (all [][]sim.Config, err error) {
 	for seed := 1; seed <= max(seeds, 1); seed++ {
 		w, err := workload.LoadWith(x.Workload, workload.Options{Seed: uint64(seed)})
@@ -154,7 +154,7 @@ func play(c sim.Config) *report.Run {
 	return r
 }
 
-// row returns the means over the runs as one row of the table.
+// row returns the means over the runs of a policy as one row of the table.
 func row(runs []*report.Run) string {
 	mean := func(of func(*report.Run) float64) float64 {
 		sum := 0.0
@@ -181,8 +181,8 @@ func row(runs []*report.Run) string {
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
-// limit finds the greatest request rate, to a hundredth, at which 90 % of the requests keep the service level. level is
-// the index of the service level.
+// limit returns the largest rate at which 90 % of the requests keep the service level, with an error of at most 1 %.
+// level is the index of the service level.
 func limit(c sim.Config, level int) float64 {
 	const share, step, exact = 0.9, 1.25, 1.01
 	kept := func(rate float64) bool {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// most is the number of different bodies for each workload. Later requests use the same bodies. A body of workload b
-// takes 33 KB.
+// most is the largest number of different bodies, by workload. If there are more requests, they use the same bodies
+// again. A body of workload b has 33 KB.
 var most = map[string]int{"a": 20000, "b": 4000}
 
 type message struct {
@@ -16,8 +16,8 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// makeBodies makes the bodies of n requests beforehand, so that the client takes little processor time while it
-// measures. Every run has the same bodies.
+// makeBodies makes the bodies of n requests before the measurement, so that the client needs little processor time
+// while it measures. Every run has the same bodies.
 func makeBodies(n int) [][]byte {
 	r := rand.New(rand.NewSource(42))
 	var vocabulary, prefixes []string

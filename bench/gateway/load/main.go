@@ -1,13 +1,14 @@
-// Command load sends chat requests to routers and workers and writes one JSON line for each of them: times to the first
-// byte, requests per second, and the processor time of the routers' processes. bench/gateway/run.sh calls it.
+// Command load sends chat requests to routers and workers (targets). For each target it writes one JSON line: times to
+// the first byte, requests per second, and the processor time of the routers' processes. bench/gateway/run.sh calls
+// this command.
 //
 //	load -mode cycle  -targets direct=127.0.0.1:9001,warmpath=127.0.0.1:8080 -wl a -n 1000 -warm 50
 //	load -mode closed -c 32 -targets warmpath=127.0.0.1:8080 -pids router=PID -wl b -n 4000
 //	load -mode open   -rate 200 -dur 20s -targets warmpath=127.0.0.1:8080 -wl b
 //
-// Mode cycle: one client asks all targets in turn, and each request of a target is compared with the same request of
-// the first target. Mode closed: -c clients send without a pause. Mode open: requests start at a fixed rate, and a
-// request's times count from the time when it was due.
+// Mode cycle: one client sends each request to all targets, one after the other, and the times at a target are compared
+// with the times at the first target. Mode closed: -c clients send without a pause. Mode open: requests start at a
+// fixed rate, and the times of a request count from the time at which it was due.
 package main
 
 import (
@@ -38,7 +39,7 @@ var (
 	out     = flag.String("out", "", "file to which the lines are added")
 )
 
-// unfinished is the number of unanswered requests at which mode open stops sending.
+// unfinished bounds the requests under way in mode open: at this number it stops sending.
 const unfinished = 512
 
 // target is a router, or a set of workers that are asked without a router.
@@ -71,7 +72,8 @@ func parseTargets() (all []target) {
 	return all
 }
 
-// cycle asks all targets in turn with one client, and pairs each answer with the first target's.
+// cycle sends each request to all targets, one after the other, with one client. It compares each target's times with
+// the first target's times for the same request.
 func cycle(all []target) {
 	bodies := makeBodies(*count + *warm)
 	results := make([][]result, len(all))
@@ -99,7 +101,8 @@ func cycle(all []target) {
 	}
 }
 
-// added returns the medians of the differences between a target's times and the first target's, in µs.
+// added returns, in µs, by how much a target's times are longer than the first target's (base): the medians of the
+// differences to the first byte and to the end.
 func added(results, base []result) (first, total float64) {
 	var firsts, totals []time.Duration
 	for i := range min(len(results), len(base)) {
@@ -113,7 +116,7 @@ func added(results, base []result) (first, total float64) {
 	return quantile(firsts, 0.5), quantile(totals, 0.5)
 }
 
-// closed runs clients that each send the next request when the last request is answered.
+// closed runs clients. Each client sends its next request when its last request is answered.
 func closed(t target) {
 	bodies := makeBodies(*count + *warm)
 	play := func(n int) ([]result, time.Duration) {
@@ -197,7 +200,7 @@ func quantile(sorted []time.Duration, p float64) float64 {
 	return float64(sorted[int(p*float64(len(sorted)-1)+0.5)].Microseconds())
 }
 
-// summary returns the output line of one target. Times are in µs, and only answered requests count.
+// summary returns the output line of one target. Times are in µs, and cover only requests with a good answer.
 func summary(name string, results []result, took time.Duration, extra map[string]any) map[string]any {
 	good := slices.DeleteFunc(slices.Clone(results), func(r result) bool { return r.err != "" })
 	errors := map[string]int{}
@@ -227,7 +230,7 @@ func summary(name string, results []result, took time.Duration, extra map[string
 	return line
 }
 
-// emit prints a line, and adds it to the file of -out.
+// emit prints a line and appends it to the file that the flag -out names.
 func emit(line map[string]any) {
 	data, err := json.Marshal(line)
 	if err != nil {

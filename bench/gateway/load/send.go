@@ -12,17 +12,18 @@ import (
 	"time"
 )
 
-// timeout is how long one request may take.
+// timeout bounds the time of one request.
 const timeout = 20 * time.Second
 
 // result is the outcome of one request.
 type result struct {
 	first, total time.Duration // times until the first byte of the stream, and until its end
-	err          string        // empty when the stream ended with [DONE]
+	err          string        // "": the stream ended with [DONE]
 }
 
-// sender sends one request after another to an address, over a connection that it keeps. It writes HTTP by hand,
-// because the client shares the processors with the router that it measures. Not safe for concurrent use.
+// sender sends one request after another to an address, over one connection. It does not use net/http for sending,
+// because it shares the processors with the router that it measures, and must need little time. It is not safe for
+// concurrent use.
 type sender struct {
 	address string
 	conn    net.Conn
@@ -37,8 +38,8 @@ func (s *sender) close() {
 	}
 }
 
-// send posts a body and reads the stream of the answer. The times count from due, the time at which the request should
-// start.
+// send posts a body and reads the stream of the answer. The times in the result count from due, the time at which the
+// request should start.
 func (s *sender) send(body []byte, due time.Time) (r result) {
 	reusable := false
 	defer func() {
@@ -55,7 +56,7 @@ func (s *sender) send(body []byte, due time.Time) (r result) {
 		}
 		s.conn, s.in = conn, bufio.NewReaderSize(conn, 16<<10)
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(timeout)) // if the connection is closed, the write fails
+	_ = s.conn.SetDeadline(time.Now().Add(timeout)) // ignore an error: if the connection is closed, the write below fails
 	head := make([]byte, 0, 512)
 	head = append(head, "POST /v1/chat/completions HTTP/1.1\r\nHost: "...)
 	head = append(head, s.address...)
@@ -87,7 +88,7 @@ func (s *sender) send(body []byte, due time.Time) (r result) {
 // stream reads a stream of events to its end, and calls first at its first byte. It returns a description of the
 // stream's error, or "" for a good stream.
 func (s *sender) stream(body io.Reader, first func()) string {
-	var tail []byte // the last bytes of the stream, which must contain [DONE]
+	var tail []byte // last bytes of the stream, which must contain [DONE]
 	for {
 		n, err := body.Read(s.buffer[:])
 		if n > 0 && tail == nil {
@@ -109,7 +110,8 @@ func (s *sender) stream(body io.Reader, first func()) string {
 	}
 }
 
-// reason returns the last part of an error, so that errors of different connections count together.
+// reason returns the last part of an error's text. This part has no address, so that equal errors of different
+// connections count together.
 func reason(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, ": "); i >= 0 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// usage is the processor time that each process of -pids had used when the measurement began.
+// usage has the processor time that each process in the flag -pids had used when the measurement began.
 type usage struct {
 	names []string
 	pids  []int
@@ -35,7 +35,7 @@ func startUsage() *usage {
 
 // since returns each process's processor time divided by n requests, in µs, and its memory in MB.
 func (u *usage) since(n int) map[string]any {
-	const tick = 10_000 // µs; Linux counts in hundredths of a second
+	const tick = 10_000 // µs in one tick; Linux counts in hundredths of a second
 	out := map[string]any{}
 	for i, name := range u.names {
 		ticks, kb := tree(u.pids[i])
@@ -58,7 +58,7 @@ func tree(root int) (ticks, kb int64) {
 		}
 		text := string(data)
 		pid, _ := strconv.Atoi(text[:strings.IndexByte(text, ' ')])
-		// The fields after the process's name, which may contain blanks.
+		// fields has the fields after the process's name, because the name may contain spaces.
 		fields := strings.Fields(text[strings.LastIndexByte(text, ')')+2:])
 		number := func(i int) int64 { n, _ := strconv.ParseInt(fields[i], 10, 64); return n }
 		processes[pid] = process{number(11) + number(12), number(21) * int64(os.Getpagesize()/1024)}

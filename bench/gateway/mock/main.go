@@ -1,6 +1,6 @@
-// Command mock is a worker that computes nothing: it streams 64 flushed chunks for each chat request. It also answers
-// the requests by which routers learn about a worker. bench/gateway/run.sh measures routers in front of two of these
-// workers.
+// Command mock is a worker that computes nothing. It answers each chat request with a stream of 64 chunks, and flushes
+// each chunk. It also answers the requests by which routers learn about a worker. bench/gateway/run.sh measures routers
+// in front of two such workers.
 //
 //	mock -addr 127.0.0.1:9001 -name w1 [-delay 5ms]
 package main
@@ -108,8 +108,8 @@ func writeJSON(out http.ResponseWriter, value any) {
 	_ = json.NewEncoder(out).Encode(value) // an error means that the client has closed the connection
 }
 
-// tokens returns an id for every 4 bytes of a body. An id depends only on these bytes, so that equal beginnings have
-// equal ids.
+// tokens returns one token id for each 4 bytes of a body. The id depends only on these bytes, so bodies that begin
+// alike have ids that begin alike.
 func tokens(body io.Reader) []uint32 {
 	data, _ := io.ReadAll(body)
 	ids := []uint32{}

@@ -1,6 +1,6 @@
-// Package feed turns a trace's records into calls of kvindex, as an engine's events would. A trace has hashes where
-// engines send tokens: sixteen tokens stand for each local hash. Applying an event hashes the tokens to keys. The
-// trace's sequence hashes serve as the engine's hashes.
+// Package feed applies the records of a trace to a kvindex.Index, as the router applies an engine's events. A trace has
+// hashes where an engine's events have tokens. So this package makes the tokens of a block from the block's local hash,
+// and Apply hashes these tokens to keys. The hashes in the trace are used as engine hashes.
 package feed
 
 import (
@@ -10,18 +10,18 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Event is a record of a trace, converted for Apply. Index.Event converts it beforehand, so that a benchmark does not
-// time the conversion.
+// Event is a record of a trace that is prepared for Apply. Index.Event prepares it, so that a benchmark can leave the
+// preparation out of the measured time.
 type Event struct {
 	holder  fleet.Holder
 	kind    kind
 	parent  uint64
-	rooted  bool // the event's blocks begin a chain
+	rooted  bool // the first block of the event begins a chain
 	handles []uint64
 	tokens  []block.Token
-	size    int // tokens of an engine block
+	size    int // number of tokens in an engine block
 
-	Blocks int // number of blocks stored or removed, counted in the trace's blocks
+	Blocks int // number of stored or removed blocks of the trace; an engine block may contain several
 }
 
 type kind uint8
@@ -32,8 +32,8 @@ const (
 	forget
 )
 
-// Index is a kvindex.Index that applies the records of a trace. One goroutine may call Apply; any number may call
-// Match.
+// Index is a kvindex.Index that applies the records of a trace. Only one goroutine may call Apply. Any number of
+// goroutines may call Match.
 type Index struct {
 	*kvindex.Index
 
@@ -43,10 +43,10 @@ type Index struct {
 	stored kvindex.Stored
 }
 
-// Budget is so large that the index evicts nothing: the traces contain the removals.
+// Budget is so large that the index never evicts, because the traces contain all removals.
 const Budget = 256 << 30
 
-// New returns an empty index for traces of blocks of size tokens.
+// New returns an empty index for traces whose blocks have size tokens.
 func New(size int) (*Index, error) {
 	hasher, err := block.NewHasher(block.XXH3, size)
 	if err != nil {
@@ -57,14 +57,14 @@ func New(size int) (*Index, error) {
 	return x, nil
 }
 
-// Writer returns the same index for Event and Apply in another goroutine.
+// Writer returns another Index on the same kvindex.Index, so that another goroutine can call Event and Apply.
 func (x *Index) Writer() *Index {
 	w := *x
 	w.stored = kvindex.Stored{}
 	return &w
 }
 
-// tokens appends the tokens that stand for a local hash. Different hashes have different tokens.
+// tokens appends the tokens that stand for a local hash. Different local hashes have different tokens.
 func (x *Index) tokens(dst []block.Token, local uint64) []block.Token {
 	dst = append(dst, block.Token(local), block.Token(local>>32))
 	for i := 2; i < x.size; i++ {
@@ -73,8 +73,8 @@ func (x *Index) tokens(dst []block.Token, local uint64) []block.Token {
 	return dst
 }
 
-// Event prepares a record for Apply. It keeps no reference to the record. It uses the memory of reuse if that is not
-// nil.
+// Event prepares a record for Apply. It keeps no reference to the record. If reuse is not nil, Event uses the memory of
+// reuse again.
 func (x *Index) Event(r *trace.Record, reuse *Event) Event {
 	e := Event{holder: fleet.Holder(r.Worker), parent: r.Parent, rooted: !r.HasParent, size: r.Units * x.size}
 	if reuse != nil {
@@ -106,15 +106,15 @@ func (x *Index) Apply(e *Event) {
 		s.Scope.Model = "m"
 		s.Parent, s.HasParent = e.parent, !e.rooted
 		s.Hashes, s.Tokens, s.BlockSize = e.handles, e.tokens, e.size
-		s.Origin = kvindex.OriginNew // every store in a trace adds a copy of the block
+		s.Origin = kvindex.OriginNew // each store in a trace adds a copy of the block
 		x.Store(e.holder, s)
 	default:
 		x.Remove(e.holder, block.TierGPU, 0, e.handles)
 	}
 }
 
-// Split cuts an event into events of at most n blocks; n = 0 leaves it whole. An event whose engine blocks are longer
-// than the trace's blocks stays whole.
+// Split cuts e into events of at most n blocks, and calls f with each of them. If n is 0, or if engine blocks are
+// longer than the trace's blocks, it calls f with e.
 func (x *Index) Split(e Event, n int, f func(Event)) {
 	length := len(e.handles)
 	if n <= 0 || length <= n || e.kind == forget || e.size != x.size {
@@ -141,11 +141,11 @@ type Question struct {
 	keys   []block.Key
 	locals []uint64
 	tokens []block.Token
-	Depths []uint16 // the exact answer: each worker's number of matched blocks
+	Depths []uint16 // exact answer: the number of matched blocks of each worker
 	Blocks int
 }
 
-// Question prepares a query of the first n blocks of a record, all of them when n is 0.
+// Question prepares a query for the first n blocks of a record. 0 means all blocks.
 func (x *Index) Question(r *trace.Record, n int) Question {
 	if n == 0 {
 		n = len(r.Keys)
@@ -162,20 +162,20 @@ func (x *Index) Question(r *trace.Record, n int) Question {
 // Keys returns the question's keys.
 func (q *Question) Keys() []block.Key { return q.keys }
 
-// DropTokens drops data that only Chain and Hash need, so that many questions fit into memory.
+// DropTokens drops the data that only Chain and Hash need, so that many questions fit in memory.
 func (q *Question) DropTokens() { q.tokens, q.locals = nil, nil }
 
-// Chain computes the question's keys from its local hashes into dst, as a lookup by local hashes has to.
+// Chain appends the question's keys to dst. It computes the keys from local hashes, as a lookup by local hashes must.
 func (x *Index) Chain(q *Question, dst []block.Key) []block.Key {
 	return x.hasher.Chain(dst, x.root, 0, q.locals)
 }
 
-// Hash computes the question's keys from its tokens into dst, as a lookup by tokens has to.
+// Hash appends the question's keys to dst. It computes the keys from tokens, as a lookup by tokens must.
 func (x *Index) Hash(q *Question, dst []block.Key) []block.Key {
 	return x.hasher.Append(dst, x.root, 0, q.tokens, nil)
 }
 
-// Depths sets depths to the number of matched blocks of each worker.
+// Depths fills depths with the number of matched blocks of each worker.
 func Depths(matches []kvindex.Match, depths []uint16) {
 	clear(depths)
 	for i := range matches {

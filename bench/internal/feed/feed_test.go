@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// TestAnswersAreExact replays small traces twice: with whole events, and with events that are cut to 3 blocks.
+// TestAnswersAreExact replays small traces twice: with whole events, and with events that are cut to at most 3 blocks.
 func TestAnswersAreExact(t *testing.T) {
 	plain := synth.PlainConfig{Seed: 8, Workers: 5, Conversations: 30, Capacity: 500, Stored: 20_000, MinLen: 4, MaxLen: 60, Probes: 10}
 	hard := synth.DefaultHard

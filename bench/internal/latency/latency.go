@@ -1,4 +1,4 @@
-// Package latency times short calls and summarises the times.
+// Package latency measures the times of short calls and summarizes the times.
 package latency
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Clock reads monotonic time. Two readings cost about 20 ns on Linux: less than two calls of time.Now, and close to the
-// 16 ns of Rust's Instant in the peers' harness. No figure is corrected for this cost.
+// Clock reads monotonic time. Two readings take about 20 ns on Linux. This is less than two calls of time.Now, and near
+// the 16 ns of Rust's Instant in the program that measures the peers. The figures include this time.
 type Clock struct{ base time.Time }
 
 // NewClock starts a clock at 0.
@@ -24,7 +24,7 @@ type Samples []uint32
 // Add adds a duration. A duration above 4.29 s counts as 4.29 s.
 func (s *Samples) Add(ns int64) { *s = append(*s, uint32(min(max(ns, 0), math.MaxUint32))) }
 
-// Quantile returns the nearest-rank quantile of sorted samples, 0 when there are none.
+// Quantile returns the nearest-rank quantile of sorted samples, or 0 if there are no samples.
 func (s Samples) Quantile(p float64) uint32 {
 	if len(s) == 0 {
 		return 0
@@ -33,10 +33,10 @@ func (s Samples) Quantile(p float64) uint32 {
 	return s[min(max(rank, 1), len(s))-1]
 }
 
-// Sort sorts the samples, as Quantile needs them.
+// Sort sorts the samples for Quantile.
 func (s Samples) Sort() { slices.Sort(s) }
 
-// Mean returns the mean, 0 when there are no samples.
+// Mean returns the mean, or 0 if there are no samples.
 func (s Samples) Mean() float64 {
 	sum := 0.0
 	for _, v := range s {
@@ -45,14 +45,14 @@ func (s Samples) Mean() float64 {
 	return sum / float64(max(len(s), 1))
 }
 
-// String sorts the samples, and writes them in the format of the peers' harness.
+// String sorts the samples, and returns a summary in the format of the program that measures the peers.
 func (s Samples) String() string {
 	s.Sort()
 	return fmt.Sprintf("n=%d mean=%.0f p50=%d p90=%d p99=%d p99.9=%d max=%d",
 		len(s), s.Mean(), s.Quantile(0.5), s.Quantile(0.9), s.Quantile(0.99), s.Quantile(0.999), s.Quantile(1))
 }
 
-// Distribution has quantiles in nanoseconds. Its JSON names are those of Dynamo's benchmark.
+// Distribution has quantiles in nanoseconds. The JSON names are the same as in Dynamo's benchmark.
 type Distribution struct {
 	P50  uint64 `json:"p50_ns"`
 	P99  uint64 `json:"p99_ns"`
@@ -60,7 +60,7 @@ type Distribution struct {
 	Max  uint64 `json:"max_ns"`
 }
 
-// Describe sorts the given durations in nanoseconds, and summarises them.
+// Describe sorts the given durations in nanoseconds and returns their distribution.
 func Describe(values []int64) Distribution {
 	if len(values) == 0 {
 		return Distribution{}

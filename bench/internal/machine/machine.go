@@ -1,5 +1,5 @@
-// Package machine describes the machine, the commit and the command of a measurement, so that every stored result can
-// be traced and measured again.
+// Package machine describes the machine, the commit and the command of a measurement, so that the measurement of a
+// stored result can be repeated.
 package machine
 
 import (
@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// Facts describe the machine and the command. They are printed above every result and stored with it.
+// Facts describe the machine and the command. Programs print the facts before a result and store them with the result.
 type Facts struct {
 	Time    string `json:"time"`
 	Go      string `json:"go"`
 	OS      string `json:"os"`
 	CPU     string `json:"cpu"`
 	Cores   int    `json:"cores"`
-	Load    string `json:"load"` // load averages over 1, 5 and 15 minutes: they show other work on the machine
+	Load    string `json:"load"` // load averages over 1, 5 and 15 minutes, which show other work on the machine
 	GOGC    string `json:"gogc"`
-	Commit  string `json:"commit"` // with "+changes" when the work tree differs
+	Commit  string `json:"commit"` // commit, with "+changes" if the work tree differs from it
 	Command string `json:"command"`
 }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// ProcessorTime is how long this process has computed, on all cores together.
+// ProcessorTime returns the processor time that this process has used, summed over all cores.
 func ProcessorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -1,20 +1,20 @@
-// Package naive answers queries by counting how often each worker holds each block. Answers of an index are checked
-// against it. It implements only the definition: a worker's depth is the number of leading blocks that it holds, and it
-// holds a block that was stored more often than removed.
+// Package naive answers queries with simple counts, to check the answers of an index. It implements only the
+// definition. A worker holds a block if the block was stored more often than removed at the worker. The depth of a
+// worker is the number of blocks of a query, from the first on, that the worker holds without a gap.
 package naive
 
 import "github.com/warmpath/warmpath/bench/internal/trace"
 
-// Set is all workers' blocks.
+// Set has the blocks of all workers.
 type Set struct {
 	workers []worker
 }
 
 type worker struct {
-	covers map[uint64]int      // by key: the number of stored engine blocks that contain the block
-	copies map[uint64]int      // by engine hash: the number of copies
-	blocks map[uint64][]uint64 // by engine hash: the keys of the blocks in the engine block
-	order  []uint64            // engine hashes by their first store, for Holdings; some of them may be removed
+	covers map[uint64]int      // by key of a block: number of stored engine blocks that contain the block
+	copies map[uint64]int      // by engine hash: number of copies
+	blocks map[uint64][]uint64 // by engine hash: keys of the blocks in the engine block
+	order  []uint64            // engine hashes in the order of their first store, also of removed blocks
 }
 
 // New returns an empty set.
@@ -69,7 +69,7 @@ func (w *worker) remove(handle uint64) {
 	}
 }
 
-// Depths appends each worker's number of leading blocks of the chain.
+// Depths appends the depth of each worker for the chain keys.
 func (s *Set) Depths(keys []uint64, dst []uint16) []uint16 {
 	for i := range s.workers {
 		n := 0
@@ -81,10 +81,10 @@ func (s *Set) Depths(keys []uint64, dst []uint16) []uint16 {
 	return dst
 }
 
-// Copies returns how many copies of an engine block a worker holds. handle is the engine hash of the block.
+// Copies returns the number of copies of an engine block at a worker. handle is the engine hash of the block.
 func (s *Set) Copies(worker int, handle uint64) int { return s.workers[worker].copies[handle] }
 
-// Live returns the number of (worker, block) pairs.
+// Live returns the number of pairs of a worker and a block that the worker holds.
 func (s *Set) Live() int {
 	n := 0
 	for i := range s.workers {
@@ -93,8 +93,8 @@ func (s *Set) Live() int {
 	return n
 }
 
-// Holdings returns the engine hashes of the blocks that a worker holds, each as often as the worker holds it, in the
-// order in which they were first stored.
+// Holdings returns the engine hashes of the engine blocks that a worker holds, in the order of their first store. If
+// the worker has several copies, the hash occurs several times.
 func (s *Set) Holdings(worker int) []uint64 {
 	w := &s.workers[worker]
 	var all []uint64
@@ -111,5 +111,5 @@ func (s *Set) Holdings(worker int) []uint64 {
 	return all
 }
 
-// Blocks returns the keys of the blocks in an engine block that a worker holds.
+// Blocks returns the keys of the trace's blocks in an engine block that a worker holds.
 func (s *Set) Blocks(worker int, handle uint64) []uint64 { return s.workers[worker].blocks[handle] }

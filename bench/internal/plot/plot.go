@@ -1,4 +1,4 @@
-// Package plot draws lines over logarithmic axes as SVG. It has only what the drawings of an index's growth need.
+// Package plot draws lines over logarithmic axes as SVG. It has only the features that command growth needs.
 package plot
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Line is one series, its points ascending by X. Coordinates must be above 0.
+// Line is a series of points, in ascending order of X. Coordinates must be above 0.
 type Line struct {
 	Name   string
 	Points []Point
@@ -82,7 +82,8 @@ func (c *Chart) Write(w io.Writer) error {
 	return err
 }
 
-// span returns the decades that hold all values of a coordinate; at least one.
+// span returns the range of decades that contains all values of a coordinate, as decimal logarithms. The range has at
+// least one decade.
 func (c *Chart) span(of func(Point) float64) (low, high float64) {
 	low, high = math.Inf(1), math.Inf(-1)
 	for _, line := range c.Lines {

@@ -6,7 +6,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// rng is splitmix64 (Steele, Lea, Flood 2014): one stream makes a whole trace.
+// rng is the random number generator splitmix64 (Steele, Lea, Flood 2014). A trace is made from the numbers of one rng.
 type rng struct{ state uint64 }
 
 func (r *rng) next() uint64 {
@@ -14,21 +14,22 @@ func (r *rng) next() uint64 {
 	return Mix(r.state)
 }
 
-// Mix is splitmix64's output function: a bijection that scrambles small numbers.
+// Mix is the output function of splitmix64. It is a bijection that makes random-looking numbers of small numbers.
 func Mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
 	z = (z ^ z>>27) * 0x94D049BB133111EB
 	return z ^ z>>31
 }
 
-// n returns a number in [0, k). The small bias of the modulo is part of the workload.
+// n returns a random number in [0, k). The modulo has a small bias, which stays, because it determines the bytes of the
+// traces.
 func (r *rng) n(k int) int { return int(r.next() % uint64(k)) }
 
 // chainSeed is the seed of Dynamo's and SMG's hashes.
 const chainSeed = 1337
 
-// NextKey computes a key as the peers do: XXH3-64 of the parent's key and the block's local hash. The first key of a
-// chain is its local hash.
+// NextKey computes the key of a block as the peers do: XXH3-64 of the parent's key and the block's local hash. The key
+// of a chain's first block is its local hash.
 func NextKey(parent, local uint64) uint64 {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], parent)
@@ -39,13 +40,13 @@ func NextKey(parent, local uint64) uint64 {
 // node is one distinct block.
 type node struct{ local, key uint64 }
 
-// forest holds all blocks of a trace. A chain is a list of indexes of blocks.
+// forest has all blocks of a trace. A chain is a list of indexes in nodes.
 type forest struct {
 	rng   rng
 	nodes []node
 }
 
-// extend makes chain n blocks long with new blocks.
+// extend appends new blocks to chain until it has n blocks.
 func (f *forest) extend(chain []int32, n int) []int32 {
 	for len(chain) < n {
 		b := node{local: f.rng.next()}
@@ -59,7 +60,8 @@ func (f *forest) extend(chain []int32, n int) []int32 {
 	return chain
 }
 
-// remember adds a chain to the history of a conversation, which keeps up to four chains.
+// remember adds a chain to the history of a conversation. A history has at most four chains; a further chain replaces a
+// random one.
 func (f *forest) remember(history [][]int32, chain []int32) [][]int32 {
 	if len(history) < 4 {
 		return append(history, chain)

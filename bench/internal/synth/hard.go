@@ -15,10 +15,10 @@ type Trouble uint8
 
 // The values of Trouble.
 const (
-	Holes      Trouble = 1 << iota // parents are removed before children, and stored again later
-	Double                         // held blocks are stored again: two copies, each removed by itself
-	Recut                          // some workers have engine blocks of two or four of the trace's blocks
-	Forget                         // a worker loses all blocks at once, and returns with another block size
+	Holes      Trouble = 1 << iota // parents are removed before their children, and stored again later
+	Double                         // held blocks are stored again, which makes a second copy; each copy has its own removal
+	Recut                          // an engine block of some workers has two or four of the trace's blocks
+	Forget                         // a worker loses all its blocks, and returns with another block size
 	AllTrouble = Holes | Double | Recut | Forget
 )
 
@@ -27,7 +27,7 @@ var troubleNames = []struct {
 	t    Trouble
 }{{"holes", Holes}, {"double", Double}, {"recut", Recut}, {"forget", Forget}}
 
-// ParseTrouble reads names joined by commas.
+// ParseTrouble reads a list of names, separated by commas.
 func ParseTrouble(s string) (Trouble, error) {
 	var t Trouble
 	for name := range strings.SplitSeq(s, ",") {
@@ -45,18 +45,18 @@ func ParseTrouble(s string) (Trouble, error) {
 	return t, nil
 }
 
-// HardConfig describes a hard trace. Start from DefaultHard.
+// HardConfig describes a trace with behaviours of real engines (Trouble). Start from DefaultHard.
 type HardConfig struct {
 	Seed           uint64
 	Workers        int
 	Conversations  int
-	Capacity       int // greatest number of engine blocks that a worker may hold; each copy counts
-	Stored         int // stop once this many blocks were stored
+	Capacity       int // largest number of engine blocks that a worker may hold; each copy counts
+	Stored         int // number of stored blocks at which the trace ends
 	MinLen, MaxLen int
 	Trouble        Trouble
-	// PlainForm writes only records that every harness reads. A record of an engine block becomes a record of its
-	// blocks, and a forgotten worker becomes the removal of all its blocks. The answers stay the same, because both
-	// forms count how often each block is held.
+	// PlainForm writes only records that the peers' programs can read, too. A record of an engine block becomes a record
+	// of the blocks in it. A record of a forgotten worker becomes removals of all its blocks. The right answers stay the
+	// same, because a worker holds a block as long as the block was stored more often than removed.
 	PlainForm bool
 }
 
@@ -69,25 +69,26 @@ type hard struct {
 	forest
 	config  HardConfig
 	workers []hardWorker
-	set     *naive.Set // the exact answers
+	set     *naive.Set // gives the exact answers
 	out     *trace.Writer
 }
 
 type hardWorker struct {
-	units  int // number of the trace's blocks in an engine block
+	units  int // number of blocks of the trace in an engine block
 	held   int // number of held engine blocks; each copy counts
 	chains [][]int32
 
-	// parents has, for each block that was ever held, the block before it; 0 for the first block of a chain.
+	// parents has, for each engine block that was ever held, the engine hash of the block before it; 0: the block begins a
+	// chain.
 	parents map[uint64]uint64
-	kids    map[uint64]int // number of held blocks after each block; counted only without Holes
+	kids    map[uint64]int // by engine hash: number of held blocks that directly follow the block; used only without Holes
 }
 
 func newHardWorker(units int) hardWorker {
 	return hardWorker{units: units, parents: map[uint64]uint64{}, kids: map[uint64]int{}}
 }
 
-// Hard writes a trace with trouble and returns its header. The parent of a store is always held.
+// Hard writes a trace with trouble and returns its header. When a block is stored, the worker always holds its parent.
 func Hard(to io.WriteSeeker, c HardConfig) (trace.Header, error) {
 	version := uint32(trace.Extended)
 	if c.PlainForm {
@@ -131,7 +132,8 @@ func (h *hard) units() int {
 	return []int{1, 1, 2, 4}[h.rng.n(4)]
 }
 
-// request returns the next chain. One request in three is an earlier chain, so that holes in it are found and filled.
+// request returns the next chain. One request in three repeats an earlier chain, so that lookups find the holes in the
+// chain, and stores fill them.
 func (h *hard) request(history [][]int32) []int32 {
 	length := h.config.MinLen + h.rng.n(h.config.MaxLen-h.config.MinLen+1)
 	if len(history) == 0 {
@@ -164,8 +166,8 @@ func (h *hard) handle(w int, chain []int32, i int) uint64 {
 	return h.nodes[chain[(i+1)*h.workers[w].units-1]].key
 }
 
-// serve stores the missing blocks of a chain at a worker. With Double it may also store blocks that are held. These are
-// either all blocks after the first missing one, as of an engine that finds no blocks after a hole, or the whole chain.
+// serve stores the missing blocks of a chain at a worker. With Double it may also store blocks that the worker holds:
+// all blocks after the first missing block, because an engine does not find blocks after a hole; or the whole chain.
 func (h *hard) serve(w int, chain []int32) {
 	n := len(chain) / h.workers[w].units
 	lacks := func(i int) bool { return h.set.Copies(w, h.handle(w, chain, i)) == 0 }
@@ -223,20 +225,21 @@ func (h *hard) store(w int, chain []int32, from, to int) {
 	h.out.Write(&r)
 }
 
-// evict removes a chain, or a part of it, from a worker. Without Holes it removes blocks from the end of the chain up
-// to the first block that another chain needs.
+// evict removes a chain, or a part of it, from a worker. Without Holes it removes blocks from the end of the chain, up
+// to a block that another chain needs.
 func (h *hard) evict(w int) {
 	worker := &h.workers[w]
 	if len(worker.chains) == 0 {
 		return
 	}
-	// Remove either the oldest chain, as an engine does, or any chain. A younger chain is requested again sooner.
+	// Remove the oldest chain, as an engine does, or a random chain. A random chain is often young, and young chains are
+	// requested again sooner.
 	pick := 0
 	if h.rng.n(2) == 0 {
 		pick = h.rng.n(len(worker.chains))
 	}
 	chain := worker.chains[pick]
-	done := false // all remaining blocks of the chain belong to other chains of this worker too
+	done := false // true: all blocks of the chain that are still held also belong to other chains of this worker
 	if h.config.Trouble&Holes == 0 {
 		done = h.evictLeaves(w, chain)
 	} else {
@@ -260,24 +263,24 @@ func (h *hard) handles(w int, chain []int32) []uint64 {
 	return all
 }
 
-// choose returns held blocks of a chain in an order in which to remove them.
+// choose returns the held blocks of a chain that are to be removed, in the order of removal.
 func (h *hard) choose(w int, chain []int32) []uint64 {
 	all := h.handles(w, chain)
 	switch h.rng.n(4) {
-	case 0: // leaf first
+	case 0: // children before parents
 		slices.Reverse(all)
 	case 1: // parents before children
 	case 2: // a hole in the middle
 		from := h.rng.n(len(all) + 1)
 		all = all[from : from+h.rng.n(len(all)-from+1)]
-	case 3: // at random places
+	case 3: // blocks at random places
 		all = slices.DeleteFunc(all, func(uint64) bool { return h.rng.n(3) > 0 })
 	}
 	return slices.DeleteFunc(all, func(handle uint64) bool { return h.set.Copies(w, handle) == 0 })
 }
 
-// evictLeaves removes copies from the end of a chain on, as long as that leaves no hole. It returns true if all blocks
-// that remain belong to other chains, so that the worker can forget the chain.
+// evictLeaves removes copies of blocks, beginning at the end of a chain, as long as this makes no hole. It returns true
+// if all remaining blocks belong to other chains, so that the worker can forget the chain.
 func (h *hard) evictLeaves(w int, chain []int32) bool {
 	worker := &h.workers[w]
 	all := h.handles(w, chain)

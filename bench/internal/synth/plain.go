@@ -1,6 +1,6 @@
 // Package synth makes workload files. Plain makes the files for the comparison with other projects: conversations that
-// share prefixes, on workers that evict leaves first and never leave a hole. Its bytes are fixed. Hard makes traces
-// with behaviours of real engines that Plain does not have.
+// share prefixes, on workers that evict children before parents. The bytes of these files are fixed. Hard makes traces
+// with behaviours of real engines that the files of Plain do not have.
 package synth
 
 import (
@@ -14,12 +14,12 @@ type PlainConfig struct {
 	Seed          uint64
 	Workers       int
 	Conversations int
-	Capacity      int // greatest number of blocks that a worker may hold; 0: no limit
-	// Number of stored blocks at which the trace ends; with Same, number of distinct stored blocks.
+	Capacity      int // largest number of blocks that a worker may hold; 0: no limit
+	// Stored is the number of stored blocks at which the trace ends. With Same, it counts distinct blocks.
 	Stored         int
-	MinLen, MaxLen int  // least and greatest length of a chain, in blocks
-	Same           bool // every worker stores all chains
-	Probes         int  // maximum number of probes of each length
+	MinLen, MaxLen int  // smallest and largest length of a chain, in blocks
+	Same           bool // true: every worker stores all chains
+	Probes         int  // largest number of probes of each length
 }
 
 // DefaultPlain is the configuration of the file main.trace.
@@ -27,7 +27,7 @@ var DefaultPlain = PlainConfig{
 	Seed: 42, Workers: 16, Conversations: 2000, Capacity: 20000, Stored: 3_000_000, MinLen: 64, MaxLen: 512, Probes: 2000,
 }
 
-// ProbeLengths are the lengths of the prefixes whose lookups are timed, in blocks.
+// ProbeLengths has the lengths of the prefixes that probes look up, in blocks.
 var ProbeLengths = []int{64, 256, 512}
 
 const blockSize = 16
@@ -40,8 +40,8 @@ type plain struct {
 	rec     trace.Record
 }
 
-// Plain writes a trace and returns its header. The order of random numbers is fixed: conversation, length, source,
-// share, one for each new block, slot in the history, worker.
+// Plain writes a trace and returns its header. The order of random numbers is fixed, because it determines the bytes of
+// the file: conversation, length, source, share, a number for each new block, place in the history, worker.
 func Plain(to io.WriteSeeker, c PlainConfig) (trace.Header, error) {
 	p := &plain{config: c, forest: forest{rng: rng{c.Seed}}}
 	p.out = trace.NewWriter(to, trace.Header{Version: trace.Plain, Workers: uint32(c.Workers), BlockSize: blockSize, Seed: c.Seed})
@@ -52,7 +52,7 @@ func Plain(to io.WriteSeeker, c PlainConfig) (trace.Header, error) {
 	for !p.done() {
 		conversation, chain := p.request(history)
 		history[conversation] = p.remember(history[conversation], chain)
-		// Three times in four, take the worker of the conversation; otherwise take a random worker.
+		// Take the worker of the conversation with a probability of 3/4, otherwise a random worker.
 		worker := conversation % c.Workers
 		if p.rng.n(4) == 0 {
 			worker = p.rng.n(c.Workers)
@@ -81,7 +81,7 @@ func (p *plain) done() bool {
 func (p *plain) request(history [][][]int32) (conversation int, chain []int32) {
 	c := &p.config
 	conversation = p.rng.n(c.Conversations)
-	// About one chain in eight has exactly the greatest length.
+	// With the default lengths, about one chain in eight has the largest length.
 	length := min(c.MinLen+p.rng.n(c.MaxLen-c.MinLen+1+64), c.MaxLen)
 	if h := history[conversation]; len(h) > 0 {
 		source := h[p.rng.n(len(h))]
@@ -117,7 +117,7 @@ func (p *plain) store(w int, chain []int32) {
 		p.fill(chain[held:])
 		p.out.Write(&p.rec)
 	}
-	// Touch the end of the chain first and its start last, so that the oldest block is always a leaf.
+	// Touch the blocks from the end of the chain to its start, so that the oldest block never has a child.
 	for i := len(chain) - 1; i >= 0; i-- {
 		worker.touch(chain[i])
 	}
@@ -130,7 +130,7 @@ func (p *plain) store(w int, chain []int32) {
 	}
 }
 
-// probe writes probes for prefixes that a worker holds completely at the end.
+// probe writes probes for prefixes of which at least one worker holds all blocks at the end of the trace.
 func (p *plain) probe(history [][][]int32) {
 	for _, length := range ProbeLengths {
 		var held [][]int32

@@ -1,6 +1,6 @@
 package synth
 
-// recency is one worker's cache: the blocks it holds, most recently used first.
+// recency is the cache of one worker: a list of the blocks that the worker holds, the most recently used block first.
 type recency struct {
 	at         map[int32]int32 // by block: index of its link in links
 	links      []link
@@ -66,7 +66,8 @@ func (r *recency) cut(i int32) {
 	}
 }
 
-// depth returns how many leading blocks of chain are held. A worker that holds a block holds all blocks before it.
+// depth returns how many blocks of chain are held, from the first block on. It uses binary search, because a worker
+// that holds a block also holds all blocks before it.
 func (r *recency) depth(chain []int32) int {
 	low, high := 0, len(chain)
 	for low < high {

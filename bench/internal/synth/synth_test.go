@@ -12,8 +12,7 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/trace"
 )
 
-// write calls generate with a new file in a temporary folder. It returns the path and the SHA-256 of the file that
-// generate wrote.
+// write calls generate with a new file in a temporary folder. It returns the path and the SHA-256 of the file.
 func write(t *testing.T, generate func(io.WriteSeeker) (trace.Header, error)) (path, sum string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "test.trace")
@@ -33,8 +32,8 @@ func write(t *testing.T, generate func(io.WriteSeeker) (trace.Header, error)) (p
 	return path, hex.EncodeToString(digest[:])
 }
 
-// TestPlainBytes compares digests of traces, so that results of different times are of the same workload.
-// WARMPATH_BENCH_FULL=1 makes the large traces too (some 10 s).
+// TestPlainBytes checks that the bytes of the traces have not changed, so that old and new results are for the same
+// workload. With WARMPATH_BENCH_FULL=1 it also makes the large traces, which takes about 10 s.
 func TestPlainBytes(t *testing.T) {
 	small := PlainConfig{Seed: 7, Workers: 5, Conversations: 20, Capacity: 300, Stored: 3000, MinLen: 4, MaxLen: 40, Probes: 20}
 	mem1m, shared := DefaultPlain, DefaultPlain
@@ -105,7 +104,7 @@ func TestAnswersAreExact(t *testing.T) {
 	}
 }
 
-// TestHardTracesHaveTrouble counts each trouble in a trace.
+// TestHardTracesHaveTrouble checks that a trace contains each behaviour in Trouble.
 func TestHardTracesHaveTrouble(t *testing.T) {
 	c := DefaultHard
 	c.Stored, c.Capacity, c.Conversations = 100000, 2000, 50

@@ -1,12 +1,13 @@
-// Package trace reads and writes KVTRACE1 files: one workload for every KV index, made of queries, of blocks that
-// workers store and remove, and of the exact answer to each query. It knows the bytes and nothing of any index.
+// Package trace reads and writes KVTRACE1 files. Such a file is a workload for KV indexes: queries with their exact
+// answers, and events in which workers store and remove blocks. The package knows the format of the file, but nothing
+// of an index.
 //
 //	t, err := trace.Open("main.trace")
 //	r := t.Reader()
 //	for r.Next() { use(&r.Record) }
 //	err = r.Err()
 //
-// All numbers are little-endian and lie at multiples of their size.
+// All numbers are little-endian. The position of each number is a multiple of its size.
 //
 //	header   "KVTRACE1", u32 version, u32 workers, u32 block size in tokens, u32 0,
 //	         u64 records, u64 stored blocks, u64 removed blocks, u64 queries (without probes), u64 seed
@@ -21,12 +22,13 @@
 //	5 Forgotten  nothing                                                version 2
 //
 // A local hash is the hash of a block alone. A key is the hash of a block and of all blocks before it. A handle is the
-// hash by which an engine names a block. All harnesses read version 1 of the format: in version 1 each block's handle
-// is its key.
+// engine's hash of a block. The programs for all projects read version 1 of the format. In version 1 the handle of a
+// block is its key.
 //
 // Version 2 adds engines whose blocks are longer than the trace's blocks. A record StoredCut announces n engine blocks;
-// each of them contains `units` of the trace's blocks. The handle of an engine block is the key of its last unit. The
-// parent of a StoredCut is a handle, too. A record Removed with units removes engine blocks with the given handles. A
-// worker holds a block as long as the block was stored more often than removed; all engine blocks that contain the
-// block count. A record Forgotten removes all blocks of one worker.
+// each of them contains a number of the trace's blocks (the field units). The handle of an engine block is the key of
+// the last block in it. The parent of a StoredCut is a handle, too. A record Removed with units removes engine blocks
+// with the given handles. A worker holds a block as long as the number of stores of engine blocks that contain the
+// block is larger than the number of removals of such engine blocks. A record Forgotten removes all blocks of one
+// worker.
 package trace

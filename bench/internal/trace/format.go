@@ -3,7 +3,8 @@ package trace
 // Kind is the kind of a record.
 type Kind uint32
 
-// These are the kinds. A Probe is a query of the state at the end of the trace, for measurements of time.
+// These are the kinds of records. A Probe is a query about the state at the end of the trace, for measurements of
+// lookup times.
 const (
 	Query Kind = iota
 	Stored
@@ -18,15 +19,16 @@ const (
 	headerSize = 64
 	recordSize = 24
 
-	// MaxWorkers bounds the workers that a file may claim: four times the largest fleet we measure.
+	// MaxWorkers bounds the number of workers in a file. It is four times the largest measured fleet.
 	MaxWorkers = 1 << 14
-	// MaxUnits bounds the blocks of 16 tokens in one block: a block of 65,536 tokens has this many.
+	// MaxUnits bounds the number of the trace's blocks in an engine block. With blocks of 16 tokens this is an engine
+	// block of 65,536 tokens.
 	MaxUnits = 1 << 12
 )
 
 // Versions of the format.
 const (
-	Plain    = 1 // each block has one handle, and no worker forgets its blocks
+	Plain    = 1 // version 1: the handle of a block is its key, and no worker forgets its blocks
 	Extended = 2
 )
 
@@ -36,24 +38,25 @@ type Header struct {
 	Workers   uint32
 	BlockSize uint32 // tokens in a block
 	Records   uint64
-	Stored    uint64 // number of stored blocks, counted in units
-	Removed   uint64 // number of removed blocks, counted in units; forgotten blocks do not count
+	Stored    uint64 // number of stored blocks of the trace
+	Removed   uint64 // number of removed blocks of the trace, without forgotten blocks
 	Queries   uint64
 	Seed      uint64
 }
 
-// Record is one event or question. Its slices are valid until the next record is read.
+// Record is an event or a question (a query or probe). The slices of a record that a Reader has read are valid until
+// the next record is read.
 type Record struct {
 	Kind      Kind
 	Worker    uint32
 	HasParent bool
-	Parent    uint64 // handle of the block before the record's first block
-	Units     int    // number of blocks that each handle stands for; 1 in plain traces
+	Parent    uint64 // handle of the parent of the record's first block
+	Units     int    // number of the trace's blocks in each engine block; 1 in version 1
 
-	Depths  []uint16 // of Query and Probe: the number of leading blocks that each worker holds
-	Locals  []uint64 // of Query, Probe and Stored: local hashes of the blocks
-	Keys    []uint64 // of Query, Probe and Stored: keys of the same blocks
-	Handles []uint64 // of Stored and Removed: the handles; in Stored with one unit this slice is Keys
+	Depths  []uint16 // Query and Probe: for each worker, the number of blocks that it holds, from the first on
+	Locals  []uint64 // Query, Probe, Stored and StoredCut: local hashes of the blocks
+	Keys    []uint64 // Query, Probe, Stored and StoredCut: keys of the same blocks
+	Handles []uint64 // Stored, StoredCut and Removed: handles of the engine blocks; in Stored equal to Keys
 }
 
 // IsQuestion reports whether the record is a question, not an event.
@@ -62,5 +65,5 @@ func (r *Record) IsQuestion() bool { return r.Kind == Query || r.Kind == Probe }
 // IsStore reports whether the record stores blocks.
 func (r *Record) IsStore() bool { return r.Kind == Stored || r.Kind == StoredCut }
 
-// depthBytes is the padded size of a question's depths.
+// depthBytes returns the size of a question's depths in bytes, with the padding to a multiple of 8.
 func depthBytes(workers uint32) int { return (int(workers)*2 + 7) / 8 * 8 }

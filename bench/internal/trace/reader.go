@@ -14,7 +14,7 @@ type Trace struct {
 	unmap func() error
 }
 
-// Parse reads the header of a file's bytes, which it keeps.
+// Parse reads the header of a file. It keeps data, the bytes of the file.
 func Parse(data []byte) (*Trace, error) {
 	if len(data) < headerSize || string(data[:8]) != magic {
 		return nil, errors.New("parse trace: not a KVTRACE1 file")
@@ -35,7 +35,7 @@ func Parse(data []byte) (*Trace, error) {
 	return t, nil
 }
 
-// Open maps a file, so that its bytes do not count as memory of the process.
+// Open maps a file into memory, so that its bytes do not count as anonymous memory of the process.
 func Open(path string) (*Trace, error) {
 	data, unmap, err := mapFile(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func Open(path string) (*Trace, error) {
 	return t, nil
 }
 
-// Close unmaps the file. Its Readers must not be used after that.
+// Close unmaps the file. After Close, do not use the Readers of the trace.
 func (t *Trace) Close() error {
 	if t.unmap == nil {
 		return nil
@@ -61,7 +61,7 @@ func (t *Trace) Close() error {
 // Reader returns a Reader at the first record.
 func (t *Trace) Reader() *Reader { return &Reader{t: t, at: headerSize, left: t.Records} }
 
-// Reader goes through the records of a Trace. It is not safe for concurrent use.
+// Reader reads the records of a Trace in order. It is not safe for concurrent use.
 type Reader struct {
 	Record Record
 	t      *Trace
@@ -73,7 +73,7 @@ type Reader struct {
 	locals, keys, handles []uint64
 }
 
-// Err returns the error that ended the reading; nil at the end of the file.
+// Err returns the error that ended the reading, or nil at the end of the file.
 func (r *Reader) Err() error { return r.err }
 
 // Next reads the next record into Record. At the end, and after an error, it returns false.

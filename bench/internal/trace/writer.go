@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// Writer writes a file. It counts the records and blocks of the header; the caller sets the header's other fields.
-// Close returns the first error. Not safe for concurrent use.
+// Writer writes a file. It counts the records and blocks for the header; the caller sets the other fields of the
+// header. Close returns the first error of all methods. A Writer is not safe for concurrent use.
 type Writer struct {
 	header Header
 	to     io.WriteSeeker
@@ -17,7 +17,7 @@ type Writer struct {
 	err    error
 }
 
-// NewWriter begins a file. The position of to must be its start.
+// NewWriter begins a file. The position in to must be 0.
 func NewWriter(to io.WriteSeeker, h Header) *Writer {
 	h.Records, h.Stored, h.Removed, h.Queries = 0, 0, 0, 0
 	w := &Writer{header: h, to: to, buf: bufio.NewWriterSize(to, 1<<20)}
@@ -39,7 +39,7 @@ func (h *Header) append(b []byte) []byte {
 // Header returns the header as it would be written now.
 func (w *Writer) Header() Header { return w.header }
 
-// Write appends a record. Stored records need Locals and Keys; if Units is above 1, they also need Handles.
+// Write appends a record. Records that store blocks need Locals and Keys, and if Units is above 1, also Handles.
 func (w *Writer) Write(r *Record) {
 	units := max(r.Units, 1)
 	n, flags := len(r.Keys), uint32(0)

@@ -10,9 +10,9 @@ pub struct Trace {
 }
 
 pub enum Op<'a> {
-    /// expected per-worker depths, local hashes, sequence hashes
+    /// `depths` is the exact answer: for each worker the number of blocks that it holds, from the first on.
     Query { depths: &'a [u16], locals: &'a [u64], _seqs: &'a [u64] },
-    /// blocks = interleaved (local, seq) pairs
+    /// `blocks` has pairs of a local hash and a sequence hash.
     Stored { worker: u32, parent: Option<u64>, blocks: &'a [[u64; 2]] },
     Removed { worker: u32, hashes: &'a [u64] },
     Probe { depths: &'a [u16], locals: &'a [u64], _seqs: &'a [u64] },
