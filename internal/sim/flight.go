@@ -30,13 +30,13 @@ type flight struct {
 	hashed   cursor // end of the content whose block hashes are already computed
 	decision *warmpath.Decision
 	router   int
-	rank     *rank // nil: the request is at no rank
+	rank     *rank // rank to which the router sent the request; nil: none
 	place    int   // index of the flight in rank.live
 
 	arrival, started, first, last time.Duration // started is -1 until an engine starts the request
 	predicted                     int
 	cached, loaded                int // prompt tokens that the finished prefill leg found in caches
-	reported                      int // number of answer tokens that the router knows of
+	reported                      int // number of answer tokens that were reported to the router
 	decoding                      bool
 	tries                         int
 	exclude                       []fleet.WorkerID

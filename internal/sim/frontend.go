@@ -13,11 +13,11 @@ type Frontend struct {
 	Output  time.Duration // time for each generated token
 	End     time.Duration // time for each request after the end of its answer
 	// Shared means that the API server and the passes of its ranks share CPU cores, one core for each rank. While all
-	// ranks make passes, the API server gets as much CPU time as two ranks: it has several threads and sleeps more often,
-	// so the operating system prefers it. With one rank the API server then gets two thirds of the core. With two ranks it
-	// gets one core, and each rank gets half of the other core. The share of two thirds was fitted to real engines. With
-	// half of the core, simulated first tokens of short prompts came 50 % too late. With four fifths, simulated first
-	// tokens of long prompts came 20 % too early.
+	// ranks make passes, the API server gets as much CPU time as two ranks: the API server has several threads and sleeps
+	// more often, so the operating system prefers it to a rank. With one rank the API server then gets two thirds of the
+	// core. With two ranks it gets one core, and each rank gets half of the other core. The share of two thirds was fitted
+	// to real engines. With half of the core, simulated first tokens of short prompts came 50 % too late. With four
+	// fifths, simulated first tokens of long prompts came 20 % too early.
 	Shared bool
 }
 
@@ -30,7 +30,7 @@ func (f *Frontend) valid() bool {
 
 // apiServer is the state of a worker's API server, which its ranks share.
 type apiServer struct {
-	free  time.Duration // time at which the work that it has accepted is done
+	free  time.Duration // time at which all accepted work of the API server is done
 	ranks []*rank
 }
 

@@ -15,7 +15,7 @@ type answer struct {
 }
 
 func (w *world) report(a *answer) {
-	w.freed = true // the report may show less load by other routers, so held requests may have room
+	w.freed = true // the report may show less load by other routers, so there may be room for waiting requests
 	for _, v := range a.pool.views {
 		v.fleet.Report(a.holder, a.said)
 	}

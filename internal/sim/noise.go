@@ -10,8 +10,8 @@ type Disturbance struct {
 	Factor float64 // factor on the duration of a pass that begins in the period
 }
 
-// noisy reports whether the duration of r's passes depends on more than the batch. If so, several passes cannot be
-// played at once: each pass needs a moment of its own.
+// noisy reports whether the duration of r's passes depends on more than the batch. If so, playSteady cannot play
+// several passes with one call.
 func (r *rank) noisy() bool {
 	return r.group.Noise > 0 || len(r.disturbed) > 0 || !r.group.Frontend.idle()
 }

@@ -67,10 +67,10 @@ func PlanWorkers(ctx context.Context, c Config, policies []policy.Spec, goal Goa
 func plans(ctx context.Context, policies []policy.Spec, tell func(Plan), search func(policy.Spec) (Plan, error)) ([]Plan, error) {
 	results := make([]Plan, len(policies))
 	errs := make([]error, len(policies))
-	var mu sync.Mutex // held while tell is called
+	var mu sync.Mutex // held during calls of tell
 	var all sync.WaitGroup
 	for i, p := range policies {
-		all.Go(func() { // ends with its search, which ends with ctx
+		all.Go(func() { // ends with the search, which ends early if ctx ends
 			results[i], errs[i] = search(p)
 			if tell != nil && errs[i] == nil {
 				mu.Lock()

@@ -17,9 +17,9 @@ type rank struct {
 	engine *engine.Engine
 	step   engine.Step
 	doing  doing
-	gen    uint32        // grows with each planned wake; only the wake with this number is valid
-	since  time.Duration // start of the first steady pass; see the constant steady
-	passes int           // number of steady passes
+	gen    uint32        // number of the last planned wake; wakes with a smaller number are void
+	since  time.Duration // start of the first steady pass, if doing is steady
+	passes int           // number of steady passes, if doing is steady
 	live   []*flight
 	life   int // number of times that the rank was started
 	dead   bool
@@ -63,7 +63,7 @@ func (w *world) wakeAt(r *rank, at time.Duration) {
 	w.agenda.plan(moment{at: at, kind: atWake, a: int32(r.index), gen: r.gen})
 }
 
-// notify tells a rank about a submitted request. An idle rank begins a pass immediately. A busy rank takes the request
+// notify wakes a rank that has got a request. An idle rank begins a pass immediately. A busy rank takes the request
 // into its next pass.
 func (w *world) notify(r *rank) {
 	switch r.doing {
@@ -71,7 +71,7 @@ func (w *world) notify(r *rank) {
 		r.doing = awaiting
 		w.wakeAt(r, w.now)
 	case steady:
-		// Play the passes that have begun before now to their end: the new request is not part of them.
+		// Passes that have begun before now do not include the new request, so play them to their end first.
 		end := r.since + w.playSteady(r, w.now-r.since)
 		r.doing = awaiting
 		w.wakeAt(r, max(end, w.now))

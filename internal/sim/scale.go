@@ -68,7 +68,7 @@ func (w *world) leave(i int) {
 	}
 }
 
-// join adds a worker with an empty cache. It uses the place of a worker that left before, or else makes a new worker.
+// join adds a worker with an empty cache. If a worker has left before, the new worker takes its place in the lists.
 func (w *world) join() {
 	w.joining--
 	w.freed = true

@@ -18,7 +18,7 @@ type pool struct {
 	name    string
 	views   []*view // by router
 	workers []worker
-	ranks   []int // by holder, the fleet's number of a rank: index of the rank in world.ranks; the same for all routers
+	ranks   []int // by holder (a router's number of a rank, equal in all routers): index of the rank in world.ranks
 }
 
 // worker is the state of one worker. Each of its ranks is an engine.

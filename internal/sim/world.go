@@ -108,7 +108,8 @@ func newWorld(c Config) (*world, error) {
 // checkEvery is the number of moments between two checks of the context. 4096 moments take a few milliseconds.
 const checkEvery = 4096
 
-// play plays moments until no moment is left, or until ctx ends: then stopped is true.
+// play handles the moments (planned events) and arrivals of the run in order. It returns true if ctx ends before the
+// run does.
 func (w *world) play(ctx context.Context, progress func(int)) (stopped bool) {
 	for n := 1; ; n++ {
 		if n%checkEvery == 0 {
@@ -179,7 +180,7 @@ func (w *world) happen(m *moment) {
 	}
 }
 
-// busy reports whether requests are left. Periodic moments are planned only while requests are left.
+// busy reports whether requests are left. The run would never end if periodic moments were planned without requests.
 func (w *world) busy() bool {
 	_, coming := w.arrivals.peek(w)
 	return w.live > 0 || w.planned > 0 || len(w.unsent) > 0 || coming
@@ -211,7 +212,7 @@ type clocked struct {
 	workload *workload.Workload
 	rate     float64
 	next     int
-	stage    int           // index of the next stage to begin
+	stage    int           // index of the first stage that has not begun
 	shift    time.Duration // delay of all later arrivals, because stages waited for the end of earlier requests
 }
 
@@ -250,7 +251,7 @@ func (c *clocked) scale(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / c.rate)
 }
 
-// span is the recorded time from the first to the last arrival.
+// span returns the recorded time from the first to the last arrival.
 func (c *clocked) span() time.Duration {
 	r := c.workload.Requests
 	return r[len(r)-1].Arrival - r[0].Arrival
