@@ -53,7 +53,7 @@ func TestKeysAreSumsOfTermsOfBlocksAndPlaces(t *testing.T) {
 	}
 }
 
-// Two routers, also of different versions, must make the same keys. So these keys must not change.
+// Two routers must make the same keys, even if their versions differ. So these keys must not change.
 func TestKeysStayWhatTheyAre(t *testing.T) {
 	tokens := make([]Token, 256)
 	for i := range tokens {

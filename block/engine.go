@@ -52,8 +52,7 @@ type EngineChain struct {
 }
 
 // Digest is an engine's hash of a block, 8 to 32 bytes. The zero Digest is empty: it is the root of an SGLang chain
-// without a salt.
-// Digests can be compared with ==.
+// without a salt. Digests can be compared with ==.
 type Digest struct {
 	bytes  [32]byte
 	length uint8

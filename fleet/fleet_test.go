@@ -334,7 +334,7 @@ func TestTurnsOutliveSnapshots(t *testing.T) {
 	}
 }
 
-// BenchmarkHealthFlip is the cost of one change for the writer, by the number of workers.
+// BenchmarkHealthFlip measures how long one change of a worker's health takes, by the number of workers.
 func BenchmarkHealthFlip(b *testing.B) {
 	for _, n := range []int{64, 1024, 4096} {
 		b.Run(fmt.Sprintf("%d workers", n), func(b *testing.B) {

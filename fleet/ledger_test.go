@@ -97,7 +97,8 @@ func TestALatePromptIsWaitedFor(t *testing.T) {
 	}
 	second.Release(int64(at))
 
-	// A prompt behind an answer in one piece is not late while that answer's prompt is computed.
+	// A prompt that waits behind another request is not late while the engine computes the prompt of that request, even if
+	// its answer comes in one piece.
 	var piece, stream Reservation
 	w := whole(50_000)
 	w.Whole = true

@@ -126,7 +126,7 @@ func TestASharedBeginningIsAsRecentAsItsLastUse(t *testing.T) {
 	r := c.send(b, 40, 20)
 	c.compute(r, 20, 0)
 	r.Release(c.now)
-	c.send(chain(3, 64, 0), 64, 0) // 35 blocks remain: 20 shared blocks, and 15 of b's own
+	c.send(chain(3, 64, 0), 64, 0) // 35 blocks stay cached: 20 shared blocks, and 15 of b's own
 	if got, want := c.risk(a, 40), 20; got != want {
 		t.Errorf("%d blocks of the older prompt are at risk, want its own %d", got, want)
 	}
@@ -171,7 +171,7 @@ func TestAnAnswerAndThePromptsEndArePartOfTheOrder(t *testing.T) {
 	r.Tokens(10*16, c.now)
 	c.f.Cached(0, 10, 0)
 	r.Release(c.now)
-	c.send(chain(3, 30, 0), 30, 0) // 69 blocks remain: 49 of the second prompt, 20 of a
+	c.send(chain(3, 30, 0), 30, 0) // 69 blocks stay cached: 49 of the second prompt, 20 of a
 	if got, want := c.risk(a, 40), 20; got != want {
 		t.Errorf("%d blocks are at risk, want %d", got, want)
 	}
@@ -183,7 +183,7 @@ func TestPromptsOfOthersOnlyPushOlderOnesOut(t *testing.T) {
 	c.serve(a, 40, 0)
 	c.f.Cached(0, 40, 0)
 	c.serve(b, 20, 0)
-	c.send(chain(3, 30, 0), 30, 0) // 69 blocks remain: 20 of b, 40 of other clients, 9 of a
+	c.send(chain(3, 30, 0), 30, 0) // 69 blocks stay cached: 20 of b, 40 of other clients, 9 of a
 	if got, want := c.risk(a, 40), 31; got != want {
 		t.Errorf("%d blocks are at risk, want %d", got, want)
 	}
@@ -222,7 +222,7 @@ func TestTheLastBlockOfARepeatedPromptIsNotEvicted(t *testing.T) {
 	a, b := chain(1, 40, 0), chain(2, 40, 0)
 	c.serve(a, 40, 0)
 	c.serve(b, 40, 0)
-	waiting := c.send(chain(3, 30, 0), 30, 0) // 69 blocks remain: 40 of b and 29 of a
+	waiting := c.send(chain(3, 30, 0), 30, 0) // 69 blocks stay cached: 40 of b and 29 of a
 	if n := c.f.Snapshot().AtRisk(0, b, 39, 39); n != 0 {
 		t.Errorf("%d blocks of the newest prompt are at risk, although all blocks that its engine can use are cached", n)
 	}

@@ -76,8 +76,8 @@ func TestAHolderThatComesBackInTimeKeepsItsID(t *testing.T) {
 	}
 }
 
-// An expired reservation holds no load, so the caller may use it again without a release. It must not keep the id of
-// its former holder in use.
+// An expired reservation holds no load, so the caller may use the reservation again without a release.
+// The reservation must not keep the id of its former holder in use.
 func TestAnExpiredReservationThatIsUsedAgainPinsNoID(t *testing.T) {
 	f := New(Config{})
 	facts := Facts{Models: []Model{{ID: "m"}}}

@@ -253,7 +253,7 @@ func returned() *Fleet {
 }
 
 // TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered: a returning holder may have one request more under way
-// than it has answered. So only a few requests can fail, and a holder that answers them soon gets its whole share.
+// than it has answered. So only a few requests can fail, and a holder that answers soon gets its whole share.
 func TestAReturningHolderHasOneRequestAtOnceMoreThanItAnswered(t *testing.T) {
 	f := returned()
 	share := func() float64 { return f.Snapshot().Standing(0, 1, "", second).Share }

@@ -9,7 +9,7 @@ import (
 )
 
 // A node of the tree is a part of a key (a run), with the holders to which it was sent. If two holders share a run and
-// one of them loses the end of the run, the store splits the run into two nodes. So an eviction may need more memory
+// one of the two loses the end of the run, the store splits the run into two nodes. So an eviction may need more memory
 // than it frees, and must still keep the limit.
 func TestAnEvictionKeepsTheLimitOfBytes(t *testing.T) {
 	key := func(prompt uint64) []byte {

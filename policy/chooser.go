@@ -37,7 +37,7 @@ type Retirer interface {
 	Retire(holders []fleet.Holder)
 }
 
-// Stateless has the methods of a [Chooser] that remembers nothing, except Choose. Embed it in such a chooser.
+// Stateless has all methods of a [Chooser] but Choose. Embed it in a chooser that remembers nothing.
 type Stateless struct{}
 
 // Routed does nothing.
@@ -91,7 +91,7 @@ type Session struct {
 
 // Prompt is the request's prompt. It belongs to the request and is valid only during the call.
 type Prompt struct {
-	Tokens    []block.Token // nil if they are not known
+	Tokens    []block.Token // the prompt's tokens; nil if they are not known
 	Keys      []block.Key   // the keys of the prompt's full blocks; nil if they are not known
 	BlockSize int           // tokens of a block of Keys
 	Text      []byte        // the prompt's text in one piece; nil if no policy in use needs it

@@ -3,8 +3,8 @@ package policy
 import "time"
 
 // KVAware takes the holder with the longest match from the prompt's beginning on, weighted by tier. Among holders with
-// the same match it takes the one with the least work, which includes the request's own uncached tokens. If no holder
-// has a match, it takes the one with the least load.
+// the same match it takes the holder with the least work, which includes the request's own uncached tokens. If no
+// holder has a match, it takes the holder with the least load.
 type KVAware struct {
 	// TierWeights are the worth of a matched token by the tier of its block, 0 to 1.
 	TierWeights TierWeights `yaml:"tier_weights"`

@@ -100,7 +100,7 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true, Tie: TieWork}
 }
 
-// followed returns BranchSpill if another candidate has a longer match than the picked one, else "".
+// followed returns BranchSpill if another candidate has a longer match than the picked candidate; otherwise "".
 func followed(q *Query, c []Candidate, picked int) Branch {
 	if q.Target != "" || !q.Known {
 		return ""
@@ -115,11 +115,12 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // These are constants of the cost that price predicts.
 const (
-	// levelled is the greatest difference between the loads of two holders, in requests, that routing does not level. With
-	// a smaller value, long answers gather on a few holders if holders have a dozen requests each. With a larger value,
-	// requests of a busy fleet go to holders without their prefix, because of a difference in load that soon disappears.
+	// levelled is a number of requests. Routing levels a difference between the loads of two holders only if it is greater
+	// than levelled. With a smaller value, long answers gather on a few holders if holders have a dozen requests each.
+	// With a larger value, requests of a busy fleet go to holders without their prefix, because of a difference in load
+	// that soon disappears.
 	levelled = 24
-	// mostTogether bounds the share of an answer during which the requests that run at its start keep running.
+	// mostTogether is the upper bound of typical.together.
 	//
 	// Two answers have the same distribution of lengths L, and the second answer begins at a random moment of the
 	// first. They run at the same time for half of the mean length, for every distribution: E[min(R, L)] = E[L]/2,
@@ -155,8 +156,8 @@ func (m *marginal) typical(q *Query, c []Candidate) typical {
 	return t
 }
 
-// meanPressure returns the pressure to assume for a holder whose pressure is not known: the mean of the known ones.
-// With a higher value, a holder that was not used yet would look worse than the others.
+// meanPressure returns the pressure to assume for a holder whose pressure is not known: the mean of the known
+// pressures. With a higher value, a holder that was not used yet would look worse than the others.
 func meanPressure(c []Candidate) float64 {
 	sum, n := 0.0, 0
 	for i := range c {
@@ -212,8 +213,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	step := t.Step(l.Requests, l.ContextTokens+l.OutputTokens)
 	compute := t.Token*n + t.Attention*n*(prompt-n/2)
 
-	// The wait for the prompts before this one, for the decodes in the same passes, and for the rest of the present
-	// pass.
+	// The wait for the prompts before this request's prompt, for the decodes in the same passes, and for the rest of the
+	// present pass.
 	wait := float64(l.Backlog) / 1e6 * (t.Token / own.Token)
 	if wait == 0 {
 		wait = t.Token * float64(l.PendingTokens)
@@ -279,7 +280,8 @@ func shortage(c *Candidate, n float64) float64 {
 // means holds a running mean for each model. If two models share a slot, they share one mean, which makes their
 // predicted costs a little wrong.
 type means struct {
-	// A slot has the mean as a float32 in its upper half, and the number of its values, at most meanOver, in its lower.
+	// The upper half of a slot is the mean as a float32. The lower half is the number of values in the mean, at most
+	// meanOver.
 	slots [32]atomic.Uint64
 }
 
@@ -309,7 +311,7 @@ func (a *means) learn(model string, value, first float64) {
 	s := a.slot(model)
 	for {
 		old := s.Load()
-		mean, n := first, 1.0 // the assumption counts as one value
+		mean, n := first, 1.0 // the assumed mean counts as one value
 		if old != 0 {
 			mean, n = float64(math.Float32frombits(uint32(old>>32))), float64(uint32(old))
 		}

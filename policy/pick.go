@@ -62,8 +62,8 @@ type random struct{}
 
 func (random) Pick(q *Query, c []Candidate) int { return Any(q, c) }
 
-// powerOfTwo draws two different candidates at random and takes the one with less work; if both have the same work, the
-// first one. [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
+// powerOfTwo draws two different candidates at random and takes the one with less work. If both have the same work, it
+// takes the one that was drawn first. [Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001]
 type powerOfTwo struct{}
 
 func (powerOfTwo) Pick(q *Query, c []Candidate) int {

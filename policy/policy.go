@@ -45,15 +45,15 @@ type Spec struct {
 	// Query.Cached. nil is no source.
 	Source Source
 
-	// NeedsTarget makes the policy refuse requests that do not name their worker.
+	// NeedsTarget makes the policy refuse requests that name no worker.
 	NeedsTarget bool
 
 	// TierWeights are the worth of a matched token by tier, 0 to 1, for the match scorer. If all are 0, the scorer uses
 	// DefaultTierWeights.
 	TierWeights [block.NumTiers]float64
 
-	// ImbalanceTokens bounds how far a match is followed: see the package comment. 0 is no bound. A policy with a
-	// bound gets the filter [Balanced] after its Filters, if it lists none.
+	// ImbalanceTokens bounds how far a match is followed: see the package comment. 0 is no bound. If
+	// there is a bound, and Filters has no filter [Balanced], this filter is added after Filters.
 	ImbalanceTokens int
 
 	// Learned, if not nil, says that matches come from the requests that the policy sent. With nil, matches come from
@@ -63,8 +63,8 @@ type Spec struct {
 	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached before events confirm it. 0
 	// means the router's own setting; a negative value means not at all.
 	SpeculativeTTL time.Duration
-	// BlockSize is the number of tokens in a block of the index. It counts only if this is the router's default policy
-	// and the router has no setting of its own. 0 leaves the size to the router.
+	// BlockSize is the number of tokens in a block of the index. BlockSize counts only if this is the router's default
+	// policy and the router has no setting of its own. 0 leaves the size to the router.
 	BlockSize int
 }
 
@@ -212,7 +212,7 @@ func (p *Policy) Learned() *Learned { return p.spec.Learned }
 // Name returns the policy's name.
 func (p *Policy) Name() string { return p.spec.Name }
 
-// NeedsTarget reports whether the policy refuses requests that do not name their worker.
+// NeedsTarget reports whether the policy refuses requests that name no worker.
 func (p *Policy) NeedsTarget() bool { return p.spec.NeedsTarget }
 
 // Matches reports whether the policy reads matches. If it does not, it needs no tokens.

@@ -1,6 +1,7 @@
 package policy
 
-// PowerOfTwo draws two holders at random and takes the one with less work; if both have the same work, the first one.
+// PowerOfTwo draws two holders at random and takes the one with less work. If both have the same work, it
+// takes the one that was drawn first.
 type PowerOfTwo struct{}
 
 // Validate finds nothing: there are no parameters.

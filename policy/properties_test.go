@@ -16,7 +16,7 @@ import (
 	"github.com/warmpath/warmpath/policy/peers"
 )
 
-// kinds are all kinds of policies: our own, and those of other projects. The tests in this file hold for all of them.
+// kinds are all kinds of policies, of package policy and of package peers. The tests in this file hold for all of them.
 var kinds = policy.Join(policy.Own(), peers.Kinds())
 
 // specs are the built-in policies, and kv_aware with a bound.

@@ -35,8 +35,8 @@ func (t Tie) Before(q *Query, a, b *Candidate) bool {
 	return before
 }
 
-// decide reports whether candidate a is taken before candidate b. The reason says why the other of the two is not
-// taken.
+// decide reports whether candidate a is taken before candidate b. The reason says why the candidate that comes second
+// is not taken.
 func (t Tie) decide(q *Query, a, b *Candidate) (before bool, reason string) {
 	switch t {
 	case TieWork:

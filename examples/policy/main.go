@@ -92,8 +92,8 @@ func run(out io.Writer) error {
 		return err
 	}
 
-	// In a program, package kvfeed follows the engines' events. Here the reserved worker announces three quarters of
-	// the prompt by hand, and its history counts as complete.
+	// In a program, package kvfeed follows the engines' events. This example has no engine: it stores three quarters of
+	// the prompt for the reserved worker, and sets the worker's trust to exact, as after a complete history of events.
 	for _, w := range workers.Snapshot().Workers() {
 		if w.ID == reserved {
 			router.Store(w.Holders[0], "", &kvindex.Stored{Tokens: prompt[:48], BlockSize: 16, Hashes: []uint64{1, 2, 3}})

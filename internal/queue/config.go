@@ -17,8 +17,8 @@ type Config struct {
 	// shortest: the request with the fewest uncached tokens first. priority: by the priority in the body. deadline: the
 	// request with the earliest deadline first. fair: the tenants in turns, so that each tenant gets the same number of
 	// tokens, and each tenant's shortest request first. With off, a request that finds all workers at routing.max_requests
-	// is answered 429. With any other order the request waits. It also waits when MaxBacklog, MaxWaiting or MaxKVUsed says
-	// that all workers are saturated.
+	// is answered 429. With any other order the request waits. Requests also wait when MaxBacklog, MaxWaiting or MaxKVUsed
+	// says that all workers are saturated.
 	Order string `yaml:"order"`
 	// MaxRequests is the number of requests that may wait for the workers of one base model. If one more request
 	// arrives, it gets 429. With fair, the newest request of the tenant with the most waiting requests gets the 429
@@ -47,11 +47,12 @@ type Config struct {
 	// OutputWeight is for fair. It is the number of prompt tokens that one token of an answer counts as. The default is
 	// 2, as in the papers on VTC and DLPM.
 	OutputWeight int `yaml:"output_weight"`
-	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated. One of three signals is enough: the prompts
-	// that were sent to the holder are predicted to take MaxBacklog to compute; its engine reports MaxWaiting requests
-	// in the engine's own queue; its engine reports that running requests use the share MaxKVUsed of the KV cache. The
-	// defaults are 2 s, 5 and 0.95. An engine serves requests in the order of arrival, so it should have just enough
-	// requests to stay busy, and an engine with a full cache preempts requests. 0 turns a signal off.
+	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated. One of three signals is enough. The first: the
+	// prompts that were sent to the holder are predicted to take MaxBacklog to compute. The second: the holder's engine
+	// reports MaxWaiting requests in its queue. The third: the engine reports that running requests use the share
+	// MaxKVUsed of the KV cache. The defaults are 2 s, 5 and 0.95. An engine serves requests in the order of arrival, so
+	// the engine should have just enough requests to stay busy, and an engine with a full cache preempts requests. 0 turns
+	// a signal off.
 	MaxBacklog time.Duration `yaml:"max_backlog"`
 	MaxWaiting int           `yaml:"max_waiting"`
 	MaxKVUsed  float64       `yaml:"max_kv_used"`

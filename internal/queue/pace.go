@@ -1,6 +1,6 @@
 package queue
 
-// pace is the speed of the queue: the mean time between two requests that leave it to be served.
+// pace is the speed of the queue: the mean time between two requests that leave the queue to be served.
 type pace struct {
 	last  int64   // time at which the last request left, in Unix nanoseconds; 0 after a pause
 	mean  float64 // mean time between two requests, in nanoseconds

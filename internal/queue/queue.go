@@ -218,7 +218,7 @@ func (q *Queue) count(it *Item, n int) {
 	it.line.bytes += int64(n) * it.Bytes
 }
 
-// RetryAfter returns the time after which the client of a refused request should send it again: the time in which, at
+// RetryAfter returns the time after which the client of a refused request should retry: the time in which, at
 // the present pace, all requests that wait now are served. The time is at least a second and at most MaxWait. known is
 // false if too few requests were served.
 func (q *Queue) RetryAfter(now int64) (retry time.Duration, known bool) {

@@ -249,7 +249,7 @@ func (r *Recorder) Events(applied, lost int) {
 // Counts returns the counts of requests so far.
 func (r *Recorder) Counts() Counts { return r.counts }
 
-// HitRate returns the share of prompt tokens that the answers so far found cached, 0 to 1.
+// HitRate returns the share, 0 to 1, of the prompt tokens of all answers so far that were cached.
 func (r *Recorder) HitRate() float64 {
 	return share(float64(r.answers.cached), float64(r.answers.prompt))
 }

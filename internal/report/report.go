@@ -15,7 +15,7 @@ const (
 	Measured  Kind = "measured"  // real time, at a live address
 )
 
-// Report is one command's result: one run, or a sweep of them. docs/simulator.md describes the JSON form.
+// Report is one command's result: one run or several. docs/simulator.md describes the JSON form.
 type Report struct {
 	Schema      string   `json:"schema"`      // see [Schema]; filled by the writers
 	Kind        Kind     `json:"kind"`        // whether the figures were simulated or measured
@@ -109,7 +109,7 @@ type Latency struct {
 	P95   float64      `json:"p95"`
 	P99   float64      `json:"p99"`
 	Max   float64      `json:"max"`
-	CDF   [][2]float64 `json:"cdf,omitempty"` // points (ms, share of values up to it), for plots
+	CDF   [][2]float64 `json:"cdf,omitempty"` // points (ms, share of the values up to this time), for plots
 }
 
 // SLO is a service level. A request that keeps both times is good.

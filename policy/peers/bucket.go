@@ -47,7 +47,7 @@ func (p Bucket) Spec(name string) policy.Spec {
 	}}
 }
 
-// buckets is the chooser of a Bucket. One lock guards everything, because all workers share one window. The lock is
+// buckets is the chooser of a Bucket. All workers share one window, so there is only one lock. The lock is
 // held while a number is added, and once an interval while the window is sorted.
 type buckets struct {
 	Bucket

@@ -36,8 +36,9 @@ type CacheAware struct {
 	// MaxTreeSize is how many characters are remembered for each holder, for all models together. If tokens are
 	// compared, it is the number of tokens.
 	MaxTreeSize int `yaml:"max_tree_size"`
-	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first, and also differ
-	// where only the chat template differs. When the chosen form of a prompt is not known, the other form is used.
+	// By is the form of prompts that is compared: "text" or "tokens". The router first has to make tokens
+	// from the text. Tokens also differ if only the chat templates differ. If the chosen form of a prompt is not known,
+	// the other form is used.
 	By string `yaml:"by"`
 	// MaxBytes bounds the memory for texts. The memory for tokens has a second bound of the same size. SMG has no such
 	// bounds.

@@ -2,7 +2,7 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// Locality says where this router runs. The labels of a worker with the same names say where the worker runs.
+// Locality says where this router runs. The labels node and zone of a worker say where the worker runs.
 type Locality struct {
 	Node string `yaml:"node"` // "" is unknown
 	Zone string `yaml:"zone"` // "" is unknown

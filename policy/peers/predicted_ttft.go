@@ -11,8 +11,8 @@ import (
 // compute the request's own uncached tokens. A matched token on a slower tier counts in part as uncached, because it
 // has to be loaded. Scores are negated milliseconds.
 type PredictedTTFT struct {
-	// Learned uses the learned times of the worker's kind, at the worker's own pace. While none are learned, the
-	// parameters below count.
+	// Learned uses the times that were learned for the worker's kind, adjusted to the worker's own speed. While no times
+	// are learned, the parameters below count.
 	Learned bool `yaml:"learned"`
 	// TokenMs is the milliseconds that an uncached token takes.
 	TokenMs float64 `yaml:"token_ms"`

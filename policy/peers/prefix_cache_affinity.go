@@ -32,8 +32,9 @@ type PrefixCacheAffinity struct {
 	Filters []string `yaml:"filters"`
 	// Locality is where this router runs, for the locality filter.
 	Locality Locality `yaml:"locality"`
-	// By is the form of prompts that is compared: "text" or "tokens". Tokens have to be made first. When the chosen
-	// form of a prompt is not known, the other form is used. The source knows text only.
+	// By is the form of prompts that is compared: "text" or "tokens". The router first has to make
+	// tokens from the text. If the chosen form of a prompt is not known, the other form is used. Ray Serve compares only
+	// text.
 	By string `yaml:"by"`
 	// MaxBytes bounds the memory for texts. The memory for tokens has a second bound of the same size. The source has
 	// no such bounds.

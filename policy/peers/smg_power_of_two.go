@@ -2,9 +2,9 @@ package peers
 
 import "github.com/warmpath/warmpath/policy"
 
-// SMGPowerOfTwo is power_of_two of SMG [SMG 1.9.0]. It draws two holders at random and takes the one with less load; if
-// both have the same load, the first one. The load is the used share of the KV cache if both engines report it, and the
-// number of requests otherwise.
+// SMGPowerOfTwo is power_of_two of SMG [SMG 1.9.0]. It draws two holders at random and takes the one with less load. If
+// both have the same load, it takes the one that was drawn first. The load is the used share of the KV cache if both
+// engines report it, and the number of requests otherwise.
 type SMGPowerOfTwo struct{}
 
 // Validate finds nothing: there are no parameters.

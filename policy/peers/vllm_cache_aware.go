@@ -26,7 +26,7 @@ type VLLMCacheAware struct {
 	// whole units. The tracker itself stores blocks of the index, which may have another size.
 	BlockSize int `yaml:"block_size"`
 	// MaxBlocksPerBackend is how many blocks of the index are tracked for each holder. Between two evictions there may
-	// be up to twice as many.
+	// be up to twice this number.
 	MaxBlocksPerBackend int `yaml:"max_blocks_per_backend"`
 	// EvictionIntervalSecs is the time in seconds between two evictions, which cut holders to MaxBlocksPerBackend
 	// blocks. The least recently used blocks are evicted.
@@ -132,7 +132,7 @@ func (x *blockTracker) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	pick := policy.Pick{Index: best, Branch: policy.BranchAffinity, Ranked: true, Tie: policy.TieRequests}
 	switch hits := c[best].Terms[termHits]; {
 	case hits < most:
-		// A busier holder with more hits was passed over because of its load. The order of scores does not show that.
+		// A busier holder with more hits was passed over because of its load. So the highest score was not taken.
 		pick.Branch, pick.Ranked = policy.BranchSpill, false
 	case hits < longest:
 		pick.Branch = policy.BranchFallback
