@@ -7,7 +7,8 @@ import (
 
 // BenchmarkHash measures how long the keys of 8,192 tokens take, and each of the two steps: local hashes, and the chain
 // of keys. For comparison, these are the times of Dynamo on the machine of docs/design/0006. With blocks of 16 tokens,
-// the local hashes take 1.5 µs and the chain 2.4 µs. With blocks of 64 tokens, they take 2.9 µs and 0.6 µs.
+// the local hashes take 1.5 µs and the chain 2.4 µs. With blocks of 64 tokens, the local hashes take 2.9 µs and the
+// chain 0.6 µs.
 func BenchmarkHash(b *testing.B) {
 	tokens := make([]Token, 8192)
 	for i := range tokens {

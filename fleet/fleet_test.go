@@ -120,7 +120,8 @@ func TestAWorkersRanksAreUsedAsTheOperatorDeclares(t *testing.T) {
 	}
 }
 
-// A worker adds at most one name to a pool, and a request's prompt is hashed once for each name.
+// Workers of a pool may know their caches under different names of the model. A request's prompt is hashed once for
+// each such name, so a worker must add at most one name to the pool.
 func TestAPoolHasFewNamesOfTheCachesOfItsWorkers(t *testing.T) {
 	f := New(Config{})
 	for i := range 9 {

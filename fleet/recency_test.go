@@ -261,7 +261,8 @@ func TestWhatIsNotKnownIsNotEvicted(t *testing.T) {
 	}
 }
 
-// If a request was never computed, its blocks are no longer expected, even while other requests are under way.
+// If a request ends before it is computed, the router no longer expects events about its blocks, even while other
+// requests are under way.
 func TestARequestThatEndsBeforeItIsComputedAnnouncesNothing(t *testing.T) {
 	for name, whole := range map[string]bool{"a stream": false, "an answer in one piece": true} {
 		c := cacheOf(100)

@@ -168,8 +168,8 @@ func names(target, url string) bool {
 }
 
 // Balanced returns a filter by load. For each candidate it adds the candidate's work and the request's own uncached
-// tokens there. It leaves out the candidates whose sum exceeds the least sum by more than this number of tokens. 0
-// leaves out none.
+// tokens there. It leaves out the candidates whose sum exceeds the least sum by more than the argument tokens. If
+// tokens is 0, it leaves out none.
 func Balanced(tokens int) Filter { return balanced(tokens) }
 
 type balanced int

@@ -56,8 +56,8 @@ type Spec struct {
 	// there is a bound, and Filters has no filter [Balanced], this filter is added after Filters.
 	ImbalanceTokens int
 
-	// Learned, if not nil, says that matches come from the requests that the policy sent. With nil, matches come from
-	// the engines' events. The router stores the learned matches, for each model.
+	// If Learned is not nil, matches come from the requests that the policy sent, and Learned says how long they count.
+	// The router stores these matches for each model. If Learned is nil, matches come from the engines' events.
 	Learned *Learned
 
 	// SpeculativeTTL is how long a prompt that this policy dispatched counts as cached before events confirm it. 0

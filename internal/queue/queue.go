@@ -42,7 +42,7 @@ func (l *line) requests() int { return len(l.items) + len(l.out) }
 // Queue holds waiting requests in order. Use New: the zero value is not usable. A Queue is not safe for concurrent use.
 type Queue struct {
 	cfg   Config
-	lines map[string]*line // by tenant: the tenants that wait, or that were served while others waited
+	lines map[string]*line // by tenant: tenants with waiting requests, or that were served while others waited
 	len   int              // number of requests that wait, including requests that have their turn
 	bytes int64            // sum of Bytes of the requests that wait
 	seq   uint64

@@ -31,8 +31,8 @@ const (
 	rowHeight    = 21
 	barHeight    = 13
 	nameRight    = 176 // right edge of the policies' names
-	leftPlot     = 186 // the bars of the first token begin here
-	rightPlot    = 516 // the bars of the hit rate begin here
+	leftPlot     = 186 // left edge of the bars for the time to first token
+	rightPlot    = 516 // left edge of the bars for the hit rate
 	plotWidth    = 240 // width of each of the two plots
 )
 

@@ -108,8 +108,8 @@ func (b *buckets) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: i, Branch: policy.BranchBucket}
 }
 
-// bucket returns the number of the bucket, of m buckets, to which a length belongs. Until there are bounds for m
-// buckets, all buckets are equally wide.
+// bucket returns to which of m buckets a length belongs, counted from 0. Until there are bounds for m buckets, all
+// buckets are equally wide.
 func (b *buckets) bucket(length int64, m int) int {
 	if len(b.bounds) != m-1 {
 		return int(min(length*int64(m)/firstBuckets, int64(m-1)))
