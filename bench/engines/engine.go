@@ -76,7 +76,7 @@ func (e *engine) start() error {
 	}
 	var err error
 	e.process, err = launch(e.dir, e.name+"-start", env, command, args...)
-	if err == nil { // the engine has its own log; the script's log has nothing of it
+	if err == nil { // the engine writes to a log of its own, and not to the script's log
 		e.process.log = filepath.Join(e.dir, e.name+".log")
 		if e.kind == sglang {
 			e.process.log = filepath.Join(e.root, "sglang", "logs", e.name+".log")

@@ -153,7 +153,7 @@ func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) err
 	front.Request = max(0, plain.cpu-short*front.Token-few*(front.Pass+front.Output))
 	pass := line.Base + line.Sequence + (line.Token+line.Attention*short)*blockSize/2
 	f.Hop = spreadOf(plain.firsts).P50 - front.Request - short*front.Token - front.Pass - front.Output - pass
-	if f.Hop < 0 { // so the API server does a part of its work after the first token was sent
+	if f.Hop < 0 { // the API server does a part of its work after the first token
 		front.End = min(-f.Hop, front.Request)
 		front.Request -= front.End
 		f.Hop = 0

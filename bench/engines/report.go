@@ -359,7 +359,7 @@ func (s section) apart() string {
 	return "Not played in turn with the others: " + strings.Join(all, "; ") + ".\n\n"
 }
 
-// write writes the section's table: a row for each router. A cell has the figures of all rounds, separated by dots.
+// write writes the section's table: a row for each router. A cell has the figures of all rounds, with "·" between them.
 func (s section) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
 	if s.scale != 1 {

@@ -3,7 +3,7 @@
 // files. See ../README.md.
 //
 //	kvtrace make [flags]                       write a workload file
-//	kvtrace check FILE               compare a file's answers with those of a naive set
+//	kvtrace check FILE               compare a file's answers with the answers of a naive set
 //	kvtrace verify FILE              compare the index's answers with the file's
 //	kvtrace lookup FILE [ROUNDS]     measure lookups without events, beginning with prepared keys
 //	kvtrace lookup-local FILE [ROUNDS]   the same, beginning with local hashes

@@ -78,7 +78,7 @@ func verify(p *player, _ []string) error {
 	return a.report(p.name)
 }
 
-// check compares the answers in the file with those of a naive set.
+// check compares the answers in a file with the answers of a naive set.
 func check(args []string) error {
 	if len(args) == 0 {
 		return errors.New("check: name a file")

@@ -49,7 +49,8 @@ type trial struct {
 	lock     sync.Mutex // guards problems
 }
 
-// depth counts waiting operations: now, at most so far, and when the last operation was issued (atStop).
+// depth has numbers of waiting operations: now is the current number, most is the largest so far, and atStop is the
+// number when the last operation was issued.
 type depth struct {
 	now, most atomic.Int64
 	atStop    int64

@@ -76,7 +76,7 @@ type Output struct {
 // of the pass.
 type Step struct {
 	Duration time.Duration
-	Events   []Event // in the order in which they happened
+	Events   []Event // events in the order in which they happened
 	Outputs  []Output
 	// Admitted has the requests that began in this pass, without preempted requests that began again.
 	Admitted  []*Request
@@ -92,7 +92,7 @@ type Stats struct {
 	Blocks, UsedBlocks    int    // number of usable blocks, and of blocks that running requests hold
 	CachedBlocks          int    // number of distinct hashes on the accelerator
 	CPUBlocks             int    // number of blocks in the CPU tier
-	Queries, Hits         uint64 // numbers of prompt tokens that were looked up, and found, on the accelerator
+	Queries, Hits         uint64 // prompt tokens that were looked up on the accelerator; prompt tokens that were found there
 	CPUQueries, CPUHits   uint64 // the same numbers for the CPU tier
 	PromptTokens, Outputs uint64
 	Preemptions, Steps    uint64

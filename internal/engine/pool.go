@@ -18,7 +18,7 @@ type pool struct {
 	evicted func(Hash)
 
 	events []Event
-	hashes []Hash // the array behind the events' Hashes
+	hashes []Hash // array to which the field Hashes of the events refers
 }
 
 // slot is a physical block. A slot can be in two rings: the free list, and the ring of blocks with the same hash

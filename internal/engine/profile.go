@@ -15,8 +15,8 @@ type Profile struct {
 	Source string // where the numbers come from
 
 	KVTokens       int     // size of a rank's cache, in tokens
-	BlockSize      int     // tokens
-	MaxModelLen    int     // tokens
+	BlockSize      int     // tokens in a block
+	MaxModelLen    int     // limit of prompt and output together, in tokens
 	MaxBatchTokens int     // token budget of a pass
 	MaxSequences   int     // number of requests that run at the same time
 	AdmitChunks    bool    // the same as Config.AdmitChunks

@@ -80,7 +80,7 @@ func fitPlane(points []DecodePoint) (base, sequence, context float64) {
 	if det := sxx*syy - sxy*sxy; det > 1e-9*sxx*syy {
 		sequence, context = (sxz*syy-syz*sxy)/det, (syz*sxx-sxz*sxy)/det
 	}
-	// One slope is not determined, or is negative: fit only the other slope.
+	// If one slope is not determined or is negative, set it to 0 and fit only the other slope.
 	switch {
 	case sequence > 0 && context > 0:
 	case syy > 0 && (sxx == 0 || context > 0):

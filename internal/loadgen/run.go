@@ -65,7 +65,7 @@ type lane struct {
 	rec      *report.Recorder
 	workers  map[string]int
 	policy   string
-	failures map[string]int // by kind: number of failures
+	failures map[string]int // by kind of error: number of failures
 	silent   int            // number of answers that do not report the number of cached tokens
 }
 

@@ -53,7 +53,7 @@ type Config struct {
 	Events, Replay string
 	Topic          string // first frame of each event message
 	BufferSteps    int    // number of batches that are kept for replay
-	Wire           string // version of the event encoding, one of kvevent.Wires
+	Wire           string // version of the event format, one of kvevent.Wires
 
 	Speed        float64 // factor by which the engine is faster than the modelled hardware; 0: steps take no time
 	OutputTokens int     // length of an answer in tokens without the end token; max_tokens and stop strings shorten it
@@ -63,7 +63,7 @@ type Config struct {
 	APIKey  string // API key that requests to paths under /v1/ must have; "": no key is needed
 
 	HideCachedTokens bool // answers have no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
-	ScaleOut         bool // true: the render endpoints work (vLLM's --enable-scale-out); false: they answer 403
+	ScaleOut         bool // the render endpoints work (vLLM's --enable-scale-out); false: they answer 403
 	HideEventSources bool // /kv_event_sources answers 404 and /server_info has no kv_events, as with older engines
 	BodyLimit        int64
 

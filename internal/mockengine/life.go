@@ -114,7 +114,7 @@ func (l *life) fail(err error) {
 	}
 }
 
-// end closes a life, and waits until everything that it started has ended.
+// end ends a life, and waits until all goroutines of the life have ended.
 func (s *Server) end(l *life) {
 	s.mu.Lock()
 	s.life = nil

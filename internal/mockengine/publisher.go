@@ -68,10 +68,10 @@ type PublisherStats struct {
 	Published   uint64 // number of published messages, which is also the next sequence number
 	Subscribers int
 	Sent        uint64 // number of messages written to subscribers; a message counts once for each subscriber
-	Slow        uint64 // messages that a full queue kept from a subscriber, counted once for each subscriber
-	Replays     uint64 // replay requests that were answered
-	Replayed    uint64 // messages in the answers to replay requests
-	Malformed   uint64 // replay requests that were not understood
+	Slow        uint64 // number of messages dropped for slow subscribers; a message counts once for each of them
+	Replays     uint64 // number of answered replay requests
+	Replayed    uint64 // number of messages in the answers to replay requests
+	Malformed   uint64 // number of replay requests that were not understood
 }
 
 // NewPublisher returns a Publisher. It opens nothing and starts nothing.

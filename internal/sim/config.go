@@ -30,8 +30,8 @@ type Config struct {
 	Rate float64
 	Seed uint64 // seed of every random choice
 
-	// Routers is the number of routers. Each request goes to a random router. Each router has an index and a fleet of
-	// its own, and sees only its own load. 0 is 1.
+	// Routers is the number of routers. Each request goes to a random router. Each router has an index and a fleet of its
+	// own, and sees only its own load. 0 means 1.
 	Routers int
 	// Lag is the time from the end of an engine's pass until a router has applied the pass's KV events. LagJitter is the
 	// upper bound of a uniformly random time that is added to Lag, drawn for each batch of events. The batches of one rank

@@ -298,7 +298,7 @@ func (w *world) routeDecode(f *flight) {
 		w.release(f)
 		return
 	}
-	d.FirstToken(epoch + int64(w.now)) // the prompt is computed already, so it is no load for the decode worker
+	d.FirstToken(epoch + int64(w.now)) // the prompt is computed already, so the decode worker has no load from it
 	f.decision, f.rank = d, w.decode.rank(w, d.Holder)
 }
 

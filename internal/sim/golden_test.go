@@ -26,8 +26,8 @@ type golden struct {
 	E2EP95   float64 `json:"e2e_p95_ms"`
 }
 
-// A result may differ from the stored result by hitBand in the hit rate (0..1), and by the share tailBand in a latency.
-// A larger difference is either an intended change or a bug.
+// A result may differ from the stored result: the hit rate (0..1) by hitBand, and a latency by 10 % (tailBand). A
+// larger difference is either an intended change or a bug.
 const (
 	hitBand  = .01
 	tailBand = .10
@@ -35,11 +35,11 @@ const (
 
 const (
 	goldenFile  = "testdata/golden.json"
-	goldenSVG   = "../../docs/policies.svg"                    // the picture in the README
-	goldenPage  = "../../bench/results/policies.md"            // the page that has the table
-	goldenBegin = "<!-- golden run -->\n"                      // the table stands between these two lines
-	goldenEnd   = "<!-- end of golden run -->"                 //
-	rewrite     = "go test ./internal/sim -run Golden -update" // the command that writes the three files
+	goldenSVG   = "../../docs/policies.svg"                    // picture in the README
+	goldenPage  = "../../bench/results/policies.md"            // page with the table
+	goldenBegin = "<!-- golden run -->\n"                      // line before the table
+	goldenEnd   = "<!-- end of golden run -->"                 // line after the table
+	rewrite     = "go test ./internal/sim -run Golden -update" // command that writes the three files
 )
 
 // goldenExperiment is the run of `warmpath sim` with the flags that the page with the table shows.

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// sweep plays the default experiment with the changes of change, and returns its runs by policy.
+// sweep plays the default experiment after change has changed it, and returns the runs by policy.
 func sweep(t *testing.T, change func(*sim.Experiment)) map[string]*report.Run {
 	t.Helper()
 	x := sim.DefaultExperiment()

@@ -24,7 +24,7 @@ type rank struct {
 	life   int // number of times that the rank was started
 	dead   bool
 	asked  bool   // a load report of the rank is planned
-	lines  []line // by router: the event stream to this router
+	lines  []line // by router: event stream from the rank to the router
 
 	disturbed []Disturbance // disturbances of this rank
 	apiServer *apiServer    // API server of the rank's worker

@@ -36,7 +36,8 @@ func (w *world) hold(f *flight, asked *warmpath.Prepared) bool {
 		it.Tokens = w.uncached(f, asked)
 	}
 	line := w.held[f.router]
-	// Push cannot shed another waiting request: only the order fair sheds requests, and a simulation does not use it.
+	// Push cannot shed another waiting request: only the order "fair" sheds requests, and simulations do not use this
+	// order.
 	if _, refused := line.queue.Push(it, epoch+int64(w.now)); refused != nil {
 		return false
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // mixedLengths returns requests that arrive faster than two workers can serve them. Every eighth prompt has 12,000
-// tokens; the others have 500.
+// tokens, and all other prompts have 500 tokens.
 func mixedLengths(requests int) *workload.Workload {
 	w := &workload.Workload{Name: "unlike", Block: 64}
 	for i := range requests {
@@ -49,8 +49,8 @@ func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	}
 }
 
-// Waiting requests are sent as soon as a worker has room, whatever freed the room. If a request stayed in the queue
-// after the last answer, the run would never end.
+// Waiting requests are sent as soon as a worker has room, for any reason. If a request stayed in the queue after the
+// last answer, the run would never end.
 func TestHeldRequestsNeverWaitForever(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"an engine refuses a prompt": func(c *Config) {

@@ -50,7 +50,7 @@ type world struct {
 
 	tokens       []block.Token // tokens of the prompt that is being routed, or of a pass's events
 	text         []byte        // text of the prompt that is being routed, for policies that use it
-	blank        []block.Token // zero tokens, as many as the longest request has tokens; see sequence
+	blank        []block.Token // zero tokens; length: tokens of the longest request; see sequence
 	spareFlights []*flight
 	spareBatches []*batch
 	joining      int // number of workers that the autoscaler has started and that do not serve yet
@@ -261,7 +261,7 @@ func (c *clocked) span() time.Duration {
 type followers struct {
 	begin   []int32 // index in list at which the followers of request i begin
 	list    []int32
-	missing []int32 // by request: number of requests that it still waits for
+	missing []int32 // by request: number of requests for which it still waits
 }
 
 func newFollowers(requests []workload.Request) followers {

@@ -22,7 +22,7 @@ func leading(present []bool, ids []int32) int {
 
 // queueCache is an LRU or FIFO cache. It keeps its blocks in one list and evicts the block at the old end.
 type queueCache struct {
-	capacity  int     // in blocks
+	capacity  int     // size of the cache in blocks
 	move      bool    // true: a touch moves a cached block to the new end (LRU); false: a cached block keeps its place (FIFO)
 	headFirst bool    // true: store touches a prompt's first block first, so it is evicted first; false: the last block first
 	present   []bool  // by block

@@ -51,7 +51,7 @@ type stageEntry struct {
 	Drain bool    `json:"drain,omitempty"`
 }
 
-// entry is any other line of a file.
+// entry is a request: each line of a file but the header is an entry.
 type entry struct {
 	ID       string          `json:"id,omitempty"`
 	At       *float64        `json:"at,omitempty"`
@@ -122,7 +122,7 @@ func newEntry(r *Request) *entry {
 // readWarmpath reads Warmpath's own format.
 func readWarmpath(b *builder, l *lines) error {
 	b.clocked = true
-	places := map[string]int{} // by id: the index of the request
+	places := map[string]int{} // by request id: index of the request
 	row := 0
 	var at float64
 	err := l.each(func(line []byte) error {

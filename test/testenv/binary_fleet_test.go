@@ -83,7 +83,7 @@ type answer struct {
 	finish    string
 	cached    int
 	prompt    int
-	truncated bool // the body ended before the end that its framing announced
+	truncated bool // the connection ended before the end of the body
 	body      string
 }
 

@@ -66,7 +66,7 @@ type engine struct {
 	setup  engineSetup
 	server *mockengine.Server
 	end    func()          // stops the server at the address
-	lying  bool            // another server than the mock engine is at the address
+	lying  bool            // a server other than the mock engine is at the address
 	dead   bool            // no server is at the address
 	killed bool            // the engine's core is dead, but its HTTP server still answers
 	was    mockengine.Kind // kind of the last mock engine that began at the address
