@@ -346,7 +346,7 @@ func TestPageShowsRunsThatWereNotPlayedInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"Warmpath abc (1 runs, rounds 1), def (1 runs, rounds 2);",
-		`Not played in turn with the others: round 2 of "Warmpath, URLs alone" on def, the others of that round beside abc.`} {
+		`Measured at another time than the other routers of the round: round 2 of "Warmpath, URLs alone" (commit def; the other routers: abc).`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}
@@ -366,8 +366,8 @@ func TestPageShowsTheNoiseOfTheMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(text, "30 % later"); got != c.want {
-			t.Errorf("%d rounds: the noise is told: %v\n%s", len(c.rounds), got, text)
+		if got := strings.Contains(text, "30 % above"); got != c.want {
+			t.Errorf("%d rounds: the noise is on the page: %v\n%s", len(c.rounds), got, text)
 		}
 	}
 }

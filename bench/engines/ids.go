@@ -14,13 +14,13 @@ func tokenIDs(b *strings.Builder, all []section, count *goalCounts) {
 		"### Token ids\n" +
 		"\n" +
 		"If the router can read the model's files, it asks no engine for ids. The goals are then that 99 % of the prompts are\n" +
-		"matched by ids, and that 99 % wait at most 1 ms. Longer waits have two causes: the ids of a prompt that is new to the\n" +
-		"router take time (1.5 ms for 4,000 tokens on a free core), and the router waits for a core, because the engines use all\n" +
-		"cores.\n" +
+		"matched by ids, and that 99 % of the prompts wait at most 1 ms for their ids. A longer wait has one of two causes: the\n" +
+		"prompt is new to the router, so that its ids take time (1.5 ms for 4,000 tokens on a free core); or the router waits for\n" +
+		"a core, because the engines use all cores.\n" +
 		"\n" +
 		"If the router has to ask engines, the goals are that 90 % of the prompts are matched by ids, and that the mean first\n" +
-		"token comes at most 10 ms later (median of the rounds). In brackets is the share of prompts that were matched by the ids\n" +
-		"of a known beginning, with an estimated length of the rest.\n" +
+		"token comes at most 10 ms later than with files (median of the rounds). The figure in brackets is the share of prompts\n" +
+		"that were matched by the ids of a known beginning; the length of the rest was estimated.\n" +
 		"\n" +
 		"| set | router | by ids, % | waited at most 1 ms, % | added to the mean first token, ms |\n|---|---|---|---|---|\n")
 	for _, s := range all {

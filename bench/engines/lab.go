@@ -326,12 +326,12 @@ func (f *fitted) beside(b *strings.Builder, all []section) error {
 		"  a token before it, %.2f ms for each sequence, and %.2g ms for each token of a sequence's context.\n"+
 		"- An engine's API server shares one core with the engine steps. It works %.1f ms for each chat, %.4f ms for each prompt\n"+
 		"  token, %.2f ms for each engine step, %.2f ms for each token of an answer, and %.1f ms at the end of an answer.\n"+
-		"- On an idle engine a request takes %.1f ms in addition to all that.\n"+
+		"- On an idle engine a request takes %.1f ms in addition to these times.\n"+
 		"\n"+
-		"The laboratory models no time of routers and clients, so the mean of this time is subtracted from the measured first\n"+
-		"tokens. Each cell has the medians of the rounds: measured / laboratory. Figures that are more than 15 %% apart are\n"+
-		"**bold**. Restarts are not modelled. SMG with two ranks is left out: it has the hits of round robin there, and the\n"+
-		"laboratory's `cache_aware` would not.\n\n",
+		"The laboratory models no time of routers and clients. So the mean of this time is subtracted from the measured times to\n"+
+		"the first token. Each cell has two medians of the rounds: measured / laboratory. If they are more than 15 %% apart, they\n"+
+		"are **bold**. Restarts are not modelled. SMG with two ranks is left out: it has the hits of round robin there, but the\n"+
+		"laboratory's `cache_aware` would have more.\n\n",
 		f.Time, p.Linear.Base, p.Linear.Token, p.Linear.Attention, p.Linear.Sequence, p.Linear.Context,
 		f.Frontend.Request, f.Frontend.Token, f.Frontend.Pass, f.Frontend.Output, f.Frontend.End, f.Hop)
 	b.WriteString("| set | router (laboratory's policy) | hits, % | first token: mean, ms | p50, ms |\n|---|---|---|---|---|\n")

@@ -196,14 +196,16 @@ func page(results []result, here machine.Facts, fit *fitted, notes string) (stri
 	}
 	all := sections(results)
 	b.WriteString("\n## Goals\n\n" +
-		"The goals are those of Warmpath's default policy without any setting, compared with the best other router:\n" +
+		"Warmpath runs with its default policy and without any setting. The goals compare it with the best other router:\n" +
 		"\n" +
 		"- hits: at most 0.5 points below the best of the same round;\n" +
 		"- median first token (the median of the rounds' medians): at most that of the best other router; in the sets marked `*`,\n" +
 		"  at most 0.9 of it;\n" +
 		"- least share of an engine: if both engines are alike, no engine gets less than 40 % of the requests.\n" +
 		"\n" +
-		"Rounds are separated by `·`.\n" +
+		"Rounds are separated by `·`. The column *hits* has the difference to the best other router of the round, in percentage\n" +
+		"points; the best other router is in brackets. The column *median first token* has Warmpath's median divided by that of\n" +
+		"the best other router.\n" +
 		"\n" +
 		"| set | hits, points to the best | median first token | least share of an engine |\n|---|---|---|---|\n")
 	var count goalCounts
@@ -245,9 +247,9 @@ func noise(all []section) string {
 	if len(spreads) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("\nThe machine's own noise: behind nginx, which does the same in every round, the median first token of one set came up to\n"+
-		"%.0f %% later in one round than in another (median of the sets; %.0f %% at most). Times that differ by less are no difference,\n"+
-		"unless they do so in every round.\n",
+	return fmt.Sprintf("\nThe machine's speed changes between rounds. nginx does the same in every round, but its median first token of the\n"+
+		"slowest round is %.0f %% above that of the fastest round (median of the sets; %.0f %% at most). A smaller difference between\n"+
+		"two routers counts only if it occurs in every round.\n",
 		median(spreads), slices.Max(spreads))
 }
 
@@ -305,26 +307,26 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 	if len(others) > 0 {
 		fmt.Fprintf(b, "Other processes used %.2f cores while it was measured (median of the runs; %.2f to %.2f).\n", median(others), slices.Min(others), slices.Max(others))
 	}
-	b.WriteString("Each engine has half of the cores, as if it had a machine of its own. One engine with two ranks, the routers and the\n" +
-		"clients use all cores. The command is `bash bench/engines/run.sh`; the head of that file has the commands for SGLang,\n" +
-		"for engines that are asked for token ids, and for this page.\n" +
+	b.WriteString("Each of the two engines has half of the cores, as if it had a machine of its own. The routers and the clients use all\n" +
+		"cores, and so does the one engine of the set with two ranks. The command is `bash bench/engines/run.sh`. The head of\n" +
+		"that file has the commands for SGLang, for engines that are asked for token ids, and for this page.\n" +
 		"\n")
 	b.WriteString("Two engines serve a tiny random Llama on the CPU. Each has a cache of 65,536 tokens in blocks of 32. Before each run the\n" +
 		"caches are emptied and the router is started anew. Within a round every router gets the same texts. The columns are:\n" +
 		"\n" +
 		"- *hits*: cached prompt tokens as a share of all prompt tokens, as the engines count them;\n" +
-		"- *first token*: the time to the first token of a stream, at the client, from the first attempt on;\n" +
+		"- *first token*: the time to the first token of a stream, measured by the client from the request's first attempt on;\n" +
 		"- *whole*: the time of all requests, without the pause while a router is restarted;\n" +
 		"- *failed*: failed attempts. Each request is repeated until it is answered, and the status and the number of tokens of\n" +
 		"  each answer are checked;\n" +
 		"- *by ids*: prompts that Warmpath matched by token ids;\n" +
 		"- *over*: predictions of Warmpath that are above the engine's report of cached tokens;\n" +
 		"- *at risk*: cached tokens that Warmpath expected to be evicted before their request is scheduled;\n" +
-		"- processor time: of all processes of the router, and of both engines.\n" +
+		"- *processor time*: of all processes of the router, and of both engines.\n" +
 		"\n" +
-		"Answers have different lengths, by up to a third. Answers of the same length that begin together also end together, and\n" +
-		"then their clients send the next requests together. The less a router moves conversations between engines, the longer\n" +
-		"such clients stay in step.\n")
+		"The lengths of answers differ by up to a third. With equal lengths, answers that begin together would also end together,\n" +
+		"and their clients would send the next requests together. The less a router moves conversations between engines, the\n" +
+		"longer such clients would stay in step.\n")
 }
 
 func usedPeer(results []result, name string) bool {
@@ -348,7 +350,7 @@ func (s section) apart() string {
 				}
 			}
 			if !in && len(others) > 0 {
-				all = append(all, fmt.Sprintf("round %d of %q on %s, the others of that round beside %s", round, k.about, own.Commit,
+				all = append(all, fmt.Sprintf("round %d of %q (commit %s; the other routers: %s)", round, k.about, own.Commit,
 					strings.Join(slices.Sorted(maps.Keys(others)), ", ")))
 			}
 		}
@@ -356,14 +358,14 @@ func (s section) apart() string {
 	if len(all) == 0 {
 		return ""
 	}
-	return "Not played in turn with the others: " + strings.Join(all, "; ") + ".\n\n"
+	return "Measured at another time than the other routers of the round: " + strings.Join(all, "; ") + ".\n\n"
 }
 
 // write writes the section's table: a row for each router. A cell has the figures of all rounds, with "·" between them.
 func (s section) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", s.title(), s.set.about)
 	if s.scale != 1 {
-		fmt.Fprintf(b, "At scale %g there are %g times as many conversations, agents or questions.\n\n", s.scale, s.scale)
+		fmt.Fprintf(b, "Scale %g means: the set has %g times the number of conversations, agents or questions.\n\n", s.scale, s.scale)
 	}
 	if s.set.note != "" {
 		fmt.Fprintf(b, "%s\n\n", s.set.note)

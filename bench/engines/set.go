@@ -61,28 +61,28 @@ var sets = []set{
 	{name: "chats", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 6 clients", clients: 6, work: conversations, seconds: 28},
 	{name: "chats-light", about: "24 conversations of 5 turns under 4 system prompts of 4,000 tokens, 2 clients", clients: 2, work: conversations.of(24), seconds: 30},
 	{name: "chats-heavy", about: "40 conversations of 5 turns under 4 system prompts of 4,000 tokens, 16 clients", clients: 16, work: conversations, seconds: 27},
-	{name: "agents-light", about: "12 agents of 6 steps, 3 system prompts of 2,500 tokens, tools take 0.3 s, 2 clients", clients: 2,
-		note: "If no system prompt is copied to the other engine, one engine serves one of the three system prompts, which is 33 % of the " +
-			"requests. A copy costs 0.8 % of all prompt tokens. So if another router makes no copy, a router cannot meet the goals for " +
-			"hits and for shares at the same time.",
+	{name: "agents-light", about: "12 agents of 6 steps with 3 system prompts of 2,500 tokens; a tool takes 0.3 s; 2 clients", clients: 2,
+		note: "A router that copies no system prompt to the other engine sends 33 % of the requests (one of the three system prompts) to " +
+			"one engine. A copy costs 0.8 % of all prompt tokens. So if the best other router makes no copy, Warmpath cannot meet the goals " +
+			"for hits and for shares at the same time.",
 		work: agents{talks: 12, steps: 6, kinds: 3, system: 2500, result: 500, output: 32, pause: 300 * time.Millisecond}, seconds: 28},
-	{name: "agents-heavy", about: "48 agents of 6 steps, 3 system prompts of 2,500 tokens, tools take 0.3 s, 16 clients", clients: 16,
+	{name: "agents-heavy", about: "48 agents of 6 steps with 3 system prompts of 2,500 tokens; a tool takes 0.3 s; 16 clients", clients: 16,
 		work: agents{talks: 48, steps: 6, kinds: 3, system: 2500, result: 500, output: 32, pause: 300 * time.Millisecond}, seconds: 27},
 	{name: "prefix-light", about: "150 short questions after one prefix of 4,100 tokens, 2 clients", clients: 2,
-		note: "If the prefix is not copied to the other engine, one engine serves all requests. A copy costs 0.7 % of all prompt tokens. " +
-			"So if another router makes no copy, a router cannot meet the goals for hits and for shares at the same time.",
+		note: "A router that does not copy the prefix to the other engine sends all requests to one engine. A copy costs 0.7 % of all " +
+			"prompt tokens. So if the best other router makes no copy, Warmpath cannot meet the goals for hits and for shares at the same time.",
 		work: prefixes{requests: 150, count: 1, prefix: 4100, question: 45, output: 16}, seconds: 18},
 	{name: "prefix-heavy", about: "400 short questions after one prefix of 4,100 tokens, 16 clients", clients: 16,
 		work: prefixes{requests: 400, count: 1, prefix: 4100, question: 45, output: 16}, seconds: 18},
-	{name: "two-routers", about: "chats through two routers behind a balancer (nginx, round robin)", clients: 6, work: conversations, replicas: 2, exact: true, seconds: 32},
-	{name: "router-restart", about: "chats; the router is restarted when half of the requests are done", clients: 6, work: conversations, event: routerRestart, exact: true, seconds: 33,
-		note: "The router's processor time is that of the second process alone."},
-	{name: "engine-restart", about: "chats; one engine is restarted when two fifths of the requests are done", clients: 6, work: conversations, event: engineRestart, exact: true, seconds: 110,
-		note: "An engine that is told to stop may take up to 30 s for it; requests that wait there meanwhile are in the mean, and in the whole " +
-			"time. Compare the median and p90. The engines' processor time has the new engine's start in it."},
-	{name: "crowded", about: "240 questions after 60 prefixes of 3,000 tokens, more than both caches hold, 6 clients", clients: 6,
+	{name: "two-routers", about: "The requests of chats through two routers behind a balancer (nginx, round robin)", clients: 6, work: conversations, replicas: 2, exact: true, seconds: 32},
+	{name: "router-restart", about: "The requests of chats; the router is restarted when half of them are done", clients: 6, work: conversations, event: routerRestart, exact: true, seconds: 33,
+		note: "The router's processor time is that of its second process alone, the one after the restart."},
+	{name: "engine-restart", about: "The requests of chats; one engine is restarted when two fifths of them are done", clients: 6, work: conversations, event: engineRestart, exact: true, seconds: 110,
+		note: "An engine may take up to 30 s to stop. Requests that wait there meanwhile increase the mean and the whole time, so compare " +
+			"the median and p90. The engines' processor time includes the start of the new engine."},
+	{name: "crowded", about: "240 questions after 60 prefixes of 3,000 tokens, which do not all fit into both caches; 6 clients", clients: 6,
 		work: prefixes{requests: 240, count: 60, prefix: 3000, question: 60, output: 32, skew: 1.1}, exact: true, seconds: 27},
-	{name: "ranks", about: "chats; one engine of two data-parallel ranks", clients: 6, work: conversations, ranks: true, exact: true, seconds: 33},
+	{name: "ranks", about: "The requests of chats on one engine with two data-parallel ranks", clients: 6, work: conversations, ranks: true, exact: true, seconds: 33},
 }
 
 // setNamed returns the set with the given name.
