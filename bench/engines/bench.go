@@ -168,7 +168,7 @@ func readResults(path string) ([]result, error) {
 	return out, nil
 }
 
-// appendResult adds a line.
+// appendResult appends a result to the file at path, as one line.
 func appendResult(path string, r *result) error {
 	b, err := json.Marshal(r)
 	if err != nil {

@@ -48,7 +48,7 @@ func (f *fitted) frontend() sim.Frontend {
 	return sim.Frontend{Request: lasting(front.Request), Token: lasting(front.Token), Pass: lasting(front.Pass), Output: lasting(front.Output), End: lasting(front.End), Shared: true}
 }
 
-// lasting returns ms milliseconds as a Duration.
+// lasting converts a number of milliseconds to a Duration.
 func lasting(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
 // fitAll starts two engines and fits a profile to them. It measures both at the same time, because both work at the

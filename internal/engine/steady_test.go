@@ -17,7 +17,7 @@ type happening struct {
 	What string
 }
 
-// play runs the requests of a seed on e, with single Steps or with steady passes.
+// play draws requests with a seed and runs them on e, with single Steps or with steady passes.
 func play(t *testing.T, e *Engine, seed uint64, steady bool) (seen []happening, stats Stats) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 7))

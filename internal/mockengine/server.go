@@ -51,7 +51,7 @@ type RankStats struct {
 // order is a message to Run: end the current life, and begin a new one if restart is set.
 type order struct {
 	restart bool
-	down    time.Duration // time between the end of the old life and the begin of the new one, if restart is set
+	down    time.Duration // if restart is set: time from the end of the old life to the beginning of the new life
 	done    chan struct{} // Run closes it when the order is carried out
 }
 

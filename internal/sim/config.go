@@ -98,7 +98,7 @@ func (g *Group) used() int {
 // Fault is the death of a rank. When the rank comes back, its cache is empty.
 type Fault struct {
 	At     time.Duration // time after the first arrival
-	Worker int           // index of the rank, counted from 0 over all groups; if workers have one rank: of the worker
+	Worker int           // index of the rank, counted from 0 over the ranks of all groups
 	Down   time.Duration // time until the rank answers again; 0: never
 }
 

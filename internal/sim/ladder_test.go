@@ -23,8 +23,8 @@ type ladder struct {
 	seeds  int // runs that are averaged
 }
 
-// kneeWait separates stages before the knee, the load at which waits become long, from stages beyond it. The published
-// p90 waits are at most 2.5 s before the knee, and 43 s to 101 s beyond it.
+// The knee is the load above which waits become long. A stage is beyond the knee if the p90 of its time to the first
+// token exceeds kneeWait. The published values are at most 2.5 s before the knee, and 43 s to 101 s beyond the knee.
 const kneeWait = 35_000 // milliseconds
 
 var ladders = []ladder{

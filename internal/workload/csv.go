@@ -62,8 +62,8 @@ func (t *table) text(column string) string {
 	return strings.Trim(strings.TrimSpace(t.fields[i]), `"`)
 }
 
-// count returns the field in a column as a whole number. It accepts 12.0, because BurstGPT writes some whole numbers
-// so.
+// count returns the field in a column as a whole number. It accepts 12.0, because BurstGPT writes some whole numbers in
+// this form.
 func (t *table) count(column string) (int, error) {
 	v, err := strconv.ParseFloat(t.text(column), 64)
 	if err != nil || v < 0 || v > MaxTokens || v != float64(int(v)) {

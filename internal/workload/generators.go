@@ -136,8 +136,8 @@ func conversations(g *generation) {
 func (g *generation) pause() float64 { return g.random.ExpFloat64() * g.number("think") }
 
 // multiRoundQA makes the workload of production-stack's multi-round-qa.py. Each of the concurrent users asks a question
-// every users/qps seconds. When a user has asked all rounds, a new user takes the place. The script waits from one
-// question to the next. This generator's pause is from the end of an answer to the next question.
+// every users/qps seconds. When a user has asked all rounds, a new user takes this user's place. The script waits from
+// one question to the next. This generator's pause is from the end of an answer to the next question.
 func multiRoundQA(g *generation) {
 	users, rounds, qps := g.number("users"), g.count("rounds"), g.number("qps")
 	if users < 1 || rounds < 1 || qps <= 0 {

@@ -23,7 +23,7 @@ const marked = "trouble"
 
 const completions = "/v1/completions"
 
-// refusals are kinds of useless answers that lieAbout can give.
+// refusals has the kinds of useless answers that a trial draws from; see lieAbout.
 var refusals = []string{"401", "404", "429", "500", "html"}
 
 // trials are the kinds of useless answers in a trial.
