@@ -24,9 +24,9 @@ func (s *Store) compactNodes(used int) {
 		moved[id] = uint32(len(nodes))
 		nodes = append(nodes, s.nodes[id])
 	}
-	for i, id := range s.roots {
+	for root, id := range s.roots {
 		move(id)
-		s.roots[i] = moved[id]
+		s.roots[root] = moved[id]
 	}
 	for _, id := range s.children {
 		move(id)

@@ -9,7 +9,7 @@ func (s *Store) fit() {
 	if s.config.Bytes == 0 {
 		return
 	}
-	for s.used-int64(len(s.roots))*nodeBytes > s.config.Bytes { // roots do not count: they are never dropped
+	for s.used-int64(len(s.roots))*nodeBytes > s.config.Bytes { // roots do not count: fit cannot remove them
 		most := 0
 		for i := range s.holders {
 			if weight(&s.holders[i]) > weight(&s.holders[most]) {

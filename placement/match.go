@@ -64,7 +64,11 @@ func (s *Store) Match(root Root, key []byte, now int64, m *Matches) {
 // follow finds the nodes that match the key, from the root on, and stores them in m.path and m.ends. The last node may
 // match in part.
 func (m *Matches) follow(s *Store, root Root, key []byte) {
-	at, done := s.roots[root], 0
+	at, ok := s.roots[root]
+	if !ok {
+		return
+	}
+	done := 0
 	for len(key) > 0 {
 		child, ok := s.children[edge{at, s.first(key)}]
 		if !ok {

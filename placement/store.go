@@ -67,7 +67,8 @@ type Store struct {
 
 	mu        sync.RWMutex    // guards the fields below
 	nodes     []node          // the nodes of the tree by id; a root has no text
-	roots     []uint32        // the ids of the roots, by Root
+	roots     map[Root]uint32 // the ids of the roots
+	planted   Root            // the number of roots that were ever planted
 	freeNodes []uint32        // ids without a node
 	links     []link          // the placements by id; id 0 is none
 	freeLinks []uint32        // ids without a placement
@@ -90,23 +91,43 @@ const maxHolders = 1 << 20
 // New returns an empty store with one root, [First].
 func New(c Config) *Store {
 	unit, page := c.Keys.sizes()
-	s := &Store{config: c.withDefaults(), unit: unit, page: page, links: make([]link, 1), children: map[edge]uint32{}, now: -1}
+	s := &Store{config: c.withDefaults(), unit: unit, page: page, links: make([]link, 1), roots: map[Root]uint32{}, children: map[edge]uint32{}, now: -1}
 	s.Plant()
 	return s
 }
 
-// Root is a tree of its own in a store: the keys of two roots share nothing.
-type Root uint32
+// Root is a tree of its own in a store: the keys of two roots share nothing. A store never gives a Root a second time.
+type Root uint64
 
 // First is the root that every store has.
 const First Root = 0
 
-// Plant makes another root, for instance for a model. A root is never removed.
+// Plant makes another root, for instance for a model.
 func (s *Store) Plant() Root {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.roots = append(s.roots, s.node(node{}))
-	return Root(len(s.roots) - 1)
+	root := s.planted
+	s.roots[root] = s.node(node{})
+	s.planted++
+	return root
+}
+
+// Uproot removes a root without keys, and frees its memory. If holders have keys of the root, Uproot returns false and
+// changes nothing. [First] cannot be removed. A later Learn with the removed root remembers nothing, and a later Match
+// finds nothing.
+func (s *Store) Uproot(root Root) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, ok := s.roots[root]
+	if !ok || root == First || s.nodes[id].children > 0 {
+		return false
+	}
+	delete(s.roots, root)
+	s.used -= nodeBytes
+	s.nodes[id] = node{}
+	s.freeNodes = append(s.freeNodes, id)
+	s.compact()
+	return true
 }
 
 // Learned records the changes of one call of [Store.Learn], for [Store.Unlearn].
@@ -125,6 +146,9 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, ok := s.roots[root]; !ok {
+		return Learned{}
+	}
 	now = s.clock(now)
 	s.now = max(s.now+1, now) // each use has a stamp of its own, by which Unlearn finds it
 	l.at = s.now
@@ -177,7 +201,8 @@ func (s *Store) whole(key []byte) []byte {
 func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if int(h) >= len(s.holders) || !s.follow(s.roots[root], s.whole(key)) {
+	at, ok := s.roots[root]
+	if !ok || int(h) >= len(s.holders) || !s.follow(at, s.whole(key)) {
 		return
 	}
 	for i := len(s.path) - 1; i >= 0; i-- {

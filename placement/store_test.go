@@ -265,6 +265,49 @@ func TestRootsShareTheBoundsAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestARootWithoutKeysCanBeRemoved(t *testing.T) {
+	s := New(Config{Keys: Text})
+	key := []byte("a prompt")
+	s.Learn(First, 0, key, 1)
+	root := s.Plant()
+	did := s.Learn(root, 1, key, 2)
+	if s.Uproot(First) || s.Uproot(root) || s.Uproot(root+1) {
+		t.Error("a root is removed that has keys, or that every store has, or that was never made")
+	}
+	s.Forget(1)
+	if !s.Uproot(root) || s.Uproot(root) {
+		t.Error("a root without keys is not removed once")
+	}
+	check(t, s)
+	before := s.Stats()
+	s.Learn(root, 1, key, 3)
+	s.Unlearn(root, 1, key, did)
+	var m Matches
+	if s.Match(root, key, 3, &m); len(m.Longest()) > 0 || s.Stats() != before {
+		t.Errorf("a removed root has matches %v; %+v, before %+v", m.Longest(), s.Stats(), before)
+	}
+	if other := s.Plant(); other == root {
+		t.Error("a new root has the number of a removed one")
+	}
+	if s.Match(First, key, 3, &m); m.Of(0) != len(key) {
+		t.Errorf("the key of another root matches %d bytes", m.Of(0))
+	}
+	many := make([]Root, 3*leastArray)
+	for i := range many {
+		many[i] = s.Plant()
+	}
+	for _, r := range many {
+		s.Uproot(r)
+	}
+	check(t, s)
+	if n := len(s.nodes); n > leastArray {
+		t.Errorf("%d nodes are left", n)
+	}
+	if s.Match(First, key, 3, &m); m.Of(0) != len(key) {
+		t.Errorf("after the removal of many roots the key matches %d bytes", m.Of(0))
+	}
+}
+
 func TestTextPartsAnywhereTokensAtPages(t *testing.T) {
 	var m Matches
 	text := New(Config{Keys: Text, Bytes: 1 << 20})
