@@ -15,16 +15,23 @@ import (
 // adapter has a root of its own in the stores, because engines share no blocks between models or adapters.
 type prompts struct {
 	tokensFirst  bool // if text and tokens of a prompt are known, the tokens are used
-	text, tokens *placement.Store
+	text, tokens promptStore
+	spare        sync.Pool // *placement.Matches
+}
 
-	roots atomic.Pointer[map[promptScope]promptRoots] // replaced under mu when a model is first seen
+// promptStore is a store of the prompts of all models and adapters.
+type promptStore struct {
+	*placement.Store
+	roots atomic.Pointer[map[promptScope]placement.Root] // replaced under mu when a model is first seen
 	mu    sync.Mutex
-	spare sync.Pool // *placement.Matches
+	most  int // the number of roots at which those without keys are removed; guarded by mu
 }
 
 type promptScope struct{ model, lora string }
 
-type promptRoots struct{ text, tokens placement.Root }
+// leastRoots is the number of roots that are kept in any case. A root takes some 200 bytes, and removing roots takes a
+// copy of the map.
+const leastRoots = 64
 
 // evictStep is how many nodes of the tree one request evicts. This takes a few dozen microseconds.
 const evictStep = 256
@@ -33,18 +40,23 @@ const evictStep = 256
 // characters.
 func newPrompts(tokensFirst bool, c placement.Config, charsPerToken int64) *prompts {
 	c.Keys, c.WholeRuns, c.Step = placement.Text, true, evictStep
-	p := &prompts{tokensFirst: tokensFirst, text: placement.New(c)}
+	p := &prompts{tokensFirst: tokensFirst}
+	p.text.init(c)
 	c.Keys = placement.Tokens
 	c.HolderUnits, c.HolderTarget = c.HolderUnits/charsPerToken, c.HolderTarget/charsPerToken
-	p.tokens = placement.New(c)
-	p.roots.Store(&map[promptScope]promptRoots{})
+	p.tokens.init(c)
 	p.spare.New = func() any { return &placement.Matches{} }
 	return p
 }
 
+func (s *promptStore) init(c placement.Config) {
+	s.Store, s.most = placement.New(c), leastRoots
+	s.roots.Store(&map[promptScope]placement.Root{})
+}
+
 // promptKey says where a prompt is in the memory. The key is empty if neither text nor tokens of the prompt are known.
 type promptKey struct {
-	store *placement.Store
+	store *promptStore
 	root  placement.Root
 	key   []byte
 }
@@ -52,11 +64,13 @@ type promptKey struct {
 // of returns the store, the root and the key of q's prompt. ok is false if no prompt for this model and adapter was
 // sent before.
 func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
-	roots, ok := (*p.roots.Load())[promptScope{q.Model, q.LoRA}]
 	if len(q.Prompt.Text) > 0 && (!p.tokensFirst || len(q.Prompt.Tokens) == 0) {
-		return promptKey{p.text, roots.text, q.Prompt.Text}, ok
+		at = promptKey{store: &p.text, key: q.Prompt.Text}
+	} else {
+		at = promptKey{store: &p.tokens, key: placement.TokenBytes(q.Prompt.Tokens)}
 	}
-	return promptKey{p.tokens, roots.tokens, placement.TokenBytes(q.Prompt.Tokens)}, ok
+	at.root, ok = (*at.store.roots.Load())[promptScope{q.Model, q.LoRA}]
+	return at, ok
 }
 
 // match finds how much of q's prompt was sent to each holder before. The caller gives the result back with done. The
@@ -112,26 +126,34 @@ func (p *prompts) sent(q *policy.Query, h fleet.Holder) {
 		return
 	}
 	if !ok {
-		p.plant(promptScope{q.Model, q.LoRA})
-		at, _ = p.of(q)
+		at.root = at.store.plant(promptScope{q.Model, q.LoRA})
 	}
 	at.store.Learn(at.root, h, at.key, q.Now)
 	p.text.Evict(q.Now)
 	p.tokens.Evict(q.Now)
 }
 
-// plant makes the roots of a model or adapter. A root is never removed: there is one for each name that the fleet ever
-// served.
-func (p *prompts) plant(s promptScope) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	old := *p.roots.Load()
-	if _, ok := old[s]; ok {
-		return
+// plant returns the root of a model or adapter, and makes it on first use. Each time the number of roots has doubled,
+// plant first removes the roots whose prompts are all evicted. Otherwise a worker that reports another model name at
+// each probe would make the store grow without bound.
+//
+// A root may be removed between the return of plant and the caller's first Learn. Then that prompt is not remembered.
+func (s *promptStore) plant(scope promptScope) placement.Root {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.roots.Load()
+	if root, ok := old[scope]; ok {
+		return root
 	}
 	all := maps.Clone(old)
-	all[s] = promptRoots{p.text.Plant(), p.tokens.Plant()}
-	p.roots.Store(&all)
+	if len(all) >= s.most {
+		maps.DeleteFunc(all, func(_ promptScope, root placement.Root) bool { return s.Uproot(root) })
+		s.most = max(2*len(all), leastRoots)
+	}
+	root := s.Plant()
+	all[scope] = root
+	s.roots.Store(&all)
+	return root
 }
 
 // characters returns how many units are remembered for h in the store of q's prompt: characters, or tokens in the store
