@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +18,7 @@ import (
 
 // TestDocsNameMetricsThatExist checks that every metric exists that a page for users names.
 func TestDocsNameMetricsThatExist(t *testing.T) {
-	known := names()
+	known := descriptions(t)
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
@@ -40,39 +42,59 @@ func TestDocsNameMetricsThatExist(t *testing.T) {
 	}
 }
 
-// TestEveryMetricIsInTheDocs checks that docs/operate.md has a row for each metric, with its type and its labels.
-func TestEveryMetricIsInTheDocs(t *testing.T) {
+// TestTheRowsOfTheDocsAreTheMetrics checks that docs/operate.md has one row for each metric, with its type, its labels
+// and its help text, and no other row. In the row, keys and names stand in backquotes, and the text has no full stop.
+func TestTheRowsOfTheDocsAreTheMetrics(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, labels := range names() {
-		if !strings.HasPrefix(name, "warmpath_") {
+	known := descriptions(t)
+	seen := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(warmpath_[a-z_]+)` \\| ([a-z]+) \\| (.*?) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
+		name, kind, labels, meaning := row[1], row[2], row[3], row[4]
+		d, ok := known[name]
+		if !ok || seen[name] {
+			t.Errorf("the row of %s is of no metric, or not its only row", name)
 			continue
 		}
+		seen[name] = true
 		listed := "–"
-		if labels != "" {
-			listed = "`" + strings.ReplaceAll(labels, ",", "`, `") + "`"
+		if d.labels != "" {
+			listed = "`" + strings.ReplaceAll(d.labels, ",", "`, `") + "`"
 		}
-		row := regexp.MustCompile("(?m)^\\| `" + name + "` \\| (counter|gauge|histogram) \\| " + listed + " \\| .+ \\|$").FindSubmatch(text)
-		if row == nil || (string(row[1]) == "counter") != strings.HasSuffix(name, "_total") {
-			t.Errorf("docs/operate.md has no row | `%s` | TYPE | %s | MEANING |", name, listed)
+		if labels != listed {
+			t.Errorf("the row of %s has the labels %s, the metric has %s", name, labels, listed)
+		}
+		if !slices.Contains([]string{"counter", "gauge", "histogram"}, kind) || (kind == "counter") != strings.HasSuffix(name, "_total") {
+			t.Errorf("the row of %s has the type %s", name, kind)
+		}
+		if help := strings.TrimSuffix(d.help, "."); strings.ReplaceAll(meaning, "`", "") != help {
+			t.Errorf("%s\nin the row:  %s\nin the help: %s", name, meaning, help)
+		}
+	}
+	for name := range known {
+		if strings.HasPrefix(name, "warmpath_") && !seen[name] {
+			t.Errorf("docs/operate.md has no row | `%s` | TYPE | LABELS | MEANING |", name)
 		}
 	}
 }
 
 func TestEveryMetricBeginsWithTheProject(t *testing.T) {
-	for name := range names() {
+	for name := range descriptions(t) {
 		if !strings.HasPrefix(name, "warmpath_") && !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") {
 			t.Errorf("%s", name)
 		}
 	}
 }
 
-// names returns the names of all metrics, each with the names of its labels.
-func names() map[string]string {
-	all := map[string]string{}
-	name := regexp.MustCompile(`fqName: "([^"]+)".* variableLabels: \{([^}]*)\}`)
+// description is what a metric says about itself.
+type description struct{ labels, help string }
+
+// descriptions returns the descriptions of all metrics by name.
+func descriptions(t *testing.T) map[string]description {
+	all := map[string]description{}
+	parts := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: (".*?"), unit: .* variableLabels: \{([^}]*)\}`)
 	descs := make(chan *prometheus.Desc)
 	go func() { // ends when all descriptions are sent
 		defer close(descs)
@@ -96,8 +118,12 @@ func names() map[string]string {
 		}
 	}()
 	for d := range descs {
-		found := name.FindStringSubmatch(d.String())
-		all[found[1]] = found[2]
+		found := parts.FindStringSubmatch(d.String())
+		help, err := strconv.Unquote(found[2])
+		if err != nil {
+			t.Errorf("%s: %v", d, err)
+		}
+		all[found[1]] = description{labels: found[3], help: help}
 	}
 	return all
 }
