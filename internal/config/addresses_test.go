@@ -109,12 +109,12 @@ func TestNoDurationIsNegative(t *testing.T) {
 		if v.Kind() != reflect.Struct {
 			return
 		}
-		for i := range v.NumField() {
-			key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
-			if key == "-" || key == "" {
+		for _, field := range reflect.VisibleFields(v.Type()) {
+			key := fieldKey(field)
+			if key == "" {
 				continue
 			}
-			f, at := v.Field(i), strings.TrimPrefix(path+"."+key, ".")
+			f, at := v.FieldByIndex(field.Index), strings.TrimPrefix(path+"."+key, ".")
 			if d, ok := f.Addr().Interface().(*time.Duration); ok {
 				seen++
 				was := *d

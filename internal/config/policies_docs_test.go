@@ -84,8 +84,8 @@ func (g *generator) parameterTable(k policy.Kind) string {
 func (g *generator) parameterRows(out *strings.Builder, under string, v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
-		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		if key == "" || key == "-" {
+		key := fieldKey(f)
+		if key == "" {
 			continue
 		}
 		doc := strings.Join(strings.Fields(g.doc(v.Type(), f.Name)), " ")
@@ -96,7 +96,7 @@ func (g *generator) parameterRows(out *strings.Builder, under string, v reflect.
 		}
 		var inner []string
 		for j := range v.Field(i).NumField() {
-			name, _, _ := strings.Cut(v.Field(i).Type().Field(j).Tag.Get("yaml"), ",")
+			name := fieldKey(v.Field(i).Type().Field(j))
 			inner = append(inner, name+" "+scalar(g.t, v.Field(i).Field(j)))
 		}
 		fmt.Fprintf(out, "| `%s` | %s | %s |\n", under+key, strings.Join(inner, ", "), doc)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"reflect"
 	"regexp"
@@ -160,11 +161,7 @@ func secretsIn(v reflect.Value, key string, found []string) []string {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if f := v.Type().Field(i); f.IsExported() {
-				name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-				if name == "-" || name == "" {
-					name = f.Name
-				}
-				found = secretsIn(v.Field(i), name, found)
+				found = secretsIn(v.Field(i), cmp.Or(fieldKey(f), f.Name), found)
 			}
 		}
 	case reflect.Slice:

@@ -26,10 +26,9 @@ func leaves(v reflect.Value, path string) (found []leaf) {
 			return leaves(v.Elem(), path)
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
-			if v.Type().Field(i).IsExported() && key != "-" && key != "" {
-				found = append(found, leaves(v.Field(i), path+"."+key)...)
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			if key := fieldKey(f); f.IsExported() && key != "" {
+				found = append(found, leaves(v.FieldByIndex(f.Index), path+"."+key)...)
 			}
 		}
 	case reflect.Slice:

@@ -135,12 +135,12 @@ const example = `  # - url: http://gpu-1:8000
 
 func (g *generator) object(v reflect.Value, depth int) {
 	for _, f := range reflect.VisibleFields(v.Type()) {
-		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		if key == "-" || f.Anonymous {
-			continue
-		}
-		if key == "" {
+		if f.Tag.Get("yaml") == "" && !f.Anonymous {
 			g.t.Fatalf("%s.%s has no yaml key", v.Type(), f.Name)
+		}
+		key := fieldKey(f)
+		if key == "" {
+			continue
 		}
 		if depth == 0 {
 			g.out.WriteByte('\n')
@@ -176,8 +176,8 @@ func policyExample(t *testing.T) string {
 		fmt.Fprintf(&out, "  # - type: %s\n", k.Name)
 		parameters := reflect.ValueOf(p).Elem()
 		for i := range parameters.NumField() {
-			key, _, _ := strings.Cut(parameters.Type().Field(i).Tag.Get("yaml"), ",")
-			if key == "" || key == "-" {
+			key := fieldKey(parameters.Type().Field(i))
+			if key == "" {
 				continue
 			}
 			field := parameters.Field(i)
@@ -187,7 +187,7 @@ func policyExample(t *testing.T) string {
 			}
 			var inner []string
 			for j := range field.NumField() {
-				name, _, _ := strings.Cut(field.Type().Field(j).Tag.Get("yaml"), ",")
+				name := fieldKey(field.Type().Field(j))
 				inner = append(inner, name+": "+scalar(t, field.Field(j)))
 			}
 			fmt.Fprintf(&out, "  #   %s: {%s}\n", key, strings.Join(inner, ", "))
@@ -266,9 +266,8 @@ func (g *generator) doc(t reflect.Type, field string) string {
 		g.docs[name] = readDocs(g.t, t)
 	}
 	doc := g.docs[name][field]
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if key, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); key != "" && key != "-" {
+	for f := range t.Fields() {
+		if key := fieldKey(f); key != "" {
 			doc = regexp.MustCompile(`\b`+f.Name+`\b`).ReplaceAllString(doc, key)
 		}
 	}
