@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,26 +42,4 @@ func Installed(t testing.TB, name, command string) string {
 		Missing(t, path, command)
 	}
 	return path
-}
-
-// JSONFiles reads all JSON files in the folder name below Cache, in the order of the files' names. If the folder does
-// not exist, the test skips with a message that names command, which installs the files.
-func JSONFiles[T any](t testing.TB, name, command string) []T {
-	t.Helper()
-	dir := Installed(t, name, command)
-	paths, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no JSON files in %s: %v", dir, err)
-	}
-	out := make([]T, len(paths))
-	for i, p := range paths {
-		raw, err := os.ReadFile(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(raw, &out[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"os"
 	"testing"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestExpressionsRenderAsInPython(t *testing.T) {
@@ -20,7 +22,7 @@ func TestExpressionsRenderAsInPython(t *testing.T) {
 	}
 	for _, c := range doc.Cases {
 		var source string
-		var want goldenResult
+		var want testenv.TemplateResult
 		if err := json.Unmarshal(c[0], &source); err != nil {
 			t.Fatal(err)
 		}

@@ -8,19 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/warmpath/warmpath/test/testenv"
 )
-
-// goldenTime is the current time in testdata/gather.py.
-var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
-
-var goldenTokens = map[string]string{"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
-	"pad_token": "<pad>"}
 
 // conversation is one entry of testdata/conversations.json.
 type conversation struct {
@@ -57,7 +51,7 @@ func (c *conversation) variables() ([]*Dict, error) {
 		vars.Set(name, v)
 	}
 	vars.Set("add_generation_prompt", Bool(c.AddGenerationPrompt))
-	for name, spelling := range goldenTokens {
+	for name, spelling := range testenv.TemplateTokens {
 		tokens.Set(name, Text(spelling))
 	}
 	return []*Dict{kwargs, vars, tokens}, nil
@@ -69,25 +63,11 @@ func (c *conversation) render(dst []byte, tmpl *Template) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tmpl.Render(dst, Options{Now: goldenTime}, vars...)
+	return tmpl.Render(dst, Options{Now: testenv.TemplateTime}, vars...)
 }
 
-// golden is one template, with the results that testdata/gather.py got from Python.
-type golden struct {
-	Name     string                  `json:"name"`
-	SHA256   string                  `json:"sha256"`
-	Template string                  `json:"template"`
-	Results  map[string]goldenResult `json:"results"`
-}
-
-type goldenResult struct {
-	Text     *string `json:"text"`
-	Raised   *string `json:"raised"`
-	Error    *string `json:"error"`
-	Unstable bool    `json:"unstable"` // Python printed a memory address, which differs each time
-}
-
-func (g *goldenResult) digest(h interface{ Write([]byte) (int, error) }, name string) {
+// digest writes the result of the conversation of that name to h.
+func digest(h io.Writer, name string, g *testenv.TemplateResult) {
 	kind, text := "unstable", ""
 	switch {
 	case g.Text != nil:
@@ -113,21 +93,6 @@ func conversations(t testing.TB) []conversation {
 	return cs
 }
 
-// sample reads the committed sample of the golden data: vLLM's own example templates.
-func sample(t testing.TB) (out []golden) {
-	t.Helper()
-	if err := json.Unmarshal(testenv.Gunzip(t, "testdata/sample.json.gz"), &out); err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-// collected reads all golden data. If the data are not installed, it skips the test.
-func collected(t testing.TB) []golden {
-	t.Helper()
-	return testenv.JSONFiles[golden](t, "templates/golden", "make golden")
-}
-
 // digests returns the committed digests, by template.
 func digests(t testing.TB) map[string]string {
 	t.Helper()
@@ -144,12 +109,12 @@ func digests(t testing.TB) map[string]string {
 	return out
 }
 
-func TestExampleTemplatesRenderAsInPython(t *testing.T) { compare(t, sample(t)) }
+func TestExampleTemplatesRenderAsInPython(t *testing.T) { compare(t, testenv.SampleTemplates(t)) }
 
-func TestCollectedTemplatesRenderAsInPython(t *testing.T) { compare(t, collected(t)) }
+func TestCollectedTemplatesRenderAsInPython(t *testing.T) { compare(t, testenv.CollectedTemplates(t)) }
 
 // compare renders every conversation with every template, and compares each text with the text that Python rendered.
-func compare(t *testing.T, templates []golden) {
+func compare(t *testing.T, templates []testenv.Template) {
 	cs := conversations(t)
 	committed := digests(t)
 	renders, wrong := 0, map[string]int{}
@@ -157,7 +122,7 @@ func compare(t *testing.T, templates []golden) {
 		h := sha256.New()
 		for i := range cs {
 			r := g.Results[cs[i].Name]
-			r.digest(h, cs[i].Name)
+			digest(h, cs[i].Name, &r)
 		}
 		if want, known := committed[g.SHA256]; known && want != hex.EncodeToString(h.Sum(nil)) {
 			t.Errorf("%s: the expected texts are not those of testdata/golden.sha256", g.Name)
@@ -186,7 +151,7 @@ func compare(t *testing.T, templates []golden) {
 
 // differs describes how a rendered text differs from the text that Python rendered. It returns "" if the two texts are
 // equal.
-func differs(got []byte, err error, want *goldenResult) string {
+func differs(got []byte, err error, want *testenv.TemplateResult) string {
 	var raised *RaisedError
 	switch {
 	case want.Text != nil && err != nil:

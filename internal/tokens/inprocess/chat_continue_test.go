@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/warmpath/warmpath/test/testenv"
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
@@ -43,11 +44,11 @@ func openConversations(t *testing.T) map[string]*jinja.Dict {
 }
 
 func TestFinalMessagesAreContinuedAsTransformersDoes(t *testing.T) {
-	t.Run("examples", func(t *testing.T) { compareContinued(t, sample(t)) })
-	t.Run("collected", func(t *testing.T) { compareContinued(t, collected(t)) })
+	t.Run("examples", func(t *testing.T) { compareContinued(t, testenv.SampleTemplates(t)) })
+	t.Run("collected", func(t *testing.T) { compareContinued(t, testenv.CollectedTemplates(t)) })
 }
 
-func compareContinued(t *testing.T, templates []templateGolden) {
+func compareContinued(t *testing.T, templates []testenv.Template) {
 	renders := 0
 	open := openConversations(t)
 	for _, g := range templates {
@@ -62,7 +63,7 @@ func compareContinued(t *testing.T, templates []templateGolden) {
 			err := parseErr
 			if err == nil {
 				j := &renderJob{template: tmpl, kwargs: &jinja.Dict{}, vars: vars.Clone(), field: "content",
-					context: &renderContext{Tokens: goldenTokens, Now: goldenTime}}
+					context: &renderContext{Tokens: testenv.TemplateTokens, Now: testenv.TemplateTime}}
 				got, err = j.render(nil)
 			}
 			if d := templateDiffers(string(got), err, &want); d != "" {

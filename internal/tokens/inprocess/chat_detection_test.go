@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // detected reads the output of testdata/detection.py: for each template, the content format that the engine detects and
@@ -27,11 +29,11 @@ func detected(t *testing.T, engine string) map[string][]string {
 }
 
 func TestTheContentFormatIsTheOneThatEnginesDetect(t *testing.T) {
-	t.Run("examples", func(t *testing.T) { compareDetected(t, sample(t)) })
-	t.Run("collected", func(t *testing.T) { compareDetected(t, collected(t)) })
+	t.Run("examples", func(t *testing.T) { compareDetected(t, testenv.SampleTemplates(t)) })
+	t.Run("collected", func(t *testing.T) { compareDetected(t, testenv.CollectedTemplates(t)) })
 }
 
-func compareDetected(t *testing.T, templates []templateGolden) {
+func compareDetected(t *testing.T, templates []testenv.Template) {
 	for name, engine := range map[string]templateEngine{"vllm": engineVLLM, "sglang": engineSGLang} {
 		want := detected(t, name)
 		names := map[string]bool{} // the variables of all templates

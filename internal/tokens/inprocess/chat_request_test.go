@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // engineRequests has requests, and the prompts that an engine made from them. testdata/engine_requests.py recorded
@@ -13,8 +15,8 @@ import (
 type engineRequests struct {
 	Templates map[string]string `json:"templates"`
 	Requests  []struct {
-		Body    string                  `json:"body"`
-		Results map[string]goldenResult `json:"results"`
+		Body    string                            `json:"body"`
+		Results map[string]testenv.TemplateResult `json:"results"`
 	} `json:"requests"`
 }
 
@@ -62,12 +64,12 @@ func renderRequest(tmpl *chatTemplate, body string, engine templateEngine) (stri
 	if err != nil {
 		return "", err
 	}
-	out, err := q.Render(nil, renderContext{Now: goldenTime,
+	out, err := q.Render(nil, renderContext{Now: testenv.TemplateTime,
 		Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
 	if err != nil {
 		return "", err
 	}
-	again, err := q.Render(nil, renderContext{Now: goldenTime,
+	again, err := q.Render(nil, renderContext{Now: testenv.TemplateTime,
 		Tokens: map[string]string{"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}})
 	if err != nil || string(again) != string(out) {
 		return "", fmt.Errorf("a second render differs: %w", err)
