@@ -261,18 +261,10 @@ func (e *engine) again() mockengine.PublisherConfig {
 	return c
 }
 
-// eventually waits until ok returns true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	if !testenv.Poll(patience, ok) {
-		t.Fatalf("not within %v: %s", patience, what)
-	}
-}
-
 // untilHeard publishes messages until a subscriber gets one. A subscription begins later than its connection.
 func (e *engine) untilHeard(t testing.TB) {
 	t.Helper()
-	eventually(t, "somebody subscribes", func() bool {
+	testenv.Until(t, "somebody subscribes", func() bool {
 		before := e.Stats().Sent
 		e.publish(1)
 		return e.Stats().Sent > before

@@ -190,7 +190,7 @@ func TestARestartWhileConnectedIsSeen(t *testing.T) {
 // publishUntilSeen publishes message 0 of a run until a subscriber gets it.
 func publishUntilSeen(t testing.TB, pub *zmtp.Socket, d *diary, run string) {
 	t.Helper()
-	eventually(t, "somebody subscribes", func() bool { return pub.Publish(liveMessage("t", 0, payload(run, 0))...) > 0 })
+	testenv.Until(t, "somebody subscribes", func() bool { return pub.Publish(liveMessage("t", 0, payload(run, 0))...) > 0 })
 	d.awaitSeen(1)
 }
 
@@ -645,7 +645,7 @@ func TestLiveMessagesOverTheBoundAreReplayed(t *testing.T) {
 	d := newDiary(t)
 	d.slow = 200 * time.Microsecond // the handler is slow, so live messages come while the history is read
 	s, _ := subscribe(t, e.source(), cfg, d)
-	eventually(t, "somebody connects", func() bool { return e.Stats().Subscribers > 0 })
+	testenv.Until(t, "somebody connects", func() bool { return e.Stats().Subscribers > 0 })
 	for range 30 {
 		e.publish(20)
 		<-time.After(time.Millisecond)
@@ -727,7 +727,7 @@ func TestReplaysOfAnIdleEngineDoNotGrow(t *testing.T) {
 	s, _ := subscribe(t, e.source(), cfg, d)
 	d.awaitComplete(1)
 	before := s.Stats()
-	eventually(t, "the stream is checked", func() bool { return s.Stats().Checks > before.Checks+5 })
+	testenv.Until(t, "the stream is checked", func() bool { return s.Stats().Checks > before.Checks+5 })
 	if after := s.Stats(); after.Replays != before.Replays {
 		t.Errorf("%d replays, %d before the checks", after.Replays, before.Replays)
 	}

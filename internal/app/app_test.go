@@ -122,9 +122,7 @@ func (r *router) exact(n int) {
 
 func (r *router) wait(what string, ok func() bool) {
 	r.t.Helper()
-	if !testenv.Poll(time.Minute, ok) {
-		r.t.Fatalf("waited in vain until %s", what)
-	}
+	testenv.Until(r.t, what, ok)
 }
 
 // indexed waits until the index has the blocks that the engines have.

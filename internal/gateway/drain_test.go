@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"context"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // held starts a worker. The worker begins each stream without delay, and ends all streams when release is closed. begun
@@ -47,7 +49,7 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	<-begun
 	stopped := make(chan error, 1)
 	go func() { stopped <- f.stop() }() // the test receives the result below
-	wait(t, "new connections are refused", func() bool {
+	testenv.Until(t, "new connections are refused", func() bool {
 		resp, err := http.Get(f.url + "/health")
 		if err == nil {
 			_ = resp.Body.Close()
@@ -82,7 +84,7 @@ func TestAStreamThatDrainCutsEndsWithAnErrorEvent(t *testing.T) {
 		answer <- fmt.Sprint(text, err)
 	}()
 	<-begun
-	wait(t, "the first event has passed", func() bool { return f.Fleet.Snapshot().Load(0).Waiting == 0 })
+	testenv.Until(t, "the first event has passed", func() bool { return f.Fleet.Snapshot().Load(0).Waiting == 0 })
 	if err := f.stop(); err == nil {
 		t.Error("nothing was cut")
 	}
@@ -123,7 +125,7 @@ func TestReadinessTurnsBeforeTheListenerCloses(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- f.stop() }() // the test receives the result below
 	saw := false
-	wait(t, "readiness says 503", func() bool {
+	testenv.Until(t, "readiness says 503", func() bool {
 		resp, err := f.client.Get(f.url + "/readiness")
 		if err != nil {
 			t.Fatalf("the listener closed first: %v", err)
@@ -148,7 +150,7 @@ func TestAClientThatEndsItsSideGetsNoEmptyAnswer(t *testing.T) {
 		f := queued(t, g, nil)
 		if busy {
 			f.ask(t, "first", "")
-			wait(t, "the worker is busy", func() bool { return len(g.seen()) == 1 })
+			testenv.Until(t, "the worker is busy", func() bool { return len(g.seen()) == 1 })
 		}
 		conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 		if err != nil {

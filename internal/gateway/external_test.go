@@ -117,7 +117,7 @@ func TestALookupForTheShadowDelaysNoRequest(t *testing.T) {
 			t.Errorf("the shadow decided: %+v", rec.Shadow)
 		}
 	}
-	wait(t, "32 lookups are under way", func() bool { return asked.Load() == 32 })
+	testenv.Until(t, "32 lookups are under way", func() bool { return asked.Load() == 32 })
 	close(hang)
 	if err := f.stop(); err != nil {
 		t.Error(err)

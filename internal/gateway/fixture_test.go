@@ -211,14 +211,14 @@ func (f *fixture) try(ctx context.Context, body string, headers ...string) (*htt
 // last waits until n requests are recorded, and returns the newest record. A request is recorded after its last byte.
 func (f *fixture) last(t *testing.T, n int) telemetry.Record {
 	t.Helper()
-	wait(t, "the requests are booked", func() bool { return len(f.Telemetry.Last(0)) >= n })
+	testenv.Until(t, "the requests are booked", func() bool { return len(f.Telemetry.Last(0)) >= n })
 	return f.Telemetry.Last(1)[0]
 }
 
 // idle waits until no holder has a reservation.
 func (f *fixture) idle(t *testing.T) {
 	t.Helper()
-	wait(t, "no reservation is left", func() bool {
+	testenv.Until(t, "no reservation is left", func() bool {
 		snapshot := f.fleet.Snapshot()
 		for h := range snapshot.Holders() {
 			l := snapshot.Load(fleet.Holder(h))
@@ -228,14 +228,6 @@ func (f *fixture) idle(t *testing.T) {
 		}
 		return true
 	})
-}
-
-// wait polls until ok returns true, for at most a minute.
-func wait(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	if !testenv.Poll(time.Minute, ok) {
-		t.Fatalf("waited in vain until %s", what)
-	}
 }
 
 // metrics returns the result of a scrape.

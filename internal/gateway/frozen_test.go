@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // frozen is a worker that accepts requests and sends nothing until release is closed or the request ends.
@@ -44,7 +45,7 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 			answers <- resp.Header.Get("X-Warmpath-Worker")
 		}()
 	}
-	wait(t, "half of the requests wait at the frozen worker", func() bool { return asked.Load() == 20 })
+	testenv.Until(t, "half of the requests wait at the frozen worker", func() bool { return asked.Load() == 20 })
 	f.fleet.Suspect(0, true, time.Now().UnixNano())
 	for range 40 {
 		if got := <-answers; got != good {
@@ -84,7 +85,7 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 			}
 		})
 	}
-	wait(t, "all wait", func() bool { return asked.Load() == 150 })
+	testenv.Until(t, "all wait", func() bool { return asked.Load() == 150 })
 	if served.Load() != 0 {
 		t.Errorf("%d requests that asked for the frozen worker were taken away", served.Load())
 	}
@@ -97,12 +98,12 @@ func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	for range 400 {
 		clients.Go(func() { _, _, _ = g.try(context.Background(), chat) })
 	}
-	wait(t, "half of them wait", func() bool { return waiting.Load() == 200 })
+	testenv.Until(t, "half of them wait", func() bool { return waiting.Load() == 200 })
 	g.fleet.Suspect(0, true, time.Now().UnixNano())
 	expect := func(left int64) {
 		t.Helper()
 		var n int64
-		wait(t, fmt.Sprintf("%d of 200 requests wait on at the frozen worker", left), func() bool {
+		testenv.Until(t, fmt.Sprintf("%d of 200 requests wait on at the frozen worker", left), func() bool {
 			n = g.fleet.Snapshot().Load(0).Requests
 			return n <= left && !gateway.Rescues(g.Gateway)
 		})
@@ -129,7 +130,7 @@ func TestAStreamThatBeganStaysAtAFrozenWorker(t *testing.T) {
 		answer <- text
 	}()
 	<-begun
-	wait(t, "the first event has passed", func() bool { return f.fleet.Snapshot().Load(0).Waiting == 0 })
+	testenv.Until(t, "the first event has passed", func() bool { return f.fleet.Snapshot().Load(0).Waiting == 0 })
 	f.fleet.Suspect(0, true, time.Now().UnixNano())
 	for range 20 { // other requests are served in the meantime
 		f.post(t, chatStreamed)
@@ -153,7 +154,7 @@ func TestTheOnlyWorkerIsAskedAlthoughItIsFrozen(t *testing.T) {
 		_, text, _ := f.try(context.Background(), chat)
 		answer <- text
 	}()
-	wait(t, "it is asked", func() bool { return asked.Load() == 1 })
+	testenv.Until(t, "it is asked", func() bool { return asked.Load() == 1 })
 	gateway.RescueFrom(f.Gateway, 0)
 	close(release)
 	if text := <-answer; text != whole {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // The gateway reports the length of a growing answer to the fleet. So the fleet does not take the request for a leak,
@@ -31,7 +32,7 @@ func TestTheFleetGetsTheLengthOfAGrowingAnswer(t *testing.T) {
 	}()
 	output := func() int64 { return f.fleet.Snapshot().LoadAt(fleet.Holder(0), time.Now().UnixNano()).OutputTokens }
 	for want := int64(2); want <= 6; want += 2 {
-		wait(t, "the fleet knows the tokens so far", func() bool { return output() == want })
+		testenv.Until(t, "the fleet knows the tokens so far", func() bool { return output() == want })
 		next <- struct{}{}
 	}
 	if err := <-answered; err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // hesitant is a policy whose decisions end only when the test allows it.
@@ -37,7 +38,7 @@ func duringATurn(t *testing.T) (g *gate, f *fixture, h hesitant, waiters []*aski
 	h.answer <- struct{}{}
 	f.ask(t, "first", "")
 	<-h.asked
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	testenv.Until(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
 	for i, user := range []string{"a", "b", "c"} {
 		waiters = append(waiters, f.ask(t, user, ""))
 		f.line(t, i+1)

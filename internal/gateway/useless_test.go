@@ -341,7 +341,7 @@ func TestAWorkerThatIsLeftOutForItsAnswersIsSeen(t *testing.T) {
 		t.Errorf("%+v %+v", got, f.ScopeName(scope))
 	}
 	well.Store(true)
-	wait(t, "a trial succeeds", func() bool {
+	testenv.Until(t, "a trial succeeds", func() bool {
 		f.post(t, chat)
 		return len(useless()) == 0
 	})

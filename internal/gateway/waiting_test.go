@@ -20,6 +20,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // gate is a worker that answers when the test lets it, and records the requests.
@@ -102,7 +103,7 @@ func (f *fixture) ask(t *testing.T, user, fields string, headers ...string) *ask
 // line waits until n requests wait.
 func (f *fixture) line(t *testing.T, n int) {
 	t.Helper()
-	wait(t, fmt.Sprint(n, " requests wait"), func() bool {
+	testenv.Until(t, fmt.Sprint(n, " requests wait"), func() bool {
 		_, lines := f.Queue()
 		waiting := 0
 		for _, l := range lines {
@@ -134,7 +135,7 @@ func occupied(t *testing.T, user string, change func(*queue.Config)) (g *gate, f
 	g = newGate()
 	f = queued(t, g, change)
 	first = f.ask(t, user, "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	testenv.Until(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
 	return g, f, first
 }
 
@@ -334,7 +335,7 @@ func (f *fixture) served(t *testing.T, g *gate, fields string) int {
 	t.Helper()
 	ask := func(tenant string) *asking { return f.ask(t, tenant, fields, "Authorization", "Bearer "+tenant) }
 	all := []*asking{ask("a")}
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	testenv.Until(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
 	for i, tenant := range []string{"b", "b", "a", "b", "b"} {
 		all = append(all, ask(tenant))
 		f.line(t, i+1)
@@ -412,7 +413,7 @@ func TestAPanicEndsOneWaitingRequestAndNothingElse(t *testing.T) {
 		s.specs = []policy.Spec{{Name: "fragile", Chooser: func() policy.Chooser { return fragile{&breaks} }}}
 	}, worker(t, g.ServeHTTP))
 	f.ask(t, "a", "")
-	wait(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
+	testenv.Until(t, "the first is at the worker", func() bool { return len(g.seen()) == 1 })
 	b := f.ask(t, "b", "")
 	f.line(t, 1)
 	breaks.Store(true)
@@ -438,11 +439,11 @@ func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 		s.queue.Order = queue.FCFS
 	}, worker(t, g.ServeHTTP))
 	f.ask(t, "zero", "", "X-Data-Parallel-Rank", "0")
-	wait(t, "one is at the worker", func() bool { return len(g.seen()) == 1 })
+	testenv.Until(t, "one is at the worker", func() bool { return len(g.seen()) == 1 })
 	f.ask(t, "zero again", "", "X-Data-Parallel-Rank", "0")
 	f.line(t, 1)
 	f.ask(t, "one", "", "X-Data-Parallel-Rank", "1")
-	wait(t, "rank 1 is asked", func() bool { return len(g.seen()) == 2 })
+	testenv.Until(t, "rank 1 is asked", func() bool { return len(g.seen()) == 2 })
 	if got := g.seen()[1]; got != "one" {
 		t.Errorf("%q was served while rank 0 was busy", got)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
 	"github.com/warmpath/warmpath/kvfeed"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // listener follows a rank's events and keeps what they describe: by tier, the number of copies of each hash.
@@ -144,7 +145,7 @@ func listenTo(t testing.TB, s *Server, rank int) *listener {
 			t.Errorf("subscriber: %v", err)
 		}
 	})
-	waitFor(t, l.connected)
+	testenv.Until(t, "the subscriber is connected", l.connected)
 	return l
 }
 
@@ -196,7 +197,7 @@ func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 			})
 			l := listenTo(t, s, 0)
 			converse(t, s, 12, 4)
-			waitFor(t, func() bool { return l.agrees(s, 0) })
+			testenv.Until(t, "the events agree with the cache", func() bool { return l.agrees(s, 0) })
 			removed := 0
 			for _, e := range l.taken() {
 				if e.Kind == kvevent.Removed {
@@ -218,7 +219,7 @@ func TestEventsHaveTheRequestsExtraKeys(t *testing.T) {
 	body := object{"model": "ada", "cache_salt": "tenant", "messages": []any{object{"role": "user", "content": image}},
 		"return_token_ids": true, "max_tokens": 1}
 	ids := complete(t, s, chatPath, body).PromptIDs
-	waitFor(t, func() bool { return len(l.taken()) == 1 })
+	testenv.Until(t, "the messages arrive", func() bool { return len(l.taken()) == 1 })
 	e := l.taken()[0]
 	if e.LoRA != "ada" || e.Salt != "tenant" || e.HasParent || e.BlockSize != 16 || !e.Aligned() || e.Unread != 0 {
 		t.Errorf("event %+v", e)
@@ -248,7 +249,7 @@ func TestOffloadEventsHideTheSaltAsTheEngineDoes(t *testing.T) {
 			}
 			return found
 		}
-		waitFor(t, func() bool { return len(offloaded()) > 0 })
+		testenv.Until(t, "blocks are offloaded", func() bool { return len(offloaded()) > 0 })
 		for _, e := range offloaded() {
 			if e.Salt != "" || e.Hidden&kvevent.KeySalt == 0 {
 				t.Errorf("%s: the event says that there is no salt: %+v", wire, e)
@@ -262,7 +263,7 @@ func TestGeneratedBlocksAreAnnouncedOneByOne(t *testing.T) {
 	l := listenTo(t, s, 0)
 	complete(t, s, textPath, object{"model": "mock", "prompt": slices.Repeat([]int{7}, 33), "max_tokens": 64,
 		"ignore_eos": true})
-	waitFor(t, func() bool { return l.agrees(s, 0) && len(l.taken()) == 5 })
+	testenv.Until(t, "the messages arrive and agree with the cache", func() bool { return l.agrees(s, 0) && len(l.taken()) == 5 })
 	if n := s.Stats().Ranks[0].Published; n != 5 {
 		t.Errorf("%d messages published, want 5", n)
 	}
@@ -278,7 +279,7 @@ func TestEngineHashesAreThoseOfTheRealChains(t *testing.T) {
 		s := start(t, func(c *Config) { withEvents(c); c.Kind = kind })
 		l := listenTo(t, s, 0)
 		complete(t, s, chatPath, object{"model": "mock", "messages": []any{userSays(long("hash", 80))}})
-		waitFor(t, func() bool { return len(l.taken()) > 0 })
+		testenv.Until(t, "the messages arrive", func() bool { return len(l.taken()) > 0 })
 		e := l.taken()[0]
 		chain, ok := block.IdentifyEngine(block.EngineSample{Size: e.BlockSize, Tokens: e.Tokens, Hashes: e.Hashes})
 		if !ok || chain.Algorithm != want {
@@ -293,19 +294,19 @@ func TestAResetIsAnnouncedAsTheEngineDoes(t *testing.T) {
 		s := start(t, func(c *Config) { withEvents(c); c.Kind = kind })
 		l := listenTo(t, s, 0)
 		complete(t, s, chatPath, body)
-		waitFor(t, func() bool { return l.agrees(s, 0) })
+		testenv.Until(t, "the events agree with the cache", func() bool { return l.agrees(s, 0) })
 		before := len(l.taken())
 		if !s.ResetPrefixCache() {
 			t.Fatal("reset refused while idle")
 		}
 		if kind == SGLang {
-			waitFor(t, func() bool { return len(l.taken()) == before+1 && l.agrees(s, 0) })
+			testenv.Until(t, "the messages arrive and agree with the cache", func() bool { return len(l.taken()) == before+1 && l.agrees(s, 0) })
 			continue
 		}
 		complete(t, s, chatPath, body)
 		// The engine caches the same blocks as before the reset. So the events from before the reset already agree with the
 		// cache, and the condition must also wait for two new events.
-		waitFor(t, func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) })
+		testenv.Until(t, "the messages arrive and agree with the cache", func() bool { return len(l.taken()) >= before+2 && l.agrees(s, 0) })
 		if e := l.taken()[before:]; e[0].Kind != kvevent.Cleared || e[1].Kind != kvevent.Stored {
 			t.Errorf("after the reset: %+v, want cleared, then stored", e)
 		}
@@ -317,7 +318,7 @@ func TestEachRankPublishesItsOwnEvents(t *testing.T) {
 	a, b := listenTo(t, s, 0), listenTo(t, s, 1)
 	body := object{"model": "mock", "messages": []any{userSays(long("rank", 60))}}
 	complete(t, s, chatPath, body, "X-data-parallel-rank", "1")
-	waitFor(t, func() bool { return b.agrees(s, 1) && len(b.taken()) > 0 })
+	testenv.Until(t, "the messages arrive and agree with the cache", func() bool { return b.agrees(s, 1) && len(b.taken()) > 0 })
 	if len(a.taken()) != 0 || len(s.CachedHashes(0, block.TierGPU)) != 0 {
 		t.Error("rank 0 announced what rank 1 did")
 	}
@@ -376,16 +377,16 @@ func TestARestartBeginsTheStreamAtZero(t *testing.T) {
 	l := listenTo(t, s, 0)
 	before := s.Sources()
 	converse(t, s, 4, 2)
-	waitFor(t, func() bool { return l.agrees(s, 0) })
+	testenv.Until(t, "the events agree with the cache", func() bool { return l.agrees(s, 0) })
 	if err := s.Restart(10 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return answers(t, s) })
+	testenv.Until(t, "the engine answers", func() bool { return answers(t, s) })
 	if !slices.Equal(before, s.Sources()) {
 		t.Errorf("sources moved: %v, were %v", s.Sources(), before)
 	}
 	converse(t, s, 2, 2)
-	waitFor(t, func() bool { return l.agrees(s, 0) })
+	testenv.Until(t, "the events agree with the cache", func() bool { return l.agrees(s, 0) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.restarts == 0 {
@@ -404,7 +405,7 @@ func TestLostEventsAreRecoveredByReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	complete(t, s, chatPath, object{"model": "mock", "messages": []any{userSays(long("last", 40))}})
-	waitFor(t, func() bool { return l.agrees(s, 0) })
+	testenv.Until(t, "the events agree with the cache", func() bool { return l.agrees(s, 0) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost {
@@ -458,14 +459,14 @@ func TestSGLangBefore056WritesNoParents(t *testing.T) {
 			}
 			return n
 		}
-		waitFor(t, func() bool { return count(kvevent.Stored, stored) == 4 })
+		testenv.Until(t, "the stored blocks are announced", func() bool { return count(kvevent.Stored, stored) == 4 })
 		if len(stored) != 2 {
 			t.Errorf("%s: four pages, of which two differ, have %d hashes", wire, len(stored))
 		}
 		for i := range 4 {
 			ask(slices.Repeat([]int{100 + i}, 64))
 		}
-		waitFor(t, func() bool { return count(kvevent.Removed, removed) >= 4 })
+		testenv.Until(t, "the removed blocks are announced", func() bool { return count(kvevent.Removed, removed) >= 4 })
 		count(kvevent.Stored, stored)
 		for h := range removed {
 			if !stored[h] {

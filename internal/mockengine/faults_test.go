@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/valyala/fastjson"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // fault posts to /mock/fault.
@@ -50,22 +52,9 @@ func TestADeadEngineRefusesConnectionsUntilItIsRestarted(t *testing.T) {
 	if err := s.Restart(0); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return answers(t, s) })
+	testenv.Until(t, "the engine answers", func() bool { return answers(t, s) })
 	if s.Addr() != addr || s.Stats().Starts != 2 || len(s.CachedHashes(0, 0)) != 0 {
 		t.Errorf("after the restart: address %s, was %s; %+v", s.Addr(), addr, s.Stats())
-	}
-}
-
-// waitFor polls condition until it returns true. It fails the test after a minute.
-func waitFor(t testing.TB, condition func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	for !condition() {
-		select {
-		case <-deadline:
-			t.Fatal("the condition did not become true within a minute")
-		case <-time.After(2 * time.Millisecond):
-		}
 	}
 }
 
@@ -74,7 +63,7 @@ func TestRestartByHTTPEmptiesTheCache(t *testing.T) {
 	body := object{"model": "mock", "messages": []any{userSays(long("warm", 60))}}
 	complete(t, s, chatPath, body)
 	fault(t, s, object{"kind": "restart", "down": "20ms"})
-	waitFor(t, func() bool { return s.Stats().Starts == 2 && answers(t, s) })
+	testenv.Until(t, "the engine has started again and answers", func() bool { return s.Stats().Starts == 2 && answers(t, s) })
 	if c := complete(t, s, chatPath, body); c.cached() != 0 {
 		t.Errorf("cached %d after a restart", c.cached())
 	}
@@ -87,7 +76,7 @@ func TestDeathCutsStreams(t *testing.T) {
 		result <- streamed(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("x")}, "ignore_eos": true,
 			"max_tokens": 5000})
 	}()
-	waitFor(t, func() bool { return len(s.Stats().Ranks) == 1 && s.Stats().Ranks[0].Outputs > 2 })
+	testenv.Until(t, "the answer has begun", func() bool { return len(s.Stats().Ranks) == 1 && s.Stats().Ranks[0].Outputs > 2 })
 	fault(t, s, object{"kind": "die"})
 	if st := <-result; st.done || st.err == nil {
 		t.Errorf("stream of a dead engine: done %v, error %v", st.done, st.err)
@@ -101,7 +90,7 @@ func TestAKilledEngineCoreEndsStreamsCleanly(t *testing.T) {
 		result <- streamed(t, s, chatPath, object{"model": "mock", "messages": []any{userSays("x")}, "ignore_eos": true,
 			"max_tokens": 5000})
 	}()
-	waitFor(t, func() bool { return s.Stats().Ranks[0].Outputs > 2 })
+	testenv.Until(t, "the answer has begun", func() bool { return s.Stats().Ranks[0].Outputs > 2 })
 	fault(t, s, object{"kind": "kill_engine"})
 	st := <-result
 	last := st.chunks[len(st.chunks)-1]
@@ -141,8 +130,8 @@ func TestAStalledEngineLooksHealthy(t *testing.T) {
 		status, _ := call(t, s, chatPath, anyChat)
 		result <- status
 	}()
-	waitFor(t, func() bool { return s.Stats().Ranks[0].Waiting == 1 })
-	waitFor(t, func() bool { return answers(t, s) }) // /health answers, but the completion above does not
+	testenv.Until(t, "a request waits", func() bool { return s.Stats().Ranks[0].Waiting == 1 })
+	testenv.Until(t, "the engine answers", func() bool { return answers(t, s) }) // /health answers, but the completion above does not
 	fault(t, s, object{"kind": "clear"})
 	if status := <-result; status != http.StatusOK {
 		t.Errorf("after the stall: status %d", status)
@@ -213,10 +202,10 @@ func TestClientsThatLeaveFreeTheirBlocks(t *testing.T) {
 			response.Body.Close()
 		}
 	}()
-	waitFor(t, func() bool { return s.Stats().Ranks[0].Running == 1 })
+	testenv.Until(t, "the request runs", func() bool { return s.Stats().Ranks[0].Running == 1 })
 	cancel()
 	<-ended
-	waitFor(t, func() bool { st := s.Stats().Ranks[0]; return st.Running == 0 && st.UsedBlocks == 0 })
+	testenv.Until(t, "the request has ended and its blocks are free", func() bool { st := s.Stats().Ranks[0]; return st.Running == 0 && st.UsedBlocks == 0 })
 }
 
 func TestRunEndsDuringRequestsAndFaults(t *testing.T) {

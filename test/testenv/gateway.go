@@ -214,6 +214,14 @@ func Poll(limit time.Duration, done func() bool) bool {
 	return true
 }
 
+// Until polls until ok returns true. After a minute it fails the test. The time is long because a busy machine is slow.
+func Until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	if !Poll(time.Minute, ok) {
+		t.Fatalf("waited in vain until %s", what)
+	}
+}
+
 // WaitFor calls check until check returns nil. After the time limit it fails the test with check's last error.
 func WaitFor(t testing.TB, limit time.Duration, what string, check func() error) {
 	t.Helper()
