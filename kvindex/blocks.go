@@ -8,28 +8,29 @@ import (
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// blocks knows which holders have which blocks. It is changed under Index.mu; Match reads heads, strands, segments and
-// sets without a lock.
+// blocks knows which holders have which blocks. A strand is a run of consecutive blocks, and a segment is a part of a
+// strand that the same set of holders has. Writers hold Index.mu. Match reads heads, strands, segments and sets without
+// a lock.
 type blocks struct {
 	heads    memory.Table // the key of a strand's first block → the strand
-	names    memory.Table // the hash of a block → its spot
+	names    memory.Table // the engine hash of a block → the block's spot
 	strands  memory.Arena[strand]
-	log      memory.Log   // strands' keys and hashes
-	segments memory.Lists // the segments that do not fit in their strands
+	log      memory.Log   // the keys and engine hashes of the strands' blocks
+	segments memory.Lists // counts the memory of the lists in strand.more
 	sets     sets
 
-	veil        uint64    // hashes on strands are XORed with it, so that 0 means no hash
-	holders     []*holder // by id
+	veil        uint64    // engine hashes on strands are XORed with veil, so that 0 means no hash
+	holders     []*holder // holders by id; nil: not known
 	steps       uint64    // see Stats.Steps
-	extraBytes  int64     // of exceptions
-	held        int64     // blocks that some holder has
-	memberships int64
+	extraBytes  int64     // the memory of points and their parts, of all holders
+	held        int64     // the number of blocks that some holder has
+	memberships int64     // the number of pairs of a holder and a block that the holder has
 
 	old, new []segment // scratch
 	words    []uint64  // scratch
 }
 
-// there reports whether a spot has a block. It may be another block than before a change.
+// there reports whether there is a block at a spot. After a change of the index, this may be another block than before.
 func (b *blocks) there(at spot) bool {
 	s := b.strands.At(at.strand())
 	return s != nil && at.offset() < s.length()
@@ -46,10 +47,10 @@ func (b *blocks) hash(at spot) (uint64, bool) {
 	return w ^ b.veil, w != 0
 }
 
-// named returns the spot of the block that an engine hash names for some holder, 0 when it names none.
+// named returns the spot of the block that an engine hash names for some holder, or 0.
 func (b *blocks) named(hash uint64) spot { return b.namedAt(b.names.Hash(hash), hash) }
 
-// namedAt is named where the table's hash of the engine hash is known.
+// namedAt is named for a caller that knows mixed, the table's hash of the engine hash.
 func (b *blocks) namedAt(mixed, hash uint64) spot {
 	for v, p := b.names.Find(mixed); v != 0; v, p = p.Next() {
 		at := spot(v - 1)
@@ -60,11 +61,11 @@ func (b *blocks) namedAt(mixed, hash uint64) spot {
 	return 0
 }
 
-// prefetched are the table's hashes of some engine hashes, the first 16 of a longer list. So many cache lines are
-// fetched at the same time.
+// prefetched has the table's hashes of 16 engine hashes. The cache lines for all of them are fetched at the same time.
 type prefetched [16]uint64
 
-// prefetch fetches the buckets of names in which engine hashes begin to be searched.
+// prefetch fetches the buckets of names in which the searches for the first hashes begin. The engine hashes are the
+// hashes XORed with veil.
 func (p *prefetched) prefetch(b *blocks, hashes []uint64, veil uint64) {
 	for k, hash := range hashes[:min(len(hashes), len(p))] {
 		p[k] = b.names.Hash(hash ^ veil)
@@ -72,7 +73,7 @@ func (p *prefetched) prefetch(b *blocks, hashes []uint64, veil uint64) {
 	}
 }
 
-// unname removes the names of blocks of a strand.
+// unname removes the names of the blocks from lo to hi (exclusive) of a strand: no engine hash leads to them then.
 func (b *blocks) unname(i, lo, hi uint32) {
 	seconds := b.strands.At(i).run.Seconds()[:hi]
 	var mixed prefetched
@@ -87,7 +88,8 @@ func (b *blocks) unname(i, lo, hi uint32) {
 	}
 }
 
-// child returns the spot of the first block of a strand that hangs after a block, or at a root when that is 0.
+// child returns the spot of the block that has the given key, follows the block at a spot, and is the first block of a
+// child strand. It returns 0 if there is none. If the spot is 0, child looks for a strand that begins a chain.
 func (b *blocks) child(at spot, key block.Key) spot {
 	depth := b.end(at)
 	for v, p := b.heads.Find(b.heads.Hash(uint64(key))); v != 0; v, p = p.Next() {
@@ -99,8 +101,8 @@ func (b *blocks) child(at spot, key block.Key) spot {
 	return 0
 }
 
-// follow returns the spot of the block of a key after another block, 0 when it is not there, and how many of the keys
-// are there, one after the other on its strand.
+// follow returns the spot of the block with the first key after the block at a spot, or 0, and how many of the keys
+// belong to consecutive blocks from there on, on the same strand.
 func (b *blocks) follow(at spot, keys []block.Key) (spot, int) {
 	first := spot(0)
 	if at != 0 {
@@ -117,7 +119,7 @@ func (b *blocks) follow(at spot, keys []block.Key) (spot, int) {
 	return first, agree(s.run.Firsts()[first.offset():s.length()], keys)
 }
 
-// before returns the spot of the block before the one at a spot, 0 when there is none.
+// before returns the spot of the block before the block at a spot. It returns 0 if there is none.
 func (b *blocks) before(at spot) spot {
 	if at.offset() > 0 {
 		return at - 1
@@ -129,7 +131,7 @@ func (b *blocks) before(at spot) spot {
 	return spotOf(s.parent, s.depth-b.strands.At(s.parent).depth-1)
 }
 
-// end returns the number of blocks from the chain's first to the one at a spot; 0 for none.
+// end returns the number of blocks from the chain's first block to the block at a spot. For spot 0 it returns 0.
 func (b *blocks) end(at spot) uint32 {
 	if at == 0 {
 		return 0
@@ -137,7 +139,7 @@ func (b *blocks) end(at spot) uint32 {
 	return b.strands.At(at.strand()).depth + at.offset() + 1
 }
 
-// segmentAt returns the segment of the block at a spot, and where it begins.
+// segmentAt returns the segment of the block at a spot, and the offset at which the segment begins.
 func (b *blocks) segmentAt(at spot) (start uint32, g segment) {
 	for _, w := range b.segmentWords(b.strands.At(at.strand())) {
 		if g = segmentOf(w); at.offset() < g.end {
@@ -148,7 +150,7 @@ func (b *blocks) segmentAt(at spot) (start uint32, g segment) {
 	return start, segment{}
 }
 
-// segmentWords returns a strand's segments as they lie, and perhaps zeros.
+// segmentWords returns a strand's segments as they are stored. Words after the last segment are 0.
 func (b *blocks) segmentWords(s *strand) []uint64 {
 	if more := s.more.Words(); more != nil {
 		return more
@@ -178,7 +180,8 @@ func (b *blocks) appendSegments(s *strand, dst []segment) []segment {
 	return dst
 }
 
-// write replaces a strand's segments, which are old, by segs. It holds the sets of segs and drops the sets of old.
+// write replaces a strand's segments old by segs. It adds references to the sets of segs, and drops the references to
+// the sets of old.
 func (b *blocks) write(s *strand, old, segs []segment) {
 	for _, g := range segs {
 		b.sets.hold(g.set)
@@ -211,10 +214,10 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 	}
 }
 
-// change is a change of a holder's claims on some blocks. Without a holder, all holders lose the blocks.
+// change is a change of a holder's claims on some blocks. If h is nil, all holders lose the blocks.
 type change struct {
 	h         *holder
-	add, drop state // bits
+	add, drop state // the bits that are added and the bits that are removed
 }
 
 const allBits = 1<<64 - 1
@@ -268,7 +271,8 @@ func (b *blocks) push(g segment) {
 	b.new = append(b.new, g)
 }
 
-// changed returns the set of blocks from lo to hi of a strand after a change, and counts it.
+// changed returns the set of holders that blocks have after a change, and counts the change. The blocks are those from
+// lo to hi (exclusive) of the strand i, and set is their present set.
 func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 	if c.h == nil {
 		b.abandon(set, i, lo, hi)
@@ -292,7 +296,7 @@ func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 	return next
 }
 
-// abandon counts that all members of a set lose the blocks from lo to hi of a strand.
+// abandon counts that all members of a set lose the blocks from lo to hi (exclusive) of a strand, by an eviction.
 func (b *blocks) abandon(set setID, i, lo, hi uint32) {
 	n, lived := int64(hi-lo), false
 	var one [1]uint64
@@ -313,13 +317,13 @@ func (b *blocks) abandon(set setID, i, lo, hi uint32) {
 	b.unname(i, lo, hi)
 }
 
-// account notes that exceptions of a holder take n bytes more.
+// account adds n bytes to the memory of a holder's points and their parts.
 func (b *blocks) account(h *holder, n int64) {
 	h.extra += n
 	b.extraBytes += n
 }
 
-// shared reports whether others than h have the blocks of a set.
+// shared reports whether a member of a set other than h has the blocks of the set.
 func (b *blocks) shared(set setID, h fleet.Holder) bool {
 	var one [1]uint64
 	for _, w := range b.sets.members(set, &one) {
@@ -330,7 +334,7 @@ func (b *blocks) shared(set setID, h fleet.Holder) bool {
 	return false
 }
 
-// count notes that a holder's claim on n blocks became another.
+// count updates the holder's figures and the index's figures: the holder's claim on n blocks changed.
 func (b *blocks) count(h *holder, from, to claim, n int64) {
 	h.changes++
 	h.claims += n * (one(to != 0) - one(from != 0))
@@ -351,20 +355,20 @@ func one(yes bool) int64 {
 	return 0
 }
 
-// anyGroup has the lowest bit of every group's nibble.
+// anyGroup has, for each group, the lowest of the group's four bits in state: the bit of the first tier.
 const anyGroup = 0x0111111111111111
 
 func placeBit(tier block.Tier, group uint8) uint64 { return 1 << (4*uint64(group) + uint64(tier)) }
 
-// use notes that a strand was used. Readers call it too.
+// use notes the time at which a strand was used. Readers call use, too.
 func (s *strand) use(tick uint32) {
 	if atomic.LoadUint32(&s.used) != tick {
 		atomic.StoreUint32(&s.used, tick)
 	}
 }
 
-// grow adds blocks that are not there after the block at a spot, or at a root when that is 0, and returns the spot of
-// the last. No holder has them yet. New strands count as begun by h.
+// grow adds blocks after the block at a spot, or at the beginning of a chain if the spot is 0. The blocks must not be
+// there yet. No holder has the new blocks. New strands count as begun by h. grow returns the spot of the last block.
 func (b *blocks) grow(h *holder, at spot, keys []block.Key, tick uint32) spot {
 	for len(keys) > 0 {
 		i := b.tip(h, at)
@@ -387,8 +391,8 @@ func (b *blocks) grow(h *holder, at spot, keys []block.Key, tick uint32) spot {
 	return at
 }
 
-// tip returns the strand to which blocks after a block are added: the block's own strand if it ends there, else a new
-// one.
+// tip returns the strand to which new blocks after a block are added. This is the block's own strand, if the block is
+// its last and the strand is short enough; else a new strand.
 func (b *blocks) tip(h *holder, at spot) uint32 {
 	if at != 0 {
 		if s := b.strands.At(at.strand()); at.offset()+1 == s.length() && s.length() < fullStrand {
@@ -416,8 +420,8 @@ func (b *blocks) tip(h *holder, at spot) uint32 {
 	return i
 }
 
-// begin counts a strand for the holder that begins it, and returns the strand's mark of that holder. Holders whose ids
-// do not fit in a mark are not charged for strands.
+// begin counts a strand for the holder that begins it, and returns the holder's mark for strand.extent: the id plus 1.
+// If an id does not fit in a mark, the holder is not charged for strands.
 func (b *blocks) begin(h *holder) uint32 {
 	if h.id >= mostBegan {
 		return 0
@@ -434,8 +438,8 @@ func (b *blocks) lengthen(s *strand, n uint32) {
 	b.write(s, b.old, b.new)
 }
 
-// trim cuts the blocks at a strand's end that no holder has and on which no strand hangs, and frees the strand if none
-// is left, and so on with its parent.
+// trim cuts blocks at a strand's end if no holder has them and no child strand follows them. If no block is left, trim
+// frees the strand, and goes on with the strand's parent.
 func (b *blocks) trim(i uint32) {
 	for i != 0 {
 		s := b.strands.At(i)
@@ -474,7 +478,8 @@ func (b *blocks) trim(i uint32) {
 	}
 }
 
-// compact frees garbage among keys and hashes when there is much of it; hard: as much as it can.
+// compact frees garbage in the log of keys and hashes if there is much garbage. If hard is true, it frees also when
+// there is less.
 func (b *blocks) compact(hard bool) {
 	b.log.Compact(hard, func(i uint32) (*memory.Run, int) {
 		b.steps++
@@ -486,7 +491,7 @@ func (b *blocks) compact(hard bool) {
 	})
 }
 
-// free frees a strand without blocks and returns the one on which it hung.
+// free frees a strand without blocks, and returns the strand's parent.
 func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 	parent = s.parent
 	if s.next != 0 {
@@ -502,7 +507,7 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 		b.holders[h-1].begun--
 	}
 	if p, used := b.strands.At(parent), atomic.LoadUint32(&s.used); parent != 0 && int32(used-atomic.LoadUint32(&p.used)) > 0 {
-		p.use(used) // blocks are used with their descendants
+		p.use(used) // the last use of a block is the last use of any of its descendants
 	}
 	b.strands.Release(i)
 	return parent

@@ -7,19 +7,20 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// cover is a block on one tier in one group, as the key of the parts of it that a holder's points cover.
+// cover is a block of the index on one tier in one group. It is the key of the map holder.parts: the parts of the block
+// that the holder's points (engine blocks that claims cannot express) cover.
 type cover struct {
 	at  spot
 	bit uint64
 }
 
-// part is a part of a block that records cover.
+// part is a part of a block of the index that one or more records of points cover.
 type part struct {
-	lo, hi uint32 // tokens from the block's first
-	n      uint32 // the number of records that cover it
+	lo, hi uint32 // the first token, and the token after the last; the block begins at token 0
+	n      uint32 // the number of records that cover this part
 }
 
-// from returns the position at which a record of a size begins to cover.
+// from returns the position in the chain, in tokens, at which a record of the given size begins to cover.
 func (p *point) from(size uint32) uint32 {
 	if size == 0 {
 		return p.start
@@ -27,11 +28,12 @@ func (p *point) from(size uint32) uint32 {
 	return p.end - min(p.end, size)
 }
 
-// contribute adds or removes the part that a record covers; the record's point has a place.
+// contribute adds or removes the parts of blocks that a record covers. The record's point must have a place in its
+// chain.
 func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 	size, bit := x.size, placeBit(r.tier, r.group)
 	if h.groups[r.group].kind == block.AttentionStateSpace {
-		// A checkpoint is the state at its end and says nothing of the blocks before.
+		// A checkpoint is the state at the point's end. The blocks before need not be there.
 		if p.end%size == 0 {
 			x.cover(h, cover{p.at, bit}, part{lo: 0, hi: size}, add)
 		}
@@ -49,8 +51,9 @@ func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 	}
 }
 
-// through adds p's first completed block to the points before p that end within that block, and adds the parts of it
-// that they cover. Without add it removes both.
+// through handles the first block of the index that the point p completes. Points before p may end within this block:
+// they cover parts of it. If add is true, through adds the block to the lists of these points and adds the parts. If
+// add is false, it removes both.
 func (x *Index) through(h *holder, p *point, add bool) {
 	size := x.size
 	if p.start%size == 0 || p.end/size == p.start/size {
@@ -80,7 +83,8 @@ func (x *Index) through(h *holder, p *point, add bool) {
 	}
 }
 
-// lastIndex returns the last place of a spot, -1 when it is not there. A tier that is cleared removes the last first.
+// lastIndex returns the last place of a spot in a list, or -1. It searches from the end: Clear removes the last spots
+// first.
 func lastIndex(spots []spot, at spot) int {
 	for i, s := range slices.Backward(spots) {
 		if s == at {
@@ -90,8 +94,8 @@ func lastIndex(spots []spot, at spot) int {
 	return -1
 }
 
-// cover adds or removes a part. The holder has the block while the union of all parts is the whole block. In the common
-// case, one part that is the whole block, only the claim's bit is set.
+// cover adds or removes a part of a block. The holder has the block while the union of all parts is the whole block. In
+// the common case, one record covers the whole block: then only the bit of the claim is set, and h.parts has no entry.
 func (x *Index) cover(h *holder, c cover, p part, add bool) {
 	x.blocks.steps++
 	was := x.blocks.stateAt(c.at, h.id).covered&c.bit != 0

@@ -13,13 +13,13 @@ import (
 // Held is a run of blocks of one chain that a holder has. [Index.Dump] yields runs and [Index.Load] takes them, to fill
 // another router's index. A run without blocks announces a cache group: a group without blocks limits matches too.
 type Held struct {
-	Tier      block.Tier // block.NumTiers: the holder lost them, but its events may still name them as parents
+	Tier      block.Tier // block.NumTiers: the holder lost the blocks, but its events may still name them as parents
 	Group     int
 	Attention block.Attention
-	Window    int // tokens
+	Window    int // in tokens
 
-	Depth  int    // blocks of the chain before the first
-	Parent uint64 // engine hash of the last of them, or key
+	Depth  int    // the number of blocks of the chain before the run
+	Parent uint64 // the engine hash of the block before the run
 	Keys   []block.Key
 	// Hashes are the engine's hashes of the blocks, one for each key.
 	Hashes []uint64
@@ -34,10 +34,10 @@ var (
 	ErrExceptions = errors.New("some of the holder's engine hashes do not name one block each as those of others do: learn it from its events")
 )
 
-// Dump calls emit with all blocks of one holder, parents before children, and with each copy of a block. Blocks that
-// wait are left out. The dump is of one moment; else Dump returns ErrChanged, and the runs so far are worthless.
-// Readers go on meanwhile, and writers of other holders take turns with it. It looks at all strands, and takes memory
-// in proportion to the holder's blocks. emit must not keep the run. If it returns an error, Dump ends with that error.
+// Dump calls emit with all blocks of one holder, parents before children. Waiting blocks are left out. If the holder
+// changes meanwhile, Dump returns ErrChanged before it calls emit. Readers go on meanwhile, and Dump lets writers in
+// between. Dump looks at all strands (runs of blocks), and takes memory in proportion to the holder's blocks. emit must
+// not keep the run. If emit returns an error, Dump ends with that error.
 func (x *Index) Dump(id fleet.Holder, emit func(*Held) error) error {
 	x.lock()
 	h := x.holder(id)
@@ -90,8 +90,8 @@ func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 	return list, nil
 }
 
-// appendHeld appends n blocks of one state that follow each other, from a spot on: once for each tier and group. Blocks
-// with copies are runs of their own.
+// appendHeld appends n consecutive blocks, from a spot on, that the holder has on the same tiers and in the same
+// groups. It appends one run for each tier and group. A block with several copies is a run of its own.
 func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) ([]Held, error) {
 	b := &x.blocks
 	held := Held{Depth: int(b.end(at)) - 1, Tier: block.NumTiers}
@@ -135,9 +135,9 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 	return list, nil
 }
 
-// Load adds a run of a holder's blocks that another index dumped. Runs must be loaded in the order of the dump. The
-// holder's next events continue from there. If an engine's reports look the same as copies, they count as reports from
-// then on.
+// Load adds a run of a holder's blocks that another index dumped. Runs must be loaded in the order of the dump. After
+// the last run, the holder's next events can be applied. From then on, an announcement that may be a report or a copy
+// counts as a report.
 func (x *Index) Load(id fleet.Holder, r *Held) error {
 	if r.Depth < 0 || len(r.Keys) > MaxChain/int(x.size) || r.Depth > MaxChain/int(x.size)-len(r.Keys) || len(r.Hashes) != len(r.Keys) || r.Tier > block.NumTiers {
 		return fmt.Errorf("load %d blocks of holder %d at depth %d: not a run that Dump gives", len(r.Keys), id, r.Depth)

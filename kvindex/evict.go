@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// sampled is how many strands an eviction compares. With 64, the oldest eighth is nearly always older than nine in
-	// ten of all strands.
+	// sampled is how many strands (runs of consecutive blocks) an eviction compares by age. With 64, the oldest eighth of
+	// them is nearly always older than nine in ten of all strands.
 	sampled = 64
-	// sharesEvery is after how many samples the holders' shares are compared again.
+	// sharesEvery is the number of samples after which an eviction compares the holders' shares again.
 	sharesEvery = 4
-	// ampleSamples is after how many samples an eviction stops making more room than is needed. With more, a flood of
-	// small strands takes more of the other holders' blocks.
+	// ampleSamples is the number of samples after which an eviction stops making more room than is needed. With a larger
+	// number, a holder that floods the index with small strands takes more of the other holders' blocks.
 	ampleSamples = 2
-	// looksPerBlock is how many looks at strands one evicted block pays for. Few strands may be evictable: a comb, in
-	// which each strand hangs on the one before, has one leaf. With a smaller number an eviction takes more than is
-	// needed. With a larger one, small events take longer.
+	// looksPerBlock is the number of strands that an eviction may look at for each block that it evicts. Few strands may
+	// be evictable: if each strand is the child of the strand before (a comb), only the last one has no child. With a
+	// smaller number, an eviction takes more blocks than are needed. With a larger number, small events take longer.
 	looksPerBlock = 128
 )
 
-// evict drops blocks until there is room: the least recently used first, children before their parents. First it evicts
-// blocks whose holders all exceed their shares. If that is not enough, and h does not exceed its share, it evicts any
-// blocks, at last all. It reports whether there is room. If h is nil, it always makes room. It first
-// tries to make ample room, with some samples, so that the next announcements need not evict.
+// evict drops blocks until there is room, and reports whether there is room. It takes the least recently used blocks
+// first, and children before their parents. First it evicts blocks whose holders all exceed their shares. If that is
+// not enough, and h does not exceed its share or is nil, it evicts other blocks, if necessary all blocks. The first
+// samples make more room than is needed, so that the next announcements need not evict.
 func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 	for _, fair := range []bool{true, false} {
 		if !fair && h != nil && h.over {
@@ -56,14 +56,15 @@ func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 	return room(false)
 }
 
-// evictSome looks at strands in a fixed pseudo-random order, from where the last call ended, until it has found a
-// sample of evictable ones without child strands. It evicts the ends of the oldest eighth, and points that complete no
-// block. If the sample took many looks, it evicts more of them. A parent that has no child left joins the sample at the
-// place of its age. evictSome reports whether it found anything.
+// evictSome looks at strands in a fixed pseudo-random order, from where the last call ended, until it has a sample of
+// evictable strands without children. It evicts the ends of the oldest eighth of the sample, and points that complete
+// no block. If it looked at many strands to find the sample, it evicts more strands of the sample. When a parent has no
+// child left, the parent joins the sample at the place of its age. evictSome reports whether it evicted anything. If
+// fair is true, it evicts only blocks whose holders all exceed their shares.
 //
-// If nearly all strands have holders below their shares, a fair look at all strands finds too little. The looks for
-// which no evicted block paid are a debt. While there is a debt, a fair call pays for 128 looks, and looks at no more
-// strands than that.
+// If nearly all strands have holders below their shares, a fair call looks at many strands and evicts little. x.debt is
+// the number of these looks above looksPerBlock × (evicted blocks + sampled). While there is a debt, each fair call
+// looks at no more than looksPerBlock strands, and reduces the debt by this number.
 func (x *Index) evictSome(fair bool) bool {
 	b := &x.blocks
 	did := x.evictPartial(fair)
@@ -76,7 +77,7 @@ func (x *Index) evictSome(fair bool) bool {
 	}
 	for ; looks < mostLooks && len(sample) < sampled; looks++ {
 		x.hand++
-		// Multiplication by an odd number makes an order of all numbers below a power of two.
+		// Multiplication by an odd number modulo a power of two gives each number below it once.
 		i := x.hand * 0x9e3779b1 & (order - 1)
 		s := b.strands.At(i)
 		b.steps++
@@ -111,8 +112,9 @@ func (x *Index) evictSome(fair bool) bool {
 	return did
 }
 
-// cutEnd drops the evictable blocks at the end of a strand, and reports whether there were any. If it must be fair, the
-// first holder of the last block loses no more than its quota.
+// cutEnd drops the evictable blocks at the end of a strand, and reports whether there were any. If fair is true, it
+// drops only blocks whose holders all exceed their shares, and at most as many as the quota of the last block's first
+// holder.
 func (x *Index) cutEnd(i uint32, fair bool) bool {
 	b := &x.blocks
 	s := b.strands.At(i)
@@ -138,8 +140,8 @@ func (x *Index) cutEnd(i uint32, fair bool) bool {
 	return true
 }
 
-// sparedEnd returns the end of the last block of a strand that some holder at or below its share has; 0 when there is
-// none.
+// sparedEnd returns the number of blocks of a strand up to the last one that a holder at or below its share has. It
+// returns 0 if there is no such block.
 func (x *Index) sparedEnd(s *strand) uint32 {
 	words := x.blocks.segmentWords(s)
 	for k := len(words) - 1; k >= 0; k-- {
@@ -150,8 +152,8 @@ func (x *Index) sparedEnd(s *strand) uint32 {
 	return 0
 }
 
-// evictPartial drops points that complete no block and have no children, the oldest of each holder, and reports whether
-// there were any.
+// evictPartial drops points (engine blocks that claims cannot express) that complete no block of the index and have no
+// children: the oldest ones of each holder. It reports whether there were any.
 func (x *Index) evictPartial(fair bool) (did bool) {
 	for _, h := range x.blocks.holders {
 		if h == nil || fair && !h.over {
@@ -172,7 +174,7 @@ func (x *Index) evictPartial(fair bool) (did bool) {
 	return did
 }
 
-// dropPoint drops all records of a point. It is freed with its last child.
+// dropPoint drops all records of a point. If the point has children, it is freed with its last child.
 func (x *Index) dropPoint(h *holder, p *point) {
 	for _, r := range p.records {
 		h.broken |= 1 << r.tier
@@ -180,7 +182,7 @@ func (x *Index) dropPoint(h *holder, p *point) {
 	x.dropRecords(h, p, func(*record) bool { return true })
 }
 
-// cut takes a strand's blocks from an offset on from all holders. No strand may hang on them.
+// cut removes a strand's blocks, from offset lo on, from all holders. The strand must have no children.
 func (x *Index) cut(i, lo uint32) {
 	b := &x.blocks
 	x.dropPinned(i, lo)
@@ -201,7 +203,7 @@ func (x *Index) cut(i, lo uint32) {
 	}
 }
 
-// dropPinned drops the points that pin a strand's blocks from an offset on, the deepest first.
+// dropPinned drops the points that need a strand's blocks, from offset lo on, the deepest points first.
 func (x *Index) dropPinned(i, lo uint32) {
 	b := &x.blocks
 	for hi := b.strands.At(i).length(); hi > lo; {
@@ -237,14 +239,15 @@ func (x *Index) dropPinned(i, lo uint32) {
 	}
 }
 
-// noteEvicted counts the blocks that a holder lost.
+// noteEvicted counts the blocks that the holder lost to an eviction, given its blocks before the eviction.
 func (h *holder) noteEvicted(before *[block.NumTiers]int64) {
 	for t := range before {
 		h.evicted[t] += before[t] - h.blocks[t]
 	}
 }
 
-// wipe drops the points that wait, when evictions took all blocks and all other points and freed too little.
+// wipe makes the index empty: it drops the points that wait. It is called after evictions took all blocks and all other
+// points, and freed too little memory.
 func (x *Index) wipe() {
 	for _, h := range x.blocks.holders {
 		for h != nil && h.queue.first != nil {

@@ -7,46 +7,46 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// holder is the state of one holder, for writers.
+// holder is what writers know of one holder.
 type holder struct {
 	id      fleet.Holder
 	groups  []group
-	tooMany bool  // it announced more than MaxGroups groups
-	anyTier bool  // its engine loads blocks from any tier in any order, and it has announced some below the accelerator
-	vague   uint8 // bit by tier: something may have been a copy or a report, see judge
-	broken  uint8 // bit by tier: something of it was evicted, dropped or refused, so that its history is not whole
-	refused int64 // announcements and blocks
-	unknown int64 // removals of blocks that were not known
+	tooMany bool  // the holder announced more than MaxGroups groups
+	anyTier bool  // the engine loads blocks from any tier in any order, and the holder announced some below the accelerator
+	vague   uint8 // a bit for each tier on which an announcement may have been a copy or a report, see judge
+	broken  uint8 // a bit for each tier of which the index evicted, dropped or refused something: see HolderStats.Whole
+	refused int64 // the number of refused announcements and blocks
+	unknown int64 // the number of removals of blocks that the holder was not known to have
 
-	blocks  [block.NumTiers]int64 // of the index, by tier, in any group
-	evicted [block.NumTiers]int64 // the same, of blocks that were evicted to stay within the budget
-	named   int64                 // blocks that it knows by their hashes, or keeps as parents
-	claims  int64                 // blocks that it has, knows or pins
-	begun   int64                 // strands that it began, see blocks.begin
-	leaving bool                  // it is being forgotten
-	changes uint64                // of its claims, so far
+	blocks  [block.NumTiers]int64 // the number of the index's blocks that the holder has in any group, by tier
+	evicted [block.NumTiers]int64 // the number of blocks that were evicted to keep within the budget, by tier
+	named   int64                 // the number of blocks that the holder knows by their hashes, or keeps as parents
+	claims  int64                 // the number of blocks on which the holder has a claim
+	begun   int64                 // the number of strands (runs of blocks) that the holder began, see blocks.begin
+	leaving bool                  // Forget is removing the holder
+	changes uint64                // the number of changes of the holder's claims so far
 
-	// The exceptions: facts that claims cannot express.
-	points       list  // all of them, oldest first
-	pointed      int64 // how many
-	twins        int64 // of them
-	byHash       map[uint64]*point
-	pins         map[spot]*pin
-	parts        map[cover][]part // of blocks that points do not cover simply: as a whole and once
-	queue        list             // points that wait, oldest first
-	waiters      map[uint64]*list // points that wait for a parent, by its hash
-	waiting      int64
-	waitingBytes int64
-	disowned     bool  // a block is kept as a parent although its hash means another block now
-	extra        int64 // bytes of these exceptions
+	// The exceptions: points are the records of engine blocks that claims cannot express.
+	points       list              // all points, oldest first
+	pointed      int64             // the number of points
+	twins        int64             // the number of points that stand beside a claim, see point.twin
+	byHash       map[uint64]*point // points by engine hash
+	pins         map[spot]*pin     // the blocks that points need
+	parts        map[cover][]part  // the parts that points cover, of blocks that are not covered as a whole by one record
+	queue        list              // waiting points, oldest first
+	waiters      map[uint64]*list  // points that wait for a parent, by the parent's hash
+	waiting      int64             // the number of waiting points
+	waitingBytes int64             // the memory of waiting points
+	disowned     bool              // some block is kept as a parent although its hash means another block now
+	extra        int64             // the memory of all these exceptions, in bytes
 
-	worker *worker // guarded as x.workers is
-	weight float64 // bytes that it was charged when shares were compared last
-	over   bool    // it exceeded its share then
-	quota  int64   // how many of its claims may be evicted until it no longer exceeds its share
+	worker *worker // the holder's worker
+	weight float64 // the bytes that compareShares charged the holder
+	over   bool    // the holder exceeded its share in the last compareShares
+	quota  int64   // how many of the holder's claims may be evicted until it no longer exceeds its share
 }
 
-// put sets an entry of one of the maps of exceptions, which are nil while they are empty.
+// put sets an entry of one of holder's maps. The map is nil while it is empty.
 func put[K comparable, V any](m *map[K]V, key K, value V) {
 	if *m == nil {
 		*m = map[K]V{}
@@ -54,7 +54,7 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// drop deletes an entry, and with the last entry the map: a map of Go never gives memory back.
+// drop deletes an entry of a map. When the map is empty, drop sets it to nil: Go's maps do not shrink.
 func drop[K comparable, V any](m *map[K]V, key K) {
 	if delete(*m, key); len(*m) == 0 {
 		*m = nil
@@ -65,16 +65,16 @@ func drop[K comparable, V any](m *map[K]V, key K) {
 type group struct {
 	id     int
 	kind   block.Attention
-	window int // tokens
-	unit   int // the greatest block size announced, tokens
+	window int // in tokens
+	unit   int // the largest announced block size, in tokens
 }
 
-// view is a holder for readers: an immutable digest of its groups.
+// view is what readers know of a holder: an immutable digest of its cache groups.
 type view struct {
-	full    uint64  // the lowest of the four bits of each full-attention group
-	anyTier bool    // blocks count on their best tiers, in any order
-	groups  []limit // all groups in the order of their nibbles; empty when there is only one, of full attention
-	unknown bool    // a group proves nothing: no confirmed match
+	full    uint64  // for each full-attention group, the lowest of the group's four bits in state
+	anyTier bool    // each block counts on its fastest tier, in any order
+	groups  []limit // the limits of all groups; empty if the only group has full attention, or if there is no group
+	unknown bool    // some group proves nothing, so all matches are 0
 }
 
 // fullView is the view of all holders with one group, which has full attention.
@@ -82,11 +82,11 @@ var fullView = &view{full: 1}
 
 // limit is the condition of one group for a usable length.
 type limit struct {
-	window uint32 // blocks of the index before the length that must be there
-	unit   uint64 // tokens that divide a usable length
+	window uint32 // how many blocks of the index at the end of the length must be there
+	unit   uint64 // a usable length is a multiple of this number of tokens
 }
 
-// holder returns a holder that is known and not being forgotten, or nil.
+// holder returns a holder. It returns nil if the holder is not known or is being forgotten.
 func (x *Index) holder(id fleet.Holder) *holder {
 	if int64(id) >= int64(len(x.blocks.holders)) || x.blocks.holders[id] == nil || x.blocks.holders[id].leaving {
 		return nil
@@ -94,7 +94,7 @@ func (x *Index) holder(id fleet.Holder) *holder {
 	return x.blocks.holders[id]
 }
 
-// meet returns a holder and begins to know it if it is new; nil when its id is out of bounds.
+// meet returns a holder, and adds it if it is new. It returns nil if the id is out of bounds.
 func (x *Index) meet(id fleet.Holder) *holder {
 	if id >= MaxHolders {
 		return nil
@@ -117,17 +117,18 @@ func (x *Index) meet(id fleet.Holder) *holder {
 	return h
 }
 
-// allTiers is the bits of all tiers.
+// allTiers has the bits of all tiers.
 const allTiers = 1<<block.NumTiers - 1
 
-// refuse counts a refused announcement or block of a holder. tiers are the tiers on which it would have been.
+// refuse counts a refused announcement or block of a holder. tiers has a bit for each tier on which the block would
+// have been.
 func (x *Index) refuse(h *holder, tiers uint8) {
 	h.refused++
 	h.broken |= tiers
 	x.counts.Refused++
 }
 
-// find returns the place of an engine's group number, -1 when it is not known.
+// find returns the index in groups of an engine's group number, or -1.
 func (h *holder) find(id int) int {
 	id = max(id, 0)
 	for i := range h.groups {
@@ -138,8 +139,9 @@ func (h *holder) find(id int) int {
 	return -1
 }
 
-// join returns the group of an announcement, and updates it from the announcement; -1 when there are too many.
-// Engines do not change a group's kind, but some of their events leave it out: any other kind wins over full.
+// join returns the index in groups of an announcement's group, and updates the group from the announcement. It returns
+// -1 if there are too many groups. Engines do not change a group's kind, but some events leave the kind out and look
+// like full attention. So any other kind replaces full attention.
 func (x *Index) join(h *holder, s *Stored) int {
 	g, changed := h.find(s.Group), false
 	if g < 0 {
@@ -173,8 +175,8 @@ func (x *Index) join(h *holder, s *Stored) int {
 	return g
 }
 
-// recount computes anew what the records of a group cover, for another kind of the group. If the budget has no room for
-// the result, the records are dropped.
+// recount computes which blocks the points' records of a group cover if the group has another kind. If the budget has
+// no room for the result, recount drops the records.
 func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 	if most := x.recountGrowth(h, g); most > x.config.Bytes/4 ||
 		!x.evict(h, func(bool) bool { return x.bytes()+most <= x.config.Bytes }) {
@@ -202,20 +204,20 @@ func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 	h.groups[g].kind = old
 }
 
-// recountGrowth returns an upper bound of the memory that recount takes.
+// recountGrowth returns an upper bound of the memory that recount allocates.
 func (x *Index) recountGrowth(h *holder, g uint8) (bytes int64) {
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
 		x.blocks.steps++
 		for _, r := range p.records {
 			if r.group == g && p.end != 0 {
-				bytes += int64((p.end-p.from(r.size))/x.size+2) * (partsBytes + 2*partBytes + 64) // 64: segments
+				bytes += int64((p.end-p.from(r.size))/x.size+2) * (partsBytes + 2*partBytes + 64) // 64 bytes are for segments
 			}
 		}
 	}
 	return bytes
 }
 
-// publish shows readers a new view of a holder.
+// publish computes a holder's view and shows it to readers.
 func (x *Index) publish(h *holder) {
 	x.setView(h.id, x.digest(h))
 }
@@ -233,9 +235,9 @@ func (x *Index) digest(h *holder) *view {
 			tokens := (uint64(g.window) - 1 + l.unit - 1) / l.unit * l.unit
 			l.window = uint32(min((tokens+uint64(x.size)-1)/uint64(x.size), 1<<31))
 		case g.kind == block.AttentionStateSpace:
-			l = limit{window: 1, unit: 1} // a checkpoint counts at its end only
+			l = limit{window: 1, unit: 1} // a length is usable if a checkpoint is at its end
 		default:
-			v.unknown = true // the kind, or the width of the window
+			v.unknown = true // the kind or the width of the window is not known
 		}
 		v.groups = append(v.groups, l)
 	}
@@ -247,7 +249,7 @@ func (x *Index) digest(h *holder) *view {
 	return v
 }
 
-// view returns the view of a holder, nil when it is not known.
+// view returns the view of a holder. It returns nil if the holder is not known.
 func (x *Index) view(id fleet.Holder) *view {
 	views := x.views.Load()
 	if views == nil || int(id) >= len(*views) {
@@ -256,7 +258,7 @@ func (x *Index) view(id fleet.Holder) *view {
 	return (*views)[id].Load()
 }
 
-// setView shows readers another view of a holder.
+// setView shows readers another view of a holder. nil hides the holder.
 func (x *Index) setView(id fleet.Holder, v *view) {
 	var views []atomic.Pointer[view]
 	if old := x.views.Load(); old != nil {
@@ -277,8 +279,8 @@ func (x *Index) setView(id fleet.Holder, v *view) {
 	x.viewing.Add(1)
 }
 
-// special reports whether a holder with blocks has other groups than one of full attention.
+// special reports whether a holder's view needs the general match: it has a group, and is not fullView.
 func (v *view) special() bool { return v != nil && v != fullView && (v.full != 0 || len(v.groups) > 0) }
 
-// sparse reports whether a holder's blocks may count without the first one: no group has full attention.
+// sparse reports whether a holder's blocks may count although its first block is missing: no group has full attention.
 func (v *view) sparse() bool { return v != nil && v.full == 0 && len(v.groups) > 0 }

@@ -14,21 +14,22 @@ type Config struct {
 	// limit workers above their fair share lose their least recently used prefixes first, deepest blocks before their
 	// parents. Default 1 GiB, which is some 20 M blocks on one holder each; at least 1 MiB.
 	Bytes int64 `yaml:"bytes"`
-	// MaxWaiting is how many announced blocks may wait for a parent or a hash that is not known yet, over all
-	// holders; the oldest are dropped. Default 65,536: an offload event comes before its parent by some dozen blocks,
-	// a lost message lets thousands wait until the holder is forgotten and learned again.
+	// MaxWaiting is how many announced blocks of all holders together may wait for a parent or a hash that is not
+	// known yet. The index drops the oldest ones above this number. Default 65,536: an offload event comes before its
+	// parent by some dozen blocks. After a lost message thousands of blocks wait, until the holder is forgotten and
+	// learned again.
 	MaxWaiting int `yaml:"max_waiting"`
-	// WaitingBytes bounds the same in bytes. 0, the default, is 1/16 of Bytes, at most 64 MiB. A value above 1/4 of
-	// Bytes counts as 1/4.
+	// WaitingBytes bounds the waiting blocks in bytes. 0, the default, means 1/16 of Bytes, at most 64 MiB. A value
+	// above 1/4 of Bytes counts as 1/4.
 	WaitingBytes int64 `yaml:"waiting_bytes"`
 	// Seed is a secret that decides where in the index's tables keys and engine hashes lie. Workers choose their
-	// hashes and clients their tokens: with the seed, an attacker can choose them so that they collide, which makes
-	// tables slow, or so that they are taken for another worker's. Two indexes of one seed behave alike. Default 0, for
-	// tests and simulations; a router draws one at start.
+	// hashes, and clients choose their tokens. An attacker who knows the seed can choose values that collide, which
+	// makes tables slow, or values that the index takes for another worker's. Two indexes with the same seed behave
+	// alike. Default 0, for tests and simulations; a router draws a random seed at start.
 	Seed uint64 `yaml:"-"`
-	// Worker returns the worker of a holder, asked once when the holder is first heard of. The holders of one worker
-	// share one fair share of Bytes, so that a worker gains nothing by having many ranks. It must not block or call the
-	// index. Default nil: each holder has a share of its own.
+	// Worker returns the worker of a holder. The index calls Worker once, at the holder's first event. The holders of
+	// one worker share one fair share of Bytes, so that a worker gains nothing by having many ranks. Worker must not
+	// block or call the index. Default nil: each holder has a share of its own.
 	Worker func(fleet.Holder) (fleet.WorkerID, bool) `yaml:"-"`
 }
 
@@ -54,7 +55,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// MaxHolders bounds holder ids: the index keeps a dense array by holder. Calls for holders beyond are ignored.
+// MaxHolders bounds holder ids: the index keeps an array with one element for each id. It ignores events of larger ids.
 const MaxHolders = 1 << 20
 
 // MaxGroups is how many cache groups one holder may announce. With more, none of its blocks proves a prefix.
@@ -68,7 +69,7 @@ type Origin uint8
 
 // The origins.
 const (
-	OriginUnknown Origin = iota // decided as the package comment says
+	OriginUnknown Origin = iota // the index decides between a copy and a report, as the package comment says
 	OriginNew                   // a new copy, also when the block is there already
 	OriginReused                // a report of blocks that are there: it adds missing blocks and no copies
 )
@@ -77,43 +78,46 @@ const (
 type Stored struct {
 	Tier      block.Tier
 	Group     int             // the engine's number of the cache group; negative (none named) counts as 0
-	Attention block.Attention // of the group; AttentionFull also when the engine names no kind
-	Window    int             // of a sliding-window group, in tokens
+	Attention block.Attention // the kind of the group; AttentionFull also when the engine names no kind
+	Window    int             // the window of a sliding-window group, in tokens
 
-	Scope     block.Scope // of the chain; used when HasParent and RootUnknown are false
+	Scope     block.Scope // the scope of the chain; used when HasParent and RootUnknown are false
 	Parent    uint64      // engine hash of the block before the first
 	HasParent bool        // false: the run begins at the chain's first token
 
 	Hashes []uint64      // engine hashes in order
-	Tokens []block.Token // of the whole run; empty in placeholders
+	Tokens []block.Token // the tokens of the whole run; empty if the event has only hashes
 	// BlockSize is the engine's block size in tokens; 0: unknown. When len(Tokens) is not len(Hashes)·BlockSize, the
 	// hashes do not align with the tokens, and blocks are known by their hashes alone.
 	BlockSize int
-	Features  []block.Feature // multimodal items, offsets relative to Tokens[0]; those before it are inherited
-	// First is used if the engine's hashes have a look-ahead: it has the prompt's first tokens, as many as the
-	// look-ahead. Tokens then begin after these tokens (block.Hasher.Ahead). First is used where Scope is.
+	// Features are the multimodal items that start in the run, with offsets relative to Tokens[0]. Items before the run
+	// are already in the parent's key.
+	Features []block.Feature
+	// First is used if the engine's hashes have a look-ahead, and only where Scope is used. First has the prompt's first
+	// tokens, as many as the look-ahead. Tokens then begin after these tokens (block.Hasher.Ahead).
 	First []block.Token
-	// RootUnknown says that the scope cannot be known (offload events drop the salt): no chain is begun, the blocks
-	// only join a parent or a hash that is known.
+	// RootUnknown says that the scope cannot be known (offload events drop the salt). The index then begins no chain: it
+	// adds the blocks only after a known parent, or at the place of a known hash.
 	RootUnknown bool
 	Origin      Origin
 	// AnyTierOrder says that the engine loads the blocks of a chain from any tier in any order: each block counts on
 	// its best tier, and a match may continue from the host back on the accelerator. TensorRT-LLM does:
 	// loadOrAllocateBlocks in cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp walks its tree and onboards every
-	// matched block that is not on the accelerator. vLLM and SGLang do not. It counts from the holder's first such
-	// announcement for a tier below the accelerator on.
+	// matched block that is not on the accelerator. vLLM and SGLang do not. The index applies the rule to a holder from
+	// the holder's first announcement on that has AnyTierOrder and a tier below the accelerator.
 	AnyTierOrder bool
 }
 
 // Match says how much of a request one holder has.
 type Match struct {
 	Holder fleet.Holder
-	// Blocks is the number of leading blocks that all cache groups of the holder let the engine use, over all tiers.
+	// Blocks is the number of leading blocks that the engine can use: all cache groups of the holder allow this length.
+	// All tiers count.
 	Blocks uint32
-	// Tier splits Blocks by the tier from which each block would be read. Blocks on one tier follow blocks on a faster
-	// one, unless Stored.AnyTierOrder is set.
+	// Tier splits Blocks by the tier from which the engine would read each block. The blocks on a faster tier come before
+	// the blocks on a slower tier, unless Stored.AnyTierOrder is set.
 	Tier [block.NumTiers]uint32
-	// Full is the match of the full-attention groups alone; 0 for holders that have none.
+	// Full is the match of the full-attention groups alone; 0 for holders without such a group.
 	Full uint32
 }
 
@@ -121,33 +125,33 @@ type Match struct {
 // applied in order by one goroutine at a time. See the package comment for the memory model.
 type Index struct {
 	hasher *block.Hasher
-	size   uint32 // of our blocks, in tokens
+	size   uint32 // the size of the index's blocks, in tokens
 	config Config
 
-	// mu serialises everything that changes the index; lock and unlock take it. It guards all fields below that are not
-	// atomic. Match takes it where it cannot do without.
+	// mu serialises everything that changes the index; lock and unlock take and release it. mu guards all fields below
+	// that are not atomic. Match takes mu only after patience failed checks of versions.
 	mu sync.Mutex
 
 	blocks  blocks
 	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
-	viewing atomic.Uint64                          // changes of views
-	sparse  atomic.Int32                           // how many of them have no full attention
-	special atomic.Int32                           // holders with claims and a view other than fullView
+	viewing atomic.Uint64                          // the version of views: odd while views change
+	sparse  atomic.Int32                           // how many views are sparse, see view.sparse
+	special atomic.Int32                           // how many views are special, and how many Forgets run
 
-	known        int   // of them that are not nil
-	pointed      int64 // points of all holders
-	waiting      int   // points that wait, of all holders
-	waitingBytes int64
-	woken        []uint64 // hashes that became known while points waited for them
-	bare         []spot   // of blocks that were known before anything of them was stored
+	known        int      // the number of holders that are not nil
+	pointed      int64    // the number of points of all holders; see point
+	waiting      int      // the number of points that wait for a place, of all holders
+	waitingBytes int64    // the memory of these points
+	woken        []uint64 // engine hashes that became known while points waited for them
+	bare         []spot   // blocks that got an engine hash before a tier announced them; wake removes unneeded ones
 	scratch      scratch
 	workers      map[workerKey]*worker
 	counts       Stats         // the counters of Stats
 	hand         uint32        // where evictSome continues
-	debt         int           // looks at strands of evictSome for which no evicted block paid; below 0: none
-	clock        atomic.Uint32 // operations so far: the unit of recency
-	matchers     sync.Pool     // of *matcher
-	slack        need          // it surely fits, so that room is not measured for each announcement
+	debt         int           // looks of evictSome at strands for which no evicted block paid; at most 0: no debt
+	clock        atomic.Uint32 // the number of operations so far: the unit of a strand's age
+	matchers     sync.Pool     // pool of *matcher
+	slack        need          // room that was measured and is not used yet: not every announcement measures room
 }
 
 type scratch struct {
@@ -171,12 +175,13 @@ func (x *Index) Size() int { return int(x.size) }
 // mostStretch is how many blocks a writer changes before it lets others in between.
 const mostStretch = 256
 
-// stretchTokens bounds a stretch in tokens: one block of the largest size. So a stretch needs no more room than a few
-// hundred blocks of a usual size.
+// stretchTokens bounds a stretch (the blocks that a writer changes before it lets others in between) in tokens: one
+// block of the largest size. So a stretch needs no more room than a few hundred blocks of a usual size.
 const stretchTokens = block.MaxSize
 
-// stretch returns the bound of a stretch in blocks of size tokens. Room for a whole stretch is made before it is
-// applied: in an index of less than 16 MiB stretches are shorter, so that this room is a small part of the budget.
+// stretch returns how many blocks of size tokens a stretch may have. The index makes room for a whole stretch before it
+// applies the stretch. In an index of less than 16 MiB stretches are shorter, so that this room is a small part of the
+// budget.
 func (x *Index) stretch(size int) int {
 	most := min(mostStretch, int(x.config.Bytes>>16))
 	return max(1, min(most, min(stretchTokens, int(x.config.Bytes>>9))/max(size, 1)))
@@ -189,22 +194,22 @@ func (x *Index) unlock() {
 	x.mu.Unlock()
 }
 
-// yield lets other writers in between two stretches of a holder's events, and reports whether the holder is still the
-// same after that. A writer that has waited for a millisecond is served next: see sync.Mutex.
+// yield lets other writers in between two stretches of a holder's event. It reports false if the holder was forgotten
+// meanwhile. A writer that has waited for a millisecond is served next: see sync.Mutex.
 func (x *Index) yield(h *holder) bool {
 	x.unlock()
 	x.lock()
 	return x.holder(h.id) == h
 }
 
-// tick returns the present moment as strands note it: operations that stored. It wraps around after 4 G operations: a
-// strand that was unused for so long may count as used.
+// tick returns the time as strands note it: the number of operations that stored blocks. It wraps around after 4 G
+// operations: a strand that was unused for so long may count as used.
 func (x *Index) tick() uint32 { return x.clock.Load() }
 
-// pass lets time pass by one operation.
+// pass adds one operation to the clock.
 func (x *Index) pass() { x.clock.Store(x.clock.Load() + 1) }
 
-// derive returns one of the numbers that a seed stands for, 0 for seed 0.
+// derive returns the seed of one table, given its number. For seed 0 it returns 0.
 func derive(seed, number uint64) uint64 {
 	if seed == 0 {
 		return 0

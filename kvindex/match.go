@@ -9,11 +9,12 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// trail is the path of a request through the strands, and the sets of holders on it.
+// trail is the path of a request through the strands (runs of consecutive blocks), and the sets of holders on this
+// path.
 type trail struct {
 	path  []visit
 	runs  []run
-	fixed bool // neither may grow: they are on the stack
+	fixed bool // path and runs must not grow: their memory is on the stack
 }
 
 // visit is a strand on a request's path, as a reader saw it.
@@ -22,28 +23,29 @@ type visit struct {
 	version uint32
 }
 
-// run is a number of blocks that the same set of holders has.
+// run is a number of consecutive blocks that the same set of holders has.
 type run struct {
 	set    setID
 	blocks uint32
 }
 
-// matcher is the scratch space of a Match that weighs groups and tiers.
+// matcher is the memory that the general match, matchSlowly, works in.
 type matcher struct {
 	trail
-	sets    []reading // by run
-	members []member
-	own     []stretch
+	sets    []reading // for each run, the members of its set
+	members []member  // the holders for which a Match is computed
+	own     []stretch // the blocks of one holder
 }
 
-// reading is the members of a set, as they are stored, and how far they are read.
+// reading is the stored members of a set, and how far claim has read them.
 type reading struct {
 	members []uint64
-	next    int       // the first that is not read
-	one     [1]uint64 // the memory of members, if the set is a single holder
+	next    int       // the index of the first member that is not read
+	one     [1]uint64 // the memory of members, if the set has a single holder
 }
 
-// claim returns a holder's claim in the set; 0 when it has none. The holders of successive calls must ascend.
+// claim returns a holder's claim in the set, or 0 if the holder is not in the set. The holders of successive calls must
+// ascend.
 func (r *reading) claim(h fleet.Holder) claim {
 	for ; r.next < len(r.members); r.next++ {
 		if m := member(r.members[r.next]); m.holder() == h {
@@ -55,15 +57,15 @@ func (r *reading) claim(h fleet.Holder) claim {
 	return 0
 }
 
-// stretch is a number of blocks that one holder has on the same tiers and in the same groups: a bit for each, as in
-// state.
+// stretch is a number of consecutive blocks that one holder has on the same tiers and in the same groups. held has a
+// bit for each tier and group, as state has.
 type stretch struct {
 	held   uint64
 	blocks uint32
 }
 
-// patience is how often a reader retries when a writer changed what it read, before it locks writers out. So many
-// failures in a row are next to impossible.
+// patience is how often a reader retries if a writer changed strands while they were read. Then the reader takes the
+// writers' lock. 16 failures in a row are next to impossible.
 const patience = 16
 
 // Match appends to dst one Match for each holder that has blocks of a request with the given keys, ascending by holder.
@@ -86,7 +88,8 @@ func (x *Index) Match(keys []block.Key, dst []Match) []Match {
 	return x.matchSlowly(keys, dst[:first])
 }
 
-// matchSlowly is Match where groups or tiers must be weighed, or where the check of a version failed.
+// matchSlowly is the general match, which computes one holder at a time. Match calls it if holders have several groups
+// or tiers, if the path does not fit on the stack, or if the check of a version failed.
 func (x *Index) matchSlowly(keys []block.Key, dst []Match) []Match {
 	m := x.matchers.Get().(*matcher)
 	defer x.matchers.Put(m)
@@ -107,8 +110,8 @@ func (x *Index) matchSlowly(keys []block.Key, dst []Match) []Match {
 	return dst
 }
 
-// trace finds the path of the deepest block of a request that is there, and the sets of its blocks' holders. It reports
-// false when a writer was at it, or when the path does not fit.
+// trace finds the path to the deepest block of a request that is in the index, and the sets of holders of the blocks on
+// this path. It reports false if a writer changed strands meanwhile, or if the path does not fit.
 func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 	t.path, t.runs = t.path[:0], t.runs[:0]
 	for parent, depth := uint32(0), uint32(0); len(keys) > 0; {
@@ -123,7 +126,8 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 		version := atomic.LoadUint32(&s.version)
 		length := s.length()
 		words, ok := s.run.Words()
-		// Keys go after the strand's length and version have changed: there are as many as the length said.
+		// A writer changes the strand's version and length before it frees keys. The version is unchanged, so words has at
+		// least length keys.
 		if !ok || version&1 != 0 || length == 0 || atomic.LoadUint32(&s.version) != version {
 			return t, false
 		}
@@ -140,10 +144,11 @@ func (t trail) trace(b *blocks, keys []block.Key) (trail, bool) {
 	return t, true
 }
 
-// head returns the strand whose first block has a key and which hangs on another strand, with depth blocks of the
-// chain before it. If the other strand is 0, the strand that head returns begins a chain. head reports false when a
-// writer was at it. Without compare it relies on the key's hash and saves a cache miss: if two keys have one hash, it
-// may return the strand of the other key. Then trace finds no equal key and fails, and matchSlowly compares.
+// head returns the strand whose first block has the given key, whose parent strand is parent, and which has depth
+// blocks of the chain before it. If parent is 0, the strand begins a chain. head returns 0 if there is no such strand.
+// It reports false if a writer changed strands meanwhile. If compare is false, head compares only the key's hash, which
+// saves a cache miss. If two keys have the same hash, head may then return the strand of the wrong key. Then trace
+// finds no equal key and fails, and matchSlowly calls head with compare.
 func (b *blocks) head(parent, depth uint32, key block.Key, compare bool) (uint32, bool) {
 	h := b.heads.Hash(uint64(key))
 	for v, p := b.heads.Find(h); v != 0; v, p = p.Next() {
@@ -165,8 +170,8 @@ func (b *blocks) head(parent, depth uint32, key block.Key, compare bool) (uint32
 	return 0, true
 }
 
-// read adds the segments of a strand's first n blocks to runs. False means that a writer was at it, or that they do not
-// fit.
+// read adds the segments of a strand's first n blocks to runs. It reports false if a writer changed the strand
+// meanwhile, or if the segments do not fit.
 func (b *blocks) read(runs []run, s *strand, n uint32, fixed bool) ([]run, bool) {
 	words := b.segmentWords(s)
 	from := uint32(0)
@@ -189,7 +194,8 @@ func (b *blocks) read(runs []run, s *strand, n uint32, fixed bool) ([]run, bool)
 	return runs, from == n
 }
 
-// steady reports whether all that a Match was read from is as it was, and marks the path as used.
+// steady reports whether the views and all strands of the path are unchanged since trace read them. If they are, steady
+// marks the path as used.
 func (x *Index) steady(t trail, viewing uint64) bool {
 	if viewing&1 != 0 || x.viewing.Load() != viewing {
 		return false
@@ -205,9 +211,9 @@ func (x *Index) steady(t trail, viewing uint64) bool {
 	return true
 }
 
-// sum is the usual case: all blocks are on the accelerator, of holders with one group of full attention. It makes the
-// Matches of the holders of the first run, and adds the runs that they have without a gap. It reports false in other
-// cases.
+// sum computes the Matches in the usual case: all blocks are on the accelerator, and each holder has one group, of full
+// attention. It makes a Match for each holder of the first run, and adds the next runs that the holder has without a
+// gap. In other cases it reports false.
 func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 	first, done := len(dst), uint32(0)
 	if x.special.Load() > 0 {
@@ -253,8 +259,9 @@ func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 	return dst, true
 }
 
-// weigh makes the Matches of all holders that may have one: those of the first run, or of any run when there are
-// holders that need not have the first block. It reports false when a writer was at it.
+// weigh computes the Matches in the general case. It looks at the holders of the first run. If some holder has no
+// full-attention group and so need not have the first block, weigh looks at the holders of all runs. It reports false
+// if a writer changed strands or sets meanwhile.
 func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 	m.members, m.sets = m.members[:0], slices.Grow(m.sets[:0], len(m.runs))[:len(m.runs)]
 	for i, r := range m.runs {
@@ -275,7 +282,7 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 	for _, one := range m.members {
 		v := x.view(one.holder())
 		if v == nil {
-			continue // it is being forgotten
+			continue // the holder is being forgotten
 		}
 		m.own = m.own[:0]
 		for i, r := range m.runs {
@@ -305,13 +312,14 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 	return dst, true
 }
 
-// usable returns the longest length that all groups of a holder allow, tier after tier: from where one tier ends, the
-// next must have the missing blocks; or from all tiers at once, if the holder's engine loads so. tiers become the parts
-// of the length that are read from each tier. size is the tokens of a block.
+// usable returns the longest length, in blocks, that all groups of a holder allow. It goes from tier to tier: where the
+// blocks on one tier end, the next tier must have the following blocks. If the holder's engine loads from any tier in
+// any order, all tiers count together. usable sets tiers to the number of blocks that the engine reads from each tier.
+// size is the number of tokens of a block.
 func (v *view) usable(own []stretch, size uint32, tiers *[block.NumTiers]uint32) (length uint32) {
 	for tier := range block.NumTiers {
 		best, end := length, uint32(0)
-		var inRow [MaxGroups + 1]uint32 // by group: the blocks that it has without a gap, up to here
+		var inRow [MaxGroups + 1]uint32 // for each group, the number of blocks without a gap before the present position
 		for _, r := range own {
 			if end += r.blocks; end <= length {
 				continue
@@ -354,8 +362,8 @@ func (v *view) usable(own []stretch, size uint32, tiers *[block.NumTiers]uint32)
 // anywhere returns the groups that have a block on some tier, as bits of the first tier.
 func anywhere(mask uint64) uint64 { return (mask | mask>>1 | mask>>2 | mask>>3) & anyGroup }
 
-// slowest returns the slowest tier among the best tiers of the groups that have a block; the first tier if no group has
-// it.
+// slowest returns the tier that limits a block: each group reads the block from its fastest tier, and slowest returns
+// the slowest of these tiers. If no group has the block, it returns the first tier.
 func slowest(mask uint64) uint8 {
 	all, some := anywhere(mask), uint64(0)
 	for tier := range uint8(block.NumTiers) {
@@ -366,9 +374,9 @@ func slowest(mask uint64) uint8 {
 	return 0
 }
 
-// allows reports whether a match of this many tokens is usable, when its last blocks, fresh in number, are on this
-// tier. mask has the groups that have the last of these blocks. inRow counts, for each group, the last blocks in a row
-// that the group has.
+// allows reports whether all groups allow a match of the given number of tokens. The last fresh blocks of the match are
+// on one tier, and mask has a bit for each group that has the last block there. allows adds this block to inRow, which
+// counts for each group the blocks without a gap up to here.
 func (v *view) allows(mask uint64, fresh uint32, tokens uint64, inRow *[MaxGroups + 1]uint32) bool {
 	ok := true
 	for g := range v.groups {
@@ -382,7 +390,7 @@ func (v *view) allows(mask uint64, fresh uint32, tokens uint64, inRow *[MaxGroup
 	return ok
 }
 
-// tiersOf returns a bit for each tier on which something is held.
+// tiersOf returns a bit for each tier on which some group has the block.
 func tiersOf(held uint64) (tiers uint8) {
 	for t := range block.NumTiers {
 		if held&(anyGroup<<t) != 0 {
@@ -392,7 +400,7 @@ func tiersOf(held uint64) (tiers uint8) {
 	return tiers
 }
 
-// placeOf returns the tier and the group of a bit of possession.
+// placeOf returns the tier and the group of a bit in state.
 func placeOf(bit uint64) (block.Tier, uint8) {
 	i := bits.TrailingZeros64(bit)
 	return block.Tier(i % 4), uint8(i / 4)

@@ -6,36 +6,37 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// point is the end of an engine block that a claim cannot express: its size differs from the index's, it does not begin
-// where one of the index's blocks does, its hash names another block for other holders, it waits for its parent, or the
-// holder has several copies of it. A point is kept while it has a record or a child: children need the key of a removed
-// parent.
+// point is a record of one holder's engine block that a claim cannot express. There are five reasons: the engine block
+// has another size than the index's blocks, it does not begin where a block of the index begins, its hash names another
+// block for other holders, it waits for its parent, or the holder has several copies of it. A point is kept while it
+// has a record or a child: children need the key of a removed parent.
 type point struct {
-	hash   uint64
-	parent *point    // the point before it; nil: a block that the holder knows by its hash or the root is, or it waits
-	under  spot      // that block; 0: none
+	hash   uint64    // the engine hash
+	parent *point    // the point before this point; nil: the point follows a block or the root, or waits
+	under  spot      // the block that the point follows, if the holder knows this block by its hash; else 0
 	at     spot      // the last block of the index that ends at or before end; 0: none
-	root   block.Key // of its chain, where at is 0
-	start  uint32    // tokens of the chain before its own first
-	end    uint32    // tokens of the chain up to its end; 0: it waits
-	kids   uint32    // points whose parent it is
+	root   block.Key // the root key of the chain, if at is 0
+	start  uint32    // the number of tokens of the chain before the engine block
+	end    uint32    // the number of tokens of the chain up to the end of the engine block; 0: the point waits
+	kids   uint32    // the number of points whose parent is this point
 
-	twin    bool // the holder knows the block that ends there by the same hash, see pair
+	twin    bool // the point stands beside a claim: the same hash also names the block that ends at end, see pair
 	records []record
-	rest    *rest    // nil: it ends with a block
-	wait    *waiting // nil: it does not wait
+	rest    *rest    // nil: the engine block ends where a block of the index ends
+	wait    *waiting // nil: the point does not wait
 
 	links [ofParent]link
 }
 
-// rest is the part of a point after the last block that ends at or before it.
+// rest is the part of a chain between the last block of the index before a point's end and the point's end. Its tokens
+// may begin in an engine block before the point's own.
 type rest struct {
 	tail     []block.Token
-	features []block.Feature // that start in the tail, at absolute positions
-	through  []spot          // blocks in which it ends, once for each descendant that completes one
+	features []block.Feature // multimodal items that start in the tail, with offsets from the chain's first token
+	through  []spot          // blocks of the index within which the point ends: one for each descendant that completes such a block
 }
 
-// tail returns the tokens of the rest.
+// tail returns the tokens between the last block of the index before the point's end and the point's end.
 func (p *point) tail() []block.Token {
 	if p.rest == nil {
 		return nil
@@ -43,18 +44,19 @@ func (p *point) tail() []block.Token {
 	return p.rest.tail
 }
 
-// record is an announcement of a point on one tier in one group.
+// record is the announcement of a point's engine block on one tier in one group.
 type record struct {
 	tier  block.Tier
 	group uint8
-	count uint32 // copies
-	size  uint32 // tokens that it covers, up to the point; 0: as many as the point added to its parent
+	count uint32 // the number of copies
+	size  uint32 // the number of tokens before the point's end that the record covers; 0: all tokens from the point's start
 }
 
-// pin keeps a block for a holder's points. The pin at spot 0 is for points that complete no block.
+// pin keeps a block in the index because points of a holder need it. The pin at spot 0 has the points before whose end
+// no block of the index ends.
 type pin struct {
-	points   list // that end at the block or after it, before the next one's end
-	anchored int  // points that follow the block, which the holder knows by its hash
+	points   list // the points for which point.at is this block
+	anchored int  // the number of points for which point.under is this block
 }
 
 // list is a list of points. A point can be in one list of each kind.
@@ -63,10 +65,10 @@ type list struct{ first, last *point }
 type link struct{ prev, next *point }
 
 const (
-	ofHolder = iota    // all of a holder
-	ofQueue            // all that wait, oldest first
-	ofParent           // points that wait for one parent
-	ofPin    = ofQueue // points of one pin: they do not wait
+	ofHolder = iota    // all points of a holder
+	ofQueue            // the waiting points of a holder, oldest first
+	ofParent           // the points that wait for one parent
+	ofPin    = ofQueue // the points of one pin: they do not wait, so they are not in a queue
 )
 
 func (p *point) link(kind int) *link {
@@ -100,17 +102,17 @@ func (l *list) remove(kind int, p *point) {
 	*k = link{}
 }
 
-// The memory of exceptions, with their shares of maps.
+// The memory of points and their parts in bytes, including entries of maps.
 const (
 	pointBytes   = 240 // a point with one record, its pin and its hash
-	waitingBytes = 172 // of them, of a point that waits
+	waitingBytes = 172 // the part of pointBytes that counts for Config.WaitingBytes if the point waits
 	restBytes    = 80
-	partsBytes   = 96 // a list of parts
+	partsBytes   = 96 // a list of parts in holder.parts
 	partBytes    = 16
 	featureBytes = 32
 )
 
-// bytes returns the memory of the rest, without through.
+// bytes returns the memory of the rest, without the list through.
 func (r *rest) bytes() int64 { return restBytes + 4*int64(len(r.tail)) + featuresBytes(r.features) }
 
 // featuresBytes returns the memory of features.
@@ -121,8 +123,8 @@ func featuresBytes(features []block.Feature) (n int64) {
 	return n
 }
 
-// refer returns what a hash means to a holder: a point, a block that it names, or both, which then end at one place;
-// neither if it is not known.
+// refer returns what an engine hash means to a holder: a point, a block of the index that the hash names, or both. If
+// both, they end at the same place. If the hash is not known, refer returns neither.
 func (x *Index) refer(h *holder, hash uint64) (p *point, at spot) {
 	if len(h.byHash) > 0 {
 		if p = h.byHash[hash]; p != nil && !p.twin {
@@ -135,15 +137,15 @@ func (x *Index) refer(h *holder, hash uint64) (p *point, at spot) {
 	return nil, 0
 }
 
-// line is a position in a chain, at which it continues.
+// line is a position in a chain: the next blocks of the chain follow there.
 type line struct {
-	at    spot      // the last complete block; 0: none
-	root  block.Key // of the chain, where at is 0
-	end   uint32    // tokens up to there
-	point *point    // that ends there; nil: the block is known by its hash, or it is the root
+	at    spot      // the last complete block before the position; 0: none
+	root  block.Key // the root key of the chain, if at is 0
+	end   uint32    // the number of tokens before the position
+	point *point    // the point that ends at the position; nil: a block that its hash names ends there, or the chain begins
 }
 
-// after returns the line after what a hash means, and whether its place is known.
+// after returns the line after a point or a block, as refer returned them, and whether the place is known.
 func (x *Index) after(p *point, at spot) (line, bool) {
 	switch {
 	case at != 0:
@@ -162,16 +164,17 @@ func (x *Index) key(l *line) block.Key {
 	return l.root
 }
 
-// step is the part of a chain that a run of tokens adds to a line: blocks of the index, and tokens that are left.
+// step is what some tokens add to a chain after a line: the keys of blocks of the index, and the tokens after the last
+// whole block.
 type step struct {
 	keys     []block.Key
 	tail     []block.Token
 	features []block.Feature
-	end      uint32
+	end      uint32 // the number of tokens of the chain up to the end of the step
 }
 
-// next computes the step from a line over tokens. features are at absolute positions. The step is valid until next is
-// called again.
+// next computes the step over some tokens after a line. features have offsets from the chain's first token. The step is
+// valid until the next call of next.
 func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) step {
 	s, start := step{end: l.end + uint32(len(tokens))}, l.end
 	if p := l.point; p != nil && len(p.tail()) > 0 {
@@ -191,7 +194,7 @@ func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) st
 	return s
 }
 
-// agrees reports whether a hash names the place to which a step from a line leads.
+// agrees reports whether the known place of a hash, a point or a block, is the end of a step after a line.
 func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
 	var tail []block.Token
 	root, end := block.Key(0), uint32(0)
@@ -209,7 +212,7 @@ func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
 	return at == l.at && (at != 0 || root == l.root)
 }
 
-// add returns a new point, which waits for nothing yet and has no place.
+// add returns a new point of a holder. The point has no place yet, and waits for nothing.
 func (x *Index) add(h *holder, hash uint64) *point {
 	p := &point{hash: hash}
 	put(&h.byHash, hash, p)
@@ -220,7 +223,8 @@ func (x *Index) add(h *holder, hash uint64) *point {
 	return p
 }
 
-// pair returns the point for records that the claim on a block cannot have, of a hash that names the block.
+// pair adds a point beside the claim on a block, under the hash that names the block. The point gets the records that a
+// claim cannot have: copies, and announcements of another size.
 func (x *Index) pair(h *holder, hash uint64, at spot) *point {
 	p := x.add(h, hash)
 	p.twin, p.under, p.at, p.end = true, at, at, x.blocks.end(at)*x.size
@@ -232,7 +236,7 @@ func (x *Index) pair(h *holder, hash uint64, at spot) *point {
 	return p
 }
 
-// resolve gives a point its place: a step from a line.
+// resolve gives a point its place in the chain: the engine block begins at the line and is the step.
 func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 	x.stopWaiting(h, p)
 	p.start, p.end, p.at, p.root = l.end, s.end, l.at, l.root
@@ -266,7 +270,7 @@ func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 	}
 }
 
-// extend makes sure that the blocks of keys are there after a spot, and returns the last one's.
+// extend adds the blocks of keys after a spot, where they are not there yet, and returns the spot of the last block.
 func (x *Index) extend(h *holder, at spot, keys []block.Key) spot {
 	b := &x.blocks
 	for len(keys) > 0 {
@@ -280,7 +284,7 @@ func (x *Index) extend(h *holder, at spot, keys []block.Key) spot {
 	return at
 }
 
-// pinOf returns the pin of a block for a holder's points, and makes it if there is none.
+// pinOf returns the pin of a block for a holder's points. It makes the pin if there is none.
 func (x *Index) pinOf(h *holder, at spot) *pin {
 	p := h.pins[at]
 	if p == nil {
@@ -293,7 +297,7 @@ func (x *Index) pinOf(h *holder, at spot) *pin {
 	return p
 }
 
-// unpin drops the pin of a block if no point needs it.
+// unpin drops the pin of a block if no point needs the block.
 func (x *Index) unpin(h *holder, at spot) {
 	if p := h.pins[at]; p.points.first != nil || p.anchored > 0 {
 		return
@@ -305,12 +309,13 @@ func (x *Index) unpin(h *holder, at spot) {
 	}
 }
 
-// find returns the place of a point's record on a tier in a group, -1 when there is none.
+// find returns the index of a point's record on a tier in a group, or -1.
 func (p *point) find(tier block.Tier, group uint8) int {
 	return slices.IndexFunc(p.records, func(r record) bool { return r.tier == tier && r.group == group })
 }
 
-// note adds a record to a point, or a copy to the record that it has.
+// note adds a record to a point. If the point has a record on this tier and in this group, note adds a copy to that
+// record, if copies is true.
 func (x *Index) note(h *holder, p *point, r record, copies bool) {
 	h.changes++
 	i := p.find(r.tier, r.group)
@@ -332,22 +337,23 @@ func (x *Index) note(h *holder, p *point, r record, copies bool) {
 	case p.end == 0:
 		rec.shrink(r.size)
 	case p.from(r.size) > p.from(rec.size):
-		// Copies of different sizes: it is unknown which copy is evicted first, so only the smaller one is sure.
+		// The copies have different sizes. It is not known which copy the engine evicts first, so only the tokens of the
+		// smaller copy are sure.
 		x.contribute(h, p, *rec, false)
 		rec.size = r.size
 		x.contribute(h, p, *rec, true)
 	}
 }
 
-// shrink makes a record of a point that waits cover no more than size, if that is known.
+// shrink makes a record of a waiting point cover no more than size tokens. A size of 0 is not known.
 func (r *record) shrink(size uint32) {
 	if r.size == 0 || size != 0 && size < r.size {
 		r.size = size
 	}
 }
 
-// dropRecords removes the records of a point that which chooses, with all copies, and the point with the last record if
-// nothing needs it.
+// dropRecords removes those records of a point for which the function which returns true, with all copies. If no record
+// is left and nothing needs the point, it frees the point.
 func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 	for i := 0; i < len(p.records); {
 		r := p.records[i]
@@ -364,7 +370,7 @@ func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 	x.collect(h, p)
 }
 
-// collect frees a point that has no record and no child, and then its parent if nothing else needs that.
+// collect frees a point if it has no record and no child. Then it does the same for the point's parent.
 func (x *Index) collect(h *holder, p *point) {
 	for p != nil {
 		x.blocks.steps++
@@ -375,7 +381,7 @@ func (x *Index) collect(h *holder, p *point) {
 	}
 }
 
-// free frees a point without records and children, and returns its parent if that is a point.
+// free frees a point without records and children, and returns its parent if the parent is a point.
 func (x *Index) free(h *holder, p *point) (kept *point) {
 	x.leave(h, p)
 	if p.end == 0 {
@@ -399,7 +405,7 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 
 // leave removes a point from its holder's lists.
 func (x *Index) leave(h *holder, p *point) {
-	if h.byHash[p.hash] == p { // else the hash names another place now, see disown
+	if h.byHash[p.hash] == p { // else disown gave the hash to another block
 		drop(&h.byHash, p.hash)
 	}
 	h.points.remove(ofHolder, p)
@@ -411,15 +417,16 @@ func (x *Index) leave(h *holder, p *point) {
 	x.blocks.account(h, -pointBytes-16*int64(len(p.records)))
 }
 
-// release ends that a point follows a block that its holder knows by its hash.
+// release notes that a point no longer follows the block at a spot. If nothing else needs the block, release drops it.
 func (x *Index) release(h *holder, at spot) {
 	h.pins[at].anchored--
 	x.unpin(h, at)
 	x.blocks.dropBare(h, at)
 }
 
-// disown drops the meaning of a hash at a holder, because the hash names another place now. It is kept as a parent
-// while it has children. The line l stays, even if nothing else needs it.
+// disown drops the meaning that a hash has for a holder, because the hash names another place now. The old point or
+// block is kept as a parent while it has children. disown must not free the point or block before the line l, which the
+// caller uses afterwards.
 func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 	x.counts.Conflicts++
 	switch {

@@ -35,7 +35,8 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uin
 	}
 }
 
-// removeSome removes one copy of the first block of some hashes, or of several blocks, and returns their number.
+// removeSome removes one copy of each of the first blocks that hashes names: one block, or several consecutive blocks
+// of a strand (a run of blocks). It returns their number.
 func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uint64) int {
 	b, bit := &x.blocks, placeBit(tier, group)
 	p, at := x.refer(h, hashes[0])
@@ -59,7 +60,7 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uin
 	case st.named&bit == 0:
 		x.unknownRemoved(h, 1)
 		return 1
-	case st.named&possession != bit || b.hasChild(h, at): // it is elsewhere too, or its children need its key
+	case st.named&possession != bit || b.hasChild(h, at): // other tiers or groups have the block, or its children need its key
 		b.paintOne(at, change{h: h, drop: state{named: bit}})
 		return 1
 	}
@@ -85,19 +86,21 @@ func (x *Index) unknownRemoved(h *holder, n int) {
 	h.unknown += int64(n)
 }
 
-// knows reports whether a holder knows the blocks of a set by their hashes, or keeps them as parents.
+// knows reports whether a holder knows the blocks of a segment by their hashes, or keeps them as parents. set is the
+// segment's set of holders.
 func (b *blocks) knows(h *holder, set setID) bool {
 	return b.sets.state(b.sets.get(set, h.id)).named&(known|unnamed) != 0
 }
 
-// hasChild reports whether a holder knows a block after the one at a spot, which it knows by its hash.
+// hasChild reports whether a holder knows a block that follows the block at a spot.
 func (b *blocks) hasChild(h *holder, at spot) bool {
 	s := b.strands.At(at.strand())
 	return at.offset()+1 < s.length() && b.knows(h, b.setAt(at+1)) || b.childless(h, at, 1) == 0
 }
 
-// childless returns how many of n blocks of a strand, from a spot backwards, have no children at a holder: the holder
-// knows no block of the strands that hang on them, and none of its points follows them.
+// childless looks at n blocks of a strand, from a spot backwards. It returns how many of them, without a gap from the
+// spot on, have no children at a holder: the holder knows no block of a child strand there, and none of the holder's
+// points follows these blocks.
 func (b *blocks) childless(h *holder, at spot, n int) int {
 	for k := 0; k < n && len(h.pins) > 0; k++ {
 		if p := h.pins[at-spot(k)]; p != nil && p.anchored > 0 {
@@ -116,8 +119,8 @@ func (b *blocks) childless(h *holder, at spot, n int) int {
 	return n
 }
 
-// dropBare drops the claim of a holder that knows a block without having it, if it knows no block after it. Then it
-// goes on with the block before.
+// dropBare drops a holder's claim on a block if the holder only knows the block, has it on no tier, and knows no block
+// after it. Then dropBare does the same for the block before.
 func (b *blocks) dropBare(h *holder, at spot) {
 	for at != 0 {
 		b.steps++
@@ -138,7 +141,7 @@ func (b *blocks) dropBare(h *holder, at spot) {
 	}
 }
 
-// dropBares is dropBare for all blocks of a strand.
+// dropBares calls dropBare for all blocks of a strand, from the last block on.
 func (b *blocks) dropBares(h *holder, i uint32) {
 	for k := b.strands.At(i).length(); k > 0; k-- {
 		if at := spotOf(i, k-1); b.there(at) {
@@ -147,9 +150,9 @@ func (b *blocks) dropBares(h *holder, i uint32) {
 	}
 }
 
-// sweep applies a change to all claims of its holder, and calls after for strands that it changed. It looks at every
-// strand. While it sweeps for a holder that is being forgotten, it lets other writers in between. It makes room for the
-// sets that remain, which are new sets.
+// sweep applies a change to all claims of the change's holder, and calls after for each strand that it changed. It
+// looks at every strand. If the holder is being forgotten, sweep lets other writers in between. The changed sets of
+// holders take memory: sweep makes room for them.
 func (x *Index) sweep(c *change, after func(i uint32)) {
 	b := &x.blocks
 	defer func() { x.slack = need{} }()
@@ -162,7 +165,7 @@ func (x *Index) sweep(c *change, after func(i uint32)) {
 		if s == nil || s.length() == 0 {
 			continue
 		}
-		// A segment has one new set for the change, and perhaps one that after makes.
+		// Each segment may get two new sets: one from the change, one from after.
 		if n := 2 * len(b.segmentWords(s)); room < n {
 			room = max(n, x.stretch(0))
 			if x.roomToSplit(room); s.length() == 0 {
@@ -171,7 +174,7 @@ func (x *Index) sweep(c *change, after func(i uint32)) {
 		}
 		room -= 2 * len(b.segmentWords(s))
 		if b.steps++; c.h.leaving && s.extent>>beganShift == uint32(c.h.id)+1 {
-			atomic.StoreUint32(&s.extent, s.extent&strandLength) // a strand that stays counts for no holder
+			atomic.StoreUint32(&s.extent, s.extent&strandLength) // a strand that stays is charged to no holder
 		}
 		version := s.version
 		if b.paint(i, 0, s.length(), c); s.version != version {
@@ -181,9 +184,9 @@ func (x *Index) sweep(c *change, after func(i uint32)) {
 	}
 }
 
-// Clear records that a holder emptied one tier. Its blocks on other tiers stay, and stay known by their hashes. The
-// tier is whole again. If it was not whole before, the tiers of blocks that still wait are no longer whole: the index
-// may have lost the parents of these blocks.
+// Clear records that a holder emptied one tier. The holder's blocks on other tiers stay, and stay known by their
+// hashes. The tier is whole again (see HolderStats.Whole). If it was not whole before, the tiers of blocks that still
+// wait are no longer whole: the index may have lost the parents of these blocks.
 func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	x.lock()
 	defer x.unlock()
@@ -205,21 +208,22 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	})
 }
 
-// dropAll drops the records that which chooses, of all points of a holder.
+// dropAll drops the records for which the function which returns true, of all points of a holder.
 func (x *Index) dropAll(h *holder, which func(p *point, r *record) bool) {
 	var all []*point
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
 		all = append(all, p)
 	}
-	for _, p := range slices.Backward(all) { // children mostly before parents
-		if x.blocks.steps++; len(p.records) > 0 { // else it is kept for its children, or was freed with them
+	for _, p := range slices.Backward(all) { // most children are newer than their parents, and go first
+		if x.blocks.steps++; len(p.records) > 0 { // a point without records is kept for its children, or was freed with them
 			x.dropRecords(h, p, func(r *record) bool { return which(p, r) })
 		}
 	}
 }
 
-// Forget drops all that is known of a holder. Readers see nothing of the holder at once. It looks at every strand, and
-// lets other writers in between. A call that adds to the holder meanwhile waits until Forget has ended.
+// Forget drops all that is known of a holder. From the beginning of Forget on, readers do not see the holder. Forget
+// looks at every strand, and lets other writers in between. A call that adds blocks to the holder waits until Forget
+// has ended.
 func (x *Index) Forget(id fleet.Holder) {
 	x.lock()
 	defer x.unlock()
@@ -227,7 +231,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	if h == nil {
 		return
 	}
-	x.special.Add(1) // its claims stay for a while
+	x.special.Add(1) // the holder's claims stay for a while: only the general match passes over them
 	defer x.special.Add(-1)
 	x.setView(id, nil) // from here on no reader sees it
 	h.leaving = true
@@ -239,14 +243,15 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.known--
 	x.dismiss(h)
 	x.counts.Forgotten++
-	// A holder may have claims without blocks: Load begins with parents that the holder lost.
+	// The number of blocks does not show whether the index is empty: a holder may have claims on blocks that no tier has.
+	// Load begins with such blocks, the parents that the holder lost.
 	if x.pointed == 0 && !slices.ContainsFunc(x.blocks.holders, func(h *holder) bool { return h != nil && h.claims > 0 }) {
 		x.blocks.clear()
 	}
 	x.fit()
 }
 
-// dropPoints forgets all points of a holder. The claims on blocks that they cover and pin stay.
+// dropPoints forgets all points of a holder. The claims on the blocks that the points cover or need stay.
 func (x *Index) dropPoints(h *holder) {
 	x.pointed -= h.pointed
 	x.waiting -= int(h.waiting)

@@ -2,12 +2,12 @@ package kvindex
 
 import "github.com/warmpath/warmpath/kvindex/internal/memory"
 
-// need is an upper bound of the elements that an operation stores.
+// need is an upper bound of what an operation stores. The index makes room for it before the operation.
 type need struct {
-	hashes int // engine blocks
-	tokens int
-	size   int   // of one engine block
-	bytes  int64 // of multimodal items
+	hashes int   // the number of engine blocks
+	tokens int   // the number of tokens of these blocks
+	size   int   // the tokens of one engine block
+	bytes  int64 // the memory of multimodal items
 }
 
 // bytes returns the memory that the index has allocated.
@@ -15,47 +15,51 @@ func (x *Index) bytes() int64 {
 	return x.blocks.bytes() + x.blocks.extraBytes + int64(cap(x.blocks.holders))*8 + int64(x.known)*holderBytes
 }
 
-// holderBytes covers a holder and its view with a few groups.
+// holderBytes is the memory of a holder with a few cache groups, as the budget counts it.
 const holderBytes = 768
 
-// growth returns an upper bound of the bytes that the index allocates for the need. size is the tokens of a block.
+// growth returns an upper bound of the bytes that the index allocates for the need. size is the number of tokens of a
+// block of the index.
 func (x *Index) growth(n need, size int) int64 {
 	b := &x.blocks
 	blocks, each := max(n.tokens, n.hashes*n.size)/size+1, int64(pointBytes+16+96)
 	runs := 2
 	if n.size != size {
-		// Parts of blocks, and tails of tokens.
+		// Engine blocks of another size take memory for parts of blocks, and for tokens after the last whole block.
 		blocks, runs = blocks+n.hashes, blocks+n.hashes
 		each += (partsBytes+2*partBytes)*int64((n.size+size-2)/size+1) + int64(4*min(size, n.size+size)+8*(n.size/size+4))
 	}
 	return b.growth(blocks) + b.log.Growth(blocks, runs) + int64(n.hashes)*each + int64(4*n.tokens) + n.bytes
 }
 
-// vacant is an empty index. It is never changed.
+// vacant is an empty index, used to measure what a need takes in an empty index.
 var vacant Index
 
-// alone returns an upper bound of the bytes that the need would take in an index with the known holders and no blocks.
+// alone returns an upper bound of the bytes that the need would take in an index that has the known holders and no
+// blocks.
 func (x *Index) alone(n need) int64 {
 	return int64(cap(x.blocks.holders))*16 + int64(x.known)*holderBytes + vacant.growth(n, int(x.size))
 }
 
-// slackStretches is the number of the longest stretches for which room is measured at a time, where there is much.
+// slackStretches is the number of stretches for which the index measures room at a time, if there is much room. A
+// stretch is the blocks that a writer changes before it lets other writers in between.
 const slackStretches = 8
 
-// stretches returns the need of many of the longest stretches, for engine blocks of n's size.
+// stretches returns the need of a number of stretches of the greatest length, for engine blocks of the size in n.
 func (x *Index) stretches(many int, n need) need {
 	hashes := many * x.stretch(n.size)
 	return need{hashes: hashes, tokens: hashes * max(n.size, 2*int(x.size)), size: n.size, bytes: 32 * int64(hashes)}
 }
 
-// within reports whether room for another need is room for n.
+// within reports whether room for the other need is enough room for n.
 func (n need) within(other *need) bool {
 	return n.hashes <= other.hashes && n.tokens <= other.tokens && n.bytes <= other.bytes && n.size == other.size
 }
 
-// roomy reports whether the need fits in the budget as things are. Measuring costs microseconds, so that room is
-// measured for several stretches at a time: for many while there is much room, else for one. If the answer must be
-// ample, there must be room for one.
+// roomy reports whether the need fits in the budget without an eviction. Measuring takes microseconds, so roomy
+// measures room for slackStretches stretches at a time, or for one stretch if there is less room. x.slack is the part
+// of this room that no operation has used. If ample is true, roomy reports false unless there is room for a whole
+// stretch.
 func (x *Index) roomy(n need, ample bool) bool {
 	for many := slackStretches; many > 0 && !n.within(&x.slack); many /= slackStretches {
 		x.slack = need{}
@@ -81,10 +85,10 @@ func (x *Index) fits(n need) bool {
 	return used+x.growth(n, int(x.size)) <= budget
 }
 
-// makeRoom evicts until the need fits in the budget. It reports false, before it evicts anything, when the need does
-// not fit in an empty index, or is more than the share of h and a quarter of the budget: usual stretches need less than
-// that. It reports false, too, when h is above its share and only blocks of holders below theirs are left. Nothing that
-// was looked up before is valid after it.
+// makeRoom evicts until the need fits in the budget, and reports whether it fits. makeRoom evicts nothing and reports
+// false if the need does not fit in an empty index, or is more than both the share of h and a quarter of the budget:
+// usual stretches need less. It also reports false if h is above its share and all remaining blocks have holders below
+// their shares. After makeRoom, spots and points that the caller looked up before may be gone.
 func (x *Index) makeRoom(h *holder, n need) bool {
 	if x.roomy(n, false) {
 		return true
@@ -104,12 +108,12 @@ func (x *Index) roomToSplit(n int) {
 		x.slack.hashes -= n
 		return
 	}
-	// The list of a strand's segments grows by two. It may then be of the next size class.
+	// A removal adds up to two segments to a strand. The longer list may be of the next size class of Go's heap.
 	most := b.sets.growth(n) + int64(n)*int64(32+2*cap(b.old)) + 2*memory.ListBytes(cap(b.old)+2) + 4096
 	x.evict(nil, func(bool) bool { return x.bytes()+most <= x.config.Bytes })
 }
 
-// fit gives memory back after much was removed at once.
+// fit gives back memory of tables that have become too large for their entries.
 func (x *Index) fit() {
 	x.blocks.heads.Fit()
 	x.blocks.names.Fit()

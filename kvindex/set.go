@@ -8,12 +8,12 @@ import (
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// setID names a set of holders, each with its claim. 0 is the empty set. With the highest bit it is one holder and the
-// number of its state; else it is the index of a [storedSet].
+// setID names a set of holders, each with its claim: the tiers and groups on which the holder has some blocks. 0 is the
+// empty set. If the highest bit is set, the id contains the only holder and its claim; else the id is the index of a
+// [storedSet].
 //
-// A set never changes while it is referred to, and is stored once: two sets are equal if and only if their ids are
-// equal. The exception is a hash collision: two equal sets may then have different ids, which costs only a boundary
-// between segments.
+// A set does not change while a strand refers to it. Equal sets have the same id. Only if hashes collide, two equal
+// sets may have different ids; then two neighbouring segments are not joined.
 type setID uint32
 
 const (
@@ -22,43 +22,44 @@ const (
 	singleStates = 1 << (31 - holderBits)
 )
 
-// single returns the claim of a set that is one holder.
+// single returns the claim of a set with one holder.
 func (id setID) single() claim { return claim(id&^singleSet) >> holderBits }
 
 // storedSet is a set of several members, or of a member whose claim does not fit in a setID.
 type storedSet struct {
-	members memory.List // ascending
+	members memory.List // of type member, ascending by holder
 	// simple is 1 if all members have their blocks on the accelerator, in the first group, and nowhere else. Readers
 	// read it atomically.
 	simple uint32
-	refs   uint32
+	refs   uint32 // the number of segments that refer to the set
 }
 
-// state says on which tiers and in which groups a holder has a block, a bit for each, and has flags above them.
+// state says on which tiers and in which groups a holder has a block: four bits for each group, one for each tier.
+// Flags are above these bits.
 type state struct {
-	named   uint64 // announced under the block's hash
-	covered uint64 // covered by engine blocks that are points
+	named   uint64 // announced under the engine hash that names the block
+	covered uint64 // covered by points: engine blocks that have another size or are exceptions otherwise
 }
 
 const (
-	possession = 1<<(4*MaxGroups) - 1
-	// Flags of named. known: the holder knows the block by its hash. unnamed: the block is kept as a parent, but the
-	// hash means another block to the holder now.
-	known   = 1 << 60
+	possession = 1<<(4*MaxGroups) - 1 // the bits of all tiers and groups
+	// known is a flag of state.named: the engine hash of the block names it for the holder.
+	known = 1 << 60
+	// unnamed is a flag of state.named: the block is kept as a parent, but its hash means another block to the holder.
 	unnamed = 1 << 61
-	// pinned, of covered where that has nothing else: the block is kept for points, see holder.pins.
+	// pinned is a flag of state.covered, set only if covered has no other bit: points need the block, see holder.pins.
 	pinned = 1 << 60
 )
 
 // held returns the tiers and groups on which the holder has the block.
 func (s state) held() uint64 { return (s.named | s.covered) & possession }
 
-// claim is the number of a state; 0: the holder has nothing of the block.
+// claim is a holder's claim on a block, as the number of its state. 0 means that the holder has no claim.
 type claim uint32
 
 const claimBits = 32
 
-// member is a holder and its claim.
+// member is a member of a set: a holder in the upper half, and its claim in the lower half.
 type member uint64
 
 func memberOf(id fleet.Holder, c claim) member { return member(id)<<claimBits | member(c) }
@@ -66,26 +67,27 @@ func memberOf(id fleet.Holder, c claim) member { return member(id)<<claimBits | 
 func (m member) holder() fleet.Holder { return fleet.Holder(m >> claimBits) }
 func (m member) claim() claim         { return claim(m & (1<<claimBits - 1)) }
 
-// sets keeps the sets. One writer at a time. Readers read a set's members, which never change, and then check the
-// version of the strand that led them to the set.
+// sets stores the sets and the states. There is one writer at a time. Readers read a set's members, which never change,
+// and then check the version of the strand that led them to the set.
 type sets struct {
 	stored  memory.Arena[storedSet]
-	lists   memory.Lists // the members of stored
-	byHash  memory.Table // hash → index of stored
+	lists   memory.Lists // counts the memory of the sets' members
+	byHash  memory.Table // hash of the members → index in stored
 	states  memory.Arena[storedState]
-	byState memory.Table // hash → claim
-	largest int          // members of the largest set so far
+	byState memory.Table // hash of a state → claim
+	largest int          // the number of members of the largest set so far
 	scratch []uint64
 }
 
-// storedState is a state and the number of references to it. A set of several members refers once to the state of each
-// member, a set of one member once for each reference to the set.
+// storedState is a state and the number of references to it. A [storedSet] refers once to the state of each member. If
+// a setID contains its only member, each reference to the set counts as a reference to the state.
 type storedState struct {
-	state // readers read it atomically
+	state // readers read its fields atomically
 	refs  uint32
 }
 
-// claim returns the claim of a state. A new state exists until its last reference is dropped.
+// claim returns the number of a state, and stores the state if it is new. The state exists until its last reference is
+// dropped.
 func (s *sets) claim(st state) claim {
 	if st == (state{}) {
 		return 0
@@ -115,7 +117,7 @@ func (s *sets) state(c claim) state {
 	return s.states.At(uint32(c)).state
 }
 
-// held returns the tiers and groups of a claim, for readers. ok is false when the claim is certainly gone.
+// held returns the tiers and groups of a claim, for readers. ok is false if the memory of the claim was given back.
 func (s *sets) held(c claim) (held uint64, ok bool) {
 	e := s.states.At(uint32(c))
 	if c == 0 || e == nil {
@@ -124,7 +126,7 @@ func (s *sets) held(c claim) (held uint64, ok bool) {
 	return state{atomic.LoadUint64(&e.named), atomic.LoadUint64(&e.covered)}.held(), true
 }
 
-// unref notes one reference less to a state, and frees the state with the last.
+// unref drops one reference to a state, and frees the state with its last reference.
 func (s *sets) unref(c claim) {
 	e := s.states.At(uint32(c))
 	if e.refs--; e.refs == 0 {
@@ -133,14 +135,15 @@ func (s *sets) unref(c claim) {
 	}
 }
 
-// load returns a copy of the members of a set, for a writer that changes sets while it goes over them.
+// load returns a copy of the members of a set, for a writer that changes sets while it reads the members.
 func (s *sets) load(id setID) []uint64 {
 	var one [1]uint64
 	return slices.Clone(s.members(id, &one))
 }
 
-// listed returns the stored members of a set, and whether all of them are simple. While a writer changes the sets, the
-// members may be wrong; ok is false if they are certainly wrong.
+// listed returns the members of a set, and whether all of them have their blocks on the accelerator only, in the first
+// group only. If a writer changes the sets meanwhile, the members may be wrong. ok is false if they are certainly
+// wrong. one is the memory for the result if the setID contains the only member.
 func (s *sets) listed(id setID, one *[1]uint64) (members []uint64, simple, ok bool) {
 	switch {
 	case id == 0:
@@ -181,7 +184,7 @@ func find(members []uint64, h fleet.Holder) claim {
 	return 0
 }
 
-// search returns the place of the first member that is not before h.
+// search returns the place of the first member whose holder is h or larger.
 func search(members []uint64, h fleet.Holder) int {
 	lo, hi := 0, len(members)
 	for lo < hi {
@@ -205,7 +208,8 @@ func (s *sets) known(id setID) bool {
 	return false
 }
 
-// with returns the set id with the claim c for holder h, or without h if c is 0. No block refers to a new set yet.
+// with returns a set like id in which holder h has the claim c, or has no claim if c is 0. The caller must refer to the
+// set: hold counts references.
 func (s *sets) with(id setID, h fleet.Holder, c claim) setID {
 	var one [1]uint64
 	old := s.members(id, &one)
@@ -221,7 +225,7 @@ func (s *sets) with(id setID, h fleet.Holder, c claim) setID {
 	return s.of(s.scratch)
 }
 
-// of returns the set of members, which are ascending. Nothing refers to it yet.
+// of returns the set of the given members, which must ascend by holder. A new set has no references yet.
 func (s *sets) of(members []uint64) setID {
 	if len(members) == 0 {
 		return 0
@@ -250,7 +254,7 @@ func (s *sets) of(members []uint64) setID {
 	return setID(id)
 }
 
-// hashOf returns the hash of a set of several members in byHash.
+// hashOf returns the hash of a set's members in the table byHash.
 func (s *sets) hashOf(members []uint64) uint64 {
 	hash := uint64(len(members))
 	for _, m := range members {
@@ -260,7 +264,7 @@ func (s *sets) hashOf(members []uint64) uint64 {
 	return s.byHash.Hash(hash)
 }
 
-// hold notes one more reference to a set.
+// hold adds one reference to a set.
 func (s *sets) hold(id setID) {
 	switch {
 	case id == 0:
@@ -271,7 +275,7 @@ func (s *sets) hold(id setID) {
 	}
 }
 
-// drop notes one reference less, and frees the set with the last.
+// drop removes one reference to a set, and frees the set with its last reference.
 func (s *sets) drop(id setID) {
 	if id == 0 {
 		return

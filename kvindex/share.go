@@ -2,11 +2,11 @@ package kvindex
 
 import "github.com/warmpath/warmpath/fleet"
 
-// worker is the holders of one worker, which share one fair share.
+// worker counts the holders of one worker. They have one fair share together.
 type worker struct {
 	key     workerKey
 	holders int
-	weight  float64 // of its holders, when shares were compared last
+	weight  float64 // the sum of its holders' weights, when shares were compared last
 }
 
 // workerKey identifies a worker. A holder without a worker is a worker by itself.
@@ -47,17 +47,17 @@ func (x *Index) dismiss(h *holder) {
 	}
 }
 
-// share returns a holder's fair share in bytes: each worker has the same, and divides it among its holders. So a worker
-// gains nothing by having many ranks.
+// share returns a holder's fair share in bytes. All workers have equal shares, and a worker's share is divided among
+// its holders. So a worker gains nothing by having many ranks.
 func (x *Index) share(h *holder) float64 {
 	return float64(x.config.Bytes) / float64(max(len(x.workers), 1)) / float64(h.worker.holders)
 }
 
-// compareShares finds the holders that exceed their fair shares. Each part of the index is charged to its users in
-// proportion. So the charges add up to all memory, and a holder that fills a part which others hardly use pays for that
-// part. A block counts in full for each holder that has it. No holder exceeds its share while its worker does not. Some
-// of the budget cannot be used, so perhaps no worker exceeds its share: then the workers with about the highest charge
-// count as exceeding it.
+// compareShares finds the holders that exceed their fair shares. It charges the memory of claims, of strands and of
+// exceptions to the holders, in proportion to their numbers of each. So the charges add up to all memory: a holder that
+// makes most of the strands pays for most of their memory. If two holders have a block, the block counts in full for
+// each of them. If a worker does not exceed its share, none of its holders does. Some of the budget cannot be used, so
+// perhaps no worker exceeds its share: then the workers with about the highest charge count as exceeding it.
 func (x *Index) compareShares() {
 	b := &x.blocks
 	var claims, begun, extra int64
@@ -96,11 +96,13 @@ func (x *Index) compareShares() {
 	b.steps += 3 * uint64(len(x.blocks.holders))
 }
 
-// aboutMost is the fraction of the highest charge from which on a holder's charge is about the highest. A fraction
-// closer to 1 would let a single holder pay for all; a smaller one would charge holders with much less than a share.
+// aboutMost is a fraction of the highest charge of a worker: above it, a charge is about the highest. With a larger
+// fraction, a single worker would lose blocks for all. With a smaller fraction, workers with much less than a share
+// would lose blocks.
 const aboutMost = 0.98
 
-// spares reports whether a set has a holder at or below its share: the set's blocks stay while others can be evicted.
+// spares reports whether a set has a holder at or below its share. If so, the set's blocks stay while other blocks can
+// be evicted.
 func (x *Index) spares(set setID) bool {
 	var one [1]uint64
 	for _, w := range x.blocks.sets.members(set, &one) {

@@ -12,14 +12,14 @@ type Stats struct {
 	Blocks      int64 // distinct blocks that some holder has
 	Memberships int64 // (holder, block) pairs
 	Hashes      int64 // (holder, engine hash) pairs, waiting ones included
-	Waiting     int64 // of them, how many wait for a parent or for their place
-	Bytes       int64 // allocated; at most Budget
-	Budget      int64
+	Waiting     int64 // the part of Hashes that waits for a parent or a place
+	Bytes       int64 // allocated memory; at most Budget
+	Budget      int64 // Config.Bytes
 
 	Evictions      int64 // blocks evicted to keep within the budget, since the beginning
-	WaitingDropped int64 // announced blocks that waited and were dropped for others
-	Refused        int64 // announcements and blocks that could not be taken: see HolderStats.Refused
-	Conflicts      int64 // engine hashes that turned out to name something else
+	WaitingDropped int64 // waiting blocks that were dropped because too many waited
+	Refused        int64 // announcements and blocks that the index did not take: see HolderStats.Refused
+	Conflicts      int64 // announcements in which a known engine hash named another block than before
 	UnknownRemoved int64 // removals of blocks that were not known
 	Forgotten      int64 // holders forgotten
 	Steps          int64 // elements that operations looked at: see the package comment
@@ -30,23 +30,24 @@ type Stats struct {
 // HolderStats describes one holder in the index.
 type HolderStats struct {
 	Holder  fleet.Holder
-	Blocks  [block.NumTiers]int64 // of the index, by tier
-	Evicted [block.NumTiers]int64 // of the index, evicted to keep within the budget, by tier, since the holder was last forgotten
-	Hashes  int64
-	Waiting int64
+	Blocks  [block.NumTiers]int64 // the index's blocks that the holder has, by tier
+	Evicted [block.NumTiers]int64 // blocks evicted to keep within the budget, by tier, since the holder was last forgotten
+	Hashes  int64                 // engine hashes that the index knows of the holder, waiting ones included
+	Waiting int64                 // the part of Hashes that waits for a parent or a place
 	Groups  []GroupStats
 	// Provable is false if a cache group is of an unknown kind, or has a sliding window of unknown width. The blocks of
 	// such a group prove no prefix, so all matches are 0.
 	Provable bool
-	// Refused counts announcements and blocks that the index did not take from the holder since it was last
-	// forgotten: they are impossible, do not fit in an empty index, or need room from another holder's fair share.
+	// Refused counts announcements and blocks that the index did not take from the holder since the holder was last
+	// forgotten. They are impossible, do not fit in an empty index, or need room from another holder's fair share.
 	Refused int64
-	// UnknownRemoved counts removals of blocks that the holder was not known to have, since it was last forgotten.
+	// UnknownRemoved counts removals of blocks that the holder was not known to have, since the holder was last
+	// forgotten.
 	UnknownRemoved int64
-	// Whole says that the index lost nothing of the holder: no block was evicted, none was dropped while it waited
-	// for its parent, and nothing was refused. A loss belongs to the tier of the block. Clear of that tier makes the
-	// tier whole again, and the loss passes to the tiers of blocks that still wait: the lost block may be the one
-	// that they wait for. Forget makes the holder whole. Evicted and Refused keep counting until Forget.
+	// Whole says that the index lost nothing of the holder: no block was evicted, no waiting block was dropped, and
+	// nothing was refused. A loss belongs to the tier of the lost block. Clear of that tier makes the tier whole again.
+	// If other blocks still wait then, their tiers are no longer whole: they may wait for the lost block. Forget makes
+	// the holder whole. Evicted and Refused keep counting until Forget.
 	Whole bool
 }
 
@@ -54,11 +55,11 @@ type HolderStats struct {
 type GroupStats struct {
 	Group     int
 	Attention block.Attention
-	Window    int // tokens
-	BlockSize int // the greatest announced, tokens
+	Window    int // in tokens
+	BlockSize int // the largest announced block size, in tokens
 }
 
-// Stats returns figures of the whole index. It costs in proportion to the number of holders.
+// Stats returns figures of the whole index. It takes time in proportion to the number of holders.
 func (x *Index) Stats() Stats {
 	x.lock()
 	defer x.unlock()

@@ -56,13 +56,13 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 	}
 }
 
-// aligned reports whether the tokens determine each hash's place.
+// aligned reports whether the tokens determine the place of each hash.
 func (s *Stored) aligned() bool {
 	return s.BlockSize > 0 && len(s.Tokens) == len(s.Hashes)*s.BlockSize
 }
 
 // impossible reports whether no engine can have the announced blocks: they are too large, or one is its own parent.
-// Longer circles are found where they close: see circular.
+// For longer circles see circular.
 func (s *announcement) impossible() bool {
 	if s.BlockSize > block.MaxSize || len(s.Tokens) > MaxChain {
 		return true
@@ -78,7 +78,7 @@ func (s *announcement) impossible() bool {
 	return false
 }
 
-// inOrder returns features ordered by position.
+// inOrder returns features ordered by offset.
 func inOrder(features []block.Feature) []block.Feature {
 	byOffset := func(f, g block.Feature) int { return cmp.Compare(f.Offset, g.Offset) }
 	if !slices.IsSortedFunc(features, byOffset) {
@@ -88,20 +88,20 @@ func inOrder(features []block.Feature) []block.Feature {
 	return features
 }
 
-// announcement is a Stored on its way in.
+// announcement is a Stored that is being applied.
 type announcement struct {
 	*Stored
 	holder   *holder
 	group    uint8
-	aligned  bool // the tokens show the position of each hash
-	root     block.Key
-	copies   bool // a block that is there already has one copy more
-	from, to int  // the stretch of hashes to apply
+	aligned  bool      // the tokens show the position of each hash
+	root     block.Key // the key before the chain's first block, if the run begins a chain
+	copies   bool      // if a block is there already, the announcement adds a copy
+	from, to int       // the range of hashes that is applied next; to is exclusive
 
-	features []block.Feature // by offset
+	features []block.Feature // ordered by offset
 }
 
-// need returns an upper bound of the elements that the stretch stores.
+// need returns an upper bound of what the hashes in from and to store.
 func (a *announcement) need() need {
 	n := need{hashes: a.to - a.from, size: max(a.BlockSize, 0)}
 	if a.aligned {
@@ -127,14 +127,16 @@ func (a *announcement) within(lo, hi int) []block.Feature {
 
 // judge decides whether the announcement adds copies of blocks that are there already, and whether it says anything.
 //
-// An engine announces each new copy, and announces blocks again that it has (vLLM's kv_cache_report_mode=full); the
-// wire does not tell the two apart. A report begins at the chain's first token and ends with a block that is there,
-// because it lists what a request found. A new copy mostly ends with a new block. When the last block is there, it
-// may be either, and no copy is counted: the index then forgets a block at the first removal of two, and never claims
-// one that is gone. From then on the tier's history is vague: a block may be there that the index has forgotten, so
-// that a report may end with one it does not know. The same holds when the history is not whole. Then nothing that
-// begins a chain counts as a copy, until the tier is cleared. A report of a group other than full attention may list
-// blocks that have left the window: it says nothing.
+// An engine announces each new copy of a block, and may also report blocks again that it has (vLLM's
+// kv_cache_report_mode=full). The events do not tell copies and reports apart. A report lists the blocks that a request
+// found: it begins at the chain's first token and ends with a block that is there. An announcement of new copies mostly
+// ends with a new block. If the last block is there, the announcement may be either, and judge counts no copy. If the
+// engine has two copies, the index then forgets the block at the first removal; it never claims a block that is gone.
+//
+// From then on the tier is vague: the engine may have a block that the index has forgotten, so a later report may end
+// with a block that the index does not know. If the index lost something of the tier (holder.broken), the same may
+// happen. In both cases no announcement that begins a chain counts as copies, until the tier is cleared. A report of a
+// group other than full attention may list blocks that have left the window, so judge ignores it.
 func (x *Index) judge(a *announcement) bool {
 	a.copies = true
 	switch {
@@ -142,7 +144,7 @@ func (x *Index) judge(a *announcement) bool {
 	case a.Origin == OriginReused:
 		a.copies = false
 	case a.BlockSize <= 0:
-		a.copies = false // a placeholder: an offload tier has each chunk once
+		a.copies = false // an offload tier announces hashes without tokens, and has each chunk once
 	case !a.HasParent:
 		if x.announced(a.holder, a.Hashes[len(a.Hashes)-1], a.Tier, a.group) {
 			a.copies = false
@@ -160,8 +162,8 @@ func (x *Index) announced(h *holder, hash uint64, tier block.Tier, group uint8) 
 	return p != nil && p.find(tier, group) >= 0 || at != 0 && x.blocks.stateAt(at, h.id).named&placeBit(tier, group) != 0
 }
 
-// apply applies a stretch of an announcement, and returns the index of the first hash that is left; len(Hashes) when
-// the rest is impossible.
+// apply applies the hashes of an announcement in a.from and a.to. It returns the index of the first hash that is left,
+// or len(Hashes) if the rest is impossible.
 func (x *Index) apply(a *announcement) int {
 	h := a.holder
 	l, placed := line{root: a.root}, !a.HasParent && !a.RootUnknown
@@ -191,8 +193,8 @@ func (x *Index) apply(a *announcement) int {
 	return a.to
 }
 
-// applyRun applies as many blocks of an announcement, from the i-th on, as their hashes can name: blocks of our size on
-// a line. It moves the line along.
+// applyRun applies blocks of the index's size from the i-th on, until it finds a block that its hash cannot name. It
+// moves the line, the position in the chain, to the end of these blocks, and returns their number.
 func (x *Index) applyRun(a *announcement, i int, l *line) (done int) {
 	h, size := a.holder, int(x.size)
 	n := min(a.to-i, MaxChain/size-int(l.end)/size)
@@ -203,8 +205,9 @@ func (x *Index) applyRun(a *announcement, i int, l *line) (done int) {
 	return x.placeKeys(h, l, a.Hashes[i:i+n], keys, placeBit(a.Tier, a.group), a.copies)
 }
 
-// placeKeys notes that a holder has the blocks of keys, which follow a line, on the tier and in the group of a bit: as
-// many, from the first on, as their hashes can name. It moves the line along.
+// placeKeys notes that a holder has the blocks of keys on the tier and in the group of bit. The blocks follow the line,
+// a position in a chain. placeKeys ends at the first block that its hash cannot name. It moves the line to the end of
+// the blocks before, and returns their number.
 func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key, bit uint64, copies bool) (done int) {
 	b, tick := &x.blocks, x.tick()
 	for done < len(keys) {
@@ -231,15 +234,15 @@ func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key,
 			done += ok
 		}
 		if ok < n {
-			b.trim(end) // the blocks that were added for the rest
+			b.trim(end) // no holder has the blocks that grow added for the rest
 			break
 		}
 	}
 	return done
 }
 
-// nameable makes hashes name blocks for a holder that follow each other on a strand, and returns of how many, from the
-// first on, that is so.
+// nameable gives engine hashes as names to consecutive blocks of a strand, from the spot at on, for a holder. It ends
+// at the first block that its hash cannot name, and returns the number of blocks before.
 func (x *Index) nameable(h *holder, at spot, hashes []uint64) int {
 	b := &x.blocks
 	seconds := b.strands.At(at.strand()).run.Seconds()[at.offset():]
@@ -263,7 +266,8 @@ func (x *Index) nameable(h *holder, at spot, hashes []uint64) int {
 	return len(hashes)
 }
 
-// having appends the blocks to dst that a holder has already, named and with a bit, of n blocks from a spot on.
+// having looks at n blocks from a spot on. It appends to dst the blocks that the holder has, by their hashes, on the
+// tier and in the group of bit.
 func (b *blocks) having(dst []spot, h *holder, at spot, n uint32, bit uint64) []spot {
 	for lo, hi := at.offset(), at.offset()+n; lo < hi; {
 		_, g := b.segmentAt(spotOf(at.strand(), lo))
@@ -278,8 +282,8 @@ func (b *blocks) having(dst []spot, h *holder, at spot, n uint32, bit uint64) []
 	return dst
 }
 
-// move moves the record of a tier and a group from a claim to the point beside it, and returns the point. p is that
-// point; nil: there is none.
+// move moves the possession of a block on one tier in one group from the holder's claim to a point beside the claim,
+// and returns the point. A point can count copies. p is the present point beside the claim, or nil.
 func (x *Index) move(h *holder, hash uint64, p *point, at spot, bit uint64) *point {
 	if p == nil {
 		p = x.pair(h, hash, at)
@@ -293,8 +297,8 @@ func (x *Index) move(h *holder, hash uint64, p *point, at spot, bit uint64) *poi
 	return p
 }
 
-// applyOne applies the announcement of one block of any kind. It returns the line after the block and whether its
-// place is known. ok is false when it is impossible.
+// applyOne applies the announcement of one block of any kind: of any size, and with or without tokens. It returns the
+// position in the chain after the block, and whether this position is known. ok is false if the block is impossible.
 func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uint64, hasParent bool) (after line, known, ok bool) {
 	h, hash := a.holder, a.Hashes[i]
 	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
@@ -331,7 +335,7 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 		if p == nil {
 			p = x.add(h, hash)
 		} else if k := p.find(r.tier, r.group); k >= 0 {
-			p.records[k].shrink(r.size) // resolve computes the cover from it
+			p.records[k].shrink(r.size) // arrive computes from the size which tokens the record covers
 		}
 		p, at = x.arrive(h, p, &l, &s)
 	}
@@ -340,7 +344,8 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 	return after, known, true
 }
 
-// announce adds a record to the point or to the claim that a hash means.
+// announce adds an announcement to the point p or to the claim at the spot at: the meanings of the hash, as refer
+// returns them.
 func (x *Index) announce(h *holder, hash uint64, p *point, at spot, r record, copies bool) {
 	if at != 0 && (p == nil || p.find(r.tier, r.group) < 0) {
 		x.blocks.strands.At(at.strand()).use(x.tick())
@@ -348,7 +353,7 @@ func (x *Index) announce(h *holder, hash uint64, p *point, at spot, r record, co
 		has := x.blocks.stateAt(at, h.id).named&bit != 0
 		switch {
 		case has && !copies && (r.size == 0 || r.size >= x.size):
-			return // a larger one is there, but only the smaller one is sure
+			return // the block is there with this size or a smaller one
 		case has:
 			p = x.move(h, hash, p, at, bit)
 		case r.size == 0 || r.size == x.size:
@@ -361,7 +366,7 @@ func (x *Index) announce(h *holder, hash uint64, p *point, at spot, r record, co
 	x.note(h, p, r, copies)
 }
 
-// relative returns the features that start in the i-th block, with offsets relative to its first token.
+// relative returns the features that start in the i-th block, with offsets relative to the block's first token.
 func (x *Index) relative(a *announcement, i int) []block.Feature {
 	return absolute(a.within(i, i+1), -i*a.BlockSize)
 }

@@ -6,21 +6,23 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// waiting has the facts of a point whose place in its chain is not known yet.
+// waiting is what the index knows of a waiting point: the record of an engine block whose place in its chain is not
+// known yet.
 type waiting struct {
-	parent    uint64 // hash
-	hasParent bool   // false: only the point's own hash is known
-	tokens    []block.Token
-	features  []block.Feature // at positions relative to the point's first token
-	siblings  link            // in the list of points that wait for the same parent
+	parent    uint64          // the parent's engine hash
+	hasParent bool            // false: only the point's own hash is known
+	tokens    []block.Token   // the tokens of the engine block
+	features  []block.Feature // multimodal items, with offsets relative to the first token
+	siblings  link            // the place in the list of points that wait for the same parent
 }
 
 func (w *waiting) bytes() int64 {
 	return 80 + 4*int64(len(w.tokens)) + featuresBytes(w.features)
 }
 
-// wait lets a point without a place wait: for its parent when that is known, else for an announcement that knows the
-// place of its hash. A point that waits already gets the facts that it lacked.
+// wait lets a point without a place wait. If the hash of its parent is known, the point waits for the parent; else it
+// waits for an announcement that gives the place of its own hash. If the point waits already and its parent was not
+// known, it gets the facts of w.
 func (x *Index) wait(h *holder, p *point, w *waiting) {
 	if p.wait == nil {
 		p.wait = &waiting{}
@@ -46,12 +48,12 @@ func (x *Index) wait(h *holder, p *point, w *waiting) {
 	l.push(ofParent, p)
 }
 
-// maxLineage bounds how many waiting ancestors of a block circular looks at. No engine announces a chain of that
-// length backwards.
+// maxLineage bounds how many waiting ancestors of a block circular looks at. No engine announces so long a chain
+// backwards.
 const maxLineage = 4096
 
-// circular reports whether a block would become its own ancestor by waiting for a parent: the parent itself waits for
-// the block, directly or through other waiting blocks.
+// circular reports whether a block would become its own ancestor if it waited for a parent: the parent waits for the
+// block already, directly or through other waiting blocks.
 func (x *Index) circular(h *holder, hash, parent uint64) bool {
 	if h.waiters[hash] == nil {
 		return false
@@ -69,14 +71,14 @@ func (x *Index) circular(h *holder, hash, parent uint64) bool {
 	return true
 }
 
-// countWaiting counts the bytes of waiting blocks.
+// countWaiting adds n bytes to the memory of waiting blocks.
 func (x *Index) countWaiting(h *holder, n int64) {
 	h.waitingBytes += n
 	x.waitingBytes += n
 }
 
-// stopWaiting removes a point from the queue and from the list of points that wait for its parent. It frees the parent
-// if the parent was kept only for them.
+// stopWaiting removes a point from the queue and from the list of points that wait for its parent. If the parent was
+// kept only for the points of this list, and the list is empty now, stopWaiting frees the parent.
 func (x *Index) stopWaiting(h *holder, p *point) {
 	w := p.wait
 	if w == nil {
@@ -102,7 +104,8 @@ func (x *Index) stopWaiting(h *holder, p *point) {
 	}
 }
 
-// rouse wakes the points that wait for hashes which a holder knows now.
+// rouse notes the hashes for which points of a holder wait. The holder knows these hashes now, and wake gives the
+// points their places.
 func (x *Index) rouse(h *holder, hashes []uint64) {
 	if len(h.waiters) == 0 {
 		return
@@ -114,8 +117,8 @@ func (x *Index) rouse(h *holder, hashes []uint64) {
 	}
 }
 
-// wake gives places to the points with parents that have become known, then to the points that waited for these points,
-// and so on.
+// wake gives places to the points that waited for the hashes in x.woken, then to the points that waited for these
+// points, and so on. At the end it removes the blocks of x.bare that nothing needs.
 func (x *Index) wake(h *holder) {
 	for len(x.woken) > 0 {
 		top := len(x.woken) - 1
@@ -153,15 +156,16 @@ func (x *Index) wake(h *holder) {
 	x.bare = x.bare[:0]
 }
 
-// arrive gives a point without a place its place, a step from a line. If it can, the point becomes a block that its
-// hash names. It returns what the hash means then.
+// arrive gives a point its place: the line is the position where the point begins, and the step leads over its tokens.
+// If the point is a block of the index's size and its hash can name this block, a claim on the block replaces the
+// point. arrive returns the point and the block that the hash means now.
 func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
 	other := func(r record) bool { return r.size != 0 && r.size != x.size }
 	if l.point != nil || s.end-l.end != x.size || slices.ContainsFunc(p.records, other) {
 		x.resolve(h, p, l, s)
 		return p, 0
 	}
-	delete(h.byHash, p.hash) // so that it can name a block
+	delete(h.byHash, p.hash) // a hash of a point cannot name a block
 	if x.placeKeys(h, l, []uint64{p.hash}, s.keys, 0, false) == 0 {
 		h.byHash[p.hash] = p
 		x.resolve(h, p, l, s)
@@ -184,7 +188,8 @@ func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
 	return twin, l.at
 }
 
-// absolute returns features with offsets from the chain's first token.
+// absolute returns features with start added to their offsets. If start is the position of their first token in the
+// chain, the offsets then count from the chain's first token.
 func absolute(features []block.Feature, start int) []block.Feature {
 	if len(features) == 0 {
 		return nil
@@ -196,8 +201,8 @@ func absolute(features []block.Feature, start int) []block.Feature {
 	return out
 }
 
-// boundWaiting drops waiting points while there are too many, in number or in bytes: the oldest points of the holder
-// with the most of what is over the limit.
+// boundWaiting drops waiting points while their number or their bytes exceed the limit: the oldest points of the holder
+// that has the most points, or the most bytes of points.
 func (x *Index) boundWaiting() {
 	x.boundWaitingBy(func() bool { return x.waiting > x.config.MaxWaiting }, func(h *holder) int64 { return h.waiting })
 	x.boundWaitingBy(func() bool { return x.waitingBytes > x.config.WaitingBytes }, func(h *holder) int64 { return h.waitingBytes })
@@ -224,7 +229,7 @@ func (x *Index) boundWaitingBy(over func() bool, size func(h *holder) int64) {
 	}
 }
 
-// dropWaiting forgets a point that waits. Points that wait for it continue to wait.
+// dropWaiting forgets a waiting point. Points that wait for this point continue to wait.
 func (x *Index) dropWaiting(h *holder, p *point) {
 	for _, r := range p.records {
 		h.broken |= 1 << r.tier

@@ -11,11 +11,11 @@ import (
 // also with the index of a released element.
 type Arena[T any] struct {
 	chunks atomic.Pointer[[]atomic.Pointer[[arenaChunk]T]]
-	states []arenaState // by chunk
-	room   []uint32     // chunks that may have a free element
-	holes  []uint32     // numbers of chunks that were given back
-	live   int          // elements in use
-	n      int          // chunks in memory
+	states []arenaState // the states of the chunks
+	room   []uint32     // the numbers of chunks that may have a free element
+	holes  []uint32     // the numbers of chunks that were given back
+	live   int          // the number of elements in use
+	n      int          // the number of chunks in memory
 }
 
 type arenaState struct {
@@ -23,14 +23,14 @@ type arenaState struct {
 	listed bool   // the chunk is in room
 }
 
-// arenaChunk is how many elements a chunk has. They are few: chunks become empty, and a budget of 1 MiB has room for
-// several chunks.
+// arenaChunk is the number of elements in a chunk. The number is small, so that chunks become empty often, and a budget
+// of 1 MiB has room for several chunks.
 const (
 	arenaBits  = 6
 	arenaChunk = 1 << arenaBits
 )
 
-// At returns the element of an index, nil when its chunk was given back.
+// At returns the element of an index. It returns nil if the element's chunk was given back.
 func (a *Arena[T]) At(i uint32) *T {
 	c := a.chunks.Load()
 	if c == nil || int(i>>arenaBits) >= len(*c) {
@@ -105,7 +105,7 @@ func (a *Arena[T]) Release(i uint32) {
 	a.live--
 	if st.used == 0 && a.live > 0 {
 		(*a.chunks.Load())[c].Store(nil)
-		st.used = 1<<arenaChunk - 1 // so that Alloc passes it over if it is listed
+		st.used = 1<<arenaChunk - 1 // so that Alloc does not use the chunk if it is listed in room
 		a.holes = append(a.holes, c)
 		a.n--
 		return

@@ -6,9 +6,9 @@
 //   - [List] is a list of words that never change, in Go's heap. [Lists] counts the memory of lists.
 //   - [Log] appends pairs of words to runs, and moves runs when much of the log is garbage.
 //
-// Bytes counts what is in use. Memory that was given back counts no more, though the garbage collector may not have
-// freed it yet: the process takes more than the bytes that are counted, by the collector's own slack (GOGC).
+// The methods Bytes count the memory in use. Memory that was given back no longer counts, even if the garbage collector
+// has not freed it yet. So the process takes more memory than is counted (see GOGC).
 //
-// Readers may read all four while one writer writes. The package knows no holders, blocks or budgets: package kvindex
-// adds up the bytes and decides what to evict.
+// Readers may read all these types while one writer writes. The package knows no holders, blocks or budgets: package
+// kvindex adds up the bytes and decides what to evict.
 package memory

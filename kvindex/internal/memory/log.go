@@ -15,33 +15,33 @@ type Log struct {
 	// Words is the size of a chunk in words; 0 means 2,048. It must be set while the log is empty.
 	Words int
 
-	chunks  []*logChunk // by number; nil: given back
+	chunks  []*logChunk // chunks by number; nil: given back
 	holes   []uint32    // numbers of chunks that were given back
 	open    uint32      // the chunk that is being filled
 	hand    uint32      // the chunk at which Compact continues
-	words   int         // in all chunks
-	garbage int         // words that no run uses and that cannot be filled
-	// patience is the garbage below which Compact does nothing: its last search found no chunk to empty.
+	words   int         // the number of words in all chunks
+	garbage int         // the number of words that no run uses and that new runs cannot use
+	// patience is the number of words of garbage below which Compact does nothing, after it found no chunk to empty.
 	patience int
 }
 
 type logChunk struct {
 	words []uint64
-	next  int // the first free word
-	live  int // words of runs in use
+	next  int // the index of the first free word
+	live  int // the number of words of runs in use
 }
 
 // logWords is the size of a chunk when Log.Words is 0: 16 KiB. A longer run has a chunk of its own.
 const logWords = 1 << 11
 
-// mostSpare bounds the spare room, in pairs, that a run gets when it grows.
+// mostSpare is the most spare room, in pairs, that a run gets when it grows.
 const mostSpare = 128
 
 // Run refers to a run. The zero value is an empty one.
 type Run struct {
-	// words points at a header of two words, then the first words of all pairs, then their second words. The header's
-	// first word has the owner in its upper half and the room in pairs in its lower half; its second is the chunk's
-	// number.
+	// words points at a header of two words. The first words of all pairs follow, then the second words of all pairs.
+	// The header's first word has the owner in its upper half, and the room in pairs in its lower half. The header's
+	// second word is the chunk's number.
 	words atomic.Pointer[uint64]
 }
 
@@ -79,7 +79,7 @@ func (r *Run) Firsts() []uint64 {
 	return w[runHeader : runHeader+uint32(w[0])]
 }
 
-// Seconds returns the second words of the same pairs. Only the writer may read them.
+// Seconds returns the second words of all pairs for which the run has room. Only the writer may read them.
 func (r *Run) Seconds() []uint64 {
 	w := r.all()
 	if w == nil {
@@ -93,7 +93,7 @@ func (l *Log) Append(r *Run, owner uint32, n int, firsts []uint64) {
 	room := r.Firsts()
 	if n+len(firsts) <= len(room) {
 		for i, v := range firsts {
-			atomic.StoreUint64(&room[n+i], v) // readers may read the word, for a length from before a Cut
+			atomic.StoreUint64(&room[n+i], v) // a reader may read the word if it loaded the length before a Cut
 		}
 		clear(r.Seconds()[n : n+len(firsts)])
 		return
@@ -115,7 +115,8 @@ func (l *Log) Cut(r *Run, owner uint32, n int) {
 	}
 }
 
-// move gives a run new memory for room pairs, with its first n pairs and some more. Readers see it when it is complete.
+// move gives a run new memory with room for a number of pairs. It copies the first n pairs, and adds pairs whose first
+// words are firsts. Readers see the new memory when it is complete.
 func (l *Log) move(r *Run, owner uint32, n, room int, firsts []uint64) {
 	old := r.all()
 	w := l.alloc(owner, room)
@@ -135,9 +136,9 @@ func (l *Log) alloc(owner uint32, room int) []uint64 {
 		was := i
 		i = l.add(l.size())
 		l.open = i
-		if i != was && l.chunks[was] != nil { // the new chunk may have the number of one that was given back
+		if i != was && l.chunks[was] != nil { // if the old chunk was given back, the new chunk may have its number
 			c := l.chunks[was]
-			l.garbage += len(c.words) - c.next // the rest stays empty
+			l.garbage += len(c.words) - c.next // the free words at the end stay unused
 			c.next, c.words = len(c.words), c.words[:c.next]
 			l.settle(was)
 		}
@@ -173,7 +174,7 @@ func (l *Log) release(w []uint64) {
 	l.settle(i)
 }
 
-// settle gives a chunk back if it has no run in use.
+// settle gives a chunk back if no run in it is in use.
 func (l *Log) settle(i uint32) {
 	c := l.chunks[i]
 	if c.live > 0 || i == l.open && cap(c.words) == l.size() {
@@ -185,10 +186,10 @@ func (l *Log) settle(i uint32) {
 	l.holes = append(l.holes, i)
 }
 
-// Compact empties at most four chunks: it moves their runs and gives them back. It begins when a sixth of the log is
-// garbage, and chooses chunks that are a third garbage: at most two words are moved for each that is given back. When
-// memory is short, hard makes it begin at any garbage and choose chunks that are an eighth garbage. owned returns an
-// owner's run and its number of pairs.
+// Compact empties at most four chunks: it moves their runs and gives the chunks back. It begins when a sixth of the log
+// is garbage. It chooses chunks of which a third is garbage, so it moves at most two words for each word of garbage. If
+// memory is short, the caller sets hard: then Compact begins at any garbage, and chooses chunks of which an eighth is
+// garbage. owned returns an owner's run and its number of pairs.
 func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 	if !hard && (l.garbage < l.patience || l.garbage*6 < l.words+8*l.size()) {
 		return
@@ -216,7 +217,7 @@ func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 	}
 }
 
-// Clear gives all memory back. Runs from before must not be used after it.
+// Clear gives all memory back. The runs must not be used afterwards.
 func (l *Log) Clear() { *l = Log{Words: l.Words} }
 
 func (l *Log) size() int { return cmp.Or(l.Words, logWords) }
@@ -231,7 +232,7 @@ func (l *Log) Bytes() int64 {
 func (l *Log) Growth(n, runs int) int64 {
 	words := 5*n/2 + runs*(runHeader+4) + 2*mostSpare
 	if words > l.size()/2 {
-		words += words / 4 // the rests of full chunks
+		words += words / 4 // the words at the ends of full chunks that stay unused
 	}
 	chunks := (words + l.size() - 1) / l.size()
 	return int64(chunks+1)*int64(l.size()*8+48) + 16*int64(len(l.chunks)/4)

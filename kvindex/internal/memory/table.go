@@ -6,51 +6,53 @@ import (
 	"unsafe"
 )
 
-// Table maps keys of 64 bits to values from 1 to 2^48-1. It keeps 33 bits of a key's hash and not the key: the caller
-// checks whether a value that [Table.Find] returns is one of its key. An entry takes some 19 bytes with free room.
+// Table maps keys of 64 bits to values from 1 to 2^48-1. It stores 33 bits of a key's hash and not the key. So
+// [Table.Find] may return a value of another key, and the caller must check it. An entry takes some 19 bytes, including
+// free room.
 //
-// An entry lies in the bucket that its hash chooses, or in the next one that has room, and stays there. A bucket is one
-// cache line. The table has 256 segments of buckets. A segment grows and shrinks alone, into new memory: growth costs a
-// 256th of the table at a time.
+// An entry is in the bucket that its hash chooses, or in the next bucket that has room, and stays there. A bucket is
+// one cache line. The table has 256 segments of buckets. Each segment grows and shrinks alone, into new memory: a
+// growth copies a 256th of the table.
 //
-// One writer at a time. Readers may run at the same time. A reader finds each entry that is there from the beginning of
-// its search to the end.
+// There is one writer at a time. Readers may run at the same time. A reader finds each entry that is in the table from
+// the beginning of the reader's search to its end.
 type Table struct {
 	// Seed changes how keys are hashed: an attacker who does not know Seed cannot choose keys that collide. Set Seed
 	// while the table is empty.
 	Seed uint64
-	// Shared says that there are readers while the writer works.
+	// Shared says that readers run while the writer works.
 	Shared bool
-	// Tight makes segments fuller and grow in smaller steps, for when memory is short.
+	// Tight is for a time when memory is short: segments become fuller, and grow in smaller steps.
 	Tight bool
 
 	segments [tableSegments]tableSegment
-	buckets  int // in all segments
+	buckets  int // the number of buckets in all segments
 }
 
 type tableSegment struct {
 	buckets atomic.Pointer[[]bucket]
-	n       int // entries
+	n       int // the number of entries
 }
 
-// bucket has room for six entries. Readers read state and then entries.
+// bucket has room for six entries. Of the hash of an entry's key it keeps a tag and a mark, see split. Readers read
+// state and then entries.
 type bucket struct {
-	// state has a byte for each entry, its mark: usedSlot and 7 bits of the hash; 0 when the entry is free. The upper
-	// 16 bits count the entries that lie in a later bucket because this one was full. A count that has reached its
-	// maximum stays there: searches then read one bucket more than they must.
+	// state has one byte for each entry: the entry's mark, which is usedSlot and 7 bits of the hash, or 0 if the entry is
+	// free. The upper 16 bits count the entries that are in a later bucket because this bucket was full. If the count
+	// reaches its maximum, it stays there: searches may then read the next bucket without need.
 	state   uint64
 	upper   uint64              // the upper 10 bits of each tag; only the writer reads them
-	entries [bucketSlots]uint64 // a value, and below it the lower 16 bits of the tag
+	entries [bucketSlots]uint64 // the value in the upper 48 bits, and the lower 16 bits of the tag
 }
 
 const (
 	tableSegments = 256
 	bucketSlots   = 6
 	bucketBytes   = int64(unsafe.Sizeof(bucket{}))
-	eachSlot      = 0x010101010101 // times a byte: that byte for each entry
+	eachSlot      = 0x010101010101 // eachSlot times a byte has this byte for each entry
 	usedSlot      = 0x80
 	anySlot       = usedSlot * eachSlot
-	passed        = 1 << 48 // one entry in a later bucket
+	passed        = 1 << 48 // counts one entry in a later bucket, in bucket.state
 
 	lowerBits = 16
 	upperBits = 10
@@ -74,7 +76,8 @@ func split(h uint64) (tag, mark uint64) { return h << 8 >> (64 - tagBits), h&0x7
 // home returns the number of the bucket in which a search for a tag begins.
 func home(buckets []bucket, tag uint64) int { return int(tag * uint64(len(buckets)) >> tagBits) }
 
-// marked returns the highest bit of each byte of a state that equals a mark. It may return bits of other used entries.
+// marked returns the highest bit of each byte of a state that equals a mark. It may also return bits of used entries
+// with another mark.
 func marked(state, mark uint64) uint64 {
 	x := state ^ mark*eachSlot
 	return (x - eachSlot) &^ x & anySlot
@@ -88,18 +91,18 @@ func after(buckets []bucket, at int) int {
 	return at
 }
 
-// entry returns what a bucket keeps of a tag and a value.
+// entry returns the word that a bucket has in entries for a tag and a value.
 func entry(tag, value uint64) uint64 { return value<<lowerBits | tag&(1<<lowerBits-1) }
 
-// Probe is a search for the entries of a hash. It is small, so that it stays in registers.
+// Probe is the state of a search for the entries of a hash. It is small enough to stay in registers.
 type Probe struct {
 	buckets *[]bucket
 	hash    uint64
-	gone    int    // how many buckets were searched
-	slots   uint64 // the entries of the present bucket that were not searched, as marked returns them
+	gone    int    // the number of buckets that were searched
+	slots   uint64 // a bit for each entry of the present bucket that was not searched, as marked returns them
 }
 
-// Find returns the value of the first entry that may be of a hash, 0 when there is none, and the search for the next.
+// Find returns the value of the first entry that may have a hash, or 0, and the search for the next entry.
 func (t *Table) Find(h uint64) (value uint64, next Probe) {
 	p := t.segment(h).buckets.Load()
 	if p == nil {
@@ -108,8 +111,8 @@ func (t *Table) Find(h uint64) (value uint64, next Probe) {
 	return Probe{p, h, 0, anySlot}.Next()
 }
 
-// Next returns the value of the next entry that may be of the hash, 0 when there is none, and the search for the one
-// after it. It must not be called after a 0.
+// Next returns the value of the next entry that may have the hash, or 0, and the search for the entry after it. After
+// it has returned 0, Next must not be called.
 func (p Probe) Next() (value uint64, next Probe) {
 	tag, mark := split(p.hash)
 	buckets := *p.buckets
@@ -135,7 +138,8 @@ func (p Probe) Next() (value uint64, next Probe) {
 	return 0, Probe{}
 }
 
-// Touch fetches the cache line in which a search begins. Lines of several hashes are fetched at the same time.
+// Touch fetches the cache line in which a search for a hash begins. If it is called for several hashes one after
+// another, their cache lines are fetched at the same time.
 func (t *Table) Touch(h uint64) {
 	if p := t.segment(h).buckets.Load(); p != nil {
 		tag, _ := split(h)
@@ -167,7 +171,7 @@ func (t *Table) put(buckets []bucket, tag, mark, value uint64) {
 	t.store(&b.state, b.state|mark<<(8*k)) // readers find the entry from now on
 }
 
-// pass adds n, 1 or -1, to the number of entries in later buckets that would belong into this one.
+// pass adds n, 1 or -1, to a bucket's count of entries that are in later buckets because the bucket was full.
 func (t *Table) pass(b *bucket, n int) {
 	if b.state>>48 != 1<<16-1 {
 		t.store(&b.state, b.state+uint64(n)*passed)
@@ -182,7 +186,7 @@ func (t *Table) store(word *uint64, v uint64) {
 	}
 }
 
-// Delete removes the entry of a hash and a value. It reports whether there was one.
+// Delete removes the entry with a hash and a value. It reports whether there was such an entry.
 func (t *Table) Delete(h, value uint64) bool {
 	g := t.segment(h)
 	p := g.buckets.Load()
@@ -216,7 +220,8 @@ func (t *Table) Delete(h, value uint64) bool {
 	return false
 }
 
-// load returns how full a segment may be before it grows, in sixteenths: fuller buckets are passed by more often.
+// load returns how full a segment may be before it grows, in sixteenths. In fuller segments more entries are in later
+// buckets, so searches take longer.
 func (t *Table) load() int {
 	if t.Tight {
 		return 14
@@ -224,8 +229,8 @@ func (t *Table) load() int {
 	return 13
 }
 
-// sizeFor returns how many buckets the i-th segment gets for n entries. Segments double at different times: the table
-// takes about as much memory an entry at any size.
+// sizeFor returns how many buckets the i-th segment gets for n entries. Segments double at different times, so that an
+// entry takes about the same memory at any size of the table.
 func (t *Table) sizeFor(i, n int) int {
 	if n == 0 {
 		return 0
@@ -265,7 +270,7 @@ func (t *Table) rebuild(i, n int) *[]bucket {
 	return &buckets
 }
 
-// Fit rebuilds the segments for which less memory is enough.
+// Fit rebuilds the segments that need less memory than they have.
 func (t *Table) Fit() {
 	for i := range t.segments {
 		g := &t.segments[i]
