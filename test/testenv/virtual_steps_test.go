@@ -235,7 +235,7 @@ func lieAbout(rw http.ResponseWriter, r *http.Request, how string) {
 		_, _ = io.WriteString(rw, text)
 	}
 	switch how {
-	case "429", "401", "404", "503":
+	case "429", "401", "404", "500", "503":
 		var status int
 		_, _ = fmt.Sscan(how, &status)
 		rw.Header().Set("Content-Type", "application/json")
@@ -263,6 +263,8 @@ func lieAbout(rw http.ResponseWriter, r *http.Request, how string) {
 			}
 			t.Stop()
 		}
+	default:
+		panic("no such answer: " + how)
 	}
 }
 
