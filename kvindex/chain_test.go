@@ -21,7 +21,7 @@ func newChain(tokens []block.Token) chain {
 
 func randomChain(r *rand.Rand, blocks int) chain { return newChain(random(r, 16*blocks)) }
 
-// store announces new copies of a range of blocks; the second number is exclusive.
+// store announces new copies of the blocks from number from up to number to (exclusive).
 func (c chain) store(x *kvindex.Index, id fleet.Holder, tier block.Tier, from, to int) {
 	s := kvindex.Stored{
 		Tier: tier, Hashes: asHashes(c.keys[from:to]), Tokens: c.tokens[16*from : 16*to], BlockSize: 16, Origin: kvindex.OriginNew,

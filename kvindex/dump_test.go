@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// warm copies all that one index has of a holder to another index, by Dump and Load.
+// warm copies all blocks that one index has of a holder to another index, by Dump and Load.
 func warm(t *testing.T, from, to *kvindex.Index, id fleet.Holder) {
 	t.Helper()
 	if err := from.Dump(id, func(r *kvindex.Held) error { return to.Load(id, r) }); err != nil {
@@ -163,8 +163,8 @@ func TestDumpAndLoadRefuseExceptions(t *testing.T) {
 	}
 }
 
-// A group without blocks, or more groups than an index follows, make a match shorter. A copy of the index does not give
-// longer matches.
+// A group without blocks, or more groups than an index can follow, make a match shorter. An index that was filled from
+// a dump must not give longer matches.
 func TestADumpHasGroupsWithoutBlocks(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x, y := kvindex.New(h, kvindex.Config{}), kvindex.New(h, kvindex.Config{})
@@ -199,7 +199,8 @@ func TestADumpHasGroupsWithoutBlocks(t *testing.T) {
 	}
 }
 
-// A dump begins with the parents that a holder lost. They stay if another holder is forgotten meanwhile.
+// A dump begins with the parents that a holder lost. These parents must stay in the loading index if another holder is
+// forgotten meanwhile.
 func TestForgetKeepsParentsThatAreBeingLoaded(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})

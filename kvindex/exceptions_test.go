@@ -47,8 +47,8 @@ func TestExceptionsThatEndTakeNoMemory(t *testing.T) {
 }
 
 // A point records an engine's block that a claim cannot express. If an engine announces a smaller block under a hash
-// that names a block already, the index adds a point beside the claim. Points after this block depend on the claim, so
-// that an eviction may drop the points of the block in any order.
+// that names a block already, the index adds a point beside the claim. Points after this block depend on the claim and
+// not on that point. So an eviction may drop both points in any order.
 func TestAPointBesideAClaimIsEvictedWithThePointsAfterIt(t *testing.T) {
 	tokens := make([]block.Token, 24)
 	x := seeded(t, 16, drawn)

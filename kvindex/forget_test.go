@@ -10,9 +10,12 @@ import (
 )
 
 func TestWhatAForgottenHolderLeftIsGivenBackWithWhatIsStoredNext(t *testing.T) {
-	t.Run("of its own", func(t *testing.T) { forgetAndStore(t, 0) })
-	t.Run("of what was forgotten, by other hashes", func(t *testing.T) { forgetAndStore(t, 1) })
+	t.Run("a prompt that the other holder has", func(t *testing.T) { forgetAndStore(t, 0) })
+	t.Run("a prompt of the forgotten holder", func(t *testing.T) { forgetAndStore(t, 1) })
 }
+
+// forgetAndStore forgets holder 0 of two holders. Then holder 1 announces the beginning of a prompt many times. The
+// parameter is the number of this prompt: holder 1 has the prompts with even numbers.
 
 func forgetAndStore(t *testing.T, prompt int) {
 	x, h, prompts := fleetOf(t, 2, 200_000, 0, 512)

@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// gridBlocks is how many distinct blocks the index of a benchmark has: WARMPATH_BENCH_BLOCKS, or a million; a tenth
-// with -short.
+// gridBlocks is the number of distinct blocks in the index of a benchmark. It is WARMPATH_BENCH_BLOCKS if this variable
+// is set; else a million, or 100,000 with -short.
 func gridBlocks(b *testing.B) int {
 	if n, err := strconv.Atoi(os.Getenv("WARMPATH_BENCH_BLOCKS")); err == nil {
 		return n
@@ -28,7 +28,7 @@ func gridBlocks(b *testing.B) int {
 	return 1_000_000
 }
 
-const gridPrompt = 6250 // length of a prompt in blocks; these are 100,000 tokens
+const gridPrompt = 6250 // the length of a prompt in blocks: 100,000 tokens
 
 // grid is an index of long prompts. Some of the prompts are at many holders.
 type grid struct {
@@ -61,9 +61,9 @@ func newGrid(b *testing.B, holders, sharing int) *grid {
 	return g
 }
 
-// BenchmarkMatchGrid measures lookups of prepared keys in random order. There are three cases: the whole prompt hits;
-// the prompt hits up to a random block; no block hits. BenchmarkLimit measures the part of the time that no lookup in a
-// table of this size can avoid.
+// BenchmarkMatchGrid measures lookups of prepared keys in random order. There are three cases: the index has the whole
+// prompt; it has the prompt up to a random block; it has no block. BenchmarkLimit measures the part of the time that no
+// lookup in a table of this size can avoid.
 func BenchmarkMatchGrid(b *testing.B) {
 	for _, c := range []struct{ sharing, holders int }{{1, 8}, {4, 8}, {8, 64}, {64, 64}, {1000, 4096}} {
 		b.Run(fmt.Sprintf("%d of %d", c.sharing, c.holders), func(b *testing.B) {
@@ -87,7 +87,8 @@ func BenchmarkMatchGrid(b *testing.B) {
 	})
 }
 
-// measure looks up the first n blocks of random prompts.
+// measure looks up the first n blocks of random prompts. want is the number of holders in each answer. If part is true,
+// the index has each prompt only up to a random block.
 func (g *grid) measure(b *testing.B, n, want int, part bool) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var requests [][]block.Key
@@ -123,9 +124,9 @@ func quantiles(b *testing.B, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)*99/100]), "p99-ns")
 }
 
-// BenchmarkLimit reads three words of a table with the benchmark's number of blocks. Each word gives the place of the
-// next one, as in a lookup: a slot of the table, the strand (run of blocks) of the slot, the strand's set of holders.
-// The result includes the time of reading the clock, as in BenchmarkMatchGrid.
+// BenchmarkLimit reads 0 to 3 words of a table with the benchmark's number of blocks. Each word gives the place of the
+// next word. A lookup reads three words in this way: a slot of the table, the strand (run of blocks) of the slot, and
+// the strand's set of holders. The result includes the time of reading the clock, as in BenchmarkMatchGrid.
 func BenchmarkLimit(b *testing.B) {
 	words := make([]uint64, gridBlocks(b)*2)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -153,8 +154,8 @@ func BenchmarkLimit(b *testing.B) {
 	}
 }
 
-// BenchmarkForgetShared forgets one of eight holders. Each holder has an eighth of the blocks, and all holders have a
-// common prefix.
+// BenchmarkForgetShared measures Forget of a holder that has an eighth of the index's usual number of blocks. The index
+// also has prompts that eight other holders share.
 func BenchmarkForgetShared(b *testing.B) {
 	g := newGrid(b, 8, 8)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -173,8 +174,8 @@ func BenchmarkForgetShared(b *testing.B) {
 }
 
 // BenchmarkMatchBeside measures lookups while another goroutine changes the index without pause: it forgets and stores
-// a holder, or stores blocks at the limit of the budget. Readers do not wait for the writer. So the difference from the
-// case "nothing" is the cost of shared processors and processor caches.
+// a holder, or stores blocks in a full index. Readers do not wait for the writer. So the difference from the case
+// "nothing" is the cost of shared processors and processor caches.
 func BenchmarkMatchBeside(b *testing.B) {
 	r := rand.New(rand.NewPCG(7, 8))
 	blocks := gridBlocks(b)

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// fleetOf returns an index in which each holder has the prefixes of its own conversations: blocks in total. All
-// conversations have a common beginning.
+// fleetOf returns an index in which each holder has its own prompts of each blocks. All prompts together have about the
+// given number of blocks. The first shared blocks are the same in all prompts.
 func fleetOf(tb testing.TB, holders, blocks, shared, each int) (*kvindex.Index, *block.Hasher, [][]block.Token) {
 	tb.Helper()
 	h, err := block.NewHasher(block.XXH3, 16)
@@ -40,7 +40,7 @@ func random(r *rand.Rand, n int) []block.Token {
 	return out
 }
 
-// announce stores a prompt by several events of a few blocks each.
+// announce stores a prompt by several events of step blocks each.
 func announce(x *kvindex.Index, h fleet.Holder, prompt []block.Token, step int) {
 	hashes := make([]uint64, len(prompt)/16)
 	d := uint64(h) + 1
@@ -129,7 +129,7 @@ func BenchmarkChurn(b *testing.B) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 8 << 30})
 	tokens := random(r, 1<<20)
-	const step, cached = 32, 8192 // blocks of an event; events in the cache
+	const step, cached = 32, 8192 // step: blocks of an event; cached: events whose blocks are in the cache
 	event := func(n int) []uint64 {
 		out := make([]uint64, step)
 		for i := range out {
@@ -150,7 +150,7 @@ func BenchmarkChurn(b *testing.B) {
 	b.ReportMetric(float64(n*step)/b.Elapsed().Seconds(), "blocks/s")
 }
 
-// BenchmarkBytes reports the memory of a block.
+// BenchmarkBytes reports the memory of the index for each block, and for each pair of a holder and a block.
 func BenchmarkBytes(b *testing.B) {
 	for _, c := range []struct {
 		name    string
@@ -178,8 +178,7 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
-// BenchmarkForget measures Forget of one of eight holders after 0, 1 or 2 other holders were forgotten. After two
-// forgotten holders, the index sweeps the unused memory.
+// BenchmarkForget measures Forget of one of eight holders, after 0, 1 or 2 other holders were forgotten.
 func BenchmarkForget(b *testing.B) {
 	for _, before := range []int{0, 1, 2} {
 		b.Run(fmt.Sprintf("after %d others", before), func(b *testing.B) {
@@ -196,7 +195,7 @@ func BenchmarkForget(b *testing.B) {
 	}
 }
 
-// BenchmarkEvict stores into an index that is full.
+// BenchmarkEvict measures Store in a full index.
 func BenchmarkEvict(b *testing.B) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 64 << 20})
@@ -216,7 +215,7 @@ func BenchmarkEvict(b *testing.B) {
 	b.ReportMetric(float64(x.Stats().Blocks), "blocks")
 }
 
-// BenchmarkEvictStall reports how long a single event of 32 blocks takes at the limit.
+// BenchmarkEvictStall reports how long single events of 32 blocks take in a full index.
 func BenchmarkEvictStall(b *testing.B) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 64 << 20})

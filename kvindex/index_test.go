@@ -65,10 +65,10 @@ func TestMatchKeepsWhatIsInDst(t *testing.T) {
 }
 
 // TestReadersRunBesideWriters lets one writer for each of five holders store, remove, clear and forget blocks while
-// readers match. The engine blocks of two holders have the index's block size, those of two others have several sizes,
-// and the events of the fifth contain block keys. A sixth holder does not change: every answer must have all of its
-// blocks. No answer may be longer than the holder's longest chain ever was. WARMPATH_STRESS=2m lets the test run for 2
-// minutes.
+// readers match. Holders 0 and 1 have engine blocks of the index's block size, and holders 2 and 3 have engine blocks
+// of several sizes. Holder 4 uses block keys as engine hashes. A sixth holder does not change: every answer must have
+// all blocks of this holder, if the index has room for all blocks. No answer may be longer than a prompt.
+// WARMPATH_STRESS=2m lets the test run for 2 minutes.
 func TestReadersRunBesideWriters(t *testing.T) {
 	for _, bytes := range []int64{1 << 30, 2 << 20} {
 		t.Run(fmt.Sprintf("%d MiB", bytes>>20), func(t *testing.T) { stress(t, bytes, 4000) })
@@ -123,7 +123,7 @@ type contest struct {
 	prompts [][]block.Token
 	keys    [][]block.Key
 	still   fleet.Holder // a holder that has the first prompt and does not change
-	ample   bool         // whether the index has room for all blocks, so that it need not evict
+	ample   bool         // the index has room for all blocks, so that it evicts none
 	done    atomic.Bool
 }
 
@@ -217,8 +217,8 @@ func churn(x *kvindex.Index, w fleet.Holder, prompt []block.Token, text int, siz
 	x.Store(w, &s)
 }
 
-// TestASmallBudgetOnlyForgets compares an index that must evict with an index that need not. The first index may know
-// fewer blocks than the second, but no others.
+// TestASmallBudgetOnlyForgets compares a small index, which must evict, with a large index, which need not. The small
+// index may claim fewer blocks than the large one, but never more.
 func TestASmallBudgetOnlyForgets(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	small := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})

@@ -16,8 +16,8 @@ import (
 type limited struct {
 	*testing.T
 	x      *kvindex.Index
-	hash   uint64
-	steps  int64 // the index's count of steps after the last operation
+	hash   uint64 // the last engine hash that was used
+	steps  int64  // the index's count of steps after the last operation
 	source *rand.Rand
 }
 
@@ -32,7 +32,8 @@ func newLimited(t *testing.T, size int, cfg kvindex.Config) *limited {
 	return &limited{T: t, x: kvindex.New(h, cfg), hash: 1 << 40, source: rand.New(rand.NewPCG(20, 26))}
 }
 
-// store announces a block of tokens under a new hash. parent is the hash of the block before it; 0: there is none.
+// store announces a block of tokens under a new hash, which it returns. parent is the hash of the block before; 0:
+// there is none.
 func (l *limited) store(id fleet.Holder, tokens []block.Token, parent uint64) uint64 {
 	l.hash++
 	l.x.Store(id, &kvindex.Stored{Hashes: []uint64{l.hash}, Tokens: tokens, BlockSize: len(tokens), Parent: parent, HasParent: parent != 0})
@@ -40,7 +41,7 @@ func (l *limited) store(id fleet.Holder, tokens []block.Token, parent uint64) ui
 	return l.hash
 }
 
-// check fails the test if the last operation exceeded the index's budget of bytes or a bound of steps.
+// check fails the test if the index exceeds its budget of bytes, or if the last operation took too many steps.
 func (l *limited) check() {
 	l.Helper()
 	s := l.x.Stats()
@@ -156,8 +157,8 @@ func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
 	}
 }
 
-// oneEvent announces an event to an index in which two other holders leave room for a third fair share. The two holders
-// must keep their blocks.
+// oneEvent announces an event to an index in which two other holders have blocks, and which has room for a third fair
+// share. The two holders must keep their blocks.
 func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: budget})
 	blocks := int(budget >> 8)
@@ -183,8 +184,9 @@ func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	}
 }
 
-// Holder 1 has many waiting blocks, holder 0 has large ones. If their number exceeds its limit, the holder with the
-// most blocks loses waiting blocks; if their bytes exceed their limit, the holder with the most bytes does.
+// Holder 1 has many waiting blocks, and holder 0 has few but large ones. If there are too many waiting blocks, holder 1
+// loses some, because it has the largest number. If the waiting blocks have too many bytes, holder 0 loses some,
+// because it has the most bytes.
 func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.T) {
 	for _, test := range []struct {
 		cfg   kvindex.Config
@@ -200,7 +202,7 @@ func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.
 		for i := range 590 {
 			l.store(1, l.words(16), 1<<51+uint64(i))
 		}
-		for i := range 10 { // more than fits, counted in blocks or in bytes
+		for i := range 10 { // these blocks exceed the limit of the number, or the limit of bytes
 			l.store(0, l.words(5000), 1<<52+uint64(i))
 		}
 		s := l.x.Stats()
@@ -223,8 +225,8 @@ func (l *limited) announce(id fleet.Holder, tier block.Tier, blocks, size int, h
 	return hashes
 }
 
-// The memory for keys consists of chunks. A long run of keys gets a chunk of its own. If this is the first chunk, it
-// may be given back before any other chunk exists.
+// The index keeps keys in chunks of memory. A long run of keys gets a chunk of its own. If this chunk is the first one,
+// the index may give it back before any other chunk exists.
 func TestTheFirstChunkOfKeysMayBeGivenBack(t *testing.T) {
 	t.Run("forget", func(t *testing.T) {
 		l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
@@ -249,7 +251,7 @@ func TestTheFirstChunkOfKeysMayBeGivenBack(t *testing.T) {
 	})
 }
 
-// The removal of a block in the middle of a run of blocks splits the run, which takes memory.
+// If a block in the middle of a run of blocks is removed, the index splits the run, which takes memory.
 func TestRemovalsStayWithinTheBudget(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	var all [][]uint64
@@ -269,7 +271,7 @@ func TestRemovalsStayWithinTheBudget(t *testing.T) {
 	}
 }
 
-// If a partial block has many continuations, Clear takes steps in proportion to their number.
+// If a partial block has many continuations, Clear takes steps in proportion to the number of continuations.
 func TestClearOfAPartialBlockWithManyContinuations(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
 	steps := func(n int) int64 {
@@ -286,14 +288,14 @@ func TestClearOfAPartialBlockWithManyContinuations(t *testing.T) {
 	}
 }
 
-// One block that changes its tiers and groups 30,000 times leaves nothing of its earlier states behind.
+// If the tiers and groups of one block change 30,000 times, the index keeps no memory for the earlier combinations.
 func TestStatesThatNoBlockHasTakeNoMemory(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 1 << 20})
 	for id := range fleet.Holder(2) {
 		l.announce(id, 0, 1000, 16, nil, l.words(16000))
 	}
 	tokens, hashes, before := l.words(16), []uint64{1}, l.x.Stats()
-	for i := uint64(1); i < 30_000; i++ { // a Gray code: one tier and group changes at a time
+	for i := uint64(1); i < 30_000; i++ { // a Gray code: in each step, the block changes on one tier in one group
 		k := bits.TrailingZeros64(i)
 		tier, group := block.Tier(k%block.NumTiers), k/block.NumTiers
 		if now := i ^ i>>1; now>>k&1 == 0 {
@@ -311,8 +313,8 @@ func TestStatesThatNoBlockHasTakeNoMemory(t *testing.T) {
 	}
 }
 
-// A comb of strands, each on the first block of the one before, has one leaf. Evictions do not look at all strands for
-// each event.
+// A strand is a run of blocks. In a comb, each strand is a child of the first block of the strand before, so only the
+// last strand can be evicted. An eviction must not look at all strands for each event.
 func TestACombDoesNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	for id := range fleet.Holder(8) {
@@ -338,9 +340,9 @@ func TestACombDoesNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 	}
 }
 
-// One prefill worker has each prompt, and each of five decode workers has a fifth of the prompts. Nearly all blocks of
-// the prefill worker, the only one above its share, then have a holder below its share. Evictions do not look at all
-// strands for each event.
+// One prefill worker has all prompts, and each of five decode workers has a fifth of the prompts. Only the prefill
+// worker is above its fair share, and nearly all of its blocks have another holder, which is below its share. An
+// eviction must not look at all strands (runs of blocks) for each event.
 func TestSharedBlocksDoNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	prompts := func(n int) {
@@ -362,7 +364,8 @@ func TestSharedBlocksDoNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 	}
 }
 
-// An eviction of a comb takes old parents, and not prompts that are used all the time.
+// Holder 0 fills the index with a comb of strands (runs of blocks): each strand is a child of the first block of the
+// strand before. An eviction must take old blocks of the comb, and not prompts that are used all the time.
 func TestACombDoesNotEvictPromptsInUse(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	hasher, _ := block.NewHasher(block.XXH3, 16)
@@ -377,7 +380,7 @@ func TestACombDoesNotEvictPromptsInUse(t *testing.T) {
 		l.hash += 2
 		l.x.Store(0, &kvindex.Stored{Hashes: hashes, Tokens: l.words(32), BlockSize: 16, Parent: parent, HasParent: parent != 0})
 		parent = hashes[0]
-		l.x.Store(1, &kvindex.Stored{}) // time passes: the prompts are used after the comb
+		l.x.Store(1, &kvindex.Stored{}) // the clock counts one operation: the prompts are used later than the comb
 		for i, keys := range used {
 			if len(l.x.Match(keys, nil)) == 0 {
 				t.Fatalf("prompt %d was evicted with the first %d blocks", i, l.x.Stats().Evictions)
@@ -386,8 +389,8 @@ func TestACombDoesNotEvictPromptsInUse(t *testing.T) {
 	}
 }
 
-// When a group turns out to be of another kind, the index computes anew which blocks its announcements cover. That
-// takes memory.
+// If a later event gives a cache group another kind of attention, the index computes again which blocks the group's
+// announcements cover. This takes memory, and must stay within the budget.
 func TestAnotherKindOfAGroupStaysWithinTheBudget(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 1 << 20})
 	for range 60 {

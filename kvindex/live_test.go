@@ -41,7 +41,8 @@ func readLive(t testing.TB, name string) []message {
 	return all
 }
 
-// player applies an engine's messages to an index and keeps a naive account of the engine's blocks.
+// player applies an engine's messages to an index. It also keeps a naive account of the engine's blocks, for
+// comparison.
 type player struct {
 	t       testing.TB
 	hasher  *block.Hasher
@@ -49,11 +50,11 @@ type player struct {
 	decoder kvevent.Decoder
 	batch   kvevent.Batch
 
-	copies  map[string]int    // number of announcements minus removals, by tier, group and hash
-	parents map[uint64]uint64 // the parent of each hash that events of the full-attention group contain
-	chains  map[uint64][]block.Token
-	scopes  map[uint64]block.Scope
-	full    int // number of the full-attention group
+	copies  map[string]int           // for each tier, group and hash, the number of announcements minus removals
+	parents map[uint64]uint64        // the parent of each hash that events of the full-attention group contain
+	chains  map[uint64][]block.Token // for each hash, the tokens of the chain up to its block
+	scopes  map[uint64]block.Scope   // for each hash, the scope of its chain
+	full    int                      // the engine's number of the full-attention group
 }
 
 func newPlayer(t testing.TB, size int) *player {
@@ -114,7 +115,7 @@ func (p *player) apply(e *kvevent.Event) {
 	}
 }
 
-// explain remembers the chain of tokens that each engine hash stands for.
+// explain stores, for each engine hash of an event, the chain of tokens that the hash stands for.
 func (p *player) explain(e *kvevent.Event) {
 	if e.Tier != block.TierGPU || !e.Aligned() {
 		return
@@ -146,8 +147,8 @@ func (p *player) match(tokens []block.Token, scope block.Scope) kvindex.Match {
 	return kvindex.Match{}
 }
 
-// leading returns the number of leading tokens of a chain that are cached by the naive account: first blocks on the
-// accelerator, then blocks in host memory.
+// leading returns the number of leading tokens of a chain that the engine has cached, by the naive account: first
+// blocks on the accelerator, then blocks in host memory.
 func (p *player) leading(hash uint64) int {
 	var path []uint64
 	for h, ok := hash, true; ok; h, ok = p.parents[h] {
@@ -178,8 +179,9 @@ func TestLiveRecordings(t *testing.T) {
 	}
 }
 
-// replay checks after every message that the chains in the message match as the events say. At the end it checks all
-// chains. The matches must be equal if the index's block size is the engine's.
+// replay plays a recording. After every message it compares the index's matches of the message's chains with the naive
+// account. At the end it compares the matches of all chains. If the block sizes of the index and the engine are the
+// same, the matches must be equal to the account.
 func replay(t *testing.T, name string, size int) {
 	players, last := map[string]*player{}, map[string]int{}
 	for _, m := range readLive(t, name) {
@@ -224,8 +226,8 @@ func (p *player) check(t *testing.T, m message, hash uint64) {
 	}
 }
 
-// TestLiveHybrid checks a property of engines with hybrid models: after the first prompt 480 tokens are cached, but a
-// prefix of 200 tokens does not match until it was a prompt itself.
+// TestLiveHybrid checks a property of engines with hybrid models. After the first prompt 480 tokens are cached, but a
+// prefix of 200 tokens does not match until the prefix was a prompt itself.
 func TestLiveHybrid(t *testing.T) {
 	for _, src := range []string{"gemma3", "gptoss", "mistral"} {
 		t.Run(src, func(t *testing.T) {
@@ -353,8 +355,8 @@ func TestBlockPoolTraces(t *testing.T) {
 	}
 }
 
-// TestEventsOfEveryForm plays events as maps, and batches with an event of an unknown name. The decoder of
-// llm-d-kv-cache at 7be76e119c lost both.
+// TestEventsOfEveryForm plays events in the form of maps, and batches that contain an event of an unknown name. The
+// decoder of llm-d-kv-cache at 7be76e119c lost both kinds of events.
 func TestEventsOfEveryForm(t *testing.T) {
 	tokens := seq(0, 64)
 	for _, name := range kvevent.Wires() {

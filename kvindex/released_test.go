@@ -9,8 +9,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// A holder fills a full index with strands that have long lists of segments, of one length after another, and clears
-// them. That takes no memory from other holders.
+// A strand (a run of blocks) has a list of segments, which say on which tiers the holders have its blocks. Holder 2
+// fills a full index with strands that have long lists, first of one length, then of the next length, and clears them
+// each time. The released lists must take no memory from the other holders.
 func TestListsOfSegmentsThatWereReleasedTakeNoMemory(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	victims := func(prompts int) (least int64) {
@@ -43,8 +44,8 @@ func TestListsOfSegmentsThatWereReleasedTakeNoMemory(t *testing.T) {
 	}
 }
 
-// Clear and Forget at the limit make new sets of holders. They stay within the budget, and the memory of the old sets
-// is there for the events after them.
+// If an index is full, Clear and Forget make new sets of holders. The index must stay within the budget, and later
+// events must be able to use the memory of the old sets.
 func TestSetsThatWereReleasedTakeNoMemory(t *testing.T) {
 	for _, test := range []struct {
 		name    string

@@ -39,8 +39,8 @@ func collide(i uint64) uint64 {
 }
 
 // TestChosenHashesCollideUnderSeedZeroOnly checks that keys which collide under seed 0 collide no more than random keys
-// under other seeds. A table has 256 segments, so 20,000 random keys put 78 into each; a home is the place where the
-// search for a key begins, and has 0.001 of them.
+// under other seeds. A table has 256 segments, so a segment has 78 of 20,000 random keys on average. A home is the
+// place in the table where the search for a key begins. There are 2^24 homes, so a home has 0.001 keys on average.
 func TestChosenHashesCollideUnderSeedZeroOnly(t *testing.T) {
 	for _, seed := range []uint64{0, drawn, 1, 2, 3} {
 		x := seeded(t, 16, seed)
@@ -62,8 +62,8 @@ func TestChosenHashesCollideUnderSeedZeroOnly(t *testing.T) {
 	}
 }
 
-// TestChosenHashesCostNoMoreThanOthers: a worker may choose engine hashes that collide under seed 0. Its announcements
-// must take no more steps and memory than announcements under other hashes.
+// A worker may choose engine hashes that collide under seed 0. Announcements under these hashes must take no more steps
+// and no more memory than announcements under other hashes.
 func TestChosenHashesCostNoMoreThanOthers(t *testing.T) {
 	for _, size := range []int{16, 24} {
 		cost := func(hash func(i int) uint64) (steps, bytes int64) {
@@ -91,10 +91,11 @@ func TestChosenHashesCostNoMoreThanOthers(t *testing.T) {
 	}
 }
 
-// Two first blocks whose keys have one hash in the table of heads are told apart by their keys.
+// The table heads leads from the key of a prompt's first block to the block. If two keys have the same hash in this
+// table, a match must still find the block of each key.
 func TestPromptsWhoseFirstKeysCollideAreMatched(t *testing.T) {
 	x := seeded(t, 16, 0)
-	keys := []block.Key{block.Key(collide(1 << 60)), block.Key(collide(1<<60 | 1<<10))} // a table does not keep bit 10
+	keys := []block.Key{block.Key(collide(1 << 60)), block.Key(collide(1<<60 | 1<<10))} // a table does not store bit 10 of a hash
 	for i, key := range keys {
 		if err := x.Load(0, &Held{Keys: []block.Key{key}, Hashes: []uint64{uint64(i) + 1}}); err != nil {
 			t.Fatal(err)

@@ -66,8 +66,8 @@ func TestAHolderIsWholeWhileNothingOfItIsLost(t *testing.T) {
 	}
 }
 
-// Events of the CPU tier may have no tokens, so that only chains of the GPU tier say where their blocks belong. A reset
-// of the GPU tier must not hide that the index lost these chains.
+// Events of the CPU tier may have no tokens. Then only chains of the GPU tier say to which place the CPU tier's blocks
+// belong. If the index lost such a chain, a reset of the GPU tier must not hide the loss.
 func TestALossOutlastsAResetWhileBlocksOfAnotherTierWaitForWhatWasLost(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})

@@ -6,9 +6,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Conformance checks the promises of every index, one by one. The cases marked "llm-d" are defects that were seen in
-// the index of llm-d-kv-cache at 7be76e119c. The tests of kvindex that replay payloads check two defects of
-// llm-d-kv-cache's decoder.
+// Conformance checks the promises of every index, one by one. The index of llm-d-kv-cache at 7be76e119c fails the cases
+// whose names begin with "llm-d". Two defects of llm-d-kv-cache's decoder have tests in package kvindex.
 func Conformance(t *testing.T, make Maker) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, make, c.size, c.config)) })
@@ -17,7 +16,7 @@ func Conformance(t *testing.T, make Maker) {
 
 type conformanceCase struct {
 	name    string
-	size    int
+	size    int // the index's block size in tokens
 	config  kvindex.Config
 	learned bool // the case also holds for an index that learns from requests
 	run     func(r *rig)

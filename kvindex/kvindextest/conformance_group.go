@@ -12,8 +12,8 @@ var (
 	otherOne = kvindex.Stored{Group: 0, Attention: block.AttentionOther}
 )
 
-// hybrid announces a text as vLLM does for models with sliding windows. The event of the window's group comes first. It
-// has only the last blocks of the text, and no tokens.
+// hybrid announces a text as vLLM does for models with sliding windows. The event of the window's group comes first.
+// This event has only the hashes of the last blocks of the text, and no tokens.
 func (r *rig) hybrid(a []block.Token, blocks int) {
 	w := window
 	w.RootUnknown, w.BlockSize = true, 32

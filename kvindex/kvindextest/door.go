@@ -1,5 +1,5 @@
 // Package kvindextest has the tests that any index of KV blocks must pass: a conformance suite, and a model test
-// against a naive reference. A [Maker] makes an index for them; this package uses an index only through its [Door].
+// against a naive reference. The tests call a [Maker] to make an index, and use the index only through its [Door].
 //
 //	func TestConformance(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
 //	func TestModel(t *testing.T)       { kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: 200, Steps: 200}) }
@@ -18,7 +18,7 @@ type Door struct {
 	Clear  func(h fleet.Holder, tier block.Tier)
 	Forget func(h fleet.Holder)
 	Match  func(keys []block.Key, dst []kvindex.Match) []kvindex.Match
-	Stats  func() kvindex.Stats // nil: not to be compared
+	Stats  func() kvindex.Stats // nil: the tests do not compare statistics
 }
 
 // Maker makes an empty index for blocks of the hasher's size.

@@ -12,9 +12,9 @@ import (
 )
 
 // Truth compares an index with the caches of small modelled engines, and not with the engines' events. An engine has a
-// pool of physical blocks like vLLM's. It evicts the least recently used block first, and the end of a prompt before
-// its beginning. Requests that run at the same time may compute the same block twice. The pool may be reset, and
-// reused blocks may be announced again. An engine also has a host tier, to which blocks are offloaded.
+// pool of physical blocks, like vLLM. The engine evicts the least recently used block first, and the end of a prompt
+// before its beginning. Requests that run at the same time may compute the same block twice. The pool may be reset, and
+// reused blocks may be announced again. An engine also has a host tier, to which it offloads blocks.
 //
 // A match must never claim more blocks than the engine has. It must not claim fewer blocks either, except after an
 // event that can mean a new copy or a reused block.
@@ -40,23 +40,23 @@ func runTruths(t *testing.T, effort Effort, run func(r *rand.Rand) error) {
 	}
 }
 
-// engine is a small inference engine.
+// engine is a model of an inference engine.
 type engine struct {
 	holder    fleet.Holder
 	door      *Door
-	size      int
-	room      int      // number of physical blocks in the pool
-	pool      []uint64 // cached blocks by hash, least recently used first; a hash may be there twice
-	hostRoom  int
-	host      []uint64
-	reported  bool // reused blocks were announced: from then on the index counts no copies that begin a chain
-	ambiguous bool // the index could not recognise a copy, so it may claim too few blocks
+	size      int      // the tokens of an engine block
+	room      int      // the number of physical blocks in the pool
+	pool      []uint64 // the hashes of cached blocks, least recently used first; copies of a block have the same hash
+	hostRoom  int      // the number of blocks in the host tier
+	host      []uint64 // the hashes of the blocks in the host tier, oldest first
+	reported  bool     // the engine announced reused blocks: then announcements that begin a chain count as reports
+	ambiguous bool     // the index could not recognise a copy, so it may claim too few blocks
 }
 
 func (e *engine) has(h uint64) bool { return slices.Contains(e.pool, h) }
 
-// hit returns how many leading blocks of a prompt the engine need not compute, and how many of these come from its
-// pool; the others come from the host tier.
+// hit returns how many leading blocks of a prompt the engine need not compute, and how many of these blocks come from
+// its pool. The rest of them come from the host tier.
 func (e *engine) hit(hashes []uint64) (all, fromPool int) {
 	for fromPool < len(hashes) && e.has(hashes[fromPool]) {
 		fromPool++
@@ -67,8 +67,8 @@ func (e *engine) hit(hashes []uint64) (all, fromPool int) {
 	return all, fromPool
 }
 
-// serve caches a prompt as requests do that run at the same time; atOnce is their number. No request uses the new
-// blocks of another request. With report the engine announces the reused blocks again.
+// serve caches a prompt as several requests do that run at the same time. atOnce is the number of these requests. No
+// request uses the new blocks of another request. If report is true, the engine announces the reused blocks again.
 func (e *engine) serve(r *rand.Rand, t *text, atOnce int, report bool) {
 	hashes := hashesOf(t.tokens, e.size, t.scope.Salt)
 	usable := hashes[:(len(t.tokens)-1)/e.size]
@@ -124,8 +124,8 @@ func (e *engine) announce(t *text, hashes []uint64, from, to int, s kvindex.Stor
 	e.door.Store(e.holder, &s)
 }
 
-// offload copies some blocks to the host tier in random order, so children may come before their parents. An event may
-// have no tokens.
+// offload copies some blocks to the host tier in random order, so that children may come before their parents. Some of
+// the events have no tokens.
 func (e *engine) offload(r *rand.Rand, t *text, hashes []uint64) {
 	for _, i := range r.Perm(len(hashes)) {
 		if r.IntN(2) == 0 || slices.Contains(e.host, hashes[i]) || !e.has(hashes[i]) {
@@ -147,7 +147,7 @@ func (e *engine) offload(r *rand.Rand, t *text, hashes []uint64) {
 	}
 }
 
-// runTruth plays one history. With atLimit the index is at its budget: see Evicting.
+// runTruth plays one history. If atLimit is true, the index is full: see Evicting.
 func runTruth(make Maker, r *rand.Rand, steps int, atLimit bool) error {
 	m := newModel(&seeded{r})
 	size := m.hasher.Size()
@@ -184,8 +184,8 @@ func runTruth(make Maker, r *rand.Rand, steps int, atLimit bool) error {
 	return nil
 }
 
-// compare compares the match of a text with the engine's cache. With less the index may claim fewer blocks, because it
-// may have evicted some.
+// compare compares the match of a text with the engine's cache. If less is true, the index may claim fewer blocks than
+// the engine has, because the index may have evicted some.
 func (e *engine) compare(m *model, t *text, less bool) error {
 	size := m.hasher.Size()
 	hashes := hashesOf(t.tokens, e.size, t.scope.Salt)

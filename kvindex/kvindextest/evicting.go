@@ -9,10 +9,10 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Evicting does the same as [Truth] with an index at its budget. Because of another holder's blocks, the index must
-// evict blocks of the engines again and again. The engines do not know this. So the index may claim fewer blocks than
-// an engine has, but never more, and its bytes must stay within the budget. This test does not use the naive reference,
-// because the reference evicts nothing.
+// Evicting does the same as [Truth] with a full index. Another holder announces so many blocks that the index must
+// evict blocks of the engines again and again. So the index may claim fewer blocks than an engine has, but never more.
+// The index's memory must stay within the budget. This test does not use the naive reference, because the reference
+// evicts nothing.
 func Evicting(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runTruth(make, r, effort.Steps, true) })
@@ -20,14 +20,14 @@ func Evicting(t *testing.T, make Maker, effort Effort) {
 
 const (
 	fillHolder  = 99
-	fillBlocks  = 400 // number of blocks in each text of fill
+	fillBlocks  = 400 // the number of blocks in each text of fill
 	leastBudget = 1 << 20
 	// patience is the number of texts that must be enough for the evictions of one call of fill. It is twice the number
 	// that is needed if each text evicts as many blocks as it has.
 	patience = 600
 )
 
-// fill announces texts of a holder of its own until the index has evicted some blocks.
+// fill announces texts for the holder fillHolder until the index has evicted a random number of blocks.
 func fill(d *Door, r *rand.Rand) error {
 	stored := 0
 	for until := d.Stats().Evictions + int64(r.IntN(12_000)); d.Stats().Evictions < until; stored++ {

@@ -15,7 +15,8 @@ import (
 // events: circles, blocks that are their own parents, unknown parents, giant blocks, the same content under new hashes,
 // floods, and the hashes of honest engines with other tokens. After every operation the index must be within its
 // budget, and the operation must have taken no more steps than [StepBudget]. The index must not claim more blocks than
-// the honest engines have. For a holder that it calls whole, it must not claim fewer blocks either.
+// the honest engines have. If the index calls a holder whole (HolderStats.Whole), it must not claim fewer blocks
+// either.
 func Hostile(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runHostile(make, r, effort.Steps) })
@@ -32,9 +33,9 @@ type hostile struct {
 	door   *Door
 	size   int
 	texts  []text
-	next   uint64   // the last new hash
-	recent []uint64 // some of the last new hashes
-	blocks int      // number of blocks of the last operation
+	next   uint64   // the last hash that was drawn
+	recent []uint64 // some of the hashes that were drawn last
+	blocks int      // the number of blocks of the last operation
 }
 
 const (
@@ -125,7 +126,7 @@ func (e *engine) live(r *rand.Rand, m *model) {
 	}
 }
 
-// words returns tokens that were never used before.
+// words returns n random tokens.
 func (h *hostile) words(n int) []block.Token {
 	out := make([]block.Token, n)
 	for i := range out {
@@ -134,7 +135,7 @@ func (h *hostile) words(n int) []block.Token {
 	return out
 }
 
-// hashes returns new hashes.
+// hashes returns n hashes that were never used before.
 func (h *hostile) hashes(n int) []uint64 {
 	out := make([]uint64, n)
 	for i := range out {
@@ -147,7 +148,7 @@ func (h *hostile) hashes(n int) []uint64 {
 	return out
 }
 
-// known returns a hash that may name a known or a waiting block.
+// known returns a hash that may name a block that the index knows, or a waiting block.
 func (h *hostile) known() uint64 {
 	if len(h.recent) == 0 || h.IntN(4) == 0 {
 		return uint64(h.IntN(40)) + 1

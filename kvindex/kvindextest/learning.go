@@ -16,9 +16,9 @@ type Learner interface {
 	Forget(h fleet.Holder)
 }
 
-// ConformanceOfLearner checks an index that learns with the cases of [Conformance] that only extend chains and forget
-// holders. The other cases use facts that such an index never gets: removals, copies, engine blocks of other sizes,
-// tiers, groups, hashes, and blocks that wait for a parent.
+// ConformanceOfLearner runs the cases of [Conformance] that only extend chains and forget holders. An index that learns
+// must pass them. The remaining cases use facts that such an index never gets: removals, copies, engine blocks of other
+// sizes, tiers, groups, hashes, and blocks that wait for a parent.
 func ConformanceOfLearner(t *testing.T, make func(h *block.Hasher) Learner) {
 	ran := 0
 	for _, c := range conformance {

@@ -17,18 +17,19 @@ import (
 
 // Effort says how long a model test runs.
 type Effort struct {
-	Runs  int    // number of histories
-	Steps int    // number of operations in each history
-	Seed  uint64 // seed of all histories; 0: a new seed each time, which the message of a failure contains
+	Runs  int    // the number of histories
+	Steps int    // the number of operations in each history
+	Seed  uint64 // the seed of all histories; 0: a new seed each time, which the message of a failure contains
 	// Progress is called after each hundredth of the histories, with the number of finished histories. Several
 	// goroutines call it. It may be nil.
 	Progress func(done int)
 }
 
 // Model checks that an index gives the same answers as the naive reference after every operation of random histories.
-// In a history, blocks are stored and removed twice, in parts, in other sizes, on several tiers and in several groups.
-// Parents are announced after their children or removed before them. There are holes and wrong hashes, and holders are
-// cleared and forgotten. A failure prints the shortest history that was found to fail.
+// In a history, blocks are stored and removed several times, in parts, in several sizes, on several tiers and in
+// several groups. Parents are announced after their children, or removed before their children. There are holes and
+// wrong hashes, and holders are cleared and forgotten. The message of a failure contains the shortest history that was
+// found to fail.
 func Model(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	seed := effort.Seed

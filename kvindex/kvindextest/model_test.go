@@ -21,7 +21,7 @@ func asked() int {
 	return n
 }
 
-// operations is how many operations the model test does.
+// operations returns the number of operations of the model test.
 func operations() int {
 	switch {
 	case asked() > 0:
@@ -34,8 +34,8 @@ func operations() int {
 	return 100_000
 }
 
-// seed returns the seed of all histories. It is the same each time, so that each run has the same result. A run with
-// WARMPATH_MODEL_OPS plays new histories, unless WARMPATH_MODEL_SEED contains a seed.
+// seed returns the seed of all histories. Without variables the seed is constant, so that each run has the same result.
+// If WARMPATH_MODEL_OPS is set, the seed is 0, which means a new seed for each run. WARMPATH_MODEL_SEED sets the seed.
 func seed() uint64 {
 	if named, err := strconv.ParseUint(os.Getenv("WARMPATH_MODEL_SEED"), 10, 64); err == nil {
 		return named
@@ -64,7 +64,7 @@ func TestIndexClaimsNoMoreWhileItEvicts(t *testing.T) {
 	kvindextest.Evicting(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs() / 25, Steps: 100, Seed: seed(), Progress: progress(t, runs()/25)})
 }
 
-// attacks is how many operations of hostile holders are done.
+// attacks returns the number of operations of hostile holders.
 func attacks() int {
 	switch {
 	case asked() > 0:
@@ -76,13 +76,13 @@ func attacks() int {
 }
 
 func TestIndexClaimsNoMoreBesideHostileHolders(t *testing.T) {
-	const steps = 5000 // filling an index costs as much as some thousand operations
+	const steps = 5000 // each history fills an index first, which takes as long as some thousand operations
 	n := (attacks() + steps - 1) / steps
 	kvindextest.Hostile(t, kvindextest.Kvindex, kvindextest.Effort{Runs: n, Steps: steps, Seed: seed(), Progress: progress(t, n)})
 	t.Logf("%d operations", n*steps)
 }
 
-// runs is how many histories of modelled engines are checked.
+// runs returns the number of histories of modelled engines.
 func runs() int {
 	switch {
 	case asked() > 0:

@@ -42,7 +42,7 @@ func (o *op) apply(d *Door) {
 	}
 }
 
-// String writes an operation so that it can be read and replayed by hand.
+// String describes an operation, so that a person can read and repeat the operation.
 func (o *op) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "holder %d: ", o.holder)
@@ -86,7 +86,7 @@ type source interface {
 	choose(n int) (int, bool)
 }
 
-// text is a prompt of the model, with everything that its keys depend on.
+// text is a prompt of the model, with its block keys and everything that the keys depend on.
 type text struct {
 	tokens   []block.Token
 	features []block.Feature
@@ -100,8 +100,8 @@ type model struct {
 	done   bool
 	hasher *block.Hasher
 	texts  []text
-	groups [][]kvindex.Stored // by holder: for each group, the fields of an announcement that describe the group
-	sizes  []int              // engine block sizes that a holder uses, by holder
+	groups [][]kvindex.Stored // for each holder and group, the fields of an announcement that describe the group
+	sizes  []int              // for each holder, the usual size of its engine blocks
 	tame   bool               // the history has only operations of correct engines
 }
 
@@ -153,7 +153,7 @@ func (m *model) choose(n int) int {
 
 func (m *model) one(in int) bool { return m.choose(in) == 0 }
 
-// newText returns text number i. It begins like an earlier text, up to a random token.
+// newText returns text number i. The text begins like an earlier text, up to a random token.
 func (m *model) newText(i, size int) text {
 	var t text
 	n := modelBlocks * size
@@ -218,7 +218,7 @@ func (m *model) next() (op, bool) {
 type run struct {
 	text     *text
 	size     int
-	from, to int // range in engine blocks
+	from, to int // the range of engine blocks; to is exclusive
 }
 
 func (m *model) run(o *op) run {
@@ -260,21 +260,21 @@ func (m *model) store(o *op) {
 		s.HasParent, s.Parent = true, m.hash(r.text, lo)
 	}
 	for _, f := range r.text.features {
-		if f.Offset < hi && f.Offset+4 > lo { // an item spans some tokens, and may begin in the block before
+		if f.Offset < hi && f.Offset+4 > lo { // an image spans some tokens, and may begin in the block before
 			s.Features = append(s.Features, block.Feature{ID: f.ID, Offset: f.Offset - lo})
 		}
 	}
 	switch m.choose(16) {
-	case 0: // a placeholder: one hash without tokens
+	case 0: // an offload event of one hash, without tokens
 		s.Tokens, s.Features, s.BlockSize, s.HasParent, s.Attention, s.Window = nil, nil, 0, false, 0, 0
 		s.Hashes = s.Hashes[len(s.Hashes)-1:]
 		s.RootUnknown = true
-	case 1: // as for a sliding window: the blocks before the window have no hashes
+	case 1: // a sliding window: the event has all tokens, but no hashes for the blocks before the window
 		s.Hashes = s.Hashes[m.choose(len(s.Hashes)):]
 	case 2:
 		s.Hashes = s.Hashes[m.choose(len(s.Hashes)):]
 		s.Tokens, s.Features, s.RootUnknown = nil, nil, true
-	case 3: // an offload event: it does not say that it begins a chain
+	case 3: // an offload event, which does not contain the scope of its chain
 		s.RootUnknown, s.Scope = true, block.Scope{}
 	case 4:
 		s.Hashes, s.Tokens = nil, s.Tokens[:0]
@@ -288,7 +288,7 @@ func (m *model) store(o *op) {
 	case 8: // hashes collide, and a chain may be its own ancestor
 		if !m.tame {
 			for i := range s.Hashes {
-				s.Hashes[i] = uint64(m.choose(6)<<4 | i) // no hash twice in one event
+				s.Hashes[i] = uint64(m.choose(6)<<4 | i) // no hash occurs twice in one event
 			}
 			s.Parent = uint64(m.choose(6)<<4 | m.choose(3))
 		}

@@ -8,8 +8,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Reference makes the naive index, whose answers are correct by definition. It has maps and lists without limits, and
-// computes the blocks of a holder from the tokens of whole chains. Its time grows with the square of the stored blocks.
+// Reference makes the naive index, whose answers are correct by definition. The naive index has maps and lists without
+// limits, and computes the blocks of a holder from the tokens of whole chains. The time of an operation grows with the
+// square of the number of stored blocks.
 func Reference(h *block.Hasher, _ kvindex.Config) *Door {
 	x := &reference{hasher: h, holders: map[fleet.Holder]*refHolder{}}
 	return &Door{
@@ -28,11 +29,11 @@ type refHolder struct {
 	tooMany bool
 	anyTier bool
 	byHash  map[uint64]*refPoint
-	points  []*refPoint                  // all points, also points whose hash names another point now
-	vague   [block.NumTiers]bool         // an announcement may have meant a new copy or a reused block
-	broken  [block.NumTiers]bool         // an announcement was refused
+	points  []*refPoint                  // all points, including points whose hash names another point now
+	vague   [block.NumTiers]bool         // by tier: an announcement may have meant a new copy or a reused block
+	broken  [block.NumTiers]bool         // by tier: an announcement was refused
 	held    map[place]map[block.Key]bool // the blocks that the holder has; nil: not computed yet
-	asked   map[asked]kvindex.Match      // the answers since held changed last
+	asked   map[asked]kvindex.Match      // the answers that were computed from the present held
 }
 
 type asked struct {
@@ -51,14 +52,14 @@ type place struct {
 	group int
 }
 
-// refPoint is the end of an engine block.
+// refPoint is an engine block. The point is at the end of the block.
 type refPoint struct {
 	hash     uint64
-	resolved bool
-	parent   *refPoint // valid for a resolved point; nil: the point is the first one after the root
+	resolved bool      // the place of the point in its chain is known
+	parent   *refPoint // the engine block before, of a resolved point; nil: the point's block begins the chain
 	root     block.Key
-	tokens   []block.Token   // tokens after the parent's end
-	features []block.Feature // their offsets count from the parent's end
+	tokens   []block.Token   // the tokens after the parent's end
+	features []block.Feature // multimodal items, with offsets from the parent's end
 
 	waits  bool // the point has tokens, and waits until its parent is resolved; awaits is the parent's hash
 	awaits uint64
@@ -84,7 +85,7 @@ func (p *refPoint) path() []*refPoint {
 	return append(p.parent.path(), p)
 }
 
-// chain returns the keys of all complete blocks up to p, and the tokens that are left.
+// chain returns the keys of all complete blocks of the index up to p, and the tokens after these blocks.
 func (x *reference) chain(p *refPoint) (keys []block.Key, tail []block.Token) {
 	var tokens []block.Token
 	var features []block.Feature
@@ -186,7 +187,7 @@ func ownParent(s *kvindex.Stored) bool {
 	return false
 }
 
-// circular reports whether a hash is the parent of a block, or an ancestor of that parent among waiting blocks.
+// circular reports whether a hash is the parent of a block, or an ancestor of this parent among waiting blocks.
 func (h *refHolder) circular(hash, parent uint64) bool {
 	for parent != hash {
 		p := h.byHash[parent]
@@ -205,7 +206,8 @@ func (h *refHolder) add(hash uint64) *refPoint {
 	return p
 }
 
-// place finds or makes the point of the i-th block of an aligned announcement.
+// place finds or makes the point of the i-th block of an aligned announcement. It returns nil if the block is
+// impossible.
 func (x *reference) place(h *refHolder, s *kvindex.Stored, i int, p *refPoint, parent uint64, hasParent bool) *refPoint {
 	tokens := slices.Clone(s.Tokens[i*s.BlockSize : (i+1)*s.BlockSize])
 	var features []block.Feature
@@ -285,7 +287,7 @@ func (p *refPoint) announce(at place, size int, copies bool) {
 	}
 }
 
-// from returns the position at which a record of the given size begins. The record ends at p.
+// from returns the position in the chain at which a record of the given size begins. The record ends at p.
 func (p *refPoint) from(size int) int {
 	if size == 0 {
 		return p.end() - len(p.tokens)
@@ -293,7 +295,8 @@ func (p *refPoint) from(size int) int {
 	return max(0, p.end()-size)
 }
 
-// resolveSome resolves the points that wait for a parent which is resolved now. any says that there was such a point.
+// resolveSome resolves the points that wait for a parent which is resolved now. It reports whether there was such a
+// point.
 func (x *reference) resolveSome(h *refHolder) (any bool) {
 	for _, p := range h.points {
 		if q := h.byHash[p.awaits]; p.waits && q != nil && q.resolved {
@@ -304,8 +307,8 @@ func (x *reference) resolveSome(h *refHolder) (any bool) {
 	return any
 }
 
-// collect drops the points that have neither a record nor a child, except parent, which is about to get a child and may
-// be nil.
+// collect drops the points that have neither a record nor a child, except the point parent, which gets a child next.
+// parent may be nil.
 func (h *refHolder) collect(parent *refPoint) {
 	for again := true; again; {
 		again = false

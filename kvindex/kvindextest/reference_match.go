@@ -34,8 +34,8 @@ type question struct {
 	x    *reference
 	h    *refHolder
 	keys []block.Key
-	// rows says, by tier and group, which of keys the holder has. It is made once, because each key is asked for many
-	// times.
+	// rows says, for each tier and group, which of the keys the holder has. It is computed once, because each key is
+	// looked up many times.
 	rows [][]bool
 }
 
@@ -91,7 +91,8 @@ func (g refGroup) unprovable() bool {
 	return g.kind > block.AttentionStateSpace || g.kind == block.AttentionSlidingWindow && g.window <= 0
 }
 
-// in reports whether a group has block i on a tier; if the holder allows any order of tiers, on any tier.
+// in reports whether a group has block i on a tier. If the holder's engine loads from any tier in any order, in reports
+// whether the group has the block on some tier.
 func (q *question) in(i int, tier block.Tier, g int) bool {
 	if q.h.anyTier {
 		return q.best(i, g) < block.NumTiers
@@ -112,7 +113,8 @@ func (q *question) best(i, g int) (tier block.Tier) {
 	return tier
 }
 
-// slowest returns the slowest of the best tiers of the groups that have block i.
+// slowest returns the tier that limits block i: each group that has the block reads it from the group's fastest tier,
+// and slowest returns the slowest of these tiers.
 func (q *question) slowest(i int) (tier block.Tier) {
 	for g := range q.h.groups {
 		if best := q.best(i, g); best < block.NumTiers {
@@ -132,7 +134,7 @@ func (q *question) has(i int, tier block.Tier, kind block.Attention) bool {
 	return true
 }
 
-// longest returns the greatest usable length when blocks from the given one on must come from one tier.
+// longest returns the greatest usable length if the blocks from number from on must come from one tier.
 func (q *question) longest(from int, tier block.Tier) int {
 	best := from
 	for n := from + 1; n <= len(q.keys); n++ {

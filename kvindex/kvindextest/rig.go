@@ -27,7 +27,7 @@ func newRig(t *testing.T, make Maker, size int, cfg kvindex.Config) *rig {
 	return &rig{T: t, Door: make(h, cfg), hasher: h}
 }
 
-// words returns n tokens that no other seed shares.
+// words returns n tokens. Different seeds give different tokens.
 func words(seed, n int) []block.Token {
 	out := make([]block.Token, n)
 	for i := range out {
@@ -36,8 +36,8 @@ func words(seed, n int) []block.Token {
 	return out
 }
 
-// hashesOf returns the engine hashes of the blocks of tokens. Like an engine's hash, each of them depends on all tokens
-// up to the block's end.
+// hashesOf returns the engine hashes of the blocks of a text. Like an engine's hash, each hash depends on all tokens up
+// to the block's end.
 func hashesOf(tokens []block.Token, size int, salt string) []uint64 {
 	h := uint64(14695981039346656037)
 	for _, c := range salt {
@@ -53,12 +53,12 @@ func hashesOf(tokens []block.Token, size int, salt string) []uint64 {
 	return out
 }
 
-// cut says which blocks of a text to announce or to remove, and for which holder. Stored has the other fields of the
-// announcement.
+// cut says which blocks of a text to announce or to remove, and for which holder. Stored has the remaining fields of
+// the announcement.
 type cut struct {
 	holder   fleet.Holder
-	size     int // tokens of an engine block; 0: the index's block size
-	from, to int // range of engine blocks; if to is 0, up to the last block
+	size     int // the tokens of an engine block; 0: the index's block size
+	from, to int // the range of engine blocks; to is exclusive, and 0 means up to the last block
 	kvindex.Stored
 }
 
@@ -73,7 +73,7 @@ func (r *rig) fill(tokens []block.Token, c cut) (cut, []uint64) {
 	return c, all
 }
 
-// store announces the blocks of a text that c selects, as an engine does that has just cached them.
+// store announces the blocks of a text that c selects, as an engine does after it has cached the blocks.
 func (r *rig) store(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
@@ -90,7 +90,7 @@ func (r *rig) store(tokens []block.Token, c cut) {
 	clear(s.Features)
 }
 
-// hint announces the hashes of blocks without their tokens.
+// hint announces the hashes of the blocks that c selects, without their tokens.
 func (r *rig) hint(tokens []block.Token, c cut) {
 	r.Helper()
 	c, all := r.fill(tokens, c)
@@ -141,7 +141,7 @@ func (r *rig) wantOf(keys []block.Key, want map[fleet.Holder]uint32) {
 	}
 }
 
-// only returns the argument of want that says: holder 0 has this number of blocks, and no other holder has any.
+// only returns an argument for want: holder 0 has this number of blocks, and no other holder has any.
 func only(blocks uint32) map[fleet.Holder]uint32 {
 	if blocks == 0 {
 		return nil

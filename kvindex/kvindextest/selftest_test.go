@@ -15,7 +15,7 @@ func TestTheReferenceConforms(t *testing.T) {
 	}
 }
 
-// mutants are indexes with one defect each. Most of these defects were seen in other projects.
+// mutants are indexes with one defect each. The indexes of other projects have most of these defects.
 var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	"a hole is jumped over": func(_ *block.Hasher, d *Door) Door {
 		m := *d
@@ -44,8 +44,8 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		return m
 	},
 	"a set is taken for another of the same size": func(hasher *block.Hasher, d *Door) Door {
-		// The mutant takes two positions of a prompt for equal if equally many holders have them. It asks the reference
-		// how many holders have a single block, because only the reference matches a block without the blocks before it.
+		// The mutant takes two positions of a prompt for equal if the same number of holders has them. It looks up a
+		// single block in the reference, because only the reference matches a block without the blocks before it.
 		m, alone := *d, Reference(hasher, kvindex.Config{})
 		m.Store = func(h fleet.Holder, s *kvindex.Stored) { d.Store(h, s); alone.Store(h, s) }
 		m.Remove = func(h fleet.Holder, tier block.Tier, group int, hashes []uint64) {

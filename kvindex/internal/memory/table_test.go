@@ -33,7 +33,7 @@ func TestATableFindsWhatWasPutAndNotDeleted(t *testing.T) {
 				}
 				continue
 			}
-			if len(keys) > 20_000+20_000*(op/100_000%2) { // at this size, delete as many keys as are added; the size changes during the test
+			if len(keys) > 20_000+20_000*(op/100_000%2) { // from this size on, each added key replaces a deleted key; the size changes during the test
 				i := r.IntN(len(keys))
 				if !table.Delete(table.Hash(keys[i]), want[keys[i]]) {
 					t.Fatalf("operation %d: key %x is not there", op, keys[i])
