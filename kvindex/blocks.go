@@ -8,9 +8,12 @@ import (
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// blocks knows which holders have which blocks. A strand is a run of consecutive blocks, and a segment is a part of a
-// strand that the same set of holders has. Writers hold Index.mu. Match reads heads, strands, segments and sets without
-// a lock.
+// blocks knows which holders have which blocks. A strand is a run of consecutive blocks, and a spot is the place of a
+// block on its strand. A claim says on which tiers and in which groups a holder has a block. A set has holders and
+// their claims, and a segment is a part of a strand whose blocks have the same set. Points record engine blocks that
+// claims cannot express. An engine hash names a block if it leads to the block in the table names.
+//
+// Writers hold Index.mu. Match reads heads, strands, segments and sets without a lock.
 type blocks struct {
 	heads    memory.Table // the key of a strand's first block → the strand
 	names    memory.Table // the engine hash of a block → the block's spot
@@ -26,8 +29,8 @@ type blocks struct {
 	held        int64     // the number of blocks that some holder has
 	memberships int64     // the number of pairs of a holder and a block that the holder has
 
-	old, new []segment // scratch
-	words    []uint64  // scratch
+	old, new []segment // memory for the segments of a strand before and after a change
+	words    []uint64  // memory for words that are copied to a list or to the log
 }
 
 // there reports whether there is a block at a spot. After a change of the index, this may be another block than before.
@@ -47,7 +50,7 @@ func (b *blocks) hash(at spot) (uint64, bool) {
 	return w ^ b.veil, w != 0
 }
 
-// named returns the spot of the block that an engine hash names for some holder, or 0.
+// named returns the spot of the block that an engine hash names for some holder, or 0 if the hash names no block.
 func (b *blocks) named(hash uint64) spot { return b.namedAt(b.names.Hash(hash), hash) }
 
 // namedAt is named for a caller that knows mixed, the table's hash of the engine hash.
@@ -64,8 +67,8 @@ func (b *blocks) namedAt(mixed, hash uint64) spot {
 // prefetched has the table's hashes of 16 engine hashes. The cache lines for all of them are fetched at the same time.
 type prefetched [16]uint64
 
-// prefetch fetches the buckets of names in which the searches for the first hashes begin. The engine hashes are the
-// hashes XORed with veil.
+// prefetch fetches the buckets of the table names in which the searches for the first hashes begin. If hashes come from
+// a strand, they are XORed with blocks.veil, and the parameter veil has this value; else veil is 0.
 func (p *prefetched) prefetch(b *blocks, hashes []uint64, veil uint64) {
 	for k, hash := range hashes[:min(len(hashes), len(p))] {
 		p[k] = b.names.Hash(hash ^ veil)
@@ -73,7 +76,8 @@ func (p *prefetched) prefetch(b *blocks, hashes []uint64, veil uint64) {
 	}
 }
 
-// unname removes the names of the blocks from lo to hi (exclusive) of a strand: no engine hash leads to them then.
+// unname removes the names of the blocks from lo to hi (exclusive) of a strand: no engine hash leads to these blocks
+// then.
 func (b *blocks) unname(i, lo, hi uint32) {
 	seconds := b.strands.At(i).run.Seconds()[:hi]
 	var mixed prefetched
@@ -180,8 +184,8 @@ func (b *blocks) appendSegments(s *strand, dst []segment) []segment {
 	return dst
 }
 
-// write replaces a strand's segments old by segs. It adds references to the sets of segs, and drops the references to
-// the sets of old.
+// write replaces the segments of a strand. old has its present segments, and segs has the new ones. write adds
+// references to the sets in segs, and drops the references to the sets in old.
 func (b *blocks) write(s *strand, old, segs []segment) {
 	for _, g := range segs {
 		b.sets.hold(g.set)

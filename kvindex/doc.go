@@ -9,10 +9,10 @@
 // from the announced tokens (block.Hasher), so that the blocks of all engines and of the request can be compared,
 // whatever the engine's block size. Events still name parents and removed blocks by engine hashes.
 //
-//   - Copies are counted for each (holder, tier, group, engine hash): vLLM stores and removes physical blocks. A report
-//     of a block that is there is no copy. Where the events do not tell a copy from a report, the index assumes a
-//     report: it may forget a block too early, and never claims a block that is gone. See judge in store.go.
-//     Stored.Origin overrides this decision.
+//   - Copies are counted for each (holder, tier, group, engine hash): vLLM stores and removes physical blocks. An
+//     engine may also report a block that it has already; the report is no copy. If the events do not tell copies and
+//     reports apart, the index assumes a report: it may forget a block too early, and never claims a block that is
+//     gone. See judge in store.go. Stored.Origin overrides this decision.
 //   - A holder has a block of the index while engine blocks cover all tokens of the block. Engine blocks may be larger
 //     or smaller, may be no multiple, and may vary in size. The index remembers a partial block at a chain's end. Later
 //     engine blocks complete it, and each continuation of the chain completes it in its own way.
@@ -47,10 +47,11 @@
 // # Structure
 //
 // The index keeps a chain as strands. A strand is a run of consecutive blocks. It has its blocks' keys and engine
-// hashes, and segments that say which set of holders has which of its blocks. A different continuation is a child
-// strand. Each set of holders exists once. Two tables lead to strands: heads leads from the key of a strand's first
-// block to the strand, and names leads from an engine hash to its block. A match follows the strands of a request from
-// the root on and compares keys. It relies on the fact that a key determines all blocks before its own.
+// hashes. It consists of segments, each with the set of the holders that have the segment's blocks. A different
+// continuation is a child strand. Each set of holders exists once. Two tables lead to strands: heads leads from the key
+// of a strand's first block to the strand, and names leads from an engine hash to its block. A match follows the
+// strands of a request from the root on and compares keys. It relies on the fact that a key determines all blocks
+// before its own.
 //
 // A holder's claim on a block says on which tiers and in which groups the holder has the block, and whether the holder
 // knows the block by its engine hash. At most one engine hash names a block: the holders whose engines compute this
@@ -70,7 +71,7 @@
 // count. Released memory that the garbage collector has not freed yet does not count. Config.Seed decides where keys
 // and engine hashes lie in tables, so that an attacker cannot choose them to collide.
 //
-// An announcement that does not fit in an empty index is refused before anything is evicted. At the limit, an
+// An announcement that does not fit in an empty index is refused before anything is evicted. In a full index, an
 // announcement is also refused if it needs more than a quarter of the budget and more than its holder's fair share: the
 // budget divided by the number of workers, divided by the known holders of its worker. An eviction samples some strands
 // and takes the ends of the least recently used ones. It never takes a block before the block's descendants. It takes

@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-func TestWhatAForgottenHolderLeftIsGivenBackWithWhatIsStoredNext(t *testing.T) {
+func TestMemoryOfAForgottenHolderIsGivenBack(t *testing.T) {
 	t.Run("a prompt that the other holder has", func(t *testing.T) { forgetAndStore(t, 0) })
 	t.Run("a prompt of the forgotten holder", func(t *testing.T) { forgetAndStore(t, 1) })
 }
@@ -40,7 +40,7 @@ func forgetAndStore(t *testing.T, prompt int) {
 	}
 }
 
-func TestAtTheLimitWhatAForgottenHolderLeftGoesBeforeWhatOthersHave(t *testing.T) {
+func TestRoomOfAForgottenHolderIsUsedBeforeBlocksAreEvicted(t *testing.T) {
 	hasher, err := block.NewHasher(block.XXH3, 16)
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ type holder struct {
 	id      fleet.Holder
 	groups  []group
 	tooMany bool  // the holder announced more than MaxGroups groups
-	anyTier bool  // the engine loads blocks from any tier in any order, and the holder announced some below the accelerator
+	anyTier bool  // the engine loads blocks from any tier in any order, and the holder announced blocks below the accelerator
 	vague   uint8 // a bit for each tier on which an announcement may have been a copy or a report, see judge
 	broken  uint8 // a bit for each tier of which the index evicted, dropped or refused something: see HolderStats.Whole
 	refused int64 // the number of refused announcements and blocks
@@ -21,7 +21,7 @@ type holder struct {
 	blocks  [block.NumTiers]int64 // the number of the index's blocks that the holder has in any group, by tier
 	evicted [block.NumTiers]int64 // the number of blocks that were evicted to keep within the budget, by tier
 	named   int64                 // the number of blocks that the holder knows by their hashes, or keeps as parents
-	claims  int64                 // the number of blocks on which the holder has a claim
+	claims  int64                 // the number of blocks on which the holder has a claim, see claim
 	begun   int64                 // the number of strands (runs of blocks) that the holder began, see blocks.begin
 	leaving bool                  // Forget is removing the holder
 	changes uint64                // the number of changes of the holder's claims so far
@@ -102,7 +102,7 @@ func (x *Index) meet(id fleet.Holder) *holder {
 	for int(id) >= len(x.blocks.holders) {
 		x.blocks.holders = append(x.blocks.holders, nil)
 	}
-	for x.blocks.holders[id] != nil && x.blocks.holders[id].leaving { // Forget lets other writers in between
+	for x.blocks.holders[id] != nil && x.blocks.holders[id].leaving { // wait until Forget, which lets other writers in between, has ended
 		x.unlock()
 		x.lock()
 	}

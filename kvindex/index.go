@@ -10,9 +10,9 @@ import (
 
 // Config sizes an [Index]. A field at zero means its default.
 type Config struct {
-	// Bytes is a hard limit of the memory that the index allocates. A table that is being grown counts twice. At the
-	// limit workers above their fair share lose their least recently used prefixes first, deepest blocks before their
-	// parents. Default 1 GiB, which is some 20 M blocks on one holder each; at least 1 MiB.
+	// Bytes is a hard limit of the memory that the index allocates. While a table grows, its old and its new memory
+	// count. If the index is full, it evicts the least recently used prefixes of workers above their fair share first,
+	// and children before their parents. Default 1 GiB, which is some 20 M blocks on one holder each; at least 1 MiB.
 	Bytes int64 `yaml:"bytes"`
 	// MaxWaiting is how many announced blocks of all holders together may wait for a parent or a hash that is not
 	// known yet. The index drops the oldest ones above this number. Default 65,536: an offload event comes before its
@@ -33,7 +33,8 @@ type Config struct {
 	Worker func(fleet.Holder) (fleet.WorkerID, bool) `yaml:"-"`
 }
 
-// DefaultConfig has the values that a zero Config stands for. Its WaitingBytes is 0, so that it follows Bytes.
+// DefaultConfig has the values that a zero Config stands for, except WaitingBytes: 0 stays, so that the limit follows
+// Bytes.
 func DefaultConfig() Config {
 	c := Config{}.withDefaults()
 	c.WaitingBytes = 0
@@ -58,7 +59,8 @@ func (c Config) withDefaults() Config {
 // MaxHolders bounds holder ids: the index keeps an array with one element for each id. It ignores events of larger ids.
 const MaxHolders = 1 << 20
 
-// MaxGroups is how many cache groups one holder may announce. With more, none of its blocks proves a prefix.
+// MaxGroups is how many cache groups one holder may announce. If a holder announces more, none of its blocks proves a
+// prefix.
 const MaxGroups = 15
 
 // MaxChain bounds a chain in tokens. The index ignores announced blocks beyond this bound.
@@ -82,13 +84,13 @@ type Stored struct {
 	Window    int             // the window of a sliding-window group, in tokens
 
 	Scope     block.Scope // the scope of the chain; used when HasParent and RootUnknown are false
-	Parent    uint64      // engine hash of the block before the first
+	Parent    uint64      // the engine hash of the block before the run
 	HasParent bool        // false: the run begins at the chain's first token
 
-	Hashes []uint64      // engine hashes in order
+	Hashes []uint64      // the engine hashes of the blocks, in order
 	Tokens []block.Token // the tokens of the whole run; empty if the event has only hashes
-	// BlockSize is the engine's block size in tokens; 0: unknown. When len(Tokens) is not len(Hashes)·BlockSize, the
-	// hashes do not align with the tokens, and blocks are known by their hashes alone.
+	// BlockSize is the engine's block size in tokens; 0: unknown. If len(Tokens) is not len(Hashes)·BlockSize, the
+	// hashes do not align with the tokens, and the index knows the blocks only by their hashes.
 	BlockSize int
 	// Features are the multimodal items that start in the run, with offsets relative to Tokens[0]. Items before the run
 	// are already in the parent's key.
@@ -101,7 +103,7 @@ type Stored struct {
 	RootUnknown bool
 	Origin      Origin
 	// AnyTierOrder says that the engine loads the blocks of a chain from any tier in any order: each block counts on
-	// its best tier, and a match may continue from the host back on the accelerator. TensorRT-LLM does:
+	// its fastest tier, and a match may continue from the host back on the accelerator. TensorRT-LLM does:
 	// loadOrAllocateBlocks in cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp walks its tree and onboards every
 	// matched block that is not on the accelerator. vLLM and SGLang do not. The index applies the rule to a holder from
 	// the holder's first announcement on that has AnyTierOrder and a tier below the accelerator.
@@ -129,16 +131,16 @@ type Index struct {
 	config Config
 
 	// mu serialises everything that changes the index; lock and unlock take and release it. mu guards all fields below
-	// that are not atomic. Match takes mu only after patience failed checks of versions.
+	// that are not atomic. Match takes mu only after 16 failed version checks, see patience.
 	mu sync.Mutex
 
 	blocks  blocks
-	views   atomic.Pointer[[]atomic.Pointer[view]] // by holder; nil: unknown
+	views   atomic.Pointer[[]atomic.Pointer[view]] // what readers know of each holder; nil: not known
 	viewing atomic.Uint64                          // the version of views: odd while views change
 	sparse  atomic.Int32                           // how many views are sparse, see view.sparse
 	special atomic.Int32                           // how many views are special, and how many Forgets run
 
-	known        int      // the number of holders that are not nil
+	known        int      // the number of known holders
 	pointed      int64    // the number of points of all holders; see point
 	waiting      int      // the number of points that wait for a place, of all holders
 	waitingBytes int64    // the memory of these points

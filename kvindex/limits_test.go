@@ -212,7 +212,8 @@ func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.
 	}
 }
 
-// announce announces a chain of blocks of the given size, and returns their hashes. If hashes is nil, they are new.
+// announce announces a chain of blocks of the given size, and returns their hashes. If hashes is nil, announce
+// makes new hashes.
 func (l *limited) announce(id fleet.Holder, tier block.Tier, blocks, size int, hashes []uint64, tokens []block.Token) []uint64 {
 	if hashes == nil {
 		for range blocks {

@@ -195,7 +195,7 @@ func replay(t *testing.T, name string, size int) {
 			continue // the end marker of a replay has no events
 		}
 		if strings.Contains(m.Payload, hex.EncodeToString([]byte("LoadStat"))) {
-			continue // SGLang's load messages come on a socket of their own
+			continue // a load message of SGLang, which comes on another socket than events
 		}
 		p.play(m.Payload)
 		for i := range p.batch.Events {
@@ -268,7 +268,7 @@ func TestLiveHybrid(t *testing.T) {
 	}
 }
 
-// pool is a scenario that was played on vLLM's own BlockPool.
+// pool is a scenario that was played on vLLM's class BlockPool, with the events and the cached blocks after each step.
 type pool struct {
 	ID    string `json:"id"`
 	Steps []struct {
@@ -304,7 +304,7 @@ func TestBlockPoolTraces(t *testing.T) {
 		tokens   []block.Token
 		scope    block.Scope
 		features []block.Feature
-		want     []uint32 // number of blocks of each prompt after each step
+		want     []uint32 // the number of matched blocks after each step
 	}
 	a, b := seq(0, 12), append(seq(0, 8), seq(90, 4)...)
 	image := []block.Feature{{ID: "img-a", Offset: 2}}

@@ -10,7 +10,7 @@ import (
 )
 
 // trail is the path of a request through the strands (runs of consecutive blocks), and the sets of holders on this
-// path.
+// path. A set has holders and their claims: a claim says on which tiers and in which groups a holder has some blocks.
 type trail struct {
 	path  []visit
 	runs  []run
@@ -194,8 +194,9 @@ func (b *blocks) read(runs []run, s *strand, n uint32, fixed bool) ([]run, bool)
 	return runs, from == n
 }
 
-// steady reports whether the views and all strands of the path are unchanged since trace read them. If they are, steady
-// marks the path as used.
+// steady reports whether nothing that a Match was computed from has changed: the strands of the path have the versions
+// that trace read, and the views (what readers know of each holder) have the version viewing. If so, steady marks the
+// path as used.
 func (x *Index) steady(t trail, viewing uint64) bool {
 	if viewing&1 != 0 || x.viewing.Load() != viewing {
 		return false
@@ -291,7 +292,7 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 				return dst, false
 			}
 			if m.own = append(m.own, stretch{held, r.blocks}); anywhere(held)&v.full != v.full {
-				break // the groups of full attention end here
+				break // some full-attention group has no further blocks
 			}
 		}
 		r := Match{Holder: one.holder()}

@@ -36,7 +36,8 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uin
 }
 
 // removeSome removes one copy of each of the first blocks that hashes names: one block, or several consecutive blocks
-// of a strand (a run of blocks). It returns their number.
+// of a strand (a run of blocks in the index). It returns the number of these blocks. If a point records the block, its
+// record counts the copies. Else the holder's claim says on which tiers and in which groups the holder has the block.
 func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uint64) int {
 	b, bit := &x.blocks, placeBit(tier, group)
 	p, at := x.refer(h, hashes[0])
@@ -92,7 +93,8 @@ func (b *blocks) knows(h *holder, set setID) bool {
 	return b.sets.state(b.sets.get(set, h.id)).named&(known|unnamed) != 0
 }
 
-// hasChild reports whether a holder knows a block that follows the block at a spot.
+// hasChild reports whether a holder knows a block that follows the block at a spot. A spot is the place of a block on
+// its strand.
 func (b *blocks) hasChild(h *holder, at spot) bool {
 	s := b.strands.At(at.strand())
 	return at.offset()+1 < s.length() && b.knows(h, b.setAt(at+1)) || b.childless(h, at, 1) == 0
@@ -251,7 +253,8 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.fit()
 }
 
-// dropPoints forgets all points of a holder. The claims on the blocks that the points cover or need stay.
+// dropPoints forgets all points of a holder: the records of engine blocks that claims cannot express. The claims on the
+// blocks that the points cover or need stay.
 func (x *Index) dropPoints(h *holder) {
 	x.pointed -= h.pointed
 	x.waiting -= int(h.waiting)

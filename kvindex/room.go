@@ -2,7 +2,7 @@ package kvindex
 
 import "github.com/warmpath/warmpath/kvindex/internal/memory"
 
-// need is an upper bound of what an operation stores. The index makes room for it before the operation.
+// need is an upper bound of what an operation stores. The index makes room for the need before the operation.
 type need struct {
 	hashes int   // the number of engine blocks
 	tokens int   // the number of tokens of these blocks

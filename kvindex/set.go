@@ -8,9 +8,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// setID names a set of holders, each with its claim: the tiers and groups on which the holder has some blocks. 0 is the
-// empty set. If the highest bit is set, the id contains the only holder and its claim; else the id is the index of a
-// [storedSet].
+// setID names a set of holders, each with its claim: the tiers and groups on which the holder has some blocks. Each
+// segment (a part of a strand, which is a run of blocks) refers to the set that has its blocks. 0 is the empty set. If
+// the highest bit is set, the id contains the only holder and its claim; else the id is the index of a [storedSet].
 //
 // A set does not change while a strand refers to it. Equal sets have the same id. Only if hashes collide, two equal
 // sets may have different ids; then two neighbouring segments are not joined.
@@ -37,13 +37,13 @@ type storedSet struct {
 // state says on which tiers and in which groups a holder has a block: four bits for each group, one for each tier.
 // Flags are above these bits.
 type state struct {
-	named   uint64 // announced under the engine hash that names the block
-	covered uint64 // covered by points: engine blocks that have another size or are exceptions otherwise
+	named   uint64 // the tiers and groups on which the block was announced under the engine hash that names it
+	covered uint64 // the tiers and groups on which points (records of other engine blocks) cover the block
 }
 
 const (
 	possession = 1<<(4*MaxGroups) - 1 // the bits of all tiers and groups
-	// known is a flag of state.named: the engine hash of the block names it for the holder.
+	// known is a flag of state.named: for the holder, the block's engine hash names the block.
 	known = 1 << 60
 	// unnamed is a flag of state.named: the block is kept as a parent, but its hash means another block to the holder.
 	unnamed = 1 << 61
@@ -67,8 +67,8 @@ func memberOf(id fleet.Holder, c claim) member { return member(id)<<claimBits | 
 func (m member) holder() fleet.Holder { return fleet.Holder(m >> claimBits) }
 func (m member) claim() claim         { return claim(m & (1<<claimBits - 1)) }
 
-// sets stores the sets and the states. There is one writer at a time. Readers read a set's members, which never change,
-// and then check the version of the strand that led them to the set.
+// sets stores the sets and the states. There is one writer at a time. Readers read a set's members, which never change.
+// Then they check the version of the strand from which they have the set's id.
 type sets struct {
 	stored  memory.Arena[storedSet]
 	lists   memory.Lists // counts the memory of the sets' members
@@ -174,7 +174,7 @@ func (s *sets) get(id setID, h fleet.Holder) claim {
 	return find(s.members(id, &one), h)
 }
 
-// find returns the claim of a holder among members; 0 when it is not there.
+// find returns the claim of a holder among members, or 0 if the holder is not a member.
 func find(members []uint64, h fleet.Holder) claim {
 	if i := search(members, h); i < len(members) {
 		if m := member(members[i]); m.holder() == h {

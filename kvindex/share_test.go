@@ -16,11 +16,11 @@ import (
 type flooder struct {
 	x      *kvindex.Index
 	source *rand.Rand
-	hash   uint64
-	parent uint64
+	hash   uint64 // the last engine hash that was used
+	parent uint64 // the hash after which some floods continue a chain
 }
 
-const flooding fleet.Holder = 3
+const flooding fleet.Holder = 3 // the holder that announces the blocks
 
 // store announces n blocks of the given size after a parent, and returns the hash of the last block.
 func (f *flooder) store(n, size int, parent uint64) uint64 {

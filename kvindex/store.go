@@ -88,7 +88,9 @@ func inOrder(features []block.Feature) []block.Feature {
 	return features
 }
 
-// announcement is a Stored that is being applied.
+// announcement is a Stored that is being applied. In this file, a line is a position in a chain, a strand is a run of
+// blocks in the index, and a spot is the place of a block on its strand. A claim says on which tiers and in which
+// groups a holder has a block. A point is a record of an engine block that a claim cannot express.
 type announcement struct {
 	*Stored
 	holder   *holder

@@ -131,7 +131,7 @@ type difference struct {
 	what string
 }
 
-// check runs a history and returns the first difference, nil when there is none.
+// check runs a history and returns the first difference, or nil if there is none.
 func (m *model) check(make Maker, history []op) (bad *difference) {
 	step := -1
 	defer func() {

@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
 )
 
-// steps is the number of operations in one history of the model test. It is large enough that cuts, holes and groups
-// occur together.
+// steps is the number of operations in one history of the model test. So long a history has engine blocks of other
+// sizes, holes and groups together.
 const steps = 120
 
 // asked returns the number of operations in the variable WARMPATH_MODEL_OPS (`make model` sets 10^8), or 0 if the

@@ -77,7 +77,7 @@ func (p *refPoint) end() int {
 	return n
 }
 
-// path returns the points from the chain's first to p.
+// path returns the points from the chain's first point to p.
 func (p *refPoint) path() []*refPoint {
 	if p.parent == nil {
 		return []*refPoint{p}

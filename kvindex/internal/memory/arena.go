@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// Arena allocates elements of one type and names each by an index, from 1 on. Elements lie in chunks. A chunk never
-// moves, and its memory is given back when it is empty. One writer at a time. Readers may call At at the same time,
-// also with the index of a released element.
+// Arena allocates elements of one type. The name of an element is an index, from 1 on. Elements are in chunks. A chunk
+// never moves, and its memory is given back when the chunk is empty. There is one writer at a time. Readers may call At
+// at the same time, also with the index of a released element.
 type Arena[T any] struct {
 	chunks atomic.Pointer[[]atomic.Pointer[[arenaChunk]T]]
 	states []arenaState // the states of the chunks
@@ -43,7 +43,7 @@ func (a *Arena[T]) At(i uint32) *T {
 	return &chunk[i&(arenaChunk-1)]
 }
 
-// Alloc returns the index of a free element. The element has the content of its last use.
+// Alloc returns the index of a free element. The element has the content of its last use, or is zero.
 func (a *Arena[T]) Alloc() uint32 {
 	for len(a.room) > 0 {
 		c := a.room[len(a.room)-1]

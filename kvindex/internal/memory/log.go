@@ -8,9 +8,9 @@ import (
 
 // Log keeps runs of pairs of words. Each run has one owner, and only the owner's [Run] refers to it. New runs are
 // written one after another into chunks of one size. When much of a chunk is garbage, its live runs are moved and the
-// chunk is given back: runs of different lengths leave no gaps. One writer at a time. Readers may read the first words
-// of a run at the same time, as many as the writer has published. Memory that readers may still read is left to the
-// garbage collector.
+// chunk is given back: runs of different lengths leave no gaps. There is one writer at a time. Readers may read the
+// first words of a run at the same time, as many as the writer has published. Memory that readers may still read is
+// left to the garbage collector.
 type Log struct {
 	// Words is the size of a chunk in words; 0 means 2,048. It must be set while the log is empty.
 	Words int
@@ -37,7 +37,7 @@ const logWords = 1 << 11
 // mostSpare is the most spare room, in pairs, that a run gets when it grows.
 const mostSpare = 128
 
-// Run refers to a run. The zero value is an empty one.
+// Run refers to a run. The zero value is an empty run.
 type Run struct {
 	// words points at a header of two words. The first words of all pairs follow, then the second words of all pairs.
 	// The header's first word has the owner in its upper half, and the room in pairs in its lower half. The header's
@@ -58,14 +58,14 @@ func (r *Run) all() []uint64 {
 // Words is the memory that a run had at one moment.
 type Words struct{ at *uint64 }
 
-// Words returns the memory that the run has now, and false when it has none.
+// Words returns the memory that the run has now. It reports false if the run has no memory.
 func (r *Run) Words() (Words, bool) {
 	p := r.words.Load()
 	return Words{p}, p != nil
 }
 
 // Firsts returns the first words of n pairs. It does not check n: the writer must have published n pairs for this
-// memory, or for the memory that it replaced.
+// memory, or for the memory that this memory replaced.
 func (w Words) Firsts(n uint32) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(w.at), runHeader*8)), n)
 }
@@ -88,7 +88,7 @@ func (r *Run) Seconds() []uint64 {
 	return w[runHeader+uint32(w[0]):]
 }
 
-// Append writes pairs after the first n pairs of a run. Their second words are 0.
+// Append writes pairs after the first n pairs of a run. The second words of the new pairs are 0.
 func (l *Log) Append(r *Run, owner uint32, n int, firsts []uint64) {
 	room := r.Firsts()
 	if n+len(firsts) <= len(room) {
@@ -227,7 +227,7 @@ func (l *Log) Bytes() int64 {
 	return int64(l.words)*8 + int64(cap(l.chunks))*8 + int64(len(l.chunks)-len(l.holes))*48 + int64(cap(l.holes))*4
 }
 
-// Growth returns an upper bound of the memory that n more pairs take, in at most the given number of runs. One of the
+// Growth returns an upper bound of the memory that n more pairs take, in at most the given number of runs. One of these
 // runs may exist already.
 func (l *Log) Growth(n, runs int) int64 {
 	words := 5*n/2 + runs*(runHeader+4) + 2*mostSpare

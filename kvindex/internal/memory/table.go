@@ -292,8 +292,9 @@ func (t *Table) Clear() {
 // Bytes returns how much memory the table takes.
 func (t *Table) Bytes() int64 { return int64(t.buckets) * bucketBytes }
 
-// Growth returns an upper bound of the memory that n more entries take, the old and the new memory of one growing
-// segment included. It relies on even hashes: a segment gets at most twice its share and 8 entries.
+// Growth returns an upper bound of the memory that n more entries take. The bound includes the old and the new memory
+// of one growing segment. Growth relies on evenly distributed hashes: a segment gets at most twice its share of the
+// entries and 8 more.
 func (t *Table) Growth(n int) int64 {
 	share := n/(tableSegments/2) + 8
 	more, most, step := 0, 0, 0
