@@ -522,7 +522,8 @@ func (b *blocks) bytes() int64 {
 		int64(cap(b.old)+cap(b.new)+cap(b.words)+cap(b.holders))*8
 }
 
-// growth returns an upper bound of the memory that a change of n blocks allocates.
+// growth returns an upper bound of the memory that a change of n blocks allocates. A change usually makes the list of
+// segments of one strand longer; growth counts two lists, to be safe.
 func (b *blocks) growth(n int) int64 {
 	return b.heads.Growth(n) + b.names.Growth(n) + b.strands.Growth(n) + 2*memory.ListBytes(max(cap(b.old), 16)+4) + b.sets.growth(n)
 }

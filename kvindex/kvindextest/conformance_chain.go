@@ -32,7 +32,7 @@ var chainCases = []conformanceCase{
 		r.wantOf(r.keys(a, block.Scope{Salt: "s"}), only(4))
 		r.wantOf(r.keys(a, block.Scope{LoRA: "l"}), map[fleet.Holder]uint32{1: 4})
 	}},
-	{name: "images are folded in where they begin, however the event was cut", size: 16, run: func(r *rig) {
+	{name: "an image changes the keys from its offset on, however the blocks are cut into events", size: 16, run: func(r *rig) {
 		a := words(1, 96)
 		image, clip := block.Feature{ID: "image", Offset: 20}, block.Feature{ID: "clip", Offset: 79}
 		r.store(a, cut{size: 32, to: 1, Stored: kvindex.Stored{Features: []block.Feature{image}}})

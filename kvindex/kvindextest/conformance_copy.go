@@ -32,7 +32,7 @@ var copyCases = []conformanceCase{
 		r.remove(a, cut{from: 1, to: 2})
 		r.want(a, only(1))
 	}},
-	{name: "a report teaches what was not known", size: 16, run: func(r *rig) {
+	{name: "a report adds blocks that were not known", size: 16, run: func(r *rig) {
 		a := words(1, 80)
 		r.store(a, cut{from: 3}) // these blocks wait, because their parent is not known
 		r.store(a, cut{})
