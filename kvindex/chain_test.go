@@ -21,7 +21,7 @@ func newChain(tokens []block.Token) chain {
 
 func randomChain(r *rand.Rand, blocks int) chain { return newChain(random(r, 16*blocks)) }
 
-// store announces new copies of the blocks from number from up to number to (exclusive).
+// store announces new copies of the blocks whose numbers are in [from, to).
 func (c chain) store(x *kvindex.Index, id fleet.Holder, tier block.Tier, from, to int) {
 	s := kvindex.Stored{
 		Tier: tier, Hashes: asHashes(c.keys[from:to]), Tokens: c.tokens[16*from : 16*to], BlockSize: 16, Origin: kvindex.OriginNew,

@@ -12,8 +12,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// fleetOf returns an index in which each holder has its own prompts of each blocks. All prompts together have about the
-// given number of blocks. The first shared blocks are the same in all prompts.
+// fleetOf returns an index in which each prompt is at one of the holders. The parameter each is the number of blocks of
+// a prompt, blocks is the number of blocks of all prompts together, and shared is the number of leading blocks that are
+// the same in all prompts.
 func fleetOf(tb testing.TB, holders, blocks, shared, each int) (*kvindex.Index, *block.Hasher, [][]block.Token) {
 	tb.Helper()
 	h, err := block.NewHasher(block.XXH3, 16)

@@ -104,8 +104,8 @@ func TestABlockThatLostItsNameCanBeNamedAgain(t *testing.T) {
 	}
 }
 
-// TestEnginesThatHashAlikePayForHashesOnce bounds the memory of a pair of holder and block if all engines have the same
-// blocks under the same hashes.
+// If all engines have the same blocks under the same hashes, the index must store each hash only once. So a pair of a
+// holder and a block takes little memory.
 func TestEnginesThatHashAlikePayForHashesOnce(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{})

@@ -164,8 +164,8 @@ func (x *Index) key(l *line) block.Key {
 	return l.root
 }
 
-// step is what some tokens add to a chain after a line: the keys of blocks of the index, and the tokens after the last
-// whole block.
+// step is the part of a chain that some tokens add after a line (a position in the chain): the keys of whole blocks,
+// and the tokens after the last whole block.
 type step struct {
 	keys     []block.Key
 	tail     []block.Token
@@ -194,7 +194,8 @@ func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) st
 	return s
 }
 
-// agrees reports whether the known place of a hash, a point or a block, is the end of a step after a line.
+// agrees reports whether an announcement gives a hash the same place as before. The parameters p and at are the point
+// and the block that the hash means, as refer returned them. The line and the step are the place in the announcement.
 func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
 	var tail []block.Token
 	root, end := block.Key(0), uint32(0)
@@ -236,7 +237,8 @@ func (x *Index) pair(h *holder, hash uint64, at spot) *point {
 	return p
 }
 
-// resolve gives a point its place in the chain: the engine block begins at the line and is the step.
+// resolve gives a point its place in the chain. The point's engine block begins at the line, and its tokens are the
+// step.
 func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 	x.stopWaiting(h, p)
 	p.start, p.end, p.at, p.root = l.end, s.end, l.at, l.root
@@ -352,8 +354,8 @@ func (r *record) shrink(size uint32) {
 	}
 }
 
-// dropRecords removes those records of a point for which the function which returns true, with all copies. If no record
-// is left and nothing needs the point, it frees the point.
+// dropRecords removes the records of a point that the parameter which selects, with all copies. If no record is left
+// and nothing needs the point, dropRecords frees the point.
 func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 	for i := 0; i < len(p.records); {
 		r := p.records[i]
@@ -425,8 +427,8 @@ func (x *Index) release(h *holder, at spot) {
 }
 
 // disown drops the meaning that a hash has for a holder, because the hash names another place now. The old point or
-// block is kept as a parent while it has children. disown must not free the point or block before the line l, which the
-// caller uses afterwards.
+// block is kept as a parent while it has children. The line l is the position before the new place: disown does not
+// free the point or the block there, because the caller needs it.
 func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 	x.counts.Conflicts++
 	switch {

@@ -152,9 +152,9 @@ func (b *blocks) dropBares(h *holder, i uint32) {
 	}
 }
 
-// sweep applies a change to all claims of the change's holder, and calls after for each strand that it changed. It
-// looks at every strand. If the holder is being forgotten, sweep lets other writers in between. The changed sets of
-// holders take memory: sweep makes room for them.
+// sweep applies a change to all claims of the change's holder. It calls the function after for each strand (run of
+// blocks) that it changed. It looks at every strand. If the holder is being forgotten, sweep lets other writers in
+// between. The changed sets of holders take memory: sweep makes room for them.
 func (x *Index) sweep(c *change, after func(i uint32)) {
 	b := &x.blocks
 	defer func() { x.slack = need{} }()
@@ -210,7 +210,7 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	})
 }
 
-// dropAll drops the records for which the function which returns true, of all points of a holder.
+// dropAll drops the records that the parameter which selects, of all points of a holder.
 func (x *Index) dropAll(h *holder, which func(p *point, r *record) bool) {
 	var all []*point
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {

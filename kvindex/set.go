@@ -143,7 +143,7 @@ func (s *sets) load(id setID) []uint64 {
 
 // listed returns the members of a set, and whether all of them have their blocks on the accelerator only, in the first
 // group only. If a writer changes the sets meanwhile, the members may be wrong. ok is false if they are certainly
-// wrong. one is the memory for the result if the setID contains the only member.
+// wrong. The parameter one is the memory for the result if the id contains the only member.
 func (s *sets) listed(id setID, one *[1]uint64) (members []uint64, simple, ok bool) {
 	switch {
 	case id == 0:

@@ -93,8 +93,8 @@ func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
 	}
 }
 
-// floodOthers lets one of eight holders announce many blocks, with the function more. Each of the other holders must
-// keep 90 % of the blocks for which an eighth of the budget has room.
+// floodOthers lets one of eight holders announce many blocks: the function more announces some blocks and returns their
+// number. Each of the other holders must keep 90 % of the blocks for which an eighth of the budget has room.
 func floodOthers(t *testing.T, more func(f *flooder) int, budget int64, flood int) {
 	const holders = 8
 	h, _ := block.NewHasher(block.XXH3, 16)

@@ -61,7 +61,7 @@ func (s *Stored) aligned() bool {
 	return s.BlockSize > 0 && len(s.Tokens) == len(s.Hashes)*s.BlockSize
 }
 
-// impossible reports whether no engine can have the announced blocks: they are too large, or one is its own parent.
+// impossible reports whether no engine can have the announced blocks: a block is too large, or is its own parent.
 // For longer circles see circular.
 func (s *announcement) impossible() bool {
 	if s.BlockSize > block.MaxSize || len(s.Tokens) > MaxChain {
@@ -127,7 +127,8 @@ func (a *announcement) within(lo, hi int) []block.Feature {
 	return a.features[at(lo):at(hi)]
 }
 
-// judge decides whether the announcement adds copies of blocks that are there already, and whether it says anything.
+// judge decides whether the announcement adds copies of blocks that are there already. It returns false if the index
+// must ignore the announcement.
 //
 // An engine announces each new copy of a block, and may also report blocks again that it has (vLLM's
 // kv_cache_report_mode=full). The events do not tell copies and reports apart. A report lists the blocks that a request

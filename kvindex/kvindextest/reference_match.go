@@ -91,8 +91,8 @@ func (g refGroup) unprovable() bool {
 	return g.kind > block.AttentionStateSpace || g.kind == block.AttentionSlidingWindow && g.window <= 0
 }
 
-// in reports whether a group has block i on a tier. If the holder's engine loads from any tier in any order, in reports
-// whether the group has the block on some tier.
+// in reports whether a group has block i on a tier, or on some tier if the holder's engine loads from any tier in any
+// order.
 func (q *question) in(i int, tier block.Tier, g int) bool {
 	if q.h.anyTier {
 		return q.best(i, g) < block.NumTiers
@@ -134,7 +134,7 @@ func (q *question) has(i int, tier block.Tier, kind block.Attention) bool {
 	return true
 }
 
-// longest returns the greatest usable length if the blocks from number from on must come from one tier.
+// longest returns the greatest usable length if all blocks after the first from blocks must come from one tier.
 func (q *question) longest(from int, tier block.Tier) int {
 	best := from
 	for n := from + 1; n <= len(q.keys); n++ {

@@ -112,7 +112,7 @@ func (t *Table) Find(h uint64) (value uint64, next Probe) {
 }
 
 // Next returns the value of the next entry that may have the hash, or 0, and the search for the entry after it. After
-// it has returned 0, Next must not be called.
+// a result of 0, Next must not be called.
 func (p Probe) Next() (value uint64, next Probe) {
 	tag, mark := split(p.hash)
 	buckets := *p.buckets
