@@ -36,8 +36,8 @@ type grid struct {
 	prompts []chain // the prompts that many holders have
 }
 
-// newGrid returns an index in which some prompts are each at as many holders as sharing says. Each of the other prompts
-// is at one holder.
+// newGrid returns an index in which some prompts are at several holders each; the parameter sharing is the number of
+// these holders. Each of the remaining prompts is at one holder.
 func newGrid(b *testing.B, holders, sharing int) *grid {
 	b.Helper()
 	h, err := block.NewHasher(block.XXH3, 16)

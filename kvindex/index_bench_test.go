@@ -123,8 +123,8 @@ func BenchmarkStore(b *testing.B) {
 	}
 }
 
-// BenchmarkChurn measures events at a full cache: each event that stores 32 blocks comes with an event that removes 32
-// blocks, beginning with the last blocks of a chain.
+// BenchmarkChurn measures events at a full cache: each event that stores 32 blocks comes with an event that removes the
+// 32 blocks of the oldest event.
 func BenchmarkChurn(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	h, _ := block.NewHasher(block.XXH3, 16)

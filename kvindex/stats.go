@@ -46,8 +46,8 @@ type HolderStats struct {
 	UnknownRemoved int64
 	// Whole says that the index lost nothing of the holder: no block was evicted, no waiting block was dropped, and
 	// nothing was refused. A loss belongs to the tier of the lost block. Clear of that tier makes the tier whole again.
-	// If other blocks still wait then, their tiers are no longer whole: they may wait for the lost block. Forget makes
-	// the holder whole. Evicted and Refused keep counting until Forget.
+	// But if blocks of other tiers still wait then, these tiers are no longer whole: the blocks may wait for the lost
+	// block. Forget makes the holder whole. Evicted and Refused keep counting until Forget.
 	Whole bool
 }
 

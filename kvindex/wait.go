@@ -220,8 +220,8 @@ func (x *Index) boundWaitingBy(over func() bool, size func(h *holder) int64) {
 		if most == nil || most.queue.first == nil {
 			return
 		}
-		// Drop a whole stretch before comparing holders again: the order differs little from dropping points one by
-		// one.
+		// Drop up to mostStretch points before comparing the holders again. If the holders were compared after each point,
+		// the result would differ little.
 		for n := 0; n < mostStretch && most.queue.first != nil && over(); n++ {
 			x.dropWaiting(most, most.queue.first)
 			x.counts.WaitingDropped++
