@@ -45,9 +45,9 @@ func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 		at = x.blocks.before(at)
 	}
 	if lo := p.end / size * size; p.rest != nil {
-		for _, at := range p.rest.through {
+		p.rest.through.each(func(at spot) {
 			x.cover(h, cover{at, bit}, part{lo: max(from, lo) - lo, hi: p.end - lo}, add)
-		}
+		})
 	}
 }
 
@@ -66,14 +66,9 @@ func (x *Index) through(h *holder, p *point, add bool) {
 	lo := p.start / size * size
 	for a := p.parent; a != nil && a.end > lo; a = a.parent {
 		x.blocks.steps++
-		if add {
-			a.rest.through = append(a.rest.through, at)
-			x.blocks.account(h, 8)
-		} else if i := lastIndex(a.rest.through, at); i >= 0 {
-			x.blocks.steps += uint64(len(a.rest.through) - i)
-			a.rest.through = slices.Delete(a.rest.through, i, i+1)
-			x.blocks.account(h, -8)
-		}
+		before := a.rest.through.bytes()
+		a.rest.through.change(at, add)
+		x.blocks.account(h, a.rest.through.bytes()-before)
 		for _, r := range a.records {
 			if h.groups[r.group].kind == block.AttentionStateSpace {
 				continue
@@ -83,15 +78,92 @@ func (x *Index) through(h *holder, p *point, add bool) {
 	}
 }
 
-// lastIndex returns the last place of a spot in a list, or -1. It searches from the end: Clear removes the last spots
-// first.
-func lastIndex(spots []spot, at spot) int {
-	for i, s := range slices.Backward(spots) {
-		if s == at {
-			return i
+// completed is the blocks of the index within which a point ends. A block counts once for each point after this point
+// that completes it. Most points have one such block.
+type completed struct {
+	one  spot                 // a block; 0: none
+	more lookup[spot, uint32] // the other blocks, and how often each counts
+}
+
+// change adds a block, or removes it.
+func (c *completed) change(at spot, add bool) {
+	switch n := c.more.get(at); {
+	case add && c.one == 0:
+		c.one = at
+	case add:
+		c.more.put(at, n+1)
+	case n > 1:
+		c.more.put(at, n-1)
+	case n == 1:
+		c.more.drop(at)
+	default:
+		c.one = 0
+	}
+}
+
+// each calls f for each block, as often as the block counts.
+func (c *completed) each(f func(at spot)) {
+	if c.one != 0 {
+		f(c.one)
+	}
+	for at, n := range c.more.entries {
+		for range n {
+			f(at)
 		}
 	}
-	return -1
+}
+
+// bytes returns the memory of more.
+func (c *completed) bytes() int64 {
+	n := int64(c.more.len())
+	return 160*min(n, 1) + 40*n // a small map of Go has 160 bytes without entries
+}
+
+// spans returns an upper bound of the number of blocks of the index that a run of tokens touches.
+func (x *Index) spans(tokens uint32) int { return int(tokens/x.size) + 2 }
+
+// completed returns in how many blocks a point's records cover a part that a later point completes.
+func (p *point) completed() int {
+	if p.rest == nil {
+		return 0
+	}
+	return 1 + p.rest.through.more.len()
+}
+
+// coverBytes is an upper bound of the memory that one call of cover takes: an entry of holder.parts, parts, and a
+// segment of the strand.
+const coverBytes = partsBytes + listStep*partBytes + 64
+
+// pending returns the number of records of the points that end within the block of the index in which a line ends. The
+// point that completes this block makes each of these records cover a part of it.
+func (x *Index) pending(l *line) (records int) {
+	for p := l.point; p != nil && p.end > l.end/x.size*x.size; p = p.parent {
+		x.blocks.steps++
+		records += len(p.records)
+	}
+	return records
+}
+
+// coverNeed returns an upper bound of the memory for the parts of blocks that points take when the hashes of an
+// announcement in a.from and a.to are applied, if the points or their records are there already. need counts the memory
+// of new points.
+func (x *Index) coverNeed(a *announcement) int64 {
+	h, n := a.holder, 0
+	if h.pointed == 0 {
+		return 0
+	}
+	if parent, has := a.parent(); has {
+		if l, known := x.after(x.refer(h, parent)); known {
+			n = x.pending(&l)
+		}
+	}
+	for _, hash := range a.Hashes[a.from:a.to] {
+		if p := h.byHash.get(hash); p != nil {
+			x.blocks.steps++
+			n += (len(p.records)+1)*x.spans(max(uint32(a.BlockSize), p.end-p.start)) + p.completed()
+		}
+	}
+	return int64(n) * coverBytes
 }
 
 // cover adds or removes a part of a block. The holder has the block while the union of all parts is the whole block. In
@@ -99,8 +171,8 @@ func lastIndex(spots []spot, at spot) int {
 func (x *Index) cover(h *holder, c cover, p part, add bool) {
 	x.blocks.steps++
 	was := x.blocks.stateAt(c.at, h.id).covered&c.bit != 0
-	parts, listed := h.parts[c]
-	before := len(parts)
+	parts, listed := h.parts.entries[c]
+	before := cap(parts)
 	if !listed && was {
 		parts = []part{{0, x.size, 1}}
 	}
@@ -113,23 +185,23 @@ func (x *Index) cover(h *holder, c cover, p part, add bool) {
 		parts[i].n++
 	case add:
 		p.n = 1
-		parts = slices.Insert(parts, i, p)
+		parts = slices.Insert(withRoom(parts), i, p)
 	case !there:
 		panic("bug: a part that was never covered is taken back")
 	default:
 		if parts[i].n--; parts[i].n == 0 {
-			parts = slices.Delete(parts, i, i+1)
+			parts = without(parts, i)
 		}
 	}
 	is := whole(parts, x.size)
-	after := len(parts)
-	if after == 0 || is && after == 1 && parts[0].n == 1 {
+	after := cap(parts)
+	if len(parts) == 0 || is && len(parts) == 1 && parts[0].n == 1 {
 		after = 0
 		if listed {
-			drop(&h.parts, c)
+			h.parts.drop(c)
 		}
 	} else {
-		put(&h.parts, c, parts)
+		h.parts.put(c, parts)
 	}
 	x.blocks.account(h, partBytes*int64(after-before)+partsBytes*int64(min(after, 1)-min(before, 1)))
 	ch := change{h: h}
@@ -139,7 +211,7 @@ func (x *Index) cover(h *holder, c cover, p part, add bool) {
 	case is:
 		ch.add.covered, ch.drop.covered = c.bit, pinned
 	default:
-		if ch.drop.covered = c.bit; h.pins[c.at] != nil && x.blocks.stateAt(c.at, h.id).covered == c.bit {
+		if ch.drop.covered = c.bit; h.pins.get(c.at) != nil && x.blocks.stateAt(c.at, h.id).covered == c.bit {
 			ch.add.covered = pinned
 		}
 	}

@@ -115,7 +115,7 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 		list = append(list, on(held, tier, place))
 	}
 	for k := 0; k < int(n) && h.twins > 0; k++ {
-		p := h.byHash[held.Hashes[k]]
+		p := h.byHash.get(held.Hashes[k])
 		if p == nil || !p.twin {
 			continue
 		}

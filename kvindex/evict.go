@@ -159,9 +159,9 @@ func (x *Index) evictPartial(fair bool) (did bool) {
 		if h == nil || fair && !h.over {
 			continue
 		}
-		for n := 0; n < sampled && h.pins[0] != nil; n++ {
+		for n := 0; n < sampled && h.pins.get(0) != nil; n++ {
 			x.blocks.steps++
-			l := &h.pins[0].points
+			l := &h.pins.get(0).points
 			if p := l.first; p.kids == 0 {
 				x.dropPoint(h, p)
 				did = true
@@ -225,7 +225,7 @@ func (x *Index) dropPinned(i, lo uint32) {
 			}
 			pinning = true
 			had := h.blocks
-			for pin := h.pins[at]; pin != nil && pin.points.last != nil; pin = h.pins[at] {
+			for pin := h.pins.get(at); pin != nil && pin.points.last != nil; pin = h.pins.get(at) {
 				if p := pin.points.last; p.kids > 0 {
 					panic("bug: a point has children that are not after it")
 				}

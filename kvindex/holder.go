@@ -27,38 +27,23 @@ type holder struct {
 	changes uint64                // the number of changes of the holder's claims so far
 
 	// The exceptions: points are the records of engine blocks that claims cannot express.
-	points       list              // all points, oldest first
-	pointed      int64             // the number of points
-	twins        int64             // the number of points that stand beside a claim, see point.twin
-	byHash       map[uint64]*point // points by engine hash
-	pins         map[spot]*pin     // the blocks that points need
-	parts        map[cover][]part  // the parts that points cover, of blocks that are not covered as a whole by one record
-	queue        list              // waiting points, oldest first
-	waiters      map[uint64]*list  // points that wait for a parent, by the parent's hash
-	waiting      int64             // the number of waiting points
-	waitingBytes int64             // the memory of waiting points
-	disowned     bool              // some block is kept as a parent although its hash means another block now
-	extra        int64             // the memory of all these exceptions, in bytes
+	points       list                   // all points, oldest first
+	pointed      int64                  // the number of points
+	twins        int64                  // the number of points that stand beside a claim, see point.twin
+	byHash       lookup[uint64, *point] // points by engine hash
+	pins         lookup[spot, *pin]     // the blocks that points need
+	parts        lookup[cover, []part]  // the parts that points cover, of blocks that are not covered as a whole by one record
+	queue        list                   // waiting points, oldest first
+	waiters      lookup[uint64, *list]  // points that wait for a parent, by the parent's hash
+	waiting      int64                  // the number of waiting points
+	waitingBytes int64                  // the memory of waiting points
+	disowned     bool                   // some block is kept as a parent although its hash means another block now
+	extra        int64                  // the memory of all these exceptions, in bytes
 
 	worker *worker // the holder's worker
 	weight float64 // the bytes that compareShares charged the holder
 	over   bool    // the holder exceeded its share in the last compareShares
 	quota  int64   // how many of the holder's claims may be evicted until it no longer exceeds its share
-}
-
-// put sets an entry of one of holder's maps. The map is nil while it is empty.
-func put[K comparable, V any](m *map[K]V, key K, value V) {
-	if *m == nil {
-		*m = map[K]V{}
-	}
-	(*m)[key] = value
-}
-
-// drop deletes an entry of a map. When the map is empty, drop sets it to nil: Go's maps do not shrink.
-func drop[K comparable, V any](m *map[K]V, key K) {
-	if delete(*m, key); len(*m) == 0 {
-		*m = nil
-	}
 }
 
 // group is one cache group of a holder.
@@ -210,7 +195,7 @@ func (x *Index) recountGrowth(h *holder, g uint8) (bytes int64) {
 		x.blocks.steps++
 		for _, r := range p.records {
 			if r.group == g && p.end != 0 {
-				bytes += int64((p.end-p.from(r.size))/x.size+2) * (partsBytes + 2*partBytes + 64) // 64 bytes are for segments
+				bytes += (int64(x.spans(p.end-p.from(r.size))) + int64(p.completed())) * coverBytes
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -33,7 +34,7 @@ type point struct {
 type rest struct {
 	tail     []block.Token
 	features []block.Feature // multimodal items that start in the tail, with offsets from the chain's first token
-	through  []spot          // blocks of the index within which the point ends: one for each descendant that completes such a block
+	through  completed
 }
 
 // tail returns the tokens between the last block of the index before the point's end and the point's end.
@@ -106,13 +107,14 @@ func (l *list) remove(kind int, p *point) {
 const (
 	pointBytes   = 240 // a point with one record, its pin and its hash
 	waitingBytes = 172 // the part of pointBytes that counts for Config.WaitingBytes if the point waits
-	restBytes    = 80
+	recordBytes  = 16
+	restBytes    = 100
 	partsBytes   = 96 // a list of parts in holder.parts
 	partBytes    = 16
 	featureBytes = 32
 )
 
-// bytes returns the memory of the rest, without the list through.
+// bytes returns the memory of the rest, without through.more.
 func (r *rest) bytes() int64 { return restBytes + 4*int64(len(r.tail)) + featuresBytes(r.features) }
 
 // featuresBytes returns the memory of features.
@@ -126,8 +128,8 @@ func featuresBytes(features []block.Feature) (n int64) {
 // refer returns what an engine hash means to a holder: a point, a block of the index that the hash names, or both. If
 // both, they end at the same place. If the hash is not known, refer returns neither.
 func (x *Index) refer(h *holder, hash uint64) (p *point, at spot) {
-	if len(h.byHash) > 0 {
-		if p = h.byHash[hash]; p != nil && !p.twin {
+	if h.byHash.len() > 0 {
+		if p = h.byHash.get(hash); p != nil && !p.twin {
 			return p, 0
 		}
 	}
@@ -216,7 +218,7 @@ func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
 // add returns a new point of a holder. The point has no place yet, and waits for nothing.
 func (x *Index) add(h *holder, hash uint64) *point {
 	p := &point{hash: hash}
-	put(&h.byHash, hash, p)
+	h.byHash.put(hash, p)
 	h.points.push(ofHolder, p)
 	h.pointed++
 	x.pointed++
@@ -257,6 +259,7 @@ func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 		p.rest = &rest{tail: slices.Clone(s.tail)}
 		for _, f := range s.features {
 			if f.Offset >= int(s.end)-len(s.tail) && f.Offset < int(s.end) {
+				f.ID = strings.Clone(f.ID)
 				p.rest.features = append(p.rest.features, f)
 			}
 		}
@@ -267,7 +270,7 @@ func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 	for i := range p.records {
 		x.contribute(h, p, p.records[i], true)
 	}
-	if h.waiters[p.hash] != nil {
+	if h.waiters.get(p.hash) != nil {
 		x.woken = append(x.woken, p.hash)
 	}
 }
@@ -288,10 +291,10 @@ func (x *Index) extend(h *holder, at spot, keys []block.Key) spot {
 
 // pinOf returns the pin of a block for a holder's points. It makes the pin if there is none.
 func (x *Index) pinOf(h *holder, at spot) *pin {
-	p := h.pins[at]
+	p := h.pins.get(at)
 	if p == nil {
 		p = &pin{}
-		put(&h.pins, at, p)
+		h.pins.put(at, p)
 		if at != 0 && x.blocks.stateAt(at, h.id).covered == 0 {
 			x.blocks.paintOne(at, change{h: h, add: state{covered: pinned}})
 		}
@@ -301,10 +304,10 @@ func (x *Index) pinOf(h *holder, at spot) *pin {
 
 // unpin drops the pin of a block if no point needs the block.
 func (x *Index) unpin(h *holder, at spot) {
-	if p := h.pins[at]; p.points.first != nil || p.anchored > 0 {
+	if p := h.pins.get(at); p.points.first != nil || p.anchored > 0 {
 		return
 	}
-	drop(&h.pins, at)
+	h.pins.drop(at)
 	if at != 0 {
 		x.blocks.paintOne(at, change{h: h, drop: state{covered: pinned}})
 		x.blocks.trim(at.strand())
@@ -316,6 +319,13 @@ func (p *point) find(tier block.Tier, group uint8) int {
 	return slices.IndexFunc(p.records, func(r record) bool { return r.tier == tier && r.group == group })
 }
 
+// record appends a record to a point's records.
+func (x *Index) record(h *holder, p *point, r record) {
+	before := cap(p.records)
+	p.records = append(withRoom(p.records), r)
+	x.blocks.account(h, recordBytes*int64(cap(p.records)-before))
+}
+
 // note adds a record to a point. If the point has a record on this tier and in this group, note adds a copy to that
 // record, if copies is true.
 func (x *Index) note(h *holder, p *point, r record, copies bool) {
@@ -323,8 +333,7 @@ func (x *Index) note(h *holder, p *point, r record, copies bool) {
 	i := p.find(r.tier, r.group)
 	if i < 0 {
 		r.count = 1
-		p.records = append(p.records, r)
-		x.blocks.account(h, 16)
+		x.record(h, p, r)
 		if p.end != 0 {
 			x.contribute(h, p, r, true)
 		}
@@ -363,8 +372,9 @@ func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 			i++
 			continue
 		}
-		p.records = slices.Delete(p.records, i, i+1)
-		x.blocks.account(h, -16)
+		before := cap(p.records)
+		p.records = without(p.records, i)
+		x.blocks.account(h, recordBytes*int64(cap(p.records)-before))
 		if p.end != 0 {
 			x.contribute(h, p, r, false)
 		}
@@ -376,7 +386,7 @@ func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 func (x *Index) collect(h *holder, p *point) {
 	for p != nil {
 		x.blocks.steps++
-		if len(p.records) > 0 || p.kids > 0 || p.end == 0 && h.waiters[p.hash] != nil {
+		if len(p.records) > 0 || p.kids > 0 || p.end == 0 && h.waiters.get(p.hash) != nil {
 			return
 		}
 		p = x.free(h, p)
@@ -394,7 +404,7 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 	if p.rest != nil {
 		x.blocks.account(h, -p.rest.bytes())
 	}
-	h.pins[p.at].points.remove(ofPin, p)
+	h.pins.get(p.at).points.remove(ofPin, p)
 	x.unpin(h, p.at)
 	if p.under != 0 {
 		x.release(h, p.under)
@@ -407,8 +417,8 @@ func (x *Index) free(h *holder, p *point) (kept *point) {
 
 // leave removes a point from its holder's lists.
 func (x *Index) leave(h *holder, p *point) {
-	if h.byHash[p.hash] == p { // else disown gave the hash to another block
-		drop(&h.byHash, p.hash)
+	if h.byHash.get(p.hash) == p { // else disown gave the hash to another block
+		h.byHash.drop(p.hash)
 	}
 	h.points.remove(ofHolder, p)
 	h.pointed--
@@ -416,12 +426,12 @@ func (x *Index) leave(h *holder, p *point) {
 	if p.twin {
 		h.twins--
 	}
-	x.blocks.account(h, -pointBytes-16*int64(len(p.records)))
+	x.blocks.account(h, -pointBytes-recordBytes*int64(cap(p.records)))
 }
 
 // release notes that a point no longer follows the block at a spot. If nothing else needs the block, release drops it.
 func (x *Index) release(h *holder, at spot) {
-	h.pins[at].anchored--
+	h.pins.get(at).anchored--
 	x.unpin(h, at)
 	x.blocks.dropBare(h, at)
 }
@@ -438,7 +448,7 @@ func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 	case l.at != 0:
 		x.pinOf(h, l.at).anchored++
 		defer func() {
-			h.pins[l.at].anchored--
+			h.pins.get(l.at).anchored--
 			x.unpin(h, l.at)
 		}()
 	}
@@ -447,7 +457,7 @@ func (x *Index) disown(h *holder, p *point, at spot, l *line) {
 		x.blocks.paintOne(at, change{h: h, drop: state{named: possession | known}, add: state{named: unnamed}})
 	}
 	if p != nil {
-		drop(&h.byHash, p.hash)
+		h.byHash.drop(p.hash)
 		x.dropRecords(h, p, func(*record) bool { return true })
 		return
 	}

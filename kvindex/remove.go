@@ -70,7 +70,7 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uin
 	start, _ := b.segmentAt(at)
 	most := min(len(hashes), int(at.offset()-start)+1)
 	seconds := b.strands.At(at.strand()).run.Seconds()[:at.offset()+1]
-	for n < most && seconds[int(at.offset())-n] == hashes[n]^b.veil && (len(h.byHash) == 0 || h.byHash[hashes[n]] == nil) {
+	for n < most && seconds[int(at.offset())-n] == hashes[n]^b.veil && (h.byHash.len() == 0 || h.byHash.get(hashes[n]) == nil) {
 		n++
 	}
 	n = b.childless(h, at, n)
@@ -100,17 +100,25 @@ func (b *blocks) hasChild(h *holder, at spot) bool {
 	return at.offset()+1 < s.length() && b.knows(h, b.setAt(at+1)) || b.childless(h, at, 1) == 0
 }
 
+// mostSiblings is how many child strands childless looks at. All holders' continuations of a block are child strands of
+// one strand, and there may be a million of them.
+const mostSiblings = 256
+
 // childless looks at n blocks of a strand, from a spot backwards. It returns how many of them, without a gap from the
 // spot on, have no children at a holder: the holder knows no block of a child strand there, and none of the holder's
-// points follows these blocks.
+// points follows these blocks. If the strand has more than mostSiblings child strands, childless may return 0 although
+// there are no children: then a block stays known that the holder has on no tier, until it is evicted.
 func (b *blocks) childless(h *holder, at spot, n int) int {
-	for k := 0; k < n && len(h.pins) > 0; k++ {
-		if p := h.pins[at-spot(k)]; p != nil && p.anchored > 0 {
+	for k := 0; k < n && h.pins.len() > 0; k++ {
+		if p := h.pins.get(at - spot(k)); p != nil && p.anchored > 0 {
 			n = k
 		}
 	}
 	s := b.strands.At(at.strand())
-	for c := s.child; c != 0; {
+	for c, looks := s.child, 0; c != 0 && n > 0; looks++ {
+		if looks == mostSiblings {
+			return 0
+		}
 		cs := b.strands.At(c)
 		b.steps++
 		if off := cs.depth - s.depth - 1; off <= at.offset() && int(at.offset()-off) < n && b.knows(h, b.setAt(spotOf(c, 0))) {
@@ -143,19 +151,85 @@ func (b *blocks) dropBare(h *holder, at spot) {
 	}
 }
 
-// dropBares calls dropBare for all blocks of a strand, from the last block on.
-func (b *blocks) dropBares(h *holder, i uint32) {
-	for k := b.strands.At(i).length(); k > 0; k-- {
-		if at := spotOf(i, k-1); b.there(at) {
-			b.dropBare(h, at)
+// dropBares drops all claims that dropBare would drop. It looks at each strand with blocks that the holder knows once,
+// and at the strand's child strands before.
+func (x *Index) dropBares(h *holder) {
+	b := &x.blocks
+	var known []uint64 // depth and index of strands
+	for i := uint32(1); i < b.strands.Space(); i++ {
+		s := b.strands.At(i)
+		if b.steps++; s != nil && s.length() > 0 && slices.ContainsFunc(b.segmentWords(s), func(w uint64) bool { return b.knows(h, setID(w)) }) {
+			known = append(known, uint64(s.depth)<<32|uint64(i))
+		}
+	}
+	slices.Sort(known)
+	room := 0
+	for _, k := range slices.Backward(known) { // a child strand has more blocks before it than its parent
+		if i := uint32(k); x.roomToPaint(&room, i) {
+			x.dropBaresOf(h, i)
 		}
 	}
 }
 
-// sweep applies a change to all claims of the change's holder. It calls the function after for each strand (run of
-// blocks) that it changed. It looks at every strand. If the holder is being forgotten, sweep lets other writers in
-// between. The changed sets of holders take memory: sweep makes room for them.
-func (x *Index) sweep(c *change, after func(i uint32)) {
+// dropBaresOf drops the claims on blocks of a strand that dropBare would drop.
+func (x *Index) dropBaresOf(h *holder, i uint32) {
+	b := &x.blocks
+	s := b.strands.At(i)
+	n := s.length()
+	parents := make([]bool, n) // the offsets of blocks that the holder's child strands follow
+	for c := s.child; c != 0; c = b.strands.At(c).next {
+		b.steps++
+		if b.knows(h, b.setAt(spotOf(c, 0))) {
+			parents[b.strands.At(c).depth-s.depth-1] = true
+		}
+	}
+	segments := b.appendSegments(s, nil)
+	hi, after := n, false // no block from hi on is dropped any more; after: the holder knows the block at the offset k
+	for k, g := n, len(segments)-1; k > 0; k-- {
+		for g > 0 && segments[g-1].end >= k {
+			g--
+		}
+		st := b.sets.state(b.sets.get(segments[g].set, h.id))
+		at := spotOf(i, k-1)
+		pin := h.pins.get(at)
+		if st.named&(known|unnamed) == 0 || st.named&possession != 0 || after || parents[k-1] || pin != nil && pin.anchored > 0 {
+			b.dropAll(h, i, k, hi)
+			hi, after = k-1, st.named&(known|unnamed) != 0
+		}
+	}
+	b.dropAll(h, i, 0, hi)
+	b.trim(i)
+}
+
+// dropAll drops a holder's named claims on the blocks from lo to hi (exclusive) of a strand.
+func (b *blocks) dropAll(h *holder, i, lo, hi uint32) {
+	if lo < hi {
+		b.paint(i, lo, hi, &change{h: h, drop: state{named: allBits}})
+	}
+}
+
+// roomToPaint makes room for two changes of a strand, and reports whether the strand is still there. room is the number
+// of changes of segments for which there is room.
+func (x *Index) roomToPaint(room *int, i uint32) bool {
+	b := &x.blocks
+	s := b.strands.At(i)
+	if s == nil || s.length() == 0 {
+		return false
+	}
+	n := 2 * len(b.segmentWords(s)) // each segment may get two new sets
+	if *room < n {
+		*room = max(n, x.stretch(0))
+		if x.roomToSplit(*room); s.length() == 0 {
+			return false // the strand was evicted
+		}
+	}
+	*room -= n
+	return true
+}
+
+// sweep applies a change to all claims of the change's holder. It looks at every strand. If the holder is being
+// forgotten, sweep lets other writers in between. The changed sets of holders take memory: sweep makes room for them.
+func (x *Index) sweep(c *change) {
 	b := &x.blocks
 	defer func() { x.slack = need{} }()
 	for i, room := uint32(1), 0; i < b.strands.Space(); i++ {
@@ -163,24 +237,15 @@ func (x *Index) sweep(c *change, after func(i uint32)) {
 			x.unlock()
 			x.lock()
 		}
-		s := b.strands.At(i)
-		if s == nil || s.length() == 0 {
+		if !x.roomToPaint(&room, i) {
 			continue
 		}
-		// Each segment may get two new sets: one from the change, one from after.
-		if n := 2 * len(b.segmentWords(s)); room < n {
-			room = max(n, x.stretch(0))
-			if x.roomToSplit(room); s.length() == 0 {
-				continue // the strand was evicted
-			}
-		}
-		room -= 2 * len(b.segmentWords(s))
+		s := b.strands.At(i)
 		if b.steps++; c.h.leaving && s.extent>>beganShift == uint32(c.h.id)+1 {
 			atomic.StoreUint32(&s.extent, s.extent&strandLength) // a strand that stays is charged to no holder
 		}
 		version := s.version
 		if b.paint(i, 0, s.length(), c); s.version != version {
-			after(i)
 			b.trim(i)
 		}
 	}
@@ -200,7 +265,8 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	h.broken &^= 1 << tier
 	h.vague &^= 1 << tier
 	if h.named > 0 {
-		x.sweep(&change{h: h, drop: state{named: anyGroup << tier}}, func(i uint32) { x.blocks.dropBares(h, i) })
+		x.sweep(&change{h: h, drop: state{named: anyGroup << tier}})
+		x.dropBares(h)
 	}
 	x.dropAll(h, func(p *point, r *record) bool {
 		if p.wait != nil && lost && r.tier != tier {
@@ -239,7 +305,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	h.leaving = true
 	x.dropPoints(h)
 	if h.claims > 0 || h.begun > 0 {
-		x.sweep(&change{h: h, drop: state{allBits, allBits}}, func(uint32) {})
+		x.sweep(&change{h: h, drop: state{allBits, allBits}})
 	}
 	x.blocks.holders[id] = nil
 	x.known--
@@ -263,5 +329,5 @@ func (x *Index) dropPoints(h *holder) {
 	x.blocks.account(h, -h.extra)
 	h.pointed, h.twins, h.waiting, h.waitingBytes = 0, 0, 0, 0
 	h.points, h.queue = list{}, list{}
-	h.byHash, h.waiters, h.pins, h.parts = nil, nil, nil, nil
+	h.byHash, h.waiters, h.pins, h.parts = lookup[uint64, *point]{}, lookup[uint64, *list]{}, lookup[spot, *pin]{}, lookup[cover, []part]{}
 }

@@ -27,7 +27,7 @@ func (x *Index) growth(n need, size int) int64 {
 	if n.size != size {
 		// Engine blocks of another size take memory for parts of blocks, and for tokens after the last whole block.
 		blocks, runs = blocks+n.hashes, blocks+n.hashes
-		each += (partsBytes+2*partBytes)*int64((n.size+size-2)/size+1) + int64(4*min(size, n.size+size)+8*(n.size/size+4))
+		each += coverBytes*int64((n.size+size-2)/size+1) + int64(4*min(size, n.size+size)+40*(n.size/size+4))
 	}
 	return b.growth(blocks) + b.log.Growth(blocks, runs) + int64(n.hashes)*each + int64(4*n.tokens) + n.bytes
 }

@@ -42,7 +42,9 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 	}
 	for a.from < len(s.Hashes) {
 		a.to = min(a.from+x.stretch(s.BlockSize), len(s.Hashes))
-		if !x.makeRoom(h, a.need()) {
+		n := a.need()
+		n.bytes += x.coverNeed(&a)
+		if !x.makeRoom(h, n) {
 			x.refuse(h, 1<<s.Tier)
 			break
 		}
@@ -115,6 +117,14 @@ func (a *announcement) need() need {
 	return n
 }
 
+// parent returns the engine hash of the block before the hash at a.from, and whether there is such a block.
+func (a *announcement) parent() (hash uint64, has bool) {
+	if a.from > 0 {
+		return a.Hashes[a.from-1], true
+	}
+	return a.Parent, a.HasParent
+}
+
 // within returns the features that start in the blocks from lo to hi (exclusive).
 func (a *announcement) within(lo, hi int) []block.Feature {
 	at := func(i int) int {
@@ -170,10 +180,7 @@ func (x *Index) announced(h *holder, hash uint64, tier block.Tier, group uint8) 
 func (x *Index) apply(a *announcement) int {
 	h := a.holder
 	l, placed := line{root: a.root}, !a.HasParent && !a.RootUnknown
-	parent, hasParent := a.Parent, a.HasParent
-	if a.from > 0 {
-		parent, hasParent = a.Hashes[a.from-1], true
-	}
+	parent, hasParent := a.parent()
 	if hasParent {
 		l, placed = x.after(x.refer(h, parent))
 	}
@@ -254,7 +261,7 @@ func (x *Index) nameable(h *holder, at spot, hashes []uint64) int {
 		if k%len(mixed) == 0 {
 			mixed.prefetch(b, hashes[k:], 0)
 		}
-		if len(h.byHash) > 0 && h.byHash[hash] != nil || h.disowned && b.stateAt(at+spot(k), h.id).named&unnamed != 0 {
+		if h.byHash.len() > 0 && h.byHash.get(hash) != nil || h.disowned && b.stateAt(at+spot(k), h.id).named&unnamed != 0 {
 			return k
 		}
 		switch w := hash ^ b.veil; {
@@ -293,8 +300,7 @@ func (x *Index) move(h *holder, hash uint64, p *point, at spot, bit uint64) *poi
 	}
 	r := record{count: 1, size: x.size}
 	r.tier, r.group = placeOf(bit)
-	p.records = append(p.records, r)
-	x.blocks.account(h, 16)
+	x.record(h, p, r)
 	x.contribute(h, p, r, true)
 	x.blocks.paintOne(at, change{h: h, drop: state{named: bit}})
 	return p

@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/warmpath/warmpath/block"
 )
@@ -37,13 +38,16 @@ func (x *Index) wait(h *holder, p *point, w *waiting) {
 	}
 	old := p.wait.bytes()
 	w.tokens, w.features = slices.Clone(w.tokens), slices.Clone(w.features)
+	for i := range w.features {
+		w.features[i].ID = strings.Clone(w.features[i].ID)
+	}
 	p.wait = w
 	x.blocks.account(h, w.bytes()-old)
 	x.countWaiting(h, w.bytes()-old)
-	l := h.waiters[w.parent]
+	l := h.waiters.get(w.parent)
 	if l == nil {
 		l = &list{}
-		put(&h.waiters, w.parent, l)
+		h.waiters.put(w.parent, l)
 	}
 	l.push(ofParent, p)
 }
@@ -55,14 +59,14 @@ const maxLineage = 4096
 // circular reports whether a block would become its own ancestor if it waited for a parent: the parent waits for the
 // block already, directly or through other waiting blocks.
 func (x *Index) circular(h *holder, hash, parent uint64) bool {
-	if h.waiters[hash] == nil {
+	if h.waiters.get(hash) == nil {
 		return false
 	}
 	for range maxLineage {
 		if parent == hash {
 			return true
 		}
-		p := h.byHash[parent]
+		p := h.byHash.get(parent)
 		if x.blocks.steps++; p == nil || p.end != 0 || !p.wait.hasParent {
 			return false
 		}
@@ -93,13 +97,13 @@ func (x *Index) stopWaiting(h *holder, p *point) {
 		p.wait = nil
 		return
 	}
-	l := h.waiters[w.parent]
+	l := h.waiters.get(w.parent)
 	l.remove(ofParent, p)
 	if p.wait = nil; l.first != nil {
 		return
 	}
-	drop(&h.waiters, w.parent)
-	if q := h.byHash[w.parent]; q != nil && q.end == 0 {
+	h.waiters.drop(w.parent)
+	if q := h.byHash.get(w.parent); q != nil && q.end == 0 {
 		x.collect(h, q)
 	}
 }
@@ -107,11 +111,11 @@ func (x *Index) stopWaiting(h *holder, p *point) {
 // rouse notes the hashes for which points of a holder wait. The holder knows these hashes now, and wake gives the
 // points their places.
 func (x *Index) rouse(h *holder, hashes []uint64) {
-	if len(h.waiters) == 0 {
+	if h.waiters.len() == 0 {
 		return
 	}
 	for _, hash := range hashes {
-		if h.waiters[hash] != nil {
+		if h.waiters.get(hash) != nil {
 			x.woken = append(x.woken, hash)
 		}
 	}
@@ -125,13 +129,14 @@ func (x *Index) wake(h *holder) {
 		hash := x.woken[top]
 		x.blocks.steps++
 		l, known := x.after(x.refer(h, hash))
-		waiters := h.waiters[hash]
+		waiters := h.waiters.get(hash)
 		if !known || waiters == nil {
 			x.woken = x.woken[:top]
 			continue
 		}
 		p := waiters.first
 		n := need{hashes: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
+		n.bytes = coverBytes * int64(x.pending(&l)+len(p.records)*x.spans(uint32(n.tokens)))
 		if !x.roomy(n, false) {
 			// An eviction may drop any of these points: look them up again after it.
 			if !x.makeRoom(h, n) {
@@ -165,13 +170,13 @@ func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
 		x.resolve(h, p, l, s)
 		return p, 0
 	}
-	delete(h.byHash, p.hash) // a hash of a point cannot name a block
+	delete(h.byHash.entries, p.hash) // a hash of a point cannot name a block
 	if x.placeKeys(h, l, []uint64{p.hash}, s.keys, 0, false) == 0 {
-		h.byHash[p.hash] = p
+		h.byHash.put(p.hash, p)
 		x.resolve(h, p, l, s)
 		return p, 0
 	}
-	h.byHash[p.hash] = p
+	h.byHash.put(p.hash, p)
 	x.leave(h, p)
 	x.stopWaiting(h, p)
 	if len(p.records) == 0 {
@@ -234,7 +239,7 @@ func (x *Index) dropWaiting(h *holder, p *point) {
 	for _, r := range p.records {
 		h.broken |= 1 << r.tier
 	}
-	x.blocks.account(h, -16*int64(len(p.records)))
+	x.blocks.account(h, -recordBytes*int64(cap(p.records)))
 	p.records = nil
 	x.leave(h, p)
 	x.stopWaiting(h, p)
