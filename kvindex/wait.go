@@ -193,8 +193,8 @@ func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
 	return twin, l.at
 }
 
-// absolute returns features with start added to their offsets. If start is the position of their first token in the
-// chain, the offsets then count from the chain's first token.
+// absolute returns features with start added to their offsets. The given offsets count from a token of the chain, and
+// start is the number of tokens of the chain before this token. So the new offsets count from the chain's first token.
 func absolute(features []block.Feature, start int) []block.Feature {
 	if len(features) == 0 {
 		return nil

@@ -62,7 +62,7 @@ func busyTicks() int64 {
 }
 
 // groupTicks returns, by process id, the processor time of each process in the groups and of this process. The time of
-// a process includes its ended children.
+// ended children is not included.
 func groupTicks(groups []int) map[int]int64 {
 	out := map[int]int64{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")

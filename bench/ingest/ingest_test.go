@@ -19,7 +19,8 @@ const (
 	vocab = 150_000
 )
 
-// shape has the sizes of an engine's messages. Each message removes as many blocks as it stores.
+// shape has the sizes of an engine's messages. Once the cache is full, each message removes as many blocks as it
+// stores.
 type shape struct {
 	name           string
 	events, blocks int

@@ -25,9 +25,9 @@ const (
 	mostDropped = 64
 	// leastBeginning is the length of the shortest beginning that is remembered, in ids. 16 ids are one block.
 	leastBeginning = 16
-	// mostAlike is how many bytes the texts of two lists may have in common after their common turns. If the texts have
-	// more bytes in common, the two answers do not show where the beginning ends, because each common byte may be a common
-	// id.
+	// The texts of two lists that differ after some turn may by chance go on with the same bytes. mostAlike is the largest
+	// number of such bytes with which a beginning is learned. With more bytes, the two answers do not show where the
+	// beginning ends, because each of the bytes may be an id that both answers have.
 	mostAlike = 16
 	// agreeFirst is how many answers must agree before beginnings are used for a kind of list. agreeAgain is how many
 	// answers of a model must agree in a row after a difference.

@@ -149,9 +149,9 @@ func (b *buckets) expire(now int64) {
 	}
 }
 
-// adjust computes bounds that divide the window's characters evenly among the workers that got requests in the window.
-// If the number of these workers is the same and the target changed by at most a factor of two, adjust keeps the
-// bounds. mu is held.
+// adjust computes bounds that divide the window's characters evenly among the m holders that got requests in the
+// window. The target is the number of characters of each of these holders. If there are bounds for m buckets already,
+// and the target is at least half and at most twice the old one, adjust keeps the bounds. mu is held.
 func (b *buckets) adjust() {
 	m := 0
 	for _, n := range b.sent {

@@ -39,7 +39,7 @@ type symbols struct {
 	refs   map[string]bool
 	loads  map[string]loadKind
 	stores map[string]bool
-	slots  map[string]int16 // final slots of this scope; finish sets them
+	slots  map[string]int16 // by name: the index of a variable of this scope in its frame; finish sets the indexes
 	hop    bool             // the scope has its own frame
 	out    *scope
 }

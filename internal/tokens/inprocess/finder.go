@@ -362,7 +362,8 @@ const (
 // reads reports whether jobs of this kind read folders. Such a job may hang.
 func (t task) reads() bool { return t == looking || t == loading }
 
-// job is work under way for a unit, in a goroutine that Run waits for.
+// job is work under way for a unit, in a goroutine of its own. Before Run returns, it waits for all jobs except those
+// that read folders: such a read may never end.
 type job struct {
 	task
 	deadline time.Time // time at which a read is given up; only for jobs that read folders
