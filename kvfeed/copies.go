@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -66,6 +67,10 @@ func release(version string) (v [3]int, ok bool) {
 	return v, true
 }
 
+// factsDelay is the time after a new connection or a restart of the stream in which the worker's facts may still be of
+// the process before. Discovery probes a worker every minute; the rest is for a probe that is late.
+const factsDelay = 2 * time.Minute
+
 // origin tells the index whether a stored event may add a copy of a block that the index already has.
 func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
 	if s.announcesNoRemovals(e) {
@@ -100,6 +105,9 @@ func (s *stream) judgeCopies() (changed bool) {
 		}
 		s.wholeThen, s.unknownThen = whole, st.UnknownRemoved
 	case perCopy:
+		if !s.connected || time.Now().Before(s.factsFrom) {
+			return false // the worker's facts and the blocks in the index may be of different processes
+		}
 		w := s.fleet.Snapshot().Worker(s.holder)
 		if s.engine != fleet.EngineVLLM || w == nil || s.offloads || len(st.Groups) != 1 || st.Groups[0].Attention != block.AttentionFull {
 			return false // the figures below compare only for vLLM with one full-attention cache and no offloading

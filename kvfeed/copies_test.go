@@ -2,6 +2,7 @@ package kvfeed
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -176,6 +177,51 @@ func TestTheStreamShowsTheMeaningOfRemovals(t *testing.T) {
 				t.Logf("%d exact, %d too low, %d too high (until step %d)", hits, under, over, lastOver)
 			})
 		})
+	}
+}
+
+// A process is replaced by one with more blocks, smaller ones. The worker's facts describe the old process until the
+// next probe. The blocks of the new process must not be compared with the old number of blocks.
+func TestTheCacheOfTheProcessBeforeDoesNotBoundTheNewOne(t *testing.T) {
+	for _, how := range []string{"connects before its first message", "follows messages of the old process", "connects at the second attempt"} {
+		for _, probed := range []bool{true, false} {
+			t.Run(fmt.Sprint(how, ", probed ", probed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t, Config{})
+					f := facts(fleet.EngineVLLM, 64)
+					f.Version, f.BlocksPerRank = "0.32.0", 2
+					s := r.stream(f)
+					switch how {
+					case "follows messages of the old process":
+						s.Message(0, wire(t, "vllm-0.32.0", batch(stored(1, 0, 64, 64))))
+						s.Restarted("message 0 is another")
+					case "connects at the second attempt":
+						s = r.feed.newStream(r.fleet.Snapshot().ByID(s.worker), s.holder, s.source)
+						s.wire = func() StreamStats { return StreamStats{} }
+						s.State(false, io.EOF)
+						s.State(true, nil)
+					default:
+						s.State(false, nil)
+						s.State(true, nil)
+					}
+					s.Complete()
+					s.Message(0, wire(t, "vllm-0.32.0", batch(stored(2, 0, 320, 16))))
+					testenv.Pass(time.Minute)
+					s.look(time.Now())
+					r.trust(s.holder, fleet.TrustExact, "")
+					if f.BlockSize, f.BlocksPerRank = 16, 1000; probed {
+						r.fleet.Put(workerURL, f)
+					}
+					testenv.Pass(factsDelay)
+					s.look(time.Now())
+					if probed {
+						r.trust(s.holder, fleet.TrustExact, "")
+					} else {
+						r.trust(s.holder, fleet.TrustDegraded, "of last copies")
+					}
+				})
+			})
+		}
 	}
 }
 

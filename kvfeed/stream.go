@@ -89,6 +89,7 @@ type state struct {
 	unremoved   unremoved
 	removes     string // medium of a tier in host memory that announces removals; "": none was seen
 	removals    removals
+	factsFrom   time.Time // from this time on, the worker's facts describe the process at the other end of the stream
 	unknownThen int64     // number of removals of unknown blocks when judgeCopies last ran
 	wholeThen   bool      // the history was whole when judgeCopies last ran
 	ahead       int       // if hasAhead: number of tokens after a block that the block's hash covers
@@ -407,7 +408,7 @@ func (s *stream) Restarted(why string) {
 	s.hybrid, s.unnamed, s.groups, s.misplaced, s.leaking = "", false, 0, "", ""
 	s.doubted, s.removes, s.namespaced = false, "", false
 	s.blockSize, s.hash, s.hashTried, s.offloads = 0, "", false, false
-	s.removals = removalsOf(s.engine, s.version)
+	s.removals, s.factsFrom = removalsOf(s.engine, s.version), time.Now().Add(factsDelay)
 	s.assess(time.Now())
 }
 
@@ -464,6 +465,9 @@ func (s *stream) State(connected bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if connected != s.connected {
+		if connected && (s.connErr != nil || !s.since.IsZero()) { // another process may answer than at the last probe
+			s.factsFrom = time.Now().Add(factsDelay)
+		}
 		s.connected, s.since = connected, time.Now()
 		s.unnumbered = false // if the next connection has no numbers either, Unnumbered is called again
 	}
