@@ -108,7 +108,7 @@ func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []
 		for _, s := range change.Specs {
 			names = append(names, s.Name)
 		}
-		changes = append(changes, "policies that are new or told otherwise, and know nothing yet: "+strings.Join(names, ", "))
+		changes = append(changes, "policies that are new or changed, and know nothing yet: "+strings.Join(names, ", "))
 	}
 	if len(change.Gone) > 0 {
 		changes = append(changes, "policies that are gone: "+strings.Join(change.Gone, ", "))

@@ -132,7 +132,7 @@ func TestReloadChangesThePoliciesInUse(t *testing.T) {
 		t.Errorf("the shadow is %v", s)
 	}
 	changes = strings.Join(reload(func(c *config.Config) { mine(c); c.Policies[0].Parameters.(*peers.KV).PrefillLoadScale = 16 }), "\n")
-	if changes != "policies that are new or told otherwise, and know nothing yet: mine" {
+	if changes != "policies that are new or changed, and know nothing yet: mine" {
 		t.Errorf("a parameter: %q", changes)
 	}
 	changes = strings.Join(reload(func(c *config.Config) { c.Routing.TierWeights.CPU = 0.5 }), "\n")

@@ -61,10 +61,7 @@ func (a *App) showQueue() []telemetry.Line {
 }
 
 func (a *App) showTokens() telemetry.TokenStats {
-	s := a.tokens.Stats()
-	return telemetry.TokenStats{CacheBytes: s.Bytes, CacheEntries: s.Entries, Asked: s.Asked, Hedged: s.Hedged, Opened: s.Opened,
-		Waited: s.Waited, Late: s.Late, BeginningsChecked: s.BeginningsChecked, BeginningsDiffered: s.BeginningsDiffered,
-		BeginningsOff: s.BeginningsOff, Checked: s.Checked, Differed: s.Differed, Distrusted: s.Distrusted, Models: a.modelSources()}
+	return telemetry.TokenStats{Stats: a.tokens.Stats(), Models: a.modelSources()}
 }
 
 // modelSources returns the number of models by the source of their ids.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
@@ -82,28 +83,10 @@ type Index struct {
 	SpeculativeDropped uint64 `json:"speculative_dropped"`
 }
 
-// TokenStats is the state of the cache of token ids, with counts of the calls to engines for token ids.
+// TokenStats is what the source of token ids has done so far.
 type TokenStats struct {
-	CacheBytes, CacheEntries int64
-	// Asked counts the calls to engines. Hedged counts the second calls for the same prompt that were made because the
-	// first call was slow. Opened counts how often the router stopped asking a worker for some time after failures.
-	Asked, Hedged, Opened uint64
-	// Waited counts the calls that had to wait for their turn. Late counts the answers that came when no request waited
-	// for them any more.
-	Waited, Late uint64
-	// Checked counts the prompts whose ids the router made itself and compared with the ids of an engine. Differed counts
-	// the prompts for which this comparison found a difference.
-	Checked, Differed uint64
-	// Distrusted has the models for which the router does not use its own ids at present, because they differed from an
-	// engine's ids.
-	Distrusted []string
-	// BeginningsChecked counts the engines' answers that the router compared with ids that it already knew for the
-	// beginning of the same chat. BeginningsDiffered counts the answers that differed. BeginningsOff has the models for
-	// which known beginnings are not used at present.
-	BeginningsChecked, BeginningsDiffered uint64
-	BeginningsOff                         []string
-	// Models has the number of models for each source of token ids. nil: the sources are not known.
-	Models map[string]int
+	tokens.Stats
+	Models map[string]int // number of models for each source of token ids; nil: the sources are not known
 }
 
 // trusts has all values of the label trust. For each holder, a scrape has one series for each value: 1 for the present
@@ -269,8 +252,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.src.Tokens != nil {
 		s := c.src.Tokens()
-		gauge(c.cacheBytes, float64(s.CacheBytes))
-		gauge(c.cacheEntries, float64(s.CacheEntries))
+		gauge(c.cacheBytes, float64(s.Bytes))
+		gauge(c.cacheEntries, float64(s.Entries))
 		counter(c.asked, s.Asked)
 		counter(c.hedged, s.Hedged)
 		counter(c.opened, s.Opened)

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
@@ -109,7 +110,7 @@ func descriptions(t *testing.T) map[string]description {
 			Stalls: func() []Stall { return []Stall{{}} },
 			Stale:  func() time.Duration { return 0 },
 			Tokens: func() TokenStats {
-				return TokenStats{Distrusted: []string{"m"}, BeginningsOff: []string{"m"}, Models: map[string]int{"files": 1}}
+				return TokenStats{Stats: tokens.Stats{Distrusted: []string{"m"}, BeginningsOff: []string{"m"}}, Models: map[string]int{"files": 1}}
 			},
 		}).Collect(series)
 		close(series)

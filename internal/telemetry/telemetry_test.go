@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"bytes"
+	"github.com/warmpath/warmpath/internal/tokens"
 	"io"
 	"net/http/httptest"
 	"strings"
@@ -72,7 +73,7 @@ func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
 			return []Index{{Model: "m", Blocks: 5, Bytes: 640, Speculative: 9, SpeculativeDropped: 2}}
 		},
 		Tokens: func() TokenStats {
-			return TokenStats{Asked: 9, Checked: 40, Differed: 2, Distrusted: []string{"m"}, Models: map[string]int{"files": 3}}
+			return TokenStats{Stats: tokens.Stats{Asked: 9, Checked: 40, Differed: 2, Distrusted: []string{"m"}}, Models: map[string]int{"files": 3}}
 		},
 	})
 	has(t, text,
