@@ -189,9 +189,10 @@ func (d *Decision) Tokens(n int, now int64) { d.reservation.Tokens(n, now) }
 // allows.
 func (d *Decision) Output() int { return d.reservation.Output() }
 
-// Unsent notes that nothing of the request was sent, because the worker could not be reached, or because the client
-// left first. The router then no longer expects the prompt in the holder's cache, unless another request with the same
-// prompt was sent there. Call Unsent before Done.
+// Unsent notes that the worker computed nothing of the request: the worker could not be reached, the client left before
+// the request was sent, or the worker refused the request (for example with a 400). The router then no longer expects
+// the prompt in the holder's cache, unless another request with the same prompt was sent there. Call Unsent before
+// Done.
 func (d *Decision) Unsent() { d.unlearn() }
 
 // Done releases the load, and reports the outcome of the request to the fleet and to the policy. now is the time of the

@@ -264,7 +264,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if result.Class == proxy.Success && result.Usage.Seen && result.Usage.Completion > 0 {
 		d.Tokens(result.Usage.Completion, now)
 	}
-	if result.Sent.IsZero() {
+	if result.Sent.IsZero() || notComputed(result.Status) {
 		d.Unsent()
 	}
 	d.Done(outcome(&result), now)
@@ -317,6 +317,19 @@ func (x *exchange) showDecision(d *warmpath.Decision) {
 	h.Set(headerMatch, strconv.Itoa(d.MatchTokens))
 	h.Set(headerPolicy, d.Policy)
 	h.Set(headerTrust, x.rec.Trust)
+}
+
+// notComputed reports whether a worker's answer with this status shows that the worker computed nothing of the prompt.
+// Engines check a request before they compute it, and give these statuses then. A 408, a 500, a 502 or a 504 may also
+// come after a part of the prompt was computed.
+func notComputed(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+		http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
+		http.StatusServiceUnavailable:
+		return true
+	}
+	return false
 }
 
 // outcome returns what the end of one attempt shows about the worker by itself. After outcome, weigh compares the
