@@ -60,8 +60,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "warmpath",
 		Short: "Send each LLM request to the worker whose KV cache is warm for it",
-		Long: `Warmpath sends each LLM request to the worker whose KV cache already holds the longest
-part of its prompt. It knows this from the engines' own cache events (vLLM, SGLang, TensorRT-LLM).
+		Long: `Warmpath sends each LLM request to the worker where it costs least: little of its prompt is
+missing in the worker's KV cache, and few other requests are delayed. Warmpath knows the caches
+from the engines' own cache events (vLLM, SGLang, TensorRT-LLM).
 A header of each answer says how much of the prompt was cached (gateway.headers turns it off).
 
 Start with "warmpath demo": three policies on mock engines, side by side on this machine.
