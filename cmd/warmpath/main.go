@@ -104,6 +104,9 @@ func noArgs(c *cobra.Command, args []string) error {
 		return nil
 	}
 	if !c.HasSubCommands() {
+		if c.Flags().Lookup("worker") != nil && strings.Contains(args[0], "://") {
+			return usageError{fmt.Errorf("%q is not understood: write --worker %s", args[0], args[0])}
+		}
 		return usageError{fmt.Errorf("%q is not understood: %s takes flags only", args[0], c.CommandPath())}
 	}
 	c.SuggestionsMinimumDistance = 2 // cobra's own default, which cobra would set only after this call
