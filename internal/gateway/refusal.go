@@ -46,7 +46,7 @@ func (g *Gateway) routeError(err error, model string, rank int) *api.Error {
 	case errors.Is(err, warmpath.ErrNoWorker):
 		return api.NoWorker(err)
 	case errors.Is(err, warmpath.ErrNoTarget):
-		return api.Invalid("", "the header "+headerTarget+" must name a worker that serves the model")
+		return api.Invalid("", "the header "+headerTarget+" must be the URL of a worker that serves the model, as in /admin/workers")
 	case errors.Is(err, warmpath.ErrNoRank):
 		return api.Invalid("", g.noRank(model, rank))
 	case errors.Is(err, context.DeadlineExceeded):
