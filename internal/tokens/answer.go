@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// answer is an engine's answer, or a fork. A fork has the first ids of two answers, as far as they are equal: see
-// beginning.go.
+// answer is an answer of an engine or the service, or a fork. A fork has the first ids of two answers, as far as they
+// are equal: see beginning.go.
 type answer struct {
 	tokens   []block.Token
 	features []block.Feature
@@ -40,7 +40,7 @@ func decodeTokenize(data []byte) (*answer, error) {
 }
 
 // decodeRender reads vLLM's answer to render. The answer is one GenerateRequest; for completions it is a list with one
-// GenerateRequest. Only the identifiers and places of its features are read. The field kwargs_data, which may have
+// GenerateRequest. Of its features, only the identifiers and offsets are read. The field kwargs_data, which may have
 // megabytes, is skipped.
 func decodeRender(data []byte) (*answer, error) {
 	return decodeIDs(data, "token_ids")

@@ -32,19 +32,19 @@ const (
 	// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, and the kwargs_data of rendered images
 	// come in addition.
 	maxAnswer = 32 << 20
-	// An answer may have at most idsPerByte ids for each byte of its question, plus moreIDs for the text that a template
-	// adds. A byte usually makes at most one id, but a normalizer may expand a byte. A worker whose answer has more ids is
-	// broken or hostile.
+	// For a prompt without media, an answer may have at most idsPerByte ids for each byte of question.tokenize, plus
+	// moreIDs for the text that a template adds. A byte usually makes at most one id, but a normalizer may expand a byte.
+	// A worker whose answer has more ids is broken or hostile.
 	idsPerByte, moreIDs = 8, 1 << 16
-	// bytesPerID times the largest number of ids bounds the bytes of an answer. The rest of the answer is included.
+	// An answer may have bytesPerID bytes for each id that it may have, and at most maxAnswer bytes.
 	bytesPerID = 16
 )
 
 var (
-	errMissing = errors.New("no such endpoint")                // status 404, 405, 501: the next endpoint is asked
-	errKey     = errors.New("engine refuses the client's key") // status 401, 403: the next endpoint is asked for this client
-	errLimit   = errors.New("engine limits the client")        // status 429: treated as errKey, for a shorter time
-	errRefused = errors.New("engine refuses the prompt")       // any other status 4xx: other workers would refuse the prompt, too
+	errMissing = errors.New("no such endpoint")                // the next endpoint is asked; see statusError
+	errKey     = errors.New("engine refuses the client's key") // the next endpoint is asked for this client
+	errLimit   = errors.New("engine limits the client")        // status 429: treated as errKey, but only for Config.Pause
+	errRefused = errors.New("engine refuses the prompt")       // other workers would refuse the prompt, too
 )
 
 // reply is the result of one call.
@@ -71,7 +71,7 @@ type question struct {
 	workers []Worker      // workers that may be asked
 	not     string        // URL of a worker that failed and must not be asked
 	worth   time.Duration // time that the answer is expected to save (see Source.worth); guarded by workerStates.mu; 0: no request waits for the answer
-	// guarded by workerStates.mu; number of the client's questions that come before this question in the line
+	// guarded by workerStates.mu; the question's round in the line: see arrange
 	behind  int
 	anyhow  bool          // the question is asked even if no request waits and every engine has other work
 	granted chan grant    // capacity 1; receives the grant that ends the wait in the line
@@ -91,13 +91,14 @@ func (s *Source) fill(q *question, p *Prompt, service, workers []Worker) {
 	}
 }
 
-// bytes returns the question's size. The expected time of the answer depends on this size.
+// bytes returns the length of the body for /tokenize. The expected time of the answer depends on this length.
 func (q *question) bytes() int { return len(q.tokenize) }
 
 func (q *question) long() bool { return q.bytes() >= longQuestion }
 
-// ask asks the service or one worker. If this call fails, or is slow while a request waits, ask asks one more worker.
-// ask returns the first answer with ids. ctx bounds the wait for a turn.
+// ask asks the service or one worker. If this call fails, or is slow while a request waits, ask asks one more worker. A
+// worker's refusal of the prompt ends the question. ask returns the first answer with ids. ctx bounds the wait until a
+// call can begin.
 func (s *Source) ask(ctx context.Context, f *flight) Found {
 	q := f.question
 	s.states.prune(len(q.workers) + 1)
@@ -153,7 +154,7 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 	return Found{Outcome: outcome}
 }
 
-// another books a call for q to one more worker, without waiting.
+// another books a call for q without waiting. It never books a call to the worker q.not.
 func (s *Source) another(q *question) grant {
 	s.states.mu.Lock()
 	defer s.states.mu.Unlock()
@@ -263,7 +264,7 @@ func (s *Source) post(ctx context.Context, w Worker, e endpoint, q *question) (F
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // reads the body to its end, so that the connection can be reused
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // if this reads the body to its end, the connection can be reused
 		err := statusError(resp.StatusCode, e, said)
 		if s.isService(w.URL) { // the service got no client's key
 			err = serviceError(err)
@@ -296,8 +297,8 @@ var (
 	errFault  = errors.New("the engine answered 500") // engines also answer 500 when a prompt breaks their own code
 )
 
-// statusError returns the error for a status: a missing endpoint, a refused prompt, a refused key, or a failing engine.
-// An engine also answers 404 if it does not know the model, but then with an error object. vLLM without
+// statusError returns the error for a status: a missing endpoint, a refused prompt, a refused key, a limit, or a
+// failing engine. An engine also answers 404 if it does not know the model, but then with an error object. vLLM without
 // --enable-scale-out answers render with 403 for every key; the message names the flag
 // (entrypoints/scale_out/factories.py).
 func statusError(status int, e endpoint, said []byte) error {

@@ -345,7 +345,7 @@ func TestAfterAFailureAnotherEngineIsAsked(t *testing.T) {
 }
 
 // The line has the questions that wait for a free call to an engine. If the line is full of questions that are worth
-// more than a new question, the new question tries again after a pause.
+// more than a question in the background, this question tries again after a pause.
 func TestAQuestionPausesBeforeItTriesAFullLineAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSource(map[string]handler{"a": rendering})

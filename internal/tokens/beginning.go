@@ -23,7 +23,8 @@ const (
 	// mostDropped is how many of the last ids of a list's answer may be missing in the answer for a longer list. The
 	// missing ids are normally the generation prompt. A template that drops more ids rewrites earlier turns.
 	mostDropped = 64
-	// leastBeginning is the length of the shortest beginning that is remembered, in ids. 16 ids are one block.
+	// leastBeginning is the length of the shortest beginning that is remembered, in ids. With vLLM's default block size,
+	// 16 ids are one block.
 	leastBeginning = 16
 	// The texts of two lists that differ after some turn may by chance go on with the same bytes. mostAlike is the largest
 	// number of such bytes with which a beginning is learned. With more bytes, the two answers do not show where the
@@ -41,7 +42,7 @@ const (
 // beginnings records, by model, how templates treat the turns of growing lists. It is safe for concurrent use.
 type beginnings struct {
 	checked, differed atomic.Uint64
-	growing           atomic.Uint64 // number of chats with a known earlier turn
+	growing           atomic.Uint64 // number of requests for which asksOn applied sampleEvery
 
 	mu     sync.Mutex
 	models map[string]*template // guarded by mu, also the templates; one template for each model that the fleet serves
@@ -178,7 +179,7 @@ func (s *Source) grown(m *template, l *promptTurns, i int) (known, bool) {
 	return known{tokens: a.tokens[:n], at: l.steps[i].at, own: true, from: l.steps[i].key}, true
 }
 
-// remember keeps an engine's answer for a list, and learns from the answer which ids lists have in common.
+// remember keeps an answer for a list, and learns from the answer which ids lists have in common.
 func (s *Source) remember(model string, l *promptTurns, found *Found) {
 	a := &answer{tokens: found.Tokens, features: found.Features}
 	if l.plain && len(a.features) == 0 {

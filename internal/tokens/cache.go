@@ -13,9 +13,9 @@ import (
 // headers.
 const entryOverhead = 256
 
-// cache remembers engines' answers, and the first ids that several answers have in common. When the entries take more
-// than limit bytes, cache drops the least recently used entry. It is safe for concurrent use. Goroutines share the
-// answers, and must not change them.
+// cache remembers answers of engines and the service, and the first ids that several answers have in common. When the
+// entries take more than limit bytes, cache drops the least recently used entries. It is safe for concurrent use.
+// Goroutines share the answers, and must not change them.
 type cache struct {
 	limit int64
 

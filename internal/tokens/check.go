@@ -24,7 +24,7 @@ const (
 	// differences.
 	checkProbed = 5
 	// After the first prompts, one prompt in checkEvery is compared. So a wrong id for a rare character, or a change of
-	// the engine, is found within hours. An engine gets calls for a thousandth of the prompts.
+	// the engine, is found within hours. The engines get calls for a thousandth of the prompts.
 	checkEvery = 1000
 	// checkPasses is how many prompts in a row must have equal ids before the ids made in process are used again.
 	checkPasses = 20
@@ -32,21 +32,21 @@ const (
 	checkAtOnce = 4
 )
 
-// checks records how the ids made in process compare with the engines' ids, for each model. It is safe for concurrent
-// use.
+// checks records how the ids made in process compare with the engines' ids, for each name that the function checked
+// returns. It is safe for concurrent use.
 type checks struct {
 	checked, differed atomic.Uint64
 	running           atomic.Int64
 
 	mu     sync.Mutex
-	models map[string]*check // guarded by mu, also the checks
+	models map[string]*check // guarded by mu, also the fields of each check
 }
 
-// check is the record of one model.
+// check is the record of one model, or of one model's prompts with images.
 type check struct {
-	made    uint64               // number of prompts with ids made in process
+	made    uint64               // number of prompts that due has counted
 	started map[string]int       // worker URL → number of first comparisons begun: see due
-	again   map[string]time.Time // worker URL → time before which no comparison begins, because the last comparison had no result
+	again   map[string]time.Time // worker URL → time before which no first comparison begins, because a comparison had no result
 	failing bool                 // the engine's ids are used instead of ids made in process
 	passes  int                  // while failing: number of equal prompts in a row
 	equal   int                  // number of equal prompts in a row
@@ -67,7 +67,7 @@ type Comparison struct {
 	Worker     string // URL of the engine with the last difference
 }
 
-// Compared returns the last comparisons of a model's ids. Prompts with images do not count.
+// Compared returns the last comparisons of a model's ids. Prompts with images have a separate record and do not count.
 func (s *Source) Compared(model string) Comparison {
 	s.checks.mu.Lock()
 	defer s.checks.mu.Unlock()

@@ -102,7 +102,7 @@ func TestAFailedComparisonIsRepeatedWithAnotherPrompt(t *testing.T) {
 	}
 }
 
-// If no engine can be asked for ids, the source prepares no prompt for a comparison.
+// If the engine has no token endpoint, few prompts are prepared for a comparison.
 func TestAnEngineWithoutTokenEndpointsCostsNoComparisons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := newSource(map[string]handler{"a": func(*http.Request, string) (int, string) {

@@ -14,11 +14,11 @@ type Config struct {
 	// listed under models.
 	Discover bool `yaml:"discover"`
 	// Budget is the longest time that a request waits for its token ids. After this time, the request is matched by its
-	// text. A request waits for a tenth of the time that a match is expected to save. The expected saving is the
-	// prompt's length, times the time to compute a token, times the chance that a part is cached. The wait is at least
-	// 10 ms: an engine that is not busy answers in 3–5 ms. Default 500 ms: a prompt of 100,000 tokens that takes 5 s to
-	// compute waits the whole 500 ms, and users would notice a longer wait. With 0 no engine is asked: only ids in the
-	// body and ids made by the router are used.
+	// text. A request waits for a tenth of the time that a match is expected to save. The expected saving is the prompt's
+	// length, times the time to compute a token, times the chance that a part is cached. The wait is at least 10 ms: an
+	// engine that is not busy answers in 3–5 ms. Default 500 ms: a request waits this long if a match is expected to save
+	// 5 s, and users would notice a longer wait. With 0 no request waits for an engine's ids: only ids in the body and ids
+	// made by the router are used.
 	Budget time.Duration `yaml:"budget"`
 	// MaxPromptBytes is the length of the longest request body for which an engine is asked. The length is bounded because
 	// each question copies the body, and because a tokenizer takes longer than Budget for a megabyte. Default 4 MiB, which
@@ -30,8 +30,8 @@ type Config struct {
 	// million ids: 2,000 prompts of 8,000 tokens.
 	CacheBytes int64 `yaml:"cache_bytes"`
 	// Failures is how many calls to a worker must fail in a row before the worker is not asked for the time Pause. A
-	// failure is a refused connection, a status 5xx, an answer that cannot be read, or no answer within 10 s. A slow
-	// answer is not a failure. If all failures were status 500 or timeouts for prompts of one client, the worker is
+	// failure is a refused connection, a status 5xx except 501, an answer that cannot be read, or no answer within 10 s. A
+	// slow answer is not a failure. If all failures were status 500 or timeouts for prompts of one client, the worker is
 	// still asked for other clients' prompts. Default 3, because one or two failures happen when an engine restarts.
 	Failures int `yaml:"failures"`
 	// Pause is how long a failing worker is not asked. After the pause one call tries the worker. Default 5 s, as often

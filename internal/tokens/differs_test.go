@@ -22,8 +22,8 @@ func (spelling) Text(string, []uint32) string { return "what a client wrote" }
 
 func (spelling) Folder(model string, _ Kind) string { return "/models/" + model }
 
-// The ids of every request differ from the engine's ids. The log must name this difference once. At level INFO the log
-// must not show the prompt.
+// The ids of the first 200 requests differ from the engine's ids. The log must name this difference once. At level INFO
+// the log must not show the prompt.
 func TestADifferenceIsLoggedOnceAndWithoutThePrompt(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
 		t.Run(level.String(), func(t *testing.T) {

@@ -105,7 +105,7 @@ func newFlight(k key, bytes int64, worth time.Duration) *flight {
 
 // leave records that one request stops waiting for f. inLine is true if the question was still in the line. If no other
 // request waits for f, a question in the line moves to the background, because its answer serves the conversation's
-// next request. If the background has no room, the question is dropped.
+// next request. If the background has no room, the question leaves the line and is not asked.
 func (fs *flights) leave(f *flight) (inLine bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -153,9 +153,9 @@ func (fs *flights) end(f *flight) (late bool) {
 	return f.waiting == 0 && !f.background
 }
 
-// fly starts f's goroutine with p's question. The goroutine waits for a turn for at most the longer of backgroundFor
-// and Config.Budget. The goroutine then makes at most two calls, and each call ends within callTimeout. Close waits for
-// the goroutine.
+// fly starts f's goroutine with p's question. The goroutine waits until a call can be booked, for at most the longer of
+// backgroundFor and Config.Budget. The goroutine then makes at most two calls, and each call ends within callTimeout.
+// Close waits for the goroutine.
 func (s *Source) fly(f *flight, p *Prompt, l *promptTurns, workers []Worker) {
 	s.fill(f.question, p, s.serviceFor(p), workers)
 	model, asked := p.Model, *l

@@ -11,8 +11,8 @@ import (
 // there is room for seven of the longest questions.
 const memoryShare = 16
 
-// memory bounds the memory that questions take. A question holds copies of its request's body as long as a call with it
-// is under way, and the call may outlive the request. memory is safe for concurrent use.
+// memory bounds the memory that questions take. A question holds copies of its request's body as long as it has users,
+// and may outlive the request. memory is safe for concurrent use.
 type memory struct {
 	most int64 // upper bound of used, in bytes
 	used atomic.Int64
@@ -37,7 +37,8 @@ func (r *memory) give(size int64) { r.used.Add(-size) }
 // questionBytes returns the memory of a question about r. The question holds r's body twice.
 func questionBytes(r *api.Request) int64 { return int64(2 * len(r.Body())) }
 
-// hold adds a user of q's bodies. A user is q's flight (the requests that wait for the answer), or a call.
+// hold adds a user of q's bodies. A user is q's flight (the requests that wait for the answer), a call, or the function
+// sample.
 func (q *question) hold() { q.users.Add(1) }
 
 // drop ends a user's hold on q's bodies. When no user is left, q's memory is released.

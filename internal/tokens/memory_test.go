@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// held returns the number of bytes of all questions under way.
+// held returns the number of bytes of the bodies that the flights' questions hold.
 func held(s *Source) (n int64) {
 	s.flights.mu.Lock()
 	defer s.flights.mu.Unlock()

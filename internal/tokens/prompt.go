@@ -10,17 +10,17 @@ import (
 
 // Prompt is a request for the token ids of a prompt.
 type Prompt struct {
-	// Request is the request's body. Find does not change Request, and does not use Request after Find has returned.
+	// Request is the client's request. Find does not change Request, and does not use Request after Find has returned.
 	Request *api.Request
-	// Authorization is the client's Authorization header. Questions to engines repeat the header, because engines demand
-	// the header at render. Authorization may be empty.
+	// Authorization is the client's Authorization header. Questions to engines repeat the header, because an engine may
+	// demand it at render. Authorization may be empty.
 	Authorization string
 	// Model is the base model of the request's model name.
 	Model string
 	// Kind is the kind of engine to which the prompt will go. Find sets Kind.
 	Kind Kind
-	// Root is the folder or name from which all engines loaded the model, or empty if the engines report different ones.
-	// Some engines use Root to name images. Find sets Root.
+	// Root is the folder or name from which all engines loaded the model, or empty if it is not known: see rootOf. vLLM
+	// uses Root to name images. Find sets Root for prompts with media.
 	Root string
 	// Scratch is a buffer for the prompt's text. Found.Text may share its memory. Scratch may be nil.
 	Scratch []byte
@@ -98,8 +98,7 @@ var kwargFields = []api.Field{api.FieldDocuments, api.FieldReasoningEffort}
 var sglangFields = map[string]bool{"model": true, "messages": true, "tools": true, "tool_choice": true,
 	"reasoning_effort": true, "reasoning": true, "continue_final_message": true, "chat_template_kwargs": true}
 
-// tokenizeBody returns the body with which /tokenize of an engine of this kind returns the tokens of r's prompt. The
-// values are copied byte for byte.
+// tokenizeBody returns the body with which /tokenize of an engine of this kind returns the tokens of r's prompt.
 func tokenizeBody(r *api.Request, kind Kind) []byte {
 	out := make([]byte, 0, r.PromptBytes()+256)
 	out = append(out, '{')
@@ -154,8 +153,8 @@ func appendField(out []byte, name string, value []byte) []byte {
 	return append(out, value...)
 }
 
-// onlyText returns the text of a list that has one text, because /tokenize does not take a list. It returns every other
-// prompt unchanged.
+// onlyText returns the first item of a list that begins with a text, because /tokenize does not take a list. It returns
+// every other prompt unchanged. The callers use it for lists of one text.
 func onlyText(prompt []byte) []byte {
 	for _, first := range jsonscan.Items(prompt) {
 		if first[0] == '"' {

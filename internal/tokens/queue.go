@@ -23,8 +23,8 @@ type grant struct {
 
 // acquire books a call for f's question to the service or a worker. If all of them have reached their limits of calls,
 // a question for which a request waits stands in line. A question for which no request waits is held back until an
-// engine is calm, which means that the engine has nothing else to do. The verdict is full if ctx ends first, or if the
-// line is full.
+// engine is calm: see workerState.calm. The verdict is full if no call could be booked before ctx ended. It is also
+// full if the line was full, or all requests stopped waiting, and the question is not in the background.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {
@@ -52,8 +52,8 @@ const (
 	calmCheck = 25 * time.Millisecond
 )
 
-// calmly books a call for q to a calm engine. When ctx ends, calmly books a call to any engine. wanted is true if a
-// request now waits for the answer; in that case no call is booked.
+// calmly books a call for q to a calm engine, or to the service. When ctx ends, calmly tries to book a call to any
+// engine. wanted is true if a request now waits for the answer; in that case no call is booked.
 func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool) {
 	next := time.NewTimer(settle)
 	defer next.Stop()
@@ -107,7 +107,8 @@ func (ps *workerStates) grant(q *question, now time.Time) grant {
 	return grant{w, c, min(v, why)}
 }
 
-// enter puts q into the line. It returns false when the line is full. The caller holds ps.mu.
+// enter puts q into the line. If the line has become too long, enter drops its last question. It returns false if this
+// question is q. The caller holds ps.mu.
 func (ps *workerStates) enter(q *question) bool {
 	ps.line = append(ps.line, q)
 	if _, here := ps.turns[q.client]; !here {
@@ -127,8 +128,8 @@ func (ps *workerStates) enter(q *question) bool {
 
 // arrange orders the line in rounds. Each round has one question of each client; a client's questions that save more
 // time come in earlier rounds. Within a round, clients are ordered by the time when they were last served, or came into
-// the line: the longest ago is first. Of equal questions the earlier question is first. Questions for which no request
-// waits come after all rounds. The caller holds ps.mu.
+// the line: the longest ago is first. Of otherwise equal questions, the question that saves more time is first.
+// Questions for which no request waits come after all rounds. The caller holds ps.mu.
 func (ps *workerStates) arrange() {
 	slices.SortStableFunc(ps.line, func(a, b *question) int { return cmp.Compare(b.worth, a.worth) })
 	of := make(map[uint64]int, len(ps.turns)) // client → number of its questions so far

@@ -30,9 +30,8 @@ const (
 // prompts have equal texts, and a conversation's text grows at its end.
 //
 // Tools and other fields that concern all turns come first. A message is its role, the text of its content, and its
-// other members in the order of the body. Images and other media are replaced by hashes. A body with ids or with
-// several prompts has no text. The text has at most 4 MiB. Before AppendText cuts the text to this size, the text may
-// be longer, by little more than the longest string of the body.
+// other members in the order of the body, apart from null. Images and other media are replaced by hashes. A completions
+// body with ids or with several prompts has no text. The text has at most 4 MiB; AppendText cuts off the rest.
 func AppendText(dst []byte, r *api.Request) []byte {
 	text := appendPrompt(dst, r)
 	return text[:min(len(text), len(dst)+maxText)]
@@ -64,8 +63,8 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 	return dst
 }
 
-// appendMessage appends one turn. When dst has end bytes, no more parts are added. The order of role and content in the
-// object makes no difference.
+// appendMessage appends one turn. When dst has end bytes, no more parts or members are added. The order of role and
+// content in the object makes no difference.
 func appendMessage(dst, message []byte, end int) []byte {
 	var role, content []byte
 	for name, value := range jsonscan.Members(message) {

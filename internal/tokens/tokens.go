@@ -29,10 +29,10 @@ const (
 	Batch       Outcome = "batch"       // the body has several prompts
 	Off         Outcome = "off"         // the budget is 0
 	TooLong     Outcome = "too_long"    // the body is longer than Config.MaxPromptBytes
-	Refused     Outcome = "refused"     // the engine refuses the body, or the client's key
-	Unsupported Outcome = "unsupported" // no worker of the model has a token endpoint
-	NoWorker    Outcome = "no_worker"   // the model has no healthy worker, or all its workers pause after failures
-	Limited     Outcome = "limit"       // no worker was asked: the limit of calls was reached, or all workers seemed frozen
+	Refused     Outcome = "refused"     // the engine refuses the body or the client's key, or the body has no prompt
+	Unsupported Outcome = "unsupported" // the workers have no token endpoint that can take the prompt
+	NoWorker    Outcome = "no_worker"   // the model has no healthy worker, or its workers pause after failures
+	Limited     Outcome = "limit"       // no worker was asked: calls or memory reached their limits, or workers seemed frozen
 	TimedOut    Outcome = "timeout"     // no answer came within the time that the request waits
 	Failed      Outcome = "error"       // every worker that was asked failed
 )
@@ -43,7 +43,7 @@ type Found struct {
 	Features []block.Feature
 	Outcome  Outcome
 	Kind     Kind   // the engine that the ids were made for
-	By       string // URL of the engine or the service that made the ids; empty: no call was made
+	By       string // URL of the engine or the service that made the ids; empty: the ids are not from an answer of this moment
 	// Sure is how many ids at the beginning of Tokens are known to be the engine's ids. Sure is less than len(Tokens) only
 	// if Outcome is Beginning. The ids after the first Sure stand for text whose ids are unknown. No engine uses these
 	// ids.
@@ -65,7 +65,7 @@ type Found struct {
 // Kind is the kind of a worker's engine. The kind decides which token endpoints are asked.
 type Kind uint8
 
-// The kinds. An engine of every kind except SGLang is asked in the same way as vLLM.
+// The kinds. Every engine except SGLang has the kind VLLM.
 const (
 	VLLM Kind = iota
 	SGLang
@@ -118,14 +118,14 @@ type Located interface {
 	Folder(model string, kind Kind) string
 }
 
-// Source finds token ids. It is safe for concurrent use. It starts a goroutine for each question to engines, and for
-// each call. Close waits for all these goroutines.
+// Source finds token ids. It is safe for concurrent use. It starts goroutines for questions, for calls, and for
+// comparisons of ids. Close waits for all these goroutines.
 type Source struct {
 	// Local, if it is set, is asked before any engine. Set Local before the first Find.
 	Local Local
-	// Loads takes a snapshot of all engines' loads. It returns a function that gives the load of one worker. The least
-	// busy worker is asked, and its load decides how long a request waits. Neither function may block. If Loads is nil, no
-	// load is known. Set Loads before the first Find.
+	// Loads takes a snapshot of all engines' loads. It returns a function that gives the load of one worker. The loads
+	// help to choose the worker that is asked. Load.PerToken of the first worker decides how long a request waits. Neither
+	// function may block. If Loads is nil, no load is known. Set Loads before the first Find.
 	Loads func() func(Worker) Load
 	// Log reports ids and beginnings that differ from the engine's ids. If Log is nil, nothing is logged.
 	Log *slog.Logger
@@ -185,10 +185,10 @@ func (s *Source) Close() {
 // Stats is what a Source has done so far.
 type Stats struct {
 	Entries, Bytes int64  // number of remembered answers in the cache, and their size
-	Asked          uint64 // number of calls to engines
+	Asked          uint64 // number of calls to engines and to the service
 	Hedged         uint64 // number of second calls, made because the first call was slow
-	Opened         uint64 // number of pauses of workers after failures
-	Waited         uint64 // number of questions that waited in line
+	Opened         uint64 // number of times that a worker reached Config.Failures failures in a row
+	Waited         uint64 // number of waits in line; a question in the background may wait several times
 	Late           uint64 // number of answers that came after all their requests had stopped waiting
 	// Checked is the number of prompts whose ids made in process were compared with the engine's ids. Differed is the
 	// number of these prompts with a difference.
@@ -211,9 +211,10 @@ func (s *Source) Stats() Stats {
 		BeginningsOff: s.beginnings.off()}
 }
 
-// Find returns the tokens of p. If Local cannot make them, Find asks one of the given workers, which must be healthy
-// workers of p's model, in any order. If no worker gives tokens, Find returns p's text. Find returns within the budget
-// or when ctx ends, and never fails. A request waits no longer than a match is worth: see Config.Budget.
+// Find returns the tokens of p. If Local cannot make them, Find asks the service or the given workers. These must be
+// healthy workers of p's model, in any order. If there is no answer with tokens, Find returns p's text. Find waits for
+// an answer until Config.Budget has passed or ctx ends, or for a shorter time if a match is worth less: see
+// Config.Budget.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
@@ -259,9 +260,8 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	return found
 }
 
-// fromOthers returns the tokens of p that the service or a worker makes now, or made for an earlier request. A prompt
-// whose ids Local can make needs an engine's answer. The service is not asked for such a prompt (engineOnly). So the
-// cache need not record whether the service or a worker made an answer.
+// fromOthers returns the tokens of p that the service or a worker makes now, or made for an earlier request. If
+// p.engineOnly is set, the service is not asked.
 func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if s.cfg.Budget == 0 {
 		return Found{Outcome: Off}
@@ -302,7 +302,7 @@ func (s *Source) keyOf(p *Prompt, l *promptTurns) key {
 }
 
 // answerNow decides whether p gets the known beginning of its ids now, without waiting for the other ids. If so,
-// answerNow may also start a question to an engine in the background: its answer serves the chat's next request.
+// answerNow may also start a question in the background: its answer serves the chat's next request.
 func (s *Source) answerNow(p *Prompt, l *promptTurns, start *known, workers []Worker) bool {
 	fresh := len(l.turns) - start.at
 	if !start.own && fresh*newShare >= len(l.turns) {
@@ -323,7 +323,7 @@ func (s *Source) answerNow(p *Prompt, l *promptTurns, start *known, workers []Wo
 const (
 	// newShare: much of a chat is new if at least 1/newShare of the bytes of its turns come after the known beginning. If
 	// the beginning is known from another chat, such a chat waits for all its ids. If the beginning is known from the
-	// chat's own earlier turns, the chat does not wait, but an engine is asked in the background.
+	// chat's own earlier turns, the new text is no reason to wait, but an engine is asked in the background.
 	newShare = 2
 	// sampleEvery: for one in sampleEvery growing chats with a known beginning, an engine is asked anyway.
 	sampleEvery = 16
@@ -331,7 +331,7 @@ const (
 
 // idle returns two facts about a prompt with a known beginning. idle is true if an engine has no requests: a question
 // to that engine delays no request. unhurried is true if p can wait for all of its ids, because an idle engine should
-// answer within leastWait, or because the budget is long.
+// answer within leastWait (or has not answered yet), or because the budget is long.
 func (s *Source) idle(p *Prompt, workers []Worker) (idle, unhurried bool) {
 	unhurried = s.cfg.Budget > leastWait*leastShare
 	if s.Loads == nil {

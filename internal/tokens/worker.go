@@ -13,28 +13,30 @@ import (
 )
 
 const (
-	// relearn is how long an endpoint of a worker is not asked after it turned out to be missing. If the engine is
-	// restarted with other flags, this is noticed within a minute. A shorter time would waste more calls.
+	// relearn is how long an endpoint of a worker is not asked after it turned out to be missing, or refused the client's
+	// key. If the engine is restarted with other flags, this is noticed within a minute. A shorter time would waste more
+	// calls.
 	relearn = time.Minute
-	// callsPerEngine bounds the calls under way to one engine. An engine's API server is one Python process, which also
-	// sends the tokens of every answer. While the process computes the answer to one call, the next call is on its way.
-	// A third call would only wait in the process.
+	// callsPerEngine bounds the calls under way to one engine. Late calls do not count. An engine's API server is one
+	// Python process, which also sends the tokens of every answer. While the process computes the answer to one call, the
+	// next call is on its way. A third call would only wait in the process.
 	callsPerEngine = 2
 	// A question of longQuestion bytes or more is long. A tokenizer reads one or two megabytes a second. So the answer to
 	// a long question takes longer than leastWait, the time that a request with a short prompt waits. One call to each
 	// engine is reserved for short questions.
 	longQuestion = 32 << 10
-	// callsPerService bounds the calls under way to the tokenizer service, which has nothing else to do.
+	// callsPerService is the same bound for the tokenizer service, which has nothing else to do.
 	callsPerService = 8
 	// callTimeout ends a call, which then counts as a failure. No request waits longer than callTimeout. A longer timeout
-	// would let a frozen engine's calls hold memory for longer. A prompt of a million tokens takes a second or two.
+	// would let a frozen engine's calls hold memory for longer. A prompt of a million tokens takes 2 to 4 s.
 	callTimeout = 10 * time.Second
-	// An engine seems frozen if a call to it is older than stallFloor, and older than stallFactor times the expected time
-	// of the answer. A busy engine may also take this long. The engine gets questions again as soon as the call ends.
+	// A call is late if it is older than stallFloor, and older than stallFactor times the expected time of the answer. An
+	// engine with late calls seems frozen: see workerState.stalled. A busy engine may also take this long. The engine gets
+	// questions again as soon as the late calls end.
 	stallFloor  = 100 * time.Millisecond
 	stallFactor = 4
 	// maxRefusals bounds the refused API keys that are remembered for each worker: 1,000 keys take some 50 KB. If more
-	// keys are refused, a random refusal is forgotten. Then the key of this refusal is tried sooner.
+	// keys are refused, any one refusal is forgotten. Then the key of this refusal is tried sooner.
 	maxRefusals = 1000
 	// maxReach is how many workers are compared for one question. 32 workers are enough to find an idle worker in a
 	// large fleet.
@@ -45,8 +47,8 @@ const (
 type call struct {
 	client uint64 // hash of the client that asks: see workerStates.client
 	began  time.Time
-	late   time.Time // time from which on the engine seems frozen
-	bytes  int       // size of the question
+	late   time.Time // time from which on the call is late: see stallFloor
+	bytes  int       // see question.bytes
 }
 
 // workerState is the state of one worker, learned by asking it. Its fields are guarded by workerStates.mu.
@@ -57,9 +59,9 @@ type workerState struct {
 	until     time.Time // if failures has reached Config.Failures, the worker is not asked before this time
 	trying    bool      // one call is trying whether the worker answers again
 	calls     []*call   // calls under way
-	limit     int       // largest number of calls under way
-	// lastUntil is used while the worker has refused a question and has not answered any. Until this time the worker is
-	// asked only if no other worker can be asked quickly.
+	limit     int       // largest number of calls under way, without late calls
+	// lastUntil is used for a worker that has declined a question and has not answered any. Until this time the worker is
+	// assumed to be slow: see assumed.
 	lastUntil time.Time
 	mean      time.Duration         // mean time of answers, exponentially weighted; 0: no answer yet
 	meanBytes float64               // mean size of the questions whose answers count in mean
@@ -83,14 +85,14 @@ type ending uint8
 const (
 	answered ending = iota
 	declined        // the worker has no such endpoint, or refuses the prompt
-	silent          // no evidence: the worker refused one client's key, or the Source was closed
+	silent          // no evidence: the worker refused or limited one client, or the Source was closed
 	faulted         // status 500 or a timeout: the worker's fault, or the fault of the client's prompt
 	broke           // any other error
 )
 
 // stalled reports whether the worker seems frozen to a client. The worker seems frozen if a call of that client is
-// late, or if calls of two other clients are late. A late call of one other client is not enough: that client's prompt
-// may be the reason, such as an image that is slow to fetch.
+// late, or if calls of two other clients are late. Late calls of only one other client are not enough: that client's
+// prompts may be the reason, such as an image that is slow to fetch.
 func (p *workerState) stalled(client uint64, now time.Time) bool {
 	var late *call
 	for _, c := range p.calls {
@@ -148,7 +150,7 @@ const (
 	granted     verdict = iota
 	full                // the limit of calls is reached
 	stalled             // a call has been under way for too long: the worker seems frozen
-	resting             // the worker failed, and is not asked for Config.Pause
+	resting             // the worker failed, and is not asked for Config.Pause, or is question.not
 	refusing            // the worker refuses the client's key
 	unsupported         // the worker has no token endpoint
 	noWorkers           // there are no workers
@@ -167,7 +169,7 @@ type workerStates struct {
 	mu    sync.Mutex
 	all   map[string]*workerState // guarded by mu
 	asked uint64                  // guarded by mu; number of calls booked so far
-	line  []*question             // guarded by mu; questions that wait for a call to end: see arrange
+	line  []*question             // guarded by mu; questions that wait until a call can be booked: see arrange
 	turns map[uint64]uint64       // guarded by mu; client in line → value of turn when the client was last served, or when it came into the line
 	turn  uint64                  // guarded by mu; number of questions in line that were asked so far
 }
@@ -209,7 +211,7 @@ func (ps *workerStates) refuse(url string, client uint64, render bool, why error
 			if len(p.refusals) < maxRefusals {
 				break
 			}
-			delete(p.refusals, other) // deletes any one of the keys
+			delete(p.refusals, other) // deletes any one of the refusals
 		}
 		if p.refusals == nil {
 			p.refusals = map[refusal]time.Time{}
@@ -287,8 +289,8 @@ func (ps *workerStates) usual(workers []Worker, bytes int) time.Duration {
 }
 
 // assumed returns how long p's answer is assumed to take: the expected time, or the usual time if p has not answered
-// yet. If p has only refused a question, p is assumed to be slow for Config.Pause. With the usual time, a worker that
-// refuses all questions would get as many questions as the other workers.
+// yet. If p has declined a question and never answered, p is assumed to be slow for Config.Pause. With the usual time,
+// a worker that declines all questions would get as many questions as the other workers.
 func (p *workerState) assumed(bytes int, usual time.Duration, now time.Time) time.Duration {
 	switch {
 	case p.mean > 0:
@@ -320,8 +322,8 @@ func (ps *workerStates) failed(p *workerState, c *call, how ending, now time.Tim
 	}
 }
 
-// calm reports whether a question in the background would delay nothing at this worker. The worker is calm if no
-// question is under way, and no request waits for its first token. A request without its first token counts because the
+// calm reports whether a question in the background would delay nothing at this worker. The worker is calm if no call
+// to it is under way, and no request waits for its first token. A request without its first token counts because the
 // engine may still have to tokenize the request's prompt.
 func (p *workerState) calm(load Load) bool { return len(p.calls) == 0 && load.Waiting == 0 }
 
@@ -364,8 +366,8 @@ func (ps *workerStates) prune(inUse int) {
 	}
 }
 
-// done records the end of a call, and makes the next call for a question in line. Only calls that ended with answered
-// count in the worker's mean time, because refusals come faster.
+// done records the end of a call, and books calls for questions in line. Only calls that ended with answered count in
+// the worker's mean time, because refusals come faster.
 func (ps *workerStates) done(url string, c *call, how ending, now time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -403,7 +405,7 @@ func (s *Source) hedgeAfter(url string, q *question) time.Duration {
 	return s.patience(q.worth) / 3
 }
 
-// endpoints returns the endpoints of w to ask, in order. If render is left out because w refuses the client's key
+// endpoints returns the endpoints of w to ask, in order. If render is left out because w refused or limited the client
 // there, refused is errKey.
 func (ps *workerStates) endpoints(w Worker, q *question, now time.Time) (all []endpoint, refused error) {
 	ps.mu.Lock()
