@@ -319,7 +319,9 @@ func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 	switch {
 	case clean && s.gaveUp && (s.agreed || !s.live) && s.relearned != s.epoch && err == nil && a.ended:
 		s.relearned = s.epoch
+		agreed := s.agreed
 		s.restart("the replay answers again")
+		s.agreed = agreed // the engine is the same
 		return false, true
 	case clean && atEnd && s.live && s.next <= s.lastLive:
 		// The replay is complete and ends before the last live message of this connection. So it comes from another engine,
@@ -328,7 +330,7 @@ func (s *sequence) weigh(a *attempt, err error) (done, gained bool) {
 		s.wanted, s.gaveUp = false, true
 		s.lose(s.lastLive + 1)
 		return true, gained
-	case clean && (atEnd && (!s.unproven || a.count == 0) || s.wanted && s.linked()):
+	case clean && (atEnd && !(s.unproven && s.live) || s.wanted && s.linked()):
 		s.wanted = false
 		s.announce()
 		return true, gained

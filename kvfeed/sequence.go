@@ -43,7 +43,7 @@ type sequence struct {
 	relearned  uint64             // the epoch in which the lost history was requested once more
 	strikes    int                // contradictions between replay and live stream since they last agreed
 	agreed     bool               // replay and live stream had an equal message, and no contradiction followed
-	unproven   bool               // live messages follow replayed ones, and no replay had one of the live messages yet
+	unproven   bool               // replayed messages were handed over, and no replay had a live message of this connection yet
 	behind     bool               // the value that Behind reported last
 	recovering time.Time          // when the present recovery began, or the stream became behind
 	unnumbered bool               // messages of this connection carry no sequence numbers
@@ -108,7 +108,7 @@ func (s *sequence) connect() {
 		s.seen.forgetReplayed()
 	}
 	s.seen.disconnect()
-	s.distrust, s.strikes, s.agreed, s.unproven, s.unnumbered = false, 0, false, false, false
+	s.distrust, s.strikes, s.agreed, s.unnumbered = false, 0, false, false
 	s.live, s.announced = false, false
 	s.began, s.probe = s.next, 0
 	s.verified = s.next == 0 // without earlier messages there is nothing to compare with
@@ -281,7 +281,7 @@ func (s *sequence) deliver(seq uint64, payload []byte, live bool) {
 	s.stats.next.Store(int64(s.next))
 	s.stats.messages.Add(1)
 	s.seen.put(seq, payload, live)
-	if live && !s.agreed && s.canReplay() { // the messages before it may be those of another engine's replay
+	if !live && !s.agreed {
 		s.unproven = true
 	}
 	if seq == 0 && !s.unnumbered { // the history begins here, so no part of it is missing
@@ -381,7 +381,7 @@ func (s *sequence) settle() {
 func (s *sequence) overdue() bool { return time.Since(s.recovering) > s.cfg.RecoveryTime }
 
 // linked reports whether replay and live stream have met: every live message of this connection was handed over, and
-// the replay is not unproven.
+// replayed messages are proven to be the same engine's.
 func (s *sequence) linked() bool {
 	return s.live && !s.unproven && s.verified && !s.overflow && s.next > s.lastLive && s.pending.len() == 0
 }
