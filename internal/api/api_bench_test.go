@@ -34,9 +34,8 @@ func BenchmarkRead(b *testing.B) {
 	})
 }
 
-// BenchmarkWatcher feeds one event at a time to a Watcher. There are three kinds of events: plain events, which
-// plainEvent recognizes; events with changing ids, which plainEvent does not recognize; and events that are split in
-// the middle.
+// BenchmarkWatcher feeds events to a Watcher. There are three kinds of events: plain events, which plainEvent
+// recognizes; events with changing ids, which plainEvent does not recognize; and events that are split in the middle.
 func BenchmarkWatcher(b *testing.B) {
 	event := `data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1760000000,"model":"mock","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
 	other := strings.Replace(event, "chatcmpl-0", "chatcmpl-1", 1)

@@ -18,7 +18,7 @@ const (
 	inUsage
 	inDetails
 	inError
-	inGenerated // a list of tokens: each element counts as one token
+	inGenerated // a list of generated parts, such as tool_calls or token_ids
 )
 
 // meaning says what a value means for the watcher. The dialect's watch function returns the meaning of a key in a
@@ -87,7 +87,7 @@ type document struct {
 	choices    choiceSet
 	token      bool
 	failed     bool // an error was seen, perhaps in a document that is not complete yet
-	aborted    bool // a finish_reason was the engine's own, such as abort or error
+	aborted    bool // a finish_reason was the engine's own, abort or error
 	closed     bool // the outermost object was closed
 	broken     bool // there are bytes before or after the object, or no object
 	answers    bool // the root has a list of choices, perhaps an empty one

@@ -76,7 +76,7 @@ func UnknownModel(model string) *Error {
 
 // NoModelYet returns the error for a model that no known worker serves, while some workers have not reported their
 // models yet (503). The error occurs while the router starts, or if these workers never answer. waiting is the number
-// of these workers.
+// of these workers. If workers is 0, no workers are configured.
 func NoModelYet(model string, waiting, workers int) *Error {
 	e := NoWorker(nil)
 	e.Message = "no workers are configured"
@@ -175,7 +175,7 @@ func WorkerUnreachable(cause error) *Error {
 		Message: "the worker did not answer; try again", Cause: cause}
 }
 
-// WorkerTimeout returns the error for a worker that sent no byte for too long (504).
+// WorkerTimeout returns the error for a worker that did not answer in time (504).
 func WorkerTimeout(cause error) *Error {
 	return &Error{Status: http.StatusGatewayTimeout, Type: typeServer, Code: "worker_timeout",
 		Message: "the worker did not answer in time; try again, or ask for fewer tokens", Cause: cause}
@@ -189,7 +189,7 @@ func WorkerBroke(cause error) *Error {
 			"request again", Cause: cause}
 }
 
-// WorkerUseless returns the error for a useless answer of which no byte was forwarded (502).
+// WorkerUseless returns the error for an answer that cannot be used, and of which no byte was forwarded (502).
 func WorkerUseless(cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "worker_failed",
 		Message: "the worker's answer was useless, and no other worker could answer; try again", Cause: cause}

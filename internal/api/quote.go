@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxQuoted is the number of bytes of a client's text that a message repeats. They are enough to recognize the text.
+// maxQuoted is the greatest number of bytes of a client's text that a message repeats. They are enough to recognize the
+// text.
 const maxQuoted = 128
 
 // Quoted returns s in quotes, for messages. If s is longer than 128 bytes, it returns the first 128 bytes in quotes,

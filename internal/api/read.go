@@ -21,7 +21,8 @@ const MaxPromptIDs = 4 << 20
 // maxStringBytes is the greatest length of a string that is copied out of a body, in bytes with its escapes. A copy
 // lives as long as the pooled Request and the decision's record. 4096 is the length of the longest file path, and no
 // model's name is longer than a path. A request with a longer model name is refused. A request with a longer cache_salt
-// or extra_key is accepted, but claims no match. A longer session key is replaced by its digest.
+// or extra_key is accepted, but claims no match. A longer session key is replaced by its digest. A longer request id
+// counts as absent.
 const maxStringBytes = 4096
 
 // maxKeyBytes is more than the longest spelling of a known key, in bytes. The longest key has 22 letters, and a letter
@@ -36,9 +37,10 @@ const (
 )
 
 // Read reads body as a request of dialect d into r, in one pass. It is strict. The body must be exactly one JSON object
-// in UTF-8, nested at most 200 deep. Keys are compared byte for byte. A key that the router reads may occur only once,
-// and its value must have the right type; null counts as absent. Read skips all other keys. encoding/json accepts every
-// body that Read accepts, with the same values. r keeps the body itself, not a copy. Read never changes the body.
+// in UTF-8, nested at most 200 deep. Keys are compared byte for byte. A key that the router reads may occur only once.
+// If the router reads the value, too, the value must have the right type, except for user_id and session_params; null
+// counts as absent. Read skips all other keys. encoding/json accepts every body that Read accepts, with the same
+// values. r keeps the body itself, not a copy. Read never changes the body.
 //
 // Errors are *Error with status 400; r is then in an unknown state, but may be used for another Read.
 func Read(d Dialect, body []byte, r *Request) error {
@@ -238,7 +240,8 @@ func (r *Request) readValue(s *jsonscan.Scanner, f Field) {
 	}
 }
 
-// readMaxTokens reads one of the two limits for an answer. If a request has both, max_completion_tokens decides.
+// readMaxTokens reads one of the two limits for an answer. If a request has both, max_completion_tokens decides, unless
+// it is 0.
 func (r *Request) readMaxTokens(s *jsonscan.Scanner, f Field) {
 	n := 0
 	readInt(s, f, &n)

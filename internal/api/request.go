@@ -6,7 +6,7 @@ import "github.com/warmpath/warmpath/internal/jsonscan"
 type PromptForm uint8
 
 const (
-	// PromptNone: the request has no prompt of a known form. The engine will refuse the request.
+	// PromptNone: the request has no prompt of a known form. It may have prompt_embeds.
 	PromptNone PromptForm = iota
 	// PromptMessages: a list of chat messages, in Raw(FieldMessages).
 	PromptMessages
@@ -86,13 +86,13 @@ type Request struct {
 	membersSeen int // number of members that were seen; may be more than maxMembers
 }
 
-// maxMembers is the number of top-level members of a body that a Request remembers. No engine takes more parameters. A
-// body with millions of members must not cost memory for each member.
+// maxMembers is the number of top-level members of a body that a Request remembers. Few requests have more. A body with
+// millions of members must not cost memory for each member.
 const maxMembers = 64
 
 type member struct{ name, value span }
 
-// TooManyMembers reports whether the body has more top-level members than any engine takes (64).
+// TooManyMembers reports whether the body has more top-level members than a Request remembers (64).
 func (r *Request) TooManyMembers() bool { return r.membersSeen > len(r.members) }
 
 // Members calls yield with the name and the value of each top-level member, as spelled in the body and in the body's
@@ -164,8 +164,8 @@ func SessionField(name string) (f Field, ok bool) {
 	return noField, false
 }
 
-// PromptBytes returns the length of the prompt's JSON. If a prompt's tokens are not known, this length stands for the
-// prompt's size.
+// PromptBytes returns the length of the JSON of the prompt and the tools. If a prompt's tokens are not known, this
+// length stands for the prompt's size.
 func (r *Request) PromptBytes() int {
 	n := 0
 	for _, f := range [...]Field{FieldMessages, FieldPrompt, FieldInputIDs, FieldTools} {

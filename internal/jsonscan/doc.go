@@ -1,5 +1,5 @@
 // Package jsonscan reads JSON (RFC 8259) value by value, and builds no tree: the caller takes the parts of a text that
-// it needs. The package allocates nothing, except for the error of a text that is not valid.
+// it needs. The package allocates nothing, except for an error, and for a dst of its caller that has to grow.
 //
 // A Scanner reads a text for the first time, and checks every byte of the text. Members, Items and AppendCompact read a
 // text that a Scanner has already checked, so they only look for the ends of its values. The package does not convert

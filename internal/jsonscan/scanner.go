@@ -245,8 +245,8 @@ func (s *Scanner) digits() int {
 }
 
 // AppendUint32s takes elements of an array of whole numbers and appends them to dst. It takes an element only if the
-// element has at most nine digits and a comma directly after them, and only while dst has fewer than limit elements. So
-// it stops before the first element of another form, and before the last element of the array.
+// element has at most nine digits, no leading zero, and a comma directly after the digits, and only while dst has fewer
+// than limit elements. So it stops before the first element of another form, and before the last element of the array.
 func (s *Scanner) AppendUint32s(dst []uint32, limit int) []uint32 {
 	pos, text := s.pos, s.text
 	for len(dst) < limit {

@@ -23,15 +23,15 @@ const (
 	// connectPatience bounds how long a dial takes if the host does not answer. Linux gives up after the same time: it
 	// repeats the SYN six times, with pauses from 1 s to 64 s.
 	connectPatience = 127 * time.Second
-	// firstPort is the first port that the network chooses itself: for the dialling side of a connection, and for a
+	// firstPort is the lowest port that the network chooses itself: for the dialling side of a connection, and for a
 	// listener that asks for port 0.
 	firstPort = 32768
 )
 
 // Memory is a network in memory for tests. Memory has hosts that listen and dial, and connections with deadlines,
-// half-close and bounded buffers. Tests can cause the faults of real networks. Memory uses only mutexes, conditions and
-// timers. So in a bubble of testing/synctest, a goroutine that waits for the network is durably blocked, and a whole
-// application runs in virtual time.
+// half-close and bounded buffers. Tests can cause the faults of real networks. Memory waits only with conditions,
+// channels and timers. So in a bubble of testing/synctest, a goroutine that waits for the network is durably blocked,
+// and a whole application runs in virtual time.
 //
 // Programs see the behaviour of TCP: bytes arrive in order; EOF follows the last byte of the other side; bytes that are
 // sent to a closed socket are answered by a reset; a connect may be refused or time out. Memory does not model

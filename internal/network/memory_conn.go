@@ -39,7 +39,7 @@ type direction struct {
 	cond    sync.Cond  // signals any change
 	queue   []segment
 	size    int  // number of bytes in queue
-	ended   bool // true: the writer or HalfClose has closed the direction
+	ended   bool // true: further writes fail, because the direction was closed or reset
 	deaf    bool // true: the reader has closed the connection, and further bytes are answered by a reset
 	broken  bool // true: the connection was cut
 	readBy  deadline

@@ -15,9 +15,9 @@ type Attempt struct {
 	Worker string
 	Method string // empty means POST
 	Path   string // the request target with its query, e.g. /v1/chat/completions
-	// Header is the client's request header. The proxy forwards all fields except hop-by-hop fields, Host,
-	// Content-Length and Accept-Encoding. Accept-Encoding is left out because the proxy could not check a compressed
-	// answer.
+	// Header is the client's request header. The proxy forwards all fields except Host, Content-Length, Expect,
+	// Accept-Encoding, hop-by-hop fields, and fields that the field Connection names. Accept-Encoding is left out because
+	// the proxy could not check a compressed answer.
 	Header http.Header
 	// Set has fields that replace fields of the request's header. An empty value removes the field.
 	Set []Field
@@ -26,7 +26,7 @@ type Attempt struct {
 	// RequestID is sent as X-Request-Id and shown to the client; see RequestID.
 	RequestID string
 
-	// Dialect determines the text of an error event inside a stream, and what the watcher looks for.
+	// Dialect determines the form of the errors that the proxy writes, and what the watcher looks for.
 	Dialect api.Dialect
 	// Model is the model name that the answer should contain. Knows reports whether another name is acceptable; it must
 	// not keep the slice that it gets. If Model is empty or Knows is nil, any name is accepted. An answer without a name
@@ -40,7 +40,7 @@ type Attempt struct {
 	Whole bool
 	// Writer gets the answer. Fields that its header already has are kept: the worker's fields do not replace them.
 	Writer http.ResponseWriter
-	// OnFirstToken, if set, is called once, from Forward's goroutine, when the first token is forwarded.
+	// OnFirstToken, if set, is called once, from Forward's goroutine, immediately before the first token is forwarded.
 	OnFirstToken func(time.Time)
 	// OnTokens, if set, is called from Forward's goroutine while a stream is forwarded, with the number of tokens of
 	// the answer so far. It is called once for each read that brought tokens, the first time after OnFirstToken.
@@ -97,25 +97,27 @@ type Class uint8
 const (
 	// Success: the whole answer was forwarded. If the answer was a generation, every choice had its finish_reason.
 	Success Class = iota
-	// Rejected: the engine answered 3xx or 4xx, or began a stream with such an error event. The fault may be the
-	// request's or the worker's.
+	// Rejected: the engine answered 3xx or 4xx, or began its answer with an error of such a code, and neither Limited nor
+	// Refused applies. The fault may be the request's or the worker's.
 	Rejected
-	// Limited: the engine answered 429.
+	// Limited: the engine answered a generation with 429, or with an error of code 429.
 	Limited
 	// ClientGone: the client left, or stopped reading. The worker's connection was closed immediately.
 	ClientGone
-	// Refused: the worker could not be reached, or answered that it takes no request now (connect error, 502, 503,
-	// shutdown text).
+	// Refused: the worker could not be reached, or answered that it takes no request now (a status of Config.RetryStatuses
+	// other than 500, or a text of Config.RetryTexts).
 	Refused
-	// Reset: the connection ended before the first byte of an answer.
+	// Reset: the connection ended before the header of an answer was complete.
 	Reset
-	// HeaderTimeout: no answer began in time.
+	// HeaderTimeout: no complete header of an answer came in time, or the deadline of the context passed before a byte was
+	// forwarded.
 	HeaderTimeout
-	// StreamTimeout: an answer began, and then no byte came for too long.
+	// StreamTimeout: an answer began, and then no byte came for too long, or the deadline of the context passed.
 	StreamTimeout
-	// Protocol: the answer was not HTTP/1.1 in the strict form that the proxy accepts.
+	// Protocol: the answer was not HTTP/1.1 or HTTP/1.0 in the strict form that the proxy accepts.
 	Protocol
-	// EngineError: the engine answered 5xx, or reported an error in its answer.
+	// EngineError: the engine answered with a 5xx that is not Refused, reported an error in its answer, or ended a choice
+	// with the reason abort or error.
 	EngineError
 	// Truncated: the answer ended too early, or without a finish_reason.
 	Truncated
@@ -130,8 +132,8 @@ const (
 	// Local: this machine could not connect, because it has no descriptor, port or memory left. This says nothing about
 	// the worker.
 	Local
-	// BadAttempt: the attempt itself cannot be sent, because of its worker URL or a header field. No connection was
-	// tried.
+	// BadAttempt: the attempt itself cannot be sent, because of its worker URL, method, path or a header field. No
+	// connection was tried.
 	BadAttempt
 )
 
@@ -160,8 +162,8 @@ type Result struct {
 	// Abort means that the client has a part of an answer, and must see that the answer is incomplete. The handler must
 	// end with panic(http.ErrAbortHandler), after its own bookkeeping.
 	Abort bool
-	// Err is the error of the attempt. It is an *api.Error if the client should get it. It is nil for Success, and for
-	// a Rejected answer that was forwarded.
+	// Err is the error of the attempt. It is an *api.Error if the client should get it. It is nil for Success, Rejected
+	// and Limited.
 	Err error
 	// Answer is a worker's answer that was held back because another worker may do better; nil if no answer was held
 	// back. If no other worker can be asked, forward it with Answer.WriteTo.
@@ -170,9 +172,9 @@ type Result struct {
 	RetryAfter time.Duration
 
 	Usage api.Usage
-	// Start is when the attempt began. Sent is when the request was written to the worker. FirstByteAt is when the
-	// first byte of the answer came. FirstTokenAt is when the first token was forwarded. End is when the attempt ended.
-	// A time is zero if the event did not happen.
+	// Start is when the attempt began. Sent is when the request was written to the worker. FirstByteAt is when the first
+	// byte of the answer came. FirstTokenAt is when the first token was about to be forwarded. End is when the attempt
+	// ended. A time is zero if the event did not happen.
 	Start, Sent, FirstByteAt, FirstTokenAt, End time.Time
 	// BytesUp and BytesDown are the body bytes sent to the worker and written to the client.
 	BytesUp, BytesDown int64

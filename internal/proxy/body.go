@@ -16,10 +16,11 @@ import (
 type BodyConfig struct {
 	// MaxBytes is the largest body that is accepted.
 	MaxBytes int64 `yaml:"max_bytes"`
-	// StallTimeout is the longest time during which no byte of a body arrives; 0 is no limit.
+	// StallTimeout is the longest time during which no byte of a body arrives: this time plus up to a quarter of it; 0 is
+	// no limit.
 	StallTimeout time.Duration `yaml:"stall_timeout"`
-	// Timeout is the longest time until a whole body has arrived, even if bytes arrive steadily: 64 MiB in 5 min are 2
-	// Mbit/s. Timeout bounds the cost of a client that sends one byte a second. 0 is no limit.
+	// Timeout is the longest time until a whole body has arrived, even if bytes arrive steadily: 64 MiB in 5 min are about
+	// 2 Mbit/s. Timeout bounds the cost of a client that sends one byte a second. 0 is no limit.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
@@ -34,7 +35,8 @@ const (
 	// powers of two. Larger bodies are rare, and keeping their buffers would keep much memory.
 	smallestBody = 4 << 10
 	largestKept  = 2 << 20
-	// trusted is the largest buffer that is allocated only because a Content-Length announces it.
+	// trusted is the largest Content-Length, in bytes, for which room for the whole body is allocated before the body
+	// arrives.
 	trusted = 256 << 10
 	classes = 10 // number of pooled sizes, 4 KiB … 2 MiB
 )
@@ -55,8 +57,9 @@ type Body struct {
 }
 
 // Read reads the whole body of r, with a Content-Length or in chunks. Its errors are *api.Error: 413 for a body that is
-// too large, 408 for a body that stops arriving, 400 for a body that ends too early. After an error the client's
-// connection cannot be used again. Read sets the header Connection: close, so that the server closes the connection.
+// too large, 408 for a body that stops arriving, 400 for a body that ends too early or is malformed. After an error the
+// client's connection cannot be used again. Read sets the header Connection: close, so that the server closes the
+// connection.
 func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if r.ContentLength > b.cfg.MaxBytes {
 		w.Header().Set("Connection", "close")
@@ -66,8 +69,7 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if size < 0 {
 		size = smallestBody - 1
 	}
-	// The buffer has room for one byte more than the body, so that the read that finds the body's end needs no larger
-	// buffer.
+	// The buffer has room for one byte more than size, so that the read that finds the body's end needs no larger buffer.
 	body := b.get(int(size) + 1)
 	err := b.fill(body, http.NewResponseController(w), r)
 	if err != nil {
@@ -151,7 +153,8 @@ func (b *Bodies) grow(body *Body) {
 	larger.Release()
 }
 
-// Release gives the buffer back to its pool. Bytes must not be used afterwards.
+// Release gives the buffer back to its pool, unless the buffer is too large to be kept. Bytes must not be used
+// afterwards.
 func (body *Body) Release() {
 	size := cap(body.Bytes)
 	if size < smallestBody || size > largestKept || size&(size-1) != 0 {

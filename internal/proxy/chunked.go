@@ -41,7 +41,7 @@ func (c *chunkReader) done() bool { return c.state == chunkDone }
 
 // decode decodes src into dst, and returns the number of bytes that it wrote to dst and read from src. It stops at the
 // body's end; otherwise it reads all of src. dst must have room for len(src) bytes. dst and src may be parts of the
-// same array if dst begins before src: decode then moves the data within the array.
+// same array if dst does not begin after src: decode then moves the data within the array.
 func (c *chunkReader) decode(dst, src []byte) (out, in int, err error) {
 	for in < len(src) && c.state != chunkDone {
 		if c.state == chunkData {

@@ -15,8 +15,8 @@ type Client struct {
 	closed  bool               // Run has ended; guarded by mu
 }
 
-// New returns a Client. It starts nothing. If Run does not run, an idle connection that is too old is closed only when
-// a request would use it.
+// New returns a Client. It starts nothing. While Run does not run, idle connections may stay open longer than
+// IdleTimeout.
 func New(cfg Config) *Client {
 	return &Client{cfg: cfg, workers: make(map[string]*worker)}
 }
@@ -96,7 +96,7 @@ func (c *Client) worker(url string) (*worker, error) {
 
 // Forward sends the attempt to its worker and forwards the answer to the client. The caller ends ctx when the client is
 // gone or the request's time is over. When ctx ends, Forward closes the worker's connection immediately, so that the
-// engine drops the request. When Forward returns, no goroutine of the attempt is running.
+// engine drops the request. After Forward has returned, it does not use the Attempt or its Writer.
 func (c *Client) Forward(ctx context.Context, a *Attempt) Result {
 	x := exchanges.Get().(*exchange)
 	x.begin(c, a)

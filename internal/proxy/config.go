@@ -21,10 +21,10 @@ type Config struct {
 	// ClientTimeout is the longest time for which a client may stop reading: this time plus up to a quarter of it; 0 is
 	// no limit.
 	ClientTimeout time.Duration `yaml:"client_timeout"`
-	// IdlePerWorker is the number of idle connections that are kept for each worker.
+	// IdlePerWorker is the greatest number of idle connections that are kept for each worker.
 	IdlePerWorker int `yaml:"idle_per_worker"`
-	// IdleTimeout is how long an idle connection is kept. It is less than the 5 s after which uvicorn (vLLM, SGLang)
-	// closes a connection.
+	// IdleTimeout is how long an idle connection may be used again. The default is less than the 5 s after which uvicorn
+	// (vLLM, SGLang) closes a connection.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
 	// MaxHeaderBytes and MaxHeaders bound the header of an answer.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
@@ -34,9 +34,10 @@ type Config struct {
 	// because a request that makes one engine fail rarely fails on all engines. 3xx and 4xx need not be listed: another
 	// worker gives a second opinion as long as it is not known which side is at fault.
 	RetryStatuses []int `yaml:"retry_statuses"`
-	// RetryTexts are texts after which another worker is asked, too, if they occur in the body of a 500 or in an error
-	// event before the first token. The defaults are texts that vLLM sends while it shuts down, and after its engine
-	// process died (concurrent.futures in CPython 3.12; EngineDeadError in vLLM's vllm/v1/engine/exceptions.py).
+	// RetryTexts are texts after which another worker is asked, too, if they occur in an answer with status 300 or higher,
+	// or in an error at the beginning of an answer. The defaults are texts that vLLM sends while it shuts down, and after
+	// its engine process died (concurrent.futures in CPython 3.12; EngineDeadError in vLLM's
+	// vllm/v1/engine/exceptions.py).
 	RetryTexts []string `yaml:"retry_texts"`
 	// TLS is the configuration for https workers; nil uses the system's root certificates.
 	TLS *tls.Config `yaml:"-"`

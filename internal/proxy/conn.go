@@ -42,7 +42,7 @@ func newConn(c, tcp net.Conn, w *worker) *conn {
 // returns true.
 func (k *conn) quiet() bool { return k.look.quiet() }
 
-// writeBoth writes a and then b. Over plain TCP this takes one system call.
+// writeBoth writes a and then b. Over plain TCP this usually takes one system call.
 func (k *conn) writeBoth(a, b []byte) error {
 	k.pieces = [2][]byte{a, b}
 	k.bufs = k.pieces[:]
@@ -78,7 +78,8 @@ type worker struct {
 	closed bool    // no connections are kept any more; guarded by mu
 }
 
-// take returns the idle connection that was used last. It returns nil if every idle connection is too old.
+// take returns the idle connection that was used last. It returns nil if there is none, or if every idle connection is
+// too old.
 func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 	w.mu.Lock()
 	n := len(w.idle)
@@ -100,8 +101,8 @@ func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
 	return nil
 }
 
-// keep adds a connection to the idle connections. If there are limit idle connections already, it closes the
-// connection.
+// keep adds a connection to the idle connections. If there are limit idle connections already, or after shut, it closes
+// the connection.
 func (w *worker) keep(k *conn, limit int) {
 	w.mu.Lock()
 	if !w.closed && len(w.idle) < limit {

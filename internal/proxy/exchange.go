@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// bufferSize is the size of the buffer with which one exchange reads an answer. An event has some hundred bytes,
-	// and one read rarely brings more than a few events. Buffers for ten thousand streams take 160 MB. A few reads
-	// empty a socket's buffer.
+	// bufferSize is the size of the buffer with which one exchange reads an answer. An event has some hundred bytes, and
+	// one read rarely brings more than a few events. Buffers for ten thousand streams take 160 MB.
 	bufferSize = 16 << 10
 	// joinBelow is the body size in bytes up to which the body is copied behind the header, so that one write sends
 	// both.
@@ -92,8 +91,9 @@ func (x *exchange) run(ctx context.Context) {
 	x.try(ctx, w, true)
 }
 
-// try makes the exchange on one connection. stale is true if the connection was a kept-alive connection that could not
-// be used: the worker closed it before any byte of an answer, or bytes came on it before the request.
+// try makes the exchange on one connection: a new connection if fresh is true, else a kept-alive connection if there is
+// one. stale is true if the connection was a kept-alive connection that could not be used: the worker closed it before
+// any byte of an answer, or bytes came on it before the request.
 func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) {
 	if err := ctx.Err(); err != nil {
 		x.gone(ctx)
@@ -137,8 +137,8 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	return stale
 }
 
-// connect dials the worker. When this machine has no descriptor or port left, connect closes all idle connections and
-// dials once more.
+// connect dials the worker. When this machine has no descriptor, port or memory left, connect closes all idle
+// connections and dials once more.
 func (x *exchange) connect(ctx context.Context, w *worker) (*conn, error) {
 	k, err := w.dial(ctx, &x.client.cfg)
 	if err != nil && network.Local(err) {
@@ -211,7 +211,7 @@ func (x *exchange) send(k *conn) error {
 }
 
 // readHead reads until the answer's header is complete. After that the header is in x.buf[:end], and its parsed form is
-// in x.ans. n is the number of bytes that were read.
+// in x.ans. n is the number of bytes in x.buf.
 func (x *exchange) readHead(k *conn) (n, end int, err error) {
 	interim, seen := 0, 0
 	for {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// These are the errors of an answer that is not HTTP/1.1 in the strict form that the proxy accepts. The proxy is strict
-// where proxies have been attacked: it refuses a message whose length can be read in two ways (RFC 9112 §6.3).
+// These are the errors of an answer that is not HTTP/1.1 or HTTP/1.0 in the strict form that the proxy accepts. The
+// proxy is strict where proxies have been attacked: it refuses a message whose length can be read in two ways (RFC 9112
+// §6.3).
 var (
 	errHeadTooLarge = errors.New("the answer's header is too large")
 	errManyFields   = errors.New("the answer has too many header fields")
@@ -119,7 +120,7 @@ func parseField(line []byte) (field, error) {
 	return field{line[:i], value}, nil
 }
 
-// note records a field that determines the length or the end of the message.
+// note records a field that the proxy uses: about the length, the end or the content of the message.
 func (h *answerHead) note(f field) error {
 	switch len(f.name) {
 	case len("content-length"):
@@ -243,7 +244,7 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// fieldName returns the canonical form of a name. It allocates nothing for names that engines send.
+// fieldName returns the canonical form of a name. It allocates nothing for the names that engines usually send.
 func fieldName(b []byte) string {
 	switch string(b) {
 	case "date", "Date":
@@ -266,7 +267,7 @@ func fieldName(b []byte) string {
 	return http.CanonicalHeaderKey(string(b))
 }
 
-// fieldValue returns string(b). It allocates nothing for values that engines send.
+// fieldValue returns string(b). It allocates nothing for some values that engines often send.
 func fieldValue(b []byte) string {
 	switch string(b) {
 	case "text/event-stream; charset=utf-8":
@@ -348,7 +349,7 @@ var tokenBytes = func() (t [256]bool) {
 	return t
 }()
 
-// protocolError adds to err the name of the worker whose answer could not be read.
+// protocolError adds to err the URL of the worker whose answer could not be read.
 func protocolError(worker string, err error) error {
 	return fmt.Errorf("read the answer of %s: %w", worker, err)
 }

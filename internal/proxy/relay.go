@@ -19,7 +19,7 @@ type answerBody struct {
 	chunks  chunkReader
 	framing framing
 	over    bool // the end of the body has come
-	spoiled bool // the connection cannot be used again: bytes came after the end, or the worker closes it
+	spoiled bool // the connection cannot be used again, e.g. because bytes came after the end, or the worker closes it
 }
 
 type framing uint8
@@ -73,7 +73,7 @@ type relay struct {
 	rc *http.ResponseController
 
 	watching bool // the answer is a generation that the watcher can read
-	stream   bool // the answer is a stream: events are forwarded as they come, and only complete events
+	stream   bool // the answer is an event stream, which is forwarded as it comes
 	gather   bool // nothing is forwarded before the answer is complete or larger than maxHeld
 	judged   bool // the beginning of the stream was checked, and is good
 	cut      bool // the last forwarded bytes ended inside an event
@@ -472,7 +472,8 @@ func (x *exchange) ended(k *conn, rest []byte, err error) {
 }
 
 // broken ends an answer that will not be complete, in a way that the client sees. A stream that has begun gets an error
-// event without [DONE]. Any other answer is ended by closing the connection.
+// event without [DONE]. If that is not possible, the Result says Abort. If nothing was forwarded yet, another worker
+// may be asked.
 func (x *exchange) broken(c Class, err error) {
 	var e *api.Error
 	switch {
@@ -497,7 +498,7 @@ func (x *exchange) broken(c Class, err error) {
 	}
 }
 
-// read reads more of the body. It waits no longer than StreamIdleTimeout.
+// read reads more of the body. It waits at most StreamIdleTimeout plus a quarter of it.
 func (x *exchange) read(k *conn, b []byte) (n int, err error) {
 	t := x.client.cfg.StreamIdleTimeout
 	if t > 0 {

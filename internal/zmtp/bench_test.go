@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// endless repeats a block of bytes, like a connection that always has data.
+// endless repeats its data, like a connection that always has data.
 type endless struct {
 	data []byte
 	at   int

@@ -58,7 +58,8 @@ type Config struct {
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	Listen func(network, address string) (net.Listener, error)
 
-	// OnMessage is called for each message. parts and the bytes of parts are valid only during the call.
+	// OnMessage is called for each message, except on PUB sockets, which read messages as subscriptions. parts and the
+	// bytes of parts are valid only during the call.
 	OnMessage func(p *Peer, parts [][]byte)
 	// OnConnect is called after a handshake, when the subscriptions have been sent.
 	OnConnect func(p *Peer)
@@ -73,7 +74,7 @@ type Config struct {
 	// the two.
 	HandshakeTimeout time.Duration
 	// HeartbeatInterval is how long a peer may send nothing before the socket sends a PING to the peer. 0 means that the
-	// socket sends no PING. The socket answers the PINGs of a peer in any case.
+	// socket sends no PING. A peer with ZMTP 3.0 gets no PING. The socket answers the PINGs of a peer in any case.
 	HeartbeatInterval time.Duration
 	// HeartbeatTimeout is how long a peer may send nothing after the PING before the socket disconnects the peer. 0 means
 	// 2 × HeartbeatInterval.

@@ -66,8 +66,8 @@ func HostName(s string) bool {
 	return s != ""
 }
 
-// Wildcard reports whether the endpoint means every address of its machine. Such an endpoint can be bound, but not
-// dialled.
+// Wildcard reports whether the endpoint means every address of its machine. Such an endpoint is for binding: it does
+// not name the machine to dial.
 func (e Endpoint) Wildcard() bool {
 	ip, err := netip.ParseAddr(e.Host)
 	return e.Host == "*" || err == nil && ip.IsUnspecified()

@@ -27,13 +27,13 @@ type limits struct {
 	frame, message, parts int
 }
 
-// reader splits a byte stream into messages. A message stays in the read buffer, so the message is not copied. Once the
-// buffer has grown to the size of the largest message, reading a message allocates nothing.
+// reader splits a byte stream into messages. A message stays in the read buffer, so the message is not copied. Usually
+// reading a message allocates nothing.
 type reader struct {
 	src    io.Reader
 	limits limits
-	// onCommand is called for each command frame. A command frame may stand between the frames of a message: libzmq may
-	// send a PING there.
+	// onCommand is called for each command frame that next reads. A command frame may stand between the frames of a
+	// message: libzmq may send a PING there.
 	onCommand func(body []byte) error
 
 	buf  []byte // buf[head:tail] was read from src, and is not yet part of a returned message
@@ -151,8 +151,8 @@ func (r *reader) need(n int, boundary bool) error {
 }
 
 // makeRoom moves unread bytes to the front of the buffer. If n bytes do not fit and more than half of the buffer is
-// full, makeRoom also doubles the buffer. So the buffer stays smaller than four times the bytes that have arrived, and
-// a peer cannot cause a large allocation by announcing a length.
+// full, makeRoom also enlarges the buffer, at most to twice its size. So a peer cannot cause a large allocation by
+// announcing a length.
 func (r *reader) makeRoom(n int) {
 	have := r.tail - r.head
 	buf := r.buf

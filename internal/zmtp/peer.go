@@ -31,7 +31,7 @@ const (
 	maxControl = 16 << 10
 )
 
-// Peer is one connection, from its OnConnect to its OnDisconnect. Send and SendWait may be called concurrently.
+// Peer is one connection, from its OnConnect to its OnDisconnect. Its methods may be called concurrently.
 type Peer struct {
 	socket   *Socket
 	conn     net.Conn
@@ -205,7 +205,7 @@ func (p *Peer) receive() error {
 	}
 }
 
-// command handles a command frame. It ignores unknown commands, as RFC 37 requires for future versions.
+// command handles a command frame. It ignores other commands, such as PONG.
 func (p *Peer) command(body []byte) error {
 	name, data, err := splitCommand(body)
 	if err != nil {

@@ -38,8 +38,8 @@ type Socket struct {
 type Stats struct {
 	Peers    int
 	Received uint64 // number of messages received
-	Sent     uint64 // number of messages queued; a message to several peers counts once for each peer
-	Dropped  uint64 // number of messages not queued because a peer's queue was full; counted once for each such peer
+	Sent     uint64 // number of messages that Publish, Send and SendTo queued; a message to several peers counts once for each peer
+	Dropped  uint64 // number of messages that Publish did not queue because a peer's queue was full; counted once for each such peer
 }
 
 // New returns a socket for an endpoint tcp://host:port or ipc://path. It opens no connection and no listener.
@@ -290,7 +290,8 @@ func (s *Socket) snapshot() []*Peer {
 	return s.peers
 }
 
-// DropPeers closes all connections, as a network fault does. After that a socket that dials connects again.
+// DropPeers closes the connections of all peers, as a network fault does. After that a socket that dials connects
+// again.
 func (s *Socket) DropPeers() {
 	for _, p := range s.snapshot() {
 		p.Drop(errors.New("dropped on purpose"))
@@ -307,8 +308,9 @@ func find(peers []*Peer, identity string) *Peer {
 	return nil
 }
 
-// Publish sends a message to those peers of a PUB socket that subscribed to the first part of the message. It returns
-// the number of these peers. Publish never waits: if the queue of a peer is full, that peer does not get the message.
+// Publish sends a message to those peers of a PUB socket that subscribed to the first part of the message. Publish
+// never waits: if the queue of a peer is full, that peer does not get the message. Publish returns the number of peers
+// for which it queued the message.
 func (s *Socket) Publish(parts ...[]byte) int {
 	if len(parts) == 0 {
 		return 0

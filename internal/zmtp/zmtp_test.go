@@ -96,7 +96,7 @@ func start(t testing.TB, typ Type, endpoint string, cfg Config) (s *Socket, stop
 	return s, stop
 }
 
-// untilSubscribed waits until a PUB socket's n peers have subscribed to topic.
+// untilSubscribed waits until exactly n peers of a PUB socket are subscribed to topic.
 func untilSubscribed(t testing.TB, s *Socket, topic string, n int) {
 	t.Helper()
 	subscribed := testenv.Poll(patience, func() bool {
