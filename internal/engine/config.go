@@ -26,9 +26,10 @@ type Config struct {
 	MaxModelLen    int // limit of prompt and output together, in tokens; New lowers it to the size of the pool
 	MaxBatchTokens int // token budget of a step
 	MaxSequences   int // number of requests that may run at the same time
-	// AdmitChunks admits a request when the first chunk of its prompt fits, and preempts the request when the rest does
-	// not fit. vLLM did so before vllm#37307 (March 2026). Without AdmitChunks a request is admitted when its whole prompt
-	// fits, as with vLLM's scheduler_reserve_full_isl, which is the default of newer versions.
+	// AdmitChunks admits a request when the first chunk of its prompt fits. If the rest does not fit later, the newest
+	// running request is preempted. vLLM did so before vllm#37307 (March 2026). Without AdmitChunks a request is
+	// admitted when its whole prompt fits, as with vLLM's scheduler_reserve_full_isl, which is the default of newer
+	// versions.
 	AdmitChunks bool
 
 	CPUBlocks int     // number of blocks of the CPU tier; 0: there is no CPU tier
@@ -54,7 +55,7 @@ func DefaultConfig() Config {
 	return profiles[0].Config(0, 0)
 }
 
-// MaxBlocks is the greatest number of blocks of a tier, so that block ids need 31 bits.
+// MaxBlocks is the greatest number of blocks of a tier. Block ids are of type int32.
 const MaxBlocks = 1 << 30
 
 func (c *Config) validate() error {

@@ -16,7 +16,7 @@ type Request struct {
 	// Output is the answer, at least one token. The request ends with the last token of Output, or when prompt and answer
 	// reach MaxModelLen.
 	Output   []block.Token
-	Scope    block.Scope // the root of the request's blocks; the engine ignores Model
+	Scope    block.Scope // the root of the request's blocks
 	Features []block.Feature
 	Fresh    bool // do not use cached blocks, as vLLM does for a request with prompt_logprobs
 	// Announce adds an event for the blocks that the request finds in the cache (vLLM: kv_cache_report_mode=full).
@@ -106,8 +106,10 @@ type Engine struct {
 	cpu     *cpuTier // nil: there is no CPU tier
 	running []*Request
 	queue   []*Request
-	stuck   bool // the last pass could not admit the first request of the queue, and no block was released after it
-	stats   Stats
+	// stuck: the last pass could not admit the first request of the queue, and no request has ended or left the queue
+	// after it.
+	stuck bool
+	stats Stats
 
 	scheduled []*Request // requests of the last pass; reused
 	batch     Batch      // quantities of the current pass; a field, because a local variable would escape to the heap

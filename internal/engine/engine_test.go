@@ -231,8 +231,8 @@ func TestTheSequenceLimitHolds(t *testing.T) {
 }
 
 // The pool has 16 usable blocks. The first request takes ten blocks, so six blocks are free. The second prompt also
-// needs ten blocks, and is computed in chunks of four blocks. With AdmitChunks the second request is admitted when its
-// first chunk fits. Without AdmitChunks it is admitted when the whole prompt fits.
+// needs ten blocks, and is computed in chunks of at most four blocks. With AdmitChunks the second request is admitted
+// when its first chunk fits. Without AdmitChunks it is admitted when the whole prompt fits.
 func TestAPromptIsAdmittedWhenAllOfItFits(t *testing.T) {
 	for _, chunks := range []bool{false, true} {
 		e := small(t, func(c *Config) { c.Blocks, c.MaxBatchTokens, c.AdmitChunks = 17, 16, chunks })

@@ -40,5 +40,5 @@ type Event struct {
 	// Salt is set only if Start is 0, because engines announce the salt with the first block of a prompt. It is never set
 	// on the CPU tier.
 	Salt     string
-	Features []block.Feature // all features of the request; offsets count from the start of the prompt
+	Features []block.Feature // all features of the request, nil on the CPU tier; offsets count from the start of the prompt
 }

@@ -28,7 +28,7 @@ type slot struct {
 	hashed     bool
 	hash       Hash
 	prev, next int32 // neighbours in the free list, whose head is the null block
-	older      int32 // next block in the ring of copies
+	older      int32 // next older copy in the ring of copies; at the oldest copy: the newest copy
 	newer      int32
 }
 
@@ -113,8 +113,9 @@ func (p *pool) forget(id int32) {
 	}
 }
 
-// release frees blocks, the last one first. A block without a hash goes to the front of the free list, and a cached
-// block goes to the end. So the last blocks of a request are evicted before its first blocks.
+// release drops one reference to each block. A block without references is free: a cached block goes to the end of the
+// free list, the last one first, and a block without a hash goes to the front. So the last blocks of a request are
+// evicted before its first blocks.
 func (p *pool) release(blocks []int32) {
 	for i := len(blocks) - 1; i >= 0; i-- {
 		id := blocks[i]

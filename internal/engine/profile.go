@@ -131,7 +131,7 @@ type profileFile struct {
 	Table          *Table    `json:"table,omitempty"`
 }
 
-// ReadProfile reads a profile from JSON. A missing field has the default profile's value. Exactly one timing must be
+// ReadProfile reads a profile from JSON. A missing number has the default profile's value. Exactly one timing must be
 // present: linear, roofline or table. docs/simulator.md describes the form.
 func ReadProfile(data []byte) (Profile, error) {
 	base := profiles[0]

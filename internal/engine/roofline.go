@@ -28,8 +28,9 @@ type Transformer struct {
 	PerToken      int     `json:"experts_per_token"`
 }
 
-// Roofline estimates the time of a pass: the larger of the time to compute and the time to read memory, plus a fixed
-// cost. Use it for hardware without measurements, and calibrate it as soon as there are measurements.
+// Roofline estimates the time of a pass: the larger of the time to compute and the time to read memory, plus costs for
+// the pass, each layer, each request and each loaded token. Use it for hardware without measurements, and calibrate it
+// as soon as there are measurements.
 type Roofline struct {
 	Accelerator Accelerator `json:"accelerator"`
 	Model       Transformer `json:"model"`

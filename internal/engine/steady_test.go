@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// happening is something that must be the same with single Steps and with steady passes: the begin or end of a request,
-// or an event.
+// happening is something that must be the same with single Steps and with steady passes: the begin, the first token or
+// the end of a request, or an event.
 type happening struct {
 	At   time.Duration
 	What string

@@ -3,8 +3,8 @@ package engine
 import "github.com/warmpath/warmpath/block"
 
 // Step makes one scheduler pass and fills s. It returns false if there is no request. Running requests come first, in
-// the order of their admission. Waiting requests come next. The pass ends when the token budget, the sequence limit or
-// the pool is used up.
+// the order of their admission. If no running request is preempted, waiting requests come next. The token budget, the
+// sequence limit and the free blocks bound the pass.
 func (e *Engine) Step(s *Step) bool {
 	s.Duration, s.Tokens, s.Preempted, s.Outputs, s.Admitted, s.Events = 0, 0, 0, s.Outputs[:0], s.Admitted[:0], s.Events[:0]
 	if e.Idle() {
@@ -98,7 +98,7 @@ func (e *Engine) admitWaiting(p *pass, s *Step) {
 }
 
 // admit finds r's cached prefix, and allocates blocks for new tokens, at most budget tokens. It returns the number of
-// new tokens. If the pool has too few free blocks, it changes nothing.
+// new tokens. If the pool has too few free blocks, r is not admitted and ok is false.
 func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	r.hashes = e.cfg.Hash(r.hashes, r, r.tokens)
 	// The last token is always computed, because sampling needs its logits.
@@ -154,7 +154,7 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	return n, true
 }
 
-// countLookup updates the totals. At r's first admission it also sets r's cached tokens.
+// At r's first admission, countLookup sets r's cached tokens and updates the totals. Later it does nothing.
 func (e *Engine) countLookup(r *Request, usable, hits, prefix int) {
 	size := e.cfg.BlockSize
 	if r.admitted {
@@ -170,7 +170,8 @@ func (e *Engine) countLookup(r *Request, usable, hits, prefix int) {
 	}
 }
 
-// grow allocates blocks of r for n more tokens. If the pool has too few blocks, it changes nothing.
+// grow allocates blocks of r for n more tokens, and caches the blocks that these tokens fill. If the pool has too few
+// free blocks, grow changes nothing and returns false.
 func (e *Engine) grow(r *Request, n int) bool {
 	if r.computed+n > len(r.blocks)*e.cfg.BlockSize {
 		need := e.blocksFor(r.computed+n) - len(r.blocks)

@@ -57,8 +57,9 @@ func linear(x []float64) engine.Linear {
 	return engine.Linear{Base: x[0], Token: x[1], Attention: x[2], Sequence: x[3], Context: x[4]}
 }
 
-// sequenceLimit returns the largest number of requests that ran at the same time. If no other request had to wait for
-// more than a second at that time, it returns 0, because the engine's limit was not reached.
+// sequenceLimit returns the largest number of requests that ran when a request got its first token. It returns 0 if at
+// that time no request waited that was scheduled more than a second later, because then the engine's limit was not
+// reached.
 func sequenceLimit(rows []Measured) int {
 	most, waited := 0, false
 	for i := range rows {
@@ -109,7 +110,7 @@ func regress(rows []Measured) []float64 {
 }
 
 // company is the load in a time span: the mean number of decoding requests, the mean sum of their contexts, and the
-// sums of prompt tokens and of squared prompt lengths.
+// sums of prompt tokens and of squared prompt lengths. A prefill that is only partly in the span counts in part.
 type company struct{ decodes, context, tokens, pairs float64 }
 
 func beside(rows []Measured, from, to float64) company {
@@ -137,7 +138,7 @@ func beside(rows []Measured, from, to float64) company {
 // fitting plays the measured requests through the engine model.
 type fitting struct{ rows []Measured }
 
-// improve changes one coefficient at a time, as long as a change brings the modelled times nearer to the measured
+// improve changes one coefficient at a time, and keeps a change if it brings the modelled times nearer to the measured
 // times. best is the loss at x.
 func (f *fitting) improve(p engine.Profile, x []float64, best float64) []float64 {
 	x = append([]float64(nil), x...)

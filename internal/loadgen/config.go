@@ -50,19 +50,21 @@ type Config struct {
 	MaxOpen int
 
 	HTTP2   bool          // use HTTP/2: in clear text with prior knowledge, over TLS by negotiation
-	Whole   bool          // ask for answers in one piece instead of streams; such answers have no time to first token
+	Whole   bool          // ask for answers in one piece instead of streams; their first token counts at their end
 	Timeout time.Duration // time limit of one request
 	// Plain sends only fields of OpenAI's API. Without Plain, requests also have the fields ignore_eos and min_tokens, so
 	// that answers have exactly the workload's length, and return_token_ids, so that later turns can repeat the ids of an
 	// answer.
 	Plain bool
-	// Vocabulary is an upper bound of made-up token ids (exclusive). 0: 17,384; all common models have the ids below it.
+	// Vocabulary is an upper bound (exclusive) of the token ids of prompts. Larger ids, also recorded ids, are
+	// replaced. 0: no id is replaced; made-up ids are below 17,384, and all common models have these ids.
 	Vocabulary int
 
 	Network network.Network // network in which targets are dialled; nil: the machine's
 	SLOs    []report.SLO    // nil: report.DefaultSLOs
 	Setup   report.Setup    // settings that are copied into the report, such as rate and seed
-	// Rows gets one JSON line for each answered request, in the form that [ReadMeasured] reads. nil: no lines are written.
+	// Rows gets one JSON line for each complete answer with a token, in the form that [ReadMeasured] reads. nil: no
+	// lines are written.
 	Rows     io.Writer
 	Progress func(Progress)
 }

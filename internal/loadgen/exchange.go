@@ -27,7 +27,7 @@ type exchange struct {
 	worker, policy string // values of the router's response headers
 	predicted      int
 
-	prompt, cached, output int // numbers of tokens that the server reported
+	prompt, cached, output int // numbers of tokens in the answer's usage; without usage, count sets prompt and output
 	usage, saysCached      bool
 	answer                 spoken
 }
@@ -70,7 +70,7 @@ func (c *client) request(ctx context.Context, method, path string, body []byte) 
 	return c.http.Do(req)
 }
 
-// do sends a body and reads the answer to its end.
+// do sends a body and reads the answer.
 func (c *client) do(ctx context.Context, path string, body []byte) *exchange {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -163,8 +163,8 @@ func (x *exchange) readStream(r io.Reader) error {
 	return nil
 }
 
-// learn adds v, an answer or a piece of a stream, to x. finished reports whether the answer has ended, and token
-// whether v has tokens.
+// learn adds v, an answer or a piece of a stream, to x. finished reports whether v has a finish reason other than
+// "abort" and "error", and token whether v has tokens.
 func (x *exchange) learn(v *fastjson.Value, message string) (finished, token bool) {
 	for _, choice := range v.GetArray("choices") {
 		before := len(x.answer.text)

@@ -18,14 +18,14 @@ type Ladder struct {
 	Prompts   []int // lengths of single prompts, in tokens
 	Sequences []int // numbers of requests in the measured decode passes
 	Contexts  []int // prompt lengths of the requests in the measured decode passes, in tokens
-	Output    int   // smallest number of tokens that a request generates in a decode measurement
+	Output    int   // in a decode measurement with n requests, each request generates Output + 4·n tokens
 	Repeats   int   // number of measurements of each point; the result is their median
 	Nonce     uint64
 	Progress  func(done, total int, what string)
 }
 
-// DefaultLadder returns a ladder that takes about a minute on a current engine. Each length is twice the length before,
-// because the fit minimizes relative errors.
+// DefaultLadder returns a ladder that takes about a minute on a current engine. Each number in Prompts and Sequences is
+// twice the number before, because the fit minimizes relative errors.
 func DefaultLadder() Ladder {
 	return Ladder{
 		Prompts:   []int{128, 256, 512, 1024, 2048, 4096, 8192, 16384},

@@ -100,7 +100,7 @@ func ReadMeasured(r io.Reader) ([]Measured, error) {
 	return out, nil
 }
 
-// eachLine calls f for every line that is not blank. r may be packed with gzip. An error names the line.
+// eachLine calls f for every line that is not blank. r may be packed with gzip.
 func eachLine(r io.Reader, f func(line []byte) error) error {
 	buffered := bufio.NewReader(r)
 	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {

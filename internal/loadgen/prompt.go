@@ -43,7 +43,7 @@ type spoken struct {
 type prompter struct {
 	cfg    *Config
 	model  string
-	closed map[int]int // by session: number of requests that have not ended
+	closed map[int]int // by session: number of requests that have not ended; guarded by mu
 
 	mu      sync.Mutex
 	answers map[int]map[uint64]spoken // answers by session and by segment id; guarded by mu
@@ -130,8 +130,8 @@ func (p *prompter) body(r *workload.Request) (path string, body []byte) {
 }
 
 // appendMessages appends the messages of a chat. These are the recorded messages, or else messages that are made from
-// the segments. In made-up messages, segments that are answers of the server become messages of the assistant, and the
-// other segments become messages of the user.
+// the segments, or else one message of the user. In messages from segments, answers of the server become messages of
+// the assistant, and the other segments become messages of the user.
 func (p *prompter) appendMessages(dst []byte, r *workload.Request) []byte {
 	if t := r.Text; t != nil && t.Messages != nil {
 		dst = append(append(dst, `"messages":`...), t.Messages...)
@@ -210,7 +210,7 @@ func (p *prompter) appendIDs(dst []byte, r *workload.Request) []byte {
 	return append(dst, ']')
 }
 
-// known replaces the made-up ids in tokens[from:] by ids below Config.Vocabulary.
+// known replaces the ids in tokens[from:] by ids below Config.Vocabulary, if Vocabulary is not 0.
 func (p *prompter) known(tokens []block.Token, from int) []block.Token {
 	if p.cfg.Vocabulary > 0 {
 		for i := from; i < len(tokens); i++ {

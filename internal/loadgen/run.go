@@ -163,8 +163,9 @@ func (p *player) tell() {
 	p.cfg.Progress(g)
 }
 
-// start sends all requests that are due within the next 100 ms (the constant lead), and returns how long the loop may
-// sleep. more is false if no request is due and all requests with an arrival time have been sent.
+// start calls send for all requests that are due within the next 100 ms (the constant lead), up to Config.Concurrency
+// or MaxOpen requests under way. It returns how long the loop may sleep. more is false if no request is due and all
+// requests with an arrival time have been sent.
 func (p *player) start(ctx context.Context) (wait time.Duration, more bool) {
 	const forever = time.Hour
 	for {
@@ -209,8 +210,8 @@ func (p *player) soonest() (at time.Duration, request int, ok bool) {
 	return at, request, ok
 }
 
-// begun reports whether the request's stage has begun or may begin now. A stage that begins late delays all later
-// arrivals.
+// begun reports whether the request's stage has begun or may begin now. A stage with Drain waits until all requests
+// before it have ended; if it then begins late, all later arrivals are delayed.
 func (p *player) begun(request int) bool {
 	for p.stage < len(p.w.Stages) && request >= p.w.Stages[p.stage].First {
 		s := &p.w.Stages[p.stage]
@@ -287,7 +288,7 @@ func sleepUntil(ctx context.Context, t time.Time) bool {
 	}
 }
 
-// finish counts an exchange. After the last exchange of a request, finish makes the requests due that follow it.
+// finish counts an exchange. The last exchange of a request ends the request.
 func (p *player) finish(r result) {
 	l := p.lanes[r.lane]
 	p.late = append(p.late, r.late)
@@ -364,7 +365,6 @@ func (l *lane) worker(name string) int {
 	return i
 }
 
-// outcome returns the results.
 func (p *player) outcome(interrupted bool) *Outcome {
 	rep := &report.Report{Schema: report.Schema, Kind: report.Measured, Interrupted: interrupted, Workload: describe(p.w)}
 	for _, l := range p.lanes {

@@ -30,8 +30,8 @@ type Config struct {
 	Rate float64
 	Seed uint64 // seed of every random choice
 
-	// Routers is the number of routers. Each request goes to a random router. Each router has an index and a fleet of its
-	// own, and sees only its own load. 0 means 1.
+	// Routers is the number of routers. Each request goes to a random router. Each router has an index and a fleet of
+	// its own. It knows the load from other routers only by the engines' reports. 0 means 1.
 	Routers int
 	// Lag is the time from the end of an engine's pass until a router has applied the pass's KV events. LagJitter is the
 	// upper bound of a uniformly random time that is added to Lag, drawn for each batch of events. The batches of one rank
@@ -112,14 +112,15 @@ type Autoscale struct {
 	Start    time.Duration // time that a new worker needs to load its model; 0: 60 s, as for a 32B model from local disk
 }
 
-// maxWorkers bounds the memory of a run: each worker has an engine with its block pool.
+// maxWorkers is the largest number of ranks of all workers. It bounds the memory of a run, because each rank has an
+// engine with a block pool.
 const maxWorkers = 4096
 
 // minMetrics is the shortest interval that the gateway's scraper allows.
 const minMetrics = 50 * time.Millisecond
 
-// longest bounds every time in a Config, and the arrival of the last request. The bound of more than a year lets
-// several hundred such times be added without an overflow. After an overflow a run would never end.
+// longest bounds the times in a Config that are added to the clock, and the arrival of the last request. The bound of
+// more than a year lets about 250 such times be added without an overflow. After an overflow a run would never end.
 const longest = 10_000 * time.Hour
 
 // minScale is the shortest interval of the autoscaler. With an interval of a few nanoseconds a run would not end in
@@ -358,7 +359,7 @@ func ParsePolicy(s string) (policy.Spec, error) {
 	return spec, nil
 }
 
-// Policies returns the names of the policies that need no further parameters.
+// Policies returns the names of the built-in policies that a simulation can use.
 func Policies() []string {
 	var names []string
 	for _, spec := range warmpath.PolicyKinds().BuiltIn() {

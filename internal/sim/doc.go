@@ -6,5 +6,6 @@
 //	cfg := sim.Config{Workload: w, Policy: policy.DefaultKVAware().Spec("kv_aware"), Groups: []sim.Group{{Count: 8, Profile: profile}}}
 //	run, err := sim.Run(ctx, cfg, nil)
 //
-// docs/simulator.md lists what is modelled and what is not. [Config.Assumptions] returns this list for a report.
+// docs/simulator.md lists what is modelled and what is not. [Config.Assumptions] returns the assumptions of one run for
+// a report.
 package sim

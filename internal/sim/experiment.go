@@ -32,7 +32,7 @@ type Experiment struct {
 	CPUTokens int      `yaml:"cpu_tokens"` // size of each rank's CPU tier in tokens; 0: none
 	OnEvict   bool     `yaml:"cpu_on_evict"`
 	Ranks     int      `yaml:"ranks"`
-	Fleet     []Member `yaml:"fleet"` // groups of different workers; replaces Workers and Profile
+	Fleet     []Member `yaml:"fleet"` // groups of workers, in place of Workers
 	// Decode is the number of decode workers. 0: every worker prefills and decodes.
 	Decode    int           `yaml:"decode_workers"`
 	Routers   int           `yaml:"routers"`
@@ -52,7 +52,8 @@ type Experiment struct {
 	QueueOrder  string        `yaml:"queue_order"` // fcfs or shortest; "": fcfs
 	// InFlight is the largest number of requests that all clients together have under way. 0: no limit.
 	InFlight int `yaml:"in_flight"`
-	// Faults has elements "AT:WORKER" or "AT:WORKER:DOWN". "60s:2:30s" kills the second worker after 60 s, for 30 s.
+	// Faults has elements "AT:WORKER" or "AT:WORKER:DOWN". WORKER counts the ranks of all workers from 1: "60s:2:30s"
+	// kills the second rank after 60 s, for 30 s.
 	Faults    []string `yaml:"faults"`
 	Autoscale *Scaling `yaml:"autoscale"`
 	SLO       []string `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
@@ -114,7 +115,8 @@ func (f Files) profile(name string) (engine.Profile, error) {
 	return p, nil
 }
 
-// Configs returns the runs of the experiment with workload w. Runs that differ only in the policy are neighbours.
+// Configs returns the runs of the experiment with workload w. The runs are ordered by rate, then by workers, cache
+// size, policy and seed.
 func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
 	base, err := x.base(w)
 	if err != nil {

@@ -35,7 +35,7 @@ type flight struct {
 
 	arrival, started, first, last time.Duration // started is -1 until an engine starts the request
 	predicted                     int
-	cached, loaded                int // prompt tokens that the finished prefill leg found in caches
+	cached, loaded                int // prompt tokens that the engine (of the prefill leg) found in caches
 	reported                      int // number of answer tokens that were reported to the router
 	decoding                      bool
 	tries                         int
@@ -106,7 +106,8 @@ func (w *world) release(f *flight) {
 	w.spareFlights = append(w.spareFlights, f)
 }
 
-// arrive begins request id of the workload and sends it.
+// arrive sends request id of the workload. If Config.InFlight requests are under way, the request waits at the client
+// instead.
 func (w *world) arrive(id int) {
 	if w.cfg.InFlight > 0 && w.live >= w.cfg.InFlight {
 		w.unsent = append(w.unsent, id)
@@ -266,8 +267,8 @@ func (w *world) finish(f *flight) {
 	w.admitHeld(router)
 }
 
-// handOver sends the KV blocks of a prefilled prompt to a decode worker. Blocks that the decode worker has cached are
-// not sent.
+// handOver sends the KV blocks of a prefilled prompt to a decode worker. Blocks that the router knows in the decode
+// worker's cache are not sent.
 func (w *world) handOver(f *flight) {
 	f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
 	prefillWorker := f.rank
@@ -298,7 +299,7 @@ func (w *world) routeDecode(f *flight) {
 		w.release(f)
 		return
 	}
-	d.FirstToken(epoch + int64(w.now)) // the prompt is computed already, so the decode worker has no load from it
+	d.FirstToken(epoch + int64(w.now)) // the prompt is computed already, so the decode worker has no prefill work
 	f.decision, f.rank = d, w.decode.rank(w, d.Holder)
 }
 

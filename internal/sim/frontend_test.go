@@ -42,7 +42,7 @@ func TestTheAPIServerServesOneAfterAnother(t *testing.T) {
 		{"passes", Frontend{Pass: 3 * time.Millisecond}, 1, 4, 4, 4},
 		// The API server needs 8 ms to send the first pass's tokens. The second pass's tokens wait for the end of this work.
 		{"answers of two", Frontend{Output: 2 * time.Millisecond}, 2, 6, 9, 17},
-		// The work after an answer delays only requests that arrive during this work.
+		// If tokens take the API server no time, the work after an answer delays no token.
 		{"ends", Frontend{End: 5 * time.Millisecond}, 1, 1, 1, 1},
 	} {
 		first, most, end := play(c.front, c.output)

@@ -26,7 +26,7 @@ type golden struct {
 	E2EP95   float64 `json:"e2e_p95_ms"`
 }
 
-// A result may differ from the stored result: the hit rate (0..1) by hitBand, and a latency by 10 % (tailBand). A
+// A result may differ from the stored result: the hit rate (0..1) by hitBand, and a p95 latency by 10 % (tailBand). A
 // larger difference is either an intended change or a bug.
 const (
 	hitBand  = .01

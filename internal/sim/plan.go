@@ -26,13 +26,13 @@ type Goal struct {
 // Plan is the answer for one policy.
 type Plan struct {
 	Policy string `json:"policy"`
-	// Found is false if even the lowest rate or the largest number of workers misses the goal.
+	// Found is false if no run of the search keeps the goal.
 	Found   bool          `json:"found"`
 	Limited bool          `json:"limited"` // the goal is kept at MaxRate, so a higher rate may keep the goal, too
 	Workers int           `json:"workers"`
 	Rate    float64       `json:"rate"`
 	Best    *report.Run   `json:"-"` // the run at Workers and Rate; nil if Found is false
-	Runs    []*report.Run `json:"-"` // all runs that were tried, ordered by rate or workers
+	Runs    []*report.Run `json:"-"` // all runs, ordered by rate, then by workers; nil if ctx ended the search
 }
 
 // ratePrecision is the relative precision at which the search for a rate ends. A finer search is useless, because the

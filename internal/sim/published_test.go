@@ -62,7 +62,7 @@ func conversation(t *testing.T) func(*sim.Experiment) {
 }
 
 // The LMetric paper (arXiv 2603.15202) says that near saturation the product of two terms is better than linear or
-// weighted sums of these terms, and that such sums are better than counting requests.
+// weighted sums of these terms.
 func TestLMetricBeatsLinearAndWeightedNearSaturation(t *testing.T) {
 	linear, weighted := "kv", "precise_prefix_cache"
 	runs := sweep(t, func(x *sim.Experiment) {

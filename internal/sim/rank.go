@@ -21,7 +21,7 @@ type rank struct {
 	since  time.Duration // start of the first steady pass, if doing is steady
 	passes int           // number of steady passes, if doing is steady
 	live   []*flight
-	life   int // number of times that the rank was started
+	life   int // grows by one when the rank restarts or leaves; KV events of an earlier life are dropped
 	dead   bool
 	asked  bool   // a load report of the rank is planned
 	lines  []line // by router: event stream from the rank to the router

@@ -2,9 +2,9 @@ package sim
 
 import "testing"
 
-// A fleet has two workers with one rank each, and a worker with many ranks on one device. The load of this device is
-// spread over its ranks, so each rank looks idle and attracts requests. Therefore only the first eight ranks of a
-// worker get requests, unless the operator declares more ranks.
+// A fleet has two workers with one rank each, and a worker with many ranks. If these ranks are on one device, the load
+// of the device is spread over them, so each rank looks idle and attracts requests. Therefore only the first eight
+// ranks of a worker get requests, unless the operator declares more ranks.
 func TestRanksDoNotMultiplyAWorkersShareUnlessTheOperatorDeclaresThem(t *testing.T) {
 	const requests = 600
 	for _, p := range []string{"marginal", "least_load"} {

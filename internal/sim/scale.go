@@ -8,7 +8,8 @@ import (
 // failed is the outcome of a request that was under way at a worker when the worker died.
 const failed = fleet.OutcomeFailed
 
-// scale compares the load with the autoscaler's bounds. It starts one more worker, drains one worker, or does nothing.
+// scale removes drained workers without requests, and compares the load with the autoscaler's bounds. Then it starts
+// one more worker, drains one worker, or does nothing.
 func (w *world) scale() {
 	a := w.cfg.Autoscale
 	if !w.busy() {

@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // families returns an open-loop workload. Each prompt has the prefix of a random group and a question of its own.
-// groups is the number of prefixes, and gap is the time between two arrivals.
+// groups is the number of prefixes, and gap is the mean time between two arrivals.
 func families(groups, requests int, gap time.Duration) *workload.Workload {
 	random := rand.New(rand.NewPCG(1, 2))
 	w := &workload.Workload{Name: "families", Block: 64}
@@ -60,7 +60,8 @@ func sessions(count, turns int, think time.Duration) *workload.Workload {
 	return w
 }
 
-// config returns a run of w on four small workers with policy p. change, if not nil, changes the configuration.
+// config returns the configuration of a run of w with policy p, on four workers with small caches. change, if not nil,
+// changes the configuration.
 func config(w *workload.Workload, p string, change func(*Config)) Config {
 	spec, err := ParsePolicy(p)
 	if err != nil {
@@ -94,7 +95,7 @@ func asJSON(t testing.TB, runs ...*report.Run) []byte {
 	return b.Bytes()
 }
 
-// everything turns on all random parts of a run.
+// everything adds routers, event lag, lost events, a fault and a CPU tier.
 func everything(c *Config) {
 	c.Routers, c.Lag, c.LagJitter, c.Loss, c.Replay = 3, 20*time.Millisecond, 50*time.Millisecond, .05, true
 	c.Faults = []Fault{{At: 5 * time.Second, Worker: 1, Down: 4 * time.Second}}

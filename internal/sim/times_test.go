@@ -101,7 +101,7 @@ func TestNoiseOnLikeMachinesIsNoPreference(t *testing.T) {
 }
 
 // TestASlowMachineIsFound plays eight engines, one of them at half speed. The pace of an engine is a factor: how much
-// longer its passes take than those of the other engines. After 200 requests in total the router must have found the
+// longer its passes take than those of the median engine. After 200 requests in total the router must have found the
 // slow engine: the confidence interval of its pace lies above 1.1, and the router uses the pace in its scores.
 func TestASlowMachineIsFound(t *testing.T) {
 	seeds := cmp.Or(100*timesSeeds(), 5)

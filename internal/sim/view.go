@@ -176,7 +176,7 @@ func (w *world) publish(r *rank) {
 }
 
 // describe puts the block tokens into events, if the engine itself has only zero tokens (see sequence). The tokens are
-// valid until the next prompt is routed.
+// valid until the next call of describe or prompt.
 func (w *world) describe(events []engine.Event) {
 	if !w.runs {
 		return

@@ -12,7 +12,7 @@ import (
 )
 
 // Run plays one configuration to its end. When ctx ends, Run returns the result so far, marked as stopped. Run calls
-// progress, if not nil, after every checkEvery moments with the number of ended requests.
+// progress, if not nil, with the number of ended requests: after every checkEvery moments or arrivals, and at the end.
 func Run(ctx context.Context, c Config, progress func(ended int)) (*report.Run, error) {
 	began := time.Now()
 	w, err := newWorld(c)
@@ -105,7 +105,8 @@ func newWorld(c Config) (*world, error) {
 	return w, nil
 }
 
-// checkEvery is the number of moments between two checks of the context. 4096 moments take a few milliseconds.
+// checkEvery is the number of moments and arrivals between two checks of the context. 4096 moments take a few
+// milliseconds.
 const checkEvery = 4096
 
 // play handles the moments (planned events) and arrivals of the run in order. It returns true if ctx ends before the
@@ -294,7 +295,8 @@ func newFollowers(requests []workload.Request) followers {
 	return f
 }
 
-// over records the end of request i, and plans the arrivals of requests that waited for this end.
+// over records the end of request i, and plans the arrivals of requests that follow it and of one request that waits at
+// the client.
 func (w *world) over(i int) {
 	w.live--
 	w.ended++
