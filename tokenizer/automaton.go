@@ -14,7 +14,7 @@ type automaton struct {
 	ascii   [utf8.RuneSelf]uint8 // class of each ASCII character
 	classes *runeTable
 	end     int      // the class of the end of the text
-	width   int      // number of classes, rounded up to a power of two
+	width   int      // number of classes including end, rounded up to a power of two
 	shift   uint     // log2(width)
 	edge    []uint32 // index: state<<shift | class; value: next state<<1 | whether a match ended before this character; state 0 never matches
 	start   uint32

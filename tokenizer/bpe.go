@@ -255,7 +255,7 @@ func (m *bpe) appendWord(dst []block.Token, word string, s *scratch) ([]block.To
 	return m.appendCut(dst, word, s), nil
 }
 
-// maxWord bounds the length of a word, so that positions fit into the 31 bits that the heap has for them.
+// maxWord bounds the length of a word in bytes, so that positions fit into an int32.
 const maxWord = 1 << 30
 
 var errWordTooLong = errors.New("a word exceeds 1 GiB")

@@ -89,8 +89,8 @@ func runSet(runs []runeRun, keep func(value uint8) bool) charset {
 
 func anyValue(uint8) bool { return true }
 
-// property returns the set for \p{name}. name is a general category, the first letter of a general category, or a known
-// script.
+// property returns the set for \p{name}. name is a general category, the first letter of a general category, a known
+// script, or Any.
 func property(name string) (charset, bool) {
 	u := unicodeTables()
 	name = strings.ReplaceAll(strings.TrimPrefix(strings.TrimPrefix(name, "Script="), "sc="), " ", "")

@@ -7,7 +7,7 @@ import (
 )
 
 // compilePattern compiles a pattern. If the machine could match differently from the pattern, compilePattern returns
-// errPattern.
+// errPattern or errFold.
 func compilePattern(src string) (*automaton, error) {
 	root, err := parsePattern(src)
 	if err != nil {

@@ -65,7 +65,7 @@ func readConfig(data []byte) (*config, error) {
 	slices.SortFunc(c.added, byTokenID)
 	for _, name := range []string{"additional_special_tokens", "extra_special_tokens"} {
 		var list []json.RawMessage
-		if json.Unmarshal(fields[name], &list) == nil { // here the member is a list; if it is an object with named tokens, the code above has read it
+		if json.Unmarshal(fields[name], &list) == nil { // an object with named tokens is not read
 			for _, raw := range list {
 				if text, ok := tokenText(raw); ok {
 					c.extra = append(c.extra, text)

@@ -9,12 +9,12 @@
 //
 // The package knows nothing about chats: a template first renders messages to text (package jinja). The package does
 // not guess: if a file has an unknown component, it refuses the file and names the component. It does I/O only through
-// the fs.FS of the caller, and starts no goroutine.
+// the fs.FS of the caller.
 //
 // # How it is fast
 //
-// Patterns become deterministic machines over classes of characters (automaton.go). A machine makes one table lookup
-// for each character, and does not backtrack. A small lock-free cache has the ids of words (wordcache.go). For other
+// Patterns become deterministic machines over classes of characters (automaton.go). A machine makes one step for each
+// character of a match, and does not backtrack. A small lock-free cache has the ids of words (wordcache.go). For other
 // words, BPE finds the next merge by a scan for the lowest rank, or with a heap if the word is long (merges.go).
 // Without a pre-tokenizer the whole text is one word. BPE cuts this word between characters that no merge can join
 // (bpe.go). A TurnCache keeps the ids of texts that grow at the end.
@@ -23,7 +23,7 @@
 //
 // The official Rust tokenizer, called the reference in this package, uses tables of four Unicode versions. unicode.bin
 // has the properties of characters as the reference's own crates report them (testdata/unicode/gen.sh). Go's tables are
-// used only to fold case in patterns.
+// used only for case-insensitive parts of patterns.
 //
 // # Limits
 //

@@ -10,11 +10,11 @@ import (
 // ErrNoTokenizer says that a folder has no tokenizer in a known format.
 var ErrNoTokenizer = errors.New("no tokenizer.json, tekken.json or .tiktoken file")
 
-// maxFile bounds a tokenizer file in bytes. The bound is 16 times the size of the largest published file.
+// maxFile bounds a tokenizer file in bytes. The bound is about 15 times the size of the largest published file.
 const maxFile = 512 << 20
 
 // Load reads the tokenizer in a model's folder. It takes the first of these files: tokenizer.json, Mistral's
-// tekken.json, a .tiktoken file. With tokenizer.json and with a .tiktoken file it also reads tokenizer_config.json.
+// tekken.json, a .tiktoken file. With tokenizer.json and with a .tiktoken file it also uses tokenizer_config.json.
 func Load(fsys fs.FS) (*Tokenizer, error) {
 	cfg, err := readOptional(fsys, "tokenizer_config.json")
 	if err != nil {

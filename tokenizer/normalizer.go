@@ -11,8 +11,8 @@ import (
 // normalizer changes a text before it is split. Implementations are immutable, and goroutines may use them
 // concurrently.
 type normalizer interface {
-	// append appends the normalized text to dst. If the text is already normal, append returns dst without the text, and
-	// the constant unchanged.
+	// append appends the normalized text to dst. If the text is already normal, append returns the constant unchanged.
+	// Then the caller must not use the returned bytes.
 	append(dst []byte, text string) ([]byte, change)
 }
 
@@ -286,7 +286,7 @@ func (m mapped) append(dst []byte, text string) ([]byte, change) {
 func bertSpace(c rune) bool { return c != ' ' && isSpace(c) }
 
 // bertDropped returns the characters that BERT's cleaning removes: control, format, private and unassigned characters,
-// except tabs and line ends.
+// NUL and U+FFFD, except tabs and line ends.
 func bertDropped() charset {
 	set := runSet(unicodeTables().oldOther, anyValue).union(charsetOf(0, 0xfffd))
 	return set.intersect(charsetOf('\t', '\n', '\r').negate())

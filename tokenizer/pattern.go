@@ -146,7 +146,8 @@ func foldsTogether(a, b *patternNode) bool {
 	return false
 }
 
-// quantified returns n inside a node for the quantifier at the cursor. If there is no quantifier, it returns n.
+// quantified returns n inside a node for the quantifier at the cursor. If there is no quantifier, the second result is
+// false.
 func (p *patternParser) quantified(n *patternNode) (*patternNode, bool, error) {
 	rep := &patternNode{kind: nodeRepeat, sub: []*patternNode{n}, max: -1}
 	interval := false

@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// These are patterns of the public tiktoken encodings (tiktoken_ext/openai_public.py). The original patterns have
-// possessive quantifiers. Without these quantifiers, the patterns match the same texts.
+// These are patterns of tiktoken encodings. GPT2, CL100K and O200K are in tiktoken_ext/openai_public.py. Some original
+// patterns have possessive quantifiers. Without these quantifiers, the patterns match the same texts.
 const (
 	patternGPT2   = gpt2Pattern
 	patternCL100K = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s`

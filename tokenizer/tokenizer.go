@@ -52,7 +52,7 @@ type encoder struct {
 	scratch
 	t     *Tokenizer
 	dst   []block.Token
-	level [][]byte  // for each pre-tokenizer step: the text that the step changed
+	level [][]byte  // for each pre-tokenizer step: buffer for the text that the step has changed
 	norm  [2][]byte // texts that normalizers changed; the two buffers are used in turn
 }
 
@@ -61,8 +61,9 @@ type encoder struct {
 const keepBytes = 1 << 20
 
 // Append appends the ids of text to dst. It allocates nothing if its caches are warm and dst has room. Each byte that
-// is not UTF-8 counts as U+FFFD. An error means that the text cannot be tokenized: a pattern of the fallback engine ran
-// out of time, or the model has no token for unknown characters. If there is an error, Append returns dst unchanged.
+// is not UTF-8 counts as U+FFFD. An error means that the text cannot be tokenized. For example, a pattern of the
+// fallback engine ran out of time, or the model has no token for unknown characters. If there is an error, Append
+// returns dst unchanged.
 func (t *Tokenizer) Append(dst []block.Token, text string, opts Options) ([]block.Token, error) {
 	if !utf8.ValidString(text) {
 		text = string([]rune(text))

@@ -15,10 +15,10 @@ import (
 
 // TurnCache encodes texts that grow at the end, as conversations do, and encodes only the new part. It keeps the ids of
 // stretches. A stretch is a part of a text that ends at a special token, so that no text after the stretch can change
-// its ids. The cache also keeps the text of each stretch, and compares the text before it returns the ids. So a hash
-// collision cannot return wrong ids. The cache is bounded in bytes, and evicts the least recently used stretch. The
-// cache is safe for concurrent use. Its locks are sharded, and never held during an encoding. NewTurnCache makes a
-// TurnCache.
+// its ids. For AppendPlain, a stretch is a whole text. The cache also keeps the text of each stretch, and compares the
+// text before it returns the ids. So a hash collision cannot return wrong ids. The cache is bounded in bytes. Each
+// shard evicts its least recently used stretches. The cache is safe for concurrent use. Its locks are sharded, and
+// never held during an encoding. NewTurnCache makes a TurnCache.
 type TurnCache struct {
 	t      *Tokenizer
 	cuts   *addedSet
@@ -42,7 +42,7 @@ const DefaultTurnBytes = 64 << 20
 type turnShard struct {
 	mu      sync.Mutex
 	entries map[uint64]*turnEntry
-	recent  turnEntry // head of a ring of entries: recent.next was used last
+	recent  turnEntry // head of a ring of entries: recent.next is the most recently used
 	bytes   int
 	budget  int
 	hits    uint64
@@ -140,7 +140,7 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 		if serial == 0 {
 			leading = false
 			before := len(out)
-			valid := stretch // a stretch in the cache is valid text, and cuts never divide a character
+			valid := stretch // only a stretch that is not in the cache is encoded; cuts never divide a character
 			if !utf8.ValidString(valid) {
 				valid = string([]rune(valid))
 			}
@@ -204,7 +204,7 @@ func stretchAt(start int) stretchKind {
 func turnKey(text string, kind stretchKind) uint64 { return xxh3.HashStringSeed(text, uint64(kind)) }
 
 // AppendPlain does the same as Tokenizer.Append with PlainSpecial, through the cache. It is for prompts whose pieces
-// are encoded separately, such as Harmony prompts. Later prompts have the same pieces.
+// are encoded separately, such as Harmony prompts. Later prompts may have the same pieces.
 func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, error) {
 	if len(text) < minStretch/4 {
 		return c.t.Append(dst, text, Options{PlainSpecial: true})
@@ -354,7 +354,7 @@ func (s *addedSet) match(text string, at int) int {
 // solid returns the solid tokens, after which a text may be cut. Two conditions hold for a solid token. First, the
 // token is found wherever its text occurs: no other token overlaps its beginning or extends beyond its end, and the
 // character after the token does not matter. Second, the text before the token does not change the ids of the text
-// after it.
+// after it. solid leaves out tokens with rare first bytes: the others have at most maxLeads different first bytes.
 func (s *addedSet) solid() *addedSet {
 	tails := map[string]bool{} // all suffixes of all tokens
 	open := map[int32]bool{}   // tokens that occur inside another token, but not at its end

@@ -11,7 +11,7 @@ import (
 // unicodeBin has Unicode's properties as the crates of the reference (the official Rust tokenizer) report them.
 // testdata/unicode/gen.sh makes it. Go's tables (Unicode 15.0) cannot be used, because the reference uses other
 // versions: it matches patterns with Oniguruma's tables (Unicode 16.0), normalizes with tables of Unicode 9.0, takes
-// some categories from tables of Unicode 8.0, and uses Rust's standard library for the rest.
+// some categories from tables of Unicode 8.0, and uses newer tables for the rest.
 //
 //go:embed unicode.bin
 var unicodeBin string

@@ -11,7 +11,7 @@ import (
 const maxVocabulary = 1 << 22
 
 // vocabulary maps the texts of tokens to ids and back. All texts are in one array of bytes, so a vocabulary of any size
-// takes four allocations. It is immutable once built, and goroutines may then use it concurrently.
+// takes few allocations. It is immutable once built, and goroutines may then use it concurrently.
 type vocabulary struct {
 	arena []byte
 	start []uint32 // for each id: position at which the id's text begins; the text ends where the next id's text begins

@@ -31,9 +31,9 @@ func (f contentFormat) String() string {
 }
 
 // vllmFormat detects the format as vLLM does (renderers/hf.py, _detect_content_format). The format is formatOpenAI if
-// the template loops over the content of a message. A message is the variable of a loop over the variable messages. A
-// loop over a variable named content counts, too. A loop over a macro's parameter counts if a call of the macro passes
-// a message's content for this parameter.
+// the template loops over the content of a message. A message is the variable of a loop over the variable messages.
+// Outside of macros, a loop over a variable named content counts, too. A loop over a macro's parameter counts if a call
+// of the macro passes a message's content for this parameter.
 func vllmFormat(o *jinja.Outline) contentFormat {
 	messages := messageVariables(o)
 	if messages == nil {

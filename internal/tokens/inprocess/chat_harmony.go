@@ -13,7 +13,7 @@ import (
 
 // readHarmony returns the prompt of a chat completion request for gpt-oss, as vLLM makes it. The prompt contains the
 // date of the time now. The body must not change while the pieces are in use, because they share its bytes. The errors
-// are the same as those of chatTemplate.ReadRequest.
+// are those of chatTemplate.ReadRequest, and errSchema.
 func readHarmony(body []byte, now time.Time) ([]harmonyPiece, error) {
 	b := &bodyReader{config: &requestConfig{}, defaults: &jinja.Dict{}}
 	if err := b.open(body); err != nil {

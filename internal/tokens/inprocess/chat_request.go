@@ -16,8 +16,9 @@ const (
 	engineSGLang                       // SGLang 0.5.23: fields filled with null, parts joined by spaces
 )
 
-// errMedia is returned for a request with images, audio or video, if the model's processor adds text to the prompt.
-// Only the engine can render such a request.
+// errMedia is returned for a request with prompt_embeds. It is also returned for a request with images, audio or video,
+// if the content format is formatString: then vLLM adds the model's own text to the prompt. Only the engine can render
+// such a request.
 var errMedia = errors.New("the prompt depends on the model's media processor")
 
 // requestConfig has the options of an engine that change prompts. The zero value is vLLM with its defaults.
@@ -84,7 +85,7 @@ type chatRequest struct {
 // chatMedia is an image, audio or video of a prompt.
 type chatMedia struct {
 	Kind string // type of the part: image_url, input_audio, video_url, image_embeds, …
-	URL  string // address of the item, or a data: URL with its bytes; "" if the part has no URL
+	URL  string // address of the item, or a data: URL with its bytes (vLLM only); "" if the part has no URL
 	UUID string // name that the client gave to the item (vLLM only); "" is none
 }
 
@@ -98,7 +99,8 @@ type renderContext struct {
 // ReadRequest reads the body of a chat completion request for this template. The body must not change while the request
 // is in use, because the request shares the body's texts. The error is a *requestError if the engine refuses the
 // request, too. The error is errMedia if only the engine can render the request. The error is jinja.ErrLimit if the
-// request has too many values. Any other error says that the body is not JSON.
+// request has too many values. Any other error says that the body is not JSON, or that the request's own template has a
+// syntax error.
 func (t *chatTemplate) ReadRequest(body []byte, c requestConfig) (*chatRequest, error) {
 	b := &bodyReader{config: &c}
 	if err := b.open(body); err != nil {
@@ -131,8 +133,8 @@ func objectOf(raw []byte) (*jinja.Dict, error) {
 	return nil, refuse("default kwargs are not an object")
 }
 
-// Render appends the request's prompt to dst. If there is an error, Render returns dst unchanged. The errors are the
-// same as those of jinja.Template.Render.
+// Render appends the request's prompt to dst. If there is an error, Render returns dst unchanged. The errors are those
+// of jinja.Template.Render, and an error that says why the final message cannot be continued.
 func (q *chatRequest) Render(dst []byte, c renderContext) ([]byte, error) {
 	j := &renderJob{template: q.template, vars: q.vars, kwargs: q.kwargs, field: q.field, context: &c}
 	out, err := j.render(dst)

@@ -333,7 +333,8 @@ func (b *bodyReader) sglangTools(inMessages bool) (jinja.Value, error) {
 }
 
 // sglangToolList returns the same as pydantic's model_dump of the tools. A function has its known members in the order
-// of the request, and then the missing members as null. defer_loading is null unless the request has it.
+// of the request, and then a missing description or missing parameters as null. The member defer_loading of the tool
+// itself is null unless the request has it.
 func sglangToolList(tools *jinja.Value) (jinja.Value, error) {
 	if tools.Kind() != jinja.KindList {
 		return jinja.None, refuse("tools is not an array")

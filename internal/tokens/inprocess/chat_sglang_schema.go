@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/tokenizer/jinja"
 )
 
-// Before SGLang renders the tools, it changes their schemas: it replaces type names of databases and ORMs by type names
-// of JSON Schema (srt/function_call/utils.py, normalize_json_schema_types).
+// Before SGLang renders the tools, it changes their schemas: it replaces other type names, such as varchar or dict, by
+// type names of JSON Schema (srt/function_call/utils.py, normalize_json_schema_types).
 
 var schemaTypes = []string{"null", "boolean", "object", "array", "number", "string", "integer"}
 

@@ -406,7 +406,7 @@ func developerTools(m *jinja.Dict) (jinja.Value, error) {
 }
 
 // developers turns developer messages into system messages, if the template does not mention the role developer. Then
-// it joins all system messages into one at the beginning.
+// it joins all system messages into one at the beginning, unless the first message is the only system message.
 func (t *chatTemplate) developers(messages []*jinja.Dict) []*jinja.Dict {
 	found := false
 	for _, m := range messages {

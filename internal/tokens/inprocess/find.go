@@ -103,7 +103,7 @@ func (u *unit) gaveUp(j *job, now time.Time) {
 	}
 }
 
-// load reads the files of a place.
+// load starts to load the model at a place.
 func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, now time.Time) {
 	var workers []string
 	for _, origin := range u.named[p] {
@@ -131,12 +131,12 @@ func (f *Finder) load(ctx context.Context, u *unit, p place, s *fleet.Snapshot, 
 		})
 }
 
-// slowest is how long encoding a prompt of half a megabyte may take. Known tokenizers take a hundredth of this time. A
-// hostile tokenizer could be slow on purpose, and would delay requests.
+// slowest is how long encoding the test texts of loadFound may take. The texts have 340 KB together. Known tokenizers
+// take a hundredth of this time. A hostile tokenizer could be slow on purpose, and would delay requests.
 const slowest = 5 * time.Second
 
-// loadFound loads the model in a folder that a worker named. If the model cannot be used, loadFound returns the reason.
-// The reason does not reveal the contents of files, because a worker may name any folder.
+// loadFound loads the model in a found folder. If the model cannot be used, loadFound returns the reason. The reason
+// does not reveal the contents of files, because a worker may name any folder.
 func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -281,8 +281,8 @@ func (f *Finder) verify(ctx context.Context, u *unit, p place, m *member) {
 	})
 }
 
-// probe compares the model's ids with the worker's ids. It compares one prompt after another, until the first
-// difference.
+// probe compares the model's ids with the worker's ids. It compares one prompt after another, until the worker gives
+// other ids or no ids.
 func (f *Finder) probe(ctx context.Context, model *Model, key unitKey, m *member) *verdict {
 	v := &verdict{}
 	for i, p := range model.probes(key.model, key.kind) {
@@ -299,7 +299,7 @@ func (f *Finder) probe(ctx context.Context, model *Model, key unitKey, m *member
 		}
 		made, ok := model.find(&prompt)
 		if !ok || m.worker.MaxModelLen > 0 && len(made.Tokens) >= m.worker.MaxModelLen {
-			continue // only the engine can make these ids
+			continue // only the engine can make these ids, or the prompt is too long for the engine
 		}
 		asked, cancel := context.WithTimeout(ctx, probeTimeout)
 		said := f.Asker.Ask(asked, m.worker, prompt)
@@ -341,8 +341,8 @@ func (f *Finder) pause(ctx context.Context, m *member) {
 	}
 }
 
-// spelled returns the vocabulary's spelling of ids, cut after some 80 bytes. It does not run the decoder, because a
-// worker may have named the files.
+// spelled returns the vocabulary's spelling of ids, cut after 80 bytes. It does not run the decoder, because a worker
+// may have named the files.
 func (m *Model) spelled(ids []block.Token) string {
 	const most = 80
 	var out []byte

@@ -21,11 +21,12 @@ const (
 	// up to 64 MiB for conversations. For further models, engines are asked for the ids, unless the operator names the
 	// models' files.
 	maxHeld = 8
-	// maxReaders is how many folders are read at the same time. Loading a tokenizer takes a second of a processor.
+	// maxReaders is how many searches and loads may be under way at the same time. Loading a tokenizer takes a second of a
+	// processor.
 	maxReaders = 2
-	// maxStuck is how many reads may hang before no further read begins. A read from a dead network disk cannot be
-	// ended, and holds a thread. While a read of a folder that a worker named hangs, no other folder of that worker is
-	// read.
+	// maxStuck is how many reads may hang before no further read begins. A read from a dead network disk cannot be ended,
+	// and holds a thread. While a read of a folder that a worker named hangs, no other folder is read for this worker
+	// alone.
 	maxStuck = 16
 	// maxVerifying is how many workers get probes at the same time. Each worker gets one probe at a time.
 	maxVerifying = 4
@@ -230,8 +231,8 @@ func (f *Finder) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow updates the units from the snapshot. Only a worker's base model counts, for two reasons: events concern no
-// other model, and a worker that lists many models must not take more room.
+// follow updates the units from the snapshot. Only a worker's base model counts, so that a worker that lists many
+// models does not take more room.
 func (f *Finder) follow(s *fleet.Snapshot) {
 	members := map[unitKey][]*member{}
 	for _, w := range s.Workers() {
@@ -266,8 +267,8 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 }
 
 // drop frees the loaded models that are not needed. If a model could not be loaded because maxHeld models are held,
-// drop also frees models that were held for lookEvery and whose workers cannot be asked now. Loading such a model once
-// more takes a second of a processor.
+// drop also frees models that were loaded at least lookEvery ago and cannot be compared with any worker now: see
+// pauses. Loading such a model once more takes a second of a processor.
 func (f *Finder) drop(s *fleet.Snapshot, now time.Time) {
 	needed := map[place]bool{f.nameless: true}
 	for _, u := range f.units {

@@ -668,7 +668,7 @@ func TestAHangingReadIsGivenUpAndDelaysNoOtherWorker(t *testing.T) {
 		x.wants("a", Searching)
 		x.after(readTime)
 		x.wants("a", FromEngine, "within 30s")
-		// Each new process of the worker makes one more read hang. No more than maxStuck reads begin.
+		// However often the worker restarts, no more than maxStuck reads hang.
 		for range 2 * maxStuck {
 			x.Fleet.Remove(id)
 			x.serve("http://h", "a", hangs, &fakeEngine{model: right})

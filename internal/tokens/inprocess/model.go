@@ -94,7 +94,7 @@ func templateSources(files fs.FS) (map[string]string, error) {
 }
 
 // configTemplates reads the field chat_template of tokenizer_config.json, which is a text or a list of named texts.
-// Multimodal models have this field in chat_template.json instead.
+// Some multimodal models have this field in chat_template.json instead.
 func configTemplates(files fs.FS, sources map[string]string) error {
 	for _, name := range [...]string{"chat_template.json", "tokenizer_config.json"} {
 		data, err := fs.ReadFile(files, name)

@@ -70,7 +70,7 @@ func (m *Model) picture(media *chatMedia, root string) (p picture, ok bool) {
 		return picture{media.UUID, m.vision.fixed}, true
 	}
 	if root == "" && media.UUID == "" || !strings.HasPrefix(media.URL, "data:") {
-		return p, false // the image is at another URL, and images are not fetched here
+		return p, false // the image cannot be named without root, or is at another URL; images are not fetched here
 	}
 	key := xxh3.HashString128(root + "\x00" + media.URL)
 	s, known := m.pictures.get(key)

@@ -23,8 +23,8 @@ const (
 	maxFoundFile = 64 << 20
 	// maxFoundBytes bounds all files of a model together, in bytes.
 	maxFoundBytes = 96 << 20
-	// maxEntries is how many entries of a folder are listed. A listing is needed for files that are found by a pattern. A
-	// model's folder has some hundred entries, and most entries are weights.
+	// A folder with more than maxEntries entries is not listed. A listing is needed for files that are found by a pattern.
+	// A model's folder has some hundred entries, and most entries are weights.
 	maxEntries = 1024
 	// maxSnapshots is how many downloads of one model in a Hugging Face cache are tried.
 	maxSnapshots = 3
@@ -150,7 +150,7 @@ var (
 	errNotFolder   = errors.New("not a folder")
 )
 
-// lookAt returns the folder as a place. If the folder has no readable tokenizer, it returns an error.
+// lookAt returns the folder as a place. If the folder has no tokenizer file that may be read, it returns an error.
 func lookAt(dir string) (p place, err error) {
 	above := slices.Contains(strings.Split(filepath.ToSlash(dir), "/"), "..")
 	if len(dir) > maxOrigin || !filepath.IsAbs(dir) || strings.HasPrefix(dir, "//") || strings.ContainsRune(dir, 0) ||

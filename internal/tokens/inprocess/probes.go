@@ -12,15 +12,15 @@ import (
 )
 
 // probe is a prompt for comparing the ids from found files with an engine's ids. If the ids are equal in all probes,
-// the engine uses the same files.
+// the router takes the files for the engine's files.
 type probe struct {
 	name    string
 	dialect api.Dialect
 	body    []byte
 }
 
-// Each text tests one step in which tokenizers differ: normalization, splitting into words, digits, bytes of rare
-// characters, runs of spaces, and special tokens, which are matched before all other steps.
+// These texts test steps in which tokenizers differ: normalization, splitting into words, digits, bytes of rare
+// characters, and runs of spaces.
 var probeTexts = []struct{ name, text string }{
 	{"prose", "The quick brown fox didn't jump over 13 lazy dogs; it's 3.14159 o'clock (they'll say “why?”), isn't it?"},
 	{"code", "func add(a, b int) int {\n\treturn a+b // != 0x7fFF\n}\n\n\nif __name__ == '__main__':\n    x = [1, 22, " +

@@ -27,8 +27,8 @@ var elsewhere = map[string]bool{"truncate_prompt_tokens": true, "mm_processor_kw
 // texts is a pool of buffers for rendered prompts. A long conversation takes some hundred kilobytes.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxPrompt is the length of the longest prompt that is encoded here, in bytes of text. 4 MiB are a million tokens,
-// more than any model takes, so the engine will refuse a longer prompt. Without this bound, encoding a long hostile
+// maxPrompt is the length of the longest prompt that is encoded here, in bytes of text. 4 MiB are about a million
+// tokens. The engine makes the ids of a longer prompt, or refuses it. Without this bound, encoding a long hostile
 // prompt (a single word) would take seconds.
 const maxPrompt = 4 << 20
 

@@ -186,8 +186,8 @@ func TestADownloadOfManyLargeFilesIsRefused(t *testing.T) {
 	})
 }
 
-// The hostile worker names one folder after another, and the read of each folder hangs. The hostile worker serves
-// another model each time. An honest worker also serves one of these models.
+// The hostile worker names one folder after another, and a read of each of these folders would hang. The hostile worker
+// serves another model each time. An honest worker also serves one of these models.
 func TestOneWorkersHangingReadsDelayNoOtherWorker(t *testing.T) {
 	for _, what := range []string{"look", "load"} {
 		t.Run(what, func(t *testing.T) {

@@ -30,7 +30,7 @@ type Status struct {
 	Engine  string // vllm or sglang
 	Source  Source
 	Folder  string // folder of the files; empty if the ids come from the engine
-	Prompts int    // number of prompts that were compared with an engine before the files were used
+	Prompts int    // number of probes in which the files were compared with one worker; 0 for files that the operator named
 	Why     string // reason why the ids come from the engine
 	Advice  string // what the operator can do so that the router makes the ids
 }
@@ -204,7 +204,8 @@ func (u *unit) refusals(now time.Time) string {
 	return strings.Join(all, "; ")
 }
 
-// tell logs the source of the ids: once when it is decided, and after that at each change.
+// tell logs the source of the ids: once when it is decided, and after that at each change. It does not log files that
+// the operator named.
 func (f *Finder) tell(u *unit, s *Status) {
 	said := strings.Join([]string{string(s.Source), s.Folder, s.Why}, "\x00")
 	if s.Source == Searching || s.Source == FromGiven || said == u.logged {

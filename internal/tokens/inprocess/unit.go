@@ -118,7 +118,7 @@ const (
 	agrees  finding = iota
 	differs         // the ids differ in at least one probe
 	silent          // the worker gives no ids
-	failed          // the worker did not answer in time
+	failed          // the worker did not answer in time, or answered with an error
 )
 
 type verdict struct {
@@ -201,7 +201,7 @@ func (u *unit) current(now time.Time) (p place, ok bool) {
 type standing uint8
 
 const (
-	standsOpen      standing = iota // the result of at least one group is still open
+	standsOpen      standing = iota // the result of at least one group is still open, or no worker is ready
 	standsAgreed                    // at least one group agreed, no worker differs, and no group is open
 	standsDiffering                 // a worker differs
 	standsSilent                    // no group agreed, and no group is open
