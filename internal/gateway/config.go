@@ -43,8 +43,9 @@ type Config struct {
 	// TenantHeader names the header with the tenant, for fairness. Set it only where a proxy in front overwrites that
 	// header; otherwise a client could write any tenant. Empty: the tenant is a hash of the request's API key.
 	TenantHeader string `yaml:"tenant_header"`
-	// DrainTimeout is how long requests in flight may continue after the signal to stop; then these requests are cut. The
-	// default is 2 min: most answers end sooner, and orchestrators rarely wait longer.
+	// DrainTimeout is how long requests in flight may continue after the router stopped accepting connections, that is
+	// after DrainDelay; then these requests are cut. The default is 2 min: most answers end sooner, and orchestrators
+	// rarely wait longer.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
 	// DrainDelay is how long new connections are still accepted after readiness turned to 503, so that load balancers
 	// notice before connections are refused. 0 suits a process without a load balancer.

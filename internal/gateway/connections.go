@@ -17,9 +17,9 @@ type ConnectionLimit struct {
 	Serving int
 	// Waiting is the number of further requests that may wait, in order and without a time limit.
 	Waiting int
-	// Looking is the number of connections that may be open in addition to Serving and Waiting. These connections are for
-	// probes: a probe is answered without waiting. Any other request on such a connection waits up to waitEnough until it
-	// can be served.
+	// Looking is the number of connections that may be open in addition to Serving and Waiting. They leave room for
+	// probes, which are answered without waiting. While Waiting requests wait, any other further request waits up to
+	// waitEnough until it can be served.
 	Looking int
 }
 

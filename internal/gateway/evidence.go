@@ -13,9 +13,9 @@ import (
 // evidence remembers how the workers answered recently, by scope. A scope is a model name at an endpoint. evidence
 // shows whether the worker or the client is at fault, in two ways.
 //
-// A useless answer has no valid result, so another worker can get the same request. The answer of this worker is called
-// a second opinion. If the second opinion is good, the first worker is at fault, and is blamed for its answer. If the
-// second opinion is useless, too, the client is at fault.
+// A useless answer has no valid result, so another worker can get the same request. The answer of the other worker is
+// called a second opinion. If the second opinion is good, the first worker is at fault, and is blamed for its answer.
+// If the second opinion is useless, too, the client is at fault.
 //
 // A lost answer, such as a stream that broke, cannot be repeated. A worker is at fault if it loses far more answers
 // than the best other worker.
@@ -41,7 +41,7 @@ type streak struct {
 // scopeEvidence is the conduct of the workers in one scope.
 type scopeEvidence struct {
 	workers map[fleet.WorkerID]*conduct
-	passed  int // number of refusals for which known (a method of evidence) blamed the request
+	passed  int // number of answers for which all conditions of known (a method of evidence) held
 }
 
 // conduct is the quality of a worker's recent answers in a scope.
@@ -78,8 +78,8 @@ func (s *share) note(bad float64, memory int) {
 func (s *share) count() int { return int(math.Round(s.part * float64(s.of))) }
 
 const (
-	// memory is about the number of recent answers that a share covers. A worker that becomes useless is known after
-	// memory/2 answers.
+	// memory is about the number of recent answers that a share covers. If all answers of a good worker become useless,
+	// its share reaches usual after 11 answers.
 	memory     = 16
 	longMemory = 128  // memory for shares in which rare useless answers count
 	lostMemory = 1024 // memory for streams: enough to show a loss of one stream in a hundred
@@ -151,8 +151,8 @@ func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
 	}
 }
 
-// useless records a useless answer. all are the workers that serve the scope's model. Evidence about workers that are
-// not in all is dropped.
+// useless records a useless answer. all are the workers that serve the scope's model. If there is evidence about more
+// workers, the evidence about workers that are not in all is dropped.
 func (e *evidence) useless(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -260,9 +260,10 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 
 // known reports whether the request is known to be at fault for a worker's useless answer of this verdict. All of these
 // conditions must hold:
-//   - each second opinion was useless, too, and had the same verdict: common refusals must not excuse a page of HTML;
-//   - each of the other workers has given enough answers, and has a similar share of useless answers;
-//   - no recent second opinion was better than an answer of w or of another worker.
+//   - at least 4 second opinions on answers of w with this verdict were useless, too, since the last good one: common
+//     refusals must not excuse a page of HTML;
+//   - each of the other workers has given enough answers, and w's share of useless answers is not far above its share;
+//   - for w and for each other worker, fewer than 5 % of the second opinions were better (the constant apart).
 //
 // For one answer in 16 (the constant sampled), known returns false although the conditions hold. The second opinion
 // that follows shows whether the conditions still hold.

@@ -65,7 +65,7 @@ type exchange struct {
 	routed     bool            // a worker was asked: the request counts as finished, not as refused
 	next       *exchange       // the next exchange in the worker's roster, guarded by the roster's mutex
 	previous   *exchange
-	abort      bool // the client has a part of an answer: cut the connection at the end
+	abort      bool // cut the client's connection at the end, so that the client sees no complete answer
 }
 
 func newExchange(g *Gateway) *exchange {
@@ -147,7 +147,7 @@ func (x *exchange) serve() {
 }
 
 // forward tries one worker after another. It stops when a worker answers well, when the attempts are used up, when no
-// untried worker is left, or when another worker's answer would be no better.
+// untried worker is left, when another worker's answer would be no better, or when ctx has ended.
 func (x *exchange) forward(ctx context.Context) {
 	var last proxy.Result
 	for {
@@ -155,7 +155,7 @@ func (x *exchange) forward(ctx context.Context) {
 		if err != nil {
 			x.returnOpinion()
 			if x.rec.Attempts > 0 {
-				// The client gets the last worker's answer, which tells it more than an error without a worker.
+				// The client gets the result of an attempt, which tells it more than an error without a worker.
 				x.settle(ctx, &last)
 				return
 			}
@@ -366,8 +366,8 @@ func (x *exchange) tokens(n int, at time.Time) {
 	}
 }
 
-// settle ends the request with the result of the last attempt. It answers the client if nothing was written yet, and
-// records the result.
+// settle ends the request with the result r of one of its attempts. It answers the client if nothing was written yet,
+// and records the result.
 func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	x.giveUpDoubts()
 	x.rec.Status, x.rec.Finish = r.Status, r.Class.String()

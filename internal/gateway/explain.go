@@ -26,9 +26,9 @@ type Explanation struct {
 	Err           error         // the reason why no worker could be chosen; nil when one was chosen
 }
 
-// Explain decides where body would be sent. It reserves nothing and sends nothing. Each of the named policies decides,
-// at the same moment and with the same random number. Without names, the policy that would decide the real request
-// decides. An error is ready for api.WriteError.
+// Explain decides where body would be sent. It reserves nothing, and sends the request to no worker. Each of the named
+// policies decides, at the same moment and with the same random number. Without names, the policy that would decide the
+// real request decides. An error is ready for api.WriteError.
 func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, names ...string) ([]*Explanation, error) {
 	p := prepared{explains: true}
 	if err := g.prepare(ctx, &p, d, body, h); err != nil {

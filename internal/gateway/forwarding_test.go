@@ -155,7 +155,7 @@ func TestAnyPolicyObeysANamedWorker(t *testing.T) {
 	}
 }
 
-// The API document names every header that the gateway reads or sets, and no other header.
+// The API document names every X-Warmpath header in exchange.go, and no other X-Warmpath header.
 func TestTheAPIPageNamesTheHeaders(t *testing.T) {
 	page, err := os.ReadFile("../../docs/api.md")
 	if err != nil {
@@ -378,7 +378,7 @@ func TestRequestTimeout(t *testing.T) {
 	f.idle(t)
 }
 
-// late is a client that reads slowly: each write to it takes the time after.
+// late is a client that reads slowly: the field after is the time that each write to it takes.
 type late struct {
 	*httptest.ResponseRecorder
 	after time.Duration

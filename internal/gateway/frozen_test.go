@@ -69,7 +69,8 @@ func TestRequestsThatWaitAtAFrozenWorkerAreServedElsewhere(t *testing.T) {
 	f.idle(t)
 }
 
-// All workers are slow, and the router mistakes them for frozen workers. The router must not send every request twice.
+// A worker is slow, and the router takes it for frozen. The budget bounds how many of its requests are sent a second
+// time.
 func TestRescuesStayWithinTheirBudget(t *testing.T) {
 	var asked atomic.Int64
 	release := make(chan struct{})

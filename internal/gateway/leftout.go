@@ -32,7 +32,7 @@ func (s *scopeNames) note(scope fleet.Scope, n LeftOut) {
 var everyName = LeftOut{"*", "*"}
 
 // ScopeName returns the model name and the endpoint of a scope, and "*" for all scopes. If no worker was left out of
-// the scope, its name is not known, and the result is empty.
+// the scope, or note has forgotten it, the result is empty.
 func (g *Gateway) ScopeName(scope fleet.Scope) LeftOut {
 	if scope == fleet.EveryScope {
 		return everyName

@@ -54,7 +54,7 @@ func (p *prepared) reset() {
 // unneeded is the token outcome if the policy does not look at matches.
 const unneeded tokens.Outcome = "unneeded"
 
-// prepare reads body and finds its tokens. An error is the client's fault, and is ready for api.WriteError.
+// prepare reads body and finds its tokens. An error is ready for api.WriteError.
 func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body []byte, h http.Header) error {
 	if err := api.Read(d, body, &p.read); err != nil {
 		return err

@@ -15,7 +15,7 @@ const rescueTick = 50 * time.Millisecond
 
 // roster is the set of exchanges that are at one worker now. It is an unordered linked list through the exchanges.
 type roster struct {
-	mu    sync.Mutex // guards the links; the holder of mu may also read the exchanges in the list: see enter
+	mu    sync.Mutex // guards the links; a goroutine that has locked mu may also read the exchanges in the list: see enter
 	first *exchange
 }
 

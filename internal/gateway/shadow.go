@@ -42,8 +42,8 @@ func (s *shadow) asks(router *policy.Policy) bool {
 // same bound for its own lookups.
 const maxShadowLookups = 32
 
-// errNoAnswer is the error of a shadow policy whose external source was asked, but has not answered when the request is
-// routed.
+// errNoAnswer is the error of a shadow policy whose external source has not answered when the request is routed, or was
+// not asked because of maxShadowLookups.
 var errNoAnswer = errors.New("the external source of the shadow policy had not answered yet: the shadow made no decision")
 
 // askForShadow asks the source of p's shadow, and never waits for a lookup. If the shadow reads matches, its source

@@ -60,7 +60,7 @@ func (g *Gateway) health(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s)
 }
 
-// readiness answers 200 if a request would find a worker, else 503 with the reason.
+// readiness answers 200 if a worker is ready and the router neither drains nor stalls, else 503 with the reason.
 func (g *Gateway) readiness(w http.ResponseWriter, _ *http.Request) {
 	s := g.state()
 	if s.Reason != "" {

@@ -52,8 +52,8 @@ func newWaiter(q *warmpath.Request, pool *fleet.Pool) *waiter {
 	}
 }
 
-// await blocks until x has a decision, its client leaves, or its time in the queue is over. a is x's waiter in the line
-// l. outcome is the label of a metric.
+// await blocks until x has a decision, is sent away, its client leaves, or its time in the queue is over. a is x's
+// waiter in the line l. outcome is the label of a metric.
 func (w *waiting) await(ctx context.Context, l *line, a *waiter, x *exchange, began time.Time) (d *warmpath.Decision, outcome string, err error) {
 	timer := time.NewTimer(time.Duration(a.item.Deadline - began.UnixNano()))
 	defer timer.Stop()

@@ -16,12 +16,12 @@ type verdict uint8
 
 const (
 	good    verdict = iota // a complete answer, or a failure that the worker did not cause
-	failed                 // the worker was not reached: this is certainly the worker's fault
-	lost                   // the answer ended early, after its first byte: the request cannot be repeated
+	failed                 // the worker was not reached: the request is not at fault
+	lost                   // the answer ended early, after a part was forwarded: the request cannot be repeated
 	limited                // the worker answered 429
 	// For cut, refused, broken and useless, the request or the worker may be at fault; another worker's answer decides.
 	// If two workers get the same verdict, the request is at fault, unless a third worker may do better.
-	cut     // the answer ended early, before its first byte; or 502, 503, 504
+	cut     // no answer, or one that ended early, before a part was forwarded; or 502, 503, 504
 	refused // 3xx, 4xx
 	broken  // other 5xx
 	useless // 200 without an answer of the dialect

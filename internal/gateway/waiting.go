@@ -78,7 +78,7 @@ func (w *waiting) line(base string, create bool) *line {
 	return l
 }
 
-// mustWait reports whether q has to wait: other requests wait, or there is no room.
+// mustWait reports whether q has to wait: other requests wait for the same base model, or there is no room.
 func (w *waiting) mustWait(q *warmpath.Request, pool *fleet.Pool) bool {
 	if w.all.Load() > 0 {
 		if l := w.line(pool.Model, false); l != nil && l.here.Load() > 0 {
@@ -88,8 +88,8 @@ func (w *waiting) mustWait(q *warmpath.Request, pool *fleet.Pool) bool {
 	return !w.room(q, pool)
 }
 
-// room reports whether a holder that may serve q has room. It also returns true if, for another reason, no holder can
-// serve q: then the request does not wait, and the router's error names the reason.
+// room reports whether a holder that may serve q has room. It also returns true if q names a worker, and if, for
+// another reason, no holder can serve q: then the request does not wait, and the router's error names the reason.
 func (w *waiting) room(q *warmpath.Request, pool *fleet.Pool) bool {
 	if q.Target != "" {
 		return true

@@ -12,7 +12,7 @@ type Record struct {
 	ID uint64 `json:"id"`
 	// Time is when the header of the request had been read.
 	Time time.Time `json:"time"`
-	// RequestID is the client's X-Request-Id, if it sent one.
+	// RequestID is the client's X-Request-Id, or else an id that the router made.
 	RequestID string `json:"request_id,omitempty"`
 	// Dialect is openai_chat or openai_completions. Model is the model name in the request.
 	Dialect string `json:"dialect"`
@@ -38,7 +38,7 @@ type Record struct {
 	TokenSource string `json:"token_source"`
 	// TokensMissing is the reason why there were no ids. It is absent if there were ids.
 	TokensMissing string `json:"tokens_missing,omitempty"`
-	// PromptTokens is the number of token ids that were used for routing. 0 means that there were no ids.
+	// PromptTokens is the number of the prompt's token ids. 0 means that there were no ids.
 	PromptTokens int `json:"prompt_tokens"`
 	// MatchTokens is the number of prompt tokens in confirmed blocks. AtRiskTokens is the number of these tokens that are
 	// expected to be evicted before the request is scheduled. PredictedTokens is the number of tokens that are expected to
@@ -62,12 +62,11 @@ type Record struct {
 	// answer, each with its error.
 	Attempts int      `json:"attempts"`
 	Failed   []string `json:"failed,omitempty"`
-	// Status is the HTTP status that the client got. 499 means that the client closed its connection before it got a
-	// status.
+	// Status is the HTTP status that the client got. 499 means that the client left before the end of the answer.
 	Status int `json:"status"`
-	// Finish says how the request ended: success (the answer had a finish_reason), rejected, client_gone, refused,
-	// reset, header_timeout, stream_timeout, protocol, engine_error, truncated (the stream ended without a
-	// finish_reason), bad_attempt.
+	// Finish says how the request ended: success, rejected, limited, client_gone, refused, reset, header_timeout,
+	// stream_timeout, protocol, engine_error, truncated, useless, cut, abandoned, local, bad_attempt. The comments of
+	// proxy.Class explain these words.
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
 	// The fields below are times in milliseconds. TokensMS is the wait for token ids. RouteMS is the time of all decisions

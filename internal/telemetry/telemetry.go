@@ -142,7 +142,7 @@ func (t *Telemetry) Shadowed(s *Shadow) {
 // Decided counts a decision.
 func (t *Telemetry) Decided(policy, branch string) { t.branches.WithLabelValues(policy, branch).Inc() }
 
-// Queued counts a request that waited for a worker, by the outcome of the wait.
+// Queued counts a request that waited for a worker, or that the queue refused, by the outcome.
 func (t *Telemetry) Queued(outcome string, wait time.Duration) {
 	t.queued.WithLabelValues(outcome).Observe(wait.Seconds())
 }
@@ -263,7 +263,7 @@ func (t *Telemetry) Tokens(outcome, missing string, wait time.Duration) {
 	t.tokenWait.Observe(wait.Seconds())
 }
 
-// Panicked counts a panic of a handler.
+// Panicked counts a panic that the gateway caught.
 func (t *Telemetry) Panicked() { t.panics.Inc() }
 
 // Reloaded counts a reload of the configuration.
