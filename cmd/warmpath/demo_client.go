@@ -17,7 +17,7 @@ type demoAnswer struct {
 
 	worker     string
 	policy     string // X-Warmpath-Policy: the policy that decided
-	match      int    // X-Warmpath-Match: number of tokens that the router predicted to be cached
+	match      int    // X-Warmpath-Match: number of prompt tokens in confirmed blocks; the demo calls them predicted
 	prompt     int    // number of prompt tokens, as the engine counts them
 	cached     int    // cached prompt tokens, as the engine reports
 	text       string

@@ -37,7 +37,7 @@ func (r *demoResult) finish() {
 type demoTotals struct {
 	answered       int
 	prompt, cached int // tokens, as the engines report them
-	predicted      int // tokens that the router predicted to be cached
+	predicted      int // sum of the answers' match
 	firstToken     time.Duration
 	took           time.Duration
 	perWorker      map[string]int // number of requests of each worker

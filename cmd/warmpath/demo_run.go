@@ -3,7 +3,7 @@ package main
 // The demo shows what Warmpath does on one machine in half a minute, without a download. Three policies play the same
 // work at the same time: round robin, another project's cache_aware and the default policy. Each policy has four mock
 // engines and a gateway of its own. The demo is a client of the public API: it prints what the answers' headers and
-// usage say, and does not look inside the router.
+// usage say. It looks inside the routers only before the work, to wait until they are ready.
 
 import (
 	"context"
@@ -52,7 +52,7 @@ type demoOptions struct {
 	Live bool
 	// Stay leaves the fleet of the default policy running until the context ends.
 	Stay bool
-	// Small runs a fifth of the work without delays: for tests.
+	// Small runs a fifth of the work, on engines without delays and with short pauses: for tests.
 	Small bool
 }
 
@@ -114,7 +114,7 @@ func playAll(ctx context.Context, plan []demoConversation, o *demoOptions) (resu
 }
 
 // playPlan gives the plan to all fleets at the same time, so that other work on the machine affects all fleets alike.
-// It shows the progress.
+// It shows the progress. late is the result of schedulingDelay.
 func playPlan(ctx context.Context, fleets []*demoFleet, results []*demoResult, plan []demoConversation, o *demoOptions) (late time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -230,7 +230,8 @@ func (s *demoFleet) run(component func() error) {
 	})
 }
 
-// settle waits until every holder has exact trust: the router then knows the holder's cache from its events.
+// settle waits, for at most 20 s, until every holder has exact trust: the router then knows the holder's cache from its
+// events.
 func (s *demoFleet) settle(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

@@ -107,7 +107,7 @@ func TestThePageShowsWhatTheDemoPrints(t *testing.T) {
 	}
 }
 
-// demoTranscripts returns what was said in each conversation: the tokens of its prompts, and its answers.
+// demoTranscripts returns, for each conversation, the number of tokens of each prompt, and each answer.
 func demoTranscripts(r *demoResult) map[int][]string {
 	said := map[int][]string{}
 	for _, a := range r.answers {
@@ -116,8 +116,7 @@ func demoTranscripts(r *demoResult) map[int][]string {
 	return said
 }
 
-// TestTheCommandsThatTheDemoSuggestsWork runs each line that the demo prints, as a reader would. The test parses the
-// line as a shell would.
+// TestTheCommandsThatTheDemoSuggestsWork sends the requests of the curl commands that the demo suggests at its end.
 func TestTheCommandsThatTheDemoSuggestsWork(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()

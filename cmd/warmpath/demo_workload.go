@@ -19,8 +19,8 @@ const (
 	demoConversations = 68
 	demoTurns         = 6
 	systemWords       = 1500
-	// The length of the text that a turn adds is log-normal. turnWords is the median in words. One turn in six has at
-	// most a third of the median, and one turn in six has more than three times the median.
+	// The length of the text that a turn adds is log-normal. turnWords is the median in words. About one turn in six has
+	// less than a third of the median, and about one in six has more than three times the median, up to mostWords.
 	turnWords    = 350
 	turnSpread   = 1.2
 	mostWords    = 3000

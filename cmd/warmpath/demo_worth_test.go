@@ -36,7 +36,7 @@ func constantDelay(n int) func(int) time.Duration {
 
 func constantTokens(n int) func(int) int { return func(int) int { return n } }
 
-// demoVerdicts returns the lines of printDemoWorth that state a gain.
+// demoVerdicts returns the lines of printDemoWorth about each of the other policies.
 func demoVerdicts(t *testing.T, results []*demoResult, late time.Duration) []string {
 	t.Helper()
 	var out bytes.Buffer

@@ -1,4 +1,4 @@
-// Command warmpath routes LLM requests to the worker whose KV cache holds most of the prompt. Each command is a file.
+// Command warmpath routes LLM requests by what the workers' KV caches hold, and by the workers' load.
 package main
 
 import (
@@ -98,7 +98,7 @@ func flagError(c *cobra.Command, err error) error {
 // typed returns the command line without passwords and keys, for reports that are stored or shown.
 func typed() string { return config.Redact("warmpath " + strings.Join(os.Args[1:], " ")) }
 
-// noArgs refuses arguments. For the root command an argument is a misspelt command.
+// noArgs refuses arguments. For a command with subcommands, an argument is a misspelt command.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -225,7 +225,7 @@ func commandLine(c *cobra.Command) string {
 	return strings.Join(parts, " ")
 }
 
-// output says where a report is written.
+// output says in which form a report is printed, and where its HTML page is written.
 type output struct {
 	json, markdown bool
 	html           string

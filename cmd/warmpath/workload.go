@@ -32,7 +32,8 @@ formats and generators.`,
 	return c
 }
 
-// workloadFlags are the flags that change a workload, the same in every command that plays one.
+// workloadFlags are the flags that change a workload, the same in the commands workload stats, workload convert and
+// load.
 type workloadFlags struct {
 	shape workload.Shape
 	seed  uint64

@@ -128,7 +128,7 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.routes.ServeHTTP(w, r)
 }
 
-// refuse answers a request on a connection beyond the limit.
+// refuse answers a request for which there is no place.
 func refuse(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Retry-After", "1")
 	problem(w, http.StatusServiceUnavailable, api.NoPlace())
@@ -142,7 +142,7 @@ func (a *Admin) allowed(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(digest[:], a.key[:]) == 1 && ok
 }
 
-// wrongMethod returns a handler that answers 405. method is the only method that the path answers.
+// wrongMethod returns a handler that answers 405. method is the only method that the path answers; GET includes HEAD.
 func wrongMethod(method string) http.HandlerFunc {
 	allowed := method
 	if method == http.MethodGet {
@@ -248,7 +248,7 @@ func (a *Admin) decisions(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, Decisions{a.Telemetry.Last(n)})
 }
 
-// queue shows the waiting requests. If a queue has more than maxTenants tenants, it shows the tenants with the most
+// queue shows the waiting requests. If a line has more than maxTenants tenants, queue shows the tenants with the most
 // requests.
 func (a *Admin) queue(w http.ResponseWriter, _ *http.Request) {
 	order, lines := a.Gateway.Queue()
@@ -268,7 +268,7 @@ func (a *Admin) queue(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, out)
 }
 
-// maxTenants bounds the shown tenants of a queue.
+// maxTenants bounds the shown tenants of a line.
 const maxTenants = 100
 
 func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {

@@ -85,8 +85,8 @@ type Holder struct {
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
 	// LimitedUntil is the end of the pause after a 429, which may hold for only one tenant; absent when there is none.
 	LimitedUntil *time.Time `json:"limited_until,omitempty"`
-	// Useless are the models and endpoints for which the holder gets only trial requests, because its answers there
-	// were useless and another worker's answers were good.
+	// Useless are the models and endpoints for which the holder gets only trial requests, because its answers there were
+	// useless or lost and another worker's answers were better.
 	Useless []Useless `json:"useless,omitempty"`
 	// Suspect: the worker seems to be frozen. Share is below 1 during slow start: the holder may have N requests at the
 	// same time, and gets this share of the requests beyond N. N is one more than the number of requests that the holder

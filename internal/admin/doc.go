@@ -8,6 +8,7 @@
 //	POST /admin/explain?policy=NAME  where a request would go and why; it is not sent             (Explanation, Explanations)
 //	POST /admin/reload               read the configuration file again                            (Reloaded)
 //	GET  /health                     the process lives
+//	GET  /readiness                  the gateway's readiness
 //
 // The JSON names of the types in answer.go and explanation.go are stable: fields may be added, but not renamed or
 // removed. An error is {"error":{"message":"…"}}.

@@ -43,14 +43,14 @@ type Explanation struct {
 	// AtRiskTokens is the number of matched tokens that are expected to be evicted before the request is scheduled.
 	AtRiskTokens int    `json:"at_risk_tokens,omitempty"`
 	Error        string `json:"error,omitempty"`
-	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if
-	// that candidate was chosen, or if no candidate has a match.
+	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if that
+	// candidate was chosen, if the chosen candidate's match is equally long, or if no candidate has a match.
 	Best *Best `json:"best_match,omitempty"`
 	// Terms are the names of the scores' terms, in order. SessionSource is the header or field that named the session.
 	Terms         []string    `json:"terms"`
 	SessionSource string      `json:"session_source,omitempty"`
 	Tenant        string      `json:"tenant,omitempty"`
-	Queued        bool        `json:"queued"`     // the request would wait, because all workers are saturated
+	Queued        bool        `json:"queued"`     // the request would first wait in the queue
 	Candidates    []Candidate `json:"candidates"` // candidates that no filter left out come first
 }
 

@@ -41,8 +41,8 @@ func TestAnExplanationSaysWhereIDsComeFrom(t *testing.T) {
 	}
 }
 
-// TestEachOutcomeHasWords: every outcome has a text in origins or in missing, and none has one in both. Without a text,
-// the sentence for the operator would end after "there are no ids: ".
+// TestEachOutcomeHasWords: every outcome except Text has a text in origins or in missing, and none has one in both.
+// Without a text, the sentence for the operator would end after "there are no ids: ".
 func TestEachOutcomeHasWords(t *testing.T) {
 	for _, o := range []tokens.Outcome{tokens.Given, tokens.InProcess, tokens.Cached, tokens.Shared, tokens.Beginning, tokens.Render,
 		tokens.Tokenize, tokens.Service} {

@@ -247,8 +247,8 @@ f:1:32: "5" is not a duration such as 50ms, 2s or 1m30s`},
 	}
 }
 
-// A file is refused if it has settings after an empty document, an alias that contains itself, or aliases that make a
-// small file very large.
+// A file is refused if it has settings after an empty document, or an alias that contains itself. If a file has very
+// many mistakes, only the first maxMistakes are reported.
 func TestFilesThatCannotBeReadAreRefused(t *testing.T) {
 	for _, text := range []string{"---\n# c\n---\nlisten: ':80'", "<<: &a {<<: *a}", "workers: &a [*a]", "<<: &a {queue: {order: fair, <<: *a}}"} {
 		cfg := Default()

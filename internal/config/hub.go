@@ -17,7 +17,7 @@ const (
 	EnvHubOffline  = "HF_HUB_OFFLINE"
 )
 
-// Hub returns c with its empty fields set from the environment.
+// Hub returns c with its empty fields set from the environment, or else to their defaults.
 func Hub(c inprocess.HubConfig) inprocess.HubConfig {
 	if c.Endpoint == "" {
 		c.Endpoint = os.Getenv(EnvHubEndpoint)

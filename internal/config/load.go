@@ -36,7 +36,7 @@ func Load(path string, override func(*Config)) (*Config, error) {
 	return &cfg, nil
 }
 
-// fill does the same as Load, over cfg and with data as the content of the file.
+// fill does the same as Load, over cfg and with data as the content of the file. Its error may contain secrets.
 func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	r, err := parse(path, data, cfg)
 	if err != nil {

@@ -46,8 +46,8 @@ func kindNames() []string {
 	return names
 }
 
-// Parameters returns the parameters of all policies by name. These are each kind with its defaults, the policies of the
-// file, and the policies in use whose name contains parameters.
+// Parameters returns the parameters of all policies by name. These are each kind whose defaults are valid, the policies
+// of the file, and the policies in use whose name contains parameters.
 func (c *Config) Parameters() map[string]policy.Parameters {
 	all := map[string]policy.Parameters{}
 	for _, k := range warmpath.PolicyKinds() {

@@ -103,8 +103,8 @@ func (r *reader) policyList(cfg *Config, node ast.Node) {
 	}
 }
 
-// policy reads a policy over p and adds it to cfg. The type of p may be set already. policy returns false if the type
-// is unknown.
+// policy reads a policy over p and adds it to cfg. The type of p may be set already. policy returns false if node is
+// not a mapping or the type is unknown.
 func (r *reader) policy(cfg *Config, node ast.Node, p Policy) (Policy, bool) {
 	before := len(r.noted)
 	m, ok := r.resolve(node).(*ast.MappingNode)

@@ -93,8 +93,8 @@ func (r *reader) note(at *token.Position) {
 	r.noted = append(r.noted, r.path)
 }
 
-// err returns all mistakes in the order of the file, each as FILE:LINE:COLUMN: problem. It returns nil if there are
-// none.
+// err returns the mistakes in the order of the file, at most maxMistakes, each as FILE:LINE:COLUMN: problem. Mistakes
+// without a position come last. It returns nil if there are none.
 func (r *reader) err() error {
 	slices.SortStableFunc(r.mistakes, func(a, b mistake) int {
 		switch {

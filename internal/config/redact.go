@@ -90,15 +90,15 @@ var (
 	white  = regexp.MustCompile(`[ \t]|\\[ntr]`)
 )
 
-// shortest is the least length of a secret, in bytes. Shorter words such as "is" occur in every message. The words in
-// harmless are never secrets.
+// shortest is the least length of a secret that is removed, in bytes. Shorter words such as "is" occur in every
+// message. The words in harmless are never secrets.
 const shortest = 4
 
 var harmless = []string{"true", "false", "null"}
 
 // secretsOf returns the possible secrets of a file, even if the file is not valid YAML. A possible secret is the text
 // after a secret's name, to the end of the line. Each line that continues the value is also a possible secret, and so
-// is each single word of these texts. secretsOf skips comments, because no message quotes them.
+// is each single word of these texts. secretsOf skips lines of comments, because no message quotes them.
 func secretsOf(data []byte) (found []string) {
 	var kept strings.Builder
 	for line := range strings.Lines(string(data)) {

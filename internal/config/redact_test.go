@@ -18,7 +18,7 @@ type leaf struct {
 	set  func(value string)
 }
 
-// leaves finds every text that can be set in v, and adds one entry to each slice and map.
+// leaves finds every text that can be set in v, and adds one entry to each empty slice.
 func leaves(v reflect.Value, path string) (found []leaf) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

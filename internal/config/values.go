@@ -12,8 +12,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// units are the suffixes for numbers of bytes, the largest first. Every 64-bit integer in the file is a number of
-// bytes.
+// units are the suffixes for numbers of bytes. The first four are the binary units, the largest first. B comes last,
+// because the other suffixes end with it. Every 64-bit integer in the file is a number of bytes.
 var units = []struct {
 	suffix string
 	bytes  int64
