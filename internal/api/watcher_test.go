@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// reported has everything that a Watcher reports.
+// reported has the reports of a Watcher that the tests compare.
 type reported struct {
 	Token, Finished, Failed, Done, Complete bool
 	Usage                                   Usage
@@ -249,7 +249,8 @@ func FuzzWatcher(f *testing.F) {
 	})
 }
 
-// naive reads a response with encoding/json. ok is false unless the response is a plain stream of well-formed events.
+// naive reads a response with encoding/json. ok is false unless the response is a plain stream of well-formed events,
+// or one well-formed document.
 func naive(body []byte, format Format) (t reported, ok bool) {
 	docs := [][]byte{body}
 	if format == EventStream {

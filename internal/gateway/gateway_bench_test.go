@@ -18,8 +18,8 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 func (*discard) WriteHeader(int)               {}
 
-// BenchmarkServe measures one request through the gateway. The worker on loopback answers without delay. The request
-// has token ids, so the figure includes matching.
+// BenchmarkServe measures one request through the gateway. The worker on loopback answers without delay. With ids, the
+// request has token ids, so the figure includes matching.
 func BenchmarkServe(b *testing.B) {
 	for _, c := range []struct {
 		name   string

@@ -35,8 +35,8 @@ type askedEngines struct {
 	asked map[string]int // number of questions for token ids, by the engine's address; guarded by mu
 }
 
-// askEngines starts n engines that answer a question for ids after answersAfter. Call askEngines in a bubble of
-// synctest.
+// askEngines starts n engines that answer a question for ids after answersAfter. perToken is the time that they take to
+// compute a prompt token, as the fleet assumes. Call askEngines in a bubble of synctest.
 func askEngines(t *testing.T, n int, answersAfter, perToken time.Duration) *askedEngines {
 	t.Helper()
 	return askEnginesAs(t, gateway.DefaultConfig(), n, answersAfter, perToken)

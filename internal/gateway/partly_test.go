@@ -119,7 +119,7 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 }
 
 // One request in five makes every worker close the connection, before the answer or after the answer's first event. The
-// requests are at fault, so the other requests are still served by all workers.
+// requests are at fault, so all other requests are still served, no breaker opens, and at most one worker is left out.
 func TestRequestsThatBreakConnectionsOpenNoBreaker(t *testing.T) {
 	for name, deadly := range map[string]http.HandlerFunc{"before the answer": breaks, "behind the first event": breaksOff} {
 		t.Run(name, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestSecondOpinionsStayWithinTheirBudget(t *testing.T) {
 	}
 }
 
-// A worker is useless for more model names than are remembered. It gets no requests for any of them.
+// A worker is useless for very many model names. The gateway must leave it out for all of them.
 func TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll(t *testing.T) {
 	requests := max(int64(*manyRequests), 1000)
 	const models = 1200
@@ -293,7 +293,8 @@ func TestAWorkerThatIsUselessForManyModelsIsLeftOutForAll(t *testing.T) {
 	}
 }
 
-// The other worker has left, and the worker that was useless is good again: the remaining worker must still be asked.
+// The other worker is unavailable, and the worker that was useless is good again: the remaining worker must still be
+// asked.
 func TestTheLastWorkerIsAskedThoughItsAnswersWereUseless(t *testing.T) {
 	var recovered atomic.Bool
 	f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, func(w http.ResponseWriter, r *http.Request) {
@@ -361,8 +362,8 @@ func TestARequestThatNamesItsWorkerIsNoEvidence(t *testing.T) {
 	}
 }
 
-// Three of five workers answer 429 to every key, and each request has its own key. No request is tried at all three of
-// these workers.
+// Three of five workers answer 429 to every key, and each request has its own key. After the first requests, no request
+// is tried at all three of these workers.
 func TestWorkersThatLimitManyTenantsAreNotAllAsked(t *testing.T) {
 	limits := answering(429, "application/json", `{"error":{"message":"slow down"}}`, "Retry-After", "30")
 	f := serve(t, func(s *settings) { s.policy = "marginal" }, worker(t, limits), worker(t, limits), worker(t, limits), worker(t, well), worker(t, well))

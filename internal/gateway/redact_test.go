@@ -93,7 +93,7 @@ func TestAWorkersErrorShowsNoValueOfTheClientsHeader(t *testing.T) {
 					t.Errorf("…%s…", printed[max(0, i-200):min(len(printed), i+50)])
 				}
 			}
-			// The errors of the three kinds in this condition do not quote the worker's text, so [redacted] is not needed.
+			// The errors of the three kinds in this condition need not quote the worker's text, so [redacted] may be absent.
 			if kind != "400" && kind != "429" && kind != "another model" && !strings.Contains(printed, "[redacted]") {
 				t.Errorf("nothing is told of the answer: %.500s", printed)
 			}

@@ -105,7 +105,7 @@ func TestErrorsNameTheRequest(t *testing.T) {
 	}
 }
 
-// Clients give up after a 404, and retry after a 503. So a model whose workers are not ready yet must get a 503.
+// Clients give up after a 404, and retry after a 503. So a model that a worker may still report must get a 503.
 func TestAModelThatMayYetComeIsNotSaidToBeUnknown(t *testing.T) {
 	f := serve(t, nil)
 	refused := func(status int, says string) {

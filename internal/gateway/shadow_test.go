@@ -75,7 +75,7 @@ func TestAShadowIsAskedAboutASample(t *testing.T) {
 			asked++
 		}
 	}
-	if asked < 10 || asked > 50 { // one run in about ten billion is outside of these limits
+	if asked < 10 || asked > 50 { // one run in about 30 million is outside of these limits
 		t.Errorf("asked about %d of %d, want half", asked, n)
 	}
 	f.post(t, chat, "X-Warmpath-Policy", "least_load")

@@ -121,7 +121,7 @@ func TestAUselessWorkerAttractsNoTraffic(t *testing.T) {
 }
 
 // Several workers give the same useless answers, sooner than the others answer. Only the first requests may fail: each
-// of them may be tried at three useless workers before anything is known about these workers.
+// of them may be tried at up to three useless workers before anything is known about these workers.
 func TestManyUselessWorkersFailNoRequest(t *testing.T) {
 	requests, fleets := int64(*manyRequests), [][2]int{{2, 1}, {2, 2}, {3, 1}, {3, 2}}
 	if testing.Short() {
@@ -182,7 +182,7 @@ func TestTwoEqualAnswersDoNotEndTheSearch(t *testing.T) {
 }
 
 // The request is bad. The client gets the workers' answer, and no breaker opens. Once the router knows that such
-// requests are at fault, it sends each further bad request to only one worker.
+// requests are at fault, it sends most further bad requests to only one worker.
 func TestARequestThatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -223,7 +223,7 @@ func TestARequestThatAllWorkersRefuseIsTheClientsFault(t *testing.T) {
 	}
 }
 
-// Second opinions are at most a tenth of the traffic.
+// Second opinions are at most a tenth of the traffic, and a hundred in addition.
 func TestBadRequestsDoNotDoubleTheLoad(t *testing.T) {
 	var asked atomic.Int64
 	answer := func(w http.ResponseWriter, r *http.Request) {
