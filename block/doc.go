@@ -7,10 +7,10 @@
 //	hasher, err := block.NewHasher(block.XXH3, 16)
 //	keys := hasher.Append(nil, hasher.Root(block.Scope{Model: "m"}), 0, tokens, nil)
 //
-// A key is made in two steps ([Hasher.Locals] and [Hasher.Chain]). First, a block's local hash is the XXH3-64 of its
-// tokens (little-endian 32-bit numbers). Then the block's key is its parent's key plus a term, which is computed from
-// the local hash and the block's number in the prompt (docs/design/0006). So the blocks of a prompt are hashed
-// independently of each other.
+// With [XXH3], a key is made in two steps ([Hasher.Locals] and [Hasher.Chain]). First, a block's local hash is the
+// XXH3-64 of its tokens (little-endian 32-bit numbers). Then the block's key is its parent's key plus a term, which is
+// computed from the local hash and the block's number in the prompt (docs/design/0006). So the blocks of a prompt are
+// hashed independently of each other.
 //
 // A multimodal feature, such as an image, changes the key of the block in which it starts. For each different feature,
 // in the order of (offset, identifier), the key is replaced by an XXH3-64 of four numbers, with a seed for features:

@@ -264,9 +264,9 @@ type EngineSample struct {
 }
 
 // IdentifyEngine finds the vLLM or SGLang chain that reproduces every hash of the sample. It tries each algorithm with
-// [DefaultSeed] and with each of seeds. It returns false if it finds no chain. There are three possible reasons. The
-// engine's root is random. Or the engine's hashes cover data that its events do not contain, such as the path of a LoRA
-// adapter in vLLM 0.32. Or the sample has no block.
+// [DefaultSeed] and with each of seeds. It returns false if it finds no chain. Possible reasons: the engine's root is
+// random, its seed is none of seeds, its hashes cover data that its events do not contain (such as the path of a LoRA
+// adapter in vLLM 0.32), or the sample has no block.
 func IdentifyEngine(s EngineSample, seeds ...string) (EngineChain, bool) {
 	if len(s.Hashes) == 0 || s.Size < 1 || len(s.Tokens)/s.Size < len(s.Hashes) {
 		return EngineChain{}, false

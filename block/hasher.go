@@ -102,8 +102,8 @@ func (h *Hasher) Root(s Scope) Key {
 	return Key(xxh3.HashSeed(b[:], rootSeed))
 }
 
-// Roots, features and look-aheads have a seed each, so that their hashes never equal hashes of blocks, which use seed
-// 0.
+// Roots, features and look-aheads have a seed each, so that their hashes are independent of the hashes of blocks, which
+// use seed 0.
 const (
 	rootSeed    = 0x7761726d726f6f74 // "warmroot"
 	featureSeed = 0x7761726d66656174 // "warmfeat"

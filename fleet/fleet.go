@@ -107,9 +107,9 @@ const (
 	// number. Eight is the usual number of GPUs of a machine. A worker cannot raise the number by its own report, because
 	// each rank attracts requests.
 	DefaultRanks = 8
-	// MaxRanks is the greatest number of ranks that can be declared for a worker. Each rank has an event stream, a
-	// share of the memory, and a line in metrics for good. The largest published deployments have 144 ranks
-	// [DeepSeek-V3/R1 inference system overview: decode units of EP144] and 72 ranks [SGLang on 96 GPUs].
+	// MaxRanks is the greatest number of ranks that can be declared for a worker. Each rank has an event stream, a share
+	// of the memory, and a line in metrics. The largest published deployments have 144 ranks [DeepSeek-V3/R1 inference
+	// system overview: decode units of EP144] and 72 ranks [SGLang on 96 GPUs].
 	MaxRanks = 256
 	// MaxRank is the greatest number that a rank may have. It exceeds MaxRanks because the workers of a model may
 	// number their ranks across all workers.
@@ -253,7 +253,7 @@ func (f *Fleet) Remove(id WorkerID) {
 	f.publish()
 }
 
-// left resets h when its worker leaves the fleet, so that h starts anew if the worker returns. f.mu is held.
+// left resets h when it leaves the fleet, so that h starts anew if it returns. f.mu is held.
 func (f *Fleet) left(h Holder) {
 	s := f.holders[h].state
 	s.trust.Store(&initialTrust)

@@ -176,10 +176,10 @@ func (k *kind) weight(p *pace) float64 {
 
 // survey compares the holders of the kind, and decides which paces are believed. mu is held.
 //
-// The level of a holder is compared with the median of all levels, so that a few outliers do not change the judgement
-// of the other holders. A pace is believed if its 95 % confidence interval excludes everything within 10 % of the
-// median. The logarithm of a believed pace is multiplied by k.between / (k.between + error²) [James and Stein 1961].
-// k.between is estimated by the method of moments [DerSimonian and Laird 1986].
+// The level of a holder is compared with the median of the levels with evidence, so that a few outliers do not change
+// the judgement of the other holders. A pace is believed if its 95 % confidence interval excludes everything within 10
+// % of the median. The logarithm of a believed pace is multiplied by k.between / (k.between + error²) [James and Stein
+// 1961]. k.between is estimated by the method of moments [DerSimonian and Laird 1986].
 func (k *kind) survey(now int64) {
 	forget := math.Exp(-min(max(float64(now-k.surveyed), 0)/1e9/taughtFor, 100))
 	k.surveyed = now
@@ -249,13 +249,13 @@ func (k *kind) judge(p *pace, now int64) Pace {
 	if k.evident < 2 {
 		return judged
 	}
-	// With only two holders, it is unknown which one is the outlier.
+	// With only two holders with evidence, it is unknown which one is the outlier.
 	beyond := math.Abs(off) > math.Log(farthest)
 	p.away = k.evident > 2 && (p.misfit > misfits*k.misfit || beyond)
 	judged.Away = p.away
-	// In two cases the pace is not believed and the factor stays 1. First: the holder seems to be fast, and its pace is
-	// out of range or one factor does not explain its times. A worker that reports false lengths of its answers looks
-	// like this. Second: the kind has only two holders, and their paces are too far apart.
+	// In two more cases the pace is not believed and the factor stays 1. First: the holder seems to be fast, and its pace
+	// is out of range or one factor does not explain its times. A worker that reports false lengths of its answers looks
+	// like this. Second: the kind has only two holders with evidence, and their paces are too far apart.
 	if (p.away || beyond) && (off < 0 || k.evident == 2) {
 		return judged
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// ledger is the work that this router has put on one holder. Writers take mu. Readers read the atomics and never wait,
-// so a reader may see a new request in some of the atomics and not yet in others.
+// ledger is the work that this router has put on one holder. Writers take mu. Readers of the atomics never wait, so a
+// reader may see a new request in some of the atomics and not yet in others.
 //
 // Writers use a lock because three parts must stay consistent with each other: the order of the queue, the shared
 // marks, and what is learned from first tokens. The lock is cheap enough: a holder gets a few hundred requests a

@@ -12,7 +12,7 @@ type Useless struct {
 	Until int64 // the time from which a request may be the next trial, Unix nanoseconds; may be in the past
 }
 
-// Useless returns the scopes in which h gets only trials, at most mostScopes, EveryScope first.
+// Useless returns the scopes in which h gets only trials, at most mostScopes, EveryScope first. It allocates.
 func (s *Snapshot) Useless(h Holder) []Useless {
 	st := s.state(h)
 	if st == nil {

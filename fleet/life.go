@@ -31,7 +31,8 @@ func (f *Fleet) Refused(id WorkerID) {
 // event stream shows a restart by itself.
 //
 // The process is another one in four cases: a connection was refused since the last answer, the start time is later,
-// the count of computed tokens is smaller, or a sign differs that does not change while a process runs.
+// the count of computed tokens is smaller while a start time is unknown, or a sign differs that does not change while a
+// process runs.
 func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -54,8 +54,9 @@ type Reported struct {
 // ended, because a request takes seconds to a minute.
 const ReportedFor = 10 * time.Second
 
-// Load returns this router's own work on h, as counted when requests were dispatched. It has no Others and no Timing,
-// and each prompt counts in full until its first token. Decisions use [Snapshot.LoadAt].
+// Load returns this router's own work on h, as counted when requests were dispatched. It has no Others and no Timing.
+// In PrefillTokens, each prompt of a streamed answer counts in full until its first token, and other prompts do not
+// count. Decisions use [Snapshot.LoadAt].
 func (s *Snapshot) Load(h Holder) Load {
 	st := s.state(h)
 	if st == nil {

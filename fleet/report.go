@@ -49,8 +49,8 @@ const (
 )
 
 // Report stores an engine's report about h. The reported work less this router's own work on h, if positive, is the
-// work of other routers. The result may be too small, but never too large: this router's own work includes requests
-// that have not reached the engine yet. Report allocates, which is acceptable because engines are asked once a second.
+// work of other routers. This difference may be too small, because this router's own work includes requests that have
+// not reached the engine yet. Report allocates, which is acceptable because engines are asked once a second.
 func (f *Fleet) Report(h Holder, r Reported) {
 	snap := f.Snapshot()
 	s := snap.state(h)

@@ -104,8 +104,8 @@ const (
 // nothing and returns false. If h's breaker is half open, the request is the breaker's trial. Reserve panics if h does
 // not exist.
 //
-// Reserve allocates nothing in steady state. It takes a lock of h for about a microsecond. Neither readers nor requests
-// to other holders wait for this lock.
+// Reserve allocates nothing in steady state. It takes a lock of h for about a microsecond. Requests to other holders do
+// not wait for this lock.
 func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	snap := f.Snapshot()
 	s := snap.state(h)

@@ -72,7 +72,7 @@ func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
 // Workers returns the workers by ascending id. The slice must not be changed.
 func (s *Snapshot) Workers() []*Worker { return s.workers }
 
-// Models returns every model name the fleet serves, each once, in the order of first sight. The slice must not be
+// Models returns every model name the fleet serves, each once, in the order of the workers. The slice must not be
 // changed.
 func (s *Snapshot) Models() []Model { return s.models }
 

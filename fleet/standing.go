@@ -17,7 +17,7 @@ const (
 // Standing says whether a holder may get a request now, and which share of its usual requests it gets.
 type Standing struct {
 	Bar   Bar     // BarNone if the holder may get a request
-	Share float64 // below 1 only during slow start, that is if the holder returned recently
+	Share float64 // 0 if there is a bar; otherwise below 1 only during slow start
 }
 
 // Standing returns h's standing at now, in Unix nanoseconds, for a tenant's requests in a scope. It takes no lock.
@@ -234,8 +234,9 @@ func (s *Snapshot) Share(h Holder, now int64) float64 {
 	return st.ramp.share(now)
 }
 
-// Silence returns the time of the last byte from h, in Unix nanoseconds. It returns 0 if this router has no request at
-// h. A long silence does not prove that h is frozen: an engine that computes a long prompt sends nothing either.
+// Silence returns the time of h's last sign of life, in Unix nanoseconds: a token, a served request, or the dispatch of
+// a request to h while h was idle. It returns 0 if this router has no request at h. A long silence does not prove that
+// h is frozen: an engine that computes a long prompt sends nothing either.
 func (s *Snapshot) Silence(h Holder) (since int64) {
 	st := s.state(h)
 	if st == nil || st.work.requests.Load() == 0 {

@@ -1,5 +1,5 @@
-// Package placement remembers which prompts were sent to which holder. If engines publish no events, a router uses a
-// [Store] to estimate which holder's cache has the beginning of a prompt.
+// Package placement remembers which prompts were sent to which holder. Without the engines' events, a router estimates
+// with a [Store] which holder's cache has the beginning of a prompt.
 //
 //	store := placement.New(placement.Config{Keys: placement.Text, Bytes: 64 << 20})
 //	store.Learn(placement.First, 7, []byte("You are a helpful assistant. Hello"), now)

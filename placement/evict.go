@@ -27,9 +27,9 @@ func (s *Store) fit() {
 // weight returns the memory that a holder's placements would take if no other holder had the same runs.
 func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
 
-// drop drops the holder's least recently used run. If most is above 0 and WholeRuns is not set, it drops at most this
-// number of bytes from the end of the run. But if there is no memory for the cut, it drops the whole run. If the holder
-// has no run, drop returns false. mu is held.
+// drop drops the holder's least recently used run. If most is above 0 and WholeRuns is not set, it drops only this
+// number of bytes, rounded up to whole pages, from the end of the run. But if there is no memory for the cut, it drops
+// the whole run. If the holder has no run, drop returns false. mu is held.
 func (s *Store) drop(h fleet.Holder, most int64) bool {
 	l := s.holders[h].oldest
 	if l == 0 {

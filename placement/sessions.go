@@ -11,7 +11,7 @@ import (
 // SessionConfig says when [Sessions] evicts.
 type SessionConfig struct {
 	Homes int           // the number of holders that are kept for a session: 1 or 2
-	Most  int           // the greatest number of sessions; beyond this number, any session is evicted for each new session
+	Most  int           // the greatest number of sessions; in a full part, a new session replaces any other
 	Idle  time.Duration // how long a session is remembered after its last request
 	Sweep time.Duration // the time between two removals of idle sessions
 }

@@ -23,8 +23,9 @@ type Config struct {
 	// HolderTarget is how many units a pass leaves to a holder that has more than HolderUnits. 0 means HolderUnits.
 	HolderTarget int64
 	// WholeRuns makes a pass evict whole runs, as SGLang's router does with the nodes of its tree. Then a holder may have
-	// fewer units than HolderTarget afterwards. Without WholeRuns a run is cut, so that exactly HolderTarget units are
-	// left. But if Bytes leaves no memory for the cut of a run that holders share, the whole run is evicted.
+	// fewer units than HolderTarget afterwards. Without WholeRuns a run is cut, so that HolderTarget units are left,
+	// rounded down to whole pages. But if Bytes leaves no memory for the cut of a run that holders share, the whole run is
+	// evicted.
 	WholeRuns bool
 	// TTL is how long a placement counts after its last use. After that, a pass of [Store.Evict] frees its memory.
 	TTL time.Duration
@@ -278,7 +279,7 @@ type Stats struct {
 	Runs       int   // nodes of the tree, without roots
 	Placements int   // pairs of a holder and a run
 	Units      int64 // units that holders have; a shared unit counts for each holder
-	Bytes      int64 // memory, as counted against Config.Bytes
+	Bytes      int64 // memory: as counted against Config.Bytes, and the roots
 	Displaced  int64 // units that were dropped to keep a limit, before their TTL ended
 }
 

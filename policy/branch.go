@@ -4,7 +4,7 @@ package policy
 type Branch string
 
 const (
-	BranchAffinity Branch = "affinity"  // the holder with the longest match was taken
+	BranchAffinity Branch = "affinity"  // the holder with the best match, weighted by tier, was taken
 	BranchMiss     Branch = "miss"      // no candidate has a match
 	BranchShort    Branch = "short"     // the longest match is too short to be followed
 	BranchFallback Branch = "fallback"  // the holder with the longest match cannot be used now: the next best was taken
@@ -12,7 +12,7 @@ const (
 	BranchDirect   Branch = "direct"    // the client named the worker
 	BranchNoTokens Branch = "no_tokens" // the prompt's tokens are not known, so there are no matches
 	BranchDraw     Branch = "draw"      // the holder was drawn at random, and is not the best one
-	BranchSilent   Branch = "silent"    // an external source gave no answer
+	BranchSilent   Branch = "silent"    // the external source knows nothing about the candidates
 	BranchSession  Branch = "session"   // the session's worker was taken
 	BranchPlaced   Branch = "placed"    // a new session was given a worker
 	BranchMoved    Branch = "moved"     // the session's worker cannot be used now: another worker was taken
@@ -22,7 +22,7 @@ const (
 	BranchBucket   Branch = "bucket"    // the worker for prompts of this length was taken
 	BranchBalance  Branch = "balance"   // the loads of the workers differ too much: load alone decided
 	BranchPlain    Branch = "plain"     // the policy does not look at matches
-	BranchNone     Branch = "none"      // there is no candidate
+	BranchNone     Branch = "none"      // no candidate can be used
 )
 
 // missAtRisk is a key of reasons, not a branch. It is for a miss where a worker has a part of the prompt, but the whole

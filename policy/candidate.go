@@ -51,7 +51,7 @@ type Candidate struct {
 	AtRisk int
 	Full   int // prompt tokens that would match if the model had only groups with full attention; for explanation only
 
-	Score  float64           // the weighted sum of the scorers; set if the candidate passed the filters; higher is better
+	Score  float64           // set by the scorers or the chooser, if the candidate passed the filters; higher is better
 	Terms  [MaxTerms]float64 // the parts of Score in the order of [Policy.Terms]; for explanation
 	Reason string            // why the candidate was left out; "" if it passed the filters
 }

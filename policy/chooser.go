@@ -22,8 +22,8 @@ type Chooser interface {
 }
 
 // Nominator is a chooser that may choose a holder with no match and much load, such as the holder of a session. In a
-// large fleet a chooser is offered only holders with matches and holders with little load. A Nominator is also offered
-// the holders that it names.
+// large fleet, with [ReachFew], a Nominator is offered the holders that it names, in addition to holders with matches
+// and holders with little load.
 type Nominator interface {
 	Chooser
 	// Nominate appends a few holders to dst. Nominate is called before Choose, under the same rules.

@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// TestManyMayUseAPolicyAtOnce finds data races, and counters that go wrong when choices and ends come in any order.
+// TestManyMayUseAPolicyAtOnce finds data races, and panics when choices and ends of requests come in any order.
 func TestManyMayUseAPolicyAtOnce(t *testing.T) {
 	for _, s := range kinds.BuiltIn() {
 		t.Run(s.Name, func(t *testing.T) {

@@ -33,7 +33,7 @@
 // figures in this order: work, turns, requests so far, hash. The turns of a holder grow with each request, for a slow
 // holder more than for a fast one. Because of turns and requests so far, an idle fleet's holders are used one after the
 // other. The hash covers the holder and the request's random number, so that many routers do not all choose the same
-// worker. Only round robin depends on the order of candidates.
+// worker. Only round robin, and policies that draw a position, depend on the order of candidates.
 //
 // # Longest match, and how far to follow it
 //

@@ -15,7 +15,7 @@ type Filter interface {
 	Filter(q *Query, c []Candidate) int
 }
 
-// The reasons for which filters leave candidates out. The Router reads the exported reasons.
+// The reasons for which filters leave candidates out. The Router sets ReasonNotLooked.
 const (
 	ReasonUnavailable = "unavailable"
 	reasonUseless     = "its answers for this model and endpoint were useless, others' were not"
@@ -94,8 +94,8 @@ func pass(c []Candidate, kept, i int) int {
 	return kept + 1
 }
 
-// Keep is a [Filter] by a condition: the candidates for which good is true pass. If good is true for no candidate, Keep
-// leaves out none, and returns 0.
+// Keep does the work of a [Filter] with a condition: the candidates for which good is true pass. If good is true for no
+// candidate, Keep leaves out none, and returns 0.
 func Keep(c []Candidate, reason string, good func(*Candidate) bool) int {
 	kept := 0
 	for i := range c {

@@ -4,12 +4,12 @@ import "time"
 
 // KVAware takes the holder with the longest match from the prompt's beginning on, weighted by tier. Among holders with
 // the same match it takes the holder with the least work, which includes the request's own uncached tokens. If no
-// holder has a match, it takes the holder with the least load.
+// holder has a match, it takes the holder with the least work.
 type KVAware struct {
 	// TierWeights are the worth of a matched token by the tier of its block, 0 to 1.
 	TierWeights TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far a match is followed. For each worker, the policy adds the worker's work and the
-	// request's uncached tokens there. It leaves out workers whose sum exceeds the least sum in the fleet by more than
+	// ImbalanceTokens bounds how far a match is followed. For each holder that can be used, the policy adds the holder's
+	// work and the request's uncached tokens there. It leaves out holders whose sum exceeds the least sum by more than
 	// this number. 0 is no bound.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// EnableSpeculative counts a dispatched prompt as cached before events confirm it.

@@ -60,7 +60,7 @@ const (
 	costTail           // the part of wait and memory beyond TailAfter, times the weight Tail
 	costDecode         // the time of the answer; requests that run at the holder make it longer
 	costOthers         // the time by which this request delays the requests that run at the holder, times Externality
-	costEvict          // the time to compute the evicted blocks again, times Eviction
+	costEvict          // the cost of computing the evicted blocks again, times Eviction
 )
 
 // Spec returns the policy.
@@ -100,7 +100,8 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true, Tie: TieWork}
 }
 
-// followed returns BranchSpill if another candidate has a longer match than the picked candidate; otherwise "".
+// followed returns BranchSpill if another candidate has a longer match than the picked candidate; otherwise "". It
+// returns "" also if the client named a worker or the tokens are not known.
 func followed(q *Query, c []Candidate, picked int) Branch {
 	if q.Target != "" || !q.Known {
 		return ""
@@ -193,7 +194,7 @@ func meanTiming(c []Candidate) (mean fleet.Timing) {
 	return mean
 }
 
-// timing returns how long c's passes take.
+// timing returns c's timing, or the default timing if none was learned.
 func timing(c *Candidate) *fleet.Timing {
 	if c.Load.Timing.Token > 0 {
 		return &c.Load.Timing

@@ -13,8 +13,8 @@ import (
 // Spec is a policy as data.
 type Spec struct {
 	Name string
-	// Filters are applied in order, after the common filter of all policies (target, rank, excluded, healthy,
-	// saturated).
+	// Filters are applied in order, after the common filter of all policies, which leaves out candidates that cannot serve
+	// the request.
 	Filters []Filter
 	Scorers []Weighted
 	Picker  string // "" is best
@@ -276,7 +276,7 @@ type Choice struct {
 	Tie    Tie    // if Ranked: the rule among candidates with the highest score
 }
 
-// Choose filters, scores and picks. It reorders c and overwrites Score and Reason. It allocates nothing.
+// Choose filters, scores and picks. It reorders c and overwrites Score, Terms and Reason. It allocates nothing.
 func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 	choice := p.choose(q, c)
 	if choice.Reason == "" {
@@ -333,7 +333,7 @@ func noteTerm(c []Candidate, term int) {
 }
 
 // Why says in words why candidate i of c was chosen, not chosen, or left out. c must have the order in which Choose
-// left it. Why reads only PromptTokens of q.
+// left it. Of q, only PromptTokens changes the result.
 func (choice *Choice) Why(q *Query, c []Candidate, i int) string {
 	if i == choice.Index {
 		return choice.Reason

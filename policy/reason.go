@@ -1,6 +1,6 @@
 package policy
 
-// ReasonsBy returns the reasons of a policy whose scores have other terms besides the match. The argument by says which
+// ReasonsBy returns the reasons of a policy that does not decide by the match alone. The argument by says which
 // candidate the policy takes, such as "the lowest predicted cost".
 func ReasonsBy(by string) map[Branch]string {
 	return map[Branch]string{

@@ -2,7 +2,7 @@ package policy
 
 import "github.com/warmpath/warmpath/block"
 
-// Tie is a rule that decides between candidates with the same Score. A rule compares several figures, one after the
+// Tie is a rule that decides between candidates with the same Score. Most rules compare several figures, one after the
 // other, until a figure differs. The candidate with the smaller figure is taken.
 type Tie uint8
 

@@ -93,7 +93,7 @@ func (c Config) On() bool { return c.Order != "" && c.Order != Off }
 // maxRequests bounds MaxRequests, because Push looks at all waiting requests.
 const maxRequests = 65536
 
-// Validate returns all problems of c, each beginning with the name of its field.
+// Validate returns all problems of c, each beginning with its key.
 func (c Config) Validate() error {
 	var problems []error
 	check := func(ok bool, format string, args ...any) {

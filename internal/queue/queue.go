@@ -140,8 +140,8 @@ const (
 	maxTokens   = 1 << 30
 )
 
-// virtualTime returns the arrival time, plus the time that the request's cost is worth, minus the time that its
-// priority or deadline is worth.
+// virtualTime returns the arrival time, plus the time that the request's cost is worth, or minus the time that its
+// priority is worth. With the order deadline, it returns the deadline.
 func (q *Queue) virtualTime(it *Item) int64 {
 	switch q.cfg.Order {
 	case Shortest, Fair:

@@ -5,7 +5,7 @@
 // The package knows nothing of routers, engines or traces: the player of a workload reports events to a [Recorder].
 //
 //	rec := report.NewRecorder(report.Options{Workers: 8})
-//	rec.Finish(&report.Answer{...}) // for each request
+//	rec.Finish(&report.Answer{...}) // for each answered request
 //	run := rec.Run(setup)
 //	err := report.WriteHTML(w, &report.Report{Kind: report.Simulated, Runs: []*report.Run{run}})
 package report

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Histogram counts durations in buckets. The width of a bucket is 1/128 of its values. A Histogram takes 58 KB. Its
-// sums are exact, and its percentiles are exact within 0.4 %. The zero value is empty and ready. It is not safe for
-// concurrent use.
+// Histogram counts durations in buckets. The width of a bucket is at most 1/128 of its values. Its sums are exact, and
+// its percentiles are exact within 0.8 %. The zero value is empty and ready. It is not safe for concurrent use.
 type Histogram struct {
 	counts []int64
 	count  int64
@@ -18,7 +17,7 @@ type Histogram struct {
 }
 
 // subBits is the binary logarithm of the number of buckets for each power of two. 128 buckets keep percentiles exact
-// within 0.4 %, which is less than the difference between two seeds.
+// within 0.8 %, which is less than the difference between two seeds.
 const subBits = 7
 
 func bucketOf(ns int64) int {

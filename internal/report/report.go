@@ -56,7 +56,7 @@ type Run struct {
 	Setup
 	Stopped bool `json:"stopped"` // the run was interrupted: the figures cover the requests that had ended
 
-	Seconds  float64 `json:"seconds"` // time from the first arrival to the last answer
+	Seconds  float64 `json:"seconds"` // time from the first arrival to the last event of the run
 	Requests Counts  `json:"requests"`
 
 	PromptTokens int64 `json:"prompt_tokens"` // prompt tokens of the answered requests
@@ -100,7 +100,7 @@ type Counts struct {
 }
 
 // Latency summarizes a distribution, in milliseconds. The percentiles come from a [Histogram], so they are exact within
-// 0.4 %.
+// 0.8 %.
 type Latency struct {
 	Count int64        `json:"count"`
 	Mean  float64      `json:"mean"`

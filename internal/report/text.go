@@ -19,7 +19,7 @@ func WriteJSON(w io.Writer, r *Report) error {
 	return nil
 }
 
-// complete replaces absent lists by empty lists, so that the JSON form has no null.
+// complete sets the schema, and replaces absent lists by empty lists, so that the JSON form has no null.
 func (r *Report) complete() {
 	r.Schema = Schema
 	if r.Assumptions == nil {
@@ -49,7 +49,8 @@ func (r *Report) complete() {
 	}
 }
 
-// column is a column of the table. An optional column is left out if all its cells are equal.
+// column is a column of the table. An optional column of several runs is left out if all its cells are equal. With one
+// run, it is left out if its cell is "0" or empty.
 type column struct {
 	head     string
 	optional bool
@@ -128,7 +129,7 @@ func table(runs []*Run) [][]string {
 	return rows
 }
 
-// WriteText writes a line about the workload, and a table with a row for each run.
+// WriteText writes a line about the workload, a table with a row for each run, and a table of the stages of each run.
 func WriteText(w io.Writer, r *Report) error {
 	var b strings.Builder
 	l := r.Workload

@@ -11,8 +11,8 @@ import (
 
 // Bucket sends prompts of similar length to the same worker, so that short prompts do not wait behind long ones. Each
 // worker has a bucket: a range of lengths. The bounds between the buckets follow the prompts of the last seconds [SMG
-// 1.9.0, model_gateway/src/policies/bucket.rs, for prefill workers]. The length of a prompt is the number of characters
-// of its text. If the text is not known, each token counts as four characters.
+// 1.9.0, model_gateway/src/policies/bucket.rs, for prefill workers]. The length of a prompt is the number of bytes of
+// its text; each byte counts as one character. If the text is not known, each token counts as four characters.
 type Bucket struct {
 	// BalanceAbsThreshold is a number of characters. The policy compares the workers by the characters that were sent to
 	// them within the interval. If the greatest number exceeds the smallest number by more than BalanceAbsThreshold, and
@@ -47,8 +47,8 @@ func (p Bucket) Spec(name string) policy.Spec {
 	}}
 }
 
-// buckets is the chooser of a Bucket. All workers share one window, so there is only one lock. The lock is
-// held while a number is added, and once an interval while the window is sorted.
+// buckets is the chooser of a Bucket. All workers share one window, so there is only one lock. Once an interval, the
+// lock is held while the window is sorted.
 type buckets struct {
 	Bucket
 	interval int64 // nanoseconds
@@ -135,7 +135,8 @@ func (b *buckets) Routed(q *policy.Query, c *policy.Candidate) {
 	}
 }
 
-// expire removes dispatches older than the interval from the window. mu is held.
+// expire removes from the window the dispatches older than the interval, and the oldest dispatches beyond maxWindow. mu
+// is held.
 func (b *buckets) expire(now int64) {
 	for b.head < len(b.window) && (now-b.window[b.head].at >= b.interval || len(b.window)-b.head > maxWindow) {
 		old := b.window[b.head]
@@ -150,8 +151,8 @@ func (b *buckets) expire(now int64) {
 }
 
 // adjust computes bounds that divide the window's characters evenly among the m holders that got requests in the
-// window. The target is the number of characters of each of these holders. If there are bounds for m buckets already,
-// and the target is at least half and at most twice the old one, adjust keeps the bounds. mu is held.
+// window. The target is the number of characters divided by m. If there are bounds for m buckets already, and the
+// target is at least half and at most twice the old one, adjust keeps the bounds. mu is held.
 func (b *buckets) adjust() {
 	m := 0
 	for _, n := range b.sent {
@@ -180,7 +181,7 @@ func (b *buckets) adjust() {
 			sum = 0
 		}
 	}
-	for len(b.bounds) < m-1 { // there are fewer different lengths than buckets: the remaining buckets get the last bound
+	for len(b.bounds) < m-1 { // a few long prompts have most characters: the remaining bounds are the greatest length
 		b.bounds = append(b.bounds, lengths[len(lengths)-1])
 	}
 }

@@ -13,10 +13,10 @@ import (
 // this router sent, not from engines' events. If the fleet is out of balance, or if the beginning is too short, it
 // takes the holder with the fewest requests.
 //
-// This port differs from SMG in three points. If the longest beginning was sent to several holders, the port takes the
-// holder with the fewest requests; SMG takes the last holder to which the beginning was sent. If the chosen holder
-// cannot be used, the port takes the next best holder; SMG takes the first healthy worker. If a worker leaves, the port
-// forgets the worker.
+// This port differs from SMG in the bounds of memory ([CacheAware.MaxBytes]) and in three rules. If the longest
+// beginning was sent to several holders, the port takes the holder with the fewest requests; SMG takes the last holder
+// to which the beginning was sent. If the chosen holder cannot be used, the port takes the next best holder; SMG takes
+// the first healthy worker. If a worker leaves, the port forgets the worker.
 type CacheAware struct {
 	// CacheThreshold is the share of the prompt, 0 to 1, above which the longest beginning is followed.
 	CacheThreshold float64 `yaml:"cache_threshold"`
@@ -144,8 +144,8 @@ func (x *cacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: best, Branch: given(m, c, best, best), Ranked: true, Tie: policy.TieRequests}
 }
 
-// given returns the branch for candidate picked. best is the candidate to which the longest beginning was sent. The
-// branch is affinity, fallback (a holder with a longer beginning cannot be used) or spill.
+// given returns the branch for candidate picked. best is the candidate to which the longest beginning was sent. It is
+// fallback if a holder with a longer beginning cannot be used.
 func given(m *placement.Matches, c []policy.Candidate, picked, best int) policy.Branch {
 	switch sent := c[best].Terms[termSent]; {
 	case m == nil:

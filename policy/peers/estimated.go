@@ -3,7 +3,7 @@ package peers
 import "github.com/warmpath/warmpath/policy"
 
 // Estimated is llm-d's approximate prefix cache. It scores as [PrecisePrefixCache] does, but estimates the matches from
-// the prompts that were sent to each worker most recently. llm-d compares its precise plugin with this policy
+// the prompts that were sent to each holder most recently. llm-d compares its precise plugin with this policy
 // [llm-d-kv-cache, benchmarking/73-capacity].
 type Estimated struct {
 	// PrefixWeight is how much the matched share of the prompt counts.
@@ -12,8 +12,8 @@ type Estimated struct {
 	QueueWeight float64 `yaml:"queue_weight"`
 	// KVCacheWeight is how much the free share of the KV cache counts.
 	KVCacheWeight float64 `yaml:"kv_cache_weight"`
-	// LRUCapacityPerServer is how many blocks of 16 tokens are remembered for each worker. The least recently used
-	// blocks are dropped first.
+	// LRUCapacityPerServer is how many blocks of 16 tokens are remembered for each holder. The least recently used blocks
+	// are dropped first.
 	LRUCapacityPerServer int `yaml:"lru_capacity_per_server"`
 	// MaxPrefixTokens is how many tokens of a prompt are compared.
 	MaxPrefixTokens int `yaml:"max_prefix_tokens"`

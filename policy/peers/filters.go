@@ -35,8 +35,8 @@ func filtersOf(names []string, s filterSettings) []policy.Filter {
 	return list
 }
 
-// reachOf returns the reach of a policy with these filters. A policy with a locality is offered all workers, because a
-// near worker may have neither a match nor little load.
+// reachOf returns the reach of a policy with these filters. With a locality and the filter of this name, a policy is
+// offered all holders, because a near holder may have neither a match nor little load.
 func reachOf(names []string, l Locality) policy.Reach {
 	if l != (Locality{}) && slices.Contains(names, "locality") {
 		return policy.ReachAll

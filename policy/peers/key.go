@@ -5,8 +5,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// hashKey returns the hash of the request's session. If the request names no session, it returns the hash of the
-// prompt. source says which of the two was hashed; "" means that the request has neither.
+// hashKey returns the hash of the request's session. If the request names no session, and fallback is "prompt", it
+// returns the hash of the prompt. source says which of the two was hashed; "" means that neither was.
 func hashKey(q *policy.Query, fallback string) (key uint64, source policy.Branch) {
 	switch {
 	case q.Session.Key != "":

@@ -8,15 +8,15 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// KV takes the worker with the lowest cost of NVIDIA Dynamo's KV router, in blocks [ai-dynamo/dynamo,
+// KV takes the holder with the lowest cost of NVIDIA Dynamo's KV router, in blocks [ai-dynamo/dynamo,
 // lib/kv-router/src/scheduling/selector/default.rs]. With the defaults, the cost is the formula of Dynamo's first
 // routers: overlap_score_weight × blocks to prefill + blocks being decoded.
 type KV struct {
 	// OverlapScoreWeight is the weight of a block to prefill relative to a block being decoded. A higher weight favours
-	// the time to first token, a lower weight the time between tokens. At 0 matches do not count: load alone decides.
+	// the time to first token, a lower weight the time between tokens. At 0 matches do not count.
 	OverlapScoreWeight float64 `yaml:"overlap_score_weight"`
-	// RouterTemperature above 0 draws a worker at random. The probability falls with the worker's cost: it is a softmax
-	// over costs that are normalised by their range. At 0 the lowest cost is taken; among workers with the same lowest
+	// RouterTemperature above 0 draws a holder at random. The probability falls with the holder's cost: it is a softmax
+	// over costs that are normalised by their range. At 0 the lowest cost is taken; among holders with the same lowest
 	// cost, each has the same probability.
 	RouterTemperature float64 `yaml:"router_temperature"`
 	// UseKVEvents takes matches from the blocks that engines announced. false takes matches from the prompts that were
@@ -31,9 +31,9 @@ type KV struct {
 	// OverlapScoreCredit is how many blocks of prefill a matched block on the GPU is worth. Above 1, a match lowers the
 	// cost by more than the prefill that it saves.
 	OverlapScoreCredit float64 `yaml:"overlap_score_credit"`
-	// OverlapScoreCreditDecay lowers overlap_score_credit for a worker with queued prefill. The factor is
-	// 1/(1 + decay × excess/request). excess is the number of queued blocks beyond those of the shortest queue, and
-	// request is the number of blocks of the request's prompt.
+	// OverlapScoreCreditDecay lowers overlap_score_credit for a holder with queued prefill. The factor is 1/(1 + decay ×
+	// excess/request). excess is the number of queued blocks beyond those of the shortest queue, and request is the number
+	// of blocks of the request's prompt.
 	OverlapScoreCreditDecay float64 `yaml:"overlap_score_credit_decay"`
 	// HostCacheHitWeight is how many blocks of prefill a matched block in host memory is worth.
 	HostCacheHitWeight float64 `yaml:"host_cache_hit_weight"`
@@ -184,7 +184,7 @@ func softmax(q *policy.Query, c []policy.Candidate, temperature float64) int {
 }
 
 // unit returns the size, in tokens, of the blocks in which costs are counted. It is the block size of the index, or the
-// smallest block size of the candidates if the prompt has no index.
+// smallest engine block size of the candidates if the prompt's keys are not known.
 func unit(q *policy.Query, c []policy.Candidate) float64 {
 	if q.Prompt.BlockSize > 0 {
 		return float64(q.Prompt.BlockSize)

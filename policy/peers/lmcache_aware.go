@@ -19,8 +19,8 @@ import (
 //     If no worker has any part, the rule of "occupancy" decides. The controller names only the first holder of each
 //     chunk: if two workers have the same prefix, the second one seems to have nothing.
 //
-// If the controller does not answer, the fallback policy decides. The policy's [policy.Source] asks the controller;
-// package internal/discovery makes this Source.
+// If the controller does not answer, or knows of no chunk at the candidates, the fallback policy decides. The policy's
+// [policy.Source] asks the controller; package internal/discovery makes this Source.
 type LMCacheAware struct {
 	// ControllerURL is the controller's HTTP address. The controller is asked only if the policy is in use or listed in
 	// the configuration's policies.
@@ -126,8 +126,8 @@ type lmcacheAware struct {
 
 // The terms of lmcache_aware, 0 to 1. If prefix_lookup decides, the first term is the share of the prompt that the
 // worker has cached. If occupancy decides, the first term is the worker's number of chunks divided by the greatest
-// number of chunks of any worker. The second term is (most requests of any worker − the worker's requests) / most
-// requests.
+// number of chunks of any worker. The second term is then (most requests of any candidate − the candidate's requests) /
+// most requests; if prefix_lookup decides, it is 1 / (requests + 1).
 const termCached = 0
 
 func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
@@ -162,8 +162,9 @@ func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 	return policy.Pick{Index: best, Branch: branch, Ranked: true, Tie: policy.TieRequests}
 }
 
-// longest picks the worker with the longest cached beginning of the prompt. Among several such workers it picks the
-// worker with the fewest requests. It returns false if no worker has any part of the prompt.
+// longest picks the candidate whose worker has the longest cached beginning of the prompt. Among several such
+// candidates it picks the one with the fewest requests. It returns false if no candidate's worker has any part of the
+// prompt.
 func (x *lmcacheAware) longest(q *policy.Query, c []policy.Candidate) (policy.Pick, bool) {
 	best := 0
 	for i := range c {

@@ -8,10 +8,10 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// Manual keeps each session on its first worker. If this worker fails, the session goes to another worker, and returns
-// when the first worker has recovered [SMG 1.9.0, manual]. A request that names no session is placed like a new
-// session, and not remembered. sticky_least_loaded of vllm-project/router is the same with assignment_mode min_group
-// and max_idle_secs 7200.
+// Manual keeps each session on its first worker. If this worker cannot be used, the session goes to another worker, and
+// returns when the first worker can be used again [SMG 1.9.0, manual]. A request that names no session is placed like a
+// new session, and not remembered. sticky_least_loaded of vllm-project/router is the same with assignment_mode
+// min_group and max_idle_secs 7200.
 type Manual struct {
 	// AssignmentMode places new sessions: random, min_load (fewest requests), min_group (fewest sessions).
 	AssignmentMode string `yaml:"assignment_mode"`
@@ -76,8 +76,8 @@ func (m *manual) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
 	return policy.Pick{Index: at, Branch: policy.BranchPlaced}
 }
 
-// place chooses a worker for a session that has none. Workers that are equally good have the same probability, as in
-// SMG.
+// place chooses a worker for a request without a session, or whose session has no worker that can be used. Workers that
+// are equally good have the same probability, as in SMG.
 func (m *manual) place(q *policy.Query, c []policy.Candidate) int {
 	for i := range c {
 		switch m.mode {

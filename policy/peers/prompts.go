@@ -24,16 +24,16 @@ type promptStore struct {
 	*placement.Store
 	roots atomic.Pointer[map[promptScope]placement.Root] // replaced under mu when a model is first seen
 	mu    sync.Mutex
-	most  int // the number of roots at which those without keys are removed; guarded by mu
+	most  int // the number of roots from which on roots without keys are removed; guarded by mu
 }
 
 type promptScope struct{ model, lora string }
 
-// leastRoots is the number of roots that are kept in any case. A root takes some 200 bytes, and removing roots takes a
-// copy of the map.
+// leastRoots is the number of roots below which no root is removed. A root takes some 200 bytes, and removing roots
+// takes a copy of the map.
 const leastRoots = 64
 
-// evictStep is how many nodes of the tree one request evicts. This takes a few dozen microseconds.
+// evictStep is how many nodes of each tree one request evicts at most. This takes a few dozen microseconds.
 const evictStep = 256
 
 // newPrompts returns an empty memory. c bounds the store of texts, in characters; a token counts as charsPerToken
@@ -61,8 +61,8 @@ type promptKey struct {
 	key   []byte
 }
 
-// of returns the store, the root and the key of q's prompt. ok is false if no prompt for this model and adapter was
-// sent before.
+// of returns the store, the root and the key of q's prompt. ok is false if the store has no root for this model and
+// adapter.
 func (p *prompts) of(q *policy.Query) (at promptKey, ok bool) {
 	if len(q.Prompt.Text) > 0 && (!p.tokensFirst || len(q.Prompt.Tokens) == 0) {
 		at = promptKey{store: &p.text, key: q.Prompt.Text}

@@ -13,7 +13,7 @@ import (
 )
 
 // ring has the places of holders on a circle of 2^64 positions. A holder is added when it is a candidate for the first
-// time; this allocates. Readers never wait.
+// time; this allocates, and takes the lock. Readers whose candidates are all on the ring never wait.
 type ring struct {
 	nodes   int // places of each holder
 	current atomic.Pointer[circle]
@@ -38,13 +38,13 @@ func newRing(nodes int) *ring {
 }
 
 // walk goes round the ring from the position key. It returns the first candidate for which suits is true, and the
-// number of holders that it met on the way, this candidate and holders that are no candidates included. If suits is
-// true for no candidate, walk returns the first candidate.
+// number of holders that it met on the way, this candidate and holders that are no candidates included. Beyond eight
+// holders, it may count a holder more than once. If suits is true for no candidate, walk returns the first candidate.
 func (r *ring) walk(key uint64, c []policy.Candidate, suits func(*policy.Candidate) bool) (index, steps int) {
 	circle := r.learn(c)
 	start := sort.Search(len(circle.places), func(i int) bool { return circle.places[i].at >= key })
 	first, firstStep := -1, 0
-	var met [8]fleet.Holder // the holders on the way so far; few, because mostly the first one is taken
+	var met [8]fleet.Holder // the first holders on the way; few, because mostly the first one is taken
 	for i := range circle.places {
 		h := circle.places[(start+i)%len(circle.places)].holder
 		if slices.Contains(met[:min(steps, len(met))], h) {

@@ -10,7 +10,7 @@ func sessionKey(q *policy.Query) uint64 {
 	return policy.HashText(q.Model, q.LoRA, q.Session.Source, q.Session.Key)
 }
 
-// learnSession records that q's session, if it names one, was sent to c.
+// learnSession records that the session of q was sent to c. It does nothing if q names no session.
 func learnSession(s *placement.Sessions, q *policy.Query, c *policy.Candidate) {
 	if q.Session.Key != "" {
 		s.Learn(sessionKey(q), c.Holder, q.Now)

@@ -28,10 +28,10 @@ func (p SMGLeastLoad) Spec(name string) policy.Spec {
 	}
 }
 
-// score sets each score to the negated sum of two terms. The first term is (uncached tokens in the queue + tokens sent
-// since the report) / throughput. The second term is 0.15·k/(1−k), where k is the used share of the KV cache. If a
-// worker does not report its load and other workers do, each of its requests counts as 1,024 tokens. If no worker
-// reports, the number of requests is the load.
+// score sets each score to the negated sum of two terms. The first term is the holder's uncached prompt tokens without
+// a first token / throughput. The second term is 0.15·k/(1−k), where k is the used share of the KV cache. If a worker
+// does not report its load and other workers do, each of its requests counts as 1,024 tokens. If no worker reports, the
+// number of requests is the load.
 func (p SMGLeastLoad) score(q *policy.Query, c []policy.Candidate) {
 	const (
 		tokensARequest = 1024

@@ -13,8 +13,8 @@ import (
 // VLLMCacheAware is vllm_cache_aware, from the design document "vLLM Cache-Aware Load Balancing Design" of the SGLang
 // model gateway. A tracker records the blocks of the requests that were sent to each holder, and so estimates how much
 // of a prompt each holder has. A holder is preferred if it has a large enough share of the prompt and is not much
-// busier than the average. The preferred holder with the longest beginning of the prompt is taken. If no holder is
-// preferred, the holder with the fewest requests is taken.
+// busier than the average candidate. The preferred holder with the longest beginning of the prompt is taken. If no
+// holder is preferred, the holder with the fewest requests is taken.
 //
 // This port differs from the document in three points, because the rules of the document would not serve its purpose.
 // The port identifies a block by a key that covers all tokens before the block, too, and not by position and content.
@@ -33,7 +33,7 @@ type VLLMCacheAware struct {
 	EvictionIntervalSecs int `yaml:"eviction_interval_secs"`
 	// CacheThreshold is the share of the prompt's blocks, 0 to 1, above which a holder is preferred.
 	CacheThreshold float64 `yaml:"cache_threshold"`
-	// LoadFactor bounds the requests of a preferred holder, as a multiple of the fleet's average.
+	// LoadFactor bounds the requests of a preferred holder, as a multiple of the candidates' average.
 	LoadFactor float64 `yaml:"load_factor"`
 }
 
