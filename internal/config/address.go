@@ -136,16 +136,20 @@ func (c *Config) validateWorkers(found *problems, listens []listener) {
 	}
 	for i, w := range c.Workers {
 		at := fmt.Sprintf("workers[%d]", i)
+		address := discovery.Target{URL: w.URL}.Canonical() // "" if the URL is not valid
+		if first, twice := urls[address]; twice {
+			err := fmt.Errorf("%s is listed twice, first as workers[%d]", w.URL, first)
+			*found = append(*found, &problem{path: at, err: err, certain: true})
+		} else if address != "" {
+			urls[address] = i
+		}
 		if err := w.Validate(); err != nil {
-			found.add(at, err)
+			for _, e := range parts(err) {
+				found.add(at, e)
+			}
 			continue
 		}
-		if first, twice := urls[w.Canonical()]; twice {
-			found.add(at, fmt.Errorf("%s is listed twice, first as workers[%d]", w.URL, first))
-		} else {
-			urls[w.Canonical()] = i
-		}
-		if u, err := url.Parse(w.Canonical()); err == nil {
+		if u, err := url.Parse(address); err == nil {
 			port, _ := strconv.Atoi(u.Port()) // a canonical URL always has a port
 			itself(at, u.Hostname(), port, w.URL)
 		}

@@ -198,6 +198,8 @@ type problem struct {
 	// other is the path of a second key that takes part in the mistake. If the file does not contain path, the error has
 	// the position of other.
 	other string
+	// certain: the problem cannot follow from a value that could not be read.
+	certain bool
 }
 
 func (p *problem) Error() string { return p.path + ": " + p.err.Error() }
@@ -359,11 +361,7 @@ func (p *problems) section(name string, err error) {
 	if err == nil {
 		return
 	}
-	list := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		list = joined.Unwrap()
-	}
-	for _, e := range list {
+	for _, e := range parts(err) {
 		key, rest, ok := strings.Cut(e.Error(), ": ")
 		if !ok {
 			p.add(name, e)
@@ -371,6 +369,14 @@ func (p *problems) section(name string, err error) {
 		}
 		p.add(name+"."+key, errors.New(rest))
 	}
+}
+
+// parts returns the errors that errors.Join has joined to err, or only err.
+func parts(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
 }
 
 //go:embed config.sample.yaml

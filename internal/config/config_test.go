@@ -223,21 +223,30 @@ f:5:3: the key "max_wait" stands twice, first on line 4
 f:6:16: a list stands where a duration such as 2s is expected
 f:7:12: "99999999999999999999" is out of range
 f:8:15: there is no anchor (&…) of this alias before it: write a value that begins with * in quotes
-f:9:16: a tag (!…) has no meaning here: leave it out, or write a value that begins with ! in quotes`
+f:9:16: a tag (!…) has no meaning here: leave it out, or write a value that begins with ! in quotes
+f: correct these 7 problems and check again`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v\nwant\n%s", err, want)
 	}
 }
 
 func TestAMistakeHidesNoOtherMistakeOfItsSection(t *testing.T) {
-	again := "\nf: correct these and check again: further checks need the corrected values"
+	again := "\nf: correct this problem and check again: further checks need the corrected values"
 	for _, c := range []struct{ name, text, want string }{
 		{"another value is out of range", "queue: {order: fifo, max_wait: 5}",
 			`f:1:16: queue.order: "fifo" is none of off, fcfs, shortest, priority, deadline, fair
-f:1:32: "5" is not a duration such as 50ms, 2s or 1m30s`},
+f:1:32: "5" is not a duration such as 50ms, 2s or 1m30s
+f: correct these 2 problems and check again`},
 		{"the other value was compared with a default", "breaker: {delay: 5, max_delay: 1ms}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s` + again},
 		{"an unknown key may be the missing one", "breaker: {dely: 5s, max_delay: 1ms}", `f:1:11: unknown field breaker.dely; did you mean breaker.delay?` + again},
 		{"a setting as its flag is written", "admin_listen: ':9'", `f:1:1: unknown field "admin_listen"; write admin: {listen: …}`},
+		{"a worker is listed twice", "workers: [{url: 'http://a'}, {url: 'http://a', ranks: x}, {url: 'http://a', ranks: 300}]",
+			`f:1:30: workers[1]: http://a is listed twice, first as workers[0]
+f:1:55: "x" is not a whole number
+f:1:59: workers[2]: http://a is listed twice, first as workers[0]
+f:1:59: workers[2]: ranks: 300 is outside 1..256
+f: correct these 4 problems and check again`},
+		{"an entry with a value that cannot be read is not checked", "workers: [{url: a, ranks: x}]", `f:1:27: "x" is not a whole number` + again},
 		{"all is well beside it", "breaker: {delay: 5, failures: 2}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s`},
 	} {
 		cfg := Default()

@@ -55,7 +55,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	var found problems
 	cfg.validate(&found)
 	for _, p := range found {
-		if r.follows(p) {
+		if !p.certain && r.follows(p) {
 			r.withheld = r.withheld || !r.broken[p.path]
 			continue
 		}

@@ -26,7 +26,9 @@ type reader struct {
 	file     string
 	known    []string // the paths of all settings, for hints
 	mistakes []mistake
-	broken   map[string]bool            // paths of the values that could not be read
+	// broken has the paths of the values that could not be read. The value is false for an entry of a list that is there
+	// only because a value inside it could not be read.
+	broken   map[string]bool
 	withheld bool                       // a problem was not reported, because it may follow from a mistake elsewhere
 	places   map[string]*token.Position // position of each value, by its path, such as workers[0].url
 	noted    []string                   // the keys of places, in the order in which they were read
@@ -76,8 +78,8 @@ func ReadDocument(path string, into any) error {
 func (r *reader) mistake(at *token.Position, problem string) {
 	r.broken[r.path] = true
 	// An entry of a list has required keys. Without the value of this key, Validate may report other keys of the entry.
-	if strings.Contains(unit(r.path), "[") {
-		r.broken[unit(r.path)] = true
+	if entry := unit(r.path); strings.Contains(entry, "[") {
+		r.broken[entry] = r.broken[entry]
 	}
 	// An anchor is read again for each of its aliases, so its mistakes are found several times.
 	again := func(m mistake) bool { return m.at == at && m.err.Error() == problem }
@@ -94,7 +96,8 @@ func (r *reader) note(at *token.Position) {
 }
 
 // err returns the mistakes in the order of the file, at most maxMistakes, each as FILE:LINE:COLUMN: problem. Mistakes
-// without a position come last. It returns nil if there are none.
+// without a position come after the others. The last line says what to do next. err returns nil if there are no
+// mistakes.
 func (r *reader) err() error {
 	slices.SortStableFunc(r.mistakes, func(a, b mistake) int {
 		switch {
@@ -108,7 +111,6 @@ func (r *reader) err() error {
 	var out []error
 	for i, m := range r.mistakes {
 		if i == maxMistakes {
-			out = append(out, fmt.Errorf("%s: and further mistakes", r.file))
 			break
 		}
 		err := m.err
@@ -117,10 +119,30 @@ func (r *reader) err() error {
 		}
 		out = append(out, err)
 	}
-	if r.withheld && len(out) > 0 {
-		out = append(out, fmt.Errorf("%s: correct these and check again: further checks need the corrected values", r.file))
+	if next := r.next(len(out)); next != nil {
+		out = append(out, next)
 	}
 	return errors.Join(out...)
+}
+
+// next returns the last line of an error with n problems: what to do next. It returns nil if that is plain: there is
+// one problem and nothing was withheld, or there is no file.
+func (r *reader) next(n int) error {
+	these := fmt.Sprintf("these %d problems", n)
+	if n == 1 {
+		these = "this problem"
+	}
+	switch {
+	case n == 0 || r.file == "":
+		return nil
+	case len(r.mistakes) > n:
+		return fmt.Errorf("%s: correct %s and check again: there are further problems", r.file, these)
+	case r.withheld:
+		return fmt.Errorf("%s: correct %s and check again: further checks need the corrected values", r.file, these)
+	case n > 1:
+		return fmt.Errorf("%s: correct %s and check again", r.file, these)
+	}
+	return nil
 }
 
 func btoi(b bool) int {
