@@ -347,7 +347,8 @@ func dialectOf(r *http.Request, body []byte) (api.Dialect, error) {
 	case api.OpenAICompletions.Path():
 		return api.OpenAICompletions, nil
 	default:
-		return 0, fmt.Errorf("path: requests to %s are not routed", api.Quoted(path))
+		return 0, fmt.Errorf("path: requests to %s are not routed: give %s or %s", api.Quoted(path), api.OpenAIChat.Path(),
+			api.OpenAICompletions.Path())
 	}
 	var read api.Request
 	if err := api.Read(api.OpenAICompletions, body, &read); err == nil && read.Raw(api.FieldPrompt) != nil {

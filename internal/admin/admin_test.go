@@ -254,11 +254,14 @@ func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 		{"/admin/explain", `{`, 400},
 		{"/admin/explain", `{"model":"other","messages":[]}`, 404},
 		{"/admin/explain?policy=best", `{"model":"m","messages":[]}`, 400},
-		{"/admin/explain?path=/v1/embeddings", `{"model":"m"}`, 400},
 	} {
 		if status, text := ask(t, a, "POST", c.path, c.body); status != c.status || !strings.Contains(text, `"message"`) {
 			t.Errorf("%s %s: %d %s", c.path, c.body, status, text)
 		}
+	}
+	if status, text := ask(t, a, "POST", "/admin/explain?path=/v1/embeddings", `{"model":"m"}`); status != 400 ||
+		!strings.Contains(text, `/v1/embeddings\" are not routed: give /v1/chat/completions or /v1/completions`) {
+		t.Errorf("an unknown path: %d %s", status, text)
 	}
 }
 
