@@ -100,13 +100,15 @@ func (b *builder) addText(row *agentRow) error {
 }
 
 // recordedService estimates how long the engine that recorded LMCache's traces took for a request. The estimate comes
-// from sessions without tools: there the next call begins 0.2 s plus 1 s for each 150 answer tokens after the previous
-// call.
+// from sessions without tools: there the next call begins 0.2 s after the previous call's beginning, plus 1 s for each
+// 150 answer tokens.
 func recordedService(r *Request) time.Duration {
 	return 200*time.Millisecond + time.Duration(r.Output)*time.Second/150
 }
 
-// agentCall is one call in Dynamo's trace. followCalls uses agent and times to find the calls for which a call waited.
+// agentCall is one call in Dynamo's trace. session names the agent that made the call. parent names the agent that
+// started this agent; "": it is a root agent. followCalls uses names and times to find the calls for which a call
+// waited.
 type agentCall struct {
 	request         int // index of the request in the builder
 	session, parent string
@@ -133,7 +135,7 @@ func (b *builder) addCall(e *dynamoEvent) (*agentCall, error) {
 	if r.Segments, err = hashSegments(q.Replay.Hashes, q.Input, block); err != nil {
 		return nil, err
 	}
-	// A root agent and all its sub-agents are one session, because all of them work for one user.
+	// A root agent and the sub-agents that it started itself are one session, because they work for one user.
 	r.Session, _ = b.session(rootSession(e))
 	before := len(b.w.Requests)
 	err = b.add(r)
@@ -150,8 +152,10 @@ func rootSession(e *dynamoEvent) string {
 	return strings.TrimSpace(cmp.Or(e.Context.Parent, e.Context.Session))
 }
 
-// followCalls finds the earlier calls for which each call waited: the last call of the same agent, or, for the agent's
-// first call, the parent's call that started the agent; and the calls of sub-agents that ended in between.
+// followCalls sorts the requests by the start of their calls, and finds the earlier calls for which each call waited. A
+// call waited for the last call of the same agent that had ended before. It also waited for the last call of each
+// sub-agent, if this call ended between the two. If no call of the agent had ended before, the call waited for the last
+// call of the parent that had ended. The call that ended last becomes After, and the others become Join.
 func (b *builder) followCalls(calls []agentCall) {
 	if len(calls) == 0 {
 		return

@@ -40,11 +40,12 @@ func (b *builder) request() Request {
 	return Request{ID: len(b.w.Requests), Session: -1, After: -1}
 }
 
-// requestBytes is the memory of a request in bytes, without its segments and text. It is twice the size of a Request,
-// because a growing list exists twice while it is copied.
+// requestBytes is the memory of a request in bytes, without its segments and text. It is more than twice the size of a
+// Request (160 bytes), because a growing list exists twice while it is copied.
 const requestBytes = 2 * 184
 
-// add adds r to the workload. It returns errEnough when Options.Limit is reached.
+// add adds r to the workload. It leaves out a request with an empty prompt, and gives an empty answer one token. It
+// returns errEnough when Options.Limit is reached.
 func (b *builder) add(r Request) error {
 	if r.Input < 1 {
 		b.skipped["because their prompt is empty"]++
@@ -90,7 +91,8 @@ func (b *builder) note(format string, args ...any) {
 	b.w.Notes = append(b.w.Notes, fmt.Sprintf(format, args...))
 }
 
-// finish returns the workload. Its requests are in the order of arrival, and the first request arrives at time 0.
+// finish returns the workload. Its requests are in the order of arrival. The first request arrives at time 0, unless
+// clocked is set.
 func (b *builder) finish() (*Workload, error) {
 	w := &b.w
 	if len(w.Requests) == 0 {
@@ -193,16 +195,18 @@ func (w *Workload) numberTurns() {
 	}
 }
 
-// A trace's clock counts as coarse if there are at least binnedRequests requests for each distinct timestamp, and the
-// distance between timestamps (the bin) is at least binnedWidth. The Mooncake traces have 10 to 17 requests for each
-// timestamp, and bins of 3 s. A Poisson trace with timestamps in milliseconds has about one request for each timestamp.
+// A trace's clock counts as coarse if there are on average at least binnedRequests requests for each distinct
+// timestamp, and the median distance between timestamps (the bin) is at least binnedWidth. Mooncake's conversation
+// trace has 10 requests for each timestamp, and bins of 3 s. A Poisson trace with timestamps in milliseconds has about
+// one request for each timestamp.
 const (
 	binnedRequests = 3
 	binnedWidth    = 500 * time.Millisecond
 )
 
-// spread adds uniform jitter to timestamps from a coarse clock. Without jitter all requests of a bin would arrive at
-// the same time, and a run would measure the recorder's clock instead of the router.
+// spread adds uniform jitter to timestamps from a coarse clock, unless a request waits for another request. Without
+// jitter all requests of a bin would arrive at the same time, and a run would measure the recorder's clock instead of
+// the router.
 func (b *builder) spread() {
 	w := &b.w
 	times := make([]time.Duration, 0, len(w.Requests))
@@ -235,7 +239,7 @@ func (b *builder) spread() {
 
 // followSessions makes each session a closed loop: a request follows the previous request of its session. Think is the
 // recorded time between the two arrivals minus service(previous), which is the time that the recorded engine took for
-// the previous request.
+// the previous request. Think is at least 0.
 func (b *builder) followSessions(service func(*Request) time.Duration) {
 	w := &b.w
 	order := make([]int, len(w.Requests))

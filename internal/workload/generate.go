@@ -15,10 +15,10 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// generator makes a workload from parameters. The parameters' defaults are the published values.
+// generator makes a workload from parameters. The parameters' defaults are published values, or our own.
 type generator struct {
 	about    string
-	source   string   // where the parameters are published
+	source   string   // where the defaults are published; "ours": nowhere
 	defaults []string // PARAMETER=VALUE, in the order in which help shows them
 	make     func(g *generation)
 }
@@ -171,7 +171,7 @@ type generation struct {
 	w        Workload
 	values   map[string]string
 	random   *rand.Rand
-	base     uint64 // random number that makes the segment ids of this run unique
+	base     uint64 // hash of the generator's name and the seed; each pair has segment ids of its own
 	last     uint64 // number of segments so far
 	bytes    int64  // memory of the requests in bytes
 	budget   int64  // largest allowed value of bytes
@@ -259,7 +259,8 @@ func (g *generation) add(r Request, at float64) {
 	g.w.Requests = append(g.w.Requests, r)
 }
 
-// exponential draws the time in seconds to the next event of a Poisson process with rate events a second.
+// exponential draws the time in seconds to the next event of a Poisson process with rate events a second. If rate is
+// infinite or not positive, it returns 0.
 func (g *generation) exponential(rate float64) float64 {
 	if math.IsInf(rate, 1) || rate <= 0 {
 		return 0
@@ -268,7 +269,8 @@ func (g *generation) exponential(rate float64) float64 {
 }
 
 // lognormal draws a number from a log-normal distribution. For key "turns", the parameter turns is the median,
-// turns-sigma is the sigma (0: constant), and turns-min and turns-max are the bounds.
+// turns-sigma is the sigma (0: constant), and turns-min and turns-max are the bounds (0: none). Every result is at most
+// MaxTokens.
 func (g *generation) lognormal(key string) int {
 	v := g.number(key)
 	if sigma := g.number(key + "-sigma"); sigma > 0 {

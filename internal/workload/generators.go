@@ -90,8 +90,9 @@ func independent(g *generation) {
 	}
 }
 
-// answerTime estimates the duration of an answer in seconds. The estimate only affects the order of requests in closed
-// loops: there a player uses think times, not arrivals.
+// answerTime estimates the duration of an answer in seconds. In closed loops the estimate sets the arrivals, which only
+// give the order of the requests: a player uses think times there. multiRoundQA also computes its think time from the
+// estimate.
 func answerTime(output int) float64 { return 0.2 + 0.02*float64(output) }
 
 // talk adds a session that begins at time at. Each turn sends the whole conversation so far.
@@ -135,9 +136,10 @@ func conversations(g *generation) {
 // pause draws a think time in seconds from an exponential distribution with the parameter think as the mean.
 func (g *generation) pause() float64 { return g.random.ExpFloat64() * g.number("think") }
 
-// multiRoundQA makes the workload of production-stack's multi-round-qa.py. Each of the concurrent users asks a question
-// every users/qps seconds. When a user has asked all rounds, a new user takes this user's place. The script waits from
-// one question to the next. This generator's pause is from the end of an answer to the next question.
+// multiRoundQA makes the workload of production-stack's multi-round-qa.py. Each user asks a question about every
+// users/qps seconds. A new user begins every rounds/qps seconds, so about as many users as the parameter users says are
+// active at the same time. The script waits from one question to the next. This generator's pause is from the end of an
+// answer to the next question, so it is shorter by the estimated duration of an answer.
 func multiRoundQA(g *generation) {
 	users, rounds, qps := g.number("users"), g.count("rounds"), g.number("qps")
 	if users < 1 || rounds < 1 || qps <= 0 {
@@ -156,8 +158,8 @@ func multiRoundQA(g *generation) {
 	}
 }
 
-// rag makes prompts of a system prompt, retrieved passages and a question. The order of the passages depends on the
-// question, so most pairs of prompts have only the system prompt as a common prefix.
+// rag makes prompts of a system prompt, retrieved passages and a question. The passages of each prompt are drawn at
+// random, so most pairs of prompts have only the system prompt as a common prefix.
 func rag(g *generation) {
 	n, k := g.count("documents"), g.count("passages")
 	if n < 1 || k > min(n, 1000) {
@@ -182,8 +184,8 @@ func rag(g *generation) {
 		for len(prompt) <= k {
 			i, _ := slices.BinarySearch(upTo, g.random.Float64()*sum)
 			d := documents[min(i, n-1)]
-			// Draw again if the prompt has the document already. With k ≤ n/2 a few draws find a new document; with a larger k
-			// the prompt may repeat a document.
+			// Draw again if the prompt has the document already. With k ≤ n/2 and the default zipf a few draws find a
+			// new document. With a larger k the prompt may repeat a document.
 			if !slices.Contains(prompt, d) || k > n/2 {
 				prompt = append(prompt, d)
 			}

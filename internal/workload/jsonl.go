@@ -72,7 +72,8 @@ type entry struct {
 	Recorded string          `json:"recorded,omitempty"`
 }
 
-// Write writes w in Warmpath's own format. [Read] of the output returns an equal workload.
+// Write writes w in Warmpath's own format. [Read] of the output with Options.Raw returns an equal workload, except for
+// Name and Source.
 func Write(out io.Writer, w *Workload) error {
 	buffered := bufio.NewWriterSize(out, 1<<16)
 	e := json.NewEncoder(buffered)
@@ -255,8 +256,9 @@ func place(places map[string]int, name string) (int, error) {
 	return i, nil
 }
 
-// fillPrompt puts e's prompt into r. If e has several forms of the prompt, fillPrompt uses the most exact form, and
-// token ids are the most exact.
+// fillPrompt puts e's prompt into r. If e has several forms of the prompt, r.Text has the token ids, or else the
+// messages, or else the text. r.Segments come from the token ids, or else from e's segments, or else from the messages
+// or the text.
 func (e *entry) fillPrompt(r *Request) error {
 	body := openaiRow{Messages: e.Messages, Tools: e.Tools}
 	switch {

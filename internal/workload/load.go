@@ -14,14 +14,15 @@ import (
 	"strings"
 )
 
-// Options say how to read a trace. The zero value reads the whole trace, ready to be played.
+// Options say how to read a trace. The zero value reads the whole trace, ready to be played. Limit, Seed and Bytes also
+// apply to generators.
 type Options struct {
 	// Limit is the largest number of requests to read. 0: no limit.
 	Limit int
-	// Seed is the seed of the jitter that spreads binned timestamps.
+	// Seed is the seed of the jitter that spreads binned timestamps, and of a generator whose spec names no seed.
 	Seed uint64
-	// Raw keeps the recorded timestamps and order, without jitter. Published hit rates were computed in the recorded
-	// order.
+	// Raw leaves out the jitter: requests keep the distances between their recorded timestamps, and requests with equal
+	// timestamps keep their order in the file. Published hit rates were computed in this order.
 	Raw bool
 	// Bytes bounds the memory of the requests in bytes. 0: [DefaultBytes]. Reading a larger trace is an error.
 	Bytes int64

@@ -14,7 +14,8 @@ type hashRow struct {
 	Output    int             `json:"output_length"`
 	Hashes    []uint64        `json:"hash_ids"`
 	Session   json.RawMessage `json:"session_id"` // session_id and delay are Dynamo's extension of the Mooncake format
-	// Delay replaces Timestamp: it is the time in ms from the end of the session's previous answer.
+	// Delay replaces Timestamp in all rows of a session but the first: it is the time in ms from the end of the
+	// session's previous answer.
 	Delay  *float64 `json:"delay"`
 	Chat   *int64   `json:"chat_id"`
 	Parent *int64   `json:"parent_chat_id"`
@@ -114,7 +115,7 @@ func hashSegments(hashes []uint64, input, block int) ([]Segment, error) {
 		return nil, fmt.Errorf("%d hash ids for %d tokens: %d blocks of %d hold them", len(hashes), input, blocks, block)
 	}
 	if input < 1 || input > MaxTokens || len(hashes) == 0 {
-		return nil, nil // builder.add refuses a bad length
+		return nil, nil // the content is unknown; builder.add checks the length
 	}
 	segments := make([]Segment, 0, len(hashes)+1)
 	for _, h := range hashes {

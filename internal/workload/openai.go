@@ -118,7 +118,7 @@ func (row *openaiRow) fill(r *Request) error {
 	return nil
 }
 
-// present returns a copy of raw, or nil for JSON's null.
+// present returns a copy of raw, or nil if raw is empty or JSON's null.
 func present(raw json.RawMessage) json.RawMessage {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil

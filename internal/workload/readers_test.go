@@ -215,7 +215,8 @@ func TestOwnFormat(t *testing.T) {
 	}
 }
 
-// For every generator and format, Write and Read give back an equal workload.
+// For every generator and for traces in three formats, Write and Read give back an equal workload, except for Name and
+// Source.
 func TestOwnFormatKeepsEverything(t *testing.T) {
 	var all []*Workload
 	for _, g := range Generators() {
@@ -327,7 +328,8 @@ func TestGzipAndLimits(t *testing.T) {
 	}
 }
 
-// Mooncake's timestamps are multiples of 3 s. Reading must spread the requests with the same timestamp over 3 s.
+// Mooncake's conversation trace has one timestamp for each 3 s. Reading must spread the requests with the same
+// timestamp over 3 s.
 func TestBinnedTimestampsAreSpread(t *testing.T) {
 	spec := "mooncake:" + testenv.Path(t, "traces/mooncake_conversation.jsonl.gz")
 	w, err := LoadWith(spec, Options{Seed: 1})

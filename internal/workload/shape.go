@@ -16,10 +16,10 @@ import (
 // Shape changes a workload's arrival rate, order and size, but not its content. The zero value changes nothing.
 type Shape struct {
 	Rate      float64       // factor on the arrival rate; 0 means 1. Think times do not change
-	Jitter    time.Duration // adds a uniform time from [0, Jitter) to each arrival
+	Jitter    time.Duration // adds a uniform time from [0, Jitter) to each arrival; an error with stages
 	Seed      uint64        // seed of the jitter
 	Limit     int           // keep only this number of requests, from the first on; 0: all
-	Duration  time.Duration // keep only requests with a recorded arrival before this time; 0: all
+	Duration  time.Duration // keep only requests whose Arrival in the unchanged workload is before this time; 0: all
 	MaxInput  int           // cut the end of prompts that have more tokens than this; 0: no limit
 	MaxOutput int           // cut the end of answers that have more tokens than this; 0: no limit
 }
@@ -124,7 +124,8 @@ func (r *Request) cutText(input int) {
 }
 
 // Merge returns one workload with all requests of the given workloads, ordered by arrival. Equal segment ids or session
-// numbers in different workloads do not stand for equal content or sessions, so Merge gives them new ids.
+// numbers in different workloads do not stand for equal content or sessions, so Merge gives them new ids. Merge returns
+// an error if it gets several workloads and one of them has stages.
 func Merge(workloads ...*Workload) (*Workload, error) {
 	if len(workloads) == 0 {
 		return nil, errors.New("merge workloads: there is none")
@@ -150,8 +151,8 @@ func Merge(workloads ...*Workload) (*Workload, error) {
 	return out, nil
 }
 
-// append appends the requests of other to w, with new ids for their content and sessions. sessions is the first free
-// session number; append returns the next free one.
+// append appends the requests of other to w, with new session numbers, and with new segment ids unless salt is 0.
+// sessions is the first free session number; append returns the next free one.
 func (w *Workload) append(other *Workload, salt uint64, sessions int) int {
 	first, next := len(w.Requests), sessions
 	for i := range other.Requests {

@@ -11,7 +11,8 @@ import (
 // StatsOptions say what [Measure] measures. With the zero value Measure returns lengths, rates and the hit rate of an
 // infinite cache.
 type StatsOptions struct {
-	// Capacities are cache sizes in tokens. For each size, Measure plays all requests through one cache of this size.
+	// Capacities are cache sizes in tokens. For each size, Measure plays all requests through an LRU, a FIFO and an
+	// optimal cache of this size.
 	Capacities []int
 	Block      int // tokens in a block; 0: as in the trace, or 16 if the trace has no blocks
 	// HeadFirst is the order in which a request touches the blocks of its prompt. If true, the first block is touched
@@ -61,7 +62,8 @@ type Hit struct {
 	SecondHalf float64 `json:"second_half"`
 }
 
-// Curve has the hit rates for one cache size.
+// Curve has the hit rates for one cache size. They are 0 if no request has segments, or if the cache is smaller than a
+// block.
 type Curve struct {
 	Tokens int `json:"tokens"`
 	Blocks int `json:"blocks"`
@@ -149,7 +151,7 @@ func newLengths(values []float64) Lengths {
 }
 
 // touches has the blocks of all requests, each block with an id from 0 to unique-1. The last block of a prompt may be
-// partly full.
+// partly full. If shared is false, ids and from are not filled.
 type touches struct {
 	block  int
 	ids    []int32
@@ -241,14 +243,14 @@ func (c *cutter) flush() {
 	}
 }
 
-// cache is a modelled cache. ids are the blocks of a request, in order. hit returns how many of the first blocks are
-// cached without a gap, and store caches the blocks.
+// cache is a modelled cache. hit gets the blocks of a prompt in order, and returns how many of them are cached from the
+// first on, without a gap. store caches the blocks of a request: those of its prompt and then those of its answer.
 type cache interface {
 	hit(ids []int32) int
 	store(request int, ids []int32)
 }
 
-// replay plays all requests through c and returns the hit rate.
+// replay plays all requests through c and returns the hit rate, or 0 if shared is false.
 func (t *touches) replay(c cache) Hit {
 	if !t.shared {
 		return Hit{}
