@@ -145,7 +145,8 @@ func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	})
 }
 
-// Many clients wait, each longer than waitEnough. No client is refused as long as places become free.
+// 100 clients connect at the same time, and four requests are served at a time. The last clients are served after about
+// 7 s, which is longer than waitEnough. No client is refused, because a place becomes free every 250 ms.
 func TestNoClientIsRefusedWhilePlacesComeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, most atomic.Int64
