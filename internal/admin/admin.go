@@ -122,7 +122,12 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a.guarded && strings.HasPrefix(r.URL.Path, "/admin") && !a.allowed(r) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="warmpath"`)
-		problem(w, http.StatusUnauthorized, errors.New("the key is missing or wrong: send Authorization: Bearer KEY"))
+		what := "wrong"
+		if r.Header.Get("Authorization") == "" {
+			what = "missing"
+		}
+		problem(w, http.StatusUnauthorized, fmt.Errorf("the admin key is %s: send the header Authorization: Bearer KEY, "+
+			"where KEY is WARMPATH_ADMIN_KEY, admin.key_file or admin.key of the router", what))
 		return
 	}
 	a.routes.ServeHTTP(w, r)
@@ -300,9 +305,9 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 	if a.TokenModels != nil {
 		models = a.TokenModels()
 	}
-	out := Explanations{Agree: true}
+	out, lacks := Explanations{Agree: true}, lacking(d, body.Bytes)
 	for _, e := range all {
-		out.Policies = append(out.Policies, explanation(e, snapshot, models))
+		out.Policies = append(out.Policies, explanation(e, snapshot, originOf(e, models, lacks)))
 		out.Agree = out.Agree && e.Record.Holder == all[0].Record.Holder
 	}
 	if len(all) == 1 {

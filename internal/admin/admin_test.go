@@ -330,8 +330,30 @@ func TestKeyGuardsAdminAlone(t *testing.T) {
 		{"/metrics", "", 200},
 		{"/health", "", 200},
 	} {
-		if status, _ := ask(t, a, "GET", c.path, "", "Authorization", c.key); status != c.status {
+		status, text := ask(t, a, "GET", c.path, "", "Authorization", c.key)
+		if status != c.status {
 			t.Errorf("%s with %q: %d, want %d", c.path, c.key, status, c.status)
+		}
+		want := map[bool]string{true: "the admin key is missing: send", false: "the admin key is wrong: send"}[c.key == ""]
+		if status == 401 && (!strings.Contains(text, want) || !strings.Contains(text, "where KEY is WARMPATH_ADMIN_KEY, admin.key_file or")) {
+			t.Errorf("%s with %q: %s", c.path, c.key, text)
+		}
+	}
+}
+
+func TestExplainSaysWhatABodyWithoutAPromptLacks(t *testing.T) {
+	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
+	for _, c := range []struct{ path, body, want string }{
+		{"", `{}`, "there are no ids: the body has no messages: add messages for a request to /v1/chat/completions, or prompt for a request to /v1/completions"},
+		{"", `{"messages":[]}`, "the body has no messages: add messages"},
+		{"?path=/v1/completions", `{"messages":[{"role":"user","content":"x"}]}`, "the body has no prompt: add prompt for a request to /v1/completions, or explain a body with messages"},
+		{"?path=/v1/completions", `{"prompt_embeds":"AAAA"}`, "the engine does not tokenize this body"},
+		{"?path=/v1/completions", `{"prompt":"x"}`, "the ids are made in the router"},
+	} {
+		var e admin.Explanation
+		status, text := ask(t, a, "POST", "/admin/explain"+c.path, c.body)
+		if err := json.Unmarshal([]byte(text), &e); err != nil || status != 200 || !strings.Contains(e.TokenOrigin, c.want) {
+			t.Errorf("%s %s: %d %s", c.path, c.body, status, text)
 		}
 	}
 }

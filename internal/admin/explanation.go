@@ -85,13 +85,13 @@ type Candidate struct {
 	LeftOut string             `json:"left_out,omitempty"` // the filter's reason
 }
 
-// explanation returns the answer for a decision. models are the sources of token ids.
-func explanation(e *gateway.Explanation, s *fleet.Snapshot, models []TokenModel) *Explanation {
+// explanation returns the answer for a decision. origin is the result of originOf.
+func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string) *Explanation {
 	r := &e.Record
 	out := &Explanation{
 		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
 		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource), TokensMissing: string(e.TokensMissing),
-		TokenOrigin: originOf(e, models), TokenWaitMS: float64(e.Waited.Microseconds()) / 1000,
+		TokenOrigin: origin, TokenWaitMS: float64(e.Waited.Microseconds()) / 1000,
 		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
 		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, AtRiskTokens: r.AtRiskTokens, Candidates: []Candidate{},
 		Best: bestOf(r), Terms: append([]string{}, r.Terms...), SessionSource: e.Session.Source, Tenant: e.Tenant, Queued: e.Queued,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/tokens"
 )
@@ -25,7 +26,7 @@ var missing = map[tokens.Outcome]string{
 	tokens.Batch:       "the body has several prompts",
 	tokens.Off:         "no engine is asked (tokens.budget is 0)",
 	tokens.TooLong:     "the body is longer than tokens.max_prompt_bytes",
-	tokens.Refused:     "the engine does not tokenize this body, or refuses the client's key",
+	tokens.Refused:     "the engine does not tokenize this body, or demands a client's key, which explain cannot send",
 	tokens.Unsupported: "no worker of the model tokenizes",
 	tokens.NoWorker:    "no worker of the model can be asked now",
 	tokens.Limited:     "the engines had as many questions as they may, or seem to be frozen, or all questions together take the memory that they may",
@@ -33,9 +34,26 @@ var missing = map[tokens.Outcome]string{
 	tokens.Failed:      "every worker that was asked failed",
 }
 
+// lacking says what a body without a prompt lacks, and what to add. It returns "" for a body with a prompt.
+func lacking(d api.Dialect, body []byte) string {
+	var r api.Request
+	if err := api.Read(d, body, &r); err != nil || r.Form != api.PromptNone || r.Raw(api.FieldPromptEmbeds) != nil {
+		return ""
+	}
+	chat, completions := api.OpenAIChat.Path(), api.OpenAICompletions.Path()
+	if d == api.OpenAIChat {
+		return fmt.Sprintf("the body has no messages: add messages for a request to %s, or prompt for a request to %s", chat, completions)
+	}
+	return fmt.Sprintf("the body has no prompt: add prompt for a request to %s, or explain a body with messages as a request to %s",
+		completions, chat)
+}
+
 // originOf returns a text: the source of an explained prompt's ids, or the reason why it has none; and the usual source
-// of ids for the prompt's model.
-func originOf(e *gateway.Explanation, models []TokenModel) string {
+// of ids for the prompt's model. lacks is the result of lacking.
+func originOf(e *gateway.Explanation, models []TokenModel, lacks string) string {
+	if lacks != "" && e.TokensMissing == tokens.Refused {
+		return "there are no ids: " + lacks
+	}
 	said := origins[e.TokenSource]
 	switch {
 	case said != "":

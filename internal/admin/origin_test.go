@@ -25,11 +25,12 @@ func TestAnExplanationSaysWhereIDsComeFrom(t *testing.T) {
 		"remembered":  {tokens.Cached, "", asked, []string{"remembered", "engines (vllm) are asked", `"/models/m" cannot be read here`, "what to do: name it"}, "no ids"},
 		"searching":   {tokens.Tokenize, "", TokenModel{Model: "m", Source: "search", Why: "its files are looked for"}, []string{"tokenized", "for now: its files are looked for"}, "what to do"},
 		"text":        {tokens.Text, tokens.TimedOut, asked, []string{"no ids: no answer came", "by its text", "what to do: name it"}, ""},
+		"refused":     {tokens.Text, tokens.Refused, asked, []string{"a client's key, which explain cannot send", "what to do: name it"}, ""},
 		"a batch":     {tokens.Batch, tokens.Batch, asked, []string{"no ids: the body has several prompts"}, "asked"},
 		"other model": {tokens.Cached, "", TokenModel{Model: "other", Source: "engine"}, []string{"remembered"}, "asked"},
 	} {
 		e := &gateway.Explanation{Record: warmpath.Record{Base: "m"}, TokenSource: c.source, TokensMissing: c.missing}
-		got := originOf(e, []TokenModel{c.model})
+		got := originOf(e, []TokenModel{c.model}, "")
 		for _, want := range c.want {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s: %q lacks %q", name, got, want)
