@@ -36,7 +36,7 @@ var words = strings.Fields(`
 
 // answer is the answer to a request. The whole answer is made before the engine's first step for the request.
 type answer struct {
-	tokens []block.Token // all generated tokens; the last one is the end token, unless max_tokens cut the answer
+	tokens []block.Token // all generated tokens; the last one is the end token if reason is not "length"
 	text   int           // number of tokens that the client sees as text; later tokens are a tool call or the end token
 	call   *toolCall     // a tool call instead of text; nil: none
 	reason string        // value of finish_reason
@@ -51,13 +51,13 @@ type toolCall struct {
 // answerOptions has the options that determine an answer.
 type answerOptions struct {
 	seed         uint64
-	length       int // length of the text in tokens, unless limit or a stop string makes the text shorter
-	limit        int // max_tokens of the request, which bounds all tokens of the answer
-	ignoreEnd    bool
+	length       int  // length of the text in tokens; limit, ignoreEnd or a stop string may change it
+	limit        int  // bound on all tokens of the answer: max_tokens, or what the context length leaves
+	ignoreEnd    bool // the answer has limit tokens
 	leadingSpace bool // the answer continues text, so it begins with a space
 	stop         []string
-	tool         string // name of the tool that the answer calls; "": none
-	scripted     []block.Token
+	tool         string        // name of the tool that the answer calls; "": none
+	scripted     []block.Token // the answer's tokens, from the field mock_answer; nil: made up
 }
 
 // answerTo returns the answer to prompt. The same prompt, choice and options always give the same answer.

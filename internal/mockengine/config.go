@@ -41,7 +41,7 @@ type Config struct {
 	// self_describing_kv_events.
 	Placeholders bool
 
-	MaxModelLen    int // longest sum of prompt and answer, in tokens
+	MaxModelLen    int // longest sum of prompt and answer, in tokens; lowered to the usable blocks of a rank
 	MaxBatchTokens int // largest number of tokens in one step
 	MaxSequences   int // number of requests that run at the same time, per rank
 
@@ -52,20 +52,20 @@ type Config struct {
 	// replay.
 	Events, Replay string
 	Topic          string // first frame of each event message
-	BufferSteps    int    // number of batches that are kept for replay
-	Wire           string // version of the event format, one of kvevent.Wires
+	BufferSteps    int    // number of batches that are kept for replay; 0: 10,000
+	Wire           string // version of the event format, see kvevent.ParseWire; "": the newest of Kind
 
 	Speed        float64 // factor by which the engine is faster than the modelled hardware; 0: steps take no time
-	OutputTokens int     // length of an answer in tokens without the end token; max_tokens and stop strings shorten it
+	OutputTokens int     // length of an answer in tokens without the end token, unless the request's fields change it
 	Seed         uint64  // seed of the answers and of random faults
 
-	Version string // engine version in /version and /server_info
+	Version string // engine version in /version and /server_info; "": a recent version of Kind
 	APIKey  string // API key that requests to paths under /v1/ must have; "": no key is needed
 
-	HideCachedTokens bool // answers have no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
-	ScaleOut         bool // the render endpoints work (vLLM's --enable-scale-out); false: they answer 403
-	HideEventSources bool // /kv_event_sources answers 404 and /server_info has no kv_events, as with older engines
-	BodyLimit        int64
+	HideCachedTokens bool  // answers have no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
+	ScaleOut         bool  // the render endpoints work (vLLM's --enable-scale-out); false: they answer 403
+	HideEventSources bool  // /kv_event_sources answers 404, and kv_events in /server_info is null, as with older engines
+	BodyLimit        int64 // largest request body in bytes
 
 	Faults Faults // faults at the start; SetFaults changes them
 
@@ -82,8 +82,8 @@ type Faults struct {
 	ReplayLimit int           `json:"replay_limit"`
 	Errors      float64       `json:"errors"`      // share of generation requests answered with 500
 	Cut         float64       `json:"cut"`         // share of streams that are cut in the middle
-	FirstToken  time.Duration `json:"first_token"` // delay before the first token of each answer
-	Frozen      bool          `json:"frozen"`      // the engine accepts connections, but answers no request, not even /health
+	FirstToken  time.Duration `json:"first_token"` // delay of the first token of a stream, and of a whole answer
+	Frozen      bool          `json:"frozen"`      // the engine accepts connections, but answers only /mock/fault
 	// Stalled means that the engine makes no step while /health answers 200, like a hung EngineCore.
 	Stalled bool `json:"stalled"`
 }
@@ -96,7 +96,7 @@ func DefaultConfig() Config {
 		Model:          "mock",
 		Ranks:          1,
 		BlockSize:      16,
-		Blocks:         16384, // 262,144 tokens, about the cache of an 8B model on one 80 GB accelerator
+		Blocks:         16384, // 262,144 tokens: 32 GiB for Llama 3 8B with 128 KiB for each token
 		MaxModelLen:    131072,
 		MaxBatchTokens: 8192,
 		MaxSequences:   256,
@@ -115,7 +115,7 @@ func DefaultConfig() Config {
 // deployments, such as those of DeepSeek's models, have a few hundred ranks.
 const MaxRanks = 1024
 
-// validate returns all problems of c. It also sets the fields that depend on other fields.
+// validate returns the problems of c that engine.New does not find. It also sets Wire and Version if they are empty.
 func (c *Config) validate() error {
 	var problems []error
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }

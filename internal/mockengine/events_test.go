@@ -28,7 +28,7 @@ type listener struct {
 	decoder  kvevent.Decoder
 	batch    kvevent.Batch
 	copies   [block.NumTiers]map[uint64]int
-	events   []kvevent.Event // all events so far, without their slices, because the next batch overwrites the slices
+	events   []kvevent.Event // all events so far; their slices are copies, because the next batch overwrites batch
 	next     uint64
 	restarts int
 	lost     bool
@@ -174,8 +174,8 @@ func converse(t testing.TB, s *Server, conversations, turns int) {
 	wait.Wait()
 }
 
-// For every version of the event format, applying the events gives exactly the engine's cache, also after evictions,
-// copies to a CPU tier, duplicates and preemptions.
+// For every version of the event format whose events name parents, applying the events gives exactly the engine's
+// cache, also after evictions and copies to a CPU tier.
 func TestEventsOfEveryWireReproduceTheCache(t *testing.T) {
 	for _, wire := range append(kvevent.Wires(), "vllm-0.32.0+bytes", "sglang-0.5.6") {
 		if wire == "sglang-0.4.6" || wire == "sglang-0.4.7" {

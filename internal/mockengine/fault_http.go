@@ -25,7 +25,8 @@ const FaultDoc = `  {"kind":"die"}                            close all sockets 
 "on":false ends freeze and stall; share 0, count 0 and delay "0s" end the others.`
 
 // setFault serves POST /mock/fault. The body has a kind of fault and the parameters of this kind: see [FaultDoc]. The
-// answer has the current faults.
+// answer has the current faults, except for the kinds die and restart: the answer to them is 202 without a body, before
+// the engine ends.
 func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		o, err := l.applyFault(body)

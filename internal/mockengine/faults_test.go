@@ -243,7 +243,7 @@ func TestRunEndsDuringRequestsAndFaults(t *testing.T) {
 	}
 }
 
-// The test sends each example of FaultDoc as it is written there.
+// The test passes each example of FaultDoc to applyFault as it is written there.
 func TestEveryDocumentedFaultIsAccepted(t *testing.T) {
 	s := start(t, nil)
 	forms := regexp.MustCompile(`\{"kind":[^}]*\}`).FindAllString(FaultDoc, -1)

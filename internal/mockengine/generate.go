@@ -173,8 +173,9 @@ func (l *life) chooseRank(asked int) *rank {
 	return best
 }
 
-// wait blocks until more tokens are generated, the engine is killed, or the client is gone. more reports whether there
-// are more tokens. alive is false if the client is gone.
+// wait blocks until more tokens are generated (or the sequence has ended, if the answer is not streamed), the engine is
+// killed, or the client is gone. more reports whether there are more tokens. alive is false if the client is gone or
+// the life has ended.
 func (x *run) wait(r *http.Request) (more, alive bool) {
 	select {
 	case <-x.signal:
@@ -186,7 +187,7 @@ func (x *run) wait(r *http.Request) (more, alive bool) {
 	}
 }
 
-// delayFirst waits for the time Faults.FirstToken. It returns false if the client is gone.
+// delayFirst waits for the time Faults.FirstToken. It returns false if the client is gone or the life has ended.
 func (x *run) delayFirst(r *http.Request) bool {
 	f, _ := x.life.server.faults.get()
 	if f.FirstToken <= 0 {
@@ -225,7 +226,8 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	writeBytes(w, http.StatusOK, "application/json", *buf)
 }
 
-// writeStream sends one chunk for each token. It writes all chunks that are ready together, and then flushes.
+// writeStream sends one chunk for each token, but only two chunks for a tool call. It writes all chunks that are ready
+// together, and then flushes.
 func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
 	cutAt := -1
 	if x.life.server.faults.hits(cutShare) {
@@ -292,7 +294,7 @@ func beginStream(w http.ResponseWriter) {
 }
 
 // dieInStream ends a stream as vLLM's API server does when its EngineCore dies: it sends an error event and [DONE], and
-// then ends the response normally.
+// then ends the response normally. If the stream has not begun, the answer is 500.
 func (x *run) dieInStream(w http.ResponseWriter, begun bool) {
 	if !begun {
 		x.life.refuse(w, http.StatusInternalServerError, deadMessage)

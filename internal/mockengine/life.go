@@ -24,7 +24,7 @@ type life struct {
 	ranks    []*rank
 	http     *http.Server
 	failed   chan error
-	work     sync.WaitGroup // counts ranks, publishers, and the loop that accepts HTTP connections
+	work     sync.WaitGroup // counts ranks, publishers, the loop that accepts HTTP connections, and orders of setFault
 	gate     gate           // counts HTTP handlers
 	dead     chan struct{}  // closed when the EngineCore is killed, while the HTTP server still answers
 	deadOnce sync.Once
@@ -65,7 +65,7 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 30 * time.Second,
 		MaxHeaderBytes:    1 << 20,
-		// Without this, the server would log an error for each stream that a fault cuts.
+		// By default net/http logs the errors of single connections, and faults cause such errors on purpose.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	s.mu.Lock() // locked before the first answer is sent, so that a client with an answer finds this life in s.life

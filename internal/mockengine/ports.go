@@ -8,11 +8,11 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// rowTries is how many times rows looks for free ports in a row. On a machine with few sockets the first try nearly
-// always succeeds.
+// rowTries is how many times row looks for n free ports. On a machine with few sockets the first try nearly always
+// succeeds.
 const rowTries = 64
 
-// rows replaces port 0 in each endpoint by the first of n consecutive free ports. SGLang reports one port for all
+// rows replaces port 0 or * in each endpoint by the first of n consecutive free ports. SGLang reports one port for all
 // ranks, so rank r must be at port + r. rows closes the ports before it returns, and the publishers open them later. If
 // another process takes one of these ports before, the publisher returns an error.
 func rows(on network.Network, n int, endpoints ...*string) error {

@@ -250,7 +250,7 @@ func (p *Publisher) Answer(peer *zmtp.Peer, parts [][]byte) {
 		p.mu.Unlock()
 		return
 	}
-	var start uint64 // vLLM accepts a number with any number of bytes up to 8
+	var start uint64 // big-endian, in up to 8 bytes: vLLM does not require all 8
 	for _, b := range parts[1] {
 		start = start<<8 | uint64(b)
 	}

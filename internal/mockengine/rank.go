@@ -112,8 +112,8 @@ func (r *rank) openPublisher(known []EventSource, events, replay string) (EventS
 	return EventSource{Rank: r.id, Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Topic: cfg.Topic}, nil
 }
 
-// offsetPort adds rank to the port of a tcp endpoint, as engines do. It does not change port 0, with which each rank
-// takes a free port.
+// offsetPort adds rank to the port of a tcp endpoint, as engines do. For port 0 or * it returns port 0, with which each
+// rank takes a free port. It does not change other endpoints.
 func offsetPort(endpoint string, rank int) (string, error) {
 	address, tcp := strings.CutPrefix(endpoint, "tcp://")
 	if endpoint == "" || !tcp {
@@ -246,7 +246,8 @@ func (r *rank) cancel(requests []*engine.Request) {
 	}
 }
 
-// reset empties the prefix cache. SGLang announces a reset immediately, vLLM with its next step.
+// reset empties the prefix cache, and returns false if requests run. SGLang announces a reset immediately, vLLM with
+// its next step.
 func (r *rank) reset() bool {
 	r.mu.Lock()
 	ok := r.engine.Reset()

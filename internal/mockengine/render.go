@@ -15,7 +15,7 @@ const imageTokens = 24
 
 // rendering turns chat requests into tokens:
 //
-//	<|begin|> [<|options|> JSON <|end|>] [<|tools|> JSON <|end|>]
+//	<|begin|> [<|options|> name JSON <|end|>]… [<|tools|> JSON <|end|>]
 //
 // then for each message
 //
@@ -73,7 +73,7 @@ func renderChat(body *fastjson.Value, o renderOptions) (*rendering, error) {
 	return r, nil
 }
 
-// section writes a special token, then name, then v as compact JSON.
+// section writes a special token, then name, then v as compact JSON, then the end token.
 func (r *rendering) section(special block.Token, name string, v *fastjson.Value) {
 	r.tokens = append(r.tokens, special)
 	r.tokens = appendTokens(r.tokens, name)

@@ -280,8 +280,9 @@ func forcedTool(body *fastjson.Value) (string, error) {
 	return "", errors.New("tool_choice: names no tool of the request")
 }
 
-// readRank returns the data-parallel rank that the request names. The header takes precedence over the body. vLLM reads
-// only the header. A value that is not a number is ignored. A number out of range is an error.
+// readRank reads the data-parallel rank that the request names. The header takes precedence over the body. As in vLLM,
+// only the header counts if the kind is not SGLang. A value that is not a number is ignored. A number out of range is
+// an error.
 func (g *generation) readRank(body *fastjson.Value, header string, cfg *Config) error {
 	value, err := strconv.Atoi(header)
 	if err != nil {

@@ -102,7 +102,7 @@ func appendToolCall(dst []byte, c *toolCall, index int) []byte {
 	return append(dst, "}}"...)
 }
 
-// appendOpening appends the chunks that come before any text. There is one such chunk for each choice, with the role.
+// appendOpening appends the chunks that come before any text. A chat has one such chunk for each choice, with the role.
 func (x *run) appendOpening(dst []byte) []byte {
 	if !x.chat {
 		return dst

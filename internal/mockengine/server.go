@@ -11,7 +11,8 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// Server is one mock engine. Its methods may be called from any goroutine, before, during and after Run.
+// Server is one mock engine. Its methods may be called from any goroutine, before, during and after Run. Run itself may
+// be called once.
 type Server struct {
 	cfg    Config
 	wire   encoder
@@ -80,8 +81,8 @@ func New(cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Run opens the addresses and serves until ctx ends, and then returns nil. When Run returns, all goroutines that it
-// started have ended. Run may be called once.
+// Run opens the addresses and serves until ctx ends, and then returns nil. It returns an error if an address cannot be
+// opened or a socket fails. When Run returns, all goroutines that it started have ended. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	if s.begun {
@@ -232,8 +233,8 @@ func (s *Server) DropNextEvents(rank, n int) {
 	}
 }
 
-// ResetPrefixCache empties the accelerator's cache of every rank. It returns false if a rank was busy; the caches of
-// such ranks are not emptied.
+// ResetPrefixCache empties the accelerator's cache of every rank. It returns false if the engine is dead or a rank was
+// busy; the caches of busy ranks are not emptied.
 func (s *Server) ResetPrefixCache() bool {
 	l := s.current()
 	return l != nil && l.reset()
@@ -249,7 +250,7 @@ func (s *Server) CachedHashes(rank int, t block.Tier) []uint64 {
 	return l.ranks[rank].cachedHashes(t)
 }
 
-// Stats returns the counters of the current life. While the engine is dead, the result has no ranks.
+// Stats returns the counters of the time since the last start. While the engine is dead, the result has only Starts.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	st := Stats{Starts: s.starts}

@@ -140,7 +140,7 @@ func (c *completion) cached() int {
 	return c.Usage.Details.Cached
 }
 
-// complete sends a request, and checks that the answer has status 200 and is whole.
+// complete sends a request, and checks that the answer has status 200 and is JSON.
 func complete(t testing.TB, s *Server, path string, body object, header ...string) completion {
 	t.Helper()
 	status, data := call(t, s, path, body, header...)

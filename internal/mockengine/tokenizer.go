@@ -8,15 +8,15 @@ import (
 
 // The built-in tokenizer needs no vocabulary file and loses no byte. It cuts a text into pieces:
 //
-//   - a run of lower-case letters, together with a space directly before the run, is cut into pieces of five symbols (a
-//     space without a letter after it is a piece of its own);
+//   - a run of lower-case letters, together with a space directly before the run, is cut into pieces of five symbols,
+//     and the last piece has the rest (a space without a letter after it is a piece of its own);
 //   - all other bytes are pieces of up to two bytes;
 //   - each piece has an id, and different pieces have different ids.
 //
-// The tokenizer works from left to right, and each cut depends only on the bytes at its position. So the text of the
-// first n tokens of a text has exactly these n tokens. If a text that begins with a space is appended to another text,
-// the tokens of the other text do not change. English has about four bytes a token. Ids are below 2^24, about a hundred
-// times the size of a real vocabulary.
+// The tokenizer works from left to right. The end of a piece depends only on the bytes of the piece and on the byte
+// after it. So the text of the first n tokens of a text has exactly these n tokens. If a text that begins with a space
+// is appended to another text, the tokens of the other text do not change. English has about four bytes a token. Ids
+// are below 2^24, about a hundred times the size of a real vocabulary.
 const (
 	byteBase   = 64 // first id of single bytes; special tokens have lower ids
 	pairBase   = byteBase + 256
@@ -62,7 +62,7 @@ var symbols = func() (t [256]uint8) {
 	return t
 }()
 
-// letterOffset returns the first id of pieces with n symbols, relative to letterBase.
+// letterOffset has, for each n, the first id of pieces with n symbols, relative to letterBase.
 var letterOffset = func() (t [maxLetters + 2]uint32) {
 	power := uint32(alphabet)
 	for n := 1; n <= maxLetters; n++ {

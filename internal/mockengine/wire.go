@@ -40,7 +40,8 @@ type page struct {
 	chained uint64
 }
 
-// newEncoder returns the encoder of a wire version. It refuses a version that is newer than all known versions.
+// newEncoder returns the encoder of a wire version. It refuses an unknown engine, and a version that is newer than all
+// known versions of its engine.
 func newEncoder(name string) (encoder, error) {
 	wire, err := kvevent.ParseWire(name)
 	if err != nil {
