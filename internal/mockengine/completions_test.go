@@ -277,6 +277,20 @@ func TestEachRankHasItsOwnCache(t *testing.T) {
 	}
 }
 
+func TestIdleRanksTakeTurns(t *testing.T) {
+	for _, ranks := range []int{2, 3, 4} {
+		s := start(t, func(c *Config) { c.Ranks = ranks })
+		for i := range 2 * ranks {
+			complete(t, s, textPath, object{"model": "mock", "prompt": fmt.Sprint("question ", i), "max_tokens": 1})
+		}
+		for i, r := range s.Stats().Ranks {
+			if r.PromptTokens != s.Stats().Ranks[0].PromptTokens {
+				t.Errorf("of %d idle ranks, rank %d computed %d prompt tokens, rank 0 %d", ranks, i, r.PromptTokens, s.Stats().Ranks[0].PromptTokens)
+			}
+		}
+	}
+}
+
 func TestBadRequestsAreRefusedInOpenAIsShape(t *testing.T) {
 	s := start(t, func(c *Config) { c.MaxModelLen, c.BodyLimit = 256, 20000 })
 	ok := []any{userSays("x")}

@@ -160,7 +160,7 @@ func (l *life) chooseRank(asked int) *rank {
 	if len(l.ranks) == 1 {
 		return l.ranks[0]
 	}
-	first := int(l.next.Add(1) % uint64(len(l.ranks)))
+	first := int(l.turns.Add(1) % uint64(len(l.ranks)))
 	var best *rank
 	least := 0
 	for i := range l.ranks {

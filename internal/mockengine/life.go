@@ -29,7 +29,8 @@ type life struct {
 	dead     chan struct{}  // closed when the EngineCore is killed, while the HTTP server still answers
 	deadOnce sync.Once
 	began    time.Time
-	next     atomic.Uint64 // counter for request ids, and for the turns of ranks with equal load
+	next     atomic.Uint64 // counter for request ids
+	turns    atomic.Uint64 // counter for the turns of ranks with equal load
 	requests atomic.Uint64
 	active   atomic.Int64 // number of generation requests under way
 	salt     uint64       // makes the request ids of different lives differ
