@@ -83,8 +83,8 @@ func (m *aheadEngine) drop(h kvevent.Hash) kvevent.Event {
 	return kvevent.Event{Kind: kvevent.Removed, Group: -1, Medium: "GPU", Hashes: []kvevent.Hash{h}}
 }
 
-// drawn returns a prompt that equals an earlier prompt up to a random token. Often this token is the last or the first
-// token of a block.
+// drawn returns a random prompt. Four of five prompts equal an earlier prompt up to a random token. Often this token is
+// one of the first four tokens of a block.
 func drawn(rng *rand.Rand, before [][]block.Token, size int) []block.Token {
 	var tokens []block.Token
 	if len(before) > 0 && rng.IntN(5) > 0 {

@@ -114,10 +114,10 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 	return s.router.Store(s.holder, "", x)
 }
 
-// aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream.
-// The look-ahead is the number of tokens after a block that the block's hash covers. An engine uses one look-ahead for
-// all blocks. If a block has another look-ahead, the key of its parent may cover other tokens, so only the hashes of
-// the event are used. s.mu is held.
+// aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream,
+// and the router can match this look-ahead. The look-ahead is the number of tokens after a block that the block's hash
+// covers. An engine uses one look-ahead for all blocks. If a block has another look-ahead, the key of its parent may
+// cover other tokens, so only the hashes of the event are used. s.mu is held.
 func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	if !e.Aligned() {
 		return true // the event's tokens are not used anyway
@@ -137,8 +137,8 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 }
 
 // keys returns the keys that requests to the holder may carry and that matter for the event. For a block below the
-// accelerator (in CPU memory, on disk or remote), the index finds the parent by the parent's hash, so only the keys of
-// a chain's beginning matter. Tiers that do not use the engine's hashes are an exception.
+// accelerator (in CPU memory, on disk or remote), keys returns the worst case: all keys of a chain's beginning. There
+// the index finds nearly all blocks by their hashes. Tiers that do not use the engine's hashes are an exception.
 func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 	if e.Tier != block.TierGPU && !s.ofConnector(e) {
 		return kvevent.KeyRoot

@@ -38,7 +38,7 @@ func hashOf(tokens []block.Token, end int) kvevent.Hash {
 // run computes prompts in one step, so that no prompt finds the blocks of another. It returns the message that
 // announces what the step stored and removed.
 func (p *pool) run(prompts ...[]block.Token) []byte {
-	var removed [][2]int // pairs: index in hashes, number of copies left
+	var removed [][2]int // pairs: index in gone, number of copies left
 	var gone []kvevent.Hash
 	var stored []kvevent.Event
 	var fresh []kvevent.Hash

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,11 +29,11 @@ var quickStream = StreamConfig{
 
 // diary is a Handler that checks the contract of its interface, and records all calls.
 type diary struct {
-	t testing.TB
+	t      testing.TB
+	inside atomic.Bool // a call is being recorded
 
-	mu         sync.Mutex
+	mu         sync.Mutex // guards the fields below, except slow
 	next       uint64
-	inside     bool
 	payloads   map[uint64]string // payloads of the current stream, by sequence number
 	messages   int
 	restarts   []string
@@ -52,14 +53,13 @@ func newDiary(t testing.TB) *diary {
 
 // write runs f with the diary locked, as one recorded call. It fails the test if two calls come at the same time.
 func (d *diary) write(f func()) {
-	d.mu.Lock()
-	if d.inside {
+	if !d.inside.CompareAndSwap(false, true) {
 		d.t.Error("two calls at a time")
 	}
-	d.inside = true
+	d.mu.Lock()
 	f()
-	d.inside = false
 	d.mu.Unlock()
+	d.inside.Store(false)
 	select {
 	case d.changed <- struct{}{}:
 	default:

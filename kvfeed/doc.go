@@ -21,9 +21,11 @@
 //
 // # What it guarantees
 //
-//   - The index may know too little. Then requests miss a warm cache, which costs time. The index never claims a block
-//     that the holder does not have, except while an event is under way. The feed stores no block if its cache_salt,
-//     extra_key or LoRA name matters and is unknown: the block may belong to another request.
+//   - The index may know too little. Then requests miss a warm cache, which costs time. While the trust is exact, the
+//     index claims no block that the holder has dropped, except while the event of the removal is under way. With less
+//     trust it may: after a lost connection, on a tier that announces no removals, or if messages have no sequence
+//     numbers. If the cache_salt, extra_key or LoRA name of a block matters and is unknown, the block matches no
+//     request by its tokens: it may belong to another request.
 //   - The trust reflects the worst loss or doubt since the holder's cache was last known to be empty.
 //   - When a holder leaves, restarts, or loses a part of its history, its blocks are forgotten.
 //
@@ -39,8 +41,8 @@
 //   - Other requests' blocks: do not store an event with keys that cannot be read ([kvevent.Event.Unread]). Do not
 //     store an event whose format has no field for a key that requests use ([kvevent.Event.Hidden]). If only the
 //     beginning of the chain is in doubt, set [kvindex.Stored.RootUnknown].
-//   - Tiers: a removal or a reset counts for one tier only. If a tier announces no removals, its blocks need a time
-//     limit.
+//   - Tiers: a removal counts for one tier only. A reset of vLLM also counts for one tier, a reset of other engines for
+//     all tiers. If a tier announces no removals, its blocks need a time limit.
 //   - New index: each index has a generation number. Store returns the number, and so does
 //     [warmpath.Router.Generation], which shows a new index after a change of the fleet. When the number changes,
 //     forget the holder and replay its history.

@@ -8,8 +8,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// TestGuessesFromRequestsEndAtTheFirstContact: before the stream is up, a dispatched prompt counts as cached
-// for two minutes. This ends when events report the engine's blocks.
+// TestGuessesFromRequestsEndAtTheFirstContact: before the stream is up, a dispatched prompt counts as cached for two
+// minutes. This ends when the stream is up: from then on events report the engine's blocks.
 func TestGuessesFromRequestsEndAtTheFirstContact(t *testing.T) {
 	r := newRig(t, Config{})
 	var err error

@@ -93,7 +93,7 @@ func TestNoPolicyUsesGuessesAboutAWorkerThatRestarted(t *testing.T) {
 				m.reconcile(t.Context(), f.Snapshot())
 				after := knows(t, r, tokens, text, now)
 				again := after[home].Terms == fresh[home].Terms || name == "marginal" // marginal also learns how long answers are
-				again = again || after[home].Terms == policy.Candidate{}.Terms        // the candidate looks as before any request to the worker
+				again = again || after[home].Terms == policy.Candidate{}.Terms        // or the candidate has no terms
 				if after[home].Predicted != 0 || !again {
 					t.Errorf("%d tokens are still expected with the terms %v; before the first request the terms were %v", after[home].Predicted, after[home].Terms, fresh[home].Terms)
 				}

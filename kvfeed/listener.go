@@ -115,7 +115,7 @@ func (l *listener) receive(p *zmtp.Peer, parts [][]byte) {
 			return
 		}
 	}
-	// Only a stream with a holder is remembered. So the number of holders bounds the memory that a connection takes.
+	// Only a stream with a holder is remembered: topics without a holder take no memory.
 	switch following := in.receive(parts); {
 	case following && !known:
 		link[in.topic] = in
@@ -284,7 +284,7 @@ func (in *incoming) disconnect(err error) {
 	in.mu.Lock()
 	f := in.follower
 	in.follower = nil
-	if f == nil || f.closed() { // the holder is not known, or the feed gave the holder to another stream
+	if f == nil || f.closed() { // the holder is not known, or the feed has ended the stream
 		in.mu.Unlock()
 		return
 	}
@@ -331,8 +331,8 @@ func (in *incoming) close(f *follower) {
 	}
 }
 
-// workerAt returns the worker with that host and port. If there is none, it returns the worker at that host, provided
-// that the host has only one.
+// workerAt returns the worker with that host and port. If the address is a host without a port, workerAt returns the
+// worker at that host, provided that the host has only one.
 func workerAt(snap *fleet.Snapshot, address string) *fleet.Worker {
 	var byHost *fleet.Worker
 	several := false

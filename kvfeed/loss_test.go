@@ -48,7 +48,7 @@ func TestALossShowsAfterTheBatchThatCausedIt(t *testing.T) {
 	r := newRigWithIndex(t, Config{}, kvindex.Config{Bytes: 1 << 20})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	for i := range uint64(48) {
-		s.indexSeen = time.Time{} // the next look reads the index again, as if the last look was long ago
+		s.indexSeen = time.Time{} // the next message queries the index for losses, as if the last query was long ago
 		s.Message(i, wire(t, "vllm-0.32.0", batch(stored(int(i)+2, 0, 16*1024, 16))))
 	}
 	r.trust(s.holder, fleet.TrustDegraded, "index.bytes")

@@ -38,8 +38,8 @@ func namespaced(h kvevent.Hash, extra, salt string) kvevent.Hash {
 	return binary.BigEndian.Uint64(sum[:8])
 }
 
-// recentExtras is how many extra_key values of requests are remembered and tried. Each try costs one hash for the first
-// block of each prompt. If requests use more values at the same time, blocks of some values are not found.
+// recentExtras is how many extra_key values of requests are remembered and tried. Each try costs two SHA-256 hashes for
+// the first block of each prompt. If requests use more values at the same time, blocks of some values are not found.
 const recentExtras = 16
 
 // extras has the last values of extra_key in requests to a rank of a worker. It is safe for concurrent use.

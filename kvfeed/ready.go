@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Ready waits until the feed has caught up with every worker that the fleet has at the time of the call. The feed has
-// caught up with a worker when it has read the history of each event source. There is no history to wait for if nothing
-// answers at the endpoint, if the engine has no replay endpoint, or if its replay fails. Then Ready returns nil, and
-// the trust of each holder says how far the index knows its cache. If ctx ends first, the error wraps the cause of ctx
-// and names a holder whose history is still being read.
+// Ready waits until the feed has caught up with every worker that the fleet has at the time of the call, and with
+// workers that the feed begins to follow meanwhile. The feed has caught up with a worker when it has read the history
+// of each event source. There is no history to wait for if nothing answers at the endpoint, if the engine has no replay
+// endpoint, or if its replay fails. Then Ready returns nil, and the trust of each holder says how far the index knows
+// its cache. If ctx ends first, the error wraps the cause of ctx and names a holder whose history is still being read.
 //
 // A program need not wait. Until a history is read, requests are routed by load and by where earlier requests were
 // sent. Run must run in another goroutine. Ready does not wait for engines that connect to [Config.Listen].

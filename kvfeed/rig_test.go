@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a router over one worker, and its feed.
+// rig is a router with its fleet and its feed.
 type rig struct {
 	t      testing.TB
 	fleet  *fleet.Fleet
@@ -77,7 +77,7 @@ func (r *rig) follow(w *fleet.Worker) *stream {
 	return s
 }
 
-// match returns the number of prompt tokens that the router expects in the worker's cache.
+// match returns the number of prompt tokens that the index has for the worker that the router chooses.
 func (r *rig) match(tokens []block.Token, change ...func(*warmpath.Request)) int {
 	r.t.Helper()
 	req := &warmpath.Request{Model: "m", Tokens: tokens, Now: time.Now().UnixNano()}

@@ -13,9 +13,9 @@ import (
 // message's number is compared with the expected sequence number.
 //
 // A live message with a higher number than expected shows a gap. A lower number with other content than before shows a
-// restart. After a reconnect the engine may be another process, even if its numbers continue. So the stream is not
-// verified at first, and new messages are kept back. If a replay of the last messages has the same content as before,
-// the stream is verified.
+// restart. After a reconnect the engine may be another process, even if its numbers continue. So, if the engine has a
+// replay endpoint, the stream is not verified at first, and new messages are kept back. If a replay of the last
+// messages has the same content as before, the stream is verified.
 type sequence struct {
 	cfg    StreamConfig
 	h      Handler
@@ -26,7 +26,7 @@ type sequence struct {
 
 	mu         sync.Mutex // guards the fields below; also held while the handler is called
 	connected  bool
-	epoch      uint64 // number of connections so far; messages and attempts of an older epoch are ignored
+	epoch      uint64 // number of connections so far; attempts of an older epoch, and their messages, are ignored
 	next       uint64 // the expected sequence number
 	seen       seen
 	verified   bool   // next and seen belong to the stream of this connection
@@ -44,11 +44,11 @@ type sequence struct {
 	strikes    int                // contradictions between replay and live stream since they last agreed
 	agreed     bool               // replay and live stream had an equal message, and no contradiction followed
 	unproven   bool               // replayed messages were handed over, and no replay had a live message of this connection yet
-	behind     bool               // the value that Behind reported last
+	behind     bool               // the handler was last told that the stream is behind
 	recovering time.Time          // when the present recovery began, or the stream became behind
 	unnumbered bool               // messages of this connection carry no sequence numbers
-	distrust   bool               // the replay contradicts the live stream and is not used on this connection any more
-	progress   uint64             // grows whenever a recovery brings something new
+	distrust   bool               // the replay is not used on this connection any more: see contradicted and count
+	progress   uint64             // grows whenever a recovery brings something new, or the stream restarts
 	abort      context.CancelFunc // ends the present replay; nil: there is none
 }
 
@@ -93,8 +93,8 @@ func (s *sequence) snapshot() StreamStats {
 	return st
 }
 
-// canReplay reports whether replays may be asked for: there is a replay endpoint, and its messages have not
-// contradicted the live stream on this connection.
+// canReplay reports whether replays may be requested: there is a replay endpoint, and it is not distrusted on this
+// connection.
 func (s *sequence) canReplay() bool { return s.replay != "" && !s.distrust }
 
 // connect begins a connection.
@@ -242,9 +242,9 @@ func (s *sequence) repeats(seq uint64, payload []byte, onward bool) bool {
 	return false
 }
 
-// askFrom requests a replay that begins at seq, the number of the first live message of a connection. An earlier replay
-// delivered a message with this number, and seen no longer remembers its content: the live stream came late, as on a
-// busy machine. The new replay shows whether the replay and the live stream come from one engine.
+// askFrom requests a replay that begins at seq or earlier. seq is the number of the first live message of a connection.
+// An earlier replay delivered a message with this number, and seen no longer remembers its content: the live stream
+// came late, as on a busy machine. The new replay shows whether the replay and the live stream come from one engine.
 func (s *sequence) askFrom(seq uint64, payload []byte) {
 	if !s.canReplay() {
 		return
@@ -260,8 +260,8 @@ func (s *sequence) verify() {
 	s.drain()
 }
 
-// hold keeps a live message whose predecessors are missing, and starts a replay. Without a replay endpoint the missing
-// messages are lost.
+// hold keeps a live message whose predecessors are missing, or that came before the stream is verified, and starts a
+// replay. If there is no replay to request, the missing messages are lost.
 func (s *sequence) hold(seq uint64, payload []byte) {
 	s.announced = false
 	if !s.canReplay() {
@@ -351,7 +351,8 @@ func (s *sequence) contradicted(why string) {
 func (s *sequence) agree() { s.strikes, s.agreed, s.unproven = 0, true, false }
 
 // announce reports that the history is whole, once after each time when this was in doubt. After a contradiction
-// between replay and live stream, announce waits until both agree, since the replay may be another engine's.
+// between replay and live stream, announce waits until both agree or the replay is distrusted, since the replay may be
+// another engine's.
 func (s *sequence) announce() {
 	if s.whole && (s.strikes == 0 || s.distrust) && s.verified && !s.announced && !s.wanted && !s.overflow && s.pending.len() == 0 &&
 		(!s.live || s.next > s.lastLive) {
@@ -360,8 +361,8 @@ func (s *sequence) announce() {
 	}
 }
 
-// settle tells the handler whether the stream is behind, if that changed. Each function that changes the stream calls
-// settle at its end. s.mu is held.
+// settle tells the handler whether the stream is behind, if that changed. Each function that changes the stream of a
+// connection and takes s.mu calls settle before it unlocks s.mu. s.mu is held.
 func (s *sequence) settle() {
 	behind := s.whole && !s.announced
 	if !s.whole { // Complete will not be called, so the missing messages themselves decide

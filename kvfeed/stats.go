@@ -27,7 +27,7 @@ type Stats struct {
 	LastEvent   *time.Time `json:"last_event,omitempty"` // UTC; nil before the first event
 
 	Applied     uint64 `json:"events_applied"`       // events of received messages without Unapplied; Skipped is included
-	Unapplied   uint64 `json:"events_unapplied"`     // stored events that were not applied, mostly because a key such as extra_key is unknown
+	Unapplied   uint64 `json:"events_unapplied"`     // events that were not applied: of blocks whose keys are unknown, and of copies outside the engine
 	Skipped     uint64 `json:"events_skipped"`       // events with an unknown name, and events that are not usable
 	Undecodable uint64 `json:"messages_undecodable"` // messages that could not be decoded, plus StreamStats.Malformed
 	Foreign     uint64 `json:"messages_foreign"`     // messages that contain no KV events

@@ -31,7 +31,7 @@ type stream struct {
 	engine     fleet.Engine
 	source     fleet.EventSource
 	version    string         // the engine's version
-	used       *atomic.Uint32 // kvevent.Keys that requests to the holder were seen to carry
+	used       *atomic.Uint32 // kvevent.Keys that requests to the holder may carry, see keysOf
 	extras     *extras        // values of extra_key that requests to the holder carried
 	wire       func() StreamStats
 
@@ -64,7 +64,7 @@ type state struct {
 
 	complete bool   // the history is whole since the cache was empty
 	missing  string // if complete is false: which part of the history is missing
-	broken   bool   // the missing part is a message that cannot be read, so another replay does not help
+	broken   bool   // a replay cannot make the history whole: a message could not be read, or copies of blocks were counted wrongly
 	reset    bool   // the history is whole only since a reset of the accelerator's cache
 	// behind: messages are missing, or may be. Later messages are kept back, so blocks that they remove still count as
 	// cached.
@@ -106,7 +106,7 @@ type state struct {
 
 	counters
 	lastEvent     time.Time
-	processedThen uint64 // number of requests that were dispatched to the holder before its last event
+	processedThen uint64 // number of requests that were dispatched to the holder before its last event, or before the stream began
 	silent        string // the reason if the holder counts as silent; "": the holder is not silent
 	sequence      uint64
 	hasSequence   bool
@@ -124,7 +124,7 @@ type counters struct {
 	stored, removed, cleared      uint64
 	skipped, undecodable, foreign uint64
 	misdirectedMessages           uint64 // messages with events or load of another rank
-	unapplied                     uint64 // stored events that were not applied
+	unapplied                     uint64 // events that were not applied: see Stats.Unapplied
 	skippedTags                   map[string]uint64
 	lastError                     string
 	forgotten                     uint64 // times that all blocks of the holder were forgotten
@@ -318,8 +318,8 @@ func (s *stream) load(payload []byte) {
 	s.fleet.Report(s.holder, r)
 }
 
-// foreign reports whether a message is not a batch of KV events. Such a message changes no cache. SGLang may send its
-// load messages, which are arrays that begin with a name, on the same socket.
+// foreign reports whether a message is an array that begins with a name, which a batch of KV events never does. Such a
+// message changes no cache. SGLang may send its load messages, which have this form, on the same socket.
 func foreign(payload []byte) bool {
 	const fixArray, array16, array32, fixString = 0x90, 0xdc, 0xdd, 0xa0
 	if len(payload) == 0 {
@@ -393,7 +393,8 @@ func (s *stream) skip(b *kvevent.Batch) (changed bool) {
 	return changed
 }
 
-// Restarted forgets the holder's blocks, since its engine started again with an empty cache. It implements Handler.
+// Restarted forgets the holder's blocks, since the engine's stream begins again: mostly a new process with an empty
+// cache. It implements Handler.
 func (s *stream) Restarted(why string) {
 	s.step()
 	defer s.rest()
@@ -433,7 +434,7 @@ func (s *stream) Lost(from, to uint64) {
 	s.assess(time.Now())
 }
 
-// Complete records that the history is whole. It implements Handler.
+// Complete records that the history is whole, unless it is broken. It implements Handler.
 func (s *stream) Complete() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

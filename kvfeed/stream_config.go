@@ -24,7 +24,8 @@ type StreamConfig struct {
 	// RecoveryTime bounds the duration of any recovery. After it, the missing messages are given up as lost.
 	RecoveryTime time.Duration
 	// Verify is the time between two checks of an idle stream. A check requests a replay of the last messages. It shows
-	// whether the last message was dropped, or the engine restarted unnoticed. Negative: no checks.
+	// whether the last message was dropped, or the engine restarted unnoticed. Negative: only one check after each
+	// recovery.
 	Verify time.Duration
 	// PendingMessages and PendingBytes bound the messages that are kept while older messages are replayed. Live
 	// messages beyond the bound are dropped, and a later replay brings them.
@@ -37,8 +38,8 @@ type StreamConfig struct {
 	// MaxMessage is the size of the largest message that is accepted, in bytes, over all its frames.
 	MaxMessage int
 	// MaxStreams bounds the number of streams of engines that connect to [Config.Listen], and the number of their
-	// connections. A topic counts as a stream once it names a worker of the fleet. One connection has at most 256
-	// streams.
+	// connections. A topic counts as a stream once the feed has found its holder: the rank of a worker in the fleet.
+	// One connection has at most 256 streams.
 	MaxStreams int
 	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect.
 	BackoffMin time.Duration

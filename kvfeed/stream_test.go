@@ -579,8 +579,8 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// The problems of a stream, such as unknown groups or tiers, end with its engine: another engine may have other groups
-// and tiers. The new engine also has a slow start.
+// The problems of a stream, such as groups without kinds or a tier without removals, end with its engine: another
+// engine may have other groups and tiers. The new engine also has a slow start.
 func TestARestartEndsTheProblemsOfTheEngineBefore(t *testing.T) {
 	full, window, host := stored(1, 0, 480, 32), stored(1, 0, 480, 32), stored(2, 0, 64, 32)
 	full.Group, full.Spec = 1, "full_attention"

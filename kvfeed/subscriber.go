@@ -63,15 +63,16 @@ type StreamStats struct {
 	Sequence    uint64    `json:"last_sequence"` // number of the last message that the handler got; valid if HasSequence
 	HasSequence bool      `json:"-"`
 	Messages    uint64    `json:"messages"`   // messages that the handler got, live or replayed
-	Gaps        uint64    `json:"gaps"`       // times that a live message had a higher number than expected
+	Gaps        uint64    `json:"gaps"`       // times that messages were missing between two live messages of a connection
 	Replays     uint64    `json:"replays"`    // replay requests for missing messages
 	Checks      uint64    `json:"checks"`     // replay requests that find out whether messages are missing
-	Replayed    uint64    `json:"replayed"`   // messages that the handler got from replays
-	Duplicates  uint64    `json:"duplicates"` // repeated messages, which the handler did not get
+	Replayed    uint64    `json:"replayed"`   // messages that replays brought first: the handler got them, or they were kept until it could
+	Duplicates  uint64    `json:"duplicates"` // repeated live messages, which the handler did not get
 	Lost        uint64    `json:"lost"`       // messages given up: no replay brought them
 	Restarts    uint64    `json:"restarts"`   // times that the engine's stream began again
-	// Malformed is the number of messages whose frames are neither topic, sequence number and payload, nor topic and
-	// payload.
+	// Malformed is the number of messages that were dropped for their frames. A live message has topic, sequence number
+	// and payload, or topic and payload, and all live messages of a connection have the same form. A replayed message
+	// has an empty frame, perhaps a topic, then sequence number and payload.
 	Malformed uint64 `json:"-"`
 	// ReplayError says why a replay was last given up; nil: no replay was given up.
 	ReplayError error `json:"-"`

@@ -445,8 +445,8 @@ func TestAReplayOfAnotherEngineIsNotBelievedForEver(t *testing.T) {
 	}
 }
 
-// replayed passes complete replays to the stream until the stream requests no more replays or gives up, as catchUp
-// does.
+// replayed passes complete replays to the stream until the stream requests no more replays, but at most ReplayTries
+// replays. Unlike catchUp it does not call giveUp.
 func replayed(s *sequence, run string, n uint64) {
 	var a attempt
 	for range s.cfg.ReplayTries {
@@ -467,7 +467,8 @@ func replayed(s *sequence, run string, n uint64) {
 }
 
 // The replay endpoint belongs to another engine than the live stream. A few live messages must show this, in any order
-// of replay and live messages, and with any time between them. Until then the history does not count as complete.
+// of replay and live messages, and with any time between them. After the first live message the history does not count
+// as complete until then.
 func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 	for name, before := range map[string][]uint64{
 		"replay first":                      nil,

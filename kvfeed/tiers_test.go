@@ -8,7 +8,8 @@ import (
 
 // TestBlocksCountOnTheirBestTierWhereTheEngineLoadsThemSo: two blocks in the middle of a prompt are in host memory
 // only. TensorRT-LLM copies these two blocks back, and then also uses the blocks after them in the accelerator's
-// memory. vLLM uses the accelerator's blocks at the prompt's beginning, and after them only blocks in host memory.
+// memory. vLLM and SGLang use the accelerator's blocks at the prompt's beginning, and after them only blocks in host
+// memory.
 func TestBlocksCountOnTheirBestTierWhereTheEngineLoadsThemSo(t *testing.T) {
 	for engine, want := range map[fleet.Engine]int{fleet.EngineTRTLLM: 160, fleet.EngineVLLM: 80, fleet.EngineSGLang: 80} {
 		t.Run(engine.String(), func(t *testing.T) {

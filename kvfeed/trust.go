@@ -34,7 +34,8 @@ const (
 	catchingUp     = "messages are missing, or may be: they are being replayed, and later ones wait for them"
 )
 
-// logTrust logs the trust if it differs from the last logged one. s.mu is held.
+// logTrust logs the trust if it differs from the last logged one. If one of the two reasons above lowers the trust,
+// logTrust waits for [Config.Grace]. s.mu is held.
 func (s *stream) logTrust(now time.Time) {
 	if s.trust == s.logged || (s.why == readingHistory || s.why == catchingUp) && now.Sub(s.judged) < s.config.Grace {
 		return
@@ -61,7 +62,8 @@ func brief(err error) string {
 	return err.Error()
 }
 
-// judge returns the trust and its reason. It tests the conditions from the worst to the best. s.mu is held.
+// judge returns the trust and its reason. The first condition that holds decides: trust approximate and none come
+// before degraded, and degraded before exact. s.mu is held.
 func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	switch {
 	case s.misplaced != "":
@@ -116,8 +118,9 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	return fleet.TrustExact, "the event stream is complete since the cache was empty"
 }
 
-// indexEvery is the shortest time between two queries of the index for losses. It exists because each query takes the
-// index's lock. A loss between two queries is found by the later one.
+// indexEvery is the shortest time between two messages after which the stream queries the index for losses. It exists
+// because each query takes the index's lock. A loss between two queries is found by the later one. A reset and the
+// regular check query the index in any case.
 const indexEvery = 100 * time.Millisecond
 
 // askIndex queries the index for losses of the holder's blocks, and reports whether they differ from the last result.
@@ -170,8 +173,8 @@ func (s *stream) look(now time.Time) {
 	s.assess(now)
 }
 
-// quiet records that a holder got requests and sent no events. answered is the number of requests that have ended since
-// the holder's last event, or since the stream began. s.mu is held.
+// quiet records that a holder got requests and sent no events. At least answered requests have ended since the holder's
+// last event, or since the stream began. s.mu is held.
 func (s *stream) quiet(now time.Time, answered int64) {
 	if !s.everUp {
 		return // the trust already says that the endpoint was never reached

@@ -19,7 +19,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// vectors are results of an engine's own cache code. In testdata, a script with the same name makes each file.
+// vectors are results of an engine's own cache code. The scripts testdata/make_vllm.py and testdata/make_sglang.py make
+// the files.
 type vectors struct {
 	Version string `json:"version"`
 	Runs    []struct {
