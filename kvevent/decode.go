@@ -13,7 +13,7 @@ type Decoder struct {
 	c     cursor
 	rest  rest
 	names interner
-	// after[k][f] is the field that came after field f in the last event of kind k.
+	// after[k][f] is the field that came after field f when f was last read in an event of kind k in map form.
 	after [len(kindNames)][numFields]field
 }
 
@@ -70,7 +70,8 @@ const (
 //
 // If b.More is set, the payload has more events than fit into one batch, and all of them are well-formed: apply b, then
 // call [Decoder.Next]. Nearly all messages of engines fit into one batch. All batches of a payload together allocate at
-// most 32 MiB. The caller may reuse the payload's memory after the last batch, unless KeepRaw is set.
+// most 32 MiB, plus the bytes of strings of more than maxInternedLen. The caller may reuse the payload's memory after
+// the last batch, unless KeepRaw is set.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.Reset()
 	d.c, d.rest = cursor{p: payload}, rest{}

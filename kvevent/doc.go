@@ -25,5 +25,5 @@
 //	}
 //
 // Decoding a hostile payload takes time in proportion to its length, takes a bounded amount of memory, and causes no
-// panic. After the first messages, decoding allocates nothing.
+// panic. After the first messages, decoding messages of usual size allocates nothing.
 package kvevent

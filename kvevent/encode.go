@@ -9,9 +9,10 @@ import (
 	"github.com/warmpath/warmpath/block"
 )
 
-// Append appends b to dst as one payload. The bytes are the same as the engine's own encoder (msgspec) writes, with one
-// exception: an image that covers several blocks is named only in the block where it begins. If the version has no
-// field for a value, the value is left out. Skipped events are not written.
+// Append appends b to dst as one payload. If b was decoded with [Decoder.KeepRaw], the bytes are the same as the
+// engine's own encoder (msgspec) writes. If an event has no ExtraKeys, Append writes its extra keys from the other
+// fields: then an image that covers several blocks is named only in the block where it begins, and prompt embeddings
+// are not named. If the version has no field for a value, the value is left out. Skipped events are not written.
 //
 // If hashes are written as byte strings, the strings come from Digests. Without Digests, a string has 24 zero bytes and
 // then the 8 bytes of the hash.
@@ -34,7 +35,7 @@ func (w Wire) Append(dst []byte, b *Batch) []byte {
 	return p.b
 }
 
-// encoder writes MessagePack in the shortest form of each value.
+// encoder writes MessagePack in the shortest form of each value; floats always have 8 bytes.
 type encoder struct {
 	*format
 	form hashForm

@@ -15,8 +15,8 @@ const (
 	// Stored: blocks are cached. A stored event may have no hashes: then a sliding-window group computed blocks while
 	// decoding, and kept none of them.
 	Stored  Kind = iota
-	Removed      // one copy of each block is gone; some of the hashes may be unknown to the reader, which ignores them
-	Cleared      // every block on the event's tier is gone; blocks on other tiers stay
+	Removed      // one copy of each block is gone, or all copies: see Event.LastCopies; a reader ignores hashes that it does not know
+	Cleared      // every block on the event's tier is gone; in vLLM the blocks on other tiers stay
 )
 
 var kindNames = [...]string{"stored", "removed", "cleared"}
@@ -67,7 +67,8 @@ type Event struct {
 	Attention block.Attention // kind of the cache group; AttentionFull if the event names none
 
 	// Unread has the extra keys that are in the event but cannot be read: an adapter without a name, multimodal
-	// identifiers without a position, unknown extra keys. If Unread is not empty, the event's tokens must not be indexed.
+	// identifiers without a position, prompt embeddings, unknown extra keys. If Unread is not empty, the event's tokens
+	// must not be indexed.
 	Unread Keys
 	// Hidden has the extra keys for which the event's format has no field, so the request that stored the blocks may have
 	// had these keys. SGLang never sends extra_key. Offload tiers do not send the salt. vLLM before 0.17 sends neither the
@@ -162,8 +163,8 @@ type TagCount struct {
 }
 
 // Batch is one message of one holder, or a part of a long message. Use one Batch for many messages: its events share
-// buffers, which grow to the size of the largest message (up to a few megabytes) and stay. Each Decode overwrites the
-// events of the Decode before. Only one goroutine may use a Batch at a time.
+// buffers, which stay between messages as long as they take at most a few megabytes. Each Decode overwrites the events
+// of the Decode before. Only one goroutine may use a Batch at a time.
 type Batch struct {
 	Time    float64 // when the engine made the message, in Unix seconds
 	Rank    int     // data-parallel rank
@@ -191,8 +192,9 @@ type Batch struct {
 }
 
 // Removals joins the i-th event with the events after it, as long as they all remove blocks of the same tier, group and
-// owner. It returns the number n of these events, and appends their hashes to dst. If the i-th event is no removal, n
-// is 0. Engines send an event for each evicted block, and an index removes many blocks together faster than one by one.
+// owner, and have the same LastCopies. It returns the number n of these events, and appends their hashes to dst. If the
+// i-th event is no removal, n is 0. Engines send an event for each evicted block, and an index removes many blocks
+// together faster than one by one.
 func (b *Batch) Removals(i int, dst []Hash) (n int, hashes []Hash) {
 	first := &b.Events[i]
 	for ; i+n < len(b.Events); n++ {

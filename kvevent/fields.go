@@ -299,8 +299,8 @@ func (d *Decoder) known(b []byte) string {
 	return d.names.text(b)
 }
 
-// loraID takes the number of an adapter. In SGLang the field may be a string or a number, and its value is always null.
-// If the value is a string, the event has an adapter without a usable name.
+// loraID takes the number of an adapter. SGLang declares the field as a string or a number, but always sends null. If
+// the value is a string, the event has an adapter without a usable name.
 func (d *Decoder) loraID(e *Event) bool {
 	if d.c.kind() == kindString {
 		e.Unread |= KeyLoRA

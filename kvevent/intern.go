@@ -9,8 +9,8 @@ type interner struct {
 }
 
 const (
-	// maxInterned is larger than the number of adapters and tenants in use. With maxInternedLen, the two maps take at most
-	// 2 MiB.
+	// maxInterned is larger than the number of adapters and tenants in use. With maxInternedLen, the strings in the two
+	// maps take at most 2 MiB.
 	maxInterned = 2048
 	// maxInternedLen is in bytes. Identifiers have 64 hexadecimal digits, and salts are usually not longer. A longer
 	// string is allocated each time.
@@ -44,8 +44,9 @@ func (t *interner) text(b []byte) string {
 	return s
 }
 
-// printable returns at most maxTag bytes of b, and replaces each byte that is not printable ASCII with "?". The name of
-// an event needs this, because the name comes from the network and goes into metrics and logs.
+// printable returns at most maxTag bytes of b, and replaces each space, quotation mark, backslash and byte that is not
+// printable ASCII with "?". The name of an event needs this, because the name comes from the network and goes into
+// metrics and logs.
 func (t *interner) printable(b []byte) string {
 	var buffer [maxTag]byte
 	n := copy(buffer[:], b)

@@ -91,8 +91,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkMsgp reads an event in array form with the raw functions of tinylib/msgp, and checks nothing. The type
-// cursor of this package must be faster: compare with BenchmarkDecode.
+// BenchmarkMsgp reads an event in array form with the raw functions of tinylib/msgp, and checks little. The type cursor
+// of this package must be faster: compare with BenchmarkDecode.
 func BenchmarkMsgp(b *testing.B) {
 	payload := benchPayload(b, "vllm-0.10.2", 1, 32)
 	hashes, tokens := make([]uint64, 0, 32), make([]uint32, 0, 512)

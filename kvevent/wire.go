@@ -177,8 +177,8 @@ func (w Wire) String() string {
 	return name
 }
 
-// Medium returns the engine's name of a tier. If an event has no Medium, Append writes null for TierGPU, and this name
-// for another tier.
+// Medium returns the engine's name of a tier. If an event has no Medium, Append writes null if Locality and Owner alone
+// give its tier (without both: TierGPU), and this name otherwise.
 func (w Wire) Medium(t block.Tier) string {
 	f, _ := w.resolve()
 	names := [block.NumTiers]string{"GPU", "CPU", "STORAGE", "OBJ"}
