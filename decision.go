@@ -21,7 +21,9 @@ type Record struct {
 	Holder fleet.Holder  // the chosen rank of the worker: each data-parallel rank is a holder of a KV cache
 	Rank   int           // the global number of the holder's data-parallel rank
 	Pinned bool          // the worker has several ranks: the request must carry the rank in X-Data-Parallel-Rank
-	Trust  fleet.Trust
+	// Trust is the trust of the match: the holder's trust, but at most approximate if the match is an estimate, made from
+	// the prompt's text or from what was sent before.
+	Trust fleet.Trust
 
 	PromptTokens    int                 // length of the prompt; an estimate unless TokensKnown
 	TokensKnown     bool                // the request had Tokens

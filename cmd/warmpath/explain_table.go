@@ -61,10 +61,7 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 	if e.AtRiskTokens > 0 {
 		fmt.Fprintf(w, ", %d at risk", e.AtRiskTokens)
 	}
-	if e.Worker != "" {
-		fmt.Fprintf(w, ", trust %s", e.Trust)
-	}
-	fmt.Fprintln(w)
+	fmt.Fprintln(w, trust(e))
 	if e.TokenOrigin != "" {
 		fmt.Fprintf(w, "  %s\n", e.TokenOrigin)
 	}
@@ -79,11 +76,26 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 	}
 }
 
+// trust returns the trust of the match. It differs from the trust of the chosen worker's cache if the match is only an
+// estimate.
+func trust(e *admin.Explanation) string {
+	if e.Worker == "" {
+		return ""
+	}
+	said := ", trust of the match " + e.Trust
+	for i := range e.Candidates {
+		if c := &e.Candidates[i]; c.Chosen && c.Trust != e.Trust {
+			said += fmt.Sprintf(" (an estimate from what was sent before; trust of the worker's cache %s)", c.Trust)
+		}
+	}
+	return said
+}
+
 // writeCandidates prints a line for each candidate, and marks the chosen one. Columns in small letters are the parts
 // of the score.
 func writeCandidates(w io.Writer, e *admin.Explanation) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "AT RISK", "UNCACHED", "TRUST", "REQUESTS", "PREFILL", "BACKLOG MS", "PACE"}
+	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "AT RISK", "UNCACHED", "CACHE TRUST", "REQUESTS", "PREFILL", "BACKLOG MS", "PACE"}
 	columns = append(columns, e.Terms...)
 	columns = append(columns, "SCORE", "WHY")
 	fmt.Fprintln(t, strings.Join(columns, "\t"))

@@ -37,24 +37,36 @@ func TestExplanationsArePrintedAsTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `kv_aware chooses http://b:1 rank 0: fallback (next best)
-  model m, 4000 prompt tokens (cache, 0.2 ms), 64 matched, 80 predicted, trust exact
+  model m, 4000 prompt tokens (cache, 0.2 ms), 64 matched, 80 predicted, trust of the match exact
   the ids are remembered
   session from x-session-id
   best match not taken: http://a:1 rank 0 has 2048 tokens, saturated
   it would wait for a worker first: all are saturated, or others wait
-   WORKER      RANK  MATCH  TIERS           PREDICTED  AT RISK  UNCACHED  TRUST     REQUESTS  PREFILL  BACKLOG MS  PACE  match  load     SCORE   WHY
-*  http://b:1  0     64     gpu 48, cpu 16  80         0        3920      exact     2         900      12.35       1.25  0.016  -0.0005  0.0155  next best
-   http://a:1  1     2048   -               2000       48       2000      degraded  0         0        0           1     -      -        -       saturated
+   WORKER      RANK  MATCH  TIERS           PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG MS  PACE  match  load     SCORE   WHY
+*  http://b:1  0     64     gpu 48, cpu 16  80         0        3920      exact        2         900      12.35       1.25  0.016  -0.0005  0.0155  next best
+   http://a:1  1     2048   -               2000       48       2000      degraded     0         0        0           1     -      -        -       saturated
 
 least_load chooses nobody: none (no worker can be used)
   no worker
   model m with adapter sql, about 1000 prompt tokens (timeout), 0 matched, 0 predicted
-   WORKER  RANK  MATCH  TIERS  PREDICTED  AT RISK  UNCACHED  TRUST  REQUESTS  PREFILL  BACKLOG MS  PACE  SCORE  WHY
+   WORKER  RANK  MATCH  TIERS  PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG MS  PACE  SCORE  WHY
 
 They differ: kv_aware: http://b:1 rank 0, least_load: nobody.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestAnEstimateDoesNotHaveTheTrustOfTheCache(t *testing.T) {
+	var out bytes.Buffer
+	e := &admin.Explanation{Base: "m", Policy: "estimated", Branch: "affinity", Reason: "the highest score", Worker: "http://a:1", Trust: "approximate",
+		TokenSource: "local", TokensKnown: true, Candidates: []admin.Candidate{{Worker: "http://a:1", Chosen: true, Trust: "exact"}}}
+	if err := writeExplanations(&out, &admin.Explanations{Policies: []*admin.Explanation{e}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "trust of the match approximate (an estimate from what was sent before; trust of the worker's cache exact)\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("want %q:\n%s", want, out.String())
 	}
 }
 

@@ -30,7 +30,7 @@ type Explanation struct {
 	Summary         string  `json:"summary"`          // the decision in one line
 	Worker          string  `json:"worker,omitempty"` // absent if no worker could be chosen; error says why
 	Rank            int     `json:"rank"`
-	Trust           string  `json:"trust"`
+	Trust           string  `json:"trust"` // of the match; at most approximate if the match is an estimate
 	TokenSource     string  `json:"token_source"`
 	TokensMissing   string  `json:"tokens_missing,omitempty"` // why there are no ids, if token_source is text
 	TokenOrigin     string  `json:"token_origin"`             // token_source in words, and the source of the model's ids
@@ -74,7 +74,7 @@ type Candidate struct {
 	AtRiskTokens    int            `json:"at_risk_tokens,omitempty"`
 	FullTokens      int            `json:"full_tokens"`     // the match if only the layers with full attention counted
 	UncachedTokens  int            `json:"uncached_tokens"` // prompt tokens that the engine would compute
-	Trust           string         `json:"trust"`
+	Trust           string         `json:"trust"`           // of the holder's cache, as in /admin/workers
 	TrustReason     string         `json:"trust_reason"`
 	Load            Load           `json:"load"`
 	// Pace is the time of the holder's passes, divided by the time of the passes of the median holder of its kind.

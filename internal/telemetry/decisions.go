@@ -31,7 +31,8 @@ type Record struct {
 	// tried. Rank is the data-parallel rank at that worker.
 	Worker string `json:"worker,omitempty"`
 	Rank   int    `json:"rank"`
-	// Trust is the holder's trust at the time of the decision.
+	// Trust is the trust of the match: the holder's trust at the time of the decision, but at most approximate if the
+	// match is an estimate.
 	Trust string `json:"trust,omitempty"`
 	// TokenSource is the source of the prompt's token ids. If there were no ids, TokenSource is text (the prompt's text
 	// was matched instead), or else the reason why there were no ids.
