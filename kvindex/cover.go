@@ -45,15 +45,20 @@ func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 		at = x.blocks.before(at)
 	}
 	if lo := p.end / size * size; p.rest != nil {
-		p.rest.through.each(func(at spot) {
+		for _, at := range p.rest.through {
 			x.cover(h, cover{at, bit}, part{lo: max(from, lo) - lo, hi: p.end - lo}, add)
-		})
+		}
 	}
 }
 
+// mostThrough returns how many blocks the list rest.through of a point may have. A record of the point covers a part of
+// each of these blocks. A partial block of 16 tokens ends with up to 15 points: so an announcement of all of them
+// covers at most 15,360 parts. The holder has no claim on the blocks that no list has room for.
+func (x *Index) mostThrough() int { return int(max(16, 16384/x.size)) }
+
 // through handles the first block of the index that the point p completes. Points before p may end within this block:
-// they cover parts of it. If add is true, through adds the block to the lists of these points and adds the parts. If
-// add is false, it removes both.
+// they cover parts of it. If add is true, through adds the block to the lists of these points that have room, and adds
+// the parts. If add is false, it removes the block from the lists that have it, and the parts.
 func (x *Index) through(h *holder, p *point, add bool) {
 	size := x.size
 	if p.start%size == 0 || p.end/size == p.start/size {
@@ -65,10 +70,27 @@ func (x *Index) through(h *holder, p *point, add bool) {
 	}
 	lo := p.start / size * size
 	for a := p.parent; a != nil && a.end > lo; a = a.parent {
+		list := a.rest.through
+		before := cap(list)
 		x.blocks.steps++
-		before := a.rest.through.bytes()
-		a.rest.through.change(at, add)
-		x.blocks.account(h, a.rest.through.bytes()-before)
+		if add {
+			if len(list) >= x.mostThrough() {
+				continue
+			}
+			list = append(withRoom(list), at)
+		} else {
+			i := len(list) - 1 // Clear drops the newest points first
+			for i >= 0 && list[i] != at {
+				i--
+			}
+			x.blocks.steps += uint64(len(list)-i) / 16 // comparing a few words takes as long as another step
+			if i < 0 {
+				continue
+			}
+			list = without(list, i)
+		}
+		a.rest.through = list
+		x.blocks.account(h, 8*int64(cap(list)-before))
 		for _, r := range a.records {
 			if h.groups[r.group].kind == block.AttentionStateSpace {
 				continue
@@ -78,56 +100,16 @@ func (x *Index) through(h *holder, p *point, add bool) {
 	}
 }
 
-// completed is the blocks of the index within which a point ends. A block counts once for each point after this point
-// that completes it. Most points have one such block.
-type completed struct {
-	one  spot                 // a block; 0: none
-	more lookup[spot, uint32] // the other blocks, and how often each counts
-}
-
-// change adds a block, or removes it.
-func (c *completed) change(at spot, add bool) {
-	switch n := c.more.get(at); {
-	case add && c.one == 0:
-		c.one = at
-	case add:
-		c.more.put(at, n+1)
-	case n > 1:
-		c.more.put(at, n-1)
-	case n == 1:
-		c.more.drop(at)
-	default:
-		c.one = 0
-	}
-}
-
-// each calls f for each block, as often as the block counts.
-func (c *completed) each(f func(at spot)) {
-	if c.one != 0 {
-		f(c.one)
-	}
-	for at, n := range c.more.entries {
-		for range n {
-			f(at)
-		}
-	}
-}
-
-// bytes returns the memory of more.
-func (c *completed) bytes() int64 {
-	n := int64(c.more.len())
-	return 160*min(n, 1) + 40*n // a small map of Go has 160 bytes without entries
-}
-
 // spans returns an upper bound of the number of blocks of the index that a run of tokens touches.
 func (x *Index) spans(tokens uint32) int { return int(tokens/x.size) + 2 }
 
-// completed returns in how many blocks a point's records cover a part that a later point completes.
-func (p *point) completed() int {
-	if p.rest == nil {
-		return 0
+// coversOf returns an upper bound of the number of blocks of the index of which a record of a point covers a part.
+func (x *Index) coversOf(p *point) int {
+	n := x.spans(p.end - p.start)
+	if p.rest != nil {
+		n += len(p.rest.through)
 	}
-	return 1 + p.rest.through.more.len()
+	return n
 }
 
 // coverBytes is an upper bound of the memory that one call of cover takes: an entry of holder.parts, parts, and a
@@ -144,26 +126,48 @@ func (x *Index) pending(l *line) (records int) {
 	return records
 }
 
-// coverNeed returns an upper bound of the memory for the parts of blocks that points take when the hashes of an
-// announcement in a.from and a.to are applied, if the points or their records are there already. need counts the memory
-// of new points.
-func (x *Index) coverNeed(a *announcement) int64 {
-	h, n := a.holder, 0
+// coverNeed returns an upper bound of the memory that a number of calls of cover take.
+func (x *Index) coverNeed(calls int) int64 {
+	if calls == 0 {
+		return 0
+	}
+	return int64(calls)*coverBytes + x.blocks.sets.growth(calls)
+}
+
+// covers returns an upper bound of the number of calls of cover for points and records that are there already, when the
+// hashes of an announcement in a.from and a.to are applied. need counts the calls for new points. If the number is
+// large, covers makes the range in a.from and a.to shorter, but not shorter than one hash.
+func (x *Index) covers(a *announcement) (n int) {
+	h := a.holder
 	if h.pointed == 0 {
 		return 0
 	}
+	jumps := a.RootUnknown // the place of a known hash may be elsewhere than after the hash before it
 	if parent, has := a.parent(); has {
-		if l, known := x.after(x.refer(h, parent)); known {
-			n = x.pending(&l)
+		l, known := x.after(x.refer(h, parent))
+		n, jumps = x.pending(&l), jumps || !known
+	}
+	size := a.size()
+	for i := a.from; i < a.to; i++ {
+		p := h.byHash.get(a.Hashes[i])
+		if p == nil {
+			continue
+		}
+		x.blocks.steps++
+		l, placed := x.after(p, 0)
+		if k := p.find(a.Tier, a.group); !placed {
+			n += (len(p.records) + 1) * x.spans(size) // the announcement may place the point
+		} else if k < 0 || p.records[k].size != size {
+			n += x.coversOf(p)
+		}
+		if placed && jumps {
+			n += x.pending(&l)
+		}
+		if n > x.stretch(0) {
+			a.to = i + 1
 		}
 	}
-	for _, hash := range a.Hashes[a.from:a.to] {
-		if p := h.byHash.get(hash); p != nil {
-			x.blocks.steps++
-			n += (len(p.records)+1)*x.spans(max(uint32(a.BlockSize), p.end-p.start)) + p.completed()
-		}
-	}
-	return int64(n) * coverBytes
+	return n
 }
 
 // cover adds or removes a part of a block. The holder has the block while the union of all parts is the whole block. In

@@ -195,7 +195,7 @@ func (x *Index) recountGrowth(h *holder, g uint8) (bytes int64) {
 		x.blocks.steps++
 		for _, r := range p.records {
 			if r.group == g && p.end != 0 {
-				bytes += (int64(x.spans(p.end-p.from(r.size))) + int64(p.completed())) * coverBytes
+				bytes += int64(x.coversOf(p)) * coverBytes
 			}
 		}
 	}

@@ -34,7 +34,7 @@ type point struct {
 type rest struct {
 	tail     []block.Token
 	features []block.Feature // multimodal items that start in the tail, with offsets from the chain's first token
-	through  completed
+	through  []spot          // blocks of the index that points after this point complete, one for each such point; see mostThrough
 }
 
 // tail returns the tokens between the last block of the index before the point's end and the point's end.
@@ -114,8 +114,9 @@ const (
 	featureBytes = 32
 )
 
-// bytes returns the memory of the rest, without through.more.
-func (r *rest) bytes() int64 { return restBytes + 4*int64(len(r.tail)) + featuresBytes(r.features) }
+func (r *rest) bytes() int64 {
+	return restBytes + 4*int64(len(r.tail)) + featuresBytes(r.features) + 8*int64(cap(r.through))
+}
 
 // featuresBytes returns the memory of features.
 func featuresBytes(features []block.Feature) (n int64) {

@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -209,5 +210,92 @@ func TestRemovalOfContinuationsInTheirOrder(t *testing.T) {
 	}
 	if one, eight := steps(1000), steps(8000); eight > 10*one {
 		t.Errorf("%d steps for 1,000 continuations, %d for 8,000", one, eight)
+	}
+}
+
+// An engine announces a chain of one-token blocks on 60 tiers and groups. 100 blocks complete the partial block in
+// which the chain ends, and the index is full. Announcements that change what the chain's blocks cover stay within the
+// budget.
+func TestChangesOfPartsStayWithinTheBudget(t *testing.T) {
+	for _, size := range []int{16, 64} {
+		for name, change := range map[string]func(l *limited, tokens []block.Token, hashes []uint64){
+			"another size": func(l *limited, tokens []block.Token, hashes []uint64) {
+				for k := range 60 {
+					l.x.Store(0, &kvindex.Stored{Tier: block.Tier(k % block.NumTiers), Group: k / block.NumTiers, Hashes: hashes[1:], BlockSize: 2})
+					l.check()
+				}
+			},
+			"another place": func(l *limited, tokens []block.Token, hashes []uint64) {
+				l.x.Store(0, &kvindex.Stored{Hashes: hashes, Tokens: l.words(len(hashes)), BlockSize: 1})
+				l.check()
+			},
+			"no root": func(l *limited, tokens []block.Token, hashes []uint64) {
+				last := l.store(0, l.words(1), hashes[len(hashes)-1])
+				for range 2000 {
+					l.hash++
+					both := []uint64{last, l.hash}
+					l.x.Store(0, &kvindex.Stored{Hashes: both, Tokens: l.words(2), BlockSize: 1, RootUnknown: true})
+					l.check()
+					l.store(fleet.Holder(1+l.source.IntN(100)), l.words(16+size*l.source.IntN(8)), 0)
+				}
+			},
+			"removal": func(l *limited, tokens []block.Token, hashes []uint64) {
+				for k := range 60 {
+					l.x.Remove(0, block.Tier(k%block.NumTiers), k/block.NumTiers, hashes)
+					l.check()
+				}
+			},
+		} {
+			t.Run(fmt.Sprintf("%s, blocks of %d", name, size), func(t *testing.T) {
+				l := newLimited(t, size, kvindex.Config{Bytes: 8 << 20})
+				tokens := l.words(size - 2)
+				hashes := l.chain(0, tokens, 60)
+				for range 100 {
+					l.store(0, l.words(2), hashes[size-3])
+				}
+				for s := l.x.Stats(); s.Evictions == 0; s = l.x.Stats() {
+					l.store(fleet.Holder(1+l.source.IntN(100)), l.words(16+size), 0)
+				}
+				change(l, tokens, hashes)
+			})
+		}
+	}
+}
+
+// The index is full. An engine reports a block again that has 1,000 continuations, and ends within a block of the
+// index. Nothing changes, so the index evicts nothing.
+func TestReportOfAKnownBlockEvictsNothing(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{Bytes: 8 << 20})
+	tokens := l.words(8)
+	parent := l.store(0, tokens, 0)
+	for range 1000 {
+		l.store(0, l.words(8), parent)
+	}
+	for s := l.x.Stats(); s.Evictions == 0; s = l.x.Stats() {
+		l.store(1, l.words(80), 0)
+	}
+	before := l.x.Stats().Evictions
+	for range 10 {
+		l.x.Store(0, &kvindex.Stored{Hashes: []uint64{parent}, Tokens: tokens, BlockSize: 8, Origin: kvindex.OriginReused})
+	}
+	if n := l.x.Stats().Evictions - before; n > 0 {
+		t.Errorf("%d evictions", n)
+	}
+}
+
+// A block of the index's size has 300 continuations of another holder, and is the parent of a holder's block of another
+// size. After the holder's tier was cleared, the index knows none of the holder's hashes.
+func TestClearLeavesNoParentsOfBlocksOfAnotherSize(t *testing.T) {
+	l := newLimited(t, 16, kvindex.Config{})
+	prompt := l.words(16)
+	other := l.store(1, prompt, 0)
+	for range 300 {
+		l.store(1, l.words(16), other)
+	}
+	l.announce(0, block.TierGPU, 1, 16, []uint64{other}, prompt)
+	l.store(0, l.words(24), other)
+	l.x.Clear(0, block.TierGPU)
+	if s := l.x.Stats(); s.Hashes != 301 {
+		t.Errorf("%d hashes are known, want the 301 of the other holder", s.Hashes)
 	}
 }

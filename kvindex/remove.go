@@ -24,8 +24,12 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uin
 	}
 	for len(hashes) > 0 {
 		some := hashes[:min(len(hashes), x.stretch(0))]
+		n := len(some)
+		if h.pointed > 0 {
+			some, n = x.fewCovers(h, some)
+		}
 		hashes = hashes[len(some):]
-		x.roomToSplit(len(some))
+		x.roomToSplit(n)
 		for len(some) > 0 {
 			some = some[x.removeSome(h, tier, uint8(g), some):]
 		}
@@ -33,6 +37,22 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uin
 			return
 		}
 	}
+}
+
+// fewCovers returns the first of some hashes, at least one, and an upper bound n of the number of blocks whose claims
+// change if these hashes are removed. It returns so many hashes that n stays near the length of a stretch.
+func (x *Index) fewCovers(h *holder, hashes []uint64) (some []uint64, n int) {
+	for i, hash := range hashes {
+		n++
+		if p := h.byHash.get(hash); p != nil && p.end != 0 {
+			x.blocks.steps++
+			n += x.coversOf(p)
+		}
+		if n > x.stretch(0) {
+			return hashes[:i+1], n
+		}
+	}
+	return hashes, n
 }
 
 // removeSome removes one copy of each of the first blocks that hashes names: one block, or several consecutive blocks
@@ -266,7 +286,6 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	h.vague &^= 1 << tier
 	if h.named > 0 {
 		x.sweep(&change{h: h, drop: state{named: anyGroup << tier}})
-		x.dropBares(h)
 	}
 	x.dropAll(h, func(p *point, r *record) bool {
 		if p.wait != nil && lost && r.tier != tier {
@@ -274,6 +293,9 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 		}
 		return r.tier == tier
 	})
+	if h.named > 0 {
+		x.dropBares(h)
+	}
 }
 
 // dropAll drops the records that the parameter which selects, of all points of a holder.

@@ -42,8 +42,9 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 	}
 	for a.from < len(s.Hashes) {
 		a.to = min(a.from+x.stretch(s.BlockSize), len(s.Hashes))
+		covers := x.covers(&a)
 		n := a.need()
-		n.bytes += x.coverNeed(&a)
+		n.bytes += x.coverNeed(covers)
 		if !x.makeRoom(h, n) {
 			x.refuse(h, 1<<s.Tier)
 			break
@@ -116,6 +117,9 @@ func (a *announcement) need() need {
 	}
 	return n
 }
+
+// size returns the number of tokens of each engine block, as a record has it. 0: not known.
+func (a *announcement) size() uint32 { return uint32(min(max(a.BlockSize, 0), MaxChain)) }
 
 // parent returns the engine hash of the block before the hash at a.from, and whether there is such a block.
 func (a *announcement) parent() (hash uint64, has bool) {
@@ -310,7 +314,7 @@ func (x *Index) move(h *holder, hash uint64, p *point, at spot, bit uint64) *poi
 // position in the chain after the block, and whether this position is known. ok is false if the block is impossible.
 func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uint64, hasParent bool) (after line, known, ok bool) {
 	h, hash := a.holder, a.Hashes[i]
-	r := record{tier: a.Tier, group: a.group, size: uint32(min(max(a.BlockSize, 0), MaxChain))}
+	r := record{tier: a.Tier, group: a.group, size: a.size()}
 	p, at := x.refer(h, hash)
 	resolved := at != 0 || p != nil && p.end != 0
 	switch {

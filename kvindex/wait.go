@@ -136,7 +136,7 @@ func (x *Index) wake(h *holder) {
 		}
 		p := waiters.first
 		n := need{hashes: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
-		n.bytes = coverBytes * int64(x.pending(&l)+len(p.records)*x.spans(uint32(n.tokens)))
+		n.bytes = x.coverNeed(x.pending(&l) + len(p.records)*x.spans(uint32(n.tokens)))
 		if !x.roomy(n, false) {
 			// An eviction may drop any of these points: look them up again after it.
 			if !x.makeRoom(h, n) {
