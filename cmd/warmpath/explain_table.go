@@ -10,17 +10,23 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 )
 
-// writeExplanations prints each policy's decision, and whether the decisions agree.
+// writeExplanations prints each policy's decision, where the columns are explained, and whether the decisions agree.
 func writeExplanations(w io.Writer, all *admin.Explanations) error {
+	told := "" // what was said of the model's ids
 	for i, e := range all.Policies {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		writeHead(w, e)
+		origin, model, _ := strings.Cut(e.TokenOrigin, ". ")
+		if model != "" && model != told {
+			origin, told = e.TokenOrigin, model
+		}
+		writeHead(w, e, origin)
 		if err := writeCandidates(w, e); err != nil {
 			return err
 		}
 	}
+	fmt.Fprint(w, "\nColumns: docs/api.md, \"The table\". Columns in small letters are parts of the score: docs/policies/\n")
 	if len(all.Policies) < 2 {
 		return nil
 	}
@@ -32,7 +38,7 @@ func writeExplanations(w io.Writer, all *admin.Explanations) error {
 		}
 		verdict = "They differ: " + strings.Join(choices, ", ") + "."
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", verdict)
+	_, err := fmt.Fprintln(w, verdict)
 	return err
 }
 
@@ -43,8 +49,8 @@ func chosen(e *admin.Explanation) string {
 	return fmt.Sprintf("%s rank %d", e.Worker, e.Rank)
 }
 
-// writeHead prints the decision in words.
-func writeHead(w io.Writer, e *admin.Explanation) {
+// writeHead prints the decision in words. origin says where the token ids come from.
+func writeHead(w io.Writer, e *admin.Explanation, origin string) {
 	fmt.Fprintf(w, "%s chooses %s: %s (%s)\n", e.Policy, chosen(e), e.Branch, e.Reason)
 	if e.Error != "" {
 		fmt.Fprintf(w, "  %s\n", e.Error)
@@ -62,8 +68,8 @@ func writeHead(w io.Writer, e *admin.Explanation) {
 		fmt.Fprintf(w, ", %d at risk", e.AtRiskTokens)
 	}
 	fmt.Fprintln(w, trust(e))
-	if e.TokenOrigin != "" {
-		fmt.Fprintf(w, "  %s\n", e.TokenOrigin)
+	if origin != "" {
+		fmt.Fprintf(w, "  %s\n", origin)
 	}
 	if e.SessionSource != "" {
 		fmt.Fprintf(w, "  session from %s\n", e.SessionSource)
@@ -91,14 +97,24 @@ func trust(e *admin.Explanation) string {
 	return said
 }
 
-// writeCandidates prints a line for each candidate, and marks the chosen one. Columns in small letters are the parts
-// of the score.
+// columns are the columns before the parts of the score, with their units.
+var columns = []struct{ name, unit string }{
+	{" ", " "}, {"WORKER", ""}, {"RANK", ""}, {"MATCH", "tokens"}, {"TIERS", "tokens"}, {"PREDICTED", "tokens"}, {"AT RISK", "tokens"},
+	{"UNCACHED", "tokens"}, {"CACHE TRUST", ""}, {"REQUESTS", "count"}, {"PREFILL", "tokens"}, {"BACKLOG", "ms"}, {"PACE", "ratio"},
+}
+
+// writeCandidates prints the columns with their units, then a line for each candidate, and marks the chosen one.
 func writeCandidates(w io.Writer, e *admin.Explanation) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	columns := []string{" ", "WORKER", "RANK", "MATCH", "TIERS", "PREDICTED", "AT RISK", "UNCACHED", "CACHE TRUST", "REQUESTS", "PREFILL", "BACKLOG MS", "PACE"}
-	columns = append(columns, e.Terms...)
-	columns = append(columns, "SCORE", "WHY")
-	fmt.Fprintln(t, strings.Join(columns, "\t"))
+	var table strings.Builder
+	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	var names, units []string
+	for _, c := range columns {
+		names, units = append(names, c.name), append(units, c.unit)
+	}
+	names = append(append(names, e.Terms...), "SCORE", "WHY")
+	fmt.Fprintln(t, strings.Join(names, "\t"))
+	units = append(units, make([]string, len(names)-len(units))...)
+	fmt.Fprintln(t, strings.Join(units, "\t"))
 	for i := range e.Candidates {
 		c := &e.Candidates[i]
 		mark := " "
@@ -117,7 +133,13 @@ func writeCandidates(w io.Writer, e *admin.Explanation) error {
 		}
 		fmt.Fprintln(t, strings.Join(append(line, score, c.Why), "\t"))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(table.String()) {
+		fmt.Fprintln(w, strings.TrimRight(line, " \n")) // the line of the units ends with empty cells
+	}
+	return nil
 }
 
 func term(c *admin.Candidate, name string) string {

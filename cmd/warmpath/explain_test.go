@@ -20,7 +20,7 @@ import (
 func TestExplanationsArePrintedAsTables(t *testing.T) {
 	kv := &admin.Explanation{
 		Base: "m", Policy: "kv_aware", Branch: "fallback", Reason: "next best", Worker: "http://b:1", Trust: "exact",
-		TokenSource: "cache", TokenOrigin: "the ids are remembered", TokenWaitMS: 0.25, PromptTokens: 4000, TokensKnown: true, MatchTokens: 64, PredictedTokens: 80,
+		TokenSource: "cache", TokenOrigin: "the ids are remembered. The engines are asked; what to do: name the files", TokenWaitMS: 0.25, PromptTokens: 4000, TokensKnown: true, MatchTokens: 64, PredictedTokens: 80,
 		Best:  &admin.Best{Worker: "http://a:1", PredictedTokens: 2048, WhyNot: "saturated"},
 		Terms: []string{"match", "load"}, SessionSource: "x-session-id", Queued: true,
 		Candidates: []admin.Candidate{
@@ -31,26 +31,30 @@ func TestExplanationsArePrintedAsTables(t *testing.T) {
 		},
 	}
 	none := &admin.Explanation{Base: "m", LoRA: "sql", Policy: "least_load", Branch: "none", Reason: "no worker can be used", Error: "no worker",
-		TokenSource: "timeout", PromptTokens: 1000}
+		TokenSource: "timeout", TokenOrigin: "no answer came. The engines are asked; what to do: name the files", PromptTokens: 1000}
 	var out bytes.Buffer
 	if err := writeExplanations(&out, &admin.Explanations{Policies: []*admin.Explanation{kv, none}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `kv_aware chooses http://b:1 rank 0: fallback (next best)
   model m, 4000 prompt tokens (cache, 0.2 ms), 64 matched, 80 predicted, trust of the match exact
-  the ids are remembered
+  the ids are remembered. The engines are asked; what to do: name the files
   session from x-session-id
   best match not taken: http://a:1 rank 0 has 2048 tokens, saturated
   it would wait for a worker first: all are saturated, or others wait
-   WORKER      RANK  MATCH  TIERS           PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG MS  PACE  match  load     SCORE   WHY
-*  http://b:1  0     64     gpu 48, cpu 16  80         0        3920      exact        2         900      12.35       1.25  0.016  -0.0005  0.0155  next best
-   http://a:1  1     2048   -               2000       48       2000      degraded     0         0        0           1     -      -        -       saturated
+   WORKER      RANK  MATCH   TIERS           PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG  PACE   match  load     SCORE   WHY
+                     tokens  tokens          tokens     tokens   tokens                 count     tokens   ms       ratio
+*  http://b:1  0     64      gpu 48, cpu 16  80         0        3920      exact        2         900      12.35    1.25   0.016  -0.0005  0.0155  next best
+   http://a:1  1     2048    -               2000       48       2000      degraded     0         0        0        1      -      -        -       saturated
 
 least_load chooses nobody: none (no worker can be used)
   no worker
   model m with adapter sql, about 1000 prompt tokens (timeout), 0 matched, 0 predicted
-   WORKER  RANK  MATCH  TIERS  PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG MS  PACE  SCORE  WHY
+  no answer came
+   WORKER  RANK  MATCH   TIERS   PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG  PACE   SCORE  WHY
+                 tokens  tokens  tokens     tokens   tokens                 count     tokens   ms       ratio
 
+Columns: docs/api.md, "The table". Columns in small letters are parts of the score: docs/policies/
 They differ: kv_aware: http://b:1 rank 0, least_load: nobody.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
