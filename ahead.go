@@ -52,7 +52,8 @@ type aheadKeys struct {
 // [Router.Forget], remove the look-ahead. For the argument model, see [Router.Store].
 //
 // If the holders of the model, or of h's worker, would have too many different look-aheads, SetAhead returns false and
-// changes nothing. In that case h's blocks must not be stored.
+// changes nothing. In that case h's blocks must not be stored with their tokens. SetAhead also returns false if h
+// serves no known model, or tokens is out of range.
 func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
 	x := r.of(h, model)
 	if x == nil || tokens < 0 || tokens > block.MaxAhead {

@@ -32,7 +32,7 @@ type Record struct {
 	PredictedTokens int                 // prompt tokens expected to be cached when the engine schedules the request; AtRiskTokens are left out
 	AtRiskTokens    int                 // matched tokens that are expected to be evicted before scheduling
 	Tier            [block.NumTiers]int // MatchTokens, split by the tier of the blocks
-	BlockSize       int                 // tokens of a block of the index; 0 if no index was used
+	BlockSize       int                 // tokens of a block of the index; 0 if the prompt was not matched
 
 	Policy string
 	Terms  []string      // names of the values in Candidate.Terms; the caller must not change the slice
@@ -148,8 +148,8 @@ type Decision struct {
 	prepared    *Prepared       // owns the memory of keys, ahead, matches and sent
 	keys        []block.Key     // the keys of the prompt's blocks
 	ahead       []aheadKeys     // the keys for engines that hash with a look-ahead
-	matches     []kvindex.Match // confirmed matches; only read while the decision is made
-	sent        []extent        // unconfirmed matches; only read while the decision is made
+	matches     []kvindex.Match // confirmed matches; only used while the decision is made
+	sent        []extent        // unconfirmed matches; only used while the decision is made
 
 	// Scratch, kept for the next decision. The query is a field because policies get it through interfaces: a local
 	// variable would be allocated each time.

@@ -65,8 +65,9 @@
 // another holder.
 //
 // After Route, the router expects the prompt in the chosen holder's cache before any event confirms it. This
-// expectation ends after [Options.SpeculativeTTL], or with Unsent. For a holder that publishes no events, it ends after
-// [Options.ApproximateTTL].
+// expectation ends after [Options.SpeculativeTTL], or with Unsent. It ends after [Options.ApproximateTTL] if the
+// holder's trust is approximate, as without events, or if the prompt was matched by its text. If the holder's trust is
+// none, the router expects nothing.
 //
 // # Events
 //

@@ -16,7 +16,8 @@ var (
 	designRef = regexp.MustCompile(`\bdocs/design/(\d{4})`)
 )
 
-// Every link in a document has a target that exists. Every document that a file names exists, too.
+// Every link in a document to a file of the repository has a target that exists. Every document that a file names
+// exists, too.
 func TestDocumentsThatAreNamedExist(t *testing.T) {
 	seen := 0
 	eachFile(t, func(path string, data []byte) {

@@ -64,7 +64,7 @@ func Example() {
 }
 
 // A request that waits in a queue is decided twice: first to estimate how many tokens must be computed, and later when
-// its turn comes. Both decisions use the same block keys of the prompt, which Prepare computes once.
+// its turn comes. Both decisions use the same block keys of the prompt, which the first decision computes.
 func ExampleRouter_Prepare() {
 	workers := fleet.New(fleet.Config{})
 	router, err := warmpath.New(warmpath.Options{Fleet: workers, MaxRequests: 1})

@@ -50,7 +50,8 @@ func TestGlossaryWordsAreUsed(t *testing.T) {
 	}
 }
 
-// joined removes spaces and hyphens from a term, so that "look-ahead" and "look ahead" become the same word.
+// joined removes spaces, hyphens, line ends and comment marks from a text, so that "look-ahead" and "look ahead" become
+// the same word.
 func joined(s string) string {
 	return strings.NewReplacer(" ", "", "-", "", "\n", "", "//", "", "\t", "").Replace(s)
 }
@@ -190,7 +191,8 @@ func glossary(t *testing.T) (rows []term) {
 	return rows
 }
 
-// sources returns the paths of the Go files of this module, without this file.
+// sources returns the paths of the Go files of the repository, without this file, the module bench, and folders named
+// testdata.
 func sources(t *testing.T) (paths []string) {
 	eachFile(t, func(path string, _ []byte) {
 		if strings.HasSuffix(path, ".go") && path != "glossary_test.go" && !strings.HasPrefix(path, "bench/") && !strings.Contains(path, "testdata/") {

@@ -362,8 +362,8 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	return ok && name.IsExported()
 }
 
-// eachFile calls f with every file of the repository. It leaves out built binaries, and folders with a name that begins
-// with a dot.
+// eachFile calls f with every file of the repository. It leaves out the folders of built binaries, and folders with a
+// name that begins with a dot, except .ci.
 func eachFile(t *testing.T, f func(path string, text []byte)) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

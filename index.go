@@ -162,8 +162,8 @@ type Removed struct {
 }
 
 // Clear forgets the blocks of h on one tier, and the prompts that are expected in h's cache. The blocks on other tiers
-// stay, because an engine that resets its cache does not empty the other tiers. For the GPU tier, Clear also does what
-// [Router.ForgetLearned] does. Clear returns the generation as Store does.
+// stay, as in vLLM; for an engine that empties all its tiers, call Clear for each tier. For the GPU tier, Clear also
+// does what [Router.ForgetLearned] does. Clear returns the generation as Store does.
 func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generation uint64) {
 	x := r.of(h, model)
 	if x == nil {
@@ -301,7 +301,7 @@ type IndexStats struct {
 	Generation uint64
 
 	Speculative        int64 // (holder, block) pairs that are expected, see Options.SpeculativeTTL
-	SpeculativeDropped int64 // pairs that were dropped before their TTL ended, to keep Options.MaxSpeculative
+	SpeculativeDropped int64 // pairs that were dropped before their TTL ended, to keep the limits of Options.MaxSpeculative and of memory
 	SpeculativeBytes   int64 // the memory of the Speculative pairs, which is not a part of Bytes
 
 	kvindex.Stats

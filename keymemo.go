@@ -39,8 +39,8 @@ type keyRun struct {
 }
 
 const (
-	// memoBytes is the limit of the memory, in bytes. It has room for the keys of 16 million tokens in blocks of 16. The
-	// default cache of token ids holds as many tokens.
+	// memoBytes is the limit of the memory, in bytes. It has room for the keys of 16 million tokens in blocks of 16.
+	// The gateway's default cache of token ids holds as many tokens.
 	memoBytes = 8 << 20
 	// memoTokens is the length of the shortest beginning that is kept, in tokens. Hashing fewer tokens takes no longer
 	// than a lookup.

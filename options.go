@@ -42,12 +42,13 @@ type Options struct {
 	// has no effect, because the index could not express that block.
 	BlockSize int
 
-	// SpeculativeTTL is how long a dispatched prompt counts as cached before events confirm it. Default 2 s: this is well
-	// above the time from dispatch to event, and the prompt of a failed request is forgotten soon. Negative: not at all.
+	// SpeculativeTTL is how long a dispatched prompt counts as cached before events confirm it. A policy may set its
+	// own value. Default 2 s: this is well above the time from dispatch to event, and the prompt of a failed request is
+	// forgotten soon. Negative: not at all.
 	SpeculativeTTL time.Duration
-	// ApproximateTTL is how long a dispatched prompt counts as cached if no events can confirm the prompt: the holder
-	// publishes no events, or the prompt is matched by its text. Default 120 s: about as long as a prefix stays in the
-	// cache of a busy engine. Negative: not at all.
+	// ApproximateTTL is how long a dispatched prompt counts as cached if the holder's trust is approximate, as without
+	// events, or if the prompt is matched by its text. Default 120 s: about as long as a prefix stays in the cache of a
+	// busy engine. Negative: not at all.
 	ApproximateTTL time.Duration
 
 	// MaxRequests is how many requests a holder, that is one data-parallel rank of a worker, may have at the same time. A

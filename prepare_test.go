@@ -70,7 +70,8 @@ func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	}
 }
 
-// Decisions about a prepared request at the same time share their matches, even if different policies decide.
+// Decisions about a prepared request at the same time share the matches of the index, even if different policies
+// decide.
 func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm(), vllm())
 	p := prompt(1, 640)

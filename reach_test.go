@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// large returns a world with more workers than a decision looks at.
+// large returns a world with n workers, in most tests more than a decision looks at.
 func large(t testing.TB, n int, o warmpath.Options) *world {
 	t.Helper()
 	facts := make([]fleet.Facts, n)

@@ -22,7 +22,7 @@ type Request struct {
 	Salt          string // cache_salt
 	Extra         string // SGLang's extra_key
 
-	PromptBytes int // length of the prompt's text in bytes; an estimate of the number of tokens if Tokens and Text are nil
+	PromptBytes int // length of the prompt's text in bytes; the number of tokens is estimated from it if Tokens and Text are nil
 	MaxTokens   int // limit of tokens in one answer; a greater count from the worker is not believed; 0 is no limit
 
 	// Text is the prompt's text in one piece; it may be nil. Policies that compare texts read Text. If Tokens is nil,

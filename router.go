@@ -28,8 +28,8 @@ type Router struct {
 	created uint64 // the number of indexes made so far, which is the generation of the newest index; guarded by mu
 }
 
-// New returns a router over the workers of o.Fleet, or an error with everything that is wrong with o. It starts
-// nothing.
+// New returns a router over the workers of o.Fleet, or an error that says what is wrong with o. It checks the policies
+// last, and only if the other options are right. It starts nothing.
 func New(o Options) (*Router, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -67,8 +67,9 @@ func (r *Router) Route(ctx context.Context, req *Request) (*Decision, error) {
 }
 
 // Explain decides as Route does, and changes nothing. If no worker can be chosen, Explain returns an error together
-// with a decision; each candidate of this decision says why it was not chosen. The decision is nil only if there are no
-// candidates.
+// with a decision; each candidate of this decision says why it was not chosen. The decision is nil if there are no
+// candidates: ctx has ended, the model or the policy is unknown, or the policy needs a target that the request does not
+// name.
 func (r *Router) Explain(ctx context.Context, req *Request) (*Decision, error) {
 	p := r.Prepare(req)
 	d, err := p.Explain(ctx)
