@@ -8,6 +8,14 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 )
 
+// noWorkers is the warning about a file without workers. It is no error, because workers can be added to a router that
+// runs.
+const noWorkers = `warning: %s has no workers, so a router with this file refuses every request.
+Add them to the file:     workers: [{url: http://gpu-1:8000}]
+or name them to serve:    warmpath serve --worker http://gpu-1:8000 --config FILE
+A running router reads workers that were added to its file after SIGHUP or POST /admin/reload.
+`
+
 func newConfig() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
@@ -34,8 +42,9 @@ func newConfig() *cobra.Command {
 			case 1:
 				workers = "1 worker"
 			case 0:
-				workers = "no workers"
-				fmt.Fprintf(c.ErrOrStderr(), "warning: %s has no workers, so every request is refused: add them under workers, or with --worker\n", args[0])
+				fmt.Fprintf(c.ErrOrStderr(), noWorkers, args[0])
+				_, err = fmt.Fprintf(c.OutOrStdout(), "%s has no mistakes, but no workers: policy %s\n", args[0], cfg.Policy)
+				return err
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is fine: policy %s, %s\n", args[0], cfg.Policy, workers)
 			return err
