@@ -169,7 +169,7 @@ func chain(r *trace.Record, c uint64, from, to int) {
 		r.Locals, r.Keys = append(r.Locals, local), append(r.Keys, key)
 		parent = key
 	}
-	r.Handles = r.Keys
+	r.EngineHashes = r.Keys
 }
 
 // measure builds an index of the given size, and measures lookups and memory.

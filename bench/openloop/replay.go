@@ -247,11 +247,11 @@ func (t *trial) write(w int) {
 
 // record returns an event as a record of a trace.
 func (c *corpus) record(o *operation) trace.Record {
-	r := trace.Record{Kind: trace.Stored, Worker: o.holder, Units: 1, HasParent: !o.rooted, Parent: o.parent, Handles: c.keys[o.from:o.to]}
+	r := trace.Record{Kind: trace.Stored, Worker: o.holder, Units: 1, HasParent: !o.rooted, Parent: o.parent, EngineHashes: c.keys[o.from:o.to]}
 	if o.kind == removed {
 		r.Kind, r.HasParent, r.Parent = trace.Removed, false, 0
 		return r
 	}
-	r.Locals, r.Keys = c.locals[o.from:o.to], r.Handles
+	r.Locals, r.Keys = c.locals[o.from:o.to], r.EngineHashes
 	return r
 }

@@ -13,13 +13,13 @@ import (
 // Event is a record of a trace that is prepared for Apply. Index.Event prepares it, so that a benchmark can leave the
 // preparation out of the measured time.
 type Event struct {
-	holder  fleet.Holder
-	kind    kind
-	parent  uint64
-	rooted  bool // the first block of the event begins a chain
-	handles []uint64
-	tokens  []block.Token
-	size    int // number of tokens in an engine block
+	holder       fleet.Holder
+	kind         kind
+	parent       uint64
+	rooted       bool // the first block of the event begins a chain
+	engineHashes []uint64
+	tokens       []block.Token
+	size         int // number of tokens in an engine block
 
 	Blocks int // number of stored or removed blocks of the trace; an engine block may contain several
 }
@@ -78,18 +78,18 @@ func (x *Index) tokens(dst []block.Token, local uint64) []block.Token {
 func (x *Index) Event(r *trace.Record, reuse *Event) Event {
 	e := Event{holder: fleet.Holder(r.Worker), parent: r.Parent, rooted: !r.HasParent, size: r.Units * x.size}
 	if reuse != nil {
-		e.handles, e.tokens = reuse.handles[:0], reuse.tokens[:0]
+		e.engineHashes, e.tokens = reuse.engineHashes[:0], reuse.tokens[:0]
 	}
 	switch {
 	case r.IsStore():
 		e.Blocks = len(r.Keys)
-		e.handles = append(e.handles, r.Handles...)
+		e.engineHashes = append(e.engineHashes, r.EngineHashes...)
 		for _, local := range r.Locals {
 			e.tokens = x.tokens(e.tokens, local)
 		}
 	case r.Kind == trace.Removed:
-		e.kind, e.Blocks = remove, len(r.Handles)*r.Units
-		e.handles = append(e.handles, r.Handles...)
+		e.kind, e.Blocks = remove, len(r.EngineHashes)*r.Units
+		e.engineHashes = append(e.engineHashes, r.EngineHashes...)
 	default:
 		e.kind = forget
 	}
@@ -105,18 +105,18 @@ func (x *Index) Apply(e *Event) {
 		s := &x.stored
 		s.Scope.Model = "m"
 		s.Parent, s.HasParent = e.parent, !e.rooted
-		s.Hashes, s.Tokens, s.BlockSize = e.handles, e.tokens, e.size
+		s.Hashes, s.Tokens, s.BlockSize = e.engineHashes, e.tokens, e.size
 		s.Origin = kvindex.OriginNew // each store in a trace adds a copy of the block
 		x.Store(e.holder, s)
 	default:
-		x.Remove(e.holder, block.TierGPU, 0, e.handles)
+		x.Remove(e.holder, block.TierGPU, 0, e.engineHashes)
 	}
 }
 
 // Split cuts e into events of at most n blocks, and calls f with each of them. If n is 0, or if engine blocks are
 // longer than the trace's blocks, it calls f with e.
 func (x *Index) Split(e Event, n int, f func(Event)) {
-	length := len(e.handles)
+	length := len(e.engineHashes)
 	if n <= 0 || length <= n || e.kind == forget || e.size != x.size {
 		f(e)
 		return
@@ -125,12 +125,12 @@ func (x *Index) Split(e Event, n int, f func(Event)) {
 		to := min(from+n, length)
 		part := e
 		part.Blocks = to - from
-		part.handles = e.handles[from:to]
+		part.engineHashes = e.engineHashes[from:to]
 		if len(e.tokens) > 0 {
 			part.tokens = e.tokens[from*x.size : to*x.size]
 		}
 		if from > 0 {
-			part.rooted, part.parent = false, e.handles[from-1]
+			part.rooted, part.parent = false, e.engineHashes[from-1]
 		}
 		f(part)
 	}

@@ -35,37 +35,37 @@ func (s *Set) Apply(r *trace.Record) {
 	w := &s.workers[r.Worker]
 	switch r.Kind {
 	case trace.Stored, trace.StoredCut:
-		for i, handle := range r.Handles {
-			if w.copies[handle] == 0 {
-				w.blocks[handle] = append([]uint64(nil), r.Keys[i*r.Units:(i+1)*r.Units]...)
-				w.order = append(w.order, handle)
+		for i, engineHash := range r.EngineHashes {
+			if w.copies[engineHash] == 0 {
+				w.blocks[engineHash] = append([]uint64(nil), r.Keys[i*r.Units:(i+1)*r.Units]...)
+				w.order = append(w.order, engineHash)
 			}
-			w.copies[handle]++
-			for _, key := range w.blocks[handle] {
+			w.copies[engineHash]++
+			for _, key := range w.blocks[engineHash] {
 				w.covers[key]++
 			}
 		}
 	case trace.Removed:
-		for _, handle := range r.Handles {
-			w.remove(handle)
+		for _, engineHash := range r.EngineHashes {
+			w.remove(engineHash)
 		}
 	case trace.Forgotten:
 		w.clear()
 	}
 }
 
-func (w *worker) remove(handle uint64) {
-	if w.copies[handle] == 0 {
+func (w *worker) remove(engineHash uint64) {
+	if w.copies[engineHash] == 0 {
 		return
 	}
-	for _, key := range w.blocks[handle] {
+	for _, key := range w.blocks[engineHash] {
 		if w.covers[key]--; w.covers[key] == 0 {
 			delete(w.covers, key)
 		}
 	}
-	if w.copies[handle]--; w.copies[handle] == 0 {
-		delete(w.copies, handle)
-		delete(w.blocks, handle)
+	if w.copies[engineHash]--; w.copies[engineHash] == 0 {
+		delete(w.copies, engineHash)
+		delete(w.blocks, engineHash)
 	}
 }
 
@@ -81,8 +81,8 @@ func (s *Set) Depths(keys []uint64, dst []uint16) []uint16 {
 	return dst
 }
 
-// Copies returns the number of copies of an engine block at a worker. handle is the engine hash of the block.
-func (s *Set) Copies(worker int, handle uint64) int { return s.workers[worker].copies[handle] }
+// Copies returns the number of copies of an engine block at a worker.
+func (s *Set) Copies(worker int, engineHash uint64) int { return s.workers[worker].copies[engineHash] }
 
 // Live returns the number of pairs of a worker and a block that the worker holds.
 func (s *Set) Live() int {
@@ -99,17 +99,19 @@ func (s *Set) Holdings(worker int) []uint64 {
 	w := &s.workers[worker]
 	var all []uint64
 	seen := map[uint64]bool{}
-	for _, handle := range w.order {
-		if seen[handle] {
+	for _, engineHash := range w.order {
+		if seen[engineHash] {
 			continue
 		}
-		seen[handle] = true
-		for range w.copies[handle] {
-			all = append(all, handle)
+		seen[engineHash] = true
+		for range w.copies[engineHash] {
+			all = append(all, engineHash)
 		}
 	}
 	return all
 }
 
 // Blocks returns the keys of the trace's blocks in an engine block that a worker holds.
-func (s *Set) Blocks(worker int, handle uint64) []uint64 { return s.workers[worker].blocks[handle] }
+func (s *Set) Blocks(worker int, engineHash uint64) []uint64 {
+	return s.workers[worker].blocks[engineHash]
+}

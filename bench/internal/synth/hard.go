@@ -161,8 +161,8 @@ func (h *hard) fill(r *trace.Record, chain []int32) {
 	}
 }
 
-// handle returns the engine hash of the i-th engine block of a chain: the key of its last block.
-func (h *hard) handle(w int, chain []int32, i int) uint64 {
+// engineHash returns the engine hash of the i-th engine block of a chain: the key of its last block.
+func (h *hard) engineHash(w int, chain []int32, i int) uint64 {
 	return h.nodes[chain[(i+1)*h.workers[w].units-1]].key
 }
 
@@ -170,7 +170,7 @@ func (h *hard) handle(w int, chain []int32, i int) uint64 {
 // all blocks after the first missing block, because an engine does not find blocks after a hole; or the whole chain.
 func (h *hard) serve(w int, chain []int32) {
 	n := len(chain) / h.workers[w].units
-	lacks := func(i int) bool { return h.set.Copies(w, h.handle(w, chain, i)) == 0 }
+	lacks := func(i int) bool { return h.set.Copies(w, h.engineHash(w, chain, i)) == 0 }
 	if h.config.Trouble&Double != 0 {
 		switch h.rng.n(8) {
 		case 0:
@@ -204,23 +204,23 @@ func (h *hard) store(w int, chain []int32, from, to int) {
 	units := h.workers[w].units
 	r := trace.Record{Kind: trace.StoredCut, Worker: uint32(w), Units: units}
 	if from > 0 {
-		r.HasParent, r.Parent = true, h.handle(w, chain, from-1)
+		r.HasParent, r.Parent = true, h.engineHash(w, chain, from-1)
 	}
 	h.fill(&r, chain[from*units:to*units])
 	before := r.Parent
 	for i := from; i < to; i++ {
-		handle := h.handle(w, chain, i)
-		if h.set.Copies(w, handle) == 0 {
-			h.workers[w].parents[handle] = before
+		engineHash := h.engineHash(w, chain, i)
+		if h.set.Copies(w, engineHash) == 0 {
+			h.workers[w].parents[engineHash] = before
 			h.workers[w].kids[before]++
 		}
-		r.Handles = append(r.Handles, handle)
-		before = handle
+		r.EngineHashes = append(r.EngineHashes, engineHash)
+		before = engineHash
 	}
 	h.set.Apply(&r)
 	h.workers[w].held += to - from
 	if units == 1 || h.config.PlainForm {
-		r.Kind, r.Units, r.Handles = trace.Stored, 1, nil
+		r.Kind, r.Units, r.EngineHashes = trace.Stored, 1, nil
 	}
 	h.out.Write(&r)
 }
@@ -247,25 +247,25 @@ func (h *hard) evict(w int) {
 		for part := range slices.Chunk(gone, 64) {
 			h.remove(w, part)
 		}
-		done = !slices.ContainsFunc(h.handles(w, chain), func(handle uint64) bool { return h.set.Copies(w, handle) > 0 })
+		done = !slices.ContainsFunc(h.engineHashes(w, chain), func(engineHash uint64) bool { return h.set.Copies(w, engineHash) > 0 })
 	}
 	if done {
 		worker.chains = slices.Delete(worker.chains, pick, pick+1)
 	}
 }
 
-// handles returns the engine hashes of a chain's engine blocks.
-func (h *hard) handles(w int, chain []int32) []uint64 {
+// engineHashes returns the engine hashes of a chain's engine blocks.
+func (h *hard) engineHashes(w int, chain []int32) []uint64 {
 	var all []uint64
 	for i := range len(chain) / h.workers[w].units {
-		all = append(all, h.handle(w, chain, i))
+		all = append(all, h.engineHash(w, chain, i))
 	}
 	return all
 }
 
 // choose returns the held blocks of a chain that are to be removed, in the order of removal.
 func (h *hard) choose(w int, chain []int32) []uint64 {
-	all := h.handles(w, chain)
+	all := h.engineHashes(w, chain)
 	switch h.rng.n(4) {
 	case 0: // children before parents
 		slices.Reverse(all)
@@ -276,30 +276,30 @@ func (h *hard) choose(w int, chain []int32) []uint64 {
 	case 3: // blocks at random places
 		all = slices.DeleteFunc(all, func(uint64) bool { return h.rng.n(3) > 0 })
 	}
-	return slices.DeleteFunc(all, func(handle uint64) bool { return h.set.Copies(w, handle) == 0 })
+	return slices.DeleteFunc(all, func(engineHash uint64) bool { return h.set.Copies(w, engineHash) == 0 })
 }
 
 // evictLeaves removes copies of blocks, beginning at the end of a chain, as long as this makes no hole. It returns true
 // if all remaining blocks belong to other chains, so that the worker can forget the chain.
 func (h *hard) evictLeaves(w int, chain []int32) bool {
 	worker := &h.workers[w]
-	all := h.handles(w, chain)
+	all := h.engineHashes(w, chain)
 	var gone []uint64
 	done := true
-	for _, handle := range slices.Backward(all) {
-		copies := h.set.Copies(w, handle)
+	for _, engineHash := range slices.Backward(all) {
+		copies := h.set.Copies(w, engineHash)
 		if copies == 0 {
 			continue
 		}
-		if worker.kids[handle] > 0 {
+		if worker.kids[engineHash] > 0 {
 			break
 		}
-		gone = append(gone, handle)
+		gone = append(gone, engineHash)
 		if copies > 1 {
 			done = false
 			break
 		}
-		worker.kids[worker.parents[handle]]--
+		worker.kids[worker.parents[engineHash]]--
 	}
 	for part := range slices.Chunk(gone, 64) {
 		h.remove(w, part)
@@ -308,19 +308,19 @@ func (h *hard) evictLeaves(w int, chain []int32) bool {
 }
 
 // remove removes one copy of each engine block.
-func (h *hard) remove(w int, handles []uint64) {
-	r := trace.Record{Kind: trace.Removed, Worker: uint32(w), Units: h.workers[w].units, Handles: handles}
+func (h *hard) remove(w int, engineHashes []uint64) {
+	r := trace.Record{Kind: trace.Removed, Worker: uint32(w), Units: h.workers[w].units, EngineHashes: engineHashes}
 	if h.config.PlainForm {
 		written := trace.Record{Kind: trace.Removed, Worker: uint32(w), Units: 1}
-		for _, handle := range handles {
-			written.Handles = append(written.Handles, h.set.Blocks(w, handle)...)
+		for _, engineHash := range engineHashes {
+			written.EngineHashes = append(written.EngineHashes, h.set.Blocks(w, engineHash)...)
 		}
 		h.out.Write(&written)
 	} else {
 		h.out.Write(&r)
 	}
 	h.set.Apply(&r)
-	h.workers[w].held -= len(handles)
+	h.workers[w].held -= len(engineHashes)
 }
 
 // forget removes all blocks of a worker and restarts it.

@@ -124,7 +124,7 @@ func (p *plain) store(w int, chain []int32) {
 	if c := p.config.Capacity; c > 0 && worker.len() > c {
 		gone := trace.Record{Kind: trace.Removed, Worker: uint32(w)}
 		for worker.len() > c {
-			gone.Handles = append(gone.Handles, p.nodes[worker.drop()].key)
+			gone.EngineHashes = append(gone.EngineHashes, p.nodes[worker.drop()].key)
 		}
 		p.out.Write(&gone)
 	}

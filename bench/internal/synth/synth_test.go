@@ -121,8 +121,8 @@ func TestHardTracesHaveTrouble(t *testing.T) {
 		rec := &r.Record
 		switch {
 		case rec.IsStore():
-			for _, handle := range rec.Handles {
-				if set.Copies(int(rec.Worker), handle) > 0 {
+			for _, engineHash := range rec.EngineHashes {
+				if set.Copies(int(rec.Worker), engineHash) > 0 {
 					double++
 				}
 			}

@@ -16,19 +16,19 @@
 //
 //	0 Query      u16 depth for each worker, zeros up to a multiple of 8 bytes; n × u64 local hash; n × u64 key
 //	1 Stored     n × (u64 local hash, u64 key)
-//	2 Removed    n × u64 handle
+//	2 Removed    n × u64 engine hash
 //	3 Probe      as Query, of the end state
-//	4 StoredCut  n × (u64 handle, units × (u64 local hash, u64 key))    version 2
+//	4 StoredCut  n × (u64 engine hash, units × (u64 local hash, u64 key))    version 2
 //	5 Forgotten  nothing                                                version 2
 //
-// A local hash is the hash of a block alone. A key is the hash of a block and of all blocks before it. A handle is the
-// engine's hash of a block. The programs for all projects read version 1 of the format. In version 1 the handle of a
-// block is its key.
+// A local hash is the hash of a block alone. A key is the hash of a block and of all blocks before it. An engine hash
+// is the engine's own hash of a block. In version 1 of the format, the engine hash of a block is its key. The
+// benchmarks of all projects read version 1.
 //
 // Version 2 adds engines whose blocks are longer than the trace's blocks. A record StoredCut announces n engine blocks;
-// each of them contains a number of the trace's blocks (the field units). The handle of an engine block is the key of
-// the last block in it. The parent of a StoredCut is a handle, too. A record Removed with units removes engine blocks
-// with the given handles. A worker holds a block as long as the number of stores of engine blocks that contain the
-// block is larger than the number of removals of such engine blocks. A record Forgotten removes all blocks of one
+// each of them contains a number of the trace's blocks (the field units). The engine hash of an engine block is the key
+// of the last block in it. The parent of a StoredCut is an engine hash, too. A record Removed with units removes engine
+// blocks by their engine hashes. A worker holds a block as long as the number of stores of engine blocks that contain
+// the block is larger than the number of removals of such engine blocks. A record Forgotten removes all blocks of one
 // worker.
 package trace

@@ -28,7 +28,7 @@ const (
 
 // Versions of the format.
 const (
-	Plain    = 1 // version 1: the handle of a block is its key, and no worker forgets its blocks
+	Plain    = 1 // version 1: the engine hash of a block is its key, and no worker forgets its blocks
 	Extended = 2
 )
 
@@ -50,13 +50,13 @@ type Record struct {
 	Kind      Kind
 	Worker    uint32
 	HasParent bool
-	Parent    uint64 // handle of the parent of the record's first block
+	Parent    uint64 // engine hash of the parent of the record's first block
 	Units     int    // number of the trace's blocks in each engine block; 1 in version 1
 
-	Depths  []uint16 // Query and Probe: for each worker, the number of blocks that it holds, from the first on
-	Locals  []uint64 // Query, Probe, Stored and StoredCut: local hashes of the blocks
-	Keys    []uint64 // Query, Probe, Stored and StoredCut: keys of the same blocks
-	Handles []uint64 // Stored, StoredCut and Removed: handles of the engine blocks; in Stored equal to Keys
+	Depths       []uint16 // Query and Probe: for each worker, the number of blocks that it holds, from the first on
+	Locals       []uint64 // Query, Probe, Stored and StoredCut: local hashes of the blocks
+	Keys         []uint64 // Query, Probe, Stored and StoredCut: keys of the same blocks
+	EngineHashes []uint64 // Stored, StoredCut and Removed: engine hashes of the engine blocks; in Stored equal to Keys
 }
 
 // IsQuestion reports whether the record is a question, not an event.

@@ -69,8 +69,8 @@ type Reader struct {
 	left   uint64
 	err    error
 
-	depths                []uint16
-	locals, keys, handles []uint64
+	depths                     []uint16
+	locals, keys, engineHashes []uint64
 }
 
 // Err returns the error that ended the reading, or nil at the end of the file.
@@ -154,7 +154,7 @@ func (r *Reader) payload(rec *Record, n int) (int, error) {
 }
 
 func (r *Reader) fill(rec *Record, b []byte, n int) {
-	r.depths, r.locals, r.keys, r.handles = r.depths[:0], r.locals[:0], r.keys[:0], r.handles[:0]
+	r.depths, r.locals, r.keys, r.engineHashes = r.depths[:0], r.locals[:0], r.keys[:0], r.engineHashes[:0]
 	take := func() uint64 {
 		v := binary.LittleEndian.Uint64(b)
 		b = b[8:]
@@ -178,21 +178,21 @@ func (r *Reader) fill(rec *Record, b []byte, n int) {
 			r.locals = append(r.locals, take())
 			r.keys = append(r.keys, take())
 		}
-		rec.Handles = r.keys
+		rec.EngineHashes = r.keys
 	case StoredCut:
 		for range n {
-			r.handles = append(r.handles, take())
+			r.engineHashes = append(r.engineHashes, take())
 			for range rec.Units {
 				r.locals = append(r.locals, take())
 				r.keys = append(r.keys, take())
 			}
 		}
-		rec.Handles = r.handles
+		rec.EngineHashes = r.engineHashes
 	case Removed:
 		for range n {
-			r.handles = append(r.handles, take())
+			r.engineHashes = append(r.engineHashes, take())
 		}
-		rec.Handles = r.handles
+		rec.EngineHashes = r.engineHashes
 	}
 	rec.Locals, rec.Keys = r.locals, r.keys
 }

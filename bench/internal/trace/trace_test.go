@@ -29,9 +29,9 @@ func (f *file) Seek(offset int64, whence int) (int64, error) {
 func samples() []Record {
 	return []Record{
 		{Kind: Stored, Worker: 1, Units: 1, Locals: []uint64{1, 2}, Keys: []uint64{1, 20}},
-		{Kind: StoredCut, Worker: 2, Units: 2, HasParent: true, Parent: 20, Locals: []uint64{3, 4, 5, 6}, Keys: []uint64{30, 40, 50, 60}, Handles: []uint64{40, 60}},
+		{Kind: StoredCut, Worker: 2, Units: 2, HasParent: true, Parent: 20, Locals: []uint64{3, 4, 5, 6}, Keys: []uint64{30, 40, 50, 60}, EngineHashes: []uint64{40, 60}},
 		{Kind: Query, Units: 1, Depths: []uint16{0, 2, 0}, Locals: []uint64{1, 2, 3}, Keys: []uint64{1, 20, 30}},
-		{Kind: Removed, Worker: 2, Units: 2, Handles: []uint64{40}},
+		{Kind: Removed, Worker: 2, Units: 2, EngineHashes: []uint64{40}},
 		{Kind: Forgotten, Worker: 1, Units: 1},
 		{Kind: Probe, Units: 1, Depths: []uint16{0, 0, 0}, Locals: []uint64{1}, Keys: []uint64{1}},
 	}
@@ -65,7 +65,7 @@ func TestTheReaderReturnsTheWrittenRecords(t *testing.T) {
 	for r.Next() {
 		c := r.Record
 		c.Depths, c.Locals = append([]uint16(nil), c.Depths...), append([]uint64(nil), c.Locals...)
-		c.Keys, c.Handles = append([]uint64(nil), c.Keys...), append([]uint64(nil), c.Handles...)
+		c.Keys, c.EngineHashes = append([]uint64(nil), c.Keys...), append([]uint64(nil), c.EngineHashes...)
 		again = append(again, c)
 	}
 	if r.Err() != nil {
@@ -121,8 +121,8 @@ func FuzzReader(f *testing.F) {
 		}
 		r := tr.Reader()
 		for r.Next() {
-			if rec := &r.Record; rec.IsStore() && len(rec.Keys) != len(rec.Handles)*rec.Units {
-				t.Fatalf("%d keys under %d handles of %d units", len(rec.Keys), len(rec.Handles), rec.Units)
+			if rec := &r.Record; rec.IsStore() && len(rec.Keys) != len(rec.EngineHashes)*rec.Units {
+				t.Fatalf("%d keys under %d engine hashes of %d units", len(rec.Keys), len(rec.EngineHashes), rec.Units)
 			}
 		}
 	})

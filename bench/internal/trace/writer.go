@@ -39,7 +39,7 @@ func (h *Header) append(b []byte) []byte {
 // Header returns the header as it would be written now.
 func (w *Writer) Header() Header { return w.header }
 
-// Write appends a record. Records that store blocks need Locals and Keys, and if Units is above 1, also Handles.
+// Write appends a record. Records that store blocks need Locals and Keys, and if Units is above 1, also EngineHashes.
 func (w *Writer) Write(r *Record) {
 	units := max(r.Units, 1)
 	n, flags := len(r.Keys), uint32(0)
@@ -48,7 +48,7 @@ func (w *Writer) Write(r *Record) {
 	}
 	switch r.Kind {
 	case StoredCut, Removed:
-		n = len(r.Handles)
+		n = len(r.EngineHashes)
 		if units > 1 || r.Kind == StoredCut {
 			flags |= uint32(units) << 16
 		}
@@ -77,14 +77,14 @@ func (w *Writer) Write(r *Record) {
 	case Stored, StoredCut:
 		for i := range r.Keys {
 			if r.Kind == StoredCut && i%units == 0 {
-				u64(r.Handles[i/units])
+				u64(r.EngineHashes[i/units])
 			}
 			u64(r.Locals[i])
 			u64(r.Keys[i])
 		}
 		w.header.Stored += uint64(len(r.Keys))
 	case Removed:
-		for _, v := range r.Handles {
+		for _, v := range r.EngineHashes {
 			u64(v)
 		}
 		w.header.Removed += uint64(n * units)
