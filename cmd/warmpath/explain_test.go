@@ -147,11 +147,14 @@ func TestAMockEngineOnAUsedPortSaysHowToChooseAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = used.Close() }()
-	c := newMock()
-	c.SetArgs([]string{"--listen", used.Addr().String()})
-	c.SetOut(io.Discard)
-	c.SilenceErrors, c.SilenceUsage = true, true
-	if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "choose another address with --listen") {
-		t.Error(err)
+	for _, address := range []struct{ flag, at string }{{"--listen", ""}, {"--events", "tcp://"}, {"--replay", "tcp://"}} {
+		c := newMock()
+		c.SetArgs([]string{"--listen", "127.0.0.1:0", address.flag, address.at + used.Addr().String()})
+		c.SetOut(io.Discard)
+		c.SilenceErrors, c.SilenceUsage = true, true
+		err := c.ExecuteContext(t.Context())
+		if err == nil || !strings.Contains(err.Error(), used.Addr().String()) || !strings.HasSuffix(err.Error(), "; choose another address with "+address.flag) {
+			t.Errorf("%s: %v", address.flag, err)
+		}
 	}
 }

@@ -64,7 +64,7 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 			cancel()
 			<-announced
 			if errors.Is(err, syscall.EADDRINUSE) {
-				return fmt.Errorf("%w; choose another address with --listen, --events or --replay", err)
+				return fmt.Errorf("%w; choose another address with %s", err, flagOfAddress(err))
 			}
 			return err
 		},
@@ -117,6 +117,17 @@ func checkMock(flags *pflag.FlagSet, cfg *mockengine.Config) error {
 		return fmt.Errorf("--speed %g: give 0 for no delays, or a positive number", cfg.Speed)
 	}
 	return nil
+}
+
+// flagOfAddress returns the flag of the address that could not be opened.
+func flagOfAddress(err error) string {
+	switch text := err.Error(); {
+	case strings.Contains(text, "publish events: replay:"):
+		return "--replay"
+	case strings.Contains(text, "publish events:"):
+		return "--events"
+	}
+	return "--listen"
 }
 
 // announce prints the engine's addresses.
