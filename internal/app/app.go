@@ -69,7 +69,7 @@ type App struct {
 	// mu serialises reloads, and guards the fields below.
 	mu  sync.Mutex
 	cfg *config.Config // the configuration in force
-	// The block size that the router was made with.
+	// The block size of the policy with which the router was made; 0: the policy names none.
 	blockSize int
 	external  map[string]*source                                                     // the sources of policies, by the policy's name
 	follow    func(name string, client *discovery.LMCache) (stop context.CancelFunc) // runs a source's client; nil unless Run runs
@@ -140,9 +140,10 @@ func New(cfg *config.Config, o Options) (*App, error) {
 
 // connections derives the limits of both listeners from the process's limit of file descriptors. A limit of zero means
 // no limit. A client that is served needs three descriptors: for its own connection, for the connection to its worker,
-// and for the kept connection on which its tokens were asked for. An eighth of the descriptors is reserved for
-// operators, health checks, reports, events and other uses. Another eighth is reserved for connections that are
-// accepted only to find out whether they are probes of a load balancer.
+// and for the kept connection on which its tokens were asked for. An eighth of the descriptors, at least 64, is
+// reserved for operators, health checks, reports, events and other uses. Another eighth, from 8 to 256, is reserved for
+// connections that are accepted only to find out whether they are probes of a load balancer. Half as many connections
+// may wait.
 func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	limit := network.Descriptors()
 	if limit == 0 || a.options.Network != nil {

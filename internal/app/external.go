@@ -45,7 +45,7 @@ func controllerOf(p *peers.LMCacheAware) discovery.LMCacheConfig {
 }
 
 // sourcesOf returns the sources for cfg, by policy. It keeps a source whose settings did not change. It starts nothing.
-// Callers hold a.mu.
+// Callers hold a.mu, except New.
 func (a *App) sourcesOf(cfg *config.Config) map[string]*source {
 	next := map[string]*source{}
 	for name, c := range withSource(cfg) {

@@ -100,7 +100,7 @@ func (a *App) changePolicies(next *config.Config) ([]string, error) {
 	return changes, nil
 }
 
-// comparePolicies returns lines that say which policies decide differently now.
+// comparePolicies returns lines that say what changes about policies and their use.
 func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []string {
 	var changes []string
 	if len(change.Specs) > 0 {
@@ -131,7 +131,7 @@ func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []
 	return changes
 }
 
-// compareQueue returns a line that says how requests wait now; "" if that has not changed.
+// compareQueue returns a line that says how requests wait now. old and next differ.
 func compareQueue(old, next *queue.Config) string {
 	if next.Order != old.Order {
 		return fmt.Sprintf("queue: order %s, was %s", next.Order, old.Order)

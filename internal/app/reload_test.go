@@ -159,7 +159,7 @@ func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
 			TierWeights: policy.DefaultKVAware().TierWeights, BlockSize: 64}}}
 		c.Policy = "coarse"
 	}
-	for range 2 { // the file is refused twice: the first refusal must not have put it in force
+	for range 2 { // a restart is needed at both reloads: the first reload must not have put the sections in force
 		changes := reload(change)
 		for _, want := range []string{"body: differs, a restart", "gateway: differs, a restart", "routing: differs, a restart"} {
 			if !slices.ContainsFunc(changes, func(c string) bool { return strings.Contains(c, want) }) {

@@ -25,7 +25,8 @@ type lastKnown[T any] struct {
 // fetchLimit is how long get waits for fetch. A fetch takes microseconds; a busy machine may need more.
 const fetchLimit = 250 * time.Millisecond
 
-// get returns current figures. If fetch takes longer than fetchLimit, it returns the last known figures.
+// get returns current figures. If fetch takes longer than fetchLimit, it returns the last known figures. Without last
+// known figures, get waits for telemetry.StallAfter, and then returns the zero value.
 func (l *lastKnown[T]) get() T {
 	l.mu.Lock()
 	if l.running == nil {
@@ -86,7 +87,7 @@ func (a *App) stalls() []telemetry.Stall {
 	}
 }
 
-// stalled returns the name of the work that makes no progress, or "" when there is none.
+// stalled returns a text that names the work that makes no progress, or "" if there is none.
 func (a *App) stalled() string {
 	var what []string
 	for _, s := range a.stalls() {
