@@ -6,9 +6,9 @@ import (
 )
 
 // claims decides which worker owns an endpoint of events: one worker or none. If the router followed the same publisher
-// for two workers, the index would count the blocks of one worker for both. An endpoint belongs to the first worker
-// that reported it. If no worker reported an endpoint, and the router guessed it for only one worker, the endpoint
-// belongs to this worker. Methods may be called from any goroutine.
+// for two workers, the index would count the blocks of one worker for both. An endpoint belongs to the worker with the
+// earliest claim among the workers that reported it. If no worker reported an endpoint, and the router guessed it for
+// only one worker, the endpoint belongs to this worker. Methods may be called from any goroutine.
 type claims struct {
 	mu         sync.Mutex            // guards the fields below
 	byEndpoint map[string][]claimant // by endpoint: its claimants, the earliest claim first

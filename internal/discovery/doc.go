@@ -2,10 +2,11 @@
 // and version, models and adapters, block size, cache capacity, data-parallel ranks and the endpoints of its KV events.
 // It puts the answers into the fleet, so that `--worker URL` is all that a router needs.
 //
-// It does not know what events mean or how requests are routed: it only sets [fleet.Facts], health and load.
+// It does not know what events mean or how requests are routed: it only sets [fleet.Facts], health and load, and
+// reports restarted and frozen workers.
 //
-//	s := discovery.NewStatic(f, []discovery.Target{{URL: "http://10.0.0.7:8000"}}, discovery.Config{}, logger)
-//	err := s.Run(ctx)
+//	s, err := discovery.NewStatic(f, []discovery.Target{{URL: "http://10.0.0.7:8000"}}, discovery.Config{}, nil, logger)
+//	err = s.Run(ctx)
 //
 // [LMCache] asks the HTTP controller of an LMCache deployment (lmcache_controller, 0.5) which tokens its workers have
 // cached. LMCache asks on behalf of policies, because policies do no I/O. A lookup never fails a request, and never

@@ -6,7 +6,7 @@ import (
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
-// parseEndpoint parses the endpoint of an engine's socket. The endpoint must have a port; the host may be a wildcard.
+// parseEndpoint parses the endpoint of an engine's socket. A TCP endpoint must have a port; its host may be a wildcard.
 func parseEndpoint(text string) (zmtp.Endpoint, error) {
 	e, err := zmtp.ParseEndpoint(text)
 	if err != nil {

@@ -46,7 +46,7 @@ type LMCacheConfig struct {
 	URL          string            // the controller's HTTP address
 	APIKey       string            // the API key, sent as a bearer token; "" sends none
 	PollInterval time.Duration     // the time between two questions about the occupancy of all caches
-	Timeout      time.Duration     // the time limit of one question
+	Timeout      time.Duration     // the time limit of one question; a lookup takes at most maxLookup
 	Lookup       bool              // also ask about the prompt of each request
 	Workers      map[string]string // the URLs of workers, by the controller's names of instances; other workers are found by address
 }
@@ -139,8 +139,8 @@ func (c *LMCache) poll(ctx context.Context) error {
 
 // Cached returns the controller's facts about workers in the fleet, ordered by worker. The facts are the number of
 // cached chunks in the last poll, and, if prompts are looked up, the number of this prompt's tokens that are cached. If
-// the controller does not answer in time, or maxLookups lookups are under way, the cached tokens are missing. The
-// caller must not change the result.
+// the controller does not answer in time, if a lookup failed less than lookupRest ago, or if maxLookups lookups are
+// under way, the cached tokens are missing. The caller must not change the result.
 func (c *LMCache) Cached(ctx context.Context, prompt []block.Token) []fleet.Cached {
 	v := c.view()
 	if !c.config.Lookup || len(prompt) == 0 {

@@ -67,8 +67,8 @@ func TestLookupsUnderWayAreBounded(t *testing.T) {
 	})
 }
 
-// TestOneRequestTriesTheController: after a pause without lookups, one request does a lookup. If its client leaves, the
-// next request does a lookup. After the controller answered, all requests do lookups.
+// TestOneRequestTriesTheController: after a pause without lookups, one request does a lookup. After the controller
+// answered, all requests do lookups.
 func TestOneRequestTriesTheController(t *testing.T) {
 	scene(t, prefix, func(t *testing.T, ctl *lmcacheController, c *LMCache) {
 		ask := func(n int) (lookups int) {

@@ -32,8 +32,8 @@ func (r *Report) note(format string, args ...any) {
 }
 
 // Probe asks a worker for its facts. It changes nothing at the worker; its heaviest question tokenizes one word. The
-// error says why the worker cannot be used: it does not answer, refuses the key, or serves no model. The report's Notes
-// name other facts that are unknown.
+// error says why the worker cannot be used: its URL is not valid, it does not answer, refuses the key, serves no model,
+// or is a Warmpath gateway. The report's Notes name other facts that are unknown.
 func Probe(ctx context.Context, client *http.Client, t Target) (*Report, error) {
 	t, err := t.normalize()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// answers are the answers of a fake engine by method and path. The key "" has the answer to all other requests. If a
-// body begins with three digits and a space, the digits are the status.
+// answers are the answers of a fake engine by method and path. All other requests get status 404. If a body begins with
+// a number from 300 to 999 and a space, the number is the status.
 type answers map[string]string
 
 const (

@@ -16,12 +16,12 @@ import (
 
 // ReportsConfig are the settings for questions to engines about their load.
 type ReportsConfig struct {
-	// Interval is the time between two questions to a worker, plus or minus 5 %. Default 1 s. The router counts its own
-	// requests without reports, and requests of other routers take seconds, so shorter intervals gain little. 0 turns off
-	// reports and the detection of frozen workers.
+	// Interval is the time between two questions to a worker, plus or minus 10 %. Default 1 s. The router counts its
+	// own requests without reports, and requests of other routers take seconds, so shorter intervals gain little. 0
+	// turns off reports and the detection of frozen workers.
 	Interval time.Duration `yaml:"interval"`
-	// Timeout is the time limit of one question. Default 1 s: a later answer is of no use. An engine that does not answer
-	// is asked less often, but at least every 30 s. Such an engine still gets requests.
+	// Timeout is the time limit of one question. Default 1 s: a later answer is of no use. An engine that does not
+	// answer is asked less often, but about every 30 s at least. Such an engine still gets requests.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
@@ -65,7 +65,7 @@ type Reporter struct {
 // ReportCounts counts the questions to one worker since it joined the fleet.
 type ReportCounts struct {
 	Answered, Failed atomic.Uint64
-	err              atomic.Pointer[string] // error of the last question; nil: the question was answered
+	err              atomic.Pointer[string] // error of the last question, except questions to a suspect; nil: the question was answered
 	took             answerTimes
 }
 
@@ -86,7 +86,7 @@ func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Targe
 	return &Reporter{fleet: f, client: client, config: c, targets: targets, log: log, counts: map[string]*ReportCounts{}}
 }
 
-// Counts returns the counts of the worker at url; nil if the worker was never asked.
+// Counts returns the counts of the worker at url; nil if the reporter does not watch the worker.
 func (r *Reporter) Counts(url string) *ReportCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,8 +281,8 @@ func (r *Reporter) suspected(id fleet.WorkerID) bool {
 	return w != nil && len(w.Holders) > 0 && snap.Suspected(w.Holders[0])
 }
 
-// fail counts a question without an answer, and logs it. It does not log a question to a suspect: the log line says how
-// the router goes on choosing this worker, but a frozen worker gets no requests.
+// fail counts a question without an answer, and logs the first of several in a row. It does not log a question to a
+// suspect: the log line says how the router goes on choosing this worker, but a frozen worker gets no requests.
 func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect bool) {
 	c.Failed.Add(1)
 	if suspect {

@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// ranks is the load that an engine reports. The key is the engine's global data-parallel rank.
+// ranks is the load that an engine reports. The key is the engine's global data-parallel rank, or noRank.
 type ranks map[int]fleet.Reported
 
 // loadOf asks a worker for its load. The answer may also contain signs by which the router recognizes the worker's

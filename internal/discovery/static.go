@@ -332,7 +332,7 @@ func (w *worker) probe(ctx context.Context) error {
 		}
 	}
 	if w.last == nil || !w.healthy || !reflect.DeepEqual(r.Facts, w.last.Facts) {
-		// The fleet keeps the slices that it is given, so it gets copies.
+		// The fleet keeps the slices that it is given, so the report gets copies.
 		r.Facts.Models, r.Facts.Events = slices.Clone(r.Facts.Models), slices.Clone(r.Facts.Events)
 		r.Facts.Origins = slices.Clone(r.Facts.Origins)
 		w.id = w.fleet.Put(w.target.URL, facts)

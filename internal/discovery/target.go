@@ -41,7 +41,8 @@ type Target struct {
 }
 
 // ParseTarget parses URL[,OPTION=VALUE …]. The options are events, replay, topic, model, ranks and label.NAME. Errors
-// quote the URL without user and password, and quote no value of an option.
+// quote the URL without user and password. They quote the values of events and replay and a number of ranks, and no
+// other value.
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}

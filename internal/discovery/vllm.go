@@ -93,8 +93,9 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 	}
 }
 
-// dials reports whether vLLM connects to the endpoint instead of binding it: vLLM binds only a host that looks like a
-// wildcard. For the worker's own host, dials returns false, because publishers other than vLLM's also bind such a host.
+// dials reports whether vLLM connects to the endpoint instead of binding it: vLLM binds only the wildcard hosts * and
+// ::, not 0.0.0.0. For the worker's own host, dials returns false, because publishers other than vLLM's also bind such
+// a host.
 func (p *probe) dials(raw string) bool {
 	e, err := parseEndpoint(raw)
 	if err != nil || e.Path != "" || e.Wildcard() && e.Host != "0.0.0.0" {
