@@ -34,8 +34,9 @@ func BenchmarkRead(b *testing.B) {
 	})
 }
 
-// BenchmarkWatcher feeds events to a Watcher. There are three kinds of events: plain events, which plainEvent
-// recognizes; events with changing ids, which plainEvent does not recognize; and events that are split in the middle.
+// BenchmarkWatcher feeds events to a Watcher. There are three kinds of events: events that differ only in their
+// content, which contentEvent recognizes; events with changing ids, which contentEvent does not recognize; and events
+// that are split in the middle.
 func BenchmarkWatcher(b *testing.B) {
 	event := `data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1760000000,"model":"mock","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
 	other := strings.Replace(event, "chatcmpl-0", "chatcmpl-1", 1)
@@ -61,7 +62,7 @@ func BenchmarkWatcher(b *testing.B) {
 			}
 		})
 	}
-	f("plain")
+	f("content")
 	f("changing", event, other)
 	f("split", event[:150], event[150:])
 }

@@ -77,7 +77,7 @@ type document struct {
 	finish bool
 	filled bool // the choice has a delta, a message or a text
 
-	// The fields below are the state of the current document, for plainEvent.
+	// The fields below are the state of the current document, for contentEvent.
 	contentStart, contentEnd int // position of the last content string, as offsets in the chunk
 	contents, choicesHere    int
 	effects                  bool // the document has more than content
@@ -124,8 +124,9 @@ func (d *document) next() {
 	d.contentStart, d.contentEnd, d.contents, d.choicesHere, d.effects, d.generated = -1, -1, 0, 0, false, false
 }
 
-// plain reports whether the current document had one choice with one piece of content, and nothing else that matters.
-func (d *document) plain() bool {
+// onlyContent reports whether the current document had one choice with one piece of content, and nothing else that
+// matters.
+func (d *document) onlyContent() bool {
 	return d.depth == 0 && d.contents == 1 && d.choicesHere == 1 && !d.effects && d.token
 }
 
@@ -134,7 +135,7 @@ func (d *document) feed(b []byte, offset int) {
 	for i := 0; i < len(b); {
 		switch d.state {
 		case inString:
-			n := jsonscan.PlainLen(b[i:])
+			n := jsonscan.UnescapedLen(b[i:])
 			d.keep(b[i : i+n])
 			if i += n; i < len(b) {
 				switch b[i] {
@@ -267,7 +268,7 @@ func (d *document) pop() {
 }
 
 func (d *document) gotToken() {
-	// A token outside of a content string (ids, tool calls) counts as an effect, because plainEvent only remembers
+	// A token outside of a content string (ids, tool calls) counts as an effect, because contentEvent only remembers
 	// content strings.
 	d.token, d.generated = true, true
 	d.effects = true

@@ -82,7 +82,7 @@ func (w *Watcher) feedEvents(chunk []byte) (whole int) {
 	}
 	for i := 0; i < len(chunk); {
 		if i == start {
-			if n := w.plain.match(chunk[i:]); n > 0 {
+			if n := w.last.match(chunk[i:]); n > 0 {
 				i += n
 				whole, start = i, i
 				w.pieces++
@@ -131,7 +131,7 @@ func (w *Watcher) feedEvents(chunk []byte) (whole int) {
 func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	w.json.endScalar()
 	if start >= 0 {
-		w.plain.learn(&w.json, chunk[start:end], start)
+		w.last.learn(&w.json, chunk[start:end], start)
 	}
 	if w.json.generated {
 		w.pieces++
@@ -146,36 +146,37 @@ func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	w.failed = w.json.failed
 }
 
-// plainEvent remembers the bytes around the content of the last event that has one piece of content and nothing else.
+// contentEvent remembers the bytes around the content of the last event that has one piece of content and nothing else.
 // Most events of a stream differ from the event before only in their content. Two comparisons recognize such an event;
 // this costs a tenth of reading its document (BenchmarkWatcher).
-type plainEvent struct {
+type contentEvent struct {
 	prefixLen, suffixLen int
 	prefix               [512]byte // bytes from the event's beginning to the quote that opens the content
 	suffix               [256]byte // bytes from the quote that closes the content to the empty line
 }
 
-// match returns the length of the plain event at the beginning of b; 0 if there is none.
-func (p *plainEvent) match(b []byte) int {
-	if p.prefixLen == 0 || len(b) < p.prefixLen+p.suffixLen || !bytes.Equal(b[:p.prefixLen], p.prefix[:p.prefixLen]) {
+// match returns the length of the event at the beginning of b if that event differs from the remembered one only in its
+// content; otherwise 0.
+func (e *contentEvent) match(b []byte) int {
+	if e.prefixLen == 0 || len(b) < e.prefixLen+e.suffixLen || !bytes.Equal(b[:e.prefixLen], e.prefix[:e.prefixLen]) {
 		return 0
 	}
-	i := p.prefixLen
+	i := e.prefixLen
 	for {
-		n := jsonscan.PlainLen(b[i:])
+		n := jsonscan.UnescapedLen(b[i:])
 		if i += n; i >= len(b) {
 			return 0
 		}
 		switch b[i] {
 		case '"':
-			end := i + p.suffixLen
-			if end > len(b) || !bytes.Equal(b[i:end], p.suffix[:p.suffixLen]) {
+			end := i + e.suffixLen
+			if end > len(b) || !bytes.Equal(b[i:end], e.suffix[:e.suffixLen]) {
 				return 0
 			}
 			return end
 		case '\\':
 			i += 2
-		default: // a control character: it may end the line, so this event is not plain
+		default: // a control character: it may end the line, so the event must be read in full
 			return 0
 		}
 		if i >= len(b) {
@@ -184,12 +185,13 @@ func (p *plainEvent) match(b []byte) int {
 	}
 }
 
-// learn remembers event if it is plain. offset is the position of the event in its chunk.
-func (p *plainEvent) learn(doc *document, event []byte, offset int) {
+// learn remembers event if it has one piece of content and nothing else, and if it fits into prefix and suffix. offset
+// is the position of the event in its chunk.
+func (e *contentEvent) learn(doc *document, event []byte, offset int) {
 	from, to := doc.contentStart-offset, doc.contentEnd-offset
-	if !doc.plain() || from <= 0 || to <= from || from > len(p.prefix) || len(event)-to > len(p.suffix) {
+	if !doc.onlyContent() || from <= 0 || to <= from || from > len(e.prefix) || len(event)-to > len(e.suffix) {
 		return
 	}
-	p.prefixLen = copy(p.prefix[:], event[:from])
-	p.suffixLen = copy(p.suffix[:], event[to:])
+	e.prefixLen = copy(e.prefix[:], event[:from])
+	e.suffixLen = copy(e.suffix[:], event[to:])
 }

@@ -31,7 +31,7 @@ type Watcher struct {
 	format Format
 	json   document
 	lines  eventLines
-	plain  plainEvent
+	last   contentEvent
 	failed bool // a complete event had an error
 	pieces int  // number of events with a part of the answer
 	events int  // number of events with data
@@ -44,7 +44,7 @@ func (w *Watcher) Reset(d Dialect, f Format) {
 	w.json.reset(dialects[d].watch)
 	w.lines = eventLines{}
 	w.failed, w.pieces, w.events, w.begun = false, 0, 0, false
-	w.plain.prefixLen, w.plain.suffixLen = 0, 0
+	w.last.prefixLen, w.last.suffixLen = 0, 0
 }
 
 // Feed reads the next piece of the response. For an event stream, whole is the offset in chunk at which the last

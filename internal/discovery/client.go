@@ -127,7 +127,7 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("%s: %w", question, plainError(ctx, err, a.timeout))
+		return fmt.Errorf("%s: %w", question, withoutURL(ctx, err, a.timeout))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
@@ -142,7 +142,7 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 		return fmt.Errorf("%s: the answer is longer than %d bytes", question, limit)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", question, plainError(ctx, err, a.timeout))
+		return fmt.Errorf("%s: %w", question, withoutURL(ctx, err, a.timeout))
 	}
 	return nil
 }
@@ -150,9 +150,9 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 // errNoAnswer means that no answer came within the question's time limit.
 var errNoAnswer = errors.New("no answer")
 
-// plainError returns err without the URL and the operation, which net/http adds. If the time limit of the question
-// caused err, plainError returns errNoAnswer with this limit.
-func plainError(ctx context.Context, err error, timeout time.Duration) error {
+// withoutURL returns err without the URL and the operation, which net/http adds. If the time limit of the question
+// caused err, withoutURL returns errNoAnswer with this limit.
+func withoutURL(ctx context.Context, err error, timeout time.Duration) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return fmt.Errorf("%w within %v", errNoAnswer, timeout)
 	}

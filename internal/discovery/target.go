@@ -136,7 +136,7 @@ func (t Target) normalize() (Target, error) {
 	switch {
 	case strings.Contains(t.URL, "@"): // this case comes first, because the other cases quote the URL
 		errs = append(errs, fmt.Errorf("URL %q must not contain a user or password: a worker's key goes into api_key", shown(t.URL)))
-	case t.plainAddress():
+	case t.lacksScheme():
 		errs = append(errs, fmt.Errorf("URL %q does not begin with http:// or https://: write http://%s", shown(t.URL), shown(t.URL)))
 	case err != nil:
 		var bad *url.Error
@@ -173,8 +173,8 @@ func (t Target) normalize() (Target, error) {
 	return t, errors.Join(errs...)
 }
 
-// plainAddress reports whether the URL would be valid with http:// before it.
-func (t Target) plainAddress() bool {
+// lacksScheme reports whether the URL has no scheme and would be valid with http:// before it.
+func (t Target) lacksScheme() bool {
 	if t.URL == "" || strings.Contains(t.URL, "://") || strings.HasPrefix(t.URL, "unix:") {
 		return false
 	}

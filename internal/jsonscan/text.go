@@ -23,8 +23,9 @@ func special(v uint64) uint64 {
 	return ((quote-lows)&^quote | (slash-lows)&^slash | (v-0x20*lows)&^v) & highs
 }
 
-// PlainLen returns how many bytes of b come before the first quote, backslash or control character.
-func PlainLen(b []byte) int {
+// UnescapedLen returns the number of bytes of b before the first quote, backslash or control character. b begins inside
+// a string, so these bytes have neither an escape nor the end of the string.
+func UnescapedLen(b []byte) int {
 	i := 0
 	for ; i+8 <= len(b); i += 8 {
 		if m := special(binary.LittleEndian.Uint64(b[i:])); m != 0 {
